@@ -1,0 +1,1 @@
+"""Who may do what: roles, teams, tokens, permission checks, and the errors every room answers with."""

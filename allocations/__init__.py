@@ -1,0 +1,1 @@
+"""Who holds what: engine (pure), fleet snapshot, ledger, leases, extender, garbage collection."""

@@ -1,0 +1,71 @@
+"""The fleet as the engine sees it: frozen numpy columns, one row a device.
+
+Built and patched by `allocations.fleet` (from the ledger) and by `allocations.scenario` (from a
+file); read by the engine. Kept true: devices are sorted by (node, type code, minor); the devices of
+node i are rows `node_start[i]:node_start[i + 1]`; arrays are never written after construction
+(patching makes a new Picture that shares what did not change).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from allocations.engine.topology import Topology
+
+EXCLUSIVE, DEVICE_PLUGIN = 0, 1
+"""Node modes (DESIGN §3), as stored in `Picture.node_mode`."""
+
+NO_MEMORY = 0
+"""`memory_total` of a device type that has none (RDMA, FPGA)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """n nodes and d devices; units: core in percent (100 = whole), memory in bytes."""
+
+    node_names: tuple[str, ...]
+    """n names, sorted."""
+    node_index: Mapping[str, int]
+    """name → row in the node columns."""
+    node_mode: NDArray[np.uint8]
+    """[n] EXCLUSIVE or DEVICE_PLUGIN."""
+    node_problem: tuple[str, ...]
+    """n reasons why nothing new may be placed there (`node is not ready`), empty where it may."""
+    node_start: NDArray[np.int32]
+    """[n + 1] first device row of each node."""
+    node_topology: tuple[Topology, ...]
+    """n link matrices of the node's GPUs; equal ones are the same object (one fingerprint)."""
+    types: tuple[str, ...]
+    """Device type names; `device_type` holds indices into it."""
+    models: tuple[str, ...]
+    """Model names; `device_model` holds indices into it."""
+    device_id: NDArray[np.int64]
+    """[d] the ledger's primary key."""
+    device_uuid: tuple[str, ...]
+    device_node: NDArray[np.int32]
+    """[d] row of the node."""
+    device_type: NDArray[np.int16]
+    device_model: NDArray[np.int16]
+    device_minor: NDArray[np.int32]
+    device_numa: NDArray[np.int32]
+    """[d] NUMA node, -1 where unknown."""
+    device_pcie: NDArray[np.int32]
+    """[d] code of the PCIe switch, equal within a node for devices under the same switch, -1 unknown."""
+    device_island: NDArray[np.int32]
+    """[d] NVLink island within the node (as built: sick and taken GPUs still join), -1 for other types."""
+    device_healthy: NDArray[np.bool_]
+    """[d] healthy, present, and not in the hands of a stranger."""
+    memory_total: NDArray[np.int64]
+    core_used: NDArray[np.int16]
+    memory_used: NDArray[np.int64]
+    type_code: Mapping[str, int] = field(default_factory=dict)
+    """type name → code."""
+    model_code: Mapping[str, int] = field(default_factory=dict)
+    """model name → code."""

@@ -1,0 +1,1 @@
+"""What is asked: dialects (pod → request), GpuClaims, admission."""

@@ -1,0 +1,98 @@
+"""The one type that every dialect is parsed into, and the answers a parse can give.
+
+Called by the dialects (which build requests), by `allocations.engine` (which serves them) and by
+the ledger (which stores them as JSON). Kept true here: an ask is for at least one device; amounts
+are per device; `whole` means the device has one holder (DESIGN §3, Amounts).
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+CORE_WHOLE = 100
+"""Core percent of one whole device."""
+
+
+class Policy(StrEnum):
+    """How devices are chosen between nodes (CLAIM-5)."""
+
+    NONE = "none"
+    CONTIGUOUS = "contiguous"
+    BINPACK = "binpack"
+    SPREAD = "spread"
+
+
+class SharePolicy(StrEnum):
+    """Which device of a node a share goes to: the fullest that fits, or the emptiest."""
+
+    GPUPACK = "gpupack"
+    GPUSPREAD = "gpuspread"
+
+
+class Dialect(StrEnum):
+    """Where a request came from; decides how the result is written back."""
+
+    GPUCLAIM = "gpuclaim"
+    NATIVE = "native"
+    KOORDINATOR = "koordinator"
+    REST = "rest"
+
+
+class DeviceAsk(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`count` devices of one type, each with the same amounts.
+
+    Exactly one of these shapes:
+    - whole: `core_percent`, `memory_bytes` and `memory_ratio` all None;
+    - share: `core_percent` 0..100 and at most one of `memory_bytes` (bytes) and `memory_ratio`
+      (percent 1..100 of the memory of the device chosen, rounded down to bytes). Neither: core only.
+    """
+
+    type: str
+    count: int
+    core_percent: int | None = None
+    memory_bytes: int | None = None
+    memory_ratio: int | None = None
+    models: tuple[str, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether each device is taken with one holder."""
+        return self.core_percent is None and self.memory_bytes is None and self.memory_ratio is None
+
+
+class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a pod, or a REST client, asks for. At most one ask a device type; asks sorted by type, gpu first."""
+
+    asks: tuple[DeviceAsk, ...]
+    policy: Policy = Policy.NONE
+    policy_strict: bool = False
+    share: SharePolicy = SharePolicy.GPUPACK
+    dialect: Dialect = Dialect.GPUCLAIM
+    key_prefix: str = ""
+    """Resource prefix the pod used (`kubernetes.io`, `koordinator.sh`), for writing the result back."""
+    claim: str = ""
+    """Name of the GpuClaim in the pod's namespace, empty for other dialects."""
+    ttl_seconds: int | None = None
+
+    @property
+    def shares(self) -> bool:
+        """Whether any ask is for less than whole devices."""
+        return any(not ask.whole for ask in self.asks)
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A pod that asks for devices in a way that cannot be served, with the rule it broke.
+
+    `rule` is a short stable identifier (`claim-missing`, `gpu-core-alone`, …), `reason` a sentence
+    that a person can act on, without node names (DESIGN §4). `field` names what to change.
+    """
+
+    rule: str
+    reason: str
+    field: str = ""
+
+
+Parsed = DeviceRequest | Refusal | None
+"""A parse answers with a request, a refusal, or None: the pod asks for no devices."""

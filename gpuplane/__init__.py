@@ -1,0 +1,1 @@
+"""Composition root: settings, URLs, doors, Celery, error table. Imports everything; nothing imports it."""

@@ -1,0 +1,40 @@
+"""Annotation, label and resource names that travel between gpuplane and the cluster.
+
+Pure constants; every room may import them. What each one means is in docs/architecture.md.
+"""
+
+from typing import Final
+
+GROUP: Final = "gpu.scheduling"
+VERSION: Final = "v1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+
+# GpuClaim dialect (written by users)
+CLAIM: Final = "gpu.scheduling/claim"
+# Results (written by gpuplane in the Binding, never by users)
+ALLOCATED: Final = "gpu.scheduling/allocated"
+VISIBLE_DEVICES: Final = "gpu.scheduling/visible-devices"
+KOORDINATOR_ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
+# Results of the dialects that later take part (guarded already, so that nobody plants one)
+KAI_GPU_GROUP_LABEL: Final = "runai-gpu-group"
+KAI_RESERVATION: Final = "run.ai/reserve_for_gpu_index"
+HAMI_NODE: Final = "hami.io/vgpu-node"
+HAMI_ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
+# HAMi also writes what it still has to allocate
+HAMI_TO_ALLOCATE: Final = "hami.io/vgpu-devices-to-allocate"
+
+# Nodes
+MODE_LABEL: Final = "gpu.scheduling/mode"
+CAPACITY_CHANGED: Final = "gpu.scheduling/capacity-changed"
+MODEL_LABEL: Final = "gpu.scheduling/model"
+
+# Leases
+SHARERS: Final = "gpu.scheduling/sharers"
+SHARED_HOLDER: Final = "gpuplane/shares"
+
+# Resource names
+NATIVE_GPU: Final = "nvidia.com/gpu"
+KUBERNETES_PREFIX: Final = "kubernetes.io"
+KOORDINATOR_PREFIX: Final = "koordinator.sh"
+
+SCHEDULER_NAME: Final = "gpu-scheduler"

@@ -1,0 +1,117 @@
+"""The few fields of Kubernetes objects that gpuplane reads, as msgspec structs.
+
+Called wherever a pod or node crosses the border: extender, webhooks, watches, scenarios.
+Decoding a struct with only these fields is about ten times cheaper than the typed objects of the
+official client (DESIGN §4). Unknown fields are skipped; a known field of the wrong type raises
+`msgspec.ValidationError`, which each door turns into its own kind of refusal.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+RawQuantity = str | int | float
+
+
+class ObjectMeta(msgspec.Struct, rename="camel", omit_defaults=True):
+    """metadata of any object."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generate_name: str = ""
+    deletion_timestamp: str | None = None
+    creation_timestamp: str | None = None
+    annotations: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
+
+
+class ResourceRequirements(msgspec.Struct, omit_defaults=True):
+    """resources of a container; amounts stay as written."""
+
+    requests: dict[str, RawQuantity] | None = None
+    limits: dict[str, RawQuantity] | None = None
+
+
+class EnvVar(msgspec.Struct, rename="camel", omit_defaults=True):
+    """One env entry. `value_from` is kept raw: it is compared, never interpreted."""
+
+    name: str = ""
+    value: str | None = None
+    value_from: dict[str, object] | None = None
+
+
+class Container(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A container or init container (a sidecar is an init container that restarts always)."""
+
+    name: str = ""
+    resources: ResourceRequirements | None = None
+    env: list[EnvVar] | None = None
+    restart_policy: str | None = None
+
+
+class Volume(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A volume; only claims matter, since they delay bind."""
+
+    name: str = ""
+    persistent_volume_claim: dict[str, object] | None = None
+    ephemeral: dict[str, object] | None = None
+
+
+class PodSpec(msgspec.Struct, rename="camel", omit_defaults=True):
+    """spec of a pod."""
+
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    node_name: str = ""
+    scheduler_name: str = ""
+    volumes: list[Volume] | None = None
+    resource_claims: list[dict[str, object]] | None = None
+    priority: int | None = None
+
+
+class PodCondition(msgspec.Struct, rename="camel", omit_defaults=True):
+    """One condition of a pod's status."""
+
+    type: str = ""
+    status: str = ""
+    reason: str | None = None
+    message: str | None = None
+    last_transition_time: str | None = None
+
+
+class PodStatus(msgspec.Struct, rename="camel", omit_defaults=True):
+    """status of a pod."""
+
+    phase: str = ""
+    conditions: list[PodCondition] | None = None
+    nominated_node_name: str | None = None
+
+
+class Pod(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A pod as the extender, the webhooks, the watches and scenarios give it."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """The annotations, an empty dict where there are none."""
+        return self.metadata.annotations or {}
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels, an empty dict where there are none."""
+        return self.metadata.labels or {}
+
+    @property
+    def finished(self) -> bool:
+        """Succeeded and Failed pods hold nothing."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def holder(self) -> str:
+        """The lease holder identity, `<namespace>/<name>/<uid>`."""
+        return f"{self.metadata.namespace}/{self.metadata.name}/{self.metadata.uid}"
