@@ -1,0 +1,42 @@
+"""Who is asking, as a value that services take. Made once at each edge from the request's user.
+
+`namespaces` None means all (admins and service accounts). Viewers and operators see and, for
+operators, write in the namespaces of their teams.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from access.choices import Role
+from access.errors import NotAllowed
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """A signed-in caller. `name` goes into audit events."""
+
+    name: str
+    role: Role
+    namespaces: frozenset[str] | None = frozenset()
+    service: bool = False
+
+    def sees(self, namespace: str) -> bool:
+        """Whether objects of the namespace may be shown."""
+        return self.namespaces is None or namespace in self.namespaces
+
+    def require_write(self, namespace: str) -> None:
+        """Refuse unless objects of the namespace may be written. Raises NotAllowed."""
+        if self.role == Role.VIEWER:
+            raise NotAllowed("viewers cannot change anything")
+        if not self.sees(namespace):
+            raise NotAllowed(f"none of your teams owns the namespace {namespace}")
+
+    def require_admin(self) -> None:
+        """Refuse unless an admin. Raises NotAllowed."""
+        if self.role != Role.ADMIN:
+            raise NotAllowed("only admins may do this")
+
+
+SYSTEM = Actor(name="system", role=Role.ADMIN, namespaces=None, service=True)
+"""gpuplane itself: collectors, watches, management commands."""

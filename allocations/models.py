@@ -1,0 +1,146 @@
+"""The ledger's tables: who holds which device, in which state, and the embedded leases.
+
+Written by `allocations.ledger` and `allocations.leases` alone. The database itself refuses a double
+booking (LEASE-2): device columns are bounded by CHECK constraints, a whole device has one live
+grant, a pod UID has one live allocation.
+"""
+
+import uuid
+
+from django.db import models
+from django.db.models import Q
+
+from allocations.choices import LIVE, State
+from claims.models import GpuClaim
+from nodes.models import Device, Node
+
+
+class Allocation(models.Model):
+    """Devices of one node given to one holder: a pod, or a client over REST."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    state = models.CharField(max_length=16, choices=State.choices)
+    outcome = models.CharField(
+        max_length=16, blank=True, default="", help_text="state that `releasing` ends in: released or failed"
+    )
+    reason = models.CharField(max_length=300, blank=True, default="", help_text="why it is releasing or ended")
+    namespace = models.CharField(max_length=63)
+    pod_name = models.CharField(max_length=253, blank=True, default="", help_text="empty for REST holders")
+    pod_uid = models.CharField(max_length=128, blank=True, default="", help_text="empty for REST holders")
+    holder = models.CharField(max_length=460, help_text="holderIdentity of the leases")
+    node = models.ForeignKey(Node, on_delete=models.PROTECT, related_name="allocations")
+    claim = models.ForeignKey(GpuClaim, null=True, blank=True, on_delete=models.SET_NULL, related_name="allocations")
+    claim_name = models.CharField(max_length=253, blank=True, default="")
+    dialect = models.CharField(max_length=16)
+    request = models.JSONField(help_text="the DeviceRequest served")
+    summary = models.CharField(max_length=500, blank=True, default="", help_text="the engine's words on the choice")
+    explanation = models.JSONField(default=dict, help_text="reason → number of nodes, when it was decided")
+    confined = models.BooleanField(default=True, help_text="false: the pod runs without the injected env")
+    created_by = models.CharField(max_length=150, blank=True, default="")
+    ttl_seconds = models.PositiveIntegerField(null=True, blank=True)
+    created_at = models.DateTimeField()
+    hold_until = models.DateTimeField(null=True, blank=True)
+    reserved_at = models.DateTimeField(null=True, blank=True)
+    bound_at = models.DateTimeField(null=True, blank=True)
+    expires_at = models.DateTimeField(null=True, blank=True, help_text="end of ttlSeconds")
+    releasing_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    changed_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("-created_at", "-id")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["pod_uid"], condition=Q(state__in=LIVE) & ~Q(pod_uid=""), name="allocation_live_once_a_pod"
+            ),
+            models.CheckConstraint(condition=Q(state__in=State.values), name="allocation_state_known"),
+            models.CheckConstraint(
+                condition=~Q(state=State.RELEASING) | Q(outcome__in=(State.RELEASED, State.FAILED)),
+                name="allocation_releasing_has_outcome",
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["pod_uid"], name="allocation_pod_uid"),
+            models.Index(fields=["namespace", "pod_name"], name="allocation_pod"),
+            models.Index(fields=["state", "hold_until"], name="allocation_state_until"),
+            models.Index(fields=["expires_at"], name="allocation_expires", condition=Q(state=State.BOUND)),
+            models.Index(fields=["-created_at", "-id"], name="allocation_newest"),
+        ]
+
+    def __str__(self) -> str:
+        """Holder and state."""
+        return f"{self.holder} {self.state}"
+
+
+class AllocationDevice(models.Model):
+    """One device, or a share of it, in an allocation. Core in percent, memory in bytes."""
+
+    allocation = models.ForeignKey(Allocation, on_delete=models.CASCADE, related_name="devices")
+    device = models.ForeignKey(Device, on_delete=models.PROTECT, related_name="grants")
+    uuid = models.CharField(max_length=128)
+    type = models.CharField(max_length=32)
+    minor = models.PositiveIntegerField()
+    core_percent = models.IntegerField()
+    memory_bytes = models.BigIntegerField(help_text="0 where the type has no memory")
+    whole = models.BooleanField()
+    live = models.BooleanField(default=True, help_text="false once the allocation has ended")
+
+    class Meta:
+        ordering = ("type", "minor")
+        constraints = [
+            models.UniqueConstraint(fields=["allocation", "device"], name="grant_device_once"),
+            models.UniqueConstraint(fields=["device"], condition=Q(whole=True, live=True), name="grant_whole_once"),
+            models.CheckConstraint(
+                condition=Q(core_percent__gte=0, core_percent__lte=100, memory_bytes__gte=0), name="grant_amounts_sane"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        """Device and amounts."""
+        return f"{self.type} {self.minor}: core {self.core_percent}, {self.memory_bytes} bytes"
+
+
+class Lease(models.Model):
+    """A lease of the database port, for use without Kubernetes. Same names, same meaning."""
+
+    name = models.CharField(max_length=300, unique=True)
+    holder_identity = models.CharField(max_length=460)
+    sharers = models.JSONField(default=list, blank=True)
+    node = models.CharField(max_length=253)
+    device_uuid = models.CharField(max_length=128)
+    acquired_at = models.DateTimeField()
+    version = models.PositiveBigIntegerField(default=1)
+
+    class Meta:
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        """Name and holder."""
+        return f"{self.name}: {self.holder_identity}"
+
+
+class PodRefusal(models.Model):
+    """The last answer to a pod that could not be placed: what explain and the pending list show."""
+
+    pod_uid = models.CharField(max_length=128, unique=True)
+    namespace = models.CharField(max_length=63)
+    pod_name = models.CharField(max_length=253)
+    claim_name = models.CharField(max_length=253, blank=True, default="")
+    request = models.JSONField(null=True, blank=True)
+    rule = models.CharField(max_length=64, blank=True, default="")
+    summary = models.CharField(max_length=500)
+    reasons = models.JSONField(default=dict, help_text="reason → number of nodes")
+    first_at = models.DateTimeField()
+    last_at = models.DateTimeField()
+    count = models.PositiveIntegerField(default=1)
+
+    class Meta:
+        ordering = ("-last_at",)
+        indexes = [
+            models.Index(fields=["namespace", "pod_name"], name="refusal_pod"),
+            models.Index(fields=["-last_at"], name="refusal_newest"),
+        ]
+
+    def __str__(self) -> str:
+        """Pod and summary."""
+        return f"{self.namespace}/{self.pod_name}: {self.summary}"

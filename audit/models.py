@@ -1,0 +1,38 @@
+"""The append-only record of every state change.
+
+Rows are written by `audit.services.record` inside the transaction that changes the state, never
+updated, and pruned in batches after `GPUPLANE_AUDIT_DAYS`. The feed to browsers is read from here.
+"""
+
+from django.db import models
+
+from audit.choices import Kind
+
+
+class Event(models.Model):
+    """One thing that happened. `data` holds what a person would want beside the sentence."""
+
+    at = models.DateTimeField()
+    kind = models.CharField(max_length=48, choices=Kind.choices)
+    actor = models.CharField(max_length=150, help_text="user name, `scheduler`, `collector`, …")
+    namespace = models.CharField(max_length=63, blank=True, default="")
+    name = models.CharField(max_length=253, blank=True, default="", help_text="the pod, claim, node or user concerned")
+    node = models.CharField(max_length=253, blank=True, default="")
+    claim = models.CharField(max_length=253, blank=True, default="")
+    allocation_id = models.UUIDField(null=True, blank=True)
+    message = models.CharField(max_length=500)
+    data = models.JSONField(default=dict)
+
+    class Meta:
+        ordering = ("-id",)
+        indexes = [
+            models.Index(fields=["at"], name="event_at"),
+            models.Index(fields=["namespace", "name", "-id"], name="event_object"),
+            models.Index(fields=["namespace", "claim", "-id"], name="event_claim", condition=~models.Q(claim="")),
+            models.Index(fields=["node", "-id"], name="event_node", condition=~models.Q(node="")),
+            models.Index(fields=["allocation_id", "-id"], name="event_allocation"),
+        ]
+
+    def __str__(self) -> str:
+        """The sentence with its kind."""
+        return f"{self.kind}: {self.message}"

@@ -1,0 +1,173 @@
+"""Django's settings, composed from the `GPUPLANE_*` variables (docs/settings.md).
+
+Everything gpuplane itself reads stands below as `GPUPLANE_<NAME>`, typed; nothing reads the
+environment after this module.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import environ
+
+from gpuplane.settings import variables
+
+BASE_DIR = Path(__file__).resolve().parent.parent.parent
+_values = variables.read(os.environ)
+
+GPUPLANE_DATA_DIR: Path = (BASE_DIR / _values["DATA_DIR"]).resolve()
+GPUPLANE_HOST: str = _values["HOST"]
+GPUPLANE_PORT: int = _values["PORT"]
+GPUPLANE_EXTENDER_LISTEN: str = _values["EXTENDER_LISTEN"]
+GPUPLANE_WEBHOOK_LISTEN: str = _values["WEBHOOK_LISTEN"]
+GPUPLANE_TLS_CERT: Path | None = _values["TLS_CERT"]
+GPUPLANE_TLS_KEY: Path | None = _values["TLS_KEY"]
+GPUPLANE_CLIENT_CA: Path | None = _values["CLIENT_CA"]
+GPUPLANE_KUBECONFIG: str = _values["KUBECONFIG"]
+GPUPLANE_NAMESPACE: str = _values["NAMESPACE"]
+GPUPLANE_SERVICE_ACCOUNT: str = _values["SERVICE_ACCOUNT"]
+GPUPLANE_TRUSTED_USERS: tuple[str, ...] = _values["TRUSTED_USERS"]
+GPUPLANE_EXTENDER_MODE: str = _values["EXTENDER_MODE"]
+GPUPLANE_VISIBLE_DEVICES: str = _values["VISIBLE_DEVICES"]
+GPUPLANE_SHARE: str = _values["SHARE"]
+GPUPLANE_HOLD_SECONDS: int = _values["HOLD_SECONDS"]
+GPUPLANE_LONG_HOLD_SECONDS: int = _values["LONG_HOLD_SECONDS"]
+GPUPLANE_COLLECT_SECONDS: int = _values["COLLECT_SECONDS"]
+GPUPLANE_RELOAD_SECONDS: int = _values["RELOAD_SECONDS"]
+GPUPLANE_AUDIT_DAYS: int = _values["AUDIT_DAYS"]
+GPUPLANE_BODY_LIMIT: int = _values["BODY_LIMIT"]
+GPUPLANE_SIMULATE: bool = _values["SIMULATE"]
+GPUPLANE_SIMULATE_NODES: int = _values["SIMULATE_NODES"]
+GPUPLANE_LOG_LEVEL: str = _values["LOG_LEVEL"]
+
+
+def _secret_key() -> str:
+    """The key given, else one made once and kept in the data folder (mode 0600)."""
+    if _values["SECRET_KEY"]:
+        return str(_values["SECRET_KEY"])
+    path = GPUPLANE_DATA_DIR / "secret-key"
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        GPUPLANE_DATA_DIR.mkdir(parents=True, exist_ok=True)
+    fresh = secrets.token_urlsafe(50)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path.read_text().strip()
+    with os.fdopen(descriptor, "w") as file:
+        file.write(fresh)
+    return fresh
+
+
+SECRET_KEY = _secret_key()
+DEBUG: bool = _values["DEBUG"]
+ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", GPUPLANE_HOST, *_values["ALLOWED_HOSTS"]]
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.humanize",
+    "channels",
+    "rest_framework",
+    "knox",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "django_htmx",
+    "audit",
+    "access",
+    "nodes",
+    "claims",
+    "allocations",
+    "gpuplane",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+]
+
+ROOT_URLCONF = "gpuplane.urls"
+ASGI_APPLICATION = "gpuplane.asgi.application"
+TEMPLATES: list[dict[str, Any]] = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+DATABASES: dict[str, dict[str, Any]]
+if _values["DATABASE_URL"]:
+    DATABASES = {"default": environ.Env.db_url_config(_values["DATABASE_URL"])}
+    if DATABASES["default"]["ENGINE"] == "django.db.backends.postgresql":
+        DATABASES["default"] |= {
+            "CONN_MAX_AGE": 0,
+            "OPTIONS": {"pool": {"min_size": 2, "max_size": _values["DATABASE_POOL"], "timeout": 10}},
+        }
+else:
+    DATABASES = {
+        "default": {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": GPUPLANE_DATA_DIR / "gpuplane.sqlite3",
+            "CONN_MAX_AGE": None,
+            "OPTIONS": {
+                "transaction_mode": "IMMEDIATE",
+                "timeout": 10,
+                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-65536; PRAGMA busy_timeout=10000;",
+            },
+        }
+    }
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en"
+USE_I18N = False
+
+GPUPLANE_REDIS_SOCKET: Path = GPUPLANE_DATA_DIR / "redis.sock"
+GPUPLANE_REDIS_URL: str = _values["REDIS_URL"] or f"unix://{GPUPLANE_REDIS_SOCKET}"
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": [GPUPLANE_REDIS_URL], "prefix": "gpuplane"},
+    }
+}
+
+STATIC_URL = "/static/"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+STATIC_ROOT = GPUPLANE_DATA_DIR / "staticfiles"
+WHITENOISE_USE_FINDERS = True
+X_FRAME_OPTIONS = "DENY"
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+CSRF_COOKIE_SAMESITE = "Lax"
+DATA_UPLOAD_MAX_MEMORY_SIZE = GPUPLANE_BODY_LIMIT
+LOGIN_URL = "/sign-in/"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "/sign-in/"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]

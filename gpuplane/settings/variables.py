@@ -1,0 +1,238 @@
+"""Every `GPUPLANE_*` environment variable: name, type, default, meaning. Read once at start.
+
+`docs/settings.md` is generated from this table (`manage.py settings_table`), and a test compares them.
+A value that does not parse stops the start with one message that names each bad variable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+class BadSetting(Exception):
+    """One or more variables do not parse; the text names each, the rule, and what was given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One variable. `parse` raises ValueError with the rule in plain words."""
+
+    name: str
+    kind: str
+    default: str
+    meaning: str
+    parse: Callable[[str], Any]
+
+
+def _text(value: str) -> str:
+    return value.strip()
+
+
+def _path(value: str) -> Path | None:
+    return Path(value).expanduser() if value.strip() else None
+
+
+def _flag(value: str) -> bool:
+    word = value.strip().lower()
+    if word in {"1", "true", "yes", "on"}:
+        return True
+    if word in {"0", "false", "no", "off", ""}:
+        return False
+    raise ValueError("give 1 or 0")
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(value: str) -> int:
+        if not value.strip().isdecimal():
+            raise ValueError(f"give a whole number from {low} to {high}")
+        number = int(value)
+        if not low <= number <= high:
+            raise ValueError(f"give a whole number from {low} to {high}")
+        return number
+
+    return parse
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(value: str) -> str:
+        if value.strip() not in words:
+            raise ValueError("give one of " + ", ".join(words))
+        return value.strip()
+
+    return parse
+
+
+def _words(value: str) -> tuple[str, ...]:
+    return tuple(word for word in (part.strip() for part in value.split(",")) if word)
+
+
+def _listen(value: str) -> str:
+    """`[scheme://]host:port`, checked for shape here; the doors check what each scheme allows."""
+    text = value.strip()
+    if not text:
+        return ""
+    address = text.split("://", 1)[-1]
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 <= int(port) <= 65535:
+        raise ValueError("give [http://|https://]host:port")
+    if "://" in text and text.split("://", 1)[0] not in {"http", "https"}:
+        raise ValueError("give [http://|https://]host:port")
+    return text
+
+
+VARIABLES: tuple[Variable, ...] = (
+    Variable(
+        "GPUPLANE_DATA_DIR", "path", "var", "where the embedded database, Redis, logs and credentials live", _path
+    ),
+    Variable("GPUPLANE_HOST", "address", "127.0.0.1", "address of the main door", _text),
+    Variable(
+        "GPUPLANE_PORT",
+        "port",
+        "8000",
+        "port of the main door: pages, REST, and the cluster's paths with a bearer token",
+        _whole(0, 65535),
+    ),
+    Variable(
+        "GPUPLANE_EXTENDER_LISTEN",
+        "[scheme://]host:port",
+        "",
+        "a door for `/extender/` only; loopback without a scheme is plain HTTP without credentials, anything else HTTPS with a client certificate",
+        _listen,
+    ),
+    Variable("GPUPLANE_WEBHOOK_LISTEN", "host:port", "", "a door for `/webhooks/` only, TLS", _listen),
+    Variable("GPUPLANE_TLS_CERT", "path", "", "certificate (chain) of the TLS doors, re-read when it changes", _path),
+    Variable("GPUPLANE_TLS_KEY", "path", "", "its private key", _path),
+    Variable(
+        "GPUPLANE_CLIENT_CA", "path", "", "CA whose client certificates the `https://` extender door accepts", _path
+    ),
+    Variable(
+        "GPUPLANE_DATABASE_URL",
+        "URL",
+        "",
+        "`postgres://user:password@host/name`; empty: SQLite in the data folder",
+        _text,
+    ),
+    Variable("GPUPLANE_DATABASE_POOL", "number", "8", "PostgreSQL connections of one process", _whole(2, 200)),
+    Variable(
+        "GPUPLANE_REDIS_URL",
+        "URL",
+        "",
+        "`redis://…` or `unix://…`; empty: the embedded Redis of the data folder",
+        _text,
+    ),
+    Variable(
+        "GPUPLANE_KUBECONFIG", "path", "", "use this cluster; `in-cluster` inside a pod; empty: no Kubernetes", _text
+    ),
+    Variable("GPUPLANE_NAMESPACE", "name", "gpuplane-system", "namespace of the leases, made if missing", _text),
+    Variable(
+        "GPUPLANE_SERVICE_ACCOUNT",
+        "user",
+        "system:serviceaccount:gpuplane-system:gpuplane",
+        "user name under which gpuplane speaks to the API server; only it may write results and bind GPU pods",
+        _text,
+    ),
+    Variable(
+        "GPUPLANE_TRUSTED_USERS",
+        "list",
+        "",
+        "further users that may write result annotations, such as the scheduler of another dialect",
+        _words,
+    ),
+    Variable(
+        "GPUPLANE_EXTENDER_MODE",
+        "word",
+        "decisive",
+        "`decisive`: filter returns the one best node and holds it; `advisory`: every feasible node",
+        _one_of("decisive", "advisory"),
+    ),
+    Variable(
+        "GPUPLANE_VISIBLE_DEVICES",
+        "word",
+        "uuid",
+        "what the injected variables hold: `uuid` or `index`",
+        _one_of("uuid", "index"),
+    ),
+    Variable(
+        "GPUPLANE_SHARE",
+        "word",
+        "gpupack",
+        "shares go to the fullest device that fits (`gpupack`) or the emptiest (`gpuspread`)",
+        _one_of("gpupack", "gpuspread"),
+    ),
+    Variable("GPUPLANE_HOLD_SECONDS", "seconds", "30", "life of a hold", _whole(1, 3600)),
+    Variable(
+        "GPUPLANE_LONG_HOLD_SECONDS",
+        "seconds",
+        "660",
+        "life of a hold when the pod has unbound volume or resource claims",
+        _whole(1, 7200),
+    ),
+    Variable(
+        "GPUPLANE_COLLECT_SECONDS",
+        "seconds",
+        "10",
+        "period of garbage collection; at most 30 keeps LEASE-4",
+        _whole(1, 30),
+    ),
+    Variable(
+        "GPUPLANE_RELOAD_SECONDS",
+        "seconds",
+        "60",
+        "period of the full reload that checks the in-memory picture",
+        _whole(5, 3600),
+    ),
+    Variable("GPUPLANE_AUDIT_DAYS", "days", "90", "how long audit events are kept", _whole(1, 3650)),
+    Variable("GPUPLANE_BODY_LIMIT", "bytes", "33554432", "largest request body", _whole(1024, 1 << 30)),
+    Variable(
+        "GPUPLANE_SIMULATE",
+        "flag",
+        "1",
+        "`make run` brings a simulated fleet and workload; 0: an empty control plane",
+        _flag,
+    ),
+    Variable("GPUPLANE_SIMULATE_NODES", "number", "64", "size of the simulated fleet", _whole(1, 5000)),
+    Variable("GPUPLANE_ALLOWED_HOSTS", "list", "", "further host names that the pages may be asked under", _words),
+    Variable(
+        "GPUPLANE_SECRET_KEY",
+        "secret",
+        "",
+        "signing key of sessions; empty: made once and kept in the data folder",
+        _text,
+    ),
+    Variable(
+        "GPUPLANE_LOG_LEVEL",
+        "word",
+        "info",
+        "debug, info, warning or error",
+        _one_of("debug", "info", "warning", "error"),
+    ),
+    Variable("GPUPLANE_DEBUG", "flag", "0", "Django's debug pages; never on a reachable address", _flag),
+)
+
+
+def read(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Values by name without the prefix. Raises BadSetting naming every variable that does not parse."""
+    values: dict[str, Any] = {}
+    problems = []
+    for variable in VARIABLES:
+        given = environ.get(variable.name, "").strip() or variable.default
+        try:
+            values[variable.name.removeprefix("GPUPLANE_")] = variable.parse(given)
+        except ValueError as error:
+            problems.append(f"{variable.name}={given!r}: {error}")
+    known = {variable.name for variable in VARIABLES}
+    problems += [
+        f"{name}: no such setting; docs/settings.md lists them"
+        for name in sorted(environ)
+        if name.startswith("GPUPLANE_") and name not in known and name not in OUTSIDE
+    ]
+    if problems:
+        raise BadSetting("settings cannot be read:\n  " + "\n  ".join(problems))
+    return values
+
+
+OUTSIDE = frozenset({"GPUPLANE_TOOLS_DIR", "GPUPLANE_TEST_DATABASE", "GPUPLANE_TEST_POSTGRES_BIN", "GPUPLANE_CHROMIUM"})
+"""Variables of the test and build tools, not of the product."""

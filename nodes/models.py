@@ -1,0 +1,95 @@
+"""Nodes and their devices.
+
+Written by `nodes.services` (what exists) and, for the three columns `core_used`, `memory_used` and
+`revision` of a device, by the ledger in `allocations` alone. Kept true by the database: a device is
+never used beyond its size, a UUID is present once in the fleet, a minor once per node and type.
+"""
+
+from django.db import models
+from django.db.models import F, Q
+
+from nodes.choices import Mode, NodeState, Presence
+
+
+class Revision(models.Model):
+    """The counter behind `Device.revision` on SQLite, where writers are serial. One row, id 1.
+
+    On PostgreSQL the revision is the writing transaction's id and this table stays unused
+    (DESIGN §2, Snapshot).
+    """
+
+    value = models.BigIntegerField(default=0)
+
+    def __str__(self) -> str:
+        """The number."""
+        return str(self.value)
+
+
+class Node(models.Model):
+    """One machine with devices."""
+
+    name = models.CharField(max_length=253, unique=True)
+    mode = models.CharField(max_length=16, choices=Mode.choices, default=Mode.EXCLUSIVE)
+    labels = models.JSONField(default=dict, blank=True)
+    links = models.JSONField(
+        default=list, blank=True, help_text="[[minor, minor, NVLinks], …], lower minor first, sorted"
+    )
+    state = models.CharField(max_length=16, choices=NodeState.choices, default=NodeState.READY)
+    problem = models.CharField(max_length=200, blank=True, default="", help_text="why nothing new is placed here")
+    cluster_uid = models.CharField(max_length=128, blank=True, default="", help_text="UID of the Node object")
+    agent_boot = models.CharField(max_length=64, blank=True, default="")
+    agent_seen_at = models.DateTimeField(null=True, blank=True, help_text="null: never had an agent session")
+    registered_at = models.DateTimeField()
+    changed_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("name",)
+        constraints = [
+            models.CheckConstraint(condition=Q(mode__in=Mode.values), name="node_mode_known"),
+            models.CheckConstraint(condition=Q(state__in=NodeState.values), name="node_state_known"),
+        ]
+
+    def __str__(self) -> str:
+        """The name."""
+        return self.name
+
+
+class Device(models.Model):
+    """One GPU, NIC, FPGA or other device of a node. Core in percent of the device, memory in bytes."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="devices")
+    type = models.CharField(max_length=32)
+    minor = models.PositiveIntegerField()
+    uuid = models.CharField(max_length=128)
+    model = models.CharField(max_length=64, blank=True, default="")
+    memory_bytes = models.BigIntegerField(default=0, help_text="0 where the type has no memory")
+    numa = models.IntegerField(default=-1)
+    pcie = models.CharField(max_length=32, blank=True, default="", help_text="PCIe switch")
+    island = models.IntegerField(default=-1, help_text="NVLink island within the node, -1 for other types")
+    healthy = models.BooleanField(default=True)
+    health_reason = models.CharField(max_length=200, blank=True, default="")
+    presence = models.CharField(max_length=16, choices=Presence.choices, default=Presence.PRESENT)
+    stranger = models.CharField(max_length=300, blank=True, default="", help_text="who holds it outside the ledger")
+    core_used = models.IntegerField(default=0)
+    memory_used = models.BigIntegerField(default=0)
+    revision = models.BigIntegerField(default=0)
+    changed_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("node_id", "type", "minor")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["node", "type", "minor"], condition=~Q(presence="removed"), name="device_minor_once"
+            ),
+            models.UniqueConstraint(fields=["uuid"], condition=~Q(presence="removed"), name="device_uuid_once"),
+            models.CheckConstraint(condition=Q(core_used__gte=0, core_used__lte=100), name="device_core_within"),
+            models.CheckConstraint(
+                condition=Q(memory_used__gte=0, memory_used__lte=F("memory_bytes")), name="device_memory_within"
+            ),
+            models.CheckConstraint(condition=Q(presence__in=Presence.values), name="device_presence_known"),
+        ]
+        indexes = [models.Index(fields=["revision"], name="device_revision")]
+
+    def __str__(self) -> str:
+        """Type, minor and node."""
+        return f"{self.type} {self.minor} of {self.node_id}"
