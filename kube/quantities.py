@@ -1,0 +1,143 @@
+"""Kubernetes quantities (`16Gi`, `500m`, `2e3`), read exactly and written in canonical form.
+
+Called by the dialects, claims, inventories and scenarios. Kept true: no value passes through a
+float's rounding, no negative, infinite or unbounded number gets in, and nothing here raises anything
+but `QuantityError`. Grammar: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+RawQuantity = str | int | float
+
+LARGEST: Final = 2**63 - 1
+"""The largest quantity Kubernetes itself keeps exactly."""
+
+_LONGEST_TEXT: Final = 64
+_LARGEST_EXPONENT: Final = 64
+_BINARY: Final = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
+_DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_NUMBER: Final = re.compile(
+    r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:(?P<point>\.)(?P<part>[0-9]*))?(?P<suffix>.*)", re.DOTALL
+)
+_EXPONENT: Final = re.compile(r"[eE](?P<value>[+-]?[0-9]+)")
+_BYTE_UNIT: Final = re.compile(r"(?P<prefix>[kKmMgGtTpPeE])(?P<binary>i?)[bB]")
+
+
+class QuantityError(ValueError):
+    """The value is no quantity, or one out of bounds; `str(error)` says which and what to write."""
+
+
+def parse_quantity(value: RawQuantity) -> int:
+    """Whole units (bytes for memory) of a quantity, 0..2^63-1; fractions of a unit are rounded down.
+
+    A value above 0 that would round down to 0 is refused: 0 means "not asked" elsewhere.
+    Raises `QuantityError`.
+    """
+    units, remainder = _exact(value)
+    if remainder and not units:
+        raise QuantityError(f"{_shown(value)} is less than one whole unit")
+    return units
+
+
+def parse_whole(value: RawQuantity) -> int:
+    """An exact count, 0..2^63-1: `2`, `"2"`, `1k` and `1000m` are counts, `0.5` and `500m` are not.
+
+    Raises `QuantityError`.
+    """
+    units, remainder = _exact(value)
+    if remainder:
+        raise QuantityError(f"{_shown(value)} is not a whole number")
+    return units
+
+
+def format_bytes(units: int) -> str:
+    """The exact canonical text: the largest binary suffix that divides it (`16Gi`, `1536Mi`), else plain digits."""
+    if units < 0:
+        raise QuantityError("a quantity must not be negative")
+    if units == 0:
+        return "0"
+    for suffix, power in reversed(_BINARY.items()):
+        if units % 1024**power == 0:
+            return f"{units // 1024**power}{suffix}"
+    return str(units)
+
+
+def _exact(value: object) -> tuple[int, bool]:
+    """(whole units, whether a fraction of a unit is left over)."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise QuantityError(f"a quantity is a number or text such as 16Gi, not {type(value).__name__}")
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise QuantityError(f"{value} is not a finite number")
+        value = repr(value)
+    if isinstance(value, int):
+        return _bounded(value, remainder=False)
+    return _parse_text(value)
+
+
+def _parse_text(text: str) -> tuple[int, bool]:
+    if len(text) > _LONGEST_TEXT:
+        raise QuantityError(f"a quantity has at most {_LONGEST_TEXT} characters, this one has {len(text)}")
+    match = _NUMBER.fullmatch(text)
+    digits = "" if match is None else match["whole"] + (match["part"] or "")
+    if match is None or not digits:
+        raise QuantityError(f"{_shown(text)} is not a quantity; write for example 2, 500m or 16Gi")
+    base, power = _scale(text, match["suffix"])
+    mantissa = int(digits)
+    if match["sign"] == "-" and mantissa:
+        raise QuantityError(f"{_shown(text)} is negative; a quantity must not be")
+    below = 10 ** len(match["part"] or "")
+    if power < 0:
+        below *= base**-power
+    else:
+        mantissa *= base**power
+    units, remainder = divmod(mantissa, below)
+    return _bounded(units, remainder=remainder > 0)
+
+
+def _scale(text: str, suffix: str) -> tuple[int, int]:
+    """(base, power) that a suffix multiplies by."""
+    if suffix in _BINARY:
+        return 1024, _BINARY[suffix]
+    if suffix in _DECIMAL:
+        return 10, _DECIMAL[suffix]
+    exponent = _EXPONENT.fullmatch(suffix)
+    if exponent is not None:
+        power = int(exponent["value"])
+        if abs(power) > _LARGEST_EXPONENT:
+            raise QuantityError(f"{_shown(text)} is out of range; a quantity is at most 2^63-1")
+        return 10, power
+    raise QuantityError(f"{_shown(text)} is not a quantity; {_advice(text, suffix)}")
+
+
+def _advice(text: str, suffix: str) -> str:
+    """What the writer of an unknown suffix most likely meant."""
+    number = text.removesuffix(suffix)
+    unit = _BYTE_UNIT.fullmatch(suffix)
+    if unit is not None:
+        prefix = unit["prefix"].upper()
+        binary = f"{number}{prefix}i"
+        decimal = f"{number}{'k' if prefix == 'K' else prefix}"
+        return f"did you mean {binary}?" if unit["binary"] else f"did you mean {decimal} or {binary}?"
+    for known in (*_BINARY, *_DECIMAL):
+        if known and known.lower() == suffix.lower():
+            return f"did you mean {number}{known}?"
+    return "write for example 2, 500m or 16Gi"
+
+
+def _bounded(units: int, *, remainder: bool) -> tuple[int, bool]:
+    if units < 0:
+        raise QuantityError("a quantity must not be negative")
+    if units > LARGEST or (units == LARGEST and remainder):
+        raise QuantityError("the quantity is out of range; it is at most 2^63-1")
+    return units, remainder
+
+
+def _shown(value: object) -> str:
+    """The value for a message, bounded in length."""
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
