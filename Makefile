@@ -1,0 +1,43 @@
+# Every target first brings .venv up to the lock files (gpuplane/run/install.py); a repeat costs nothing.
+PYTHON ?= python3
+PY := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help install install-dev run migrate migrations test check bench cluster-test lock clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile
+
+install:  ## the environment in .venv: locked packages, files of the pages
+	@$(PYTHON) gpuplane/run/install.py base
+
+install-dev:  ## the same with what tests and checks need
+	@$(PYTHON) gpuplane/run/install.py dev
+
+run: install  ## everything, embedded, with a simulated fleet; Ctrl-C stops it
+	@exec $(PY) -m gpuplane.run
+
+migrate: install  ## bring the database up to the models
+	@$(PY) manage.py migrate
+
+migrations: install-dev  ## write migrations for changed models
+	@$(PY) manage.py makemigrations
+
+test: install-dev  ## every test; pytest's summary closes the output
+	@$(PY) -m pytest
+
+check: install-dev  ## lint, types, architecture
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy .
+
+bench: install-dev  ## figures beside their floors
+	@$(PY) -m tests.bench
+
+lock: install-dev  ## compile requirements/*.txt and package-lock.json again
+	@cd requirements && ../$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url base.in -o base.txt
+	@cd requirements && ../$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url dev.in -o dev.txt
+	@npm install --package-lock-only --ignore-scripts --no-audit --no-fund
+
+clean:  ## forget the environment and the caches, keep var/
+	@rm -rf .venv node_modules static/vendor .mypy_cache .ruff_cache .pytest_cache

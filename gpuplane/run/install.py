@@ -1,0 +1,115 @@
+"""Makes the environment in .venv: the locked Python packages, and the files of the pages.
+
+Called by every make target, under whatever `python3` the machine has, so it starts with a check and
+uses the standard library alone. Keeps true: .venv holds what requirements/*.txt pins, hashes checked;
+a second call does nothing. Stamps are hashes of the lock files, so a new checkout date installs nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+VENV = ROOT / ".venv"
+OLDEST = (3, 11)
+
+
+class CannotInstall(Exception):
+    """Something the machine lacks; the text says what to do."""
+
+
+def _newer_python() -> str | None:
+    """A Python of at least OLDEST on PATH under its versioned name."""
+    for minor in (12, 11, 13, 14):
+        path = shutil.which(f"python3.{minor}")
+        if path:
+            return path
+    return None
+
+
+def _digest(*names: str) -> str:
+    content = b"".join((ROOT / "requirements" / name).read_bytes() for name in names)
+    return hashlib.sha256(content + sys.version.encode()).hexdigest()
+
+
+def _works(python: Path) -> bool:
+    """Whether the environment's Python starts (it does not after the machine's Python was replaced)."""
+    if not python.exists():
+        return False
+    done = subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True, check=False)  # noqa: S603 - our own interpreter
+    return done.returncode == 0
+
+
+def _make_venv(python: Path) -> None:
+    print(f"making {VENV.name} with Python {sys.version.split()[0]}", flush=True)  # noqa: T201 - a command line tool
+    made = subprocess.run(  # noqa: S603 - our own interpreter
+        [sys.executable, "-m", "venv", "--clear", str(VENV)], capture_output=True, text=True, check=False
+    )
+    if made.returncode == 0 and _works(python):
+        return
+    # Debian splits ensurepip off; where the machine has a pip of its own, that one can fill the environment.
+    subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(VENV)], check=False)  # noqa: S603
+    subprocess.run(  # noqa: S603
+        [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "pip"],
+        capture_output=True,
+        check=False,
+    )
+    if not _works(python):
+        shutil.rmtree(VENV, ignore_errors=True)
+        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        raise CannotInstall(
+            f"Python {version} cannot make a virtual environment with pip (the module ensurepip is missing).\n"
+            f"On Debian and Ubuntu: apt install python{version}-venv\n" + (made.stdout + made.stderr).strip()[-800:]
+        )
+
+
+def _install_packages(python: Path, name: str) -> None:
+    print(f"installing the packages of requirements/{name}", flush=True)  # noqa: T201 - a command line tool
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    done = subprocess.run(  # noqa: S603 - our own interpreter, our own arguments
+        [*command, "--require-hashes", "-r", str(ROOT / "requirements" / name)], check=False
+    )
+    if done.returncode != 0:
+        raise CannotInstall("the packages could not be installed; pip's words are above")
+
+
+def install(kind: str) -> None:
+    """Bring .venv up to the lock of `kind` (base or dev). Raises CannotInstall."""
+    python = VENV / "bin" / "python"
+    if not _works(python):
+        _make_venv(python)
+    want = {"base": _digest("base.txt"), "dev": _digest("base.txt", "dev.txt")}
+    stamps = {name: VENV / f".gpuplane-{name}" for name in want}
+    if not any(stamps[name].is_file() and stamps[name].read_text() == want[name] for name in ("dev", kind)):
+        _install_packages(python, f"{kind}.txt")
+        stamps[kind].write_text(want[kind])
+    pages = subprocess.run([str(python), "-m", "gpuplane.run.frontend"], cwd=ROOT, check=False)  # noqa: S603
+    if pages.returncode != 0:
+        raise CannotInstall("the pages would have no style and no charts; see above")
+
+
+def main() -> int:
+    """Command line: `install.py [base|dev]`."""
+    if sys.version_info < OLDEST:
+        newer = _newer_python()
+        if newer is None:
+            sys.stderr.write(
+                f"gpuplane needs Python {OLDEST[0]}.{OLDEST[1]} or newer; {sys.executable} is {sys.version.split()[0]}.\n"
+            )
+            return 1
+        os.execv(newer, [newer, *sys.argv])  # noqa: S606 - the same script under a newer Python
+    try:
+        install(sys.argv[1] if len(sys.argv) > 1 else "base")
+    except CannotInstall as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
