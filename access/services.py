@@ -1,0 +1,231 @@
+"""Writes of who may do what: accounts, roles, teams and their namespaces. Each leaves an audit event.
+
+Called by REST, pages and the start-up command. Kept true: only admins change access; an account
+always has a profile; tokens known to this process are forgotten, so that a change holds at once here
+and within `access.tokens.FRESH_SECONDS` elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.db import transaction
+
+from access import tokens
+from access.actors import Actor
+from access.choices import Role
+from access.errors import BadInput, Conflict, NotFound
+from access.models import Profile, Team, TeamNamespace
+from access.transactions import atomic_retry
+from audit import services as audit
+from audit.choices import Kind
+from kube.names import InvalidName, check_label, check_namespace
+
+
+@atomic_retry
+def user_create(
+    *,
+    username: str,
+    password: str | None,
+    role: Role,
+    actor: Actor,
+    now: datetime,
+    service: bool = False,
+    teams: Iterable[Team] = (),
+) -> User:
+    """Create an account; without a password it can only use tokens. Raises NotAllowed, BadInput, Conflict."""
+    actor.require_admin()
+    try:
+        User.username_validator(username)
+    except ValidationError as error:
+        raise BadInput(" ".join(error.messages), field="username", rule="username") from error
+    if not 1 <= len(username) <= 150:
+        raise BadInput("username must have 1 to 150 characters", field="username", rule="username")
+    if User.objects.filter(username=username).exists():
+        raise Conflict(f"there is already an account {username}")
+    if password is not None:
+        _check_password(password, username)
+    user = User.objects.create_user(username, password=password)
+    Profile.objects.create(user=user, role=role, service=service)
+    user.teams.set(teams)
+    _changed(f"account {username} created as {role}", name=username, actor=actor, now=now, role=role, service=service)
+    return user
+
+
+@atomic_retry
+def role_set(*, user: User, role: Role, actor: Actor, now: datetime) -> None:
+    """Give the account another role. Raises NotAllowed."""
+    actor.require_admin()
+    profile, _ = Profile.objects.get_or_create(user=user)
+    if profile.role == role:
+        return
+    before = profile.role
+    profile.role = role
+    profile.save(update_fields=["role"])
+    name = user.get_username()
+    _changed(f"{name} is now {role}, was {before}", name=name, actor=actor, now=now, role=role, before=before)
+
+
+@atomic_retry
+def user_active_set(*, user: User, active: bool, actor: Actor, now: datetime) -> None:
+    """Let the account sign in, or shut it out and revoke its tokens. Raises NotAllowed."""
+    actor.require_admin()
+    if user.is_active == active:
+        return
+    user.is_active = active
+    user.save(update_fields=["is_active"])
+    if not active:
+        tokens.revoke_all(user)
+    name = user.get_username()
+    _changed(f"account {name} {'opened' if active else 'shut'}", name=name, actor=actor, now=now, active=active)
+
+
+@atomic_retry
+def password_set(*, user: User, password: str, actor: Actor, now: datetime) -> None:
+    """Set an account's password: one's own, or anybody's by an admin. Raises NotAllowed, BadInput."""
+    if actor.name != user.get_username():
+        actor.require_admin()
+    _check_password(password, user.get_username())
+    user.set_password(password)
+    user.save(update_fields=["password"])
+    name = user.get_username()
+    _changed(f"password of {name} changed", name=name, actor=actor, now=now)
+
+
+@atomic_retry
+def token_issue(*, user: User, actor: Actor, now: datetime) -> str:
+    """A fresh API token: one's own, or anybody's by an admin. Shown this once. Raises NotAllowed."""
+    if actor.name != user.get_username():
+        actor.require_admin()
+    token = tokens.issue(user, now=now)
+    name = user.get_username()
+    _changed(f"token issued to {name}", name=name, actor=actor, now=now)
+    return token
+
+
+@atomic_retry
+def tokens_revoke(*, user: User, actor: Actor, now: datetime) -> int:
+    """Revoke every token of the account; how many. Raises NotAllowed."""
+    if actor.name != user.get_username():
+        actor.require_admin()
+    count = tokens.revoke_all(user)
+    name = user.get_username()
+    _changed(f"{count} tokens of {name} revoked", name=name, actor=actor, now=now, count=count)
+    return count
+
+
+@atomic_retry
+def team_create(*, name: str, actor: Actor, now: datetime, namespaces: Iterable[str] = ()) -> Team:
+    """Create a team, with namespaces. Raises NotAllowed, BadInput, Conflict."""
+    actor.require_admin()
+    try:
+        check_label(name)
+    except InvalidName as error:
+        raise BadInput(str(error), field="name", rule=error.rule) from error
+    if Team.objects.filter(name=name).exists():
+        raise Conflict(f"there is already a team {name}")
+    team = Team.objects.create(name=name)
+    _changed(f"team {name} created", name=name, actor=actor, now=now)
+    for namespace in namespaces:
+        team_namespace_add(team=team, namespace=namespace, actor=actor, now=now)
+    return team
+
+
+@atomic_retry
+def team_delete(*, team: Team, actor: Actor, now: datetime) -> None:
+    """Delete a team; its members lose its namespaces. Raises NotAllowed."""
+    actor.require_admin()
+    name = team.name
+    team.delete()
+    _changed(f"team {name} deleted", name=name, actor=actor, now=now)
+
+
+@atomic_retry
+def team_namespace_add(*, team: Team, namespace: str, actor: Actor, now: datetime) -> None:
+    """Let the team see and write in a namespace. Raises NotAllowed, BadInput."""
+    actor.require_admin()
+    try:
+        check_namespace(namespace)
+    except InvalidName as error:
+        raise BadInput(str(error), field="namespace", rule=error.rule) from error
+    _, created = TeamNamespace.objects.get_or_create(team=team, namespace=namespace)
+    if created:
+        _changed(
+            f"namespace {namespace} given to team {team.name}",
+            name=team.name,
+            actor=actor,
+            now=now,
+            namespace=namespace,
+        )
+
+
+@atomic_retry
+def team_namespace_remove(*, team: Team, namespace: str, actor: Actor, now: datetime) -> None:
+    """Take a namespace from the team. Raises NotAllowed, NotFound."""
+    actor.require_admin()
+    count, _ = TeamNamespace.objects.filter(team=team, namespace=namespace).delete()
+    if not count:
+        raise NotFound(f"team {team.name} does not own the namespace {namespace}")
+    _changed(
+        f"namespace {namespace} taken from team {team.name}", name=team.name, actor=actor, now=now, namespace=namespace
+    )
+
+
+@atomic_retry
+def team_member_add(*, team: Team, user: User, actor: Actor, now: datetime) -> None:
+    """Put an account into a team. Raises NotAllowed."""
+    actor.require_admin()
+    if team.members.filter(pk=user.pk).exists():
+        return
+    team.members.add(user)
+    name = user.get_username()
+    _changed(f"{name} joined team {team.name}", name=name, actor=actor, now=now, team=team.name)
+
+
+@atomic_retry
+def team_member_remove(*, team: Team, user: User, actor: Actor, now: datetime) -> None:
+    """Take an account out of a team. Raises NotAllowed, NotFound."""
+    actor.require_admin()
+    name = user.get_username()
+    if not team.members.filter(pk=user.pk).exists():
+        raise NotFound(f"{name} is not in team {team.name}")
+    team.members.remove(user)
+    _changed(f"{name} left team {team.name}", name=name, actor=actor, now=now, team=team.name)
+
+
+@atomic_retry
+def signed_in(*, user: User, now: datetime, via: str = "password") -> None:
+    """Note that somebody signed in."""
+    name = user.get_username()
+    audit.record(kind=Kind.SIGNED_IN, message=f"{name} signed in", actor=name, name=name, now=now, data={"via": via})
+
+
+@atomic_retry
+def sign_in_failed(*, username: str, now: datetime, address: str = "") -> None:
+    """Note that a sign-in was refused. `username` is as typed: shortened and made printable."""
+    shown = "".join(letter if letter.isprintable() else "�" for letter in username[:150])
+    audit.record(
+        kind=Kind.SIGN_IN_FAILED,
+        message=f"sign-in as {shown} refused",
+        actor="anonymous",
+        name=shown,
+        now=now,
+        data={"address": address},
+    )
+
+
+def _check_password(password: str, username: str) -> None:
+    try:
+        validate_password(password, User(username=username))
+    except ValidationError as error:
+        raise BadInput(" ".join(error.messages), field="password", rule="password") from error
+
+
+def _changed(message: str, *, name: str, actor: Actor, now: datetime, **data: Any) -> None:
+    transaction.on_commit(tokens.forget)
+    audit.record(kind=Kind.ACCESS_CHANGED, message=message, actor=actor.name, name=name, now=now, data=data)

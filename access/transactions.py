@@ -1,0 +1,81 @@
+"""Transactions that are tried again when the database asks for it.
+
+Called by every service that writes rows which others write too. Kept true: only a deadlock, a
+serialization failure or SQLite's "database is locked" is tried again, a bounded number of times with
+growing, jittered pauses; and never inside an outer transaction, which is already lost then. So
+nothing inside may have an effect outside the database.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar, overload
+
+import structlog
+from django.db import DatabaseError, OperationalError, connection, transaction
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ATTEMPTS = 8
+FIRST_PAUSE_SECONDS = 0.004
+LONGEST_PAUSE_SECONDS = 0.5
+RETRIED_SQLSTATES = frozenset({"40001", "40P01", "55P03"})
+"""PostgreSQL: serialization failure, deadlock detected, lock not available."""
+
+log = structlog.get_logger(__name__)
+
+
+def is_passing(error: DatabaseError) -> bool:
+    """Whether the same transaction, run again, may well succeed."""
+    state = getattr(error.__cause__, "sqlstate", None)
+    if state is not None:
+        return state in RETRIED_SQLSTATES
+    return isinstance(error, OperationalError) and "is locked" in str(error)
+
+
+@overload
+def atomic_retry(function: Callable[P, R]) -> Callable[P, R]: ...
+
+
+@overload
+def atomic_retry(*, attempts: int = ...) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def atomic_retry(
+    function: Callable[P, R] | None = None, *, attempts: int = ATTEMPTS
+) -> Callable[P, R] | Callable[[Callable[P, R]], Callable[P, R]]:
+    """Run the function in one transaction; run it again when the database lost it to another writer.
+
+    Raises what the function raises, and the database's error once `attempts` are used up.
+    """
+
+    def decorate(inner: Callable[P, R]) -> Callable[P, R]:
+        @wraps(inner)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            if connection.in_atomic_block:
+                with transaction.atomic():
+                    return inner(*args, **kwargs)
+            for attempt in range(1, attempts):
+                try:
+                    with transaction.atomic():
+                        return inner(*args, **kwargs)
+                except DatabaseError as error:
+                    if not is_passing(error):
+                        raise
+                    log.info("transaction.again", service=inner.__qualname__, attempt=attempt, error=str(error))
+                    time.sleep(pause_seconds(attempt, random.random()))  # noqa: S311 - jitter, no secret
+            with transaction.atomic():
+                return inner(*args, **kwargs)
+
+        return run
+
+    return decorate if function is None else decorate(function)
+
+
+def pause_seconds(attempt: int, jitter: float) -> float:
+    """Pause before the next attempt (`attempt` 1..): doubling and bounded; `jitter` is 0..1."""
+    return float(min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS)) * (0.5 + jitter / 2)
