@@ -11,9 +11,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-import environ
-
-from gpuplane.settings import variables
+from gpuplane.settings import databases, variables
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
 _values = variables.read(os.environ)
@@ -118,27 +116,11 @@ TEMPLATES: list[dict[str, Any]] = [
     }
 ]
 
-DATABASES: dict[str, dict[str, Any]]
-if _values["DATABASE_URL"]:
-    DATABASES = {"default": environ.Env.db_url_config(_values["DATABASE_URL"])}
-    if DATABASES["default"]["ENGINE"] == "django.db.backends.postgresql":
-        DATABASES["default"] |= {
-            "CONN_MAX_AGE": 0,
-            "OPTIONS": {"pool": {"min_size": 2, "max_size": _values["DATABASE_POOL"], "timeout": 10}},
-        }
-else:
-    DATABASES = {
-        "default": {
-            "ENGINE": "django.db.backends.sqlite3",
-            "NAME": GPUPLANE_DATA_DIR / "gpuplane.sqlite3",
-            "CONN_MAX_AGE": None,
-            "OPTIONS": {
-                "transaction_mode": "IMMEDIATE",
-                "timeout": 10,
-                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-65536; PRAGMA busy_timeout=10000;",
-            },
-        }
-    }
+DATABASES: dict[str, dict[str, Any]] = {
+    "default": databases.describe(
+        url=_values["DATABASE_URL"], data_dir=GPUPLANE_DATA_DIR, pool_size=_values["DATABASE_POOL"]
+    )
+}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
 TIME_ZONE = "UTC"
