@@ -75,6 +75,8 @@ class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     claim: str = ""
     """Name of the GpuClaim in the pod's namespace, empty for other dialects."""
     ttl_seconds: int | None = None
+    uuids: bool = False
+    """The pod's NVIDIA_VISIBLE_DEVICES comes from our annotation too, so the env value holds UUIDs (DESIGN §4)."""
 
     @property
     def shares(self) -> bool:

@@ -1,0 +1,124 @@
+"""Koordinator's fine-grained resources: `<prefix>/{gpu,gpu.shared,gpu-core,gpu-memory,gpu-memory-ratio,rdma,fpga}`.
+
+Called by `claims.dialects.parse` with the pod's amounts. The rules (DEV-3) hold within one device type and
+know no type by name: a type has some of the dimensions of `kube.device_types.Dimension`, and these are valid:
+
+    units                      n ≤ 100: one device, core n and ratio n; a multiple of 100: n/100 whole devices
+    memory                     one device, core 0
+    ratio                      one device, or n/100 devices of ratio 100, core 0
+    core + memory              core over 100: core/100 devices, the memory divided among them
+    core + ratio               both for the same number of devices; core 100 with ratio 100 is a whole device
+    shared n + any of the last four: totals over n devices; core and ratio multiples of n, at most 100 a device
+
+Memory that does not divide evenly among the devices is rounded down to bytes, as ratios are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from claims.dialects.native import DEVICES_MOST
+from claims.dialects.refused import Refused
+from claims.dialects.request import CORE_WHOLE, DeviceAsk
+from kube.device_types import DeviceType, Dimension
+
+Amounts = Mapping[Dimension, int]
+"""What is asked in one device type; every amount above 0."""
+
+_UNITS, _SHARED, _CORE, _MEMORY, _RATIO = (
+    Dimension.UNITS,
+    Dimension.SHARED,
+    Dimension.CORE,
+    Dimension.MEMORY,
+    Dimension.RATIO,
+)
+_VALID: Final = ({_UNITS}, {_MEMORY}, {_RATIO}, {_CORE, _MEMORY}, {_CORE, _RATIO})
+
+
+def koordinator_ask(device_type: DeviceType, amounts: Amounts, *, prefix: str) -> DeviceAsk:
+    """The devices of one type that the amounts stand for. Raises `Refused` with the rule that is broken."""
+    names = {dimension: f"{prefix}/{name}" for dimension, name in device_type.dimensions()}
+    _check_combination(amounts, names)
+    if _SHARED in amounts:
+        count = amounts[_SHARED]
+        _check_shared(amounts, count, names)
+    else:
+        count = _count(amounts, names)
+    if count > DEVICES_MOST:
+        raise Refused("too-many", f"the pod asks for more than {DEVICES_MOST} devices of type {device_type.type}")
+    return _ask(device_type, amounts, count, names)
+
+
+def _check_combination(amounts: Amounts, names: Mapping[Dimension, str]) -> None:
+    asked = set(amounts) - {_SHARED}
+    shared = _SHARED in amounts
+    if asked in _VALID and not (shared and _UNITS in asked):
+        return
+    memory_names = " or ".join(names[dimension] for dimension in (_MEMORY, _RATIO) if dimension in names)
+    if not asked:
+        short = names[_SHARED].rpartition("/")[2]
+        raise Refused(
+            f"{short}-alone", f"{names[_SHARED]} says only how many devices; add {memory_names}", field=names[_SHARED]
+        )
+    if _UNITS in asked:
+        others = ", ".join(name for dimension, name in names.items() if dimension in amounts and dimension != _UNITS)
+        raise Refused("units-with-parts", f"{names[_UNITS]} stands alone; leave out {others}", field=names[_UNITS])
+    if asked == {_CORE}:
+        short = names[_CORE].rpartition("/")[2]
+        raise Refused(f"{short}-alone", f"{names[_CORE]} needs {memory_names} beside it", field=names[_CORE])
+    raise Refused("memory-and-ratio", f"ask for {memory_names}, not for both", field=names[_RATIO])
+
+
+def _check_shared(amounts: Amounts, count: int, names: Mapping[Dimension, str]) -> None:
+    for dimension in (_CORE, _RATIO):
+        if dimension not in amounts:
+            continue
+        name, total = names[dimension], amounts[dimension]
+        if total % count:
+            raise Refused(
+                "shared-multiple", f"{name} is a total, so it must be a multiple of {names[_SHARED]}", field=name
+            )
+        if total // count > CORE_WHOLE:
+            raise Refused("shared-over-100", f"{name} must be at most 100 for each of {names[_SHARED]}", field=name)
+
+
+def _count(amounts: Amounts, names: Mapping[Dimension, str]) -> int:
+    """How many devices the percentages stand for: up to 100 one, above it each 100 one."""
+    counts = {}
+    for dimension in (_UNITS, _CORE, _RATIO):
+        if dimension not in amounts:
+            continue
+        name, percent = names[dimension], amounts[dimension]
+        if percent > CORE_WHOLE and percent % CORE_WHOLE:
+            raise Refused("multiple-of-100", f"{name} over 100 must be a multiple of 100", field=name)
+        counts[dimension] = max(1, percent // CORE_WHOLE)
+    if len(set(counts.values())) > 1:
+        raise Refused(
+            "devices-differ",
+            f"{names[_CORE]} and {names[_RATIO]} must ask for the same number of devices",
+            field=names[_RATIO],
+        )
+    return next(iter(counts.values()), 1)
+
+
+def _ask(device_type: DeviceType, amounts: Amounts, count: int, names: Mapping[Dimension, str]) -> DeviceAsk:
+    """One ask for `count` devices, each with its part of the totals."""
+    units = amounts.get(_UNITS)
+    if units is not None:
+        core = units // count
+        # A type that has no memory dimension is shared by core alone.
+        ratio = core if device_type.ratio else None
+        if core == CORE_WHOLE:
+            return DeviceAsk(type=device_type.type, count=count)
+        return DeviceAsk(type=device_type.type, count=count, core_percent=core, memory_ratio=ratio)
+    core = amounts.get(_CORE, 0) // count
+    if _MEMORY in amounts:
+        memory_bytes = amounts[_MEMORY] // count
+        if memory_bytes == 0:
+            raise Refused("memory-too-small", f"{names[_MEMORY]} must be at least one byte for each device")
+        return DeviceAsk(type=device_type.type, count=count, core_percent=core, memory_bytes=memory_bytes)
+    ratio = amounts[_RATIO] // count
+    if core == CORE_WHOLE and ratio == CORE_WHOLE:
+        return DeviceAsk(type=device_type.type, count=count)
+    return DeviceAsk(type=device_type.type, count=count, core_percent=core, memory_ratio=ratio)

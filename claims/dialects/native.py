@@ -1,0 +1,21 @@
+"""`nvidia.com/gpu: N`: N whole GPUs, as pods written for the device plugin ask.
+
+Called by `claims.dialects.parse`.
+"""
+
+from __future__ import annotations
+
+from claims.dialects.refused import Refused
+from claims.dialects.request import DeviceAsk
+from kube.device_types import GPU
+from kube.keys import NATIVE_GPU
+
+DEVICES_MOST = 1_000
+"""More devices of one type than any node has."""
+
+
+def native_ask(count: int) -> DeviceAsk:
+    """`count` whole GPUs (core 100 and ratio 100 each). Raises `Refused`."""
+    if count > DEVICES_MOST:
+        raise Refused("too-many", f"{NATIVE_GPU} asks for more than {DEVICES_MOST} devices")
+    return DeviceAsk(type=GPU, count=count)

@@ -1,0 +1,182 @@
+"""One pod in, one `DeviceRequest` out, whatever dialect the pod speaks.
+
+Called by the extender's filter, by admission, by scenarios and by reconciling. Kept true: a pod that asks in
+two dialects, or in one that is not built yet, is refused and never placed by guesswork; no pod, however
+odd, raises. `nvidia.com/gpu` beside Koordinator's RDMA or FPGA is one dialect (device types may be combined);
+a GpuClaim beside any resource is two.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from claims.dialects.amounts import asks_any, pod_amounts
+from claims.dialects.gpuclaim import FindClaim, check_claim_name, parse_claim_annotation
+from claims.dialects.koordinator import koordinator_ask
+from claims.dialects.native import native_ask
+from claims.dialects.refused import Refused
+from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect, Parsed, Refusal
+from kube.device_types import DEVICE_TYPES, GPU, PREFIXES, DeviceType, Dimension
+from kube.keys import CLAIM, KOORDINATOR_PREFIX, NATIVE_GPU, VISIBLE_DEVICES
+from kube.objects import Container, Pod
+
+HAMI_RESOURCES: Final = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
+KAI_ANNOTATIONS: Final = ("gpu-fraction", "gpu-memory", "gpu-fraction-num-devices", "gpu-fraction-container-name")
+DEFAULT_NAMESPACE: Final = "default"
+
+_SPOKEN: Final = {
+    "gpuclaim": f"annotation {CLAIM}",
+    "native": NATIVE_GPU,
+    "koordinator": "Koordinator's resources",
+    "hami": "HAMi's resources",
+    "kai": "KAI's annotations",
+}
+_UNAVAILABLE: Final = ("hami", "kai")
+
+
+def asks_for_devices(pod: Pod, *, device_types: tuple[DeviceType, ...] = DEVICE_TYPES) -> bool:
+    """Whether the pod is ours to look at: cheap, true for malformed asks and for dialects not built yet too."""
+    annotations = pod.annotations
+    if CLAIM in annotations or any(key in annotations for key in KAI_ANNOTATIONS):
+        return True
+    return asks_any(pod, _known(device_types))
+
+
+def parse_pod(pod: Pod, *, find_claim: FindClaim, device_types: tuple[DeviceType, ...] = DEVICE_TYPES) -> Parsed:
+    """What the pod asks for, why it cannot be served, or None: it asks for no devices.
+
+    `find_claim(namespace, name)` looks a GpuClaim up; what it raises passes through. `device_types`: the table
+    of types that Koordinator's names are read by.
+    """
+    if not asks_for_devices(pod, device_types=device_types):
+        return None
+    try:
+        asked = _read(pod, device_types)
+        if asked.dialect is None:
+            return None
+        if asked.dialect is Dialect.GPUCLAIM:
+            request = parse_claim_annotation(
+                pod.annotations[CLAIM],
+                namespace=pod.metadata.namespace or DEFAULT_NAMESPACE,
+                find_claim=find_claim,
+            )
+            return msgspec.structs.replace(request, uuids=_sees_uuids(pod))
+        return _resource_request(asked, device_types)
+    except Refused as refused:
+        return refused.refusal
+
+
+def dialect_of(pod: Pod, *, device_types: tuple[DeviceType, ...] = DEVICE_TYPES) -> Dialect | Refusal | None:
+    """The pod's one dialect without its rules: a refusal for two dialects, unavailable ones and bad amounts or names."""
+    try:
+        asked = _read(pod, device_types)
+        if asked.dialect is Dialect.GPUCLAIM:
+            check_claim_name(pod.annotations[CLAIM])
+    except Refused as refused:
+        return refused.refusal
+    return asked.dialect
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """The one dialect of a pod and its amounts by full resource name."""
+
+    dialect: Dialect | None
+    amounts: Mapping[str, int]
+
+
+def _read(pod: Pod, device_types: tuple[DeviceType, ...]) -> _Asked:
+    """Raises `Refused` for amounts that are no quantities, for two dialects, and for those not built yet."""
+    amounts = pod_amounts(pod, _known(device_types))
+    spoken = _dialects(pod, amounts, device_types)
+    if len(spoken) > 1:
+        first, second = spoken[0], spoken[1]
+        raise Refused(
+            "two-dialects",
+            f"the pod asks for devices by {_SPOKEN[first]} and by {_SPOKEN[second]}; ask in one way only",
+        )
+    if not spoken:
+        return _Asked(dialect=None, amounts=amounts)
+    if spoken[0] in _UNAVAILABLE:
+        raise Refused("dialect-unavailable", f"dialect {spoken[0]} is not available yet")
+    return _Asked(dialect=Dialect(spoken[0]), amounts=amounts)
+
+
+def _dialects(pod: Pod, amounts: Mapping[str, int], device_types: tuple[DeviceType, ...]) -> list[str]:
+    spoken = []
+    if CLAIM in pod.annotations:
+        spoken.append("gpuclaim")
+    if any(key in pod.annotations for key in KAI_ANNOTATIONS):
+        spoken.append("kai")
+    names = _names(device_types)
+    types = {names[name][1].type for name in amounts if name in names}
+    if any(name in amounts for name in HAMI_RESOURCES):
+        spoken.append("hami")
+    elif NATIVE_GPU in amounts and (not types or GPU in types):
+        spoken.append("native")
+    if types:
+        spoken.append("koordinator")
+    return spoken
+
+
+def _resource_request(asked: _Asked, device_types: tuple[DeviceType, ...]) -> DeviceRequest:
+    names = _names(device_types)
+    by_type: dict[DeviceType, dict[Dimension, int]] = defaultdict(dict)
+    prefixes = set()
+    for name, amount in asked.amounts.items():
+        if name in names:
+            prefix, device_type, dimension = names[name]
+            prefixes.add(prefix)
+            by_type[device_type][dimension] = amount
+    if len(prefixes) > 1:
+        raise Refused(
+            "mixed-prefixes",
+            f"the pod mixes resources of {' and '.join(f'{prefix}/' for prefix in PREFIXES)}; keep to one prefix",
+        )
+    prefix = prefixes.pop() if prefixes else KOORDINATOR_PREFIX
+    asks: list[DeviceAsk] = [
+        koordinator_ask(device_type, amounts, prefix=prefix) for device_type, amounts in by_type.items()
+    ]
+    if NATIVE_GPU in asked.amounts:
+        asks.append(native_ask(asked.amounts[NATIVE_GPU]))
+    asks.sort(key=lambda ask: (ask.type != GPU, ask.type))
+    return DeviceRequest(asks=tuple(asks), dialect=asked.dialect or Dialect.NATIVE, key_prefix=prefix)
+
+
+def _sees_uuids(pod: Pod) -> bool:
+    """Whether a container gets NVIDIA_VISIBLE_DEVICES from our annotation: it renumbers, so only UUIDs hold."""
+    wanted = f"metadata.annotations['{VISIBLE_DEVICES}']"
+    return any(
+        entry.name == "NVIDIA_VISIBLE_DEVICES" and wanted in str(entry.value_from)
+        for container in _containers(pod)
+        for entry in container.env or ()
+        if entry.value_from is not None
+    )
+
+
+def _containers(pod: Pod) -> list[Container]:
+    return [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]
+
+
+@lru_cache(maxsize=8)
+def _names(device_types: tuple[DeviceType, ...]) -> Mapping[str, tuple[str, DeviceType, Dimension]]:
+    """Full resource name → (prefix, type, dimension) under every prefix."""
+    return {
+        f"{prefix}/{name}": (prefix, device_type, dimension)
+        for prefix in PREFIXES
+        for device_type in device_types
+        for dimension, name in device_type.dimensions()
+    }
+
+
+@lru_cache(maxsize=8)
+def _known(device_types: tuple[DeviceType, ...]) -> Mapping[str, Dimension]:
+    """Every resource name that any dialect reads."""
+    known = {name: dimension for name, (_, _, dimension) in _names(device_types).items()}
+    known[NATIVE_GPU] = Dimension.UNITS
+    known.update(dict.fromkeys(HAMI_RESOURCES, Dimension.UNITS))
+    return known
