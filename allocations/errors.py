@@ -1,0 +1,27 @@
+"""What can go wrong between a decision and the ledger.
+
+    access.errors.Conflict
+    ├── LostRace        somebody took a device first: re-read those rows and plan again
+    ├── MovedOn         the allocation is no longer in the state the caller saw
+    └── PodHasOne       another live allocation of the same pod exists
+
+All are temporary in the sense that reading again and deciding again may succeed.
+"""
+
+from access.errors import Conflict
+
+
+class LostRace(Conflict):
+    """A conditional update of a device changed no row. `device_ids` are those refused."""
+
+    def __init__(self, device_ids: tuple[int, ...]) -> None:
+        super().__init__("other pods took the devices first")
+        self.device_ids = device_ids
+
+
+class MovedOn(Conflict):
+    """The allocation left the expected state meanwhile."""
+
+
+class PodHasOne(Conflict):
+    """The pod already has a live allocation."""

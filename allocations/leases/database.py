@@ -1,0 +1,75 @@
+"""Leases as rows, for use without Kubernetes: the same names, holders and rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from django.db import connection
+
+from access.transactions import atomic_retry
+from allocations.leases.port import SHARED_HOLDER, LeaseTaken, LeaseView, Want
+from allocations.ledger.sql import document, moment
+from allocations.models import Lease
+
+_COLUMNS = "name, holder_identity, sharers, node, device_uuid, acquired_at, version"
+
+
+class DatabaseLeases:
+    """The database implementation of `LeasePort`. Each call is one transaction: all or nothing."""
+
+    @atomic_retry
+    def take(self, wants: Sequence[Want], holder: str) -> None:
+        """See LeasePort."""
+        now = moment(datetime.now(UTC))
+        with connection.cursor() as cursor:
+            for want in sorted(wants, key=lambda want: want.name):
+                identity, sharers = (holder, []) if want.whole else (SHARED_HOLDER, [holder])
+                cursor.execute(
+                    f"INSERT INTO allocations_lease ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, 1) "  # noqa: S608 - constants
+                    "ON CONFLICT (name) DO NOTHING",
+                    [want.name, identity, document(sharers), want.node, want.device_uuid, now],
+                )
+                if cursor.rowcount != 1:
+                    _join(want, holder)
+
+    @atomic_retry
+    def drop(self, wants: Sequence[Want], holder: str) -> None:
+        """See LeasePort."""
+        whole = [want.name for want in wants if want.whole]
+        if whole:
+            Lease.objects.filter(name__in=whole, holder_identity=holder).delete()
+        for want in sorted((want for want in wants if not want.whole), key=lambda want: want.name):
+            lease = Lease.objects.select_for_update().filter(name=want.name, holder_identity=SHARED_HOLDER).first()
+            if lease is None or holder not in lease.sharers:
+                continue
+            left = [sharer for sharer in lease.sharers if sharer != holder]
+            if left:
+                Lease.objects.filter(pk=lease.pk).update(sharers=left, version=lease.version + 1)
+            else:
+                lease.delete()
+
+    def all(self) -> Iterator[LeaseView]:
+        """See LeasePort."""
+        for lease in Lease.objects.order_by("name").iterator():
+            yield LeaseView(
+                name=lease.name,
+                holder_identity=lease.holder_identity,
+                node=lease.node,
+                device_uuid=lease.device_uuid,
+                sharers=tuple(lease.sharers),
+                acquired_at=lease.acquired_at.isoformat(),
+            )
+
+
+def _join(want: Want, holder: str) -> None:
+    """The lease exists: ours already, a shared one to join, or a stranger's."""
+    lease = Lease.objects.select_for_update().get(name=want.name)
+    if want.whole:
+        if lease.holder_identity != holder:
+            raise LeaseTaken(want, lease.holder_identity)
+        return
+    if lease.holder_identity != SHARED_HOLDER:
+        raise LeaseTaken(want, lease.holder_identity)
+    if holder not in lease.sharers:
+        Lease.objects.filter(pk=lease.pk).update(sharers=[*lease.sharers, holder], version=lease.version + 1)

@@ -1,0 +1,63 @@
+"""The port that both lease implementations serve, and the names and holders of leases (DESIGN §3, Leases).
+
+Called by the bind saga, release and garbage collection; never inside a database transaction when it
+is Kubernetes'. Kept true: taking what is already ours succeeds; a stranger's lease is never touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from kube.keys import SHARED_HOLDER
+
+__all__ = ["SHARED_HOLDER", "LeasePort", "LeaseTaken", "LeaseView", "Want", "lease_name"]
+
+
+def lease_name(type_name: str, node: str, minor: int) -> str:
+    """`gpu-<node>-<minor>`, `<type>-<node>-<minor>`."""
+    return f"{type_name}-{node}-{minor}"
+
+
+class Want(msgspec.Struct, frozen=True):
+    """One device of one allocation as the leases see it."""
+
+    name: str
+    node: str
+    device_uuid: str
+    whole: bool
+
+
+class LeaseView(msgspec.Struct, frozen=True):
+    """A lease as lists show it. `sharers` are holder identities, empty for a whole device."""
+
+    name: str
+    holder_identity: str
+    node: str
+    device_uuid: str
+    sharers: tuple[str, ...] = ()
+    acquired_at: str | None = None
+
+
+class LeaseTaken(Exception):
+    """A lease is in a stranger's hands. `want` is the device, `holder` who has it."""
+
+    def __init__(self, want: Want, holder: str) -> None:
+        super().__init__(f"lease {want.name} is held by {holder}")
+        self.want = want
+        self.holder = holder
+
+
+class LeasePort(Protocol):
+    """Both implementations. Errors of the Kubernetes API pass through as `kube.errors`."""
+
+    def take(self, wants: Sequence[Want], holder: str) -> None:
+        """Create or join every lease; idempotent. Raises LeaseTaken, with those taken so far left to `drop`."""
+
+    def drop(self, wants: Sequence[Want], holder: str) -> None:
+        """Delete or leave every lease that is ours; one that is gone or a stranger's counts as dropped."""
+
+    def all(self) -> Iterator[LeaseView]:
+        """Every lease of ours, by name."""
