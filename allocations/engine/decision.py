@@ -5,8 +5,9 @@ Read by the ledger (grants), the extender (JSON), explain and the what-if page.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 import numpy as np
@@ -35,24 +36,50 @@ class Reason(msgspec.Struct, frozen=True):
     resolvable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The answer to one request over the candidate nodes.
+class Account(Protocol):
+    """Works out the parts of a decision that not every caller reads."""
 
-    `candidates`: [c] node rows that were asked about, ascending. `reason_code`: [c] index into
-    `reasons`, -1 where the node could serve. `score`: [c] float 0..1, 0 where it could not; higher
-    is better, in the very order in which the engine would choose. Not fitting is a Decision, never
-    an exception.
+    def reasons(self) -> tuple[NDArray[np.int16], tuple[Reason, ...]]:
+        """`reason_code` and `reasons` of the decision."""
+
+    def scores(self) -> NDArray[np.float64]:
+        """`score` of the decision."""
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """The answer to one request over the candidate nodes. Not fitting is a Decision, never an exception.
+
+    `candidates`: [c] node rows that were asked about, ascending. What most callers of a success do
+    not read (why others lost, how they rank) is worked out when first read, from the picture that
+    was decided upon.
     """
 
     node: str | None
     grants: tuple[Grant, ...]
     candidates: NDArray[np.int32]
     node_names: tuple[str, ...]
-    reason_code: NDArray[np.int16]
-    reasons: tuple[Reason, ...]
-    score: NDArray[np.float64]
     summary: str
+    account: Account = field(repr=False)
+
+    @cached_property
+    def _judged(self) -> tuple[NDArray[np.int16], tuple[Reason, ...]]:
+        return self.account.reasons()
+
+    @property
+    def reason_code(self) -> NDArray[np.int16]:
+        """[c] index into `reasons`, -1 where the node could serve."""
+        return self._judged[0]
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """The different reasons, in the order in which candidates first gave them."""
+        return self._judged[1]
+
+    @cached_property
+    def score(self) -> NDArray[np.float64]:
+        """[c] 0..1, 0 where the node could not serve; higher is better, in the very order in which the engine chooses."""
+        return self.account.scores()
 
     def refused(self) -> Iterator[tuple[str, Reason]]:
         """(node name, reason) of every candidate that could not serve, in node order."""

@@ -3,7 +3,7 @@
 Built and patched by `allocations.fleet` (from the ledger) and by `allocations.scenario` (from a
 file); read by the engine. Kept true: devices are sorted by (node, type code, minor); the devices of
 node i are rows `node_start[i]:node_start[i + 1]`; arrays are never written after construction
-(patching makes a new Picture that shares what did not change).
+(patching makes a new Picture that shares what did not change). Made by `engine.build` only.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from allocations.engine.index import PictureIndex, Usage
     from allocations.engine.topology import Topology
 
 EXCLUSIVE, DEVICE_PLUGIN = 0, 1
@@ -26,7 +27,7 @@ NO_MEMORY = 0
 """`memory_total` of a device type that has none (RDMA, FPGA)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Picture:
     """n nodes and d devices; units: core in percent (100 = whole), memory in bytes."""
 
@@ -65,7 +66,11 @@ class Picture:
     memory_total: NDArray[np.int64]
     core_used: NDArray[np.int16]
     memory_used: NDArray[np.int64]
+    index: PictureIndex
+    """Worked out from the columns that patches do not touch; shared by patched pictures."""
     type_code: Mapping[str, int] = field(default_factory=dict)
     """type name → code."""
     model_code: Mapping[str, int] = field(default_factory=dict)
     """model name → code."""
+    usage: dict[int, Usage] = field(default_factory=dict, repr=False)
+    """Sums by type code, worked out when first needed (a cache: it never changes an answer)."""

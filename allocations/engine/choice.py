@@ -1,0 +1,146 @@
+"""Which devices of the chosen node: the best set of whole GPUs, the right device for each share.
+
+Called by `engine.plan` for the one node it chose, and by explain for any node. Kept true: devices
+are distinct, each fits, whole GPUs are the best set (DESIGN §2), ties end at the lower minor.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from allocations.engine.build import GPU
+from allocations.engine.decision import Grant
+from allocations.engine.needs import amounts
+from allocations.engine.picture import NO_MEMORY
+from allocations.engine.reasons import memory_text
+from allocations.engine.sets import best_set
+from claims.dialects.request import Policy, SharePolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from allocations.engine.needs import Need
+    from allocations.engine.picture import Picture
+    from claims.dialects.request import DeviceRequest
+
+
+def choose_devices(picture: Picture, request: DeviceRequest, needs: Sequence[Need], node: int) -> tuple[Grant, ...]:
+    """The devices of a node that can serve, in the order of the asks, then of their minors."""
+    grants: list[Grant] = []
+    switches: set[int] = set()
+    for need in needs:
+        if need.ask.type != GPU:
+            rows = _others(picture, request, need, node, switches)
+        elif need.ask.whole:
+            rows = _whole_gpus(picture, request, need, node)
+        else:
+            rows = _gpu_shares(picture, request, need, node)
+        if need.ask.type == GPU:
+            switches = {int(picture.device_pcie[row]) for row in rows} - {-1}
+        grants.extend(_grant(picture, need, row) for row in sorted(rows))
+    return tuple(grants)
+
+
+def summary_of(picture: Picture, name: str, node: int, grants: Sequence[Grant]) -> str:
+    """`n1: gpu 0,1 (one island, score 1850); rdma 0`."""
+    parts = []
+    for kind, group in groupby(grants, key=lambda grant: grant.type):
+        of_type = list(group)
+        minors = ",".join(str(grant.minor) for grant in of_type)
+        told = []
+        if not of_type[0].whole:
+            told = [f"{of_type[0].core_percent} core"] if of_type[0].core_percent else []
+            told += [f"{memory_text(of_type[0].memory_bytes)} memory"] if of_type[0].memory_bytes else []
+        elif kind == GPU and len(of_type) > 1:
+            topology = picture.node_topology[node]
+            first = int(picture.node_start[node])
+            rows = picture.index.rows_of([grant.device_id for grant in of_type]).tolist()
+            places = [row - first for row in rows]
+            islands = {topology.islands[place] for place in places}
+            told = ["one island" if len(islands) == 1 else f"{len(islands)} islands", f"score {topology.score(places)}"]
+        parts.append(f"{kind} {minors}" + (f" ({', '.join(told)})" if told else ""))
+    return f"{name}: " + "; ".join(parts)
+
+
+def _whole_gpus(picture: Picture, request: DeviceRequest, need: Need, node: int) -> list[int]:
+    view = need.view
+    if view is None:
+        return []
+    own = view.of_node(node)
+    rows = view.rows[own]
+    usable = picture.device_healthy[rows] & (picture.core_used[rows] == 0) & (picture.memory_used[rows] == 0)
+    free = _bits(usable.nonzero()[0].tolist())
+    eligible = None if need.of_model is None else _bits(need.of_model[own].nonzero()[0].tolist())
+    topology = picture.node_topology[node]
+    found = None
+    if request.policy is Policy.CONTIGUOUS:
+        found = best_set(topology, free, need.ask.count, within_island=True, eligible=eligible)
+    if found is None:
+        found = best_set(topology, free, need.ask.count, within_island=False, eligible=eligible)
+    if found is None:
+        raise AssertionError("the node was found able to serve")
+    return [int(rows[place]) for place in found.positions]
+
+
+def _gpu_shares(picture: Picture, request: DeviceRequest, need: Need, node: int) -> list[int]:
+    """The fullest devices that fit, or the emptiest; `contiguous`: those of one island where one has enough."""
+    count = need.ask.count
+    ranked = sorted((_fullness(picture, request, row), picture.device_minor[row], row) for row in _fitting(need, node))
+    if request.policy is Policy.CONTIGUOUS and count > 1:
+        islands: dict[int, list[tuple[tuple[float, float], int, int]]] = {}
+        for one in ranked:
+            islands.setdefault(int(picture.device_island[one[2]]), []).append(one)
+        held = [island[:count] for island in islands.values() if len(island) >= count]
+        ranked = min(held, key=lambda group: list(zip(*group, strict=True)), default=ranked)
+    return [row for _, _, row in ranked[:count]]
+
+
+def _others(picture: Picture, request: DeviceRequest, need: Need, node: int, switches: set[int]) -> list[int]:
+    """Devices of other types: whole ones by the switch of the chosen GPUs, shares by fullness first."""
+    ranked = [
+        (
+            (0.0, 0.0) if need.ask.whole else _fullness(picture, request, row),
+            int(picture.device_pcie[row]) not in switches,
+            int(picture.device_minor[row]),
+            row,
+        )
+        for row in _fitting(need, node)
+    ]
+    return [one[-1] for one in sorted(ranked)[: need.ask.count]]
+
+
+def _fitting(need: Need, node: int) -> list[int]:
+    view = need.view
+    if view is None:
+        return []
+    start = int(view.rows[view.of_node(node).start])
+    return [start + place for place in need.positions(node)]
+
+
+def _fullness(picture: Picture, request: DeviceRequest, row: int) -> tuple[float, float]:
+    """What to sort by: the fullest first (by memory, then core), or the emptiest."""
+    emptiest = request.policy is Policy.SPREAD or request.share is SharePolicy.GPUSPREAD
+    sign = 1.0 if emptiest else -1.0
+    memory = int(picture.memory_used[row]) / max(int(picture.memory_total[row]), 1)
+    return sign * memory, sign * int(picture.core_used[row])
+
+
+def _grant(picture: Picture, need: Need, row: int) -> Grant:
+    total = int(picture.memory_total[row])
+    taken = amounts(need.ask, total)
+    if taken is None:
+        raise AssertionError("the device was found able to serve")
+    return Grant(
+        device_id=int(picture.device_id[row]),
+        uuid=picture.device_uuid[row],
+        type=need.ask.type,
+        minor=int(picture.device_minor[row]),
+        core_percent=taken[0],
+        memory_bytes=None if total == NO_MEMORY else taken[1],
+        whole=need.ask.whole,
+    )
+
+
+def _bits(places: list[int]) -> int:
+    return sum(1 << place for place in places)

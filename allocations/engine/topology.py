@@ -1,0 +1,161 @@
+"""How well the GPUs of one node are wired: pair scores and NVLink islands.
+
+Called when a picture is built; read by `engine.sets` (the best set) and `engine.plan`. Kept true:
+a Topology speaks of positions (a node's GPUs by ascending minor, 0..k-1), never of minors; equal
+wirings are one object with one fingerprint, so that whatever is worked out for one node serves all
+nodes built alike. Bad links (to a GPU that is not there, to itself, asymmetric, listed twice) never
+raise: DESIGN §2 says what each one means.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Sequence
+
+PER_NVLINK = 100
+SAME_SWITCH, SAME_NUMA, APART = 50, 20, 10
+"""The PCIe part of a pair's score (PEERS.md, NVML link scoring; three classes are known here)."""
+
+EXACT_UP_TO = 16
+"""Nodes of up to so many GPUs have every subset scored."""
+
+MOST_LINKS = 1_000_000
+"""Links between two GPUs count up to this, so that no sum of scores can overflow."""
+
+Link = tuple[int, int, int]
+"""(position, position, NVLinks between them)."""
+
+_interned: WeakValueDictionary[bytes, Topology] = WeakValueDictionary()
+_interning = threading.Lock()
+
+
+class Topology:
+    """The wiring of k GPUs. Immutable; equal and hashable by fingerprint.
+
+    `pair_score`: [k, k] int64, symmetric, zero diagonal. `islands`: k island numbers, numbered by
+    their lowest position. `island_masks`: the positions of each island as bits.
+    """
+
+    __slots__ = ("__weakref__", "_hash", "fingerprint", "island_masks", "islands", "pair_score", "size")
+
+    def __init__(self, pair_score: NDArray[np.int64], islands: tuple[int, ...]) -> None:
+        self.size = len(islands)
+        self.pair_score = pair_score
+        self.pair_score.flags.writeable = False
+        self.islands = islands
+        masks = [0] * (max(islands) + 1 if islands else 0)
+        for position, island in enumerate(islands):
+            masks[island] |= 1 << position
+        self.island_masks = tuple(masks)
+        self.fingerprint = _fingerprint(pair_score, islands)
+        self._hash = hash(self.fingerprint)
+
+    @property
+    def exact(self) -> bool:
+        """Whether every subset can be scored."""
+        return self.size <= EXACT_UP_TO
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Topology) and self.fingerprint == other.fingerprint)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"Topology(size={self.size}, islands={self.islands})"
+
+    @staticmethod
+    def of(
+        minors: Sequence[int],
+        links: Iterable[Sequence[int]] = (),
+        *,
+        pcie: Sequence[Hashable] | None = None,
+        numa: Sequence[int] | None = None,
+    ) -> Topology:
+        """The topology of GPUs with these minors (ascending).
+
+        `links` are `[minor, minor, NVLinks]`; `pcie` and `numa` go with the minors, where "" or -1
+        (or None) means unknown and matches nothing. Links to unknown minors or to oneself are
+        dropped; a pair listed twice, either way round, counts the smaller number.
+        """
+        position = {minor: place for place, minor in enumerate(minors)}
+        placed = tuple(
+            (position[a], position[b], min(max(int(count), 0), MOST_LINKS))
+            for a, b, count in links
+            if a != b and a in position and b in position
+        )
+        return _build(len(minors), placed, _codes(pcie, len(minors)), _codes(numa, len(minors)))
+
+    def restricted(self, positions: Sequence[int]) -> Topology:
+        """The topology of some of these GPUs, ascending; islands stay as built."""
+        chosen = list(positions)
+        scores = np.ascontiguousarray(self.pair_score[np.ix_(chosen, chosen)])
+        return _intern(scores, _renumbered([self.islands[place] for place in chosen]))
+
+    def score(self, positions: Sequence[int]) -> int:
+        """The sum of the pair scores of a set."""
+        chosen = list(positions)
+        return int(self.pair_score[np.ix_(chosen, chosen)].sum()) // 2
+
+
+@lru_cache(maxsize=4096)
+def _build(size: int, links: tuple[Link, ...], pcie: tuple[int, ...], numa: tuple[int, ...]) -> Topology:
+    counts: dict[tuple[int, int], int] = {}
+    for a, b, count in links:
+        pair = (a, b) if a < b else (b, a)
+        counts[pair] = min(counts.get(pair, count), count)
+    scores = np.full((size, size), APART, dtype=np.int64)
+    for codes, worth in ((numa, SAME_NUMA), (pcie, SAME_SWITCH)):
+        code = np.asarray(codes, dtype=np.int64)
+        scores[(code[:, None] == code[None, :]) & (code >= 0)[:, None]] = worth
+    np.fill_diagonal(scores, 0)
+    parent = list(range(size))
+    for (a, b), count in counts.items():
+        if count > 0:
+            scores[a, b] += PER_NVLINK * count
+            scores[b, a] += PER_NVLINK * count
+            root_a, root_b = _root(parent, a), _root(parent, b)
+            parent[max(root_a, root_b)] = min(root_a, root_b)
+    return _intern(scores, _renumbered([_root(parent, place) for place in range(size)]))
+
+
+def _root(parent: list[int], place: int) -> int:
+    while parent[place] != place:
+        parent[place] = parent[parent[place]]
+        place = parent[place]
+    return place
+
+
+def _codes(values: Sequence[Hashable] | None, size: int) -> tuple[int, ...]:
+    """Numbers that are equal where the values are, -1 where unknown: what is equal is all that counts."""
+    if values is None:
+        return (-1,) * size
+    seen: dict[Hashable, int] = {}
+    return tuple(-1 if value in ("", -1, None) else seen.setdefault(value, len(seen)) for value in values)
+
+
+def _renumbered(islands: Sequence[int]) -> tuple[int, ...]:
+    seen: dict[int, int] = {}
+    return tuple(seen.setdefault(island, len(seen)) for island in islands)
+
+
+def _intern(scores: NDArray[np.int64], islands: tuple[int, ...]) -> Topology:
+    with _interning:
+        known = _interned.get(_fingerprint(scores, islands))
+        if known is None:
+            known = Topology(scores, islands)
+            _interned[known.fingerprint] = known
+        return known
+
+
+def _fingerprint(scores: NDArray[np.int64], islands: tuple[int, ...]) -> bytes:
+    return hashlib.blake2b(repr(islands).encode() + scores.tobytes(), digest_size=16).digest()
