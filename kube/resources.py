@@ -1,0 +1,66 @@
+"""The collections of the Kubernetes API that gpuplane touches, and their paths.
+
+Used by every module of this room that forms a URL. Kept true: a name from outside can never leave its
+path segment.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from kube import keys
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
+    """One collection: group (empty for core), version, plural, kind, and whether it lives in namespaces."""
+
+    group: str = ""
+    version: str = "v1"
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """`group/version`, or only the version for core."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, *, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """The path of the collection, of one object, or of its subresource.
+
+        No namespace means all namespaces, which only a list or watch may ask. Raises ValueError where the
+        combination makes no sense or a segment is empty, `.` or `..`.
+        """
+        if namespace is not None and not self.namespaced:
+            raise ValueError(f"{self.plural} have no namespace")
+        if name is not None and self.namespaced and namespace is None:
+            raise ValueError(f"{self.plural} need a namespace")
+        if subresource is not None and name is None:
+            raise ValueError("a subresource needs the name of its object")
+        segments = ["apis", self.group, self.version] if self.group else ["api", self.version]
+        if namespace is not None:
+            segments += ["namespaces", namespace]
+        segments.append(self.plural)
+        segments += [part for part in (name, subresource) if part is not None]
+        return "".join("/" + _segment(part) for part in segments)
+
+
+def _segment(text: str) -> str:
+    if text in ("", ".", ".."):
+        raise ValueError(f"{text!r} cannot be part of a path")
+    return quote(text, safe="")
+
+
+NAMESPACES: Final = Resource(plural="namespaces", kind="Namespace", namespaced=False)
+NODES: Final = Resource(plural="nodes", kind="Node", namespaced=False)
+PODS: Final = Resource(plural="pods", kind="Pod")
+EVENTS: Final = Resource(plural="events", kind="Event")
+LEASES: Final = Resource(group="coordination.k8s.io", plural="leases", kind="Lease")
+CRDS: Final = Resource(
+    group="apiextensions.k8s.io", plural="customresourcedefinitions", kind="CustomResourceDefinition", namespaced=False
+)
+GPU_CLAIMS: Final = Resource(group=keys.GROUP, version=keys.VERSION, plural="gpuclaims", kind="GpuClaim")
+GPU_GANGS: Final = Resource(group=keys.GROUP, version=keys.VERSION, plural="gpugangs", kind="GpuGang")

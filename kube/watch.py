@@ -1,0 +1,231 @@
+"""List and watch of one collection, in turns that any worker can go on with.
+
+Called by the watch workers and by whoever waits for one object. The official client's watch asks for no bookmarks and
+has no guard against a silent connection (DESIGN §4), so this one is ours. Kept true:
+- the carried resourceVersion moves only after the consumer has come back for the next event, so nothing is skipped
+  when it fails (an event may come twice; consumers are level-based);
+- after a gap (410, first turn) everything is listed and given as one `Relisted`, so a consumer can see what is gone;
+- no read lasts longer than the turn, and no wait is blind: a `Stop` ends both.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Generic, Literal, TypeVar
+
+import msgspec
+import structlog
+
+from kube.client import PAGE_SIZE, Cluster
+from kube.errors import Gone, Status, TemporaryKubeError, Throttled, Unintelligible, from_status
+from kube.listing import Key, Named, Unreadable, decode, decode_each
+from kube.resources import Resource
+
+T = TypeVar("T")
+
+SILENCE_SECONDS: Final = 75.0
+"""A bookmark comes about every minute: a stream that is silent for longer is dead."""
+GRACE_SECONDS: Final = 5.0
+"""How much later than `timeoutSeconds` the server may end the stream."""
+BACKOFF_SECONDS: Final = 0.2
+BACKOFF_CAP_SECONDS: Final = 5.0
+RELIST_SPREAD_SECONDS: Final = 1.0
+"""Watches that expire together list again within this time, not at once."""
+
+log = structlog.get_logger(__name__)
+
+
+class Stop(threading.Event):
+    """An event that also interrupts a blocked read at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._interrupts: set[Callable[[], None]] = set()
+        self._guard = threading.Lock()
+
+    def set(self) -> None:
+        """Stop every turn that was given this."""
+        super().set()
+        with self._guard:
+            for interrupt in self._interrupts:
+                interrupt()
+
+    @contextmanager
+    def interrupting(self, interrupt: Callable[[], None]) -> Iterator[None]:
+        """While inside, `set` calls `interrupt`; at once if it is set already."""
+        with self._guard:
+            self._interrupts.add(interrupt)
+        try:
+            if self.is_set():
+                interrupt()
+            yield
+        finally:
+            with self._guard:
+                self._interrupts.discard(interrupt)
+
+
+class Changed(msgspec.Struct, Generic[T], frozen=True):
+    """One object was added, modified or deleted; `object` is its state after (before, when deleted)."""
+
+    type: Literal["ADDED", "MODIFIED", "DELETED"]
+    key: Key
+    object: T
+
+
+class Relisted(msgspec.Struct, Generic[T], frozen=True):
+    """Everything that exists at `resource_version`: what a consumer knows beyond `objects` and `unreadable` is gone."""
+
+    objects: dict[Key, T]
+    resource_version: str
+    unreadable: tuple[Unreadable, ...] = ()
+
+    @property
+    def keys(self) -> frozenset[Key]:
+        """Keys of all that exists, readable or not."""
+        return frozenset(self.objects) | {item.key for item in self.unreadable}
+
+
+class Bookmark(msgspec.Struct, frozen=True):
+    """Nothing happened up to `resource_version`."""
+
+    resource_version: str
+
+
+Event = Changed[T] | Relisted[T] | Bookmark | Unreadable
+"""`Unreadable` stands for an added or modified object that is not of the form expected."""
+
+
+class _Line(msgspec.Struct):
+    type: str
+    object: msgspec.Raw
+
+
+class ListWatch(Generic[T]):
+    """A watch of one collection. Between turns `resource_version` is all that must be carried over; None means list first."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        resource: Resource,
+        kind: type[T],
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        resource_version: str | None = None,
+        page_size: int = PAGE_SIZE,
+        silence_seconds: float = SILENCE_SECONDS,
+    ) -> None:
+        """`kind` is a struct with `metadata: ObjectMeta`."""
+        self.resource_version = resource_version
+        self._cluster = cluster
+        self._path = resource.path(namespace=namespace)
+        self._kind = kind
+        self._label_selector = label_selector
+        self._field_selector = field_selector
+        self._page_size = page_size
+        self._silence_seconds = silence_seconds
+
+    def turn(self, *, seconds: float, stop: Stop | None = None) -> Iterator[Event[T]]:
+        """Events for about `seconds`, then the end. With `stop` set it ends at once.
+
+        Broken connections, silence and busy servers are gone over with growing pauses; if the turn ends in such a
+        state its last `TemporaryKubeError` is raised, so that the caller knows that its picture is stale. Permanent
+        errors (no such kind, not allowed) are raised at once.
+        """
+        stop = stop or Stop()
+        clock = self._cluster.clock
+        ends = clock() + seconds
+        failures = 0
+        while not stop.is_set() and (left := ends - clock()) > 0:
+            try:
+                if self.resource_version is None:
+                    yield from self._relist()
+                for event in self._stream(seconds=ends - clock(), stop=stop):
+                    failures = 0
+                    yield event
+            except Gone as error:
+                log.info("kube.watch_expired", path=self._path, resource_version=self.resource_version)
+                self.resource_version = None
+                self._wait(stop, RELIST_SPREAD_SECONDS * self._cluster.chance(), error=error, left=ends - clock())
+            except TemporaryKubeError as error:
+                if stop.is_set():
+                    return
+                failures += 1
+                pause = min(BACKOFF_SECONDS * 2.0 ** (failures - 1), BACKOFF_CAP_SECONDS)
+                if isinstance(error, Throttled) and error.retry_after is not None:
+                    pause = max(pause, error.retry_after)
+                left = ends - clock()
+                log.warning("kube.watch_broken", path=self._path, error=str(error), failures=failures)
+                if self._wait(stop, pause * (0.5 + self._cluster.chance() / 2), error=error, left=left):
+                    return
+
+    def _wait(self, stop: Stop, seconds: float, *, error: Exception, left: float) -> bool:
+        """Wait, unless the turn is over before: then `error` is raised. True when stopped."""
+        if seconds >= left:
+            raise error
+        return stop.wait(seconds)
+
+    def _relist(self) -> Iterator[Relisted[T]]:
+        listing = self._cluster.list(
+            self._path,
+            self._kind,
+            label_selector=self._label_selector,
+            field_selector=self._field_selector,
+            page_size=self._page_size,
+        )
+        objects = {_key(item): item for item in listing.items}
+        yield Relisted(objects, listing.resource_version, tuple(listing.unreadable))
+        self.resource_version = listing.resource_version
+
+    def _stream(self, *, seconds: float, stop: Stop) -> Iterator[Event[T]]:
+        """One watch request. Ends when the server ends it."""
+        if seconds <= 0:
+            return
+        query = {
+            "watch": True,
+            "allowWatchBookmarks": True,
+            "resourceVersion": self.resource_version,
+            "timeoutSeconds": math.ceil(seconds),
+            "labelSelector": self._label_selector,
+            "fieldSelector": self._field_selector,
+        }
+        silence = min(self._silence_seconds, seconds + GRACE_SECONDS)
+        with (
+            self._cluster.stream(self._path, query=query, silence_seconds=silence) as stream,
+            stop.interrupting(stream.interrupt),
+        ):
+            ends = self._cluster.clock() + seconds
+            for line in stream.lines():
+                event, version = self._event(line)
+                yield event
+                self.resource_version = version
+                if stop.is_set() or self._cluster.clock() >= ends:
+                    return
+
+    def _event(self, text: bytes) -> tuple[Event[T], str]:
+        """The event of a line, and the resourceVersion after it. Raises the error that an ERROR event carries."""
+        line = decode(text, _Line, request=f"WATCH {self._path}")
+        if line.type == "ERROR":
+            raise from_status(decode(line.object, Status), request=f"WATCH {self._path}")
+        meta = decode(line.object, Named).metadata
+        if line.type == "BOOKMARK":
+            return Bookmark(meta.resource_version), meta.resource_version
+        if line.type not in ("ADDED", "MODIFIED", "DELETED"):
+            raise Unintelligible(f"watch event of type {line.type!r}", request=f"WATCH {self._path}")
+        item = decode_each(line.object, self._kind)
+        key = (meta.namespace, meta.name)
+        if isinstance(item, Unreadable):
+            if line.type != "DELETED":
+                return item, meta.resource_version
+            raise Gone("an unreadable object was deleted: list again")
+        kind: Literal["ADDED", "MODIFIED", "DELETED"] = line.type  # type: ignore[assignment]  # checked above
+        return Changed(kind, key, item), meta.resource_version
+
+
+def _key(item: object) -> Key:
+    meta = item.metadata  # type: ignore[attr-defined]  # every kind given to ListWatch has metadata
+    return (meta.namespace, meta.name)
