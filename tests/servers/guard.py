@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("command", nargs="+")
     given = parser.parse_args()
 
+    os.setsid()
     awake, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)

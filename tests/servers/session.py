@@ -17,7 +17,6 @@ import select
 import shutil
 import signal
 import stat
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +28,8 @@ _FOLDER = "TESTS_SESSION_FOLDER"
 _OWNER = "TESTS_SESSION_PID"
 _PREFIX = "gpuplane-tests-"
 _GUARD = Path(__file__).with_name("guard.py")
-_started: list[subprocess.Popen[bytes]] = []
-"""Guards started by this process, kept so that they are reaped."""
+_started: set[int] = set()
+"""Guards that are children of this process and not reaped yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +61,6 @@ def leave() -> None:
     folder = Path(os.environ[_FOLDER])
     for pidfile in folder.glob("*.guard"):
         _stop(int(pidfile.read_text()))
-    for guard in _started:
-        guard.wait()
-    _started.clear()
     shutil.rmtree(folder, ignore_errors=True)
     del os.environ[_FOLDER], os.environ[_OWNER]
 
@@ -99,34 +95,34 @@ def start(
     """Start a server that ends with the session; gives its guard's pid. Its output is in `folder`/server.log."""
     who = user or ServerUser()
     as_user = [] if who.uid is None else ["--uid", str(who.uid), "--gid", str(who.gid)]
-    guard = subprocess.Popen(
-        [
-            *(sys.executable, "-I", _GUARD, "--watch", os.environ[_OWNER], "--folder", folder),
-            *(*as_user, "--stop-signal", str(int(stop_signal)), "--", *command),
-        ],
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        env=environment,
+    words = [
+        *(sys.executable, "-I", str(_GUARD), "--watch", os.environ[_OWNER], "--folder", str(folder), *as_user),
+        *("--stop-signal", str(int(stop_signal)), "--", *map(str, command)),
+    ]
+    # Not subprocess.Popen, which complains when it is forgotten while its child runs: the guard outlives a worker.
+    guard = os.posix_spawn(
+        sys.executable,
+        words,
+        environment or dict(os.environ),
+        file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
     )
-    _started.append(guard)
-    (enter() / f"{name}.guard").write_text(str(guard.pid))
-    return guard.pid
+    _started.add(guard)
+    (enter() / f"{name}.guard").write_text(str(guard))
+    return guard
 
 
 def stop(name: str) -> None:
     """Stop one server before the session ends, and wait until it is gone."""
     pidfile = enter() / f"{name}.guard"
-    pid = int(pidfile.read_text())
-    _stop(pid)
-    for guard in [guard for guard in _started if guard.pid == pid]:
-        guard.wait()
-        _started.remove(guard)
+    _stop(int(pidfile.read_text()))
     pidfile.unlink()
 
 
 def ended(pid: int) -> bool:
     """Whether a guard (and so its server) that this process started has ended."""
-    return any(guard.pid == pid and guard.poll() is not None for guard in _started)
+    if pid in _started and os.waitpid(pid, os.WNOHANG)[0] == pid:
+        _started.remove(pid)
+    return pid not in _started
 
 
 def server_user() -> ServerUser:
@@ -169,3 +165,6 @@ def _stop(pid: int) -> None:
     if waiting is not None:
         select.select([waiting], [], [], 30.0)
         os.close(waiting)
+    if pid in _started:
+        os.waitpid(pid, 0)
+        _started.remove(pid)
