@@ -1,0 +1,264 @@
+"""Writes of what exists: inventories, health, states of nodes.
+
+Called by REST (`PUT …/inventory/`), by the agents' endpoint, by the node watch and the collectors.
+Kept true: each call is one transaction with its audit events; the same inventory twice writes
+nothing; a device somebody holds is never deleted and never shrinks below what is held; every change
+that placement could see stamps the devices with a new revision. `core_used` and `memory_used` are
+the ledger's and are only read here, under the rows' locks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from django.db import IntegrityError, transaction
+
+from access.actors import Actor
+from access.choices import Role
+from access.errors import BadInput, Conflict, NotAllowed, NotFound
+from access.transactions import atomic_retry
+from audit import services as audit
+from audit.choices import Kind
+from nodes import revisions
+from nodes.changes import InventoryChange, compare
+from nodes.choices import NodeState, Presence
+from nodes.models import Device, Node
+from nodes.topology import normal_links
+
+if TYPE_CHECKING:
+    from nodes.inventory import NodeShape
+
+LONGEST_REASON = 200
+
+
+def require_inventory_writer(actor: Actor) -> None:
+    """Refuse unless an admin or a service account. Raises NotAllowed."""
+    if actor.role != Role.ADMIN and not actor.service:
+        raise NotAllowed("only admins and service accounts may change what a node has")
+
+
+@atomic_retry
+def inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Node, bool]:
+    """Make the node's devices and links exactly the shape's; (node, whether it was registered by this).
+
+    A device left out is marked `vanished` while somebody holds it, else removed. Raises NotAllowed,
+    BadInput (a UUID that another node has), Conflict (a held device would change under its holder).
+    """
+    require_inventory_writer(actor)
+    node, created = _locked_node(shape, now=now)
+    _check_uuids_free(shape, node=node)
+    change = compare(_lock_devices(node), shape, now=now)
+    links = [list(link) for link in normal_links(shape.links)]
+    before = (node.mode, dict(node.labels), node.links, node.state)
+    node.mode, node.labels, node.links = shape.mode, dict(shape.labels), links
+    if node.state == NodeState.GONE:
+        node.state, node.problem = NodeState.READY, ""
+    node_changed = before != (node.mode, dict(node.labels), node.links, node.state)
+    if not (created or node_changed or change):
+        return node, False
+    if node_changed or created:
+        node.changed_at = now
+        node.save(update_fields=["mode", "labels", "links", "state", "problem", "changed_at"])
+    placement_changed = before[::2] != (node.mode, node.links) or before[3] != node.state
+    with revisions.writing() as revision:
+        _apply(change, node=node, revision=revision)
+        if placement_changed:
+            Device.objects.filter(node=node).update(revision=revision)
+    _tell(change, node=node, created=created, actor=actor, now=now)
+    return node, created
+
+
+@atomic_retry
+def devices_health(*, node_name: str, health: Mapping[str, str], actor: Actor, now: datetime) -> tuple[Device, ...]:
+    """Set devices' health by UUID: an empty reason means well. The devices that changed; unknown UUIDs are skipped.
+
+    Raises NotFound (no such node), NotAllowed.
+    """
+    require_inventory_writer(actor)
+    node = _existing(node_name)
+    changed = []
+    rows = Device.objects.select_for_update(no_key=True).filter(node=node, uuid__in=health, presence=Presence.PRESENT)
+    for device in rows.order_by("id"):
+        reason = health[device.uuid][:LONGEST_REASON]
+        if (device.healthy, device.health_reason) != (not reason, reason):
+            device.healthy, device.health_reason, device.changed_at = not reason, reason, now
+            changed.append(device)
+    if not changed:
+        return ()
+    with revisions.writing() as revision:
+        for device in changed:
+            device.revision = revision
+        Device.objects.bulk_update(changed, ["healthy", "health_reason", "changed_at", "revision"])
+    audit.record_many([_health_event(device, node=node, actor=actor, now=now) for device in changed])
+    return tuple(changed)
+
+
+@atomic_retry
+def node_state_set(*, node: Node, state: NodeState, problem: str, actor: Actor, now: datetime) -> bool:
+    """Move the node to a state, with the reason why nothing new is placed there; whether that changed anything."""
+    require_inventory_writer(actor)
+    problem = problem[:LONGEST_REASON]
+    locked = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
+    if (locked.state, locked.problem) == (state, problem):
+        return False
+    before = locked.state
+    _lock_devices(node)
+    Node.objects.filter(pk=node.pk).update(state=state, problem=problem, changed_at=now)
+    with revisions.writing() as revision:
+        Device.objects.filter(node=node).update(revision=revision)
+    node.state, node.problem, node.changed_at = state, problem, now
+    audit.record(
+        kind=Kind.NODE_HEALTH,
+        message=f"{node.name} is {state}" + (f": {problem}" if problem else ""),
+        actor=actor.name,
+        name=node.name,
+        node=node.name,
+        now=now,
+        data={"before": before, "state": state, "problem": problem},
+    )
+    return True
+
+
+@atomic_retry
+def node_remove(*, node: Node, actor: Actor, now: datetime, even_if_held: bool = False) -> bool:
+    """Mark the node gone and its devices removed (vanished where held); whether that changed anything.
+
+    Rows stay: the history of allocations refers to them. Raises Conflict while devices are held, unless
+    `even_if_held` (the cluster says that the node is gone).
+    """
+    require_inventory_writer(actor)
+    locked = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
+    devices = [device for device in _lock_devices(node) if device.presence != Presence.REMOVED]
+    held = [device for device in devices if device.core_used or device.memory_used]
+    if held and not even_if_held:
+        raise Conflict(f"{len(held)} devices of {node.name} are held; release them first")
+    if locked.state == NodeState.GONE and len(held) == len(devices):
+        return False
+    with revisions.writing() as revision:
+        for device in devices:
+            device.presence = Presence.VANISHED if device in held else Presence.REMOVED
+            device.healthy, device.health_reason = False, "the node is gone"
+            device.changed_at, device.revision = now, revision
+        Device.objects.bulk_update(devices, ["presence", "healthy", "health_reason", "changed_at", "revision"])
+    Node.objects.filter(pk=node.pk).update(state=NodeState.GONE, problem="the node is gone", changed_at=now)
+    node.state, node.problem, node.changed_at = NodeState.GONE, "the node is gone", now
+    audit.record(
+        kind=Kind.NODE_REMOVED,
+        message=f"{node.name} is gone" + (f"; {len(held)} of its devices are still held" if held else ""),
+        actor=actor.name,
+        name=node.name,
+        node=node.name,
+        now=now,
+        data={"held": [device.uuid for device in held]},
+    )
+    return True
+
+
+def _locked_node(shape: NodeShape, *, now: datetime) -> tuple[Node, bool]:
+    """The node's row, locked, made if missing."""
+    node = Node.objects.select_for_update(no_key=True).filter(name=shape.name).first()
+    if node is not None:
+        return node, False
+    try:
+        with transaction.atomic():
+            return Node.objects.create(name=shape.name, mode=shape.mode, registered_at=now, changed_at=now), True
+    except IntegrityError:
+        # another inventory registered it a moment ago
+        return Node.objects.select_for_update(no_key=True).get(name=shape.name), False
+
+
+def _lock_devices(node: Node) -> list[Device]:
+    """Every row of the node, locked in the one order that all writers keep."""
+    return list(Device.objects.select_for_update(no_key=True).filter(node=node).order_by("id"))
+
+
+def _check_uuids_free(shape: NodeShape, *, node: Node) -> None:
+    """Refuse a UUID that a device of another node has. Raises BadInput."""
+    wanted = {device.uuid: index for index, device in enumerate(shape.devices)}
+    elsewhere = (
+        Device.objects.filter(uuid__in=wanted)
+        .exclude(node=node)
+        .exclude(presence=Presence.REMOVED)
+        .select_related("node")
+        .first()
+    )
+    if elsewhere is not None:
+        raise BadInput(
+            f"{elsewhere.uuid} is a device of {elsewhere.node.name} already",
+            field=f"devices[{wanted[elsewhere.uuid]}].uuid",
+            rule="uuid-taken",
+        )
+
+
+def _existing(name: str) -> Node:
+    node = Node.objects.filter(name=name).first()
+    if node is None:
+        raise NotFound(f"there is no node {name}")
+    return node
+
+
+_WRITTEN = (
+    "type",
+    "minor",
+    "model",
+    "memory_bytes",
+    "numa",
+    "pcie",
+    "island",
+    "healthy",
+    "health_reason",
+    "presence",
+    "changed_at",
+    "revision",
+)
+
+
+def _apply(change: InventoryChange, *, node: Node, revision: int) -> None:
+    """Write the rows: first those that free a minor, then those that take it (the minor is unique a node and type)."""
+    for device in (*change.rows, *change.added):
+        device.node, device.revision = node, revision
+    for device in change.renumbered:
+        Device.objects.filter(pk=device.pk).update(minor=PARKED_MINOR + device.pk)
+    Device.objects.bulk_update(change.leaving, _WRITTEN)
+    Device.objects.bulk_update(change.staying, _WRITTEN)
+    Device.objects.bulk_create(change.added)
+
+
+PARKED_MINOR = 1_000_000_000
+"""Where a row waits, within the transaction, while devices swap minors."""
+
+
+def _tell(change: InventoryChange, *, node: Node, created: bool, actor: Actor, now: datetime) -> None:
+    count = len(change.added)
+    if created:
+        kind, message = Kind.NODE_REGISTERED, f"{node.name} registered with {count} devices"
+    else:
+        kind, message = Kind.NODE_INVENTORY, f"inventory of {node.name} changed: {change.summary or 'labels or links'}"
+    happenings = [
+        audit.Happening(
+            kind=kind,
+            message=message,
+            actor=actor.name,
+            at=now,
+            name=node.name,
+            node=node.name,
+            data=change.lists(),
+        )
+    ]
+    happenings += [_health_event(device, node=node, actor=actor, now=now) for device in change.health]
+    audit.record_many(happenings)
+
+
+def _health_event(device: Device, *, node: Node, actor: Actor, now: datetime) -> audit.Happening:
+    name = f"{device.type} {device.minor} of {node.name}"
+    return audit.Happening(
+        kind=Kind.DEVICE_HEALTH,
+        message=f"{name} is well again" if device.healthy else f"{name} is unhealthy: {device.health_reason}",
+        actor=actor.name,
+        at=now,
+        name=node.name,
+        node=node.name,
+        data={"uuid": device.uuid, "healthy": device.healthy, "reason": device.health_reason},
+    )

@@ -1,0 +1,41 @@
+"""Which GPUs of a node hang together by NVLink. Pure.
+
+Called by `nodes.services` when an inventory comes in; the engine draws the same islands from the
+same links. Kept true: a pair listed twice counts the smaller number, order and direction of the
+list mean nothing, and a link to a GPU that is not there joins nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+Link = tuple[int, int, int]
+"""(minor, minor, NVLinks between them)."""
+
+
+def normal_links(links: Iterable[Sequence[int]]) -> list[Link]:
+    """Each pair once, lower minor first, sorted; pairs without a link and links to oneself left out."""
+    counted: dict[tuple[int, int], int] = {}
+    for one, other, count in links:
+        pair = (min(one, other), max(one, other))
+        counted[pair] = min(count, counted.get(pair, count))
+    return [(one, other, count) for (one, other), count in sorted(counted.items()) if count > 0 and one != other]
+
+
+def islands(minors: Iterable[int], links: Iterable[Sequence[int]]) -> dict[int, int]:
+    """Minor → island number; islands are numbered by their lowest minor. A GPU without links is its own."""
+    ordered = sorted(set(minors))
+    root = {minor: minor for minor in ordered}
+
+    def find(minor: int) -> int:
+        while root[minor] != minor:
+            root[minor] = root[root[minor]]
+            minor = root[minor]
+        return minor
+
+    for one, other, _ in normal_links(links):
+        if one in root and other in root:
+            low, high = sorted((find(one), find(other)))
+            root[high] = low
+    numbers = {minor: number for number, minor in enumerate(m for m in ordered if root[m] == m)}
+    return {minor: numbers[find(minor)] for minor in ordered}
