@@ -41,10 +41,30 @@ _UNAVAILABLE: Final = ("hami", "kai")
 
 def asks_for_devices(pod: Pod, *, device_types: tuple[DeviceType, ...] = DEVICE_TYPES) -> bool:
     """Whether the pod is ours to look at: cheap, true for malformed asks and for dialects not built yet too."""
-    annotations = pod.annotations
-    if CLAIM in annotations or any(key in annotations for key in KAI_ANNOTATIONS):
+    if any(is_asking_annotation(key) for key in pod.annotations):
         return True
     return asks_any(pod, _known(device_types))
+
+
+def is_asking_annotation(key: str) -> bool:
+    """Whether a pod with this annotation asks for devices, in any dialect."""
+    return key == CLAIM or key in KAI_ANNOTATIONS
+
+
+def is_asking_resource(name: str, *, device_types: tuple[DeviceType, ...] = DEVICE_TYPES) -> bool:
+    """Whether a pod with this resource asks for devices, in any dialect."""
+    return name in _known(device_types)
+
+
+def unavailable_dialect(pod: Pod) -> str | None:
+    """The dialect the pod speaks and gpuplane does not yet (`hami`, `kai`), None where it speaks another."""
+    try:
+        _read(pod, DEVICE_TYPES)
+    except _Unavailable as unavailable:
+        return unavailable.dialect
+    except Refused:
+        return None
+    return None
 
 
 def parse_pod(pod: Pod, *, find_claim: FindClaim, device_types: tuple[DeviceType, ...] = DEVICE_TYPES) -> Parsed:
@@ -89,6 +109,12 @@ class _Asked(msgspec.Struct, frozen=True):
     amounts: Mapping[str, int]
 
 
+class _Unavailable(Refused):
+    def __init__(self, dialect: str) -> None:
+        super().__init__("dialect-unavailable", f"dialect {dialect} is not available yet")
+        self.dialect = dialect
+
+
 def _read(pod: Pod, device_types: tuple[DeviceType, ...]) -> _Asked:
     """Raises `Refused` for amounts that are no quantities, for two dialects, and for those not built yet."""
     amounts = pod_amounts(pod, _known(device_types))
@@ -102,7 +128,7 @@ def _read(pod: Pod, device_types: tuple[DeviceType, ...]) -> _Asked:
     if not spoken:
         return _Asked(dialect=None, amounts=amounts)
     if spoken[0] in _UNAVAILABLE:
-        raise Refused("dialect-unavailable", f"dialect {spoken[0]} is not available yet")
+        raise _Unavailable(spoken[0])
     return _Asked(dialect=Dialect(spoken[0]), amounts=amounts)
 
 

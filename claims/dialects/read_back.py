@@ -174,7 +174,7 @@ def _read_json(text: str, device_types: tuple[DeviceType, ...]) -> list[AdoptedD
     """Koordinator's shape: type → list of {minor, resources}."""
     try:
         decoded = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+    except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise _Malformed("the device allocation is not JSON") from error
     if not isinstance(decoded, dict):
         raise _Malformed("the device allocation is not an object of device types")

@@ -1,0 +1,160 @@
+"""The env patch that makes a container see its devices and no others (CLAIM-7, DEV-7).
+
+Called by the view of `/webhooks/pods/mutate`. Kept true: a pod that asks for no devices is never touched;
+the same pod twice gives no second patch; a user's own CUDA_/NVIDIA_VISIBLE_DEVICES never survives.
+
+A pod is created before it is scheduled and env is immutable, so the value is a downward-API reference to
+`gpu.scheduling/visible-devices`, which the Binding carries. NVIDIA_VISIBLE_DEVICES renumbers the devices inside
+the container, so wherever it is injected too the annotation holds UUIDs (`DeviceRequest.uuids`, DESIGN §4).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from claims.admission.recognise import is_pod_create, looks_ours
+from claims.admission.trust import Trust
+from claims.dialects.parse import dialect_of
+from claims.dialects.read_back import parse_allocated
+from claims.dialects.request import Dialect, Refusal
+from claims.dialects.write_back import VisibleDevices
+from kube.admission import AdmissionRequest, AdmissionResponse, ObjectInvalid, allowed, decode_object, invalid
+from kube.keys import ALLOCATED, SCHEDULER_NAME, VISIBLE_DEVICES
+from kube.objects import Container, EnvVar, Pod
+
+CUDA: Final = "CUDA_VISIBLE_DEVICES"
+NVIDIA: Final = "NVIDIA_VISIBLE_DEVICES"
+ORDER: Final = "CUDA_DEVICE_ORDER"
+FIELD_PATH: Final = f"metadata.annotations['{VISIBLE_DEVICES}']"
+
+_LITERAL: Final = re.compile(r"[A-Za-z0-9._:,-]{0,65536}")
+_INDICES: Final = re.compile(r"[0-9]+(?:,[0-9]+)*")
+
+
+class _Env(msgspec.Struct, frozen=True):
+    """One env entry as it must be: a literal, or the reference where `literal` is None."""
+
+    name: str
+    literal: str | None = None
+
+    def matches(self, entry: EnvVar) -> bool:
+        """Whether the entry says the same already, defaults filled in by the API server or not."""
+        if self.literal is not None:
+            return entry.value == self.literal and not entry.value_from
+        reference = (entry.value_from or {}).get("fieldRef")
+        return (
+            not entry.value
+            and len(entry.value_from or {}) == 1
+            and isinstance(reference, dict)
+            and reference.get("fieldPath") == FIELD_PATH
+        )
+
+    def manifest(self) -> dict[str, Any]:
+        """The entry in manifest shape."""
+        if self.literal is not None:
+            return {"name": self.name, "value": self.literal}
+        return {"name": self.name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": FIELD_PATH}}}
+
+
+class _Confinement(msgspec.Struct, frozen=True):
+    """What a pod's containers get: entries for all, NVIDIA_VISIBLE_DEVICES where a container brings its own."""
+
+    entries: tuple[_Env, ...]
+    own_nvidia: _Env | None
+    """What replaces a user's own NVIDIA_VISIBLE_DEVICES; None: it is dropped."""
+
+
+def mutate_pod(
+    request: AdmissionRequest,
+    *,
+    visible: VisibleDevices,
+    trust: Trust,
+    takeover: bool = False,
+    scheduler_name: str = SCHEDULER_NAME,
+) -> AdmissionResponse:
+    """The verdict on a pod being created.
+
+    `visible`: how GpuClaim pods see devices (setting GPUPLANE_VISIBLE_DEVICES). `takeover`: the namespace is
+    labelled for takeover, so `schedulerName` is rewritten too. Pods that break a rule of their dialect pass
+    untouched: refusing them is the validating webhook's part.
+    """
+    if not is_pod_create(request):
+        return allowed(request)
+    try:
+        pod = decode_object(request.object, Pod)
+    except ObjectInvalid as error:
+        return invalid(request, f"the pod is malformed: {error}") if looks_ours(request.object) else allowed(request)
+    dialect = dialect_of(pod)
+    if dialect is None or isinstance(dialect, Refusal) or not pod.spec.containers:
+        return allowed(request)
+    literal = None
+    if ALLOCATED in pod.annotations and trust.is_own(request.user_info.username):
+        literal = _literal_value(pod)
+        if literal is None:
+            return invalid(request, f"annotation {ALLOCATED} is not <node>:<minor>,<minor>")
+    confinement = _confinement(dialect, visible=visible, literal=literal)
+    patch = [*_env_patch(pod, confinement)]
+    if takeover and not pod.spec.node_name and pod.spec.scheduler_name != scheduler_name:
+        patch.append({"op": "add", "path": "/spec/schedulerName", "value": scheduler_name})
+    return allowed(request, patch=patch)
+
+
+def _literal_value(pod: Pod) -> str | None:
+    """The env value of a pod whose devices are known already, None where its annotations are malformed."""
+    parsed = parse_allocated(pod.annotations[ALLOCATED])
+    if parsed is None:
+        return None
+    stated = pod.annotations.get(VISIBLE_DEVICES)
+    if stated is None:
+        return ",".join(str(minor) for minor in parsed[1])
+    return stated if _LITERAL.fullmatch(stated) else None
+
+
+def _confinement(dialect: Dialect, *, visible: VisibleDevices, literal: str | None) -> _Confinement:
+    both = dialect in (Dialect.KOORDINATOR, Dialect.NATIVE)
+    indices = not both and visible is VisibleDevices.INDEX if literal is None else bool(_INDICES.fullmatch(literal))
+    cuda, nvidia = _Env(CUDA, literal), _Env(NVIDIA, literal)
+    entries = [cuda]
+    if indices:
+        # CUDA's own order is not the order of minors.
+        entries.append(_Env(ORDER, "PCI_BUS_ID"))
+    if literal is not None and indices:
+        # Host indices hold only where nothing renumbers: CUDA_VISIBLE_DEVICES stands alone.
+        return _Confinement(entries=tuple(entries), own_nvidia=None)
+    if both:
+        entries.append(nvidia)
+    return _Confinement(entries=tuple(entries), own_nvidia=nvidia)
+
+
+def _env_patch(pod: Pod, confinement: _Confinement) -> Iterator[dict[str, Any]]:
+    for part, containers in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
+        for index, container in enumerate(containers or ()):
+            yield from _container_patch(container, f"/spec/{part}/{index}/env", confinement)
+
+
+def _container_patch(container: Container, path: str, confinement: _Confinement) -> Iterator[dict[str, Any]]:
+    """Replace what is wrong, remove what is double (the last of a name wins), then add what is missing."""
+    wanted = {entry.name: entry for entry in confinement.entries}
+    if confinement.own_nvidia is not None and any(entry.name == NVIDIA for entry in container.env or ()):
+        wanted[NVIDIA] = confinement.own_nvidia
+    seen = set()
+    surplus = []
+    for index, entry in enumerate(container.env or ()):
+        if entry.name in seen or (entry.name == NVIDIA and NVIDIA not in wanted):
+            surplus.append(index)
+        elif entry.name in wanted:
+            seen.add(entry.name)
+            if not wanted[entry.name].matches(entry):
+                yield {"op": "replace", "path": f"{path}/{index}", "value": wanted[entry.name].manifest()}
+    for index in reversed(surplus):
+        yield {"op": "remove", "path": f"{path}/{index}"}
+    missing = [entry.manifest() for name, entry in wanted.items() if name not in seen]
+    if missing and container.env is None:
+        yield {"op": "add", "path": path, "value": missing}
+    else:
+        for manifest in missing:
+            yield {"op": "add", "path": f"{path}/-", "value": manifest}

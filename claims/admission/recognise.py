@@ -1,0 +1,61 @@
+"""Which requests are about pods that concern us, and whether an object that cannot be decoded would.
+
+Called by the verdicts. Kept true: other people's pods pass untouched, however odd they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from claims.admission.trust import result_dialect
+from claims.dialects.parse import is_asking_annotation, is_asking_resource
+from kube.admission import UNDECODABLE, AdmissionRequest
+
+CREATE: Final = "CREATE"
+UPDATE: Final = "UPDATE"
+
+
+def is_pod_create(request: AdmissionRequest) -> bool:
+    """A pod is being created."""
+    return request.operation == CREATE and request.kind.kind == "Pod" and not request.sub_resource
+
+
+def is_pod_update(request: AdmissionRequest) -> bool:
+    """A pod is being changed, through whichever subresource."""
+    return request.operation == UPDATE and request.kind.kind == "Pod"
+
+
+def looks_ours(raw: msgspec.Raw) -> bool:
+    """Whether an object that is no proper pod names any of our annotations, labels or resources."""
+    try:
+        decoded = msgspec.json.decode(raw)
+    except UNDECODABLE:
+        return False
+    metadata = _child(decoded, "metadata")
+    if any(
+        is_asking_annotation(key) or result_dialect(key) is not None
+        for part in ("annotations", "labels")
+        for key in _child(metadata, part)
+    ):
+        return True
+    spec = _child(decoded, "spec")
+    return any(
+        is_asking_resource(name)
+        for container in (*_items(spec, "containers"), *_items(spec, "initContainers"))
+        for part in ("limits", "requests")
+        for name in _child(_child(container, "resources"), part)
+    )
+
+
+def _child(value: Any, key: str) -> dict[str, Any]:
+    """An object inside an object, empty where there is none."""
+    child = value.get(key) if isinstance(value, dict) else None
+    return child if isinstance(child, dict) else {}
+
+
+def _items(value: dict[str, Any], key: str) -> Iterator[Any]:
+    items = value.get(key)
+    yield from items if isinstance(items, list) else ()

@@ -1,0 +1,49 @@
+"""Refuses Bindings of device pods that gpuplane did not make, and Bindings that plant an allocation (DEV-11).
+
+Called by the view of `/webhooks/bindings/validate`, which looks the pod up. Kept true: a Binding's annotations
+and labels are merged into the pod without pod admission, so the keys guarded there are guarded here;
+Bindings of other pods pass, also when the pod cannot be looked up, since all scheduling depends on it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from claims.admission.recognise import CREATE
+from claims.admission.trust import Trust, forbidden_changes
+from claims.dialects.parse import asks_for_devices, unavailable_dialect
+from kube.admission import (
+    AdmissionRequest,
+    AdmissionResponse,
+    ObjectInvalid,
+    allowed,
+    decode_object,
+    forbidden,
+    invalid,
+)
+from kube.objects import ObjectMeta, Pod
+
+
+class _Binding(msgspec.Struct):
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+
+
+def validate_binding(request: AdmissionRequest, *, pod: Pod | None, trust: Trust) -> AdmissionResponse:
+    """The verdict on a Binding; `pod` is the pod it binds, None where it is not known."""
+    username = request.user_info.username
+    if request.kind.kind != "Binding" or request.operation != CREATE or trust.is_own(username):
+        return allowed(request)
+    ours = pod is not None and asks_for_devices(pod)
+    try:
+        binding = decode_object(request.object, _Binding)
+    except ObjectInvalid as error:
+        return invalid(request, f"the Binding is malformed: {error}") if ours else allowed(request)
+    planted = forbidden_changes(ObjectMeta(), binding.metadata, trust=trust, username=username)
+    if planted:
+        return forbidden(request, f"{planted[0]} is the result of an allocation; it is set by the scheduler only")
+    if pod is None or not ours:
+        return allowed(request)
+    dialect = unavailable_dialect(pod)
+    if dialect is not None and trust.is_scheduler(dialect, username):
+        return allowed(request)
+    return forbidden(request, "the pod asks for devices; only gpuplane binds such pods")

@@ -1,0 +1,57 @@
+"""Refuses pods that plant an allocation, and pods that ask for devices against the rules (DEV-3).
+
+Called by the view of `/webhooks/pods/validate`. A claim that does not exist is not refused here: it may come
+later, and until then the pod is held unschedulable (CLAIM-3). A dialect that is not available yet passes with
+a warning: its pods are held too, and its own scheduler may be at work in the same cluster.
+"""
+
+from __future__ import annotations
+
+from claims.admission.recognise import is_pod_create, is_pod_update, looks_ours
+from claims.admission.trust import Trust, forbidden_changes
+from claims.dialects.gpuclaim import ClaimDevices, ClaimSpec
+from claims.dialects.parse import parse_pod
+from claims.dialects.request import Refusal
+from kube.admission import (
+    AdmissionRequest,
+    AdmissionResponse,
+    ObjectInvalid,
+    allowed,
+    decode_object,
+    forbidden,
+    invalid,
+)
+from kube.objects import ObjectMeta, Pod
+
+
+def validate_pod(request: AdmissionRequest, *, trust: Trust) -> AdmissionResponse:
+    """The verdict on a pod being created or changed."""
+    creating = is_pod_create(request)
+    if not creating and not is_pod_update(request):
+        return allowed(request)
+    try:
+        pod = decode_object(request.object, Pod)
+        old = ObjectMeta() if creating else decode_object(request.old_object, Pod).metadata
+    except ObjectInvalid as error:
+        ours = looks_ours(request.object) or looks_ours(request.old_object)
+        return invalid(request, f"the pod is malformed: {error}") if ours else allowed(request)
+    planted = forbidden_changes(old, pod.metadata, trust=trust, username=request.user_info.username)
+    if planted:
+        verb = "set" if creating else "changed"
+        return forbidden(request, f"{planted[0]} is the result of an allocation; it is {verb} by the scheduler only")
+    return _check_dialect(request, pod) if creating else allowed(request)
+
+
+def _check_dialect(request: AdmissionRequest, pod: Pod) -> AdmissionResponse:
+    refusal = parse_pod(pod, find_claim=_assume_claim)
+    if not isinstance(refusal, Refusal):
+        return allowed(request)
+    if refusal.rule == "dialect-unavailable":
+        return allowed(request, warnings=[refusal.reason])
+    where = f"{refusal.field}: " if refusal.field else ""
+    return invalid(request, f"{where}{refusal.reason} (rule {refusal.rule})")
+
+
+def _assume_claim(_namespace: str, _name: str) -> ClaimSpec:
+    """Whether the claim exists is not admission's question."""
+    return ClaimSpec(devices=ClaimDevices(count=1))
