@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from allocations.engine.set_scores import SetScores
 from allocations.engine.topology import EXACT_UP_TO, Topology
 
 if TYPE_CHECKING:
@@ -152,6 +153,8 @@ class PictureIndex:
     """The different wirings."""
     topology_of: NDArray[np.int32]
     """[n] index into `topologies`."""
+    sets: SetScores
+    """How good the best set of each node is."""
     problem_free: NDArray[np.bool_]
     """[n] whether new work may be placed there at all."""
     every_node: NDArray[np.int32]
@@ -197,7 +200,8 @@ def index_of(
     """The index of columns in the picture's order (by node, type code, minor)."""
     order = np.argsort(device_id, kind="stable")
     code_of: dict[Topology, int] = {}
-    codes = [code_of.setdefault(topology, len(code_of)) for topology in topologies]
+    codes = (code_of.setdefault(topology, len(code_of)) for topology in topologies)
+    topology_of = np.fromiter(codes, dtype=np.int32, count=nodes)
     return PictureIndex(
         views={
             code: _view(
@@ -208,7 +212,8 @@ def index_of(
         ids=device_id[order],
         id_rows=order,
         topologies=tuple(code_of),
-        topology_of=np.array(codes, dtype=np.int32),
+        topology_of=topology_of,
+        sets=SetScores(tuple(code_of), topology_of),
         problem_free=np.array([not problem for problem in problems], dtype=np.bool_),
         every_node=np.arange(nodes, dtype=np.int32),
     )

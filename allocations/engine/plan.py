@@ -22,7 +22,9 @@ from allocations.engine.index import usage_of
 from allocations.engine.needs import Need
 from allocations.engine.picture import DEVICE_PLUGIN
 from allocations.engine.reasons import kept_out_by_mode, summary_text, verdicts
-from allocations.engine.sets import best_sets
+from allocations.engine.set_scores import NO_SET
+from allocations.engine.sets import best_set
+from allocations.engine.topology import EXACT_UP_TO
 from claims.dialects.request import Dialect, Policy
 
 if TYPE_CHECKING:
@@ -181,31 +183,25 @@ class _Judge:
         if not gpus.ask.whole:
             return np.where(gpus.most_in_island(gpus.fits)[alive] >= gpus.ask.count, _ISLAND_FIRST, 0)
         within = self._sets(alive, within_island=True)
-        without = within < 0
+        without = within == NO_SET
         worth = within + _ISLAND_FIRST
         if without.any():
             worth[without] = self._sets(alive[without], within_island=False)
         return worth
 
     def _sets(self, alive: NDArray[np.intp], *, within_island: bool) -> NDArray[np.int64]:
-        """[a] scores of the best sets, -1 where there is none; one look-up per wiring."""
+        """[a] scores of the best sets, NO_SET where there is none."""
         gpus = self.gpus
-        worth = np.full(len(alive), -1, dtype=np.int64)
-        if gpus is None:
+        worth = np.full(len(alive), NO_SET, dtype=np.int64)
+        if gpus is None or gpus.view is None:
             return worth
-        index = self.picture.index
-        wiring = index.topology_of[alive]
-        order = np.argsort(wiring, kind="stable") if len(index.topologies) > 1 else np.arange(len(alive))
-        ends = np.flatnonzero(np.diff(wiring[order])) + 1
-        for part in np.split(order, ends):
-            if not len(part):
-                continue
-            topology = index.topologies[int(wiring[part[0]])]
-            rows = alive[part]
-            if topology.exact:
-                masks: Sequence[int] | NDArray[np.int64] = gpus.masks[rows]
-            else:
-                masks = [sum(1 << place for place in gpus.positions(row)) for row in rows.tolist()]
-            found = best_sets(topology, masks, gpus.ask.count, within_island=within_island)
-            worth[part] = np.where(found.found, found.score, -1)
+        count = gpus.ask.count
+        exact = gpus.view.count[alive] <= EXACT_UP_TO
+        rows = alive[exact]
+        worth[exact] = self.picture.index.sets.scores(rows, gpus.masks[rows], count, within_island=within_island)
+        for place in np.flatnonzero(~exact).tolist():
+            node = int(alive[place])
+            free = sum(1 << position for position in gpus.positions(node))
+            found = best_set(self.picture.node_topology[node], free, count, within_island=within_island)
+            worth[place] = found.score if found else NO_SET
         return worth

@@ -1,6 +1,6 @@
 """The best set of whole GPUs of one node, found exactly (DESIGN §2, Topology).
 
-Called by `engine.plan`. Up to 16 GPUs every subset is scored once per fingerprint; a question
+Called by `engine.choice`; `engine.set_scores` ranks nodes by the same scores. Up to 16 GPUs every subset is scored once per fingerprint; a question
 (free GPUs, size) is then a search over the subsets of that size, answered once and remembered. No
 greedy choice, so the answer equals brute force.
 
@@ -15,15 +15,12 @@ Every cache is bounded and holds only what the wiring implies; nothing here depe
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allocations.engine.topology import EXACT_UP_TO, Topology
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _CELLS = 4_000_000
 """Masks times subsets looked at in one go, which bounds the memory of a search."""
@@ -35,14 +32,6 @@ class BestSet(NamedTuple):
     positions: tuple[int, ...]
     score: int
     in_island: bool
-
-
-class SetScores(NamedTuple):
-    """For each of m questions: whether there is a set at all, its score, and whether one island holds it."""
-
-    found: NDArray[np.bool_]
-    score: NDArray[np.int64]
-    in_island: NDArray[np.bool_]
 
 
 def best_set(
@@ -68,25 +57,6 @@ def best_set(
     if not chosen:
         return None
     return BestSet(_positions(chosen), int(_scores(topology)[chosen]), bool(_in_island(topology)[chosen]))
-
-
-def best_sets(
-    topology: Topology, masks: Sequence[int] | NDArray[np.integer], size: int, *, within_island: bool
-) -> SetScores:
-    """What `best_set` finds for each of m free masks of one topology, without the positions."""
-    if not topology.exact:
-        found = [best_set(topology, int(mask), size, within_island=within_island) for mask in masks]
-        return SetScores(
-            np.array([one is not None for one in found], dtype=np.bool_),
-            np.array([one.score if one else 0 for one in found], dtype=np.int64),
-            np.array([bool(one and one.in_island) for one in found], dtype=np.bool_),
-        )
-    asked = np.asarray(masks, dtype=np.int32)
-    if size < 1 or size > topology.size:
-        nothing = np.zeros(len(asked), dtype=np.bool_)
-        return SetScores(nothing, np.zeros(len(asked), dtype=np.int64), nothing)
-    chosen = _answers(topology, size, within_island).of(asked)
-    return SetScores(chosen > 0, _scores(topology)[chosen], _in_island(topology)[chosen])
 
 
 class _Answers:
@@ -154,7 +124,7 @@ def _search(
 @lru_cache(maxsize=256)
 def _by_score(topology: Topology, size: int, within_island: bool) -> tuple[NDArray[np.uint16], NDArray[np.int32]]:
     """Subsets of a size, best score first, lower minors first among equals; and the rank of their score."""
-    subsets = _subsets(topology.size, size)
+    subsets = subsets_of(topology.size, size)
     if within_island:
         subsets = subsets[_in_island(topology)[subsets]]
     score = _scores(topology)[subsets]
@@ -167,7 +137,7 @@ def _by_score(topology: Topology, size: int, within_island: bool) -> tuple[NDArr
 
 
 @lru_cache(maxsize=160)
-def _subsets(size: int, count: int) -> NDArray[np.uint16]:
+def subsets_of(size: int, count: int) -> NDArray[np.uint16]:
     """Bit masks of `count` out of `size` positions, lexicographically lowest sorted positions first."""
     every = np.arange(1 << size, dtype=np.uint32)
     picked: NDArray[np.uint32] = every[np.equal(np.bitwise_count(every), count)]

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allocations.engine.sets import BestSet, best_set, best_sets
+from allocations.engine.set_scores import NO_SET, SetScores, best_scores
+from allocations.engine.sets import BestSet, best_set
 from allocations.engine.topology import Topology
 from tests.builders import full_mesh, halves, pairs
 
@@ -48,13 +49,27 @@ def test_equals_brute_force(topology, data):
     within = data.draw(st.booleans())
     if topology.size > 7:
         masks = data.draw(st.lists(st.sampled_from(masks), min_size=1, max_size=24))
-    together = best_sets(topology, np.array(masks), size, within_island=within)
+    about = np.zeros(len(masks), dtype=np.int32)
+    together = best_scores([topology], about, np.array(masks), size, within_island=within)
     for place, mask in enumerate(masks):
         want = brute_force(topology, mask, size, within_island=within)
         assert best_set(topology, mask, size, within_island=within) == want
-        assert bool(together.found[place]) == (want is not None)
-        if want:
-            assert (together.score[place], together.in_island[place]) == (want.score, want.in_island)
+        assert together[place] == (want.score if want else NO_SET)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(wirings(most=6), min_size=1, max_size=4), st.data())
+def test_scores_of_many_wirings_at_once_are_remembered_but_never_stale(topologies, data):
+    wiring = np.array(data.draw(st.lists(st.integers(0, len(topologies) - 1), min_size=1, max_size=6)), dtype=np.int32)
+    scores = SetScores(topologies, wiring)
+    for _ in range(3):
+        nodes = np.array(sorted(data.draw(st.sets(st.integers(0, len(wiring) - 1), min_size=1))))
+        masks = np.array([data.draw(st.integers(0, (1 << topologies[wiring[node]].size) - 1)) for node in nodes])
+        size, within = data.draw(st.integers(1, 3)), data.draw(st.booleans())
+        found = scores.scores(nodes, masks, size, within_island=within)
+        for node, mask, score in zip(nodes, masks, found, strict=True):
+            want = brute_force(topologies[wiring[node]], int(mask), size, within_island=within)
+            assert score == (want.score if want else NO_SET)
 
 
 @settings(max_examples=60, deadline=None)
