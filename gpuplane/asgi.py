@@ -1,0 +1,112 @@
+"""The one ASGI application behind every door.
+
+Served by `gpuplane.serve`. Routes by the path's first part: the cluster's and the agents' paths to plain
+ASGI handlers (a hundred microseconds of Django's request cycle is a quarter of a filter), files to
+whitenoise, everything else to Django or Channels. What a door does not permit does not exist there.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+
+import django
+import structlog
+
+from gpuplane.doors import DOOR, App, Receive, Scope, Send
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuplane.settings")
+django.setup()
+
+from channels.auth import AuthMiddlewareStack  # noqa: E402 - Django must be set up before
+from channels.routing import URLRouter  # noqa: E402
+from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
+from django.conf import settings  # noqa: E402
+from django.core.asgi import get_asgi_application  # noqa: E402
+
+from access import tokens  # noqa: E402
+from gpuplane.doors.agents import Agents  # noqa: E402
+from gpuplane.doors.answers import refuse_socket, send_problem  # noqa: E402
+from gpuplane.doors.bearer import Bearer  # noqa: E402
+from gpuplane.doors.bodies import limited  # noqa: E402
+from gpuplane.doors.cluster import ROUTES, Cluster  # noqa: E402
+from gpuplane.doors.lifespan import serve_lifespan  # noqa: E402
+from gpuplane.doors.static import StaticFiles  # noqa: E402
+from gpuplane.doors.threads import workers  # noqa: E402
+
+log = structlog.get_logger(__name__)
+
+
+class Application:
+    """ASGI callable; parts that cost time or memory are made at their first use."""
+
+    def __init__(self) -> None:
+        executor = workers("cluster")
+        self._bearer = Bearer(known=tokens.known, verify=tokens.verify, executor=executor)
+        self._cluster = Cluster(
+            routes=ROUTES, bearer=self._bearer, executor=executor, body_limit=settings.GPUPLANE_BODY_LIMIT
+        )
+        self._django = limited(get_asgi_application(), limit=settings.GPUPLANE_BODY_LIMIT)
+        self._static = StaticFiles()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request, socket or lifespan."""
+        kind = scope["type"]
+        if kind == "http":
+            await self._http(scope, receive, send)
+        elif kind == "websocket":
+            await self._websocket(scope, receive, send)
+        else:
+            await serve_lifespan(receive, send)
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        door = scope.get(DOOR)
+        if door is not None and not door.permits(path):
+            await send_problem(send, 404, "this door does not lead there")
+        elif path.startswith(("/extender/", "/webhooks/")):
+            await self._cluster(scope, receive, send)
+        elif path.startswith("/api/v1/agents/"):
+            await self._agents.samples(scope, receive, send)
+        elif path.startswith(settings.STATIC_URL):
+            await self._static(scope, receive, send)
+        else:
+            await self._django(scope, receive, send)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        door = scope.get(DOOR)
+        if door is not None and not door.permits(path):
+            await receive()
+            await refuse_socket(scope, send, 404, "this door does not lead there")
+        elif path.startswith("/ws/agents/"):
+            await self._agents.socket(scope, receive, send)
+        else:
+            await self._sockets(scope, receive, send)
+
+    @cached_property
+    def _agents(self) -> Agents:
+        from nodes.live import ingest
+
+        return Agents(bearer=self._bearer, ingest=ingest)
+
+    @cached_property
+    def _sockets(self) -> App:
+        """Browsers' streams: ordinary Channels consumers, session and origin checked."""
+        from nodes.routing import websocket_urlpatterns
+
+        routed = URLRouter([*websocket_urlpatterns, *_NOWHERE])
+        stack: App = AllowedHostsOriginValidator(AuthMiddlewareStack(routed))
+        return stack
+
+
+async def _no_such_socket(scope: Scope, receive: Receive, send: Send) -> None:
+    await receive()
+    await refuse_socket(scope, send, 404, "there is no such path")
+
+
+from django.urls import re_path  # noqa: E402
+
+_NOWHERE = [re_path("", _no_such_socket)]
+
+application = Application()

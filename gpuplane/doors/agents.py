@@ -1,0 +1,67 @@
+"""Lets node agents in: `WS /ws/agents/<node>/` and `POST /api/v1/agents/<node>/samples/`.
+
+Called by `gpuplane.asgi`. Checks the token and the node's name, then hands over to `nodes.live.ingest`,
+which owns the frames. Only the main door leads here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Protocol
+
+from access.actors import Actor
+from gpuplane.doors import Receive, Scope, Send
+from gpuplane.doors.answers import refuse_socket, send_problem
+from gpuplane.doors.bearer import Bearer, Refused
+
+SOCKET = re.compile(r"/ws/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/")
+SAMPLES = re.compile(r"/api/v1/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/samples/")
+
+
+class Ingest(Protocol):
+    """What `nodes.live.ingest` offers."""
+
+    async def agent_socket(self, scope: Scope, receive: Receive, send: Send, *, node: str, actor: Actor) -> None:
+        """Serve one agent's socket, not accepted yet."""
+
+    async def agent_post(self, scope: Scope, receive: Receive, send: Send, *, node: str, actor: Actor) -> None:
+        """Answer one frame that came by POST."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agents:
+    """The two endpoints."""
+
+    bearer: Bearer
+    ingest: Ingest
+
+    async def socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """WebSocket scope whose path begins with /ws/agents/."""
+        await receive()  # websocket.connect: a socket may be refused only after it
+        named = SOCKET.fullmatch(scope["path"])
+        if named is None:
+            await refuse_socket(scope, send, 404, "there is no such path")
+            return
+        try:
+            actor = await self.bearer.actor(scope)
+        except Refused as refused:
+            await refuse_socket(scope, send, refused.status, refused.detail, refused.headers)
+            return
+        await self.ingest.agent_socket(scope, receive, send, node=named[1], actor=actor)
+
+    async def samples(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """HTTP scope whose path matches SAMPLES."""
+        named = SAMPLES.fullmatch(scope["path"])
+        if named is None:
+            await send_problem(send, 404, "there is no such path")
+            return
+        if scope["method"] != "POST":
+            await send_problem(send, 405, "only POST is understood here", [(b"allow", b"POST")])
+            return
+        try:
+            actor = await self.bearer.actor(scope)
+        except Refused as refused:
+            await send_problem(send, refused.status, refused.detail, refused.headers)
+            return
+        await self.ingest.agent_post(scope, receive, send, node=named[1], actor=actor)

@@ -1,0 +1,137 @@
+"""Answers kube-scheduler and the API server: `/extender/` and `/webhooks/`, without Django's request cycle.
+
+Called by `gpuplane.asgi` for every request under these paths, through whichever door. Each path has one
+synchronous handler, body in, JSON out, that never raises for bad input: a refusal is a well-formed
+ExtenderFilterResult or AdmissionReview. What is answered here as a problem document is only what never
+reaches a handler: method, credential, size, unknown path, and as the last resort a defect of ours.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import cached_property
+
+import structlog
+from prometheus_client import Counter, Histogram
+
+from gpuplane.doors import DOOR, Receive, Scope, Send
+from gpuplane.doors.answers import send_json, send_problem
+from gpuplane.doors.bearer import Bearer, Refused
+from gpuplane.doors.bodies import BodyTooLarge, ClientGone, read_body, too_large
+from gpuplane.doors.threads import in_thread
+
+Handler = Callable[[bytes], bytes | tuple[int, bytes]]
+
+ANSWERS = Counter("gpuplane_cluster_requests", "Requests on the cluster's paths", ["path", "status"])
+SECONDS = Histogram(
+    "gpuplane_cluster_request_seconds",
+    "Time from the complete body to the answer",
+    ["path"],
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
+)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass
+class Route:
+    """One path: its handler by name, imported at its first request; `inline` ones touch no database."""
+
+    path: str
+    module: str
+    name: str
+    inline: bool = False
+
+    @cached_property
+    def handler(self) -> Handler:
+        """The function. Raises ImportError or AttributeError when the build is incomplete."""
+        found: Handler = getattr(importlib.import_module(self.module), self.name)
+        return found
+
+    @cached_property
+    def seconds(self) -> Histogram:
+        """The path's histogram, looked up once."""
+        return SECONDS.labels(self.path)
+
+    @cached_property
+    def answered(self) -> Counter:
+        """The path's counter of 200s, looked up once."""
+        return ANSWERS.labels(self.path, "200")
+
+
+_EXTENDER = "allocations.extender.views"
+_ADMISSION = "claims.admission.views"
+
+ROUTES: Mapping[str, Route] = {
+    route.path: route
+    for route in (
+        Route("/extender/filter", _EXTENDER, "filter"),
+        Route("/extender/prioritize", _EXTENDER, "prioritize"),
+        Route("/extender/bind", _EXTENDER, "bind"),
+        Route("/extender/preempt", _EXTENDER, "preempt"),
+        Route("/webhooks/pods/mutate", _ADMISSION, "pods_mutate", inline=True),
+        Route("/webhooks/pods/validate", _ADMISSION, "pods_validate"),
+        Route("/webhooks/gpuclaims/validate", _ADMISSION, "gpuclaims_validate"),
+        Route("/webhooks/bindings/validate", _ADMISSION, "bindings_validate"),
+    )
+}
+
+
+class Cluster:
+    """The dispatcher, an ASGI application for HTTP scopes."""
+
+    def __init__(self, *, routes: Mapping[str, Route], bearer: Bearer, executor: Executor, body_limit: int) -> None:
+        self._routes = routes
+        self._bearer = bearer
+        self._executor = executor
+        self._limit = body_limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        route = self._routes.get(scope["path"])
+        if route is None:
+            await send_problem(send, 404, "there is no such path")
+            return
+        if scope["method"] != "POST":
+            await self._refuse(route, send, 405, "only POST is understood here", [(b"allow", b"POST")])
+            return
+        door = scope.get(DOOR)
+        try:
+            if door is None or door.bearer:
+                await self._bearer.actor(scope)
+            body = await read_body(scope, receive, limit=self._limit)
+        except Refused as refused:
+            await self._refuse(route, send, refused.status, refused.detail, refused.headers)
+            return
+        except BodyTooLarge:
+            await self._refuse(route, send, 413, too_large(self._limit), [(b"connection", b"close")])
+            return
+        except ClientGone:
+            return
+        await self._answer(route, body, send)
+
+    async def _answer(self, route: Route, body: bytes, send: Send) -> None:
+        began = time.perf_counter()
+        try:
+            answer = route.handler(body) if route.inline else await in_thread(self._executor, route.handler, body)
+        except Exception:  # the last resort: kube-scheduler or the API server waits for an answer
+            log.exception("cluster.request_failed", path=route.path, body_bytes=len(body))
+            await self._refuse(route, send, 500, "gpuplane could not answer; its log says why")
+            return
+        route.seconds.observe(time.perf_counter() - began)
+        if isinstance(answer, tuple):
+            ANSWERS.labels(route.path, str(answer[0])).inc()
+            await send_json(send, *answer)
+            return
+        route.answered.inc()
+        await send_json(send, 200, answer)
+
+    async def _refuse(
+        self, route: Route, send: Send, status: int, detail: str, headers: list[tuple[bytes, bytes]] | None = None
+    ) -> None:
+        ANSWERS.labels(route.path, str(status)).inc()
+        await send_problem(send, status, detail, headers or [])

@@ -1,0 +1,54 @@
+"""Serves /static/ from whitenoise's table, without Django's request cycle.
+
+Used by `gpuplane.asgi`. The table of files is made at start (whitenoise scans the folders once), with
+its headers, validators, ranges and precompressed variants; here they only meet ASGI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import BinaryIO
+
+from whitenoise.middleware import WhiteNoiseMiddleware
+
+from gpuplane.doors import Receive, Scope, Send
+from gpuplane.doors.answers import send_problem
+
+CHUNK_BYTES = 256 * 1024
+
+
+class StaticFiles:
+    """An ASGI application for HTTP scopes under STATIC_URL."""
+
+    def __init__(self) -> None:
+        self._table = WhiteNoiseMiddleware(None)
+
+    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        path = scope["path"]
+        found = self._table.find_file(path) if self._table.autorefresh else self._table.files.get(path)
+        if found is None:
+            await send_problem(send, 404, "there is no such file")
+            return
+        answer = await asyncio.to_thread(found.get_response, scope["method"], _environ(scope))
+        headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
+        await send({"type": "http.response.start", "status": int(answer.status), "headers": headers})
+        if answer.file is not None:
+            await _send_file(answer.file, send)
+        await send({"type": "http.response.body", "body": b""})
+
+
+def _environ(scope: Scope) -> dict[str, str]:
+    """Headers in the WSGI spelling that whitenoise reads."""
+    return {
+        f"HTTP_{name.decode('latin-1').upper().replace('-', '_')}": value.decode("latin-1")
+        for name, value in scope["headers"]
+    }
+
+
+async def _send_file(file: BinaryIO, send: Send) -> None:
+    try:
+        while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    finally:
+        file.close()

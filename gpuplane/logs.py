@@ -1,0 +1,73 @@
+"""Logs of every process: one event name and key–values a line, ours and the libraries' alike.
+
+Called once by the settings, so every way into Django gets it. Kept true: no event carries a token or a
+password; values go beside the event's name, never into it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import structlog
+from structlog.typing import EventDict, WrappedLogger
+
+_SECRET = ("authorization", "token", "api_token", "cluster_token", "password", "secret")
+
+
+def _hide_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Last guard: a value under a name that promises a secret is not written."""
+    for name in _SECRET:
+        if name in event:
+            event[name] = "…"
+    return event
+
+
+def configure(level: str) -> dict[str, Any]:
+    """Set structlog up and return Django's LOGGING for the same lines. `level` is a GPUPLANE_LOG_LEVEL."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _hide_secrets,
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.processors.StackInfoRenderer(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
+        cache_logger_on_first_use=True,
+    )
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {
+            "lines": {
+                "()": structlog.stdlib.ProcessorFormatter,
+                "foreign_pre_chain": shared,
+                "processors": [
+                    structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                    structlog.dev.ConsoleRenderer(
+                        colors=False,
+                        pad_event_to=0,
+                        pad_level=False,
+                        # the rich ones show local variables, and with them tokens
+                        exception_formatter=structlog.dev.plain_traceback,
+                    ),
+                ],
+            }
+        },
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines"}},
+        "root": {"handlers": ["stderr"], "level": level.upper()},
+        "loggers": {
+            "django.server": {"handlers": [], "propagate": True},
+            "uvicorn.error": {"level": "WARNING"},
+            "httpx": {"level": "WARNING"},
+            "celery": {"level": level.upper()},
+        },
+    }

@@ -1,0 +1,150 @@
+"""The web process: opens the doors in one event loop and serves the one application through them.
+
+Started as `python -m gpuplane.serve` by the runner or a container. Kept true: the other doors open once the
+main one has, so the application has started for all; a door that cannot open closes all of them, and so do
+SIGTERM and SIGINT, bounded by GRACE_SECONDS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+
+import structlog
+import uvicorn
+import uvloop
+
+from gpuplane.doors import DOOR, App, Receive, Scope, Send
+from gpuplane.doors.certificates import Certificates
+from gpuplane.doors.plan import Door, DoorRefused, doors
+
+GRACE_SECONDS = 5
+KEEP_ALIVE_SECONDS = 75
+"""Longer than kube-scheduler's pauses in a busy cluster, shorter than its own 90 s."""
+
+log = structlog.get_logger(__name__)
+
+
+class DoorServer(uvicorn.Server):
+    """uvicorn's server with signals left to us: it would hand them to the last door opened only."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.opened = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open, and say so."""
+        await super().startup(sockets)
+        self.opened.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+def behind(door: Door, application: App) -> App:
+    """The application, told through which door it is asked."""
+
+    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[DOOR] = door
+        await application(scope, receive, send)
+
+    return told
+
+
+def server(door: Door, application: App, certificates: Certificates | None) -> DoorServer:
+    """A server for one door; the main one also speaks the lifespan protocol."""
+    config = uvicorn.Config(
+        behind(door, application),
+        host=door.host,
+        port=door.port,
+        loop="none",
+        http="httptools",
+        ws="websockets-sansio",
+        ws_per_message_deflate=False,
+        ws_max_size=4 * 1024 * 1024,
+        lifespan="on" if door.name == "main" else "off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        ssl_context_factory=None if certificates is None else lambda _config, _default: certificates.context,
+    )
+    return DoorServer(config)
+
+
+async def serve(planned: tuple[Door, ...], application: App) -> int:
+    """Serve until a signal. Returns the exit status. Raises DoorRefused when TLS cannot be set up."""
+    certificates = {door.name: Certificates(door.tls) for door in planned if door.tls is not None}
+    servers = {door.name: server(door, application, certificates.get(door.name)) for door in planned}
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        for one in servers.values():
+            one.force_exit = one.should_exit
+            one.should_exit = True
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    watches = [asyncio.create_task(one.watch()) for one in certificates.values()]
+    after: DoorServer | None = None
+    tasks = []
+    for door in planned:
+        tasks.append(asyncio.create_task(_serve_one(door, servers[door.name], after, stop)))
+        after = after or servers[door.name]
+    statuses = await asyncio.gather(*tasks)
+    for watch in watches:
+        watch.cancel()
+    return max(statuses)
+
+
+async def _serve_one(door: Door, one: DoorServer, after: DoorServer | None, stop: Callable[[], None]) -> int:
+    """Serve one door once `after` is open. Returns the exit status."""
+    if after is not None:
+        await after.opened.wait()
+    if one.should_exit:
+        return 0
+    log.info("door.opens", door=door.name, url=door.url, client_certificate=bool(door.tls and door.tls.client_ca))
+    try:
+        await one.serve()
+    except SystemExit as error:  # uvicorn's way to say that the address is taken or the start failed
+        log.error("door.cannot_open", door=door.name, url=door.url)  # noqa: TRY400 - uvicorn logged the cause
+        stop()
+        return error.code if isinstance(error.code, int) else 1
+    finally:
+        one.opened.set()
+    return 0
+
+
+def main() -> int:
+    """Command line."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuplane.settings")
+    from django.conf import settings
+
+    from gpuplane.asgi import application
+
+    try:
+        planned = doors(
+            host=settings.GPUPLANE_HOST,
+            port=settings.GPUPLANE_PORT,
+            extender_listen=settings.GPUPLANE_EXTENDER_LISTEN,
+            webhook_listen=settings.GPUPLANE_WEBHOOK_LISTEN,
+            certificate=settings.GPUPLANE_TLS_CERT,
+            key=settings.GPUPLANE_TLS_KEY,
+            client_ca=settings.GPUPLANE_CLIENT_CA,
+        )
+        return uvloop.run(serve(planned, application))
+    except DoorRefused as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
