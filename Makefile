@@ -1,9 +1,12 @@
 # Every target first brings .venv up to the lock files (gpuplane/run/install.py); a repeat costs nothing.
 PYTHON ?= python3
 PY := .venv/bin/python
+# Processes of `make test`, and what it runs: make test TESTS=tests/unit/kube
+WORKERS ?= 2
+TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run migrate migrations test check bench cluster-test lock clean
+.PHONY: help install install-dev run migrate migrations test check docs bench cluster-test lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -24,12 +27,23 @@ migrations: install-dev  ## write migrations for changed models
 	@$(PY) manage.py makemigrations
 
 test: install-dev  ## every test; pytest's summary closes the output
-	@$(PY) -m pytest
+	@$(PY) -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
 
-check: install-dev  ## lint, types, architecture
+check: install-dev  ## lint, types, architecture, migrations, generated pages
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy .
+	@.venv/bin/lint-imports
+	@$(PY) manage.py check --fail-level WARNING
+	@$(PY) manage.py makemigrations --check --dry-run
+	@$(PY) manage.py settings_table --check
+	@$(PY) -m tests.checks.requirements_table --check
+	@$(PY) -m tests.checks.javascript
+	@$(PY) -m tests.checks.sizes
+
+docs: install-dev  ## write the generated pages of docs/
+	@$(PY) manage.py settings_table
+	@$(PY) -m tests.checks.requirements_table --write
 
 bench: install-dev  ## figures beside their floors
 	@$(PY) -m tests.bench
