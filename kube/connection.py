@@ -9,9 +9,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import urllib3
+import yaml
 from kubernetes.client.configuration import Configuration
 from kubernetes.client.rest import RESTClientObject
 from kubernetes.config.config_exception import ConfigException
@@ -23,7 +24,9 @@ from kube.errors import NotConfigured, Unreachable
 ConfigurationSource = Callable[[], Any]
 """Makes a fresh `kubernetes.client.Configuration`; called again when the credentials were refused."""
 
-CONNECT_SECONDS = 5.0
+CONNECT_SECONDS: Final = 5.0
+_UNUSABLE: Final = (ConfigException, OSError, ValueError, TypeError, AttributeError, KeyError, yaml.YAMLError)
+"""What the official loader raises for a file that is no kubeconfig: it walks through it without looking."""
 
 
 def configuration_source(kubeconfig: Path | None) -> ConfigurationSource:
@@ -38,7 +41,7 @@ def configuration_source(kubeconfig: Path | None) -> ConfigurationSource:
                 load_kube_config(  # type: ignore[no-untyped-call]  # the client ships no types
                     config_file=str(kubeconfig), client_configuration=configuration, persist_config=False
                 )
-        except (ConfigException, OSError, ValueError) as error:
+        except _UNUSABLE as error:
             where = "in-cluster credentials" if kubeconfig is None else f"kubeconfig {kubeconfig}"
             raise NotConfigured(f"{where}: {error}") from error
         return configuration

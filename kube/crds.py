@@ -8,6 +8,7 @@ same request; a write that rests on what was read carries its resourceVersion.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ import msgspec
 import yaml
 
 from kube.client import JSON_PATCH, Cluster
-from kube.errors import AlreadyExists, NotFoundInCluster, TemporaryKubeError
+from kube.errors import AlreadyExists, NotFoundInCluster
 from kube.listing import Listing, Named
 from kube.resources import CRDS, GPU_CLAIMS, Resource
 from kube.watch import Changed, ListWatch, Relisted, Stop
@@ -89,13 +90,12 @@ def apply_missing(
 def wait_established(cluster: Cluster, *, names: Iterable[str], seconds: float, stop: Stop | None = None) -> set[str]:
     """Watch until the API server serves these definitions; those that it does not after `seconds` (none: all is well).
 
-    Raises the tree of `kube.errors` for anything permanent.
+    Raises the tree of `kube.errors` for anything permanent, and when the API server is out of reach at the end.
     """
     missing = set(names)
-    ends = cluster.clock() + seconds
-    watch = ListWatch(cluster, CRDS, _Definition)
-    try:
-        turn = watch.turn(seconds=ends - cluster.clock(), stop=stop) if missing else iter(())
+    if not missing:
+        return missing
+    with closing(ListWatch(cluster, CRDS, _Definition).turn(seconds=seconds, stop=stop)) as turn:
         for event in turn:
             if isinstance(event, Relisted):
                 missing -= {name for (_, name), item in event.objects.items() if item.established}
@@ -103,10 +103,6 @@ def wait_established(cluster: Cluster, *, names: Iterable[str], seconds: float, 
                 missing.discard(event.key[1])
             if not missing:
                 break
-    except TemporaryKubeError:
-        if not missing:
-            return missing
-        raise
     return missing
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Final, Generic, Literal, TypeVar
 
@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from kube.client import PAGE_SIZE, Cluster
-from kube.errors import Gone, Status, TemporaryKubeError, Throttled, Unintelligible, from_status
+from kube.errors import Gone, Status, TemporaryKubeError, Throttled, Unintelligible, Unreachable, from_status
 from kube.listing import Key, Named, Unreadable, decode, decode_each
 from kube.resources import Resource
 
@@ -32,6 +32,8 @@ GRACE_SECONDS: Final = 5.0
 """How much later than `timeoutSeconds` the server may end the stream."""
 BACKOFF_SECONDS: Final = 0.2
 BACKOFF_CAP_SECONDS: Final = 5.0
+SHORTEST_SECONDS: Final = 1.0
+"""A watch that ends cleanly before, without a word, is a broken one: something on the way does not stream."""
 RELIST_SPREAD_SECONDS: Final = 1.0
 """Watches that expire together list again within this time, not at once."""
 
@@ -129,7 +131,7 @@ class ListWatch(Generic[T]):
         self._page_size = page_size
         self._silence_seconds = silence_seconds
 
-    def turn(self, *, seconds: float, stop: Stop | None = None) -> Iterator[Event[T]]:
+    def turn(self, *, seconds: float, stop: Stop | None = None) -> Generator[Event[T], None, None]:
         """Events for about `seconds`, then the end. With `stop` set it ends at once.
 
         Broken connections, silence and busy servers are gone over with growing pauses; if the turn ends in such a
@@ -140,17 +142,22 @@ class ListWatch(Generic[T]):
         clock = self._cluster.clock
         ends = clock() + seconds
         failures = 0
-        while not stop.is_set() and (left := ends - clock()) > 0:
+        while not stop.is_set() and clock() < ends:
             try:
                 if self.resource_version is None:
                     yield from self._relist()
+                opened, silent = clock(), True
                 for event in self._stream(seconds=ends - clock(), stop=stop):
-                    failures = 0
+                    failures, silent = 0, False
                     yield event
+                if silent and not stop.is_set() and clock() < min(opened + SHORTEST_SECONDS, ends):
+                    raise Unreachable("the watch ended as soon as it began", request=f"WATCH {self._path}")
             except Gone as error:
-                log.info("kube.watch_expired", path=self._path, resource_version=self.resource_version)
+                log.info(
+                    "kube.watch_expired", path=self._path, why=error.message, resource_version=self.resource_version
+                )
                 self.resource_version = None
-                self._wait(stop, RELIST_SPREAD_SECONDS * self._cluster.chance(), error=error, left=ends - clock())
+                stop.wait(min(RELIST_SPREAD_SECONDS * self._cluster.chance(), max(ends - clock(), 0.0)))
             except TemporaryKubeError as error:
                 if stop.is_set():
                     return
@@ -158,16 +165,11 @@ class ListWatch(Generic[T]):
                 pause = min(BACKOFF_SECONDS * 2.0 ** (failures - 1), BACKOFF_CAP_SECONDS)
                 if isinstance(error, Throttled) and error.retry_after is not None:
                     pause = max(pause, error.retry_after)
-                left = ends - clock()
+                pause *= 0.5 + self._cluster.chance() / 2
                 log.warning("kube.watch_broken", path=self._path, error=str(error), failures=failures)
-                if self._wait(stop, pause * (0.5 + self._cluster.chance() / 2), error=error, left=left):
-                    return
-
-    def _wait(self, stop: Stop, seconds: float, *, error: Exception, left: float) -> bool:
-        """Wait, unless the turn is over before: then `error` is raised. True when stopped."""
-        if seconds >= left:
-            raise error
-        return stop.wait(seconds)
+                if pause >= ends - clock():
+                    raise
+                stop.wait(pause)
 
     def _relist(self) -> Iterator[Relisted[T]]:
         listing = self._cluster.list(

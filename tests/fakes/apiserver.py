@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import ssl
 import threading
 import time
 from bisect import bisect_right
@@ -83,16 +84,23 @@ class Seen:
 class ApiServer:
     """Start with `with`, or `start()` and `stop()`: a stopped server refuses connections, and starts again on its port with its objects."""
 
-    def __init__(self, *, token: str = "", with_crds: bool = True, bookmark_seconds: float = 60.0) -> None:
+    def __init__(
+        self,
+        *,
+        token: str = "",
+        with_crds: bool = True,
+        bookmark_seconds: float = 60.0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.store = Store()
         self.token = token
+        self.tls = tls
         self.bookmark_seconds = bookmark_seconds
         self.faults: list[Fault] = []
         self.requests: list[Seen] = []
         self.gone_as_http = False
-        self.muted = threading.Event()  # set: watches are accepted and then say nothing at all
+        self.mute_watches = 0  # so many of the next watches are accepted and then say nothing at all
         self.bookmarks_asked = 0
-        self.watch_generation = 0
         self.closing = False
         self.connections: set[socket.socket] = set()
         self.lock = threading.Lock()
@@ -119,6 +127,8 @@ class ApiServer:
         handler = type("BoundHandler", (_Handler,), {"api": self})
         self._http = _Http(("127.0.0.1", self.port), handler)
         self.port = self._http.server_address[1]
+        if self.tls is not None:
+            self._http.socket = self.tls.wrap_socket(self._http.socket, server_side=True, do_handshake_on_connect=False)
         self._thread = threading.Thread(
             target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, name="fake-apiserver"
         )
@@ -150,15 +160,17 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
 
-    def kubeconfig(self, path: Path, *, token: str | None = None) -> Path:
-        """Write a kubeconfig for this server to `path` and give the path back."""
+    def kubeconfig(
+        self, path: Path, *, token: str | None = None, cluster: Object | None = None, user: Object | None = None
+    ) -> Path:
+        """Write a kubeconfig for this server to `path` and give the path back. `cluster` and `user` add fields to their sections."""
         shown = self.token if token is None else token
         text = {
             "apiVersion": "v1", "kind": "Config", "current-context": "fake",
-            "clusters": [{"name": "fake", "cluster": {"server": self.url}}],
-            "users": [{"name": "fake", "user": {"token": shown} if shown else {}}],
+            "clusters": [{"name": "fake", "cluster": {"server": self.url} | (cluster or {})}],
+            "users": [{"name": "fake", "user": ({"token": shown} if shown else {}) | (user or {})}],
             "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "fake"}}],
         }  # fmt: skip
         path.write_text(yaml.safe_dump(text))
@@ -279,6 +291,11 @@ class ApiServer:
 
     # -- faults
 
+    def take_mute(self) -> bool:
+        with self.lock:
+            mute, self.mute_watches = self.mute_watches > 0, max(self.mute_watches - 1, 0)
+            return mute
+
     def take_fault(self, method: str, target: str) -> Fault | None:
         with self.lock:
             for fault in self.faults:
@@ -324,7 +341,7 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_one_request(self) -> None:
         try:
             super().handle_one_request()
-        except (_Dropped, ConnectionError):
+        except (_Dropped, OSError):  # cut by us, or the client left or failed the TLS handshake
             self.close_connection = True
 
     def serve(self) -> None:
@@ -450,6 +467,10 @@ class _Handler(BaseHTTPRequestHandler):
             )
             self.wfile.write(b"0\r\n\r\n")
             return
+        if self.api.take_mute():
+            with store.changed:
+                store.changed.wait_for(lambda: self.api.closing)
+            raise _Dropped
         asked, next_bookmark = self.api.bookmarks_asked, time.monotonic() + self.api.bookmark_seconds
         if not since:
             with store.changed:
@@ -466,10 +487,9 @@ class _Handler(BaseHTTPRequestHandler):
                     news = store.log[bisect_right(store.log, since, key=attrgetter("version")) :]
                     now = time.monotonic()
                     due = bookmarks and (self.api.bookmarks_asked > asked or now >= next_bookmark)
-                    mute = self.api.muted.is_set()
-                    if self.api.closing or lost or (not mute and (news or due or now >= ends)):
+                    if self.api.closing or lost or news or due or now >= ends:
                         break
-                    store.changed.wait(0.05 if mute else min(next_bookmark, ends) - now)
+                    store.changed.wait(min(next_bookmark, ends) - now)
                 reached = store.version
             if self.api.closing:
                 raise _Dropped

@@ -1,0 +1,48 @@
+"""A stand-in API server and a `Cluster` on it whose pauses are noted instead of waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kube.client import Cluster
+from kube.connection import configuration_source
+from tests.fakes.apiserver import ApiServer
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        yield running
+
+
+@pytest.fixture
+def pauses() -> list[float]:
+    """Seconds that the cluster would have waited between attempts."""
+    return []
+
+
+@pytest.fixture
+def cluster_of(tmp_path: Path, pauses: list[float]) -> Iterator[Callable[..., Cluster]]:
+    """Makes clusters from a kubeconfig, with a die that always shows one half."""
+    made: list[Cluster] = []
+
+    def make(kubeconfig: Path, **options: object) -> Cluster:
+        settings = {
+            "pause": lambda seconds: bool(pauses.append(seconds)),
+            "chance": lambda: 0.5,
+            "timeout_seconds": 5.0,
+        }
+        made.append(Cluster(configuration_source(kubeconfig), **(settings | options)))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.close()
+
+
+@pytest.fixture
+def cluster(server: ApiServer, tmp_path: Path, cluster_of: Callable[..., Cluster]) -> Cluster:
+    return cluster_of(server.kubeconfig(tmp_path / "kubeconfig"))
