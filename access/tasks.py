@@ -1,0 +1,36 @@
+"""Periodic work on access. The beat's schedule is in `gpuplane.celery`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+from celery import shared_task
+
+from access.models import IdempotencyRecord
+from audit.clock import database_now
+
+KEPT: Final = timedelta(hours=24)
+"""How long an answer is given again to a repeat."""
+BATCH: Final = 1_000
+MOST_BATCHES: Final = 100
+
+log = structlog.get_logger(__name__)
+
+
+@shared_task(name="access.prune_idempotency", ignore_result=True)
+def prune_idempotency() -> None:
+    """Forget answers older than a day (every hour)."""
+    log.info("access.idempotency_pruned", count=idempotency_prune(now=database_now()))
+
+
+def idempotency_prune(*, now: datetime, batch: int = BATCH, most_batches: int = MOST_BATCHES) -> int:
+    """Delete old answers in batches; how many. What is left over waits for the next run."""
+    count = 0
+    for _ in range(most_batches):
+        old = list(IdempotencyRecord.objects.filter(created_at__lt=now - KEPT).values_list("pk", flat=True)[:batch])
+        if not old:
+            break
+        count += IdempotencyRecord.objects.filter(pk__in=old).delete()[0]
+    return count

@@ -1,0 +1,162 @@
+"""Cursor pagination by keyset: each page starts after the last row of the one before.
+
+REST framework finds it by name in the settings; a view states `ordering`, whose last field is unique.
+Kept true: rows that come or go between two pages shift nothing; a page costs one query of
+`page_size` + 1 rows however far in; a cursor that was not made here is refused, never a fault.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from django.core.exceptions import ValidationError
+from django.db.models import Model, Q, QuerySet
+from django.utils.dateparse import parse_datetime
+from rest_framework.pagination import BasePagination
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.utils.urls import remove_query_param, replace_query_param
+from rest_framework.views import APIView
+from typing_extensions import override
+
+from access.errors import BadInput
+
+PAGE_SIZE = 100
+PAGE_SIZE_MOST = 1_000
+LONGEST_CURSOR = 2_000
+
+
+class KeysetPagination(BasePagination):
+    """`?page_size=` (default 100, at most 1,000) and `?cursor=`; answers `{"next", "previous", "results"}`."""
+
+    def paginate_queryset(self, queryset: QuerySet[Any], request: Request, view: APIView | None = None) -> list[Any]:
+        """The rows of the page asked for. Raises BadInput."""
+        self._url = request.build_absolute_uri()
+        self._fields = tuple(getattr(view, "ordering", ()))
+        size = page_size(request.query_params.get("page_size"))
+        cursor = request.query_params.get("cursor")
+        back, position = read_cursor(cursor, queryset.model, self._fields) if cursor else (False, None)
+        ordering = [_reverse(field) for field in self._fields] if back else list(self._fields)
+        rows = queryset.order_by(*ordering)
+        if position is not None:
+            rows = rows.filter(_after(ordering, position))
+        found = list(rows[: size + 1])
+        more, page = len(found) > size, found[:size]
+        if back:
+            page.reverse()
+        self._next = self._link(page[-1], back=False) if page and (more or back) else None
+        self._previous = self._link(page[0], back=True) if page and (more if back else position is not None) else None
+        return page
+
+    def get_paginated_response(self, data: Any) -> Response:
+        """The page with its neighbours' addresses."""
+        return Response({"next": self._next, "previous": self._previous, "results": data})
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """OpenAPI of a page."""
+        link = {"type": "string", "nullable": True, "format": "uri"}
+        return {
+            "type": "object",
+            "required": ["next", "previous", "results"],
+            "properties": {"next": link, "previous": link, "results": schema},
+        }
+
+    @override
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        """OpenAPI of the parameters."""
+        return [
+            {
+                "name": "page_size",
+                "in": "query",
+                "required": False,
+                "description": "rows a page; more than the maximum gives the maximum",
+                "schema": {"type": "integer", "minimum": 1, "maximum": PAGE_SIZE_MOST, "default": PAGE_SIZE},
+            },
+            {
+                "name": "cursor",
+                "in": "query",
+                "required": False,
+                "description": "as found in `next` and `previous`",
+                "schema": {"type": "string", "maxLength": LONGEST_CURSOR},
+            },
+        ]
+
+    def _link(self, row: Model, *, back: bool) -> str:
+        values = [_value(row, field.lstrip("-")) for field in self._fields]
+        token = base64.urlsafe_b64encode(orjson.dumps([int(back), *values], default=str)).decode().rstrip("=")
+        return str(replace_query_param(remove_query_param(self._url, "cursor"), "cursor", token))
+
+
+def page_size(given: str | None) -> int:
+    """Rows a page. Raises BadInput."""
+    if given is None or given == "":
+        return PAGE_SIZE
+    if not (given.isascii() and given.isdigit()) or len(given) > 9 or int(given) < 1:
+        raise BadInput("page_size must be a whole number from 1", field="page_size", rule="range")
+    return min(int(given), PAGE_SIZE_MOST)
+
+
+def read_cursor(cursor: str, model: type[Model], fields: Sequence[str]) -> tuple[bool, list[Any]]:
+    """(backwards, the position). Raises BadInput for anything that is not a cursor of this list."""
+    wrong = BadInput("the cursor is not one that this list gave", field="cursor", rule="cursor")
+    if len(cursor) > LONGEST_CURSOR:
+        raise wrong
+    try:
+        decoded = orjson.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (binascii.Error, ValueError) as error:
+        raise wrong from error
+    if not isinstance(decoded, list) or len(decoded) != len(fields) + 1 or decoded[0] not in (0, 1):
+        raise wrong
+    position = []
+    for name, given in zip(fields, decoded[1:], strict=True):
+        field = _field(model, name.lstrip("-"))
+        if not isinstance(given, str | int) or isinstance(given, bool):
+            raise wrong
+        kind = field.get_internal_type()
+        if isinstance(given, str) and ("\x00" in given or "Integer" in kind or "Auto" in kind):
+            raise wrong
+        if isinstance(given, int) and not (-(2**63) <= given < 2**63):
+            raise wrong
+        try:
+            value = parse_datetime(str(given)) if kind == "DateTimeField" else field.to_python(given)
+        except (ValidationError, ValueError) as error:
+            raise wrong from error
+        if value is None or (kind == "DateTimeField" and value.tzinfo is None):
+            raise wrong
+        position.append(value)
+    return bool(decoded[0]), position
+
+
+def _field(model: type[Model], path: str) -> Any:
+    *relations, last = path.split("__")
+    for relation in relations:
+        related = model._meta.get_field(relation).related_model  # noqa: SLF001 - Django's public model API
+        assert isinstance(related, type)  # an ordering names relations to real models
+        model = related
+    return model._meta.get_field(last)  # noqa: SLF001 - as above
+
+
+def _value(row: Any, path: str) -> Any:
+    for part in path.split("__"):
+        row = getattr(row, part)
+    return row
+
+
+def _reverse(field: str) -> str:
+    return field[1:] if field.startswith("-") else f"-{field}"
+
+
+def _after(ordering: Sequence[str], position: Sequence[Any]) -> Q:
+    """Rows that come after the position: first field beyond, or equal and the second beyond, …."""
+    condition = Q()
+    equal: dict[str, Any] = {}
+    for field, value in zip(ordering, position, strict=True):
+        name = field.lstrip("-")
+        step = "lt" if field.startswith("-") else "gt"
+        condition |= Q(**equal, **{f"{name}__{step}": value})
+        equal[name] = value
+    return condition
