@@ -1,0 +1,140 @@
+import json
+
+import msgspec
+import pytest
+
+from claims.dialects import AdoptedDevice, Adoption, VisibleDevices, binding_annotations, read_allocation
+from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect
+from kube.objects import Pod
+
+GI = 1024**3
+INDEX, UUID = VisibleDevices.INDEX, VisibleDevices.UUID
+
+
+class Granted(msgspec.Struct, frozen=True):
+    type: str
+    minor: int
+    uuid: str
+    core_percent: int = 100
+    memory_bytes: int | None = 80 * GI
+    whole: bool = True
+
+
+def gpu(minor, **more):
+    return Granted("gpu", minor, f"GPU-{minor}", **more)
+
+
+def share(minor, core, memory_bytes):
+    return gpu(minor, core_percent=core, memory_bytes=memory_bytes, whole=False)
+
+
+def rdma(minor, core=100):
+    return Granted("rdma", minor, f"NIC-{minor}", core_percent=core, memory_bytes=None, whole=core == 100)
+
+
+def request(dialect=Dialect.GPUCLAIM, *asks, **more):
+    return DeviceRequest(asks=asks or (DeviceAsk(type="gpu", count=1),), dialect=dialect, **more)
+
+
+def write(asked, *grants, visible=INDEX):
+    return binding_annotations(
+        request=asked,
+        node="node-a",
+        grants=grants,
+        visible=visible,
+        memory_total={("gpu", n): 80 * GI for n in range(8)}.get,
+    )
+
+
+def read(annotations, node="node-a", asked=None):
+    pod = msgspec.convert({"metadata": {"annotations": annotations}, "spec": {"nodeName": node}}, Pod)
+    return read_allocation(pod, request=asked)
+
+
+def test_a_claims_result():
+    """CLAIM-6 the pod carries its node and minors, ascending, and the env value."""
+    assert write(request(), gpu(1), gpu(0)) == {
+        "gpu.scheduling/allocated": "node-a:0,1",
+        "gpu.scheduling/visible-devices": "0,1",
+    }
+    assert write(request(), gpu(10), gpu(9), visible=UUID) == {
+        "gpu.scheduling/allocated": "node-a:9,10",
+        "gpu.scheduling/visible-devices": "GPU-9,GPU-10",
+    }
+    assert write(request(uuids=True), gpu(1))["gpu.scheduling/visible-devices"] == "GPU-1"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "prefix"),
+    [
+        (Dialect.KOORDINATOR, "kubernetes.io"),
+        (Dialect.KOORDINATOR, "koordinator.sh"),
+        (Dialect.NATIVE, "koordinator.sh"),
+    ],
+)
+def test_koordinators_result(dialect, prefix):
+    """DEV-7 the allocation is JSON in the source's shape: strings, under the pod's own prefix; the env value is UUIDs."""
+    annotations = write(request(dialect, key_prefix=prefix), rdma(3, 50), gpu(1), share(0, 50, 30 * GI))
+    assert annotations["gpu.scheduling/allocated"] == "node-a:0,1"
+    assert annotations["gpu.scheduling/visible-devices"] == "GPU-0,GPU-1"
+    assert json.loads(annotations["scheduling.koordinator.sh/device-allocated"]) == {
+        "gpu": [
+            {
+                "minor": 0,
+                "resources": {
+                    f"{prefix}/gpu-core": "50",
+                    f"{prefix}/gpu-memory": "30Gi",
+                    f"{prefix}/gpu-memory-ratio": "37",
+                },
+            },
+            {
+                "minor": 1,
+                "resources": {
+                    f"{prefix}/gpu-core": "100",
+                    f"{prefix}/gpu-memory": "80Gi",
+                    f"{prefix}/gpu-memory-ratio": "100",
+                },
+            },
+        ],
+        "rdma": [{"minor": 3, "resources": {f"{prefix}/rdma": "50"}}],
+    }
+
+
+def test_a_pod_without_gpus():
+    """CLAIM-6 where no GPU is asked for, the devices asked for are named, and no GPU is visible."""
+    annotations = write(request(Dialect.GPUCLAIM, DeviceAsk(type="rdma", count=2)), rdma(1), rdma(0))
+    assert annotations["gpu.scheduling/allocated"] == "node-a:0,1"
+    assert annotations["gpu.scheduling/visible-devices"] == ""
+
+
+def adopted(minor, core=None, memory_bytes=None, **more):
+    return AdoptedDevice(
+        type=more.pop("type", "gpu"), minor=minor, core_percent=core, memory_bytes=memory_bytes, **more
+    )
+
+
+@pytest.mark.parametrize("visible", [INDEX, UUID])
+@pytest.mark.parametrize("dialect", [Dialect.GPUCLAIM, Dialect.KOORDINATOR, Dialect.NATIVE])
+@pytest.mark.parametrize(
+    ("grants", "want"),
+    [
+        pytest.param([gpu(0), gpu(3)], [adopted(0), adopted(3)], id="whole"),
+        pytest.param([share(0, 50, 10 * GI)], [adopted(0, 50, 10 * GI)], id="share"),
+        pytest.param([share(0, 100, 80 * GI)], [adopted(0, 100, 80 * GI)], id="share of everything"),
+        pytest.param([share(0, 100, 80 * GI - 1)], [adopted(0, 100, 80 * GI - 1)], id="share of nearly everything"),
+        pytest.param([share(0, 0, 80 * GI)], [adopted(0, 0, 80 * GI)], id="share of all memory"),
+        pytest.param([share(0, 30, 0)], [adopted(0, 30)], id="share of core alone"),
+        pytest.param([share(0, 30, 12345)], [adopted(0, 30, 12345)], id="share of odd bytes"),
+        pytest.param([rdma(2), rdma(1, 50)], [adopted(1, 50, type="rdma"), adopted(2, type="rdma")], id="NICs alone"),
+        pytest.param(
+            [rdma(2), gpu(5), share(1, 5, GI)], [adopted(1, 5, GI), adopted(5), adopted(2, type="rdma")], id="mixed"
+        ),
+    ],
+)
+def test_what_is_written_reads_back(visible, dialect, grants, want):
+    """LEASE-6 the ledger can be rebuilt from the pods' annotations, amounts and all."""
+    annotations = write(request(dialect, key_prefix="koordinator.sh"), *grants, visible=visible)
+    adoption = read(annotations)
+    assert isinstance(adoption, Adoption), adoption
+    assert adoption.node == "node-a"
+    assert list(adoption.devices) == want
