@@ -1,0 +1,250 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from claims.admission import Trust, mutate_pod
+from claims.dialects import VisibleDevices
+from tests.unit.claims.admission.reviews import KOORD, US, USER, operations, patched, pod, review
+
+INDEX, UUID = VisibleDevices.INDEX, VisibleDevices.UUID
+TRUST = Trust(own=frozenset({US}), schedulers={"koordinator": frozenset({KOORD})})
+CLAIM = {"gpu.scheduling/claim": "train"}
+CUDA, NVIDIA, ORDER = "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
+PCI = {"name": ORDER, "value": "PCI_BUS_ID"}
+
+
+def ref(name):
+    path = "metadata.annotations['gpu.scheduling/visible-devices']"
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def literal(name, value):
+    return {"name": name, "value": value}
+
+
+def mutate(obj, *, visible=INDEX, user=USER, takeover=False, **more):
+    return mutate_pod(review(obj, user=user, **more), visible=visible, trust=TRUST, takeover=takeover)
+
+
+def env_after(obj, **more):
+    """The env of every container, init containers first, after the patch; a second pass must change nothing."""
+    response = mutate(obj, **more)
+    assert response.allowed
+    after = patched(obj, response)
+    assert operations(mutate(after, **more)) == []
+    spec = after["spec"]
+    return [container.get("env") for container in (*spec.get("initContainers", ()), *spec["containers"])]
+
+
+@pytest.mark.parametrize(
+    ("obj", "visible", "want"),
+    [
+        pytest.param(pod(annotations=CLAIM), INDEX, [ref(CUDA), PCI], id="claim, indices"),
+        pytest.param(pod(annotations=CLAIM), UUID, [ref(CUDA)], id="claim, UUIDs"),
+        pytest.param(pod(requests={"nvidia.com/gpu": "1"}), INDEX, [ref(CUDA), ref(NVIDIA)], id="native gets both"),
+        pytest.param(pod(requests={"koordinator.sh/gpu": "50"}), INDEX, [ref(CUDA), ref(NVIDIA)], id="koordinator gets both"),
+        pytest.param(pod(requests={"kubernetes.io/rdma": "50"}), UUID, [ref(CUDA), ref(NVIDIA)], id="a pod without GPUs sees none"),
+        pytest.param(pod(annotations=CLAIM, env=[]), UUID, [ref(CUDA)], id="empty env"),
+        pytest.param(pod(annotations=CLAIM, env=[literal("A", "1")]), UUID, [literal("A", "1"), ref(CUDA)], id="other env stays"),
+        pytest.param(pod(annotations=CLAIM, env=[literal(CUDA, "7")]), UUID, [ref(CUDA)], id="the user's own is replaced"),
+        pytest.param(
+            pod(annotations=CLAIM, env=[literal(NVIDIA, "all"), literal("A", "1")]),
+            INDEX,
+            [ref(NVIDIA), literal("A", "1"), ref(CUDA), PCI],
+            id="the user's NVIDIA_VISIBLE_DEVICES too",
+        ),
+        pytest.param(
+            pod(annotations=CLAIM, env=[literal(CUDA, "1"), literal("A", "1"), ref(CUDA), literal(CUDA, "2")]),
+            UUID,
+            [ref(CUDA), literal("A", "1")],
+            id="several of the user's own",
+        ),
+        pytest.param(pod(annotations=CLAIM, env=[literal(ORDER, "FASTEST_FIRST")]), INDEX, [PCI, ref(CUDA)], id="order of indices"),
+        pytest.param(
+            pod(annotations=CLAIM, env=[{"name": CUDA, "valueFrom": {"configMapKeyRef": {"name": "x", "key": "y"}}}]),
+            UUID,
+            [ref(CUDA)],
+            id="another reference",
+        ),
+        pytest.param(
+            pod(annotations=CLAIM, env=[{"name": CUDA, "valueFrom": {"fieldRef": {"fieldPath": ref(CUDA)["valueFrom"]["fieldRef"]["fieldPath"]}}}]),
+            UUID,
+            [{"name": CUDA, "valueFrom": {"fieldRef": {"fieldPath": ref(CUDA)["valueFrom"]["fieldRef"]["fieldPath"]}}}],
+            id="our reference before defaulting",
+        ),
+    ],
+)  # fmt: skip
+def test_env_of_a_pod_that_is_not_scheduled_yet(obj, visible, want):
+    """CLAIM-7 the value is a downward-API reference to the annotation that the Binding carries; twice gives no second patch."""
+    assert env_after(obj, visible=visible) == [want]
+
+
+def test_every_container_and_init_container():
+    """CLAIM-7 every container and init container gets it, DEV-7 NVIDIA_VISIBLE_DEVICES as well."""
+    obj = pod(
+        requests={"nvidia.com/gpu": "1"},
+        init=[{"name": "a"}, {"name": "b", "restartPolicy": "Always", "env": [literal("X", "1")]}],
+    )
+    obj["spec"]["containers"].append({"name": "second"})
+    both = [ref(CUDA), ref(NVIDIA)]
+    assert env_after(obj) == [both, [literal("X", "1"), *both], both, both]
+
+
+@pytest.mark.parametrize(
+    ("obj", "visible", "want"),
+    [
+        pytest.param(pod(annotations=CLAIM | {"gpu.scheduling/allocated": "node-a:0,1"}), INDEX, [literal(CUDA, "0,1"), PCI], id="the source's example"),
+        pytest.param(pod(annotations=CLAIM | {"gpu.scheduling/allocated": "node-a:2,3"}), UUID, [literal(CUDA, "2,3"), PCI], id="indices need the order whatever the setting"),
+        pytest.param(
+            pod(annotations=CLAIM | {"gpu.scheduling/allocated": "node-a:0", "gpu.scheduling/visible-devices": "GPU-0"}, env=[literal(NVIDIA, "all")]),
+            INDEX, [literal(NVIDIA, "GPU-0"), literal(CUDA, "GPU-0")], id="the env value that is carried already"),
+        pytest.param(
+            pod(annotations=CLAIM | {"gpu.scheduling/allocated": "node-a:2"}, env=[literal(NVIDIA, "2")]),
+            INDEX, [literal(CUDA, "2"), PCI], id="host indices stand alone"),
+        pytest.param(
+            pod(annotations={"gpu.scheduling/allocated": "node-a:0", "gpu.scheduling/visible-devices": "GPU-0"}, requests={"nvidia.com/gpu": "1"}),
+            INDEX, [literal(CUDA, "GPU-0"), literal(NVIDIA, "GPU-0")], id="native, UUIDs"),
+    ],
+)  # fmt: skip
+def test_env_of_a_pod_whose_devices_are_known(obj, visible, want):
+    """CLAIM-7 a pod that already carries its allocation, from us, gets the literal value."""
+    assert env_after(obj, visible=visible, user=US) == [want]
+
+
+@pytest.mark.parametrize("user", [USER, KOORD, ""])
+def test_a_planted_allocation_is_not_believed(user):
+    """CLAIM-7 the literal value is for gpuplane's own requests only."""
+    obj = pod(annotations=CLAIM | {"gpu.scheduling/allocated": "node-a:0,1"})
+    assert env_after(obj, visible=UUID, user=user) == [[ref(CUDA)]]
+
+
+def test_our_own_malformed_allocation_is_refused():
+    for annotations in (
+        {"gpu.scheduling/allocated": "x"},
+        {"gpu.scheduling/allocated": "n:0", "gpu.scheduling/visible-devices": "a b"},
+    ):
+        response = mutate(pod(annotations=CLAIM | annotations), user=US)
+        assert not response.allowed
+        assert "gpu.scheduling/allocated" in response.status.message
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        pytest.param(pod(), id="no devices"),
+        pytest.param(pod(env=[literal(CUDA, "0")]), id="no devices but env"),
+        pytest.param(pod(requests={"cpu": "1", "nvidia.com/gpu": "0"}), id="quantity 0"),
+        pytest.param(pod(annotations={"gpu-fraction": "0.5"}), id="KAI's"),
+        pytest.param(pod(requests={"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}), id="HAMi's"),
+        pytest.param(pod(annotations=CLAIM, requests={"nvidia.com/gpu": "1"}), id="two dialects: refused by validate"),
+        pytest.param({"metadata": {"annotations": CLAIM}}, id="no spec: refused by the API server"),
+        pytest.param({"metadata": 5, "spec": {}}, id="malformed, not ours"),
+        pytest.param({"spec": {"containers": [{"env": 5}]}}, id="malformed env, not ours"),
+        pytest.param([], id="a list"),
+        pytest.param(None, id="null"),
+    ],
+)
+@pytest.mark.parametrize("takeover", [False, True])
+def test_other_pods_are_untouched(obj, takeover):
+    """CLAIM-7 a pod that is not ours passes as it is."""
+    response = mutate(obj, takeover=takeover)
+    assert response.allowed
+    assert operations(response) == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"operation": "UPDATE"},
+        {"operation": "DELETE"},
+        {"kind": "Binding", "sub_resource": "binding"},
+        {"sub_resource": "status"},
+    ],
+)
+def test_other_operations_are_untouched(more):
+    assert operations(mutate(pod(annotations=CLAIM), **more)) == []
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        pytest.param({"metadata": {"annotations": CLAIM}, "spec": {"containers": 5}}, id="containers is a number"),
+        pytest.param({"metadata": {"annotations": CLAIM}, "spec": {"containers": [{"env": "x"}]}}, id="env is text"),
+        pytest.param(
+            {"spec": {"containers": [{"env": 1, "resources": {"limits": {"nvidia.com/gpu": 1}}}]}}, id="by its resource"
+        ),
+        pytest.param({"metadata": {"annotations": {"gpu.scheduling/claim": 5}}}, id="annotation is a number"),
+        pytest.param({"metadata": {"labels": {"runai-gpu-group": []}}}, id="by a result label"),
+    ],
+)
+def test_a_malformed_pod_of_ours_is_refused(obj):
+    """CLAIM-3 a malformed pod that is ours is refused with a message."""
+    response = mutate(obj)
+    assert not response.allowed
+    assert response.status.message.startswith("the pod is malformed: ")
+
+
+@pytest.mark.parametrize(
+    ("obj", "takeover", "want"),
+    [
+        pytest.param(pod(annotations=CLAIM), False, None, id="not labelled"),
+        pytest.param(pod(annotations=CLAIM), True, "gpu-scheduler", id="labelled"),
+        pytest.param(
+            pod(annotations=CLAIM, schedulerName="default-scheduler"), True, "gpu-scheduler", id="default-scheduler"
+        ),
+        pytest.param(
+            pod(requests={"nvidia.com/gpu": 1}, schedulerName="koord-scheduler"), True, "gpu-scheduler", id="another's"
+        ),
+        pytest.param(pod(annotations=CLAIM, schedulerName="gpu-scheduler"), True, "gpu-scheduler", id="ours already"),
+        pytest.param(pod(annotations=CLAIM, nodeName="n1"), True, None, id="placed already"),
+        pytest.param(pod(schedulerName="default-scheduler"), True, "default-scheduler", id="not ours"),
+    ],
+)
+def test_the_schedulers_name(obj, takeover, want):
+    """CLAIM-7 schedulerName is rewritten only in namespaces labelled for takeover."""
+    response = mutate(obj, takeover=takeover)
+    after = patched(obj, response)
+    assert after["spec"].get("schedulerName") == want
+    assert operations(mutate(after, takeover=takeover)) == []
+
+
+def test_a_dry_run_gets_the_same_answer():
+    obj = pod(annotations=CLAIM)
+    assert operations(mutate(obj, dry_run=True)) == operations(mutate(obj))
+
+
+ENTRY = st.sampled_from([CUDA, NVIDIA, ORDER, "A"]).flatmap(
+    lambda name: st.sampled_from(
+        [literal(name, "0"), literal(name, ""), ref(name), {"name": name}, {"name": name, "valueFrom": {}}]
+    )
+)
+CONTAINERS = st.lists(
+    st.fixed_dictionaries({"name": st.just("c")}, optional={"env": st.none() | st.lists(ENTRY, max_size=5)}),
+    min_size=1,
+    max_size=3,
+)
+
+
+@settings(max_examples=200)
+@given(
+    CONTAINERS,
+    CONTAINERS,
+    st.sampled_from([CLAIM, CLAIM | {"gpu.scheduling/allocated": "n:1,2"}]),
+    st.sampled_from([USER, US]),
+    st.sampled_from([INDEX, UUID]),
+    st.booleans(),
+)
+def test_after_the_patch_no_other_value_is_left(containers, init, annotations, user, visible, takeover):
+    """CLAIM-7 whatever env a pod brings, each variable is there once with our value, and a second pass changes nothing."""
+    obj = {"metadata": {"annotations": annotations}, "spec": {"containers": containers, "initContainers": init}}
+    arguments = {"visible": visible, "user": user, "takeover": takeover}
+    after = patched(obj, mutate(obj, **arguments))
+    assert operations(mutate(after, **arguments)) == []
+    known = user == US and "gpu.scheduling/allocated" in annotations
+    for container in (*after["spec"]["containers"], *after["spec"]["initContainers"]):
+        by_name = {
+            name: [entry for entry in container["env"] if entry["name"] == name] for name in (CUDA, NVIDIA, ORDER)
+        }
+        assert by_name[CUDA] == [literal(CUDA, "1,2") if known else ref(CUDA)]
+        assert by_name[NVIDIA] in ([[]] if known else [[], [ref(NVIDIA)]])
+        assert by_name[ORDER] == [PCI] or (visible is UUID and not known)

@@ -1,0 +1,231 @@
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from claims.admission import Trust, mutate_pod, validate_binding, validate_claim, validate_pod
+from claims.dialects import VisibleDevices
+from kube.objects import Pod
+from tests.unit.claims.admission.reviews import KOORD, US, USER, pod, review
+
+HAMI_USER = "system:serviceaccount:kube-system:hami-scheduler"
+TRUST = Trust(own=frozenset({US}), schedulers={"koordinator": frozenset({KOORD}), "hami": frozenset({HAMI_USER})})
+CLAIM = {"gpu.scheduling/claim": "train"}
+RESULTS = [
+    ({"gpu.scheduling/allocated": "n1:0"}, {US}),
+    ({"gpu.scheduling/visible-devices": "0"}, {US}),
+    ({"gpu.scheduling/amounts": "{}"}, {US}),
+    ({"scheduling.koordinator.sh/device-allocated": "{}"}, {US, KOORD}),
+    ({"hami.io/vgpu-node": "n1"}, {US, HAMI_USER}),
+    ({"hami.io/vgpu-devices-allocated": "x"}, {US, HAMI_USER}),
+    ({"hami.io/vgpu-devices-to-allocate": "x"}, {US, HAMI_USER}),
+    ({"hami.io/bind-phase": "success"}, {US, HAMI_USER}),
+    ({"run.ai/reserve_for_gpu_index": "GPU-0"}, {US}),
+]
+LABELS = [({"runai-gpu-group": "g"}, {US}), ({"runai-gpu-group/g": "g"}, {US})]
+PLANTED = [
+    pytest.param({part: keys}, trusted, id=next(iter(keys)))
+    for part, listed in (("annotations", RESULTS), ("labels", LABELS))
+    for keys, trusted in listed
+]
+EVERYONE = [USER, "", US, KOORD, HAMI_USER]
+
+
+def check(obj, **more):
+    return validate_pod(review(obj, **more), trust=TRUST)
+
+
+@pytest.mark.parametrize("user", EVERYONE)
+@pytest.mark.parametrize(("planted", "trusted"), PLANTED)
+def test_a_result_is_written_by_its_scheduler_only(planted, trusted, user):
+    """CLAIM-7 nobody but gpuplane, and the scheduler of that dialect, sets, changes or removes a result."""
+    clean, dirty = pod(), pod(**planted)
+    other = pod(**{part: dict.fromkeys(keys, "other") for part, keys in planted.items()})
+    writes = [
+        check(dirty, user=user),
+        check(dirty, old=clean, operation="UPDATE", user=user),
+        check(other, old=dirty, operation="UPDATE", user=user),
+        check(clean, old=dirty, operation="UPDATE", user=user),
+        check(dirty, old=clean, operation="UPDATE", user=user, sub_resource="status"),
+    ]
+    assert [response.allowed for response in writes] == [user in trusted] * len(writes)
+    for response in writes:
+        assert response.allowed or next(iter(next(iter(planted.values())))) in response.status.message
+        assert response.allowed or response.status.code == 403
+    assert check(dirty, old=dirty, operation="UPDATE", user=user).allowed
+    assert check(dirty, operation="DELETE", user=user).allowed
+
+
+def test_users_keep_their_own_annotations():
+    mine = {"hami.io/gpu-scheduler-policy": "binpack", "gpu.scheduling/claim": "train", "note": "x"}
+    assert check(pod(annotations=mine)).allowed
+    assert check(pod(annotations={"note": "y"}), old=pod(annotations=mine), operation="UPDATE").allowed
+
+
+@pytest.mark.parametrize(
+    ("obj", "want"),
+    [
+        pytest.param(pod(), "", id="not ours"),
+        pytest.param(pod(annotations=CLAIM), "", id="a claim that may come later"),
+        pytest.param(pod(requests={"nvidia.com/gpu": 2}), "", id="native"),
+        pytest.param(
+            pod(requests={"kubernetes.io/gpu-core": 50, "kubernetes.io/gpu-memory": "4Gi"}), "", id="core and memory"
+        ),
+        pytest.param(
+            pod(annotations={"gpu.scheduling/claim": "a/b"}), "(rule claim-name)", id="another namespace's claim"
+        ),
+        pytest.param(pod(annotations={"gpu.scheduling/claim": "A"}), "(rule claim-name)", id="no DNS name"),
+        pytest.param(pod(requests={"kubernetes.io/gpu-core": 50}), "(rule gpu-core-alone)", id="core alone"),
+        pytest.param(pod(requests={"kubernetes.io/gpu": 150}), "(rule multiple-of-100)", id="one and a half"),
+        pytest.param(pod(requests={"kubernetes.io/gpu-memory": "4GB"}), "did you mean 4G or 4Gi?", id="GB"),
+        pytest.param(pod(requests={"nvidia.com/gpu": "0.5"}), "not a whole number", id="half a native GPU"),
+        pytest.param(pod(annotations=CLAIM, requests={"nvidia.com/gpu": 1}), "(rule two-dialects)", id="two dialects"),
+        pytest.param(
+            pod(annotations={"gpu-fraction": "0.5"}, requests={"nvidia.com/gpu": 1}),
+            "(rule two-dialects)",
+            id="KAI and native",
+        ),
+        pytest.param({"metadata": {"annotations": CLAIM}, "spec": 5}, "the pod is malformed", id="malformed, ours"),
+        pytest.param({"metadata": 5}, "", id="malformed, not ours"),
+    ],
+)
+def test_invalid_mixes_are_refused_at_admission(obj, want):
+    """DEV-3 what breaks the rules is refused when the pod is created, with the rule; a missing claim is not."""
+    response = check(obj)
+    assert response.allowed is (want == "")
+    if want:
+        assert want in response.status.message
+        assert response.status.code == 422
+    assert check(obj, dry_run=True) == response
+
+
+def test_dialects_not_built_yet_pass_with_a_warning():
+    response = check(pod(annotations={"gpu-fraction": "0.5"}))
+    assert (response.allowed, response.warnings) == (True, ["dialect kai is not available yet"])
+
+
+def test_an_update_does_not_judge_the_mix_again():
+    bad = pod(requests={"kubernetes.io/gpu-core": 50})
+    assert check(bad, old=bad, operation="UPDATE").allowed
+
+
+def claim(**devices):
+    return {
+        "apiVersion": "gpu.scheduling/v1",
+        "kind": "GpuClaim",
+        "metadata": {"name": "train"},
+        "spec": {"devices": devices},
+    }
+
+
+@pytest.mark.parametrize(
+    ("obj", "more", "want"),
+    [
+        pytest.param(claim(count=1), {}, "", id="good"),
+        pytest.param(claim(count=0), {}, "spec.devices.count must be 1 to 1000 (rule range)", id="0 devices"),
+        pytest.param(claim(count=1, cores=5), {}, "spec.devices.cores is not a field of GpuClaim", id="misspelt"),
+        pytest.param(claim(count=1, memory="1Gi", memoryRatio=1), {}, "(rule memory-and-ratio)", id="both memories"),
+        pytest.param(claim(count=1) | {"metadata": {"generateName": "t-"}}, {}, "", id="name not generated yet"),
+        pytest.param(claim(count=2), {"operation": "UPDATE", "old": claim(count=1)}, "", id="the spec may change"),
+        pytest.param(
+            claim(count=0), {"operation": "UPDATE", "old": claim(count=1)}, "(rule range)", id="but not to nonsense"
+        ),
+        pytest.param(
+            claim(count=0),
+            {"operation": "UPDATE", "old": claim(count=0)},
+            "",
+            id="a malformed one can lose its finalizer",
+        ),
+        pytest.param(claim(count=0), {"operation": "UPDATE", "old": None}, "(rule range)", id="no old object"),
+        pytest.param(claim(count=0), {"operation": "DELETE"}, "", id="and be deleted"),
+        pytest.param(claim(count=0), {"operation": "UPDATE", "sub_resource": "status"}, "", id="status"),
+        pytest.param(None, {}, "the manifest must be an object", id="null"),
+        pytest.param([], {}, "the manifest must be an object", id="a list"),
+    ],
+)
+def test_claims_are_checked_with_field_and_rule(obj, more, want):
+    """CLAIM-3 a malformed GpuClaim is refused with the field and the rule."""
+    response = validate_claim(review(obj, kind="GpuClaim", **more))
+    assert response.allowed is (want == "")
+    if want:
+        assert want in response.status.message
+
+
+def bind(target, *, user=USER, metadata=None):
+    binding = {"metadata": {"name": "p", **(metadata or {})}, "target": {"name": "n1"}}
+    known = None if target is None else msgspec.convert(target, Pod)
+    return validate_binding(review(binding, kind="Binding", sub_resource="binding", user=user), pod=known, trust=TRUST)
+
+
+KAI, HAMI = pod(annotations={"gpu-fraction": "0.5"}), pod(requests={"nvidia.com/gpucores": 10})
+
+
+@pytest.mark.parametrize(
+    ("target", "user", "want"),
+    [
+        pytest.param(pod(annotations=CLAIM), USER, False, id="a claim's pod by somebody"),
+        pytest.param(pod(annotations=CLAIM), US, True, id="by us"),
+        pytest.param(
+            pod(requests={"nvidia.com/gpu": 1}), "system:kube-scheduler", False, id="a native pod by kube-scheduler"
+        ),
+        pytest.param(pod(requests={"koordinator.sh/gpu": 50}), KOORD, False, id="a koordinator pod by koordinator"),
+        pytest.param(pod(requests={"koordinator.sh/gpu-core": 50}), USER, False, id="an invalid pod of ours"),
+        pytest.param(HAMI, HAMI_USER, True, id="HAMi's pod by HAMi"),
+        pytest.param(HAMI, USER, False, id="HAMi's pod by somebody"),
+        pytest.param(KAI, HAMI_USER, False, id="KAI's pod by HAMi"),
+        pytest.param(pod(), USER, True, id="not ours"),
+        pytest.param(pod(requests={"nvidia.com/gpu": 0}), USER, True, id="quantity 0"),
+        pytest.param(None, USER, True, id="an unknown pod"),
+    ],
+)
+def test_only_gpuplane_binds_device_pods(target, user, want):
+    """CLAIM-7 a pod that asks for devices is bound by gpuplane alone, so it never runs unconfined."""
+    response = bind(target, user=user)
+    assert response.allowed is want
+    assert want or response.status.code == 403
+
+
+@pytest.mark.parametrize("target", [None, pod()])
+@pytest.mark.parametrize("user", EVERYONE)
+@pytest.mark.parametrize(("planted", "trusted"), PLANTED)
+def test_a_binding_cannot_plant_a_result(planted, trusted, user, target):
+    """CLAIM-7 a Binding's annotations are merged into the pod without pod admission, so they are guarded too."""
+    assert bind(target, user=user, metadata=planted).allowed is (user in trusted)
+
+
+def test_a_malformed_binding():
+    for target, want in ((pod(annotations=CLAIM), False), (pod(), True)):
+        assert bind(target, metadata={"annotations": 5}).allowed is want
+
+
+def test_other_kinds_pass():
+    request = review({"metadata": {}}, kind="Eviction", sub_resource="eviction")
+    assert validate_pod(request, trust=TRUST).allowed
+    assert validate_binding(request, pod=None, trust=TRUST).allowed
+    assert validate_claim(request).allowed
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(["metadata", "spec", "annotations", "labels", "gpu.scheduling/claim", "gpu.scheduling/allocated", "containers",
+                         "initContainers", "resources", "limits", "nvidia.com/gpu", "env", "name", "devices", "count"]), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@settings(max_examples=300)
+@given(JSON, JSON, st.sampled_from(["CREATE", "UPDATE", "DELETE", ""]), st.sampled_from([USER, US]))
+def test_no_object_raises(obj, old, operation, user):
+    """CLAIM-3 whatever JSON comes, every verdict answers, with the request's uid and, refusing, a message."""
+    for kind in ("Pod", "GpuClaim", "Binding"):
+        request = review(obj, old=old, operation=operation, kind=kind, user=user)
+        for response in (
+            mutate_pod(request, visible=VisibleDevices.INDEX, trust=TRUST, takeover=True),
+            validate_pod(request, trust=TRUST),
+            validate_claim(request),
+            validate_binding(request, pod=None, trust=TRUST),
+        ):
+            assert response.uid == "u-1"
+            assert response.allowed or response.status.message
