@@ -33,7 +33,7 @@ check: install-dev  ## lint, types, architecture, migrations, generated pages
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy .
-	@.venv/bin/lint-imports
+	@.venv/bin/lint-imports --no-logo
 	@$(PY) manage.py check --fail-level WARNING
 	@$(PY) manage.py makemigrations --check --dry-run
 	@$(PY) manage.py settings_table --check

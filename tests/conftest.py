@@ -58,7 +58,7 @@ _settle()
 # From here on Django is set up.
 from pytest_django.plugin import DjangoDbBlocker  # noqa: E402 - after _settle()
 
-from tests.databases import TestDatabase, connected  # noqa: E402 - after _settle()
+from tests.databases import TestDatabase, connected, forget_memory  # noqa: E402 - after _settle()
 from tests.servers import chromium, postgres, redis  # noqa: E402 - after _settle()
 
 
@@ -73,6 +73,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         chromium.executable()
     except chromium.NoChromium as missing:
         terminalreporter.write_line(f"browser tests were skipped: {missing}", yellow=True)
+
+
+@pytest.fixture(autouse=True)
+def _fresh_memory() -> Iterator[None]:
+    """No test sees what another one left in the memory of the process."""
+    yield
+    forget_memory()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

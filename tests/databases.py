@@ -21,8 +21,11 @@ import psycopg
 from asgiref.sync import SyncToAsync
 from django.core.management import call_command
 from django.db import connections
+from django.db.backends.postgresql.base import DatabaseWrapper as PostgresWrapper
 from psycopg import sql
 
+from access import tokens
+from allocations import fleet
 from gpuplane.settings import databases
 from tests.servers import postgres, session
 
@@ -128,16 +131,25 @@ def _swap(entry: dict[str, Any]) -> tuple[Any, Any]:
     connections.settings = connections.configure_settings(connections.settings)
     connections["default"] = connections.create_connection("default")
     _forget_in_async_threads()
+    forget_memory()
     return before
 
 
 def _restore(settings: Any, connection: Any) -> None:
     _forget_in_async_threads()
-    connections["default"].close()
-    if connections["default"].vendor == "postgresql":
-        connections["default"].close_pool()
+    connection_now = connections["default"]
+    connection_now.close()
+    if isinstance(connection_now, PostgresWrapper):
+        connection_now.close_pool()
     connections.settings["default"] = settings
     connections["default"] = connection
+    forget_memory()
+
+
+def forget_memory() -> None:
+    """Drop what this process remembers of the database: it would be of another database, or rolled back."""
+    fleet.FLEET.forget()
+    tokens.forget()
 
 
 def _forget_in_async_threads() -> None:
