@@ -12,6 +12,9 @@ Databases, from the weakest to the strongest:
 - `postgres_url`: `postgres://…` of a migrated, empty database of its own, to which Django is not
   swapped; a subprocess takes it as `GPUPLANE_DATABASE_URL`.
 - `redis_url`: `unix://…`, emptied for each test.
+- `live_app`: the real web process over HTTP, one a module, on SQLite and a Redis of its own; Django
+  is swapped to its database. `.url`, `.client(role=…)`, `.token(role=…)`.
+- `chromium`: path of the browser, or a skip with the reason.
 
 `make test` runs `pytest -n 2`. The servers are shared by the workers, belong to the session and end
 with it, a SIGKILL of pytest included (tests/servers/guard.py). PostgreSQL comes from the `pgserver`
@@ -59,7 +62,8 @@ _settle()
 from pytest_django.plugin import DjangoDbBlocker  # noqa: E402 - after _settle()
 
 from tests.databases import TestDatabase, connected, forget_memory  # noqa: E402 - after _settle()
-from tests.servers import chromium, postgres, redis  # noqa: E402 - after _settle()
+from tests.servers import chromium as browsers  # noqa: E402 - after _settle()
+from tests.servers import postgres, redis, web  # noqa: E402 - after _settle()
 
 
 def pytest_unconfigure() -> None:
@@ -70,8 +74,8 @@ def pytest_unconfigure() -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say which tests this machine cannot run."""
     try:
-        chromium.executable()
-    except chromium.NoChromium as missing:
+        browsers.executable()
+    except browsers.NoChromium as missing:
         terminalreporter.write_line(f"browser tests were skipped: {missing}", yellow=True)
 
 
@@ -114,6 +118,27 @@ def redis_url() -> Iterator[str]:
         pytest.skip(str(missing))
     yield url
     redis.empty(url)
+
+
+@pytest.fixture(scope="module")
+def live_app(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker) -> Iterator[web.LiveApp]:
+    """The web process, running."""
+    try:
+        redis_server = redis.server_url()
+    except redis.NoRedis as missing:
+        pytest.skip(str(missing))
+    folder = tmp_path_factory.mktemp("live")
+    with django_db_blocker.unblock(), web.running(vendor="sqlite", folder=folder, redis_url=redis_server) as app:
+        yield app
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of the system's Chromium."""
+    try:
+        return browsers.executable()
+    except browsers.NoChromium as missing:
+        pytest.skip(str(missing))
 
 
 def _require_postgres() -> None:

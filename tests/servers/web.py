@@ -1,0 +1,91 @@
+"""The real web process, with a database of its own, for functional and browser tests.
+
+The fixture `live_app` (tests/conftest.py) gives one a test module. Django in the test's process is
+swapped to the same database, so that factories fill it and assertions read what the process committed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from access import tokens
+from access.choices import Role
+from tests.databases import TestDatabase, connected
+from tests.factories import UserFactory
+from tests.servers import session
+
+START_SECONDS = 60.0
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveApp:
+    """A running web process. `url` has no slash at its end."""
+
+    url: str
+    database: TestDatabase
+    log: Path
+
+    def token(self, *, role: Role = Role.ADMIN, service: bool = False, namespaces: tuple[str, ...] = ()) -> str:
+        """An API token of a fresh account."""
+        return tokens.issue(UserFactory(role=role, service=service, namespaces=namespaces))
+
+    @contextlib.contextmanager
+    def client(self, *, role: Role = Role.ADMIN, service: bool = False) -> Iterator[httpx.Client]:
+        """A REST or cluster client with a token of a fresh account."""
+        bearer = {"Authorization": f"Bearer {self.token(role=role, service=service)}"}
+        with httpx.Client(base_url=self.url, headers=bearer, timeout=30) as client:
+            yield client
+
+
+@contextlib.contextmanager
+def running(*, vendor: str, folder: Path, redis_url: str, settings: dict[str, str] | None = None) -> Iterator[LiveApp]:
+    """Start `python -m gpuplane.serve`, wait until it answers, stop it at the end. `settings`: further variables."""
+    with connected(vendor, folder) as database:
+        name = f"web-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}-{next(_numbers)}"
+        place = session.enter() / name
+        place.mkdir()
+        port = _free_port()
+        environment = {
+            **database.environment,
+            "GPUPLANE_PORT": str(port),
+            "GPUPLANE_REDIS_URL": redis_url,
+            "GPUPLANE_SIMULATE": "0",
+            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+            **(settings or {}),
+        }
+        guard = session.start(name, [sys.executable, "-m", "gpuplane.serve"], folder=place, environment=environment)
+        app = LiveApp(f"http://127.0.0.1:{port}", database, place / "server.log")
+        _wait(app, guard)
+        try:
+            yield app
+        finally:
+            session.stop(name)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _wait(app: LiveApp, guard: int) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and not session.ended(guard):
+        try:
+            httpx.get(f"{app.url}/livez", timeout=5)
+        except httpx.TransportError:
+            time.sleep(0.05)  # the process announces its door to nobody but its log
+        else:
+            return
+    raise RuntimeError(f"the web process did not start:\n{app.log.read_text()}")
