@@ -7,3 +7,7 @@ class GpuplaneConfig(AppConfig):
     """Composition root."""
 
     name = "gpuplane"
+
+    def ready(self) -> None:
+        """Make our Celery application the one that `shared_task` sends to, in every process."""
+        from gpuplane import celery  # noqa: F401 - imported for its effect

@@ -43,6 +43,7 @@ def configure(level: str) -> dict[str, Any]:
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
         cache_logger_on_first_use=True,
     )
+    quiet = "DEBUG" if level == "debug" else "WARNING"
     return {
         "version": 1,
         "disable_existing_loggers": False,
@@ -68,6 +69,9 @@ def configure(level: str) -> dict[str, Any]:
             "django.server": {"handlers": [], "propagate": True},
             "uvicorn.error": {"level": "WARNING"},
             "httpx": {"level": "WARNING"},
-            "celery": {"level": level.upper()},
+            # a line for each task sent, received and done would bury the rest
+            "celery.beat": {"level": quiet},
+            "celery.worker.strategy": {"level": quiet},
+            "celery.app.trace": {"level": quiet},
         },
     }

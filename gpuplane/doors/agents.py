@@ -14,6 +14,7 @@ from access.actors import Actor
 from gpuplane.doors import Receive, Scope, Send
 from gpuplane.doors.answers import refuse_socket, send_problem
 from gpuplane.doors.bearer import Bearer, Refused
+from gpuplane.doors.bodies import BodyTooLarge, ClientGone, read_body, too_large
 
 SOCKET = re.compile(r"/ws/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/")
 SAMPLES = re.compile(r"/api/v1/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/samples/")
@@ -25,8 +26,8 @@ class Ingest(Protocol):
     async def agent_socket(self, scope: Scope, receive: Receive, send: Send, *, node: str, actor: Actor) -> None:
         """Serve one agent's socket, not accepted yet."""
 
-    async def agent_post(self, scope: Scope, receive: Receive, send: Send, *, node: str, actor: Actor) -> None:
-        """Answer one frame that came by POST."""
+    async def agent_post(self, body: bytes, *, node: str, actor: Actor) -> tuple[int, bytes]:
+        """Status and frame that answer one frame that came by POST."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +36,19 @@ class Agents:
 
     bearer: Bearer
     ingest: Ingest
+    body_limit: int
 
     async def socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """WebSocket scope whose path begins with /ws/agents/."""
-        await receive()  # websocket.connect: a socket may be refused only after it
         named = SOCKET.fullmatch(scope["path"])
         if named is None:
+            await receive()
             await refuse_socket(scope, send, 404, "there is no such path")
             return
         try:
             actor = await self.bearer.actor(scope)
         except Refused as refused:
+            await receive()
             await refuse_socket(scope, send, refused.status, refused.detail, refused.headers)
             return
         await self.ingest.agent_socket(scope, receive, send, node=named[1], actor=actor)
@@ -61,7 +64,16 @@ class Agents:
             return
         try:
             actor = await self.bearer.actor(scope)
+            body = await read_body(scope, receive, limit=self.body_limit)
         except Refused as refused:
             await send_problem(send, refused.status, refused.detail, refused.headers)
             return
-        await self.ingest.agent_post(scope, receive, send, node=named[1], actor=actor)
+        except BodyTooLarge:
+            await send_problem(send, 413, too_large(self.body_limit), [(b"connection", b"close")])
+            return
+        except ClientGone:
+            return
+        status, answer = await self.ingest.agent_post(body, node=named[1], actor=actor)
+        headers = [(b"content-type", b"application/msgpack"), (b"content-length", b"%d" % len(answer))]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": answer})

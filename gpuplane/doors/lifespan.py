@@ -15,7 +15,7 @@ from gpuplane.doors import Receive, Send
 
 log = structlog.get_logger(__name__)
 
-MODULES: Sequence[str] = ()
+MODULES: Sequence[str] = ("gpuplane.start.picture", "gpuplane.start.definitions")
 """Modules with `start` and `stop`, in order."""
 
 

@@ -38,7 +38,7 @@ GPUPLANE_COLLECT_SECONDS: int = _values["COLLECT_SECONDS"]
 GPUPLANE_RELOAD_SECONDS: int = _values["RELOAD_SECONDS"]
 GPUPLANE_AUDIT_DAYS: int = _values["AUDIT_DAYS"]
 GPUPLANE_BODY_LIMIT: int = _values["BODY_LIMIT"]
-GPUPLANE_SIMULATE: bool = _values["SIMULATE"]
+GPUPLANE_SIMULATE: bool = _values["SIMULATE"] and not GPUPLANE_KUBECONFIG
 GPUPLANE_SIMULATE_NODES: int = _values["SIMULATE_NODES"]
 GPUPLANE_LOG_LEVEL: str = _values["LOG_LEVEL"]
 LOGGING = logs.configure(GPUPLANE_LOG_LEVEL)
@@ -90,6 +90,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "gpuplane.operations.OperationsMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",

@@ -190,7 +190,7 @@ VARIABLES: tuple[Variable, ...] = (
         "GPUPLANE_SIMULATE",
         "flag",
         "1",
-        "`make run` brings a simulated fleet and workload; 0: an empty control plane",
+        "`make run` brings a simulated fleet and workload (never with GPUPLANE_KUBECONFIG); 0: an empty control plane",
         _flag,
     ),
     Variable("GPUPLANE_SIMULATE_NODES", "number", "64", "size of the simulated fleet", _whole(1, 5000)),

@@ -1,0 +1,55 @@
+"""The Celery application: broker and queues. When which task runs is in `gpuplane.beat`.
+
+Loaded with Django (`gpuplane.apps`), served by the processes `worker`, `watch` and `beat` of the Procfile.
+Kept true: a worker without a broker keeps trying for ever; a task whose worker died is given out again.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import urlsplit
+
+from celery import Celery
+from celery.signals import setup_logging
+from django.conf import settings
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuplane.settings")
+
+DEFAULT_QUEUE = "default"
+WATCH_QUEUE = "watch"
+
+
+def broker_url(redis_url: str) -> str:
+    """Celery's spelling of a Redis address: `unix:///path` becomes `redis+socket:///path`."""
+    parts = urlsplit(redis_url)
+    return f"redis+socket://{parts.path}" if parts.scheme == "unix" else redis_url
+
+
+app = Celery("gpuplane")
+app.conf.update(
+    broker_url=broker_url(settings.GPUPLANE_REDIS_URL),
+    broker_connection_retry_on_startup=True,
+    broker_connection_max_retries=None,
+    broker_transport_options={"visibility_timeout": 600, "global_keyprefix": "gpuplane:celery:", "socket_timeout": 30},
+    task_default_queue=DEFAULT_QUEUE,
+    task_ignore_result=True,
+    task_acks_late=True,
+    task_reject_on_worker_lost=True,
+    worker_prefetch_multiplier=1,
+    worker_cancel_long_running_tasks_on_connection_loss=True,
+    worker_hijack_root_logger=False,
+    worker_send_task_events=False,
+    result_expires=None,
+    timezone="UTC",
+    beat_scheduler="gpuplane.beat:Scheduler",
+    beat_max_loop_interval=5,
+    beat_schedule_filename=str(settings.GPUPLANE_DATA_DIR / "beat-schedule"),
+)
+app.set_default()
+app.autodiscover_tasks()
+
+
+@setup_logging.connect
+def _keep_logging(**_: Any) -> None:
+    """Celery leaves logging as Django's settings set it up."""

@@ -1,0 +1,114 @@
+"""The credentials file: how a person and a cluster get in after `make run` (mode 0600, in the data folder).
+
+Written by `manage.py bootstrap`. Kept true: what the file says works: what no longer does is issued
+again; what still does stays as it is, so tokens survive a restart.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import orjson
+import structlog
+from django.conf import settings
+from django.contrib.auth.models import User
+
+from access import services, tokens
+from access.actors import SYSTEM
+from access.choices import Role
+from audit.clock import database_now
+
+ADMIN = "admin"
+CLUSTER = "cluster"
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What the file holds. `api_token` is the admin's, `cluster_token` that of the cluster's service account."""
+
+    url: str = ""
+    username: str = ""
+    password: str = ""
+    api_token: str = ""
+    cluster_token: str = ""
+
+
+def credentials_path() -> Path:
+    """Where the file lies."""
+    return Path(settings.GPUPLANE_DATA_DIR) / "credentials.json"
+
+
+def read() -> Credentials:
+    """What the file says; empty where it says nothing, or cannot be read as such."""
+    try:
+        found = orjson.loads(credentials_path().read_bytes())
+    except FileNotFoundError:
+        return Credentials()
+    except orjson.JSONDecodeError as error:
+        log.warning("credentials.unreadable", error=str(error))
+        return Credentials()
+    known = {field.name for field in fields(Credentials)}
+    return Credentials(**{name: value for name, value in found.items() if name in known and isinstance(value, str)})
+
+
+def write(credentials: Credentials) -> None:
+    """Replace the file in one step; nobody but its owner can ever read it."""
+    path = credentials_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(orjson.dumps(asdict(credentials), option=orjson.OPT_INDENT_2) + b"\n")
+    fresh.replace(path)
+
+
+def ensure(*, url: str) -> Credentials:
+    """Accounts and credentials that work, issued anew only where the file's do not. Writes the file."""
+    before = read()
+    admin = _account(ADMIN, service=False)
+    cluster = _account(CLUSTER, service=True)
+    ensured = Credentials(
+        url=url,
+        username=ADMIN,
+        password=_password(admin, before.password),
+        api_token=_token(admin, before.api_token),
+        cluster_token=_token(cluster, before.cluster_token),
+    )
+    write(ensured)
+    return ensured
+
+
+def _account(username: str, *, service: bool) -> User:
+    """The account, made if missing: an admin, or a service account that only tokens open."""
+    found = User.objects.filter(username=username).first()
+    if found is None:
+        role = Role.OPERATOR if service else Role.ADMIN
+        found = services.user_create(
+            username=username, password=None, role=role, actor=SYSTEM, now=database_now(), service=service
+        )
+    if not service and not (found.is_staff and found.is_superuser):
+        found.is_staff = found.is_superuser = True
+        found.save(update_fields=["is_staff", "is_superuser"])
+    services.user_active_set(user=found, active=True, actor=SYSTEM, now=database_now())
+    return found
+
+
+def _password(user: User, given: str) -> str:
+    if given and user.check_password(given):
+        return given
+    fresh = secrets.token_urlsafe(15)
+    services.password_set(user=user, password=fresh, actor=SYSTEM, now=database_now())
+    return fresh
+
+
+def _token(user: User, given: str) -> str:
+    found = tokens.verify_user(given) if given else None
+    if found is not None and found.user.pk == user.pk:
+        return given
+    return services.token_issue(user=user, actor=SYSTEM, now=database_now())

@@ -1,0 +1,139 @@
+"""`/livez`, `/readyz` and `/metrics`: for probes and scrapers, without credentials.
+
+Kept true: they answer under any host name (probes ask by address, so this middleware stands before the
+host check) and tell nothing that needs hiding. Live means the process answers. Ready means migrated,
+credentials written, picture loaded, simulated nodes registered, and the cluster's definitions applied or
+its API server reported down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import orjson
+from django.conf import settings
+from django.db import DatabaseError, connection
+from django.db.migrations.executor import MigrationExecutor
+from django.http import HttpRequest, HttpResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from allocations import fleet
+from gpuplane.credentials import credentials_path
+from gpuplane.start import definitions
+from nodes.models import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One condition of readiness; `detail` says what is missing, or how it stands."""
+
+    ok: bool
+    detail: str = ""
+
+
+class _Migrated:
+    """Remembers that every migration has run: that does not turn back under a running process."""
+
+    done = False
+
+
+def _migrated() -> Check:
+    if not _Migrated.done:
+        executor = MigrationExecutor(connection)
+        missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
+        if missing:
+            return Check(ok=False, detail=f"{len(missing)} migrations to run")
+        _Migrated.done = True
+    connection.ensure_connection()
+    return Check(ok=True)
+
+
+def _credentials() -> Check:
+    written = credentials_path().is_file()
+    return Check(ok=written, detail="" if written else "manage.py bootstrap has not run")
+
+
+def _picture() -> Check:
+    return Check(ok=fleet.loaded(), detail="" if fleet.loaded() else "the picture of the fleet is loading")
+
+
+def _simulation() -> Check:
+    if not settings.GPUPLANE_SIMULATE:
+        return Check(ok=True, detail="off")
+    want, have = settings.GPUPLANE_SIMULATE_NODES, Node.objects.count()
+    return Check(ok=have >= want, detail=f"{have} of {want} nodes registered")
+
+
+def _cluster() -> Check:
+    if not settings.GPUPLANE_KUBECONFIG:
+        return Check(ok=True, detail="off")
+    state = definitions.STATE
+    return Check(
+        ok=state.applied or bool(state.problem),
+        detail=state.problem or ("" if state.applied else "asking the API server"),
+    )
+
+
+CHECKS: dict[str, Callable[[], Check]] = {
+    "migrated": _migrated,
+    "credentials": _credentials,
+    "picture": _picture,
+    "simulation": _simulation,
+    "cluster": _cluster,
+}
+
+
+def readiness() -> dict[str, Check]:
+    """Every check with its outcome; a database that is away fails the checks that need it."""
+    outcome = {}
+    for name, check in CHECKS.items():
+        try:
+            outcome[name] = check()
+        except DatabaseError:
+            outcome[name] = Check(ok=False, detail="the database cannot be reached")
+    return outcome
+
+
+def _livez(_request: HttpRequest) -> HttpResponse:
+    return _json({"status": "ok"}, 200)
+
+
+def _readyz(_request: HttpRequest) -> HttpResponse:
+    outcome = readiness()
+    ready = all(check.ok for check in outcome.values())
+    checks = {name: {"ok": check.ok, "detail": check.detail} for name, check in outcome.items()}
+    return _json({"status": "ready" if ready else "not ready", "checks": checks}, 200 if ready else 503)
+
+
+def _metrics(_request: HttpRequest) -> HttpResponse:
+    return HttpResponse(generate_latest(), content_type=CONTENT_TYPE_LATEST)
+
+
+PATHS: dict[str, Callable[[HttpRequest], HttpResponse]] = {
+    "/livez": _livez,
+    "/readyz": _readyz,
+    "/metrics": _metrics,
+}
+
+
+class OperationsMiddleware:
+    """Answers PATHS before anything else sees the request."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        """Answer or pass on."""
+        answer = PATHS.get(request.path_info)
+        if answer is None:
+            return self._get_response(request)
+        if request.method not in {"GET", "HEAD"}:
+            return _json({"type": "about:blank", "title": "Method Not Allowed", "status": 405}, 405)
+        return answer(request)
+
+
+def _json(body: object, status: int) -> HttpResponse:
+    response = HttpResponse(orjson.dumps(body), status=status, content_type="application/json")
+    response["Cache-Control"] = "no-store"
+    return response
