@@ -1,5 +1,6 @@
 import base64
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from kube.admission import ReviewInvalid, allowed, decode_review, encode_review, forbidden, invalid
 
-REVIEW = {
+REVIEW: dict[str, Any] = {
     "apiVersion": "admission.k8s.io/v1",
     "kind": "AdmissionReview",
     "request": {
@@ -26,7 +27,7 @@ REVIEW = {
 }
 
 
-def body(**changes):
+def body(**changes: Any) -> Any:
     return json.dumps(REVIEW | {"request": REVIEW["request"] | changes}).encode()
 
 

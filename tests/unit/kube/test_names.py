@@ -1,4 +1,5 @@
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -6,7 +7,7 @@ from hypothesis import strategies as st
 
 from kube.names import InvalidName, check_device_uuid, check_label, check_namespace, check_subdomain, check_uid
 
-CASES = [
+CASES: list[Any] = [
     (
         check_label,
         ["a", "train-1", "0", "a" * 63],

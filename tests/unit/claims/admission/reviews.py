@@ -3,6 +3,7 @@
 import base64
 import copy
 import json
+from typing import Any
 
 from kube.admission import decode_review
 
@@ -11,7 +12,16 @@ KOORD = "system:serviceaccount:koordinator-system:koord-scheduler"
 USER = "jane"
 
 
-def review(obj, *, old=None, operation="CREATE", kind="Pod", user=USER, sub_resource="", dry_run=False):
+def review(
+    obj: Any,
+    *,
+    old: Any = None,
+    operation: Any = "CREATE",
+    kind: Any = "Pod",
+    user: Any = USER,
+    sub_resource: Any = "",
+    dry_run: Any = False,
+) -> Any:
     """A decoded admission request about an object."""
     request = {
         "uid": "u-1",
@@ -28,14 +38,23 @@ def review(obj, *, old=None, operation="CREATE", kind="Pod", user=USER, sub_reso
     return decode_review(json.dumps(body).encode())
 
 
-def pod(*, annotations=None, labels=None, requests=None, env=None, init=(), more=None, **spec):
+def pod(
+    *,
+    annotations: Any = None,
+    labels: Any = None,
+    requests: Any = None,
+    env: Any = None,
+    init: Any = (),
+    more: Any = None,
+    **spec: Any,
+) -> Any:
     """A pod in manifest shape with one container, plus what `more` adds to the spec."""
-    metadata = {"name": "p", "namespace": "team"}
+    metadata: dict[str, Any] = {"name": "p", "namespace": "team"}
     if annotations is not None:
         metadata["annotations"] = annotations
     if labels is not None:
         metadata["labels"] = labels
-    container = {"name": "main", "image": "cuda"}
+    container: dict[str, Any] = {"name": "main", "image": "cuda"}
     if requests is not None:
         container["resources"] = {"limits": requests}
     if env is not None:
@@ -46,12 +65,12 @@ def pod(*, annotations=None, labels=None, requests=None, env=None, init=(), more
     return {"metadata": metadata, "spec": spec | (more or {})}
 
 
-def operations(response):
+def operations(response: Any) -> Any:
     """The JSONPatch operations of a response."""
     return json.loads(base64.b64decode(response.patch)) if response.patch else []
 
 
-def patched(obj, response):
+def patched(obj: Any, response: Any) -> Any:
     """The object as the API server would store it."""
     result = copy.deepcopy(obj)
     for operation in operations(response):

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,20 +15,20 @@ CUDA, NVIDIA, ORDER = "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DE
 PCI = {"name": ORDER, "value": "PCI_BUS_ID"}
 
 
-def ref(name):
+def ref(name: Any) -> Any:
     path = "metadata.annotations['gpu.scheduling/visible-devices']"
     return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
 
 
-def literal(name, value):
+def literal(name: Any, value: Any) -> Any:
     return {"name": name, "value": value}
 
 
-def mutate(obj, *, visible=INDEX, user=USER, takeover=False, **more):
+def mutate(obj: Any, *, visible: Any = INDEX, user: Any = USER, takeover: Any = False, **more: Any) -> Any:
     return mutate_pod(review(obj, user=user, **more), visible=visible, trust=TRUST, takeover=takeover)
 
 
-def env_after(obj, **more):
+def env_after(obj: Any, **more: Any) -> Any:
     """The env of every container, init containers first, after the patch; a second pass must change nothing."""
     response = mutate(obj, **more)
     assert response.allowed

@@ -1,3 +1,5 @@
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -31,7 +33,7 @@ PLANTED = [
 EVERYONE = [USER, "", US, KOORD, HAMI_USER]
 
 
-def check(obj, **more):
+def check(obj: Any, **more: Any) -> Any:
     return validate_pod(review(obj, **more), trust=TRUST)
 
 
@@ -109,7 +111,7 @@ def test_an_update_does_not_judge_the_mix_again():
     assert check(bad, old=bad, operation="UPDATE").allowed
 
 
-def claim(**devices):
+def claim(**devices: Any) -> Any:
     return {
         "apiVersion": "gpu.scheduling/v1",
         "kind": "GpuClaim",
@@ -145,13 +147,13 @@ def claim(**devices):
 )
 def test_claims_are_checked_with_field_and_rule(obj, more, want):
     """CLAIM-3 a malformed GpuClaim is refused with the field and the rule."""
-    response = validate_claim(review(obj, kind="GpuClaim", **more))
+    response: Any = validate_claim(review(obj, kind="GpuClaim", **more))
     assert response.allowed is (want == "")
     if want:
         assert want in response.status.message
 
 
-def bind(target, *, user=USER, metadata=None):
+def bind(target: Any, *, user: Any = USER, metadata: Any = None) -> Any:
     binding = {"metadata": {"name": "p", **(metadata or {})}, "target": {"name": "n1"}}
     known = None if target is None else msgspec.convert(target, Pod)
     return validate_binding(review(binding, kind="Binding", sub_resource="binding", user=user), pod=known, trust=TRUST)
@@ -221,11 +223,12 @@ def test_no_object_raises(obj, old, operation, user):
     """CLAIM-3 whatever JSON comes, every verdict answers, with the request's uid and, refusing, a message."""
     for kind in ("Pod", "GpuClaim", "Binding"):
         request = review(obj, old=old, operation=operation, kind=kind, user=user)
-        for response in (
+        responses: tuple[Any, ...] = (
             mutate_pod(request, visible=VisibleDevices.INDEX, trust=TRUST, takeover=True),
             validate_pod(request, trust=TRUST),
             validate_claim(request),
             validate_binding(request, pod=None, trust=TRUST),
-        ):
+        )
+        for response in responses:
             assert response.uid == "u-1"
             assert response.allowed or response.status.message

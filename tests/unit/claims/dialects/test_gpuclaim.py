@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ from claims.dialects.request import DeviceAsk, Dialect, Policy, Refusal
 GI = 1024**3
 
 
-def manifest(devices, **spec):
+def manifest(devices: Any, **spec: Any) -> Any:
     return {
         "apiVersion": "gpu.scheduling/v1",
         "kind": "GpuClaim",
@@ -184,7 +186,7 @@ def test_malformed_claims_are_refused_with_field_and_rule(body, want_field, want
         parse_claim_manifest(body)
     assert (caught.value.field, caught.value.rule) == (want_field, want_rule)
     assert caught.value.message == str(caught.value)
-    stored = stored_claim("train", body) if body is not None else Refusal(rule="claim-malformed", reason="")
+    stored: Any = stored_claim("train", body) if body is not None else Refusal(rule="claim-malformed", reason="")
     assert stored.rule == "claim-malformed"
 
 
@@ -210,7 +212,7 @@ def test_gangs_are_accepted_in_a_claim():
 def test_what_is_stored_is_found():
     assert stored_claim("train", None) is None
     assert stored_claim("train", manifest({"count": 1})) == ClaimSpec(devices=ClaimDevices(count=1))
-    refusal = stored_claim("train", manifest({"count": 0}))
+    refusal: Any = stored_claim("train", manifest({"count": 0}))
     assert refusal.reason == "GpuClaim train is malformed: spec.devices.count must be 1 to 1000"
 
 

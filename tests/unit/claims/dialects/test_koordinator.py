@@ -1,6 +1,7 @@
 """The table of every mix of GPU resources, checked against a listing written by hand from DEV-3 and PEERS."""
 
 import itertools
+from typing import Any
 
 import msgspec
 import pytest
@@ -84,7 +85,7 @@ VALID = {
 }
 
 
-def pod(resources, **more):
+def pod(resources: Any, **more: Any) -> Any:
     return msgspec.convert(
         {
             "metadata": {"name": "p", "namespace": "team"},
@@ -95,11 +96,11 @@ def pod(resources, **more):
     )
 
 
-def parse(resources, **more):
+def parse(resources: Any, **more: Any) -> Any:
     return parse_pod(pod(resources), find_claim=lambda namespace, name: None, **more)
 
 
-def mixes():
+def mixes() -> Any:
     for chosen in itertools.product(*[(None, *values) for values in VALUES.values()]):
         yield tuple((name, value) for name, value in zip(VALUES, chosen, strict=True) if value is not None)
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -12,11 +14,11 @@ from kube.objects import Pod
 GI = 1024**3
 
 
-def container(requests=None, limits=None, **more):
+def container(requests: Any = None, limits: Any = None, **more: Any) -> Any:
     return {"resources": {"requests": requests, "limits": limits}, **more}
 
 
-def pod(*containers, init=(), annotations=None, namespace="team"):
+def pod(*containers: Any, init: Any = (), annotations: Any = None, namespace: Any = "team") -> Any:
     return msgspec.convert(
         {
             "metadata": {"name": "p", "namespace": namespace, "annotations": annotations},
@@ -26,15 +28,15 @@ def pod(*containers, init=(), annotations=None, namespace="team"):
     )
 
 
-def parse(asked, claims=None):
+def parse(asked: Any, claims: Any = None) -> Any:
     return parse_pod(asked, find_claim=lambda namespace, name: (claims or {}).get((namespace, name)))
 
 
-def sidecar(requests):
+def sidecar(requests: Any) -> Any:
     return container(requests, restartPolicy="Always")
 
 
-def gpu(amount):
+def gpu(amount: Any) -> Any:
     return {"kubernetes.io/gpu": amount}
 
 
@@ -176,7 +178,8 @@ def test_two_dialects_are_refused(asked):
     """DEV-3 a pod speaks one dialect."""
     assert parse(asked, {("team", "train"): ClaimSpec(devices=ClaimDevices(count=1))}).rule == "two-dialects"
     assert asks_for_devices(asked)
-    assert dialect_of(asked).rule == "two-dialects"
+    refusal: Any = dialect_of(asked)
+    assert refusal.rule == "two-dialects"
     assert unavailable_dialect(asked) is None
 
 

@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -32,15 +33,19 @@ SOURCE = {
 }
 
 
-def pod(annotations, node="n1"):
+def pod(annotations: Any, node: Any = "n1") -> Any:
     return msgspec.convert({"metadata": {"annotations": annotations}, "spec": {"nodeName": node}}, Pod)
 
 
-def gpu(minor=None, **more):
+def adopt(asked: Any, **more: Any) -> Any:
+    return read_allocation(asked, **more)
+
+
+def gpu(minor: Any = None, **more: Any) -> Any:
     return AdoptedDevice(type="gpu", minor=minor, **more)
 
 
-def koordinator(**resources):
+def koordinator(**resources: Any) -> Any:
     return {
         KOORDINATOR: json.dumps(
             {
@@ -79,7 +84,7 @@ def koordinator(**resources):
 )  # fmt: skip
 def test_every_dialects_result_is_read(annotations, want):
     """LEASE-6 a running pod is adopted from whichever allocation annotation it carries."""
-    adoption = read_allocation(pod(annotations))
+    adoption = adopt(pod(annotations))
     assert isinstance(adoption, Adoption), adoption
     assert (adoption.node, list(adoption.devices)) == ("n1", want)
 
@@ -87,19 +92,19 @@ def test_every_dialects_result_is_read(annotations, want):
 def test_minors_alone_take_their_amounts_from_the_request():
     """LEASE-6 `gpu.scheduling/allocated` tells no amounts: they are the request's, or whole devices."""
     ask = DeviceAsk(type="gpu", count=1, core_percent=20, memory_ratio=10)
-    adoption = read_allocation(pod({ALLOCATED: "n1:3"}), request=DeviceRequest(asks=(ask,)))
+    adoption = adopt(pod({ALLOCATED: "n1:3"}), request=DeviceRequest(asks=(ask,)))
     assert adoption.devices == (gpu(3, core_percent=20, memory_ratio=10),)
     nic = DeviceRequest(asks=(DeviceAsk(type="rdma", count=1),))
-    assert read_allocation(pod({ALLOCATED: "n1:3"}), request=nic).devices == (AdoptedDevice(type="rdma", minor=3),)
+    assert adopt(pod({ALLOCATED: "n1:3"}), request=nic).devices == (AdoptedDevice(type="rdma", minor=3),)
 
 
 def test_a_pod_without_results_is_not_adopted():
-    assert read_allocation(pod(None)) is None
-    assert read_allocation(pod({"gpu.scheduling/visible-devices": "0"})) is None
+    assert adopt(pod(None)) is None
+    assert adopt(pod({"gpu.scheduling/visible-devices": "0"})) is None
 
 
 def test_the_node_may_come_from_the_annotation():
-    assert read_allocation(pod({ALLOCATED: "n1:0"}, node="")).node == "n1"
+    assert adopt(pod({ALLOCATED: "n1:0"}, node="")).node == "n1"
 
 
 @pytest.mark.parametrize(
@@ -141,7 +146,7 @@ def test_the_node_may_come_from_the_annotation():
 )
 def test_what_cannot_be_read_is_reported(annotations, want_text):
     """LEASE-6 an annotation that cannot be read is a problem with a text, and stops nobody."""
-    unreadable = read_allocation(pod(annotations))
+    unreadable = adopt(pod(annotations))
     assert isinstance(unreadable, Unreadable), unreadable
     assert want_text in unreadable.problem
 
@@ -165,11 +170,11 @@ JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from([ALLOCATED, AMOUNTS, KOORDINATOR, HAMI, "hami.io/vgpu-node"]), VALUES | JSON))
 def test_nothing_raises(annotations):
     """LEASE-6 no annotation crashes adoption."""
-    result = read_allocation(pod(annotations))
+    result = adopt(pod(annotations))
     if isinstance(result, Adoption):
         assert result.node == "n1"
         assert len(set(result.devices)) == len(result.devices) > 0
         for device in result.devices:
-            assert device.whole or 0 <= device.core_percent <= 100
+            assert device.whole or device.core_percent in range(101)
     elif result is not None:
         assert result.problem

@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -20,23 +21,23 @@ class Granted(msgspec.Struct, frozen=True):
     whole: bool = True
 
 
-def gpu(minor, **more):
+def gpu(minor: Any, **more: Any) -> Any:
     return Granted("gpu", minor, f"GPU-{minor}", **more)
 
 
-def share(minor, core, memory_bytes):
+def share(minor: Any, core: Any, memory_bytes: Any) -> Any:
     return gpu(minor, core_percent=core, memory_bytes=memory_bytes, whole=False)
 
 
-def rdma(minor, core=100):
+def rdma(minor: Any, core: Any = 100) -> Any:
     return Granted("rdma", minor, f"NIC-{minor}", core_percent=core, memory_bytes=None, whole=core == 100)
 
 
-def request(dialect=Dialect.GPUCLAIM, *asks, **more):
+def request(dialect: Any = Dialect.GPUCLAIM, *asks: Any, **more: Any) -> Any:
     return DeviceRequest(asks=asks or (DeviceAsk(type="gpu", count=1),), dialect=dialect, **more)
 
 
-def write(asked, *grants, visible=INDEX):
+def write(asked: Any, *grants: Any, visible: Any = INDEX) -> Any:
     return binding_annotations(
         request=asked,
         node="node-a",
@@ -46,7 +47,7 @@ def write(asked, *grants, visible=INDEX):
     )
 
 
-def read(annotations, node="node-a", asked=None):
+def read(annotations: Any, node: Any = "node-a", asked: Any = None) -> Any:
     pod = msgspec.convert({"metadata": {"annotations": annotations}, "spec": {"nodeName": node}}, Pod)
     return read_allocation(pod, request=asked)
 
@@ -107,7 +108,7 @@ def test_a_pod_without_gpus():
     assert annotations["gpu.scheduling/visible-devices"] == ""
 
 
-def adopted(minor, core=None, memory_bytes=None, **more):
+def adopted(minor: Any, core: Any = None, memory_bytes: Any = None, **more: Any) -> Any:
     return AdoptedDevice(
         type=more.pop("type", "gpu"), minor=minor, core_percent=core, memory_bytes=memory_bytes, **more
     )
