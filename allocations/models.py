@@ -76,7 +76,13 @@ class AllocationDevice(models.Model):
     """One device, or a share of it, in an allocation. Core in percent, memory in bytes."""
 
     allocation = models.ForeignKey(Allocation, on_delete=models.CASCADE, related_name="devices")
-    device = models.ForeignKey(Device, on_delete=models.PROTECT, related_name="grants")
+    device = models.ForeignKey(
+        Device,
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="grants",
+        help_text="null: long gone, in history only",
+    )
     uuid = models.CharField(max_length=128)
     type = models.CharField(max_length=32)
     minor = models.PositiveIntegerField()
@@ -93,6 +99,7 @@ class AllocationDevice(models.Model):
             models.CheckConstraint(
                 condition=Q(core_percent__gte=0, core_percent__lte=100, memory_bytes__gte=0), name="grant_amounts_sane"
             ),
+            models.CheckConstraint(condition=Q(live=False) | Q(device__isnull=False), name="grant_live_has_device"),
         ]
 
     def __str__(self) -> str:

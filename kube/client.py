@@ -151,6 +151,10 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def pause(self, seconds: float) -> bool:
+        """Wait between two tries of a caller's own; True when we close, so that nobody waits for nothing."""
+        return self._pause(seconds)
+
     # verbs over bytes
 
     def request(

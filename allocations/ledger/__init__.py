@@ -3,8 +3,8 @@
 from allocations.ledger.adopt import adopt
 from allocations.ledger.hold import hold
 from allocations.ledger.holder import Holder, pod_holder
-from allocations.ledger.moves import begin_release, bound, drop_hold, finish_release, renew, reserve
-from allocations.ledger.own import Live, Own, read_own
+from allocations.ledger.moves import begin_release, bound, drop_hold, finish_release, renew, reserve, retake
+from allocations.ledger.own import Live, Own, read_live, read_own
 
 __all__ = [
     "Holder",
@@ -17,7 +17,9 @@ __all__ = [
     "finish_release",
     "hold",
     "pod_holder",
+    "read_live",
     "read_own",
     "renew",
     "reserve",
+    "retake",
 ]

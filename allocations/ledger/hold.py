@@ -10,7 +10,6 @@ import uuid
 from datetime import datetime, timedelta
 from typing import Any
 
-import msgspec
 import numpy as np
 from django.db import IntegrityError, connection
 
@@ -45,7 +44,7 @@ def hold(
     changed meanwhile, PodHasOne when another attempt of the pod was quicker.
     """
     until = now + timedelta(seconds=hold_seconds)
-    if previous is not None and previous.node == decision.node and _same(previous, decision.grants):
+    if previous is not None and previous.node == decision.node and set(previous.grants) == set(decision.grants):
         return _prolong(previous.id, until, now)
     allocation_id = uuid.uuid4()
     try:
@@ -55,10 +54,6 @@ def hold(
             raise PodHasOne(f"pod {holder.label} already has a live allocation") from error
         raise
     return allocation_id
-
-
-def _same(previous: Live, grants: tuple[Grant, ...]) -> bool:
-    return previous.amounts == {grant.device_id: (grant.core_percent, grant.memory_bytes or 0) for grant in grants}
 
 
 @atomic_retry
@@ -219,8 +214,3 @@ def devices_text(grants: tuple[Grant, ...]) -> str:
     for grant in grants:
         by_type.setdefault(grant.type, []).append(grant.minor)
     return " and ".join(f"{name} {','.join(map(str, sorted(minors)))}" for name, minors in by_type.items())
-
-
-def request_of(stored: object) -> DeviceRequest:
-    """The DeviceRequest in `Allocation.request`."""
-    return msgspec.convert(stored, DeviceRequest)

@@ -48,7 +48,14 @@ class _Moved:
 
 
 def _move(
-    cursor: Any, allocation_id: uuid.UUID, sources: Sequence[State], target: State, now: datetime, **columns: Any
+    cursor: Any,
+    allocation_id: uuid.UUID,
+    sources: Sequence[State],
+    target: State,
+    now: datetime,
+    *,
+    reserved_before: datetime | None = None,
+    **columns: Any,
 ) -> _Moved | None:
     """Set the state where it is one of `sources`; None when it was not."""
     for source in sources:
@@ -56,8 +63,9 @@ def _move(
             raise ValueError(f"no move from {source} to {target}")
     sets = ", ".join(f"{column} = %s" for column in ("state", "changed_at", *columns))
     marks = ", ".join(["%s"] * len(sources))
+    older = "" if reserved_before is None else "AND reserved_at < %s "
     cursor.execute(
-        f"UPDATE allocations_allocation SET {sets} WHERE id = %s AND state IN ({marks}) "  # noqa: S608 - column names from this module only
+        f"UPDATE allocations_allocation SET {sets} WHERE id = %s AND state IN ({marks}) {older}"  # noqa: S608 - column names from this module only
         "RETURNING namespace, pod_name, holder, claim_name, (SELECT name FROM nodes_node WHERE id = node_id)",
         [
             target.value,
@@ -65,6 +73,7 @@ def _move(
             *[moment(value) if isinstance(value, datetime) else value for value in columns.values()],
             identity(allocation_id),
             *[source.value for source in sources],
+            *([] if reserved_before is None else [moment(reserved_before)]),
         ],
     )
     row = cursor.fetchone()
@@ -96,6 +105,16 @@ def reserve(*, allocation_id: uuid.UUID, now: datetime, actor: str = "scheduler"
     return True
 
 
+def retake(*, allocation_id: uuid.UUID, now: datetime) -> bool:
+    """Reserved stays reserved: a bind takes an earlier attempt up, so collection must wait anew. False when it moved on."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE allocations_allocation SET reserved_at = %s WHERE id = %s AND state = 'reserved'",
+            [moment(now), identity(allocation_id)],
+        )
+        return bool(cursor.rowcount == 1)
+
+
 @atomic_retry
 def bound(
     *, allocation_id: uuid.UUID, now: datetime, expires_at: datetime | None = None, actor: str = "scheduler"
@@ -118,8 +137,12 @@ def begin_release(
     reason: str,
     now: datetime,
     actor: str,
+    reserved_before: datetime | None = None,
 ) -> bool:
-    """Reserved or bound → releasing: devices still count as used while the leases go. False when it moved elsewhere."""
+    """Reserved or bound → releasing: devices still count as used while the leases go. False when it moved elsewhere.
+
+    `reserved_before`: only if no bind took the reservation up since.
+    """
     with connection.cursor() as cursor:
         moved = _move(
             cursor,
@@ -127,6 +150,7 @@ def begin_release(
             sources,
             State.RELEASING,
             now,
+            reserved_before=reserved_before,
             outcome=outcome.value,
             reason=reason[:300],
             releasing_at=now,

@@ -6,10 +6,14 @@ import uuid
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import msgspec
 from django.db import connection
 
 from allocations.choices import LIVE, State
+from allocations.engine.decision import Grant
+from allocations.ledger.holder import Holder
 from allocations.ledger.sql import moment, read_identity
+from claims.dialects.request import DeviceRequest
 
 SHUN = timedelta(minutes=5)
 """A node on which the pod's attempt ended unbound ranks last for it that long (DESIGN §3, Holds)."""
@@ -17,12 +21,21 @@ SHUN = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A live allocation: amounts by device id, (core percent, memory bytes)."""
+    """A live allocation with its devices. `memory_total`: bytes of each whole device by (type, minor)."""
 
     id: uuid.UUID
     state: State
     node: str
-    amounts: dict[int, tuple[int, int]]
+    holder: Holder
+    request: DeviceRequest
+    claim_id: int | None
+    grants: tuple[Grant, ...]
+    memory_total: dict[tuple[str, int], int]
+
+    @property
+    def amounts(self) -> dict[int, tuple[int, int]]:
+        """Device id → (core percent, bytes)."""
+        return {grant.device_id: (grant.core_percent, grant.memory_bytes or 0) for grant in self.grants}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,28 +46,77 @@ class Own:
     shunned: frozenset[str]
 
 
-_QUERY = f"""
-SELECT a.id, a.state, n.name, g.device_id, g.core_percent, g.memory_bytes
+_LIVE = ", ".join(f"'{state.value}'" for state in LIVE)
+_SELECT = """
+SELECT a.id, a.state, n.name, a.namespace, a.pod_name, a.pod_uid, a.holder, a.request, a.claim_id,
+       g.device_id, g.uuid, g.type, g.minor, g.core_percent, g.memory_bytes, g.whole, d.memory_bytes
 FROM allocations_allocation a
 JOIN nodes_node n ON n.id = a.node_id
 LEFT JOIN allocations_allocationdevice g ON g.allocation_id = a.id AND g.live
-WHERE a.pod_uid = %s
-  AND (a.state IN ({", ".join(f"'{state.value}'" for state in LIVE)}) OR (a.state = 'failed' AND a.ended_at > %s))
-"""  # noqa: S608 - constants only
+LEFT JOIN nodes_device d ON d.id = g.device_id
+WHERE """
+_OF_POD = f"{_SELECT} a.pod_uid = %s AND (a.state IN ({_LIVE}) OR (a.state = 'failed' AND a.ended_at > %s))"
+_BY_ID = f"{_SELECT} a.id = %s AND a.state IN ({_LIVE})"
+_REQUEST = msgspec.json.Decoder(DeviceRequest)
 
 
 def read_own(pod_uid: str, now: datetime) -> Own:
     """One query: the pod's live allocation with its devices, and the nodes to rank last for it."""
-    live: Live | None = None
-    shunned = set()
     with connection.cursor() as cursor:
-        cursor.execute(_QUERY, [pod_uid, moment(now - SHUN)])
-        for raw_id, state, node, device_id, core, memory in cursor.fetchall():
-            if state == State.FAILED:
-                shunned.add(node)
-                continue
-            if live is None:
-                live = Live(id=read_identity(raw_id), state=State(state), node=node, amounts={})
-            if device_id is not None:
-                live.amounts[device_id] = (core, memory)
-    return Own(live=live, shunned=frozenset(shunned))
+        cursor.execute(_OF_POD, [pod_uid, moment(now - SHUN)])
+        rows = cursor.fetchall()
+    return Own(
+        live=_live([row for row in rows if row[1] != State.FAILED]),
+        shunned=frozenset(row[2] for row in rows if row[1] == State.FAILED),
+    )
+
+
+def read_live(allocation_id: uuid.UUID) -> Live | None:
+    """One live allocation with its devices; None when it has ended."""
+    with connection.cursor() as cursor:
+        cursor.execute(_BY_ID, [allocation_id if connection.vendor == "postgresql" else allocation_id.hex])
+        return _live(cursor.fetchall())
+
+
+def request_of(stored: object) -> DeviceRequest:
+    """The DeviceRequest in `Allocation.request`, as the ORM reads it."""
+    return msgspec.convert(stored, DeviceRequest)
+
+
+def _live(rows: list[tuple[object, ...]]) -> Live | None:
+    if not rows:
+        return None
+    raw_id, state, node, namespace, pod_name, pod_uid, identity, request, claim_id = rows[0][:9]
+    devices = [row[9:] for row in rows if row[9] is not None]
+    return Live(
+        id=read_identity(raw_id),
+        state=State(state),
+        node=str(node),
+        holder=Holder(namespace=str(namespace), identity=str(identity), pod_name=str(pod_name), pod_uid=str(pod_uid)),
+        request=_REQUEST.decode(str(request)),
+        claim_id=claim_id if isinstance(claim_id, int) else None,
+        grants=tuple(_grant(*device[:7], total=device[7]) for device in devices),
+        memory_total={(str(device[2]), int(str(device[3]))): int(str(device[7])) for device in devices},
+    )
+
+
+def _grant(
+    device_id: object,
+    device_uuid: object,
+    type_name: object,
+    minor: object,
+    core: object,
+    memory: object,
+    whole: object,
+    *,
+    total: object,
+) -> Grant:
+    return Grant(
+        device_id=int(str(device_id)),
+        uuid=str(device_uuid),
+        type=str(type_name),
+        minor=int(str(minor)),
+        core_percent=int(str(core)),
+        memory_bytes=int(str(memory)) if total else None,
+        whole=bool(whole),
+    )

@@ -1,0 +1,77 @@
+"""Garbage collection: what was left behind is finished or undone, a bounded number of rows a turn.
+
+Called by the beat (`allocations.tasks`), by filter before it refuses (holds only), and by the tests
+that kill processes. Kept true: only conditional moves, so any number of collectors may run at once;
+nothing is collected on stale knowledge (a row younger than its limit, an API server that is away).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+import structlog
+from django.db.models import Exists, OuterRef
+
+from allocations import ledger
+from allocations.choices import LIVE, State
+from allocations.models import Allocation, PodRefusal
+from nodes.choices import Presence
+from nodes.models import Device
+
+log = structlog.get_logger(__name__)
+
+BATCH = 500
+"""Rows a turn."""
+RESERVED_LIMIT = timedelta(seconds=45)
+"""A reservation older than this has no bind behind it: its deadline (20 s) and its last request's time-out passed."""
+RELEASING_LIMIT = timedelta(seconds=5)
+"""A release older than this was interrupted and is taken up again."""
+REFUSAL_LIMIT = timedelta(minutes=15)
+"""A pod that was not asked for again for so long is no longer waiting."""
+TOMBSTONE_LIMIT = timedelta(minutes=10)
+"""Removed devices stay that long, so that every picture sees them go."""
+ACTOR = "collector"
+
+
+def expire_holds(now: datetime) -> int:
+    """Drop holds that are past their time; returns how many. The node ranks last for their pods for a while."""
+    expired = Allocation.objects.filter(state=State.HELD, hold_until__lt=now).order_by("hold_until")
+    dropped = 0
+    for allocation_id in expired.values_list("id", flat=True)[:BATCH]:
+        dropped += ledger.drop_hold(
+            allocation_id=allocation_id, outcome=State.FAILED, reason="the hold expired", now=now, actor=ACTOR
+        )
+    return dropped
+
+
+def stale_reservations(now: datetime) -> Iterable[uuid.UUID]:
+    """Reservations with no bind behind them any more."""
+    rows = Allocation.objects.filter(state=State.RESERVED, reserved_at__lt=now - RESERVED_LIMIT)
+    return list(rows.order_by("reserved_at").values_list("id", flat=True)[:BATCH])
+
+
+def stale_releases(now: datetime) -> Iterable[tuple[uuid.UUID, State]]:
+    """Interrupted releases and what they end in."""
+    rows = Allocation.objects.filter(state=State.RELEASING, releasing_at__lt=now - RELEASING_LIMIT)
+    found = rows.order_by("releasing_at").values_list("id", "outcome")[:BATCH]
+    return [(allocation_id, State(outcome)) for allocation_id, outcome in found]
+
+
+def ended_by_time(now: datetime) -> Iterable[Allocation]:
+    """Bound allocations whose ttlSeconds is over."""
+    return list(Allocation.objects.filter(state=State.BOUND, expires_at__lt=now).order_by("expires_at")[:BATCH])
+
+
+def forget_refusals(now: datetime) -> int:
+    """Delete refusals of pods that were placed since, or were not asked for again for long."""
+    placed = Allocation.objects.filter(pod_uid=OuterRef("pod_uid"), state__in=LIVE)
+    deleted = PodRefusal.objects.filter(Exists(placed)).delete()[0]
+    return deleted + PodRefusal.objects.filter(last_at__lt=now - REFUSAL_LIMIT).delete()[0]
+
+
+def bury_tombstones(now: datetime) -> int:
+    """Delete rows of devices that went long ago; their past grants keep uuid, type and minor."""
+    old = Device.objects.filter(presence=Presence.REMOVED, changed_at__lt=now - TOMBSTONE_LIMIT)
+    return Device.objects.filter(pk__in=list(old.values_list("pk", flat=True)[:BATCH])).delete()[0]

@@ -1,0 +1,142 @@
+"""Why: one answer for a pod or a claim (VIEW-3). What it holds, or what keeps it waiting, node by node.
+
+Called by REST and pages. A placed pod is explained from its allocation row; a waiting one by asking the
+engine again, over the picture of this moment, so that the answer is never older than the question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from access.actors import Actor
+from access.errors import NotFound
+from allocations import fleet
+from allocations.choices import LIVE, State
+from allocations.engine.plan import plan
+from allocations.extender.filter import with_settings
+from allocations.ledger.own import request_of
+from allocations.models import Allocation, PodRefusal
+from audit.models import Event
+from claims.models import GpuClaim
+
+NODES_TOLD = 100
+"""Nodes told one by one; reasons are counted over all."""
+EVENTS_TOLD = 50
+PODS_TOLD = 100
+
+
+def pod_explain(namespace: str, name: str, actor: Actor) -> dict[str, Any]:
+    """Everything known about the newest pod of that name. Raises NotFound where the actor sees none."""
+    if not actor.sees(namespace):
+        raise NotFound(f"no pod {namespace}/{name} is known")
+    allocation = (
+        Allocation.objects.filter(namespace=namespace, pod_name=name)
+        .select_related("node")
+        .prefetch_related("devices")
+        .order_by("-created_at")
+        .first()
+    )
+    refusal = PodRefusal.objects.filter(namespace=namespace, pod_name=name).order_by("-last_at").first()
+    if allocation is not None and (
+        allocation.state in LIVE or refusal is None or refusal.last_at < allocation.created_at
+    ):
+        told = _allocation_told(allocation)
+    elif refusal is not None:
+        told = _refusal_told(refusal)
+    else:
+        raise NotFound(f"no pod {namespace}/{name} is known")
+    return {**told, "timeline": _timeline(Event.objects.filter(namespace=namespace, name=name))}
+
+
+def claim_explain(namespace: str, name: str, actor: Actor) -> dict[str, Any]:
+    """Who holds devices through the claim, and which of its pods wait, and why. Raises NotFound."""
+    claim = GpuClaim.objects.filter(namespace=namespace, name=name).first() if actor.sees(namespace) else None
+    if claim is None:
+        raise NotFound(f"no GpuClaim {namespace}/{name}")
+    live = (
+        Allocation.objects.filter(namespace=namespace, claim_name=name, state__in=LIVE)
+        .select_related("node")
+        .prefetch_related("devices")
+        .order_by("-created_at")
+    )
+    holding = {allocation.pod_uid for allocation in live if allocation.pod_uid}
+    waiting = PodRefusal.objects.filter(namespace=namespace, claim_name=name).exclude(pod_uid__in=holding)
+    pods = [_allocation_told(allocation) for allocation in live[:PODS_TOLD]]
+    pods += [_refusal_told(refusal) for refusal in waiting.order_by("-last_at")[:PODS_TOLD]]
+    return {
+        "claim": name,
+        "namespace": namespace,
+        "summary": _claim_summary(len(live), waiting.count()),
+        "pods": pods,
+        "timeline": _timeline(Event.objects.filter(namespace=namespace, claim=name)),
+    }
+
+
+def _allocation_told(allocation: Allocation) -> dict[str, Any]:
+    return {
+        "pod": allocation.pod_name or allocation.holder,
+        "namespace": allocation.namespace,
+        "uid": allocation.pod_uid,
+        "allocation": str(allocation.id),
+        "claim": allocation.claim_name,
+        "state": allocation.state,
+        "node": allocation.node.name,
+        "devices": [
+            {
+                "uuid": device.uuid,
+                "minor": device.minor,
+                "type": device.type,
+                "core": device.core_percent,
+                "memory": device.memory_bytes or None,
+                "whole": device.whole,
+            }
+            for device in allocation.devices.all()
+        ],
+        "summary": allocation.reason if allocation.state in {State.RELEASED, State.FAILED} else allocation.summary,
+        "reasons": [{"reason": reason, "nodes": count} for reason, count in allocation.explanation.items()],
+        "nodes": [],
+    }
+
+
+def _refusal_told(refusal: PodRefusal) -> dict[str, Any]:
+    reasons, summary, nodes = refusal.reasons, refusal.summary, []
+    if refusal.request is not None:
+        picture, _ = fleet.current()
+        decision = plan(picture, with_settings(request_of(refusal.request)))
+        if decision.node is None:
+            summary = decision.summary
+            reasons = {}
+            for node, reason in decision.refused():
+                reasons[reason.text] = reasons.get(reason.text, 0) + 1
+                if len(nodes) < NODES_TOLD:
+                    nodes.append({"node": node, "reason": reason.text, "resolvable": reason.resolvable})
+        else:
+            summary = f"{decision.node} can serve it now; the scheduler has not asked again yet"
+    return {
+        "pod": refusal.pod_name,
+        "namespace": refusal.namespace,
+        "uid": refusal.pod_uid,
+        "allocation": None,
+        "claim": refusal.claim_name,
+        "state": "pending",
+        "node": None,
+        "devices": [],
+        "summary": summary,
+        "reasons": [{"reason": reason, "nodes": count} for reason, count in reasons.items()],
+        "nodes": nodes,
+    }
+
+
+def _timeline(events: Any) -> list[dict[str, Any]]:
+    newest: Iterable[Event] = events.order_by("-id")[:EVENTS_TOLD]
+    return [
+        {"at": event.at.isoformat(), "kind": event.kind, "actor": event.actor, "message": event.message}
+        for event in newest
+    ]
+
+
+def _claim_summary(holding: int, waiting: int) -> str:
+    held = {0: "nobody holds devices through the claim", 1: "1 holder has devices through the claim"}
+    told = held.get(holding, f"{holding} holders have devices through the claim")
+    return told if not waiting else f"{told}; {waiting} waiting"

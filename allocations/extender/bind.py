@@ -1,0 +1,168 @@
+"""bind: the hold becomes leases and a Binding (`allocations.saga`), or the pod is refused with a reason.
+
+Kept true: the same bind twice is one bind; without a live hold the engine plans again, on the node
+named only; a pod that asks for no devices gets a plain Binding, since kube-scheduler hands us every
+pod once a bind verb is configured.
+"""
+
+from __future__ import annotations
+
+from allocations import fleet, ledger
+from allocations.choices import State
+from allocations.engine.decision import Decision
+from allocations.engine.plan import plan
+from allocations.errors import LostRace, MovedOn, PodHasOne
+from allocations.extender.filter import BEING_UNDONE, RACING, hold_seconds, with_settings
+from allocations.extender.recent import recall
+from allocations.extender.wire import BindArgs
+from allocations.leases.port import LeaseTaken
+from allocations.ledger.own import request_of
+from allocations.ledger.strangers import stranger_set
+from allocations.models import Allocation
+from allocations.outside import Outside, outside
+from allocations.saga import BindFailed, OutcomeOpen, carry_out
+from audit.clock import database_now
+from claims.dialects import parse_pod
+from claims.dialects.request import DeviceRequest, Refusal
+from claims.lookup import ClaimFinder
+from kube import pods
+from kube.client import Cluster
+from kube.errors import KubeError
+from kube.objects import Pod
+
+ATTEMPTS = 6
+NO_HOLD = "the pod has no live hold and what it asks for is not known: filter it again"
+
+
+class _Refused(Exception):
+    """Bind answers with this text."""
+
+
+class _Plain(Exception):
+    """The pod asks for no devices."""
+
+
+def bind_pod(args: BindArgs) -> str:
+    """The Error of ExtenderBindingResult, empty when the pod is bound."""
+    if not (args.PodName and args.PodNamespace and args.PodUID and args.Node):
+        return "PodName, PodNamespace, PodUID and Node must all be given"
+    world = outside()
+    try:
+        return _bind(args, world)
+    except _Refused as refused:
+        return str(refused)
+    except _Plain:
+        return _plain_binding(args, world)
+
+
+def _bind(args: BindArgs, world: Outside) -> str:
+    blocked: set[int] = set()
+    for _ in range(ATTEMPTS):
+        live = ledger.read_own(args.PodUID, database_now()).live
+        if live is not None and live.state is State.BOUND:
+            return "" if live.node == args.Node else f"the pod already has devices on {live.node}"
+        if live is not None and live.state is State.RELEASING:
+            return BEING_UNDONE
+        if live is not None and live.state is State.RESERVED and live.node != args.Node:
+            return f"the pod is being bound to {live.node}"
+        try:
+            if live is None or live.node != args.Node:
+                _hold_on_node(args, live, world, blocked)
+                continue
+            carry_out(live, world)
+        except LeaseTaken as taken:
+            stranger_set(
+                device_uuid=taken.want.device_uuid,
+                stranger=taken.holder,
+                reason=f"its lease is held by {taken.holder}",
+                now=database_now(),
+                actor="scheduler",
+            )
+        except LostRace as lost:
+            blocked.update(lost.device_ids)
+        except (MovedOn, PodHasOne):
+            continue
+        except (BindFailed, OutcomeOpen) as failed:
+            return str(failed)
+        else:
+            return ""
+    return RACING
+
+
+def _hold_on_node(args: BindArgs, held: ledger.Live | None, world: Outside, blocked: set[int]) -> None:
+    """Plan again on the node named and hold the outcome. Raises _Refused when it does not fit."""
+    request, claim_id, seconds = _what_it_asks(args, world)
+    picture, now = fleet.current()
+    row = picture.node_index.get(args.Node)
+    if row is None:
+        raise _Refused("the node is not registered with gpuplane")
+    decision = plan(
+        picture,
+        request,
+        candidates=[row],
+        own=None if held is None else held.amounts,
+        blocked=blocked,
+    )
+    if decision.node is None:
+        raise _Refused(_reason(decision))
+    ledger.hold(
+        holder=ledger.pod_holder(args.PodNamespace, args.PodName, args.PodUID),
+        request=request,
+        decision=decision,
+        claim_id=claim_id,
+        previous=held,
+        now=now,
+        hold_seconds=seconds,
+    )
+
+
+def _reason(decision: Decision) -> str:
+    return next((reason.text for _, reason in decision.refused()), decision.summary)
+
+
+def _what_it_asks(args: BindArgs, world: Outside) -> tuple[DeviceRequest, int | None, int]:
+    """(request, claim id, hold seconds): from the pod itself where there is a cluster, else from what filter saw."""
+    if world.cluster is not None:
+        pod = _read_pod(args, world.cluster)
+        finder = ClaimFinder()
+        parsed = parse_pod(pod, find_claim=finder)
+        if parsed is None:
+            raise _Plain
+        if isinstance(parsed, Refusal):
+            raise _Refused(parsed.reason)
+        return with_settings(parsed), finder.claim_id, hold_seconds(pod)
+    known = recall(args.PodUID)
+    if known is not None:
+        return with_settings(known[0]), known[1], 30
+    last = Allocation.objects.filter(pod_uid=args.PodUID).order_by("-created_at").first()
+    if last is None:
+        raise _Refused(NO_HOLD)
+    return request_of(last.request), last.claim_id, 30
+
+
+def _read_pod(args: BindArgs, cluster: Cluster) -> Pod:
+    try:
+        pod = pods.find(cluster, namespace=args.PodNamespace, name=args.PodName)
+    except KubeError as error:
+        raise _Refused(f"the pod cannot be read: {error}") from error
+    if pod is None or pod.metadata.uid != args.PodUID:
+        raise _Refused("the pod is gone")
+    return pod
+
+
+def _plain_binding(args: BindArgs, world: Outside) -> str:
+    if world.cluster is None:
+        return ""
+    try:
+        pods.bind(
+            world.cluster,
+            namespace=args.PodNamespace,
+            name=args.PodName,
+            uid=args.PodUID,
+            node=args.Node,
+            annotations={},
+        )
+    except KubeError as error:
+        pod = _read_pod(args, world.cluster)
+        return "" if pod.spec.node_name == args.Node else str(error)
+    return ""

@@ -1,0 +1,213 @@
+"""filter: decide, and hold what was decided, so that the next pod sees it (DESIGN §2, Filter decides).
+
+Steps: read the pod's request → its own live allocation → the fleet's picture → the engine decides →
+the ledger holds → answer. Kept true: a pod that holds devices for good is answered with its node and
+nothing changes; a refusal is never given from a picture older than the request, nor while an expired
+hold could make room; losing a race to another replica means reading again and deciding again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import numpy as np
+from django.conf import settings
+from numpy.typing import NDArray
+
+from allocations import fleet, ledger
+from allocations.choices import State
+from allocations.collection import expire_holds
+from allocations.engine.decision import Decision
+from allocations.engine.picture import Picture
+from allocations.engine.plan import plan
+from allocations.errors import LostRace, MovedOn, PodHasOne
+from allocations.extender.recent import remember
+from allocations.extender.wire import Asked
+from allocations.ledger.hold import EXPLAINED_UP_TO, reason_counts
+from allocations.refusals import refusal_note
+from audit.clock import database_now
+from claims.dialects import parse_pod
+from claims.dialects.request import DeviceRequest, Refusal, SharePolicy
+from claims.lookup import ClaimFinder
+from kube.keys import CLAIM
+from kube.objects import Pod
+
+ATTEMPTS = 12
+"""Lost races before the pod is sent back to the queue."""
+NOT_REGISTERED = "node is not registered with gpuplane"
+BEING_UNDONE = "an earlier attempt of the pod is still being undone"
+ELSEWHERE = "the pod already has devices on another node"
+RACING = "other pods took the devices first"
+
+
+def filter_pod(asked: Asked) -> bytes:
+    """The ExtenderFilterResult for one ExtenderArgs."""
+    pod = asked.pod
+    if pod is None:
+        return asked.refuse(asked.pod_problem)
+    finder = ClaimFinder()
+    parsed = parse_pod(pod, find_claim=finder)
+    if parsed is None:
+        return asked.answer(asked.names, {}, {})
+    if not pod.metadata.uid:
+        return asked.refuse("the pod has no uid")
+    if isinstance(parsed, Refusal):
+        return _refused_by_rule(asked, pod, parsed)
+    return _Filter(asked, pod, with_settings(parsed), finder.claim_id).answer()
+
+
+def with_settings(request: DeviceRequest) -> DeviceRequest:
+    """The request under the configured share policy."""
+    share = SharePolicy(settings.GPUPLANE_SHARE)
+    return request if request.share is share else msgspec.structs.replace(request, share=share)
+
+
+def hold_seconds(pod: Pod) -> int:
+    """How long a hold lasts: longer where kube-scheduler may wait for volumes or claims before bind (DESIGN §3)."""
+    volumes = pod.spec.volumes or ()
+    waits = bool(pod.spec.resource_claims) or any(
+        volume.persistent_volume_claim is not None or volume.ephemeral is not None for volume in volumes
+    )
+    return int(settings.GPUPLANE_LONG_HOLD_SECONDS if waits else settings.GPUPLANE_HOLD_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """Node rows asked about; `rows` None means every node of the picture. `unknown`: names it does not have."""
+
+    rows: NDArray[np.int32] | None
+    unknown: Sequence[str]
+
+
+def candidates_of(picture: Picture, names: Sequence[str]) -> Candidates:
+    """Which rows of the picture the names are."""
+    rows = np.array(list(map(picture.node_index.get, names, [-1] * len(names))), dtype=np.int32)  # type: ignore[arg-type]  # get with default
+    known = rows[rows >= 0]
+    unknown = [names[place] for place in np.flatnonzero(rows < 0).tolist()] if len(known) != len(rows) else []
+    everything = len(known) == len(picture.node_names) and bool((np.bincount(known, minlength=1) == 1).all())
+    return Candidates(rows=None if everything else known, unknown=unknown)
+
+
+class _Filter:
+    """One pod's way from question to answer."""
+
+    def __init__(self, asked: Asked, pod: Pod, request: DeviceRequest, claim_id: int | None) -> None:
+        self.asked = asked
+        self.pod = pod
+        self.request = request
+        self.claim_id = claim_id
+        self.holder = ledger.pod_holder(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
+
+    def answer(self) -> bytes:
+        """Decide, hold, answer; again when a race was lost."""
+        dropped = False
+        blocked: set[int] = set()
+        for attempt in range(ATTEMPTS):
+            picture, now = fleet.current()
+            own = ledger.read_own(self.pod.metadata.uid, now)
+            if own.live is not None and own.live.state is not State.HELD:
+                return self._already(own.live)
+            candidates = candidates_of(picture, self.asked.names)
+            decision = self._decide(picture, candidates, own, blocked)
+            if decision.node is None:
+                if not dropped and expire_holds(now):
+                    dropped = True
+                    continue
+                return self._refuse(decision, candidates, now)
+            if settings.GPUPLANE_EXTENDER_MODE == "advisory":
+                remember(self.pod.metadata.uid, self.request, self.claim_id)
+                return self._advise(decision, candidates)
+            try:
+                ledger.hold(
+                    holder=self.holder,
+                    request=self.request,
+                    decision=decision,
+                    claim_id=self.claim_id,
+                    previous=own.live,
+                    now=now,
+                    hold_seconds=hold_seconds(self.pod),
+                )
+            except LostRace as lost:
+                if attempt >= ATTEMPTS // 2:
+                    blocked.update(lost.device_ids)
+            except (MovedOn, PodHasOne):
+                continue
+            else:
+                return self._chosen(decision, candidates)
+        return self.asked.refuse(RACING, resolvable=True)
+
+    def _decide(self, picture: Picture, candidates: Candidates, own: ledger.Own, blocked: set[int]) -> Decision:
+        last = [picture.node_index[name] for name in own.shunned if name in picture.node_index]
+        return plan(
+            picture,
+            self.request,
+            candidates=candidates.rows,
+            own=None if own.live is None else own.live.amounts,
+            last=last,
+            blocked=blocked,
+        )
+
+    def _already(self, live: ledger.Live) -> bytes:
+        if live.state is State.RELEASING:
+            return self.asked.refuse(BEING_UNDONE, resolvable=True)
+        if live.node in self.asked.names:
+            return self.asked.answer([live.node], {}, {})
+        return self.asked.refuse(ELSEWHERE)
+
+    def _chosen(self, decision: Decision, candidates: Candidates) -> bytes:
+        """The one node; why others lost goes along while that is cheap, else explain tells."""
+        if len(decision.candidates) > EXPLAINED_UP_TO:
+            return self.asked.answer([str(decision.node)], {}, {})
+        failed, unresolvable = refused_nodes(decision, candidates)
+        return self.asked.answer([str(decision.node)], failed, unresolvable)
+
+    def _advise(self, decision: Decision, candidates: Candidates) -> bytes:
+        failed, unresolvable = refused_nodes(decision, candidates)
+        return self.asked.answer([name for name, _ in decision.feasible()], failed, unresolvable)
+
+    def _refuse(self, decision: Decision, candidates: Candidates, now: datetime) -> bytes:
+        failed, unresolvable = refused_nodes(decision, candidates)
+        reasons = reason_counts(decision)
+        if candidates.unknown:
+            reasons[NOT_REGISTERED] = len(candidates.unknown)
+        refusal_note(
+            pod=self.pod,
+            claim_name=self.request.claim,
+            request=self.request,
+            rule="",
+            summary=_summary(reasons, len(self.asked.names)),
+            reasons=reasons,
+            now=now,
+        )
+        return self.asked.answer([], failed, unresolvable)
+
+
+def refused_nodes(decision: Decision, candidates: Candidates) -> tuple[dict[str, str], dict[str, str]]:
+    """(FailedNodes, FailedAndUnresolvableNodes): node → reason."""
+    failed: dict[str, str] = {}
+    unresolvable: dict[str, str] = dict.fromkeys(candidates.unknown, NOT_REGISTERED)
+    for name, reason in decision.refused():
+        (failed if reason.resolvable else unresolvable)[name] = reason.text
+    return failed, unresolvable
+
+
+def _refused_by_rule(asked: Asked, pod: Pod, refusal: Refusal) -> bytes:
+    refusal_note(
+        pod=pod,
+        claim_name=pod.annotations.get(CLAIM, ""),
+        request=None,
+        rule=refusal.rule,
+        summary=refusal.reason,
+        reasons={refusal.reason: len(asked.names)},
+        now=database_now(),
+    )
+    return asked.refuse(refusal.reason)
+
+
+def _summary(reasons: dict[str, int], asked: int) -> str:
+    told: list[Any] = [f"{count} {reason}" for reason, count in sorted(reasons.items(), key=lambda item: -item[1])]
+    return f"0/{asked} nodes can serve: " + ", ".join(told)

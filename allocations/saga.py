@@ -1,0 +1,230 @@
+"""bind as a saga: reserved → leases → Binding → bound, each step idempotent, undone in reverse.
+
+Called by the extender's bind and by REST claims (which have no Binding). Kept true: nothing goes
+outside inside a database transaction, nor later than `BIND_DEADLINE` after the reservation, so that
+collection may act on older ones; a Binding whose answer was lost is sent again and then read, never
+undone on a guess (DESIGN §3, Unknown outcomes). A process killed between any two steps leaves a row
+that `allocations.collection` finishes or undoes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import structlog
+from django.conf import settings
+
+from allocations import ledger
+from allocations.choices import State
+from allocations.errors import MovedOn
+from allocations.leases.port import LeaseTaken, Want, lease_name
+from allocations.ledger import Live
+from allocations.outside import Outside
+from audit.clock import database_now
+from claims.dialects import VisibleDevices, binding_annotations
+from kube import pods
+from kube.client import Cluster
+from kube.errors import ConflictInCluster, KubeError, NotFoundInCluster, OutcomeUnknown, TemporaryKubeError
+from kube.keys import ALLOCATED
+from kube.objects import Pod
+
+log = structlog.get_logger(__name__)
+
+BIND_DEADLINE = timedelta(seconds=20)
+"""A bind sends nothing outside later than this after it reserved."""
+REQUEST_SECONDS = 5.0
+"""Time-out of one request to the API server within a bind."""
+PAUSE_SECONDS = 0.2
+"""Between two sendings of the same Binding."""
+
+
+class BindFailed(Exception):
+    """The attempt ended and everything it took was given back, or is being given back. The text says why."""
+
+
+class OutcomeOpen(Exception):
+    """Nobody knows yet whether the pod was bound: the reservation stays, collection reads the pod and decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One bind on its way. `deadline` is on the monotonic clock, in seconds."""
+
+    live: Live
+    outside: Outside
+    deadline: float
+
+    @property
+    def wants(self) -> list[Want]:
+        """The leases of the attempt."""
+        return wants_of(self.live)
+
+
+def wants_of(live: Live) -> list[Want]:
+    """The leases that an allocation needs, one a device."""
+    return [
+        Want(lease_name(grant.type, live.node, grant.minor), live.node, grant.uuid, grant.whole)
+        for grant in live.grants
+    ]
+
+
+def annotations_of(live: Live) -> dict[str, str]:
+    """What the Binding carries into the pod."""
+    return binding_annotations(
+        request=live.request,
+        node=live.node,
+        grants=live.grants,
+        visible=VisibleDevices(settings.GPUPLANE_VISIBLE_DEVICES),
+        memory_total=live.memory_total.get,
+    )
+
+
+def step_reserve(attempt: Attempt) -> None:
+    """Held → reserved. A reservation of an earlier attempt of the same pod is taken up where it stands."""
+    live = attempt.live
+    if live.state is State.RESERVED:
+        if not ledger.retake(allocation_id=live.id, now=database_now()):
+            raise MovedOn("the reservation was collected meanwhile")
+    elif not ledger.reserve(allocation_id=live.id, now=database_now()):
+        raise MovedOn("the hold ended meanwhile")
+
+
+def step_lease(attempt: Attempt) -> None:
+    """One lease a device. Raises LeaseTaken, KubeError."""
+    attempt.outside.leases.take(attempt.wants, attempt.live.holder.identity)
+
+
+def step_bind(attempt: Attempt) -> None:
+    """The Binding with the annotations; nothing to do without a cluster. Raises BindFailed, OutcomeOpen."""
+    if attempt.outside.cluster is not None and attempt.live.holder.pod_uid:
+        _send_binding(attempt, attempt.outside.cluster)
+
+
+def step_confirm(attempt: Attempt) -> None:
+    """Reserved → bound."""
+    now = database_now()
+    ttl = attempt.live.request.ttl_seconds
+    expires = now + timedelta(seconds=ttl) if ttl else None
+    if not ledger.bound(allocation_id=attempt.live.id, now=now, expires_at=expires):
+        raise MovedOn("the reservation was collected meanwhile")
+
+
+BIND_STEPS: tuple[Callable[[Attempt], None], ...] = (step_reserve, step_lease, step_bind, step_confirm)
+
+
+def carry_out(live: Live, outside: Outside) -> None:
+    """Run the steps for a held (or reserved) allocation; undo what was done when one fails for good.
+
+    Raises BindFailed, OutcomeOpen, MovedOn, and LeaseTaken (undone as well) when a stranger has a device.
+    """
+    attempt = Attempt(live, outside, time.monotonic() + BIND_DEADLINE.total_seconds())
+    try:
+        for step in BIND_STEPS:
+            step(attempt)
+    except BindFailed as failed:
+        undo(live, outside, str(failed), State.FAILED)
+        raise
+    except LeaseTaken as taken:
+        undo(live, outside, f"{taken.want.name} is held by {taken.holder}", State.RELEASED)
+        raise
+    except TemporaryKubeError as error:
+        raise OutcomeOpen(f"the API server does not answer: {error}") from error
+    except KubeError as error:
+        undo(live, outside, f"the API server refused: {error}", State.FAILED)
+        raise BindFailed(f"the API server refused: {error}") from error
+
+
+def undo(
+    live: Live,
+    outside: Outside,
+    reason: str,
+    outcome: State,
+    *,
+    actor: str = "scheduler",
+    reserved_before: datetime | None = None,
+) -> bool:
+    """Reserved → releasing → ended. True when the devices are back; False when collection has to go on."""
+    now = database_now()
+    begun = ledger.begin_release(
+        allocation_id=live.id,
+        sources=(State.RESERVED,),
+        outcome=outcome,
+        reason=reason,
+        now=now,
+        actor=actor,
+        reserved_before=reserved_before,
+    )
+    return begun and finish(live, outside, outcome, actor=actor)
+
+
+def finish(live: Live, outside: Outside, outcome: State, *, actor: str) -> bool:
+    """Drop the leases of a releasing allocation, then end it. False: the API server is away, try again later."""
+    try:
+        outside.leases.drop(wants_of(live), live.holder.identity)
+    except KubeError as error:
+        log.warning("release.leases_left", allocation=str(live.id), error=str(error))
+        return False
+    return ledger.finish_release(allocation_id=live.id, outcome=outcome, now=database_now(), actor=actor)
+
+
+def is_ours(pod: Pod, live: Live) -> bool:
+    """Whether the pod, as read, was bound by this allocation's Binding."""
+    return (
+        pod.metadata.uid == live.holder.pod_uid
+        and pod.spec.node_name == live.node
+        and pod.annotations.get(ALLOCATED) == annotations_of(live)[ALLOCATED]
+    )
+
+
+def _send_binding(attempt: Attempt, cluster: Cluster) -> None:
+    """Send until it is known what became of it, within the deadline."""
+    live = attempt.live
+    unknown = False
+    while time.monotonic() < attempt.deadline:
+        try:
+            pods.bind(
+                cluster,
+                namespace=live.holder.namespace,
+                name=live.holder.pod_name,
+                uid=live.holder.pod_uid,
+                node=live.node,
+                annotations=annotations_of(live),
+                timeout=REQUEST_SECONDS,
+            )
+        except (ConflictInCluster, NotFoundInCluster) as error:
+            return _compare(attempt, cluster, str(error))
+        except OutcomeUnknown as error:
+            unknown = True
+            log.info("bind.answer_lost", pod=live.holder.label, error=str(error))
+        except TemporaryKubeError as error:
+            log.info("bind.again", pod=live.holder.label, error=str(error))
+        except KubeError as error:
+            return _compare(attempt, cluster, str(error))
+        else:
+            return None
+        if cluster.pause(PAUSE_SECONDS):
+            break
+    if unknown:
+        return _compare(attempt, cluster, "the answer to the Binding was lost")
+    raise OutcomeOpen("the API server did not take the Binding in time")
+
+
+def _compare(attempt: Attempt, cluster: Cluster, refusal: str) -> None:
+    """Read the pod: ours is success; gone, another, bound otherwise or surely unbound is failure; else it stays open."""
+    live = attempt.live
+    try:
+        pod = pods.find(cluster, namespace=live.holder.namespace, name=live.holder.pod_name, timeout=REQUEST_SECONDS)
+    except KubeError as error:
+        raise OutcomeOpen(f"the API server does not say what became of the Binding: {error}") from error
+    if pod is None:
+        raise BindFailed("the pod is gone")
+    if pod.metadata.uid != live.holder.pod_uid:
+        raise BindFailed("the pod was replaced by another of the same name")
+    if is_ours(pod, live):
+        return
+    if pod.spec.node_name:
+        raise BindFailed("the pod was bound by somebody else")
+    raise BindFailed(f"the API server refused the Binding: {refusal}")

@@ -1,0 +1,137 @@
+"""One turn of garbage collection: every kind of leftover, with what the cluster says about it.
+
+Called by the task `allocations.tasks.collect` and by `manage.py reconcile`. Kept true: each row is
+judged by what can be read now; where the API server does not answer, the row waits (DESIGN §6).
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta
+from enum import Enum, auto
+
+import msgspec
+import structlog
+
+from allocations import collection, ledger
+from allocations.choices import State
+from allocations.ledger import Live
+from allocations.models import Allocation
+from allocations.outside import Outside
+from allocations.saga import finish, is_ours, undo
+from allocations.services import release_now
+from audit.choices import Kind
+from audit.services import record
+from kube import pods
+from kube.client import Cluster
+from kube.errors import AlreadyExists, KubeError
+
+log = structlog.get_logger(__name__)
+
+
+class Swept(msgspec.Struct):
+    """How many of each a turn moved on."""
+
+    holds: int = 0
+    reservations: int = 0
+    releases: int = 0
+    ended: int = 0
+    refusals: int = 0
+    tombstones: int = 0
+
+
+class _Fate(Enum):
+    BOUND = auto()
+    UNDONE = auto()
+    OPEN = auto()
+
+
+def sweep(*, now: datetime, world: Outside) -> Swept:
+    """Expired holds, dead reservations, interrupted releases, ended allocations, and rows nobody needs."""
+    done = Swept(holds=collection.expire_holds(now))
+    for allocation_id in collection.stale_reservations(now):
+        done.reservations += _settle(allocation_id, now, world)
+    for allocation_id, outcome in collection.stale_releases(now):
+        live = ledger.read_live(allocation_id)
+        if live is not None:
+            done.releases += finish(live, world, outcome, actor=collection.ACTOR)
+    for allocation in collection.ended_by_time(now):
+        done.ended += end_by_time(allocation=allocation, now=now, world=world)
+    done.refusals = collection.forget_refusals(now)
+    done.tombstones = collection.bury_tombstones(now)
+    return done
+
+
+def _settle(allocation_id: uuid.UUID, now: datetime, world: Outside) -> bool:
+    """A reservation without a bind behind it: finish it where the pod was bound by it, undo it where surely not."""
+    live = ledger.read_live(allocation_id)
+    if live is None or live.state is not State.RESERVED:
+        return False
+    fate = _fate(live, world)
+    if fate is _Fate.OPEN:
+        return False
+    if fate is _Fate.BOUND:
+        ttl = live.request.ttl_seconds
+        expires = now + timedelta(seconds=ttl) if ttl else None
+        return ledger.bound(allocation_id=live.id, now=now, expires_at=expires, actor=collection.ACTOR)
+    reason = "the bind was interrupted"
+    return undo(
+        live,
+        world,
+        reason,
+        State.FAILED,
+        actor=collection.ACTOR,
+        reserved_before=now - collection.RESERVED_LIMIT,
+    )
+
+
+def _fate(live: Live, world: Outside) -> _Fate:
+    if world.cluster is None or not live.holder.pod_uid:
+        return _Fate.UNDONE
+    try:
+        pod = pods.find(world.cluster, namespace=live.holder.namespace, name=live.holder.pod_name)
+    except KubeError as error:
+        log.warning("sweep.pod_unread", pod=live.holder.label, error=str(error))
+        return _Fate.OPEN
+    return _Fate.BOUND if pod is not None and is_ours(pod, live) else _Fate.UNDONE
+
+
+def end_by_time(*, allocation: Allocation, now: datetime, world: Outside) -> bool:
+    """The time given by ttlSeconds is over: the holder hears of it, its pod is evicted, and then the devices return (CLAIM-9)."""
+    if world.cluster is None or not allocation.pod_uid:
+        record(
+            kind=Kind.ALLOCATION_EXPIRED,
+            message=f"the time of {allocation.pod_name or allocation.holder} is over",
+            actor=collection.ACTOR,
+            now=now,
+            namespace=allocation.namespace,
+            name=allocation.pod_name,
+            claim=allocation.claim_name,
+            allocation_id=allocation.id,
+        )
+        return release_now(allocation_id=allocation.id, reason="its time is over", now=now, actor=collection.ACTOR)
+    return _evict(allocation, now, world.cluster)
+
+
+def _evict(allocation: Allocation, now: datetime, cluster: Cluster) -> bool:
+    """Tell the pod, ask for its eviction; its devices return when it is gone (watch, or the next comparison)."""
+    pod = {"namespace": allocation.namespace, "name": allocation.pod_name, "uid": allocation.pod_uid}
+    try:
+        pods.event_record(
+            cluster,
+            **pod,
+            reason="GpuClaimExpired",
+            message=f"ttlSeconds of GpuClaim {allocation.claim_name} is over; the pod is evicted",
+            now=allocation.expires_at or now,
+            kind="Warning",
+        )
+    except AlreadyExists:
+        log.debug("sweep.told_already", pod=allocation.pod_name)
+    except KubeError as error:
+        log.warning("sweep.event_unsent", pod=allocation.pod_name, error=str(error))
+    try:
+        pods.evict(cluster, **pod)
+    except KubeError as error:
+        log.warning("sweep.eviction_refused", pod=allocation.pod_name, error=str(error))
+        return False
+    return True

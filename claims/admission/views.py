@@ -1,0 +1,112 @@
+"""The webhooks as functions from body to answer. Thin: decode, one pure verdict, encode.
+
+Called by `gpuplane.doors`; `pods_mutate` on the event loop itself, so it touches neither database nor
+network. Kept true: whatever comes in, an AdmissionReview goes out; no call has a side effect, so dry
+runs and repeats are answered alike.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import msgspec
+import structlog
+from django.conf import settings
+
+from claims.admission.mutate import mutate_pod
+from claims.admission.trust import Trust
+from claims.admission.validate_binding import validate_binding
+from claims.admission.validate_claim import validate_claim
+from claims.admission.validate_pod import validate_pod
+from claims.dialects import VisibleDevices
+from kube import pods
+from kube.admission import (
+    AdmissionRequest,
+    AdmissionResponse,
+    ReviewInvalid,
+    Status,
+    decode_review,
+    encode_review,
+    forbidden,
+)
+from kube.errors import KubeError
+from kube.objects import Pod
+from kube.shared import shared_cluster
+
+log = structlog.get_logger(__name__)
+
+
+def pods_mutate(body: bytes) -> bytes:
+    """POST /webhooks/pods/mutate."""
+    try:
+        request = decode_review(body)
+    except ReviewInvalid as problem:
+        return _unreadable(body, problem)
+    visible = VisibleDevices(settings.GPUPLANE_VISIBLE_DEVICES)
+    return encode_review(mutate_pod(request, visible=visible, trust=_trust()))
+
+
+def pods_validate(body: bytes) -> bytes:
+    """POST /webhooks/pods/validate."""
+    try:
+        return encode_review(validate_pod(decode_review(body), trust=_trust()))
+    except ReviewInvalid as problem:
+        return _unreadable(body, problem)
+
+
+def gpuclaims_validate(body: bytes) -> bytes:
+    """POST /webhooks/gpuclaims/validate."""
+    try:
+        return encode_review(validate_claim(decode_review(body)))
+    except ReviewInvalid as problem:
+        return _unreadable(body, problem)
+
+
+def bindings_validate(body: bytes) -> bytes:
+    """POST /webhooks/bindings/validate."""
+    try:
+        request = decode_review(body)
+    except ReviewInvalid as problem:
+        return _unreadable(body, problem)
+    if request.user_info.username in _trust().own:
+        return encode_review(validate_binding(request, pod=None, trust=_trust()))
+    try:
+        pod = _pod_of(request)
+    except KubeError as error:
+        log.warning("webhook.binding_without_pod", error=str(error))
+        return encode_review(forbidden(request, "gpuplane cannot see whether the pod asks for devices; try again"))
+    return encode_review(validate_binding(request, pod=pod, trust=_trust()))
+
+
+def _pod_of(request: AdmissionRequest) -> Pod | None:
+    cluster = shared_cluster(settings.GPUPLANE_KUBECONFIG)
+    if cluster is None or not request.name or not request.namespace:
+        return None
+    return pods.find(cluster, namespace=request.namespace, name=request.name)
+
+
+def _trust() -> Trust:
+    return _trust_of(settings.GPUPLANE_SERVICE_ACCOUNT, settings.GPUPLANE_TRUSTED_USERS)
+
+
+@lru_cache(maxsize=8)
+def _trust_of(own: str, others: tuple[str, ...]) -> Trust:
+    trusted = frozenset(others)
+    return Trust(own=frozenset({own}), schedulers={"koordinator": trusted, "kai": trusted, "hami": trusted})
+
+
+class _Uid(msgspec.Struct):
+    uid: str = ""
+
+
+class _Loose(msgspec.Struct):
+    request: _Uid = msgspec.field(default_factory=_Uid)
+
+
+def _unreadable(body: bytes, problem: ReviewInvalid) -> bytes:
+    """allowed: false under the uid that came, as far as one can be read."""
+    try:
+        uid = msgspec.json.decode(body, type=_Loose).request.uid[:256]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        uid = ""
+    return encode_review(AdmissionResponse(uid=uid, allowed=False, status=Status(400, str(problem), "BadRequest")))
