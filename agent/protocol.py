@@ -1,0 +1,232 @@
+"""The frames between an agent and gpuplane: MessagePack, one array a frame, decoded by type.
+
+Written out for people in docs/agent-protocol.md. Called by the agent and the simulated fleet (which
+encode), and by `nodes.live` (which decodes). No Django. Kept true: a frame that decodes is within
+every bound below, so whoever holds it needs no further checks of size; a value that is not known is
+None and never 0; nothing here raises anything but `FrameError`.
+
+    FrameError
+    ├── FrameTooLarge   more bytes than any frame may have
+    └── BadFrame        not MessagePack, an unknown kind, or a field outside its bounds
+
+Growth: new fields are added at a frame's end with a default, so either side may be older.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+import msgspec
+
+FRAME_LIMIT: Final = 256 * 1024
+"""Bytes of the largest frame (an inventory of a crowded node has about 10 KiB, a sample 0.4 KiB)."""
+MOST_DEVICES: Final = 64
+"""Devices in one sample, health or hello frame."""
+MOST_CHECKPOINT_ENTRIES: Final = 1024
+
+Boot = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+"""Made anew each time the agent's process starts."""
+Sequence63 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""Counts up by at least one with every frame of a boot."""
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+"""Seconds since 1970 by the sender's clock; the bounds refuse NaN too."""
+NodeName = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+DeviceUuid = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+DeviceOrder = Annotated[list[DeviceUuid], msgspec.Meta(max_length=MOST_DEVICES)]
+ShortText = Annotated[str, msgspec.Meta(max_length=200)]
+Column = Annotated[list[int | float | None], msgspec.Meta(max_length=MOST_DEVICES)]
+"""One value a device in the agreed order; an empty column: unknown for every device."""
+
+
+class FrameError(Exception):
+    """A frame that cannot be taken. `reason` is a short stable word for counters."""
+
+    reason = "frame"
+
+
+class FrameTooLarge(FrameError):
+    """More than FRAME_LIMIT bytes."""
+
+    reason = "too-large"
+
+
+class BadFrame(FrameError):
+    """Not a frame of this protocol, or a field outside its bounds."""
+
+    reason = "bad-frame"
+
+
+class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
+    """First frame of a session: who speaks, and in which order its samples list the GPUs."""
+
+    boot: Boot
+    seq: Sequence63
+    time: Seconds
+    node: NodeName
+    version: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    """Of the agent's program."""
+    devices: DeviceOrder = []
+    """UUIDs of the GPUs by minor; empty when an inventory frame follows."""
+
+
+class Inventory(msgspec.Struct, array_like=True, frozen=True, tag="inventory"):
+    """What the node has: one node of a scenario (DESIGN §5), the same body as `PUT nodes/<name>/inventory/`."""
+
+    boot: Boot
+    seq: Sequence63
+    time: Seconds
+    node: dict[str, Any]
+
+
+class Sample(msgspec.Struct, array_like=True, frozen=True, tag="sample"):
+    """What the GPUs do now. Every column has one value a GPU, or is empty."""
+
+    boot: Boot
+    seq: Sequence63
+    time: Seconds
+    utilisation_percent: Column = []
+    memory_used_bytes: Column = []
+    temperature_celsius: Column = []
+    power_watts: Column = []
+    nvlink_tx_bytes: Column = []
+    """Bytes a second sent over all NVLinks of the GPU; `rx`: received."""
+    nvlink_rx_bytes: Column = []
+    pcie_tx_bytes: Column = []
+    """Bytes a second."""
+    pcie_rx_bytes: Column = []
+    devices: DeviceOrder | None = None
+    """The order, for senders without a session (HTTP); None: the session's."""
+
+
+class Health(msgspec.Struct, array_like=True, frozen=True, tag="health"):
+    """UUID → what is wrong, empty for a device that is well. Devices not named keep their state."""
+
+    boot: Boot
+    seq: Sequence63
+    time: Seconds
+    health: Annotated[dict[DeviceUuid, ShortText], msgspec.Meta(max_length=MOST_DEVICES)]
+
+
+class CheckpointEntry(msgspec.Struct, array_like=True, frozen=True):
+    """Devices that the kubelet gave to one container (DEV-8)."""
+
+    pod_uid: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+    container: Annotated[str, msgspec.Meta(max_length=253)]
+    resource: Annotated[str, msgspec.Meta(min_length=1, max_length=317)]
+    devices: DeviceOrder
+
+
+class Checkpoint(msgspec.Struct, array_like=True, frozen=True, tag="checkpoint"):
+    """All that the kubelet's device checkpoint holds now; an entry that is missing is gone."""
+
+    boot: Boot
+    seq: Sequence63
+    time: Seconds
+    entries: Annotated[list[CheckpointEntry], msgspec.Meta(max_length=MOST_CHECKPOINT_ENTRIES)]
+
+
+class Ack(msgspec.Struct, array_like=True, frozen=True, tag="ack"):
+    """The server's answer to every frame but a sample: `boot` and `seq` are those of the frame answered."""
+
+    boot: str
+    seq: int
+    time: float
+    """By the server's clock."""
+    problem: str = ""
+    """Empty: taken. Otherwise why not, in words for the agent's log; the session goes on."""
+    want: str = ""
+    """`inventory`: send one next, the server does not know the order of this node's devices."""
+
+
+AgentFrame = Hello | Inventory | Sample | Health | Checkpoint
+Frame = AgentFrame | Ack
+
+COLUMNS: Final = (
+    "utilisation_percent",
+    "memory_used_bytes",
+    "temperature_celsius",
+    "power_watts",
+    "nvlink_tx_bytes",
+    "nvlink_rx_bytes",
+    "pcie_tx_bytes",
+    "pcie_rx_bytes",
+)
+"""The columns of a sample, in the order in which they travel."""
+BOUNDS: Final = {
+    "utilisation_percent": (0, 100),
+    "memory_used_bytes": (0, 2**44),
+    "temperature_celsius": (-60, 250),
+    "power_watts": (0, 20_000),
+    "nvlink_tx_bytes": (0, 2**44),
+    "nvlink_rx_bytes": (0, 2**44),
+    "pcie_tx_bytes": (0, 2**44),
+    "pcie_rx_bytes": (0, 2**44),
+}
+"""Smallest and largest value that a GPU can have; anything else is taken as unknown."""
+
+Values = tuple[int | None, ...]
+
+_encoder = msgspec.msgpack.Encoder()
+_agent_decoder: msgspec.msgpack.Decoder[AgentFrame] = msgspec.msgpack.Decoder(AgentFrame)
+_ack_decoder: msgspec.msgpack.Decoder[Ack] = msgspec.msgpack.Decoder(Ack)
+
+
+def encode(frame: Frame) -> bytes:
+    """The bytes of a frame: one MessagePack array that starts with the frame's kind."""
+    return _encoder.encode(frame)
+
+
+def decode(body: bytes) -> AgentFrame:
+    """A frame that an agent sent. Raises FrameTooLarge and BadFrame."""
+    if len(body) > FRAME_LIMIT:
+        raise FrameTooLarge(f"a frame has at most {FRAME_LIMIT} bytes, this one has {len(body)}")
+    try:
+        return _agent_decoder.decode(body)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise BadFrame(str(error)[:200]) from error
+
+
+def decode_ack(body: bytes) -> Ack:
+    """The server's answer. Raises FrameTooLarge and BadFrame."""
+    if len(body) > FRAME_LIMIT:
+        raise FrameTooLarge(f"a frame has at most {FRAME_LIMIT} bytes, this one has {len(body)}")
+    try:
+        return _ack_decoder.decode(body)
+    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        raise BadFrame(str(error)[:200]) from error
+
+
+def values_of(sample: Sample, *, count: int) -> tuple[dict[str, Values], int]:
+    """(column → `count` whole numbers or None, how many values were unreadable).
+
+    Fractions are rounded. NaN, infinities and values outside BOUNDS become None and are counted; a
+    utilisation above 100 that a driver's rounding makes (up to 110) is 100 and is counted too.
+    Raises BadFrame where a column has another length than `count`.
+    """
+    columns: dict[str, Values] = {}
+    unreadable = 0
+    for name in COLUMNS:
+        column = getattr(sample, name)
+        if not column:
+            columns[name] = (None,) * count
+            continue
+        if len(column) != count:
+            raise BadFrame(f"{name} has {len(column)} values for {count} devices")
+        columns[name], bad = _cleaned(column, *BOUNDS[name], slack=10 if name == "utilisation_percent" else 0)
+        unreadable += bad
+    return columns, unreadable
+
+
+def _cleaned(column: Sequence[int | float | None], low: int, high: int, *, slack: int) -> tuple[Values, int]:
+    cleaned: list[int | None] = []
+    bad = 0
+    for value in column:
+        if value is None:
+            cleaned.append(None)
+        elif low <= value <= high:  # False for NaN
+            cleaned.append(round(value))
+        else:
+            bad += 1
+            cleaned.append(high if high < value <= high + slack else None)
+    return tuple(cleaned), bad
