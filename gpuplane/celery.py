@@ -7,6 +7,7 @@ Kept true: a worker without a broker keeps trying for ever; a task whose worker 
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,6 +27,9 @@ def broker_url(redis_url: str) -> str:
     return f"redis+socket://{parts.path}" if parts.scheme == "unix" else redis_url
 
 
+# Inside a container everything is root, and the danger it warns of is pickle, which we do not accept.
+warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
+
 app = Celery("gpuplane")
 app.conf.update(
     broker_url=broker_url(settings.GPUPLANE_REDIS_URL),
@@ -34,6 +38,8 @@ app.conf.update(
     broker_transport_options={"visibility_timeout": 600, "global_keyprefix": "gpuplane:celery:", "socket_timeout": 30},
     task_default_queue=DEFAULT_QUEUE,
     task_ignore_result=True,
+    task_serializer="json",
+    accept_content=["json"],
     task_acks_late=True,
     task_reject_on_worker_lost=True,
     worker_prefetch_multiplier=1,

@@ -23,7 +23,8 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, **options: Any) -> None:
         """Run."""
-        call_command("migrate", interactive=False, verbosity=min(options["verbosity"], 1), stdout=self.stdout)
+        call_command("migrate", interactive=False, verbosity=max(options["verbosity"] - 1, 0), stdout=self.stdout)
+        self.stdout.write("the database is up to the models")
         url = Door("main", settings.GPUPLANE_HOST, settings.GPUPLANE_PORT).url
         credentials.ensure(url=url)
         self.stdout.write(f"credentials in {credentials.credentials_path()}")
