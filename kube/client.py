@@ -56,7 +56,8 @@ log = structlog.get_logger(__name__)
 class RetryRule(msgspec.Struct, frozen=True, kw_only=True):
     """How often and how long apart: attempt n waits between half and all of base · 2ⁿ⁻¹ seconds, at most `cap_seconds`.
 
-    A Retry-After longer than the cap is not waited for: the error goes to the caller, who has it in `retry_after`.
+    A Retry-After longer than the cap is not waited for, nor is a disruption budget: the error goes to the caller,
+    who has the time in `retry_after`.
     """
 
     attempts: int = 4
@@ -68,8 +69,10 @@ class RetryRule(msgspec.Struct, frozen=True, kw_only=True):
         if attempt >= self.attempts:
             return None
         backoff = min(self.base_seconds * 2.0 ** (attempt - 1), self.cap_seconds)
+        if isinstance(error, Throttled) and error.by_disruption_budget:
+            return None
         if isinstance(error, Throttled) and error.retry_after is not None:
-            if error.retry_after > self.cap_seconds or error.by_disruption_budget:
+            if error.retry_after > self.cap_seconds:
                 return None
             return error.retry_after + self.base_seconds * chance
         return backoff * (0.5 + chance / 2)

@@ -247,7 +247,7 @@ def ensure_namespace(cluster: Cluster, *, name: str) -> None:
 
 def micro_time(moment: datetime) -> str:
     """metav1.MicroTime: UTC with exactly six digits of fraction, the only form the API server reads."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def _body(

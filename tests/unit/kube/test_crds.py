@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kube import crds
+from kube.client import Cluster
+from kube.errors import AlreadyExists, ConflictInCluster, Invalid, NotFoundInCluster, OutcomeUnknown
+from kube.resources import GPU_GANGS
+from kube.watch import Stop
+from tests.fakes.apiserver import ApiServer, Fault
+
+NAMES = {"gpuclaims.gpu.scheduling", "gpugangs.gpu.scheduling"}
+WHERE = {"namespace": "default", "name": "c"}
+
+
+@pytest.fixture
+def bare(tmp_path: Path, cluster_of: Callable[..., Cluster]) -> Iterator[tuple[ApiServer, Cluster]]:
+    """An API server that has never heard of us."""
+    with ApiServer(with_crds=False) as server:
+        yield server, cluster_of(server.kubeconfig(tmp_path / "bare"))
+
+
+def test_missing_definitions_are_made_once(bare: tuple[ApiServer, Cluster]) -> None:
+    """CLAIM-1 the definitions are installed where they are missing and left alone where they are not."""
+    server, cluster = bare
+    with pytest.raises(NotFoundInCluster) as caught:
+        crds.list_all(cluster)
+    assert caught.value.details.kind == ""  # the kind itself is unknown
+    server.faults.append(Fault("POST", "customresourcedefinitions", drop="after"))
+    assert set(crds.apply_missing(cluster)) <= NAMES  # the one whose answer was lost is not counted
+    assert set(server.crds) == NAMES
+    before = server.store.version
+    assert crds.apply_missing(cluster) == []
+    assert server.store.version == before
+    assert crds.wait_established(cluster, names=NAMES, seconds=5) == set()
+    assert crds.list_all(cluster).items == []
+
+
+def test_waiting_ends_with_the_event(bare: tuple[ApiServer, Cluster]) -> None:
+    server, cluster = bare
+    server.store.auto_establish = False
+    crds.apply_missing(cluster)
+    left: list[set[str]] = []
+    waiter = threading.Thread(target=lambda: left.append(crds.wait_established(cluster, names=NAMES, seconds=60)))
+    waiter.start()
+    for name in NAMES:
+        server.store.establish(name)
+    waiter.join()
+    assert left == [set()]
+
+
+def test_waiting_ends_with_the_deadline_or_a_stop(bare: tuple[ApiServer, Cluster]) -> None:
+    server, cluster = bare
+    server.store.auto_establish = False
+    crds.apply_missing(cluster)
+    assert crds.wait_established(cluster, names=NAMES, seconds=0.05) == NAMES
+    stop = Stop()
+    stop.set()
+    assert crds.wait_established(cluster, names=NAMES, seconds=60, stop=stop) == NAMES
+    assert crds.wait_established(cluster, names=(), seconds=60) == set()
+
+
+def test_the_definition_is_what_the_requirements_say() -> None:
+    """CLAIM-1 namespaced, status subresource, printer columns, short names, a structural schema."""
+    by_name = {manifest["metadata"]["name"]: manifest["spec"] for manifest in crds.manifests()}
+    assert set(by_name) == NAMES
+    claim = by_name["gpuclaims.gpu.scheduling"]
+    (version,) = claim["versions"]
+    assert (claim["scope"], version["name"], version["subresources"]) == ("Namespaced", "v1", {"status": {}})
+    assert [column["name"] for column in version["additionalPrinterColumns"]] == [
+        "Phase",
+        "Count",
+        "Allocated",
+        "Policy",
+        "Age",
+    ]
+    assert claim["names"]["shortNames"]
+    gang = by_name["gpugangs.gpu.scheduling"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    assert {name: field["minimum"] for name, field in gang["properties"].items()} == {
+        "minMember": 1,
+        "timeoutSeconds": 1,
+    }
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        pytest.param({"count": 1}, id="one whole device"),
+        pytest.param({"count": 1000, "type": "rdma", "model": ["H100", "NVIDIA A100"]}, id="many of two models"),
+        pytest.param(
+            {"count": 1, "core": 100, "memory": "10Gi", "policy": "contiguous", "policyStrict": True},
+            id="core and memory",
+        ),
+        pytest.param({"count": 1, "memory": 1024}, id="memory as a number of bytes"),
+        pytest.param({"count": 1, "memory": ".5Gi"}, id="a fraction"),
+        pytest.param({"count": 1, "memoryRatio": 100}, id="a ratio"),
+    ],
+)
+def test_claims_that_the_schema_accepts(server: ApiServer, cluster: Cluster, devices: dict[str, Any]) -> None:
+    claim = crds.create(cluster, **WHERE, spec={"devices": devices, "ttlSeconds": 1, "gangRef": "g"})
+    assert claim.spec["devices"] == {"type": "gpu", "policy": "none", "policyStrict": False} | devices
+    assert claim.metadata.generation == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "want_field"),
+    [
+        pytest.param({}, "spec", id="no devices"),
+        pytest.param({"devices": {}}, "spec.devices", id="no count"),
+        pytest.param({"devices": {"count": 0}}, "spec.devices.count", id="none"),
+        pytest.param({"devices": {"count": 1.5}}, "spec.devices.count", id="one and a half"),
+        pytest.param({"devices": {"count": 1, "core": 101}}, "spec.devices.core", id="more core than a device has"),
+        pytest.param({"devices": {"count": 1, "memoryRatio": 0}}, "spec.devices.memoryRatio", id="no ratio"),
+        pytest.param({"devices": {"count": 1, "memory": "-1Gi"}}, "spec.devices.memory", id="negative memory"),
+        pytest.param({"devices": {"count": 1, "memory": "lots"}}, "spec.devices.memory", id="not a quantity"),
+        pytest.param(
+            {"devices": {"count": 1, "memory": "1Gi", "memoryRatio": 5}}, "spec.devices", id="memory and ratio"
+        ),
+        pytest.param({"devices": {"count": 1, "type": "A100"}}, "spec.devices.type", id="a type that is no label"),
+        pytest.param({"devices": {"count": 1, "policy": "best"}}, "spec.devices.policy", id="an unknown policy"),
+        pytest.param({"devices": {"count": 1}, "ttlSeconds": 0}, "spec.ttlSeconds", id="ends at once"),
+        pytest.param({"devices": {"count": 1}, "gangRef": "-g"}, "spec.gangRef", id="a gang with a bad name"),
+    ],
+)
+def test_claims_that_the_schema_refuses(
+    server: ApiServer, cluster: Cluster, spec: dict[str, Any], want_field: str
+) -> None:
+    """CLAIM-1 the schema refuses with the field."""
+    with pytest.raises(Invalid) as caught:
+        crds.create(cluster, **WHERE, spec=spec)
+    assert want_field in [cause.field for cause in caught.value.details.causes or ()]
+    assert not server.gpuclaims
+
+
+def test_spec_and_status_are_written_apart(server: ApiServer, cluster: Cluster) -> None:
+    made = crds.create(cluster, **WHERE, spec={"devices": {"count": 1}}, labels={"team": "x"})
+    status = {
+        "phase": "Allocated",
+        "allocated": 1,
+        "allocations": [{"pod": "default/p", "uid": "u", "node": "n1", "devices": [{"minor": 0, "memory": None}]}],
+    }
+    told = crds.status_replace(cluster, **WHERE, status=status)
+    assert (told.status, told.spec, told.metadata.generation) == (status, made.spec, 1)
+    told = crds.status_replace(
+        cluster, **WHERE, status={"phase": "Pending"}, resource_version=told.metadata.resource_version
+    )
+    assert told.status == {"phase": "Pending"}  # replaced, not merged
+    with pytest.raises(ConflictInCluster):
+        crds.status_replace(cluster, **WHERE, status=status, resource_version=made.metadata.resource_version)
+    changed = crds.spec_replace(
+        cluster, **WHERE, spec={"devices": {"count": 2}}, resource_version=told.metadata.resource_version
+    )
+    assert (changed.spec["devices"]["count"], changed.status, changed.metadata.labels) == (
+        2,
+        {"phase": "Pending"},
+        {"team": "x"},
+    )
+    assert changed.metadata.generation == 2
+
+
+def test_a_stale_spec_is_refused(server: ApiServer, cluster: Cluster) -> None:
+    """CLAIM-1 writes over REST go through under resourceVersion and get the API server's 409."""
+    made = crds.create(cluster, **WHERE, spec={"devices": {"count": 1}})
+    crds.spec_replace(cluster, **WHERE, spec={"devices": {"count": 2}}, resource_version=made.metadata.resource_version)
+    with pytest.raises(ConflictInCluster):
+        crds.spec_replace(
+            cluster, **WHERE, spec={"devices": {"count": 3}}, resource_version=made.metadata.resource_version
+        )
+    manifest = {
+        "metadata": {**WHERE, "resourceVersion": made.metadata.resource_version},
+        "spec": {"devices": {"count": 4}},
+    }
+    with pytest.raises(ConflictInCluster):
+        crds.replace(cluster, manifest=manifest)
+    manifest["metadata"]["resourceVersion"] = crds.get(cluster, **WHERE).metadata.resource_version
+    assert crds.replace(cluster, manifest=manifest).spec["devices"]["count"] == 4
+    with pytest.raises(AlreadyExists):
+        crds.create(cluster, **WHERE, spec={"devices": {"count": 1}})
+
+
+def test_a_lost_spec_write_is_unknown(server: ApiServer, cluster: Cluster) -> None:
+    made = crds.create(cluster, **WHERE, spec={"devices": {"count": 1}})
+    server.faults.append(Fault("PATCH", "gpuclaims", drop="after"))
+    with pytest.raises(OutcomeUnknown):
+        crds.spec_replace(
+            cluster, **WHERE, spec={"devices": {"count": 2}}, resource_version=made.metadata.resource_version
+        )
+    assert crds.get(cluster, **WHERE).spec["devices"]["count"] == 2
+
+
+def test_delete_and_gangs(server: ApiServer, cluster: Cluster) -> None:
+    gang = crds.create(cluster, **WHERE, spec={"minMember": 2}, resource=GPU_GANGS)
+    assert gang.spec == {"minMember": 2, "timeoutSeconds": 600}
+    with pytest.raises(ConflictInCluster):
+        crds.delete(cluster, **WHERE, uid="another", resource=GPU_GANGS)
+    assert crds.delete(cluster, **WHERE, uid=gang.metadata.uid, resource=GPU_GANGS)
+    assert not crds.delete(cluster, **WHERE, uid=gang.metadata.uid, resource=GPU_GANGS)

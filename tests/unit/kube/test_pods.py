@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from kube import pods
+from kube.client import Cluster
+from kube.errors import AlreadyExists, ConflictInCluster, NotFoundInCluster, OutcomeUnknown, Throttled
+from kube.keys import ALLOCATED
+from tests.fakes.apiserver import ApiServer, Fault
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+WHERE = {"namespace": "a", "name": "train"}
+KEY = ("a", "train")
+
+
+def _uid(server: ApiServer) -> str:
+    return str(
+        server.add_pod("train", namespace="a", annotations={"own": "1"}, labels={"team": "x"})["metadata"]["uid"]
+    )
+
+
+def test_one_write_binds_and_annotates(server: ApiServer, cluster: Cluster) -> None:
+    """CLAIM-6 the annotation travels in the Binding: bound and annotated are one write."""
+    uid = _uid(server)
+    before = server.store.version
+    pods.bind(cluster, **WHERE, uid=uid, node="n1", annotations={ALLOCATED: "n1:0,1"}, labels={"gpu": "yes"})
+    pod = pods.get(cluster, **WHERE)
+    assert (pod.spec.node_name, pod.annotations, pod.labels) == (
+        "n1",
+        {"own": "1", ALLOCATED: "n1:0,1"},
+        {"team": "x", "gpu": "yes"},
+    )
+    assert server.store.version == before + 1
+
+
+def test_bind_is_refused_for_another_uid_a_bound_pod_and_one_that_goes(server: ApiServer, cluster: Cluster) -> None:
+    """LEASE-3 a pod that was replaced, bound or deleted in between is never bound by us."""
+    uid = _uid(server)
+    with pytest.raises(ConflictInCluster):
+        pods.bind(cluster, **WHERE, uid="another", node="n1", annotations={ALLOCATED: "n1:0"})
+    assert ALLOCATED not in server.pods[KEY]["metadata"]["annotations"]
+    pods.bind(cluster, **WHERE, uid=uid, node="n1")
+    with pytest.raises(ConflictInCluster, match="n1"):
+        pods.bind(cluster, **WHERE, uid=uid, node="n2")
+    server.remove_pod("train", namespace="a")
+    with pytest.raises(NotFoundInCluster) as caught:
+        pods.bind(cluster, **WHERE, uid=uid, node="n1")
+    assert caught.value.details.kind == "pods"
+
+
+@pytest.mark.parametrize(("drop", "want_node"), [("before", ""), ("after", "n1")])
+def test_a_lost_bind_is_unknown_and_sent_once(server: ApiServer, cluster: Cluster, drop: str, want_node: str) -> None:
+    """LEASE-3 a Binding without an answer is told as unknown; a read says what became of it."""
+    uid = _uid(server)
+    server.faults.append(Fault("POST", "binding", drop=drop))  # type: ignore[arg-type]  # a table
+    with pytest.raises(OutcomeUnknown):
+        pods.bind(cluster, **WHERE, uid=uid, node="n1")
+    assert pods.get(cluster, **WHERE).spec.node_name == want_node
+    assert len([seen for seen in server.requests if seen.path.endswith("/binding")]) == 1
+
+
+def test_eviction_asks_the_disruption_budget(server: ApiServer, cluster: Cluster, pauses: list[float]) -> None:
+    """CLAIM-9 eviction goes through the policy API; a budget that forbids it is told at once."""
+    uid = str(server.add_pod("train", namespace="a", node="n1", phase="Running")["metadata"]["uid"])
+    server.store.blocked_evictions.add(KEY)
+    with pytest.raises(Throttled) as caught:
+        pods.evict(cluster, **WHERE, uid=uid)
+    assert (caught.value.by_disruption_budget, pauses) == (True, [])
+    server.store.blocked_evictions.clear()
+    with pytest.raises(ConflictInCluster):
+        pods.evict(cluster, **WHERE, uid="another")
+    assert pods.evict(cluster, **WHERE, uid=uid)
+    assert pods.get(cluster, **WHERE).metadata.deletion_timestamp is not None  # granted is not gone
+    server.remove_pod("train", namespace="a")
+    assert not pods.evict(cluster, **WHERE, uid=uid)
+
+
+def test_delete_spares_a_successor(server: ApiServer, cluster: Cluster) -> None:
+    first = _uid(server)
+    assert pods.delete(cluster, **WHERE, uid=first, grace_seconds=0)
+    assert not pods.delete(cluster, **WHERE, uid=first)
+    second = _uid(server)
+    with pytest.raises(ConflictInCluster):
+        pods.delete(cluster, **WHERE, uid=first)
+    assert server.pods[KEY]["metadata"]["uid"] == second
+
+
+def test_list_by_node(server: ApiServer, cluster: Cluster) -> None:
+    server.add_pod("one", namespace="a", node="n1")
+    server.add_pod("two", namespace="b", node="n1")
+    server.add_pod("three", namespace="b", node="n2")
+    found = pods.list_all(cluster, field_selector="spec.nodeName=n1").items
+    assert [pod.metadata.name for pod in found] == ["one", "two"]
+    assert [pod.metadata.name for pod in pods.list_all(cluster, namespace="b").items] == ["three", "two"]
+    assert pods.find(cluster, namespace="a", name="none") is None
+
+
+def test_an_event_is_told_once(server: ApiServer, cluster: Cluster) -> None:
+    """CLAIM-9 the holder gets an event."""
+    uid = _uid(server)
+    told = {"uid": uid, "reason": "ClaimEnded", "message": "m" * 5000, "now": NOW, "kind": "Warning"}
+    pods.event_record(cluster, **WHERE, **told)  # type: ignore[arg-type]  # a table
+    with pytest.raises(AlreadyExists):
+        pods.event_record(cluster, **WHERE, **told)  # type: ignore[arg-type]  # a table
+    (event,) = server.events.values()
+    assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Pod", "namespace": "a", "name": "train", "uid": uid}
+    assert (event["reason"], event["type"], len(event["message"])) == ("ClaimEnded", "Warning", 1024)
+    assert event["lastTimestamp"] == "2026-03-01T12:00:00Z"
+
+
+def test_an_event_on_a_pod_with_the_longest_name_has_a_name_that_is_allowed(
+    server: ApiServer, cluster: Cluster
+) -> None:
+    name = "n" * 250 + ".xy"
+    pod = server.add_pod(name, namespace="a")
+    pods.event_record(
+        cluster, namespace="a", name=name, uid=pod["metadata"]["uid"], reason="Bound", message="", now=NOW
+    )
+    assert len(server.events) == 1
