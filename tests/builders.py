@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from allocations.engine.build import DeviceRow, DeviceUse, NodeRow, build_picture, patch
+from allocations.engine.build import DeviceRow, NodeRow, build_picture, take
 from allocations.engine.decision import Decision
 from allocations.engine.picture import EXCLUSIVE, Picture
 from claims.dialects.request import DeviceAsk, DeviceRequest, Policy
@@ -138,18 +138,7 @@ def share(
 
 def apply(picture: Picture, decision: Decision) -> Picture:
     """The picture with the decision's devices taken, as the ledger would."""
-    uses = []
-    for grant in decision.grants:
-        row = int(picture.index.rows_of([grant.device_id])[0])
-        uses.append(
-            DeviceUse(
-                grant.device_id,
-                int(picture.core_used[row]) + grant.core_percent,
-                int(picture.memory_used[row]) + (grant.memory_bytes or 0),
-                bool(picture.device_healthy[row]),
-            )
-        )
-    return patch(picture, uses)
+    return take(picture, [(one.device_id, one.core_percent, one.memory_bytes or 0) for one in decision.grants])
 
 
 def minors(decision: Decision, kind: str = "gpu") -> list[int]:

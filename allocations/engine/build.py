@@ -89,6 +89,25 @@ def patch(picture: Picture, uses: Sequence[DeviceUse] | Sequence[tuple[int, int,
     return _with_columns(picture, rows, core, memory, healthy)
 
 
+def take(picture: Picture, amounts: Iterable[tuple[int, int, int]]) -> Picture:
+    """The picture with amounts (device id, core percent, memory bytes) taken, as the ledger does on a hold.
+
+    Raises UnknownDevice; what the amounts do to capacity is the caller's to know.
+    """
+    taken = list(amounts)
+    rows = picture.index.rows_of([one[0] for one in taken]).tolist()
+    uses = {
+        device: DeviceUse(
+            device,
+            int(picture.core_used[row]) + core,
+            int(picture.memory_used[row]) + memory,
+            bool(picture.device_healthy[row]),
+        )
+        for row, (device, core, memory) in zip(rows, taken, strict=True)
+    }
+    return patch(picture, list(uses.values()))
+
+
 def with_freed(picture: Picture, freed: Iterable[tuple[int, int, int]], blocked: Collection[int]) -> Picture:
     """The picture as if amounts (device id, core percent, memory bytes) were given back and devices were taken.
 

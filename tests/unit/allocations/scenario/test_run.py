@@ -1,0 +1,157 @@
+"""Scenario files from end to end: decisions, reasons, and the fleet after them."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from allocations.scenario import parse_scenario, read_scenario, run_scenario
+
+SCENARIOS = Path(__file__).resolve().parents[3] / "scenarios"
+GI = 1 << 30
+
+
+def run_file(name):
+    return run_scenario(read_scenario((SCENARIOS / f"{name}.yaml").read_bytes()))
+
+
+def placed(result):
+    return {
+        one.pod.removeprefix("default/"): (one.node, [(d.type, d.minor) for d in one.devices])
+        for one in result.decisions
+    }
+
+
+def test_kai_2153():
+    """VIEW-4 KAI #2153: 16 halves on 8 GPUs are exactly two per card."""
+    result = run_file("kai-2153")
+    minors = sorted(one.devices[0].minor for one in result.decisions)
+    assert minors == sorted([*range(8)] * 2)
+    assert {(one.core_used, one.memory_used) for one in result.fleet["n1"]} == {(100, 40 * GI)}
+
+
+def test_kai_416():
+    """VIEW-4 KAI #416: 23 placed, one pending with a reason."""
+    result = run_file("kai-416")
+    assert [one.node for one in result.decisions] == ["n1"] * 23 + [None]
+    assert result.decisions[-1].reasons == {"n1": "no device with 2000 MiB memory free"}
+    assert result.fleet["n1"][0].memory_used == 23 * 2000 * 1024**2
+
+
+def test_contiguous_beats_fragmented():
+    """CLAIM-5 one island on an emptier node beats two on a fuller one; policyStrict says why it cannot."""
+    result = run_file("contiguous-beats-fragmented")
+    assert placed(result)["training"] == ("whole", [("gpu", minor) for minor in range(4)])
+    assert result.decisions[1].reasons == dict.fromkeys(("fragmented", "whole"), "no NVLink island of 8 gpu devices")
+
+
+def test_a_lone_gpu_comes_from_a_broken_pair():
+    assert placed(run_file("lone-gpu-from-broken-pair")) == {
+        "lone": ("n1", [("gpu", 3)]),
+        "pair": ("n1", [("gpu", 0), ("gpu", 1)]),
+    }
+
+
+def test_adoption():
+    """LEASE-6 running pods are adopted from any dialect's annotation before the first decision."""
+    result = run_file("adoption")
+    assert placed(result) == {"team/new": ("n1", [("gpu", 2)]), "team/newer": (None, [])}
+    assert {one.uuid: (one.core_used, one.memory_used) for one in result.fleet["n1"]} == {
+        "GPU-0": (70, 15 * GI),
+        "GPU-1": (100, 40 * GI),
+        "GPU-2": (100, 40 * GI),
+        "GPU-3": (0, 0),
+        "mlx5_0": (50, None),
+    }
+    assert [problem.split(":")[0] for problem in result.problems] == [
+        "default/unreadable",
+        "default/elsewhere",
+        "default/usurper",
+    ]
+
+
+def test_several_types():
+    """DEV-3 GPU, RDMA and FPGA in one pod; a quantity of 0 is not asked."""
+    result = run_file("several-types")
+    assert placed(result) == {
+        "trio": ("n1", [("gpu", 0), ("fpga", 0), ("rdma", 1)]),
+        "fpga-half": ("n1", [("fpga", 0)]),
+        "fpga-more": (None, []),
+        "nothing": (None, []),
+    }
+    fpga = next(device for device in result.decisions[0].devices if device.type == "fpga")
+    assert (fpga.core, fpga.memory) == (50, None)
+    assert result.decisions[2].reasons == {"n1": "no fpga device with 10 core free", "n2": "no fpga devices"}
+
+
+def test_the_answer_has_the_shape_of_the_contract():
+    """VIEW-4 DESIGN §5: the result, key by key."""
+    result = run_scenario(
+        parse_scenario(
+            {
+                "nodes": [
+                    {"name": "n1", "devices": [{"minor": 0, "uuid": "GPU-0", "model": "H100", "memory": "80Gi"}]},
+                    {"name": "n2"},
+                ],
+                "pods": [
+                    {
+                        "metadata": {"name": "p", "namespace": "team"},
+                        "spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": 1}}}]},
+                    }
+                ],
+            }
+        )
+    )
+    assert msgspec.json.decode(msgspec.json.encode(result)) == {
+        "decisions": [
+            {
+                "pod": "team/p",
+                "node": "n1",
+                "devices": [{"uuid": "GPU-0", "minor": 0, "type": "gpu", "core": 100, "memory": 80 * GI}],
+                "reasons": {"n2": "no gpu devices"},
+                "summary": "n1: gpu 0",
+            }
+        ],
+        "fleet": {"n1": [{"uuid": "GPU-0", "core_used": 100, "memory_used": 80 * GI}], "n2": []},
+    }
+
+
+@pytest.mark.parametrize(
+    ("share", "want"),
+    [pytest.param("gpupack", [0, 0], id="pack"), pytest.param("gpuspread", [0, 1], id="spread")],
+)
+def test_share_option(share, want):
+    """SHARE-2 gpupack or gpuspread."""
+    pod = {"spec": {"containers": [{"resources": {"limits": {"koordinator.sh/gpu": 50}}}]}}
+    devices = [{"minor": at, "uuid": f"GPU-{at}", "model": "H100", "memory": "80Gi"} for at in range(2)]
+    result = run_scenario(
+        parse_scenario(
+            {
+                "nodes": [{"name": "n1", "devices": devices}],
+                "pods": [{**pod, "metadata": {"name": name}} for name in "ab"],
+                "options": {"share": share},
+            }
+        )
+    )
+    assert [one.devices[0].minor for one in result.decisions] == want
+
+
+def test_a_refused_pod_has_its_reason_on_every_node():
+    """DEV-3 core alone is refused with the rule."""
+    result = run_scenario(
+        parse_scenario(
+            {
+                "nodes": [{"name": "n1"}, {"name": "n2"}],
+                "pods": [
+                    {
+                        "metadata": {"name": "p"},
+                        "spec": {"containers": [{"resources": {"limits": {"koordinator.sh/gpu-core": 50}}}]},
+                    }
+                ],
+            }
+        )
+    )
+    (decision,) = result.decisions
+    assert decision.node is None
+    assert set(decision.reasons) == {"n1", "n2"}
+    assert decision.summary.startswith("0/2 nodes can serve: 2 ")
