@@ -6,7 +6,7 @@ WORKERS ?= 2
 TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run migrate migrations test check docs bench cluster-test lock clean
+.PHONY: help install install-dev run migrate migrations test check check-lint check-types check-floors check-django check-pages docs bench cluster-test lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -29,13 +29,23 @@ migrations: install-dev  ## write migrations for changed models
 test: install-dev  ## every test; pytest's summary closes the output
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
 
-check: install-dev  ## lint, types, architecture, migrations, generated pages
+check: check-lint check-types check-floors check-django check-pages  ## everything but the tests; make -k check goes on after a failure
+
+check-lint: install-dev
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
+
+check-types: install-dev
 	@$(PY) -m mypy .
+
+check-floors: install-dev
 	@.venv/bin/lint-imports --no-logo
+
+check-django: install-dev
 	@$(PY) manage.py check --fail-level WARNING
 	@$(PY) manage.py makemigrations --check --dry-run
+
+check-pages: install-dev
 	@$(PY) manage.py settings_table --check
 	@$(PY) -m tests.checks.requirements_table --check
 	@$(PY) -m tests.checks.javascript
