@@ -6,10 +6,15 @@ asks; a permission class that repeated it could only disagree.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
-from rest_framework.views import APIView
 from typing_extensions import override
+
+if TYPE_CHECKING:
+    # REST framework's views import this module by the settings
+    from rest_framework.views import APIView
 
 
 class SignedIn(BasePermission):

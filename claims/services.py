@@ -76,9 +76,9 @@ def require_seen(namespace: str, name: str, *, actor: Actor) -> None:
         check_namespace(namespace)
         check_subdomain(name)
     except InvalidName as error:
-        raise NotFound("there is no such GpuClaim") from error
+        raise NotFound("there is no such object") from error
     if not actor.sees(namespace):
-        raise NotFound(f"there is no GpuClaim {name} in {namespace}")
+        raise NotFound(f"there is no {name} in {namespace}")
 
 
 def merged(target: Any, patch: Any) -> Any:

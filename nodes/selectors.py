@@ -7,12 +7,16 @@ that are gone and have nothing left) are never shown, and each list costs a fixe
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
 
 from access.errors import NotFound
 from nodes.choices import NodeState, Presence
 from nodes.models import Device, Node
 
+_SHOWN = ~Q(presence=Presence.REMOVED)
+_HELD = Q(core_used__gt=0) | Q(memory_used__gt=0)
 _LIVE = ~Q(devices__presence=Presence.REMOVED)
 
 
@@ -42,18 +46,15 @@ def node_get(name: str) -> Node:
     return node
 
 
-def device_list() -> QuerySet[Device]:
-    """Devices with their nodes."""
-    return Device.objects.exclude(presence=Presence.REMOVED).select_related("node").order_by("id")
+def device_list(*, held: bool | None = None) -> QuerySet[Device]:
+    """Devices with their nodes; `held`: only those that somebody holds wholly or in part, or only the others."""
+    devices = Device.objects.filter(_SHOWN).select_related("node").order_by("id")
+    return devices if held is None else devices.filter(_HELD if held else ~_HELD)
 
 
 def node_devices(node: Node) -> QuerySet[Device]:
     """Devices of a node, by type and minor."""
     return Device.objects.filter(node=node).exclude(presence=Presence.REMOVED).order_by("type", "minor")
-
-
-_SHOWN = ~Q(presence=Presence.REMOVED)
-_HELD = Q(core_used__gt=0) | Q(memory_used__gt=0)
 
 
 def node_counts() -> dict[str, int]:
@@ -62,13 +63,13 @@ def node_counts() -> dict[str, int]:
     return dict(rows)
 
 
-def device_counts() -> list[dict[str, object]]:
+def device_counts() -> list[dict[str, Any]]:
     """One row a (type, model): total, free, used, unhealthy devices, and memory in bytes; by type and model.
 
     `used` is held, wholly or in part; `free` is healthy, present, in nobody's hands, on a node that is ready.
     """
     ready = Q(healthy=True, presence=Presence.PRESENT, stranger="", node__state=NodeState.READY)
-    return list(
+    rows = (
         Device.objects.filter(_SHOWN)
         .order_by("type", "model")
         .values("type", "model")
@@ -82,3 +83,4 @@ def device_counts() -> list[dict[str, object]]:
             memory_used_bytes=Sum("memory_used"),
         )
     )
+    return [dict(row) for row in rows]

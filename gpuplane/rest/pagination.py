@@ -33,18 +33,22 @@ LONGEST_CURSOR = 2_000
 class KeysetPagination(BasePagination):
     """`?page_size=` (default 100, at most 1,000) and `?cursor=`; answers `{"next", "previous", "results"}`."""
 
-    def paginate_queryset(self, queryset: QuerySet[Any], request: Request, view: APIView | None = None) -> list[Any]:
-        """The rows of the page asked for. Raises BadInput."""
+    def paginate_queryset(
+        self, queryset: QuerySet[Any] | list[Any], request: Request, view: APIView | None = None
+    ) -> list[Any]:
+        """The rows of the page asked for; a list must be sorted by the view's one ordering field. Raises BadInput."""
         self._url = request.build_absolute_uri()
         self._fields = tuple(getattr(view, "ordering", ()))
         size = page_size(request.query_params.get("page_size"))
         cursor = request.query_params.get("cursor")
-        back, position = read_cursor(cursor, queryset.model, self._fields) if cursor else (False, None)
-        ordering = [_reverse(field) for field in self._fields] if back else list(self._fields)
-        rows = queryset.order_by(*ordering)
-        if position is not None:
-            rows = rows.filter(_after(ordering, position))
-        found = list(rows[: size + 1])
+        if isinstance(queryset, list):
+            back, position = read_cursor(cursor, None, self._fields) if cursor else (False, None)
+            found = _listed(queryset, self._fields[0], position, back=back)[: size + 1]
+        else:
+            back, position = read_cursor(cursor, queryset.model, self._fields) if cursor else (False, None)
+            ordering = [_reverse(field) for field in self._fields] if back else list(self._fields)
+            rows = queryset.order_by(*ordering)
+            found = list((rows if position is None else rows.filter(_after(ordering, position)))[: size + 1])
         more, page = len(found) > size, found[:size]
         if back:
             page.reverse()
@@ -100,8 +104,11 @@ def page_size(given: str | None) -> int:
     return min(int(given), PAGE_SIZE_MOST)
 
 
-def read_cursor(cursor: str, model: type[Model], fields: Sequence[str]) -> tuple[bool, list[Any]]:
-    """(backwards, the position). Raises BadInput for anything that is not a cursor of this list."""
+def read_cursor(cursor: str, model: type[Model] | None, fields: Sequence[str]) -> tuple[bool, list[Any]]:
+    """(backwards, the position). Raises BadInput for anything that is not a cursor of this list.
+
+    `model` None: a list of objects that are ordered by text.
+    """
     wrong = BadInput("the cursor is not one that this list gave", field="cursor", rule="cursor")
     if len(cursor) > LONGEST_CURSOR:
         raise wrong
@@ -111,8 +118,11 @@ def read_cursor(cursor: str, model: type[Model], fields: Sequence[str]) -> tuple
         raise wrong from error
     if not isinstance(decoded, list) or len(decoded) != len(fields) + 1 or decoded[0] not in (0, 1):
         raise wrong
-    position = []
+    position: list[Any] = []
     for name, given in zip(fields, decoded[1:], strict=True):
+        if model is None:
+            position.append(str(given))
+            continue
         field = _field(model, name.lstrip("-"))
         if not isinstance(given, str | int) or isinstance(given, bool):
             raise wrong
@@ -144,6 +154,15 @@ def _value(row: Any, path: str) -> Any:
     for part in path.split("__"):
         row = getattr(row, part)
     return row
+
+
+def _listed(rows: list[Any], field: str, position: Sequence[str] | None, *, back: bool) -> list[Any]:
+    """The rows beyond the position, nearest first."""
+    ordered = rows[::-1] if back else rows
+    if position is None:
+        return ordered
+    start = position[0]
+    return [row for row in ordered if (_value(row, field) < start if back else _value(row, field) > start)]
 
 
 def _reverse(field: str) -> str:

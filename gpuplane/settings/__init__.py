@@ -155,3 +155,41 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
+
+REST_FRAMEWORK: dict[str, Any] = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "access.authentication.BearerAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["access.permissions.SignedIn"],
+    "DEFAULT_PARSER_CLASSES": [
+        "gpuplane.rest.codec.JsonParser",
+        "gpuplane.rest.codec.MergePatchParser",
+        "gpuplane.rest.codec.YamlParser",
+        "gpuplane.rest.codec.XYamlParser",
+        "gpuplane.rest.codec.TextYamlParser",
+    ],
+    "DEFAULT_RENDERER_CLASSES": ["gpuplane.rest.codec.JsonRenderer"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "gpuplane.rest.codec.OneFormat",
+    "DEFAULT_PAGINATION_CLASS": "gpuplane.rest.pagination.KeysetPagination",
+    "DEFAULT_SCHEMA_CLASS": "gpuplane.rest.schema.Described",
+    "EXCEPTION_HANDLER": "gpuplane.rest.errors.handle",
+    "URL_FORMAT_OVERRIDE": None,
+}
+REST_KNOX: dict[str, Any] = {"TOKEN_TTL": None, "AUTH_HEADER_PREFIX": "Bearer"}
+SPECTACULAR_SETTINGS: dict[str, Any] = {
+    "TITLE": "gpuplane",
+    "DESCRIPTION": "GPUs of a Kubernetes fleet: what exists, what is asked, who holds what, and why.",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    "ENUM_NAME_OVERRIDES": {
+        "AllocationState": "allocations.choices.State.values",
+        "NodeState": "nodes.choices.NodeState.values",
+        "EventKind": "audit.choices.Kind.values",
+    },
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+}

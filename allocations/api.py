@@ -1,0 +1,258 @@
+"""REST of who holds what: `allocations/`, `leases/`, renewing, and the explanations.
+
+Kept true: whatever lies in a namespace that the caller does not see answers 404 or is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+from rest_framework.viewsets import GenericViewSet
+
+from access.actors import Actor
+from access.authentication import request_actor
+from allocations.choices import LIVE, State
+from allocations.explain import claim_explain, pod_explain
+from allocations.leases.port import LeaseView
+from allocations.models import Allocation
+from allocations.outside import lease_list
+from allocations.schemas import (
+    AllocationSchema,
+    AllocationWriteSchema,
+    ClaimExplainedSchema,
+    LeaseSchema,
+    PodExplainedSchema,
+    RenewSchema,
+)
+from allocations.selectors import allocation_get, allocation_list
+from allocations.services import allocation_release, claim_devices, claim_renew
+from audit.clock import database_now
+from claims.selectors import claim_get
+from claims.services import require_seen
+from kube.keys import SHARED_HOLDER
+
+UID = OpenApiParameter("uid", UUID, OpenApiParameter.PATH, description="uid of the allocation")
+EVICT = OpenApiParameter("evict", bool, OpenApiParameter.QUERY, description="evict the pod first, where it still lives")
+
+
+def address(kind: str) -> list[OpenApiParameter]:
+    """Path parameters of an object in a namespace."""
+    return [
+        OpenApiParameter("namespace", str, OpenApiParameter.PATH, description=f"namespace of the {kind}"),
+        OpenApiParameter("name", str, OpenApiParameter.PATH, description=f"name of the {kind}"),
+    ]
+
+
+class AllocationFilters(serializers.Serializer[Any]):
+    """Query of `allocations/`."""
+
+    state = serializers.ChoiceField(choices=State.choices, required=False)
+    live = serializers.BooleanField(
+        required=False, allow_null=True, default=None, help_text="whether its devices count as used"
+    )
+    namespace = serializers.CharField(required=False, max_length=63)
+    pod = serializers.CharField(required=False, max_length=253)
+    pod_uid = serializers.CharField(required=False, max_length=128)
+    node = serializers.CharField(required=False, max_length=253)
+    claim = serializers.CharField(required=False, max_length=253)
+
+
+class Release(serializers.Serializer[Any]):
+    """Query of a release."""
+
+    evict = serializers.BooleanField(required=False, default=False)
+
+
+COLUMNS = {"pod": "pod_name", "node": "node__name", "claim": "claim_name"}
+"""Filter → column, where they differ."""
+
+
+class AllocationViewSet(GenericViewSet[Allocation]):
+    """Allocations of every namespace that the caller sees."""
+
+    queryset = Allocation.objects.none()
+    ordering = ("-created_at", "-id")
+
+    @extend_schema(
+        summary="Allocations, the newest first", parameters=[AllocationFilters], responses=AllocationSchema(many=True)
+    )
+    def list(self, request: Request) -> Response:
+        """Allocations that match."""
+        filters = AllocationFilters(data=request.query_params)
+        filters.is_valid(raise_exception=True)
+        wanted = dict(filters.validated_data)
+        live = wanted.pop("live", None)
+        columns = {COLUMNS.get(key, key): value for key, value in wanted.items() if value}
+        allocations = allocation_list(actor=request_actor(request)).filter(**columns)
+        if live is not None:
+            allocations = allocations.filter(state__in=LIVE) if live else allocations.exclude(state__in=LIVE)
+        page = self.paginate_queryset(allocations) or []
+        return self.get_paginated_response([allocation_row(allocation) for allocation in page])
+
+    @extend_schema(summary="One allocation", parameters=[UID], responses=AllocationSchema)
+    def retrieve(self, request: Request, uid: UUID) -> Response:
+        """One allocation."""
+        return Response(allocation_row(allocation_get(uid=uid, actor=request_actor(request))))
+
+    @extend_schema(
+        summary="Claim devices without a pod",
+        description="Gives devices to a client as the claim asks (bare-metal use): the same ledger, the same rules. "
+        "409 when nothing fits now.",
+        request=AllocationWriteSchema,
+        responses={201: AllocationSchema},
+    )
+    def create(self, request: Request) -> Response:
+        """Claim devices."""
+        form = AllocationWriteSchema(data=request.data)
+        form.is_valid(raise_exception=True)
+        actor = request_actor(request)
+        wanted = form.validated_data
+        claim = claim_get(namespace=wanted["namespace"], name=wanted["claim"], actor=actor)
+        allocation = claim_devices(claim=claim, actor=actor, holder=wanted.get("holder", ""), now=database_now())
+        fresh = allocation_get(uid=allocation.pk, actor=actor)
+        return Response(allocation_row(fresh), status=201)
+
+    @extend_schema(
+        summary="Give the devices back",
+        description="409 while the pod lives, unless `evict=true`, which asks it to go first.",
+        parameters=[UID, EVICT],
+        responses={200: AllocationSchema},
+    )
+    def destroy(self, request: Request, uid: UUID) -> Response:
+        """Release; the allocation as it then is."""
+        form = Release(data=request.query_params)
+        form.is_valid(raise_exception=True)
+        actor = request_actor(request)
+        allocation = allocation_get(uid=uid, actor=actor)
+        allocation_release(allocation=allocation, actor=actor, evict=form.validated_data["evict"], now=database_now())
+        return Response(allocation_row(allocation_get(uid=uid, actor=actor)))
+
+
+class LeaseFilters(serializers.Serializer[Any]):
+    """Query of `leases/`."""
+
+    node = serializers.CharField(required=False, max_length=253)
+    device_uuid = serializers.CharField(required=False, max_length=128)
+
+
+class LeaseViewSet(GenericViewSet[Any]):
+    """Leases of every device that is taken."""
+
+    queryset = Allocation.objects.none()
+    ordering = ("name",)
+
+    @extend_schema(summary="Leases, by name", parameters=[LeaseFilters], responses=LeaseSchema(many=True))
+    def list(self, request: Request) -> Response:
+        """Leases that match."""
+        filters = LeaseFilters(data=request.query_params)
+        filters.is_valid(raise_exception=True)
+        wanted = {key: value for key, value in filters.validated_data.items() if value}
+        leases = [lease for lease in lease_list() if all(getattr(lease, key) == value for key, value in wanted.items())]
+        page: Any = self.paginate_queryset(leases) or []  # type: ignore[arg-type]  # our paginator takes lists too
+        actor = request_actor(request)
+        return self.get_paginated_response([lease_row(lease, actor) for lease in page])
+
+
+class ClaimRenew(APIView):
+    """Let what is bound through a claim end later."""
+
+    @extend_schema(
+        summary="Renew what is allocated through a claim",
+        parameters=address("claim"),
+        request=RenewSchema,
+        responses=AllocationSchema(many=True),
+    )
+    def post(self, request: Request, namespace: str, name: str) -> Response:
+        """The allocations with their new ends."""
+        form = RenewSchema(data=request.data)
+        form.is_valid(raise_exception=True)
+        actor = request_actor(request)
+        claim = claim_get(namespace=namespace, name=name, actor=actor)
+        renewed = claim_renew(
+            claim=claim, actor=actor, ttl_seconds=form.validated_data.get("ttlSeconds"), now=database_now()
+        )
+        fresh = allocation_list(actor=actor).filter(pk__in=[allocation.pk for allocation in renewed])
+        return Response([allocation_row(allocation) for allocation in fresh])
+
+
+class ClaimExplain(APIView):
+    """Why the pods of a claim run where they do, or wait."""
+
+    @extend_schema(summary="Explain a claim", parameters=address("claim"), responses=ClaimExplainedSchema)
+    def get(self, request: Request, namespace: str, name: str) -> Response:
+        """The explanation."""
+        actor = request_actor(request)
+        require_seen(namespace, name, actor=actor)
+        return Response(claim_explain(namespace, name, actor))
+
+
+class PodExplain(APIView):
+    """Why a pod runs where it does, or waits."""
+
+    @extend_schema(summary="Explain a pod", parameters=address("pod"), responses=PodExplainedSchema)
+    def get(self, request: Request, namespace: str, name: str) -> Response:
+        """The explanation."""
+        actor = request_actor(request)
+        require_seen(namespace, name, actor=actor)
+        return Response(pod_explain(namespace, name, actor))
+
+
+def allocation_row(allocation: Allocation) -> dict[str, Any]:
+    """An allocation as REST shows it; expects `allocation_list`'s joins."""
+    return {
+        "uid": str(allocation.pk),
+        "state": allocation.state,
+        "namespace": allocation.namespace,
+        "pod": allocation.pod_name,
+        "pod_uid": allocation.pod_uid,
+        "holder": allocation.holder,
+        "node": allocation.node.name,
+        "claim": allocation.claim_name,
+        "dialect": allocation.dialect,
+        "devices": [
+            {
+                "uuid": grant.uuid,
+                "type": grant.type,
+                "minor": grant.minor,
+                "core": grant.core_percent,
+                "memory": grant.memory_bytes or None,
+                "whole": grant.whole,
+            }
+            for grant in allocation.devices.all()
+        ],
+        "summary": allocation.summary,
+        "reason": allocation.reason,
+        "confined": allocation.confined,
+        "created_by": allocation.created_by,
+        "ttl_seconds": allocation.ttl_seconds,
+        "created_at": allocation.created_at,
+        "hold_until": allocation.hold_until,
+        "reserved_at": allocation.reserved_at,
+        "bound_at": allocation.bound_at,
+        "expires_at": allocation.expires_at,
+        "releasing_at": allocation.releasing_at,
+        "ended_at": allocation.ended_at,
+    }
+
+
+def lease_row(lease: LeaseView, actor: Actor) -> dict[str, Any]:
+    """A lease as REST shows it to this actor."""
+    return {
+        "name": lease.name,
+        "holder_identity": _shown(lease.holder_identity, actor),
+        "node": lease.node,
+        "device_uuid": lease.device_uuid,
+        "sharers": [_shown(holder, actor) for holder in lease.sharers],
+        "acquired_at": lease.acquired_at,
+    }
+
+
+def _shown(holder: str, actor: Actor) -> str | None:
+    """`<namespace>/<pod>/<uid>`, None where the namespace is not seen."""
+    return holder if holder == SHARED_HOLDER or actor.sees(holder.partition("/")[0]) else None

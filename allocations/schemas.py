@@ -1,0 +1,126 @@
+"""What allocations, leases and explanations look like over REST, for the OpenAPI document and for nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from allocations.choices import State
+from allocations.services import LONGEST_TTL_SECONDS
+
+HOLDER_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?$"
+LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+
+
+class GrantSchema(serializers.Serializer[Any]):
+    """A device, or a share of it."""
+
+    uuid = serializers.CharField()
+    type = serializers.CharField()
+    minor = serializers.IntegerField()
+    core = serializers.IntegerField(help_text="percent")
+    memory = serializers.IntegerField(allow_null=True, help_text="bytes, null where the type has none")
+    whole = serializers.BooleanField()
+
+
+class AllocationSchema(serializers.Serializer[Any]):
+    """Devices of one node given to one holder."""
+
+    uid = serializers.UUIDField()
+    state = serializers.ChoiceField(choices=State.values)
+    namespace = serializers.CharField()
+    pod = serializers.CharField(allow_blank=True)
+    pod_uid = serializers.CharField(allow_blank=True)
+    holder = serializers.CharField(help_text="holderIdentity of the leases")
+    node = serializers.CharField()
+    claim = serializers.CharField(allow_blank=True)
+    dialect = serializers.CharField()
+    devices = GrantSchema(many=True)
+    summary = serializers.CharField(allow_blank=True)
+    reason = serializers.CharField(allow_blank=True)
+    confined = serializers.BooleanField(help_text="false: the pod runs without the injected variables")
+    created_by = serializers.CharField(allow_blank=True)
+    ttl_seconds = serializers.IntegerField(allow_null=True)
+    created_at = serializers.DateTimeField()
+    hold_until = serializers.DateTimeField(allow_null=True)
+    reserved_at = serializers.DateTimeField(allow_null=True)
+    bound_at = serializers.DateTimeField(allow_null=True)
+    expires_at = serializers.DateTimeField(allow_null=True)
+    releasing_at = serializers.DateTimeField(allow_null=True)
+    ended_at = serializers.DateTimeField(allow_null=True)
+
+
+class AllocationWriteSchema(serializers.Serializer[Any]):
+    """Devices for a client without a pod, as a claim asks for them."""
+
+    namespace = serializers.RegexField(LABEL_PATTERN, max_length=63)
+    claim = serializers.RegexField(SUBDOMAIN_PATTERN, max_length=253, help_text="name of the GpuClaim")
+    holder = serializers.RegexField(
+        HOLDER_PATTERN, max_length=128, required=False, help_text="a name of your own, part of the leases' holder"
+    )
+
+
+class RenewSchema(serializers.Serializer[Any]):
+    """From now on; the claim's own ttlSeconds where it is left out."""
+
+    ttlSeconds = serializers.IntegerField(  # noqa: N815 - as in the manifest
+        min_value=1, max_value=LONGEST_TTL_SECONDS, required=False, allow_null=True
+    )
+
+
+class LeaseSchema(serializers.Serializer[Any]):
+    """A lease; names of holders in namespaces that the caller does not see are null."""
+
+    name = serializers.CharField()
+    holder_identity = serializers.CharField(allow_null=True)
+    node = serializers.CharField(allow_blank=True)
+    device_uuid = serializers.CharField(allow_blank=True)
+    sharers = serializers.ListField(child=serializers.CharField(allow_null=True))
+    acquired_at = serializers.CharField(allow_null=True)
+
+
+@extend_schema_field({"type": "object", "additionalProperties": True})
+class AnyObjectField(serializers.Field[Any, Any, Any, Any]):
+    """Any object."""
+
+
+class ReasonSchema(serializers.Serializer[Any]):
+    """A reason, and how many nodes gave it."""
+
+    reason = serializers.CharField()
+    nodes = serializers.IntegerField()
+
+
+class PodExplanationSchema(serializers.Serializer[Any]):
+    """Why a pod is where it is, or why it waits."""
+
+    pod = serializers.CharField()
+    namespace = serializers.CharField()
+    uid = serializers.CharField(allow_blank=True)
+    allocation = serializers.UUIDField(allow_null=True)
+    claim = serializers.CharField(allow_blank=True)
+    state = serializers.CharField()
+    node = serializers.CharField(allow_null=True)
+    devices = GrantSchema(many=True)
+    summary = serializers.CharField(allow_blank=True)
+    reasons = ReasonSchema(many=True)
+    nodes = serializers.ListField(child=AnyObjectField(), help_text="node by node, the first hundred")
+
+
+class PodExplainedSchema(PodExplanationSchema):
+    """With what happened to it."""
+
+    timeline = serializers.ListField(child=AnyObjectField())
+
+
+class ClaimExplainedSchema(serializers.Serializer[Any]):
+    """Who holds devices through a claim, and which of its pods wait, and why."""
+
+    claim = serializers.CharField()
+    namespace = serializers.CharField()
+    summary = serializers.CharField()
+    pods = PodExplanationSchema(many=True)
+    timeline = serializers.ListField(child=AnyObjectField())

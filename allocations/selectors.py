@@ -1,0 +1,150 @@
+"""Reads of who holds what.
+
+Called by REST and pages. Kept true: names of holders are told only to those who see their
+namespace; each function costs a fixed number of queries, whatever the page holds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Count, F, Q, QuerySet, Window
+from django.db.models.functions import RowNumber
+
+from access.actors import Actor
+from access.errors import NotFound
+from allocations.choices import LIVE, State
+from allocations.models import Allocation, AllocationDevice, PodRefusal
+from claims.choices import Phase
+from claims.models import GpuClaim
+from nodes.models import Device
+
+COUNTED = (State.RESERVED, State.BOUND, State.RELEASING)
+"""States that `status.allocated` counts: a hold may still go elsewhere."""
+
+NEWEST = 100
+"""Allocations shown in a claim's status (CLAIM-2)."""
+
+
+def allocation_list(*, actor: Actor) -> QuerySet[Allocation]:
+    """Allocations of the namespaces that the actor sees with their devices and nodes, the newest first; two queries."""
+    allocations = Allocation.objects.select_related("node").prefetch_related("devices").order_by("-created_at", "-id")
+    return allocations if actor.namespaces is None else allocations.filter(namespace__in=actor.namespaces)
+
+
+def allocation_get(*, uid: UUID, actor: Actor) -> Allocation:
+    """One allocation. Raises NotFound, also for a namespace that the actor does not see."""
+    found = allocation_list(actor=actor).filter(pk=uid).first()
+    if found is None:
+        raise NotFound(f"there is no allocation {uid}")
+    return found
+
+
+def refusal_list(*, actor: Actor) -> QuerySet[PodRefusal]:
+    """Pods that could not be placed when last asked for, the newest first."""
+    refusals = PodRefusal.objects.order_by("-last_at")
+    return refusals if actor.namespaces is None else refusals.filter(namespace__in=actor.namespaces)
+
+
+def device_holders(devices: Iterable[Device], actor: Actor) -> dict[int, list[dict[str, Any]]]:
+    """Device id → who holds it, oldest first; one query. Unseen namespaces keep amounts and state, no names."""
+    ids = [device.pk for device in devices if device.core_used or device.memory_used]
+    holders: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    if not ids:
+        return holders
+    grants = AllocationDevice.objects.filter(device__in=ids, live=True).select_related("allocation")
+    for grant in grants.order_by("device", "allocation__created_at", "pk"):
+        holders[grant.device_id].append(_holder(grant, seen=actor.sees(grant.allocation.namespace)))
+    return holders
+
+
+def claim_statuses(claims: Sequence[GpuClaim]) -> dict[int, dict[str, Any]]:
+    """Claim id → its status as the manifest shows it; three queries. The caller sees the claims' namespaces."""
+    ids = [claim.pk for claim in claims]
+    counted = Allocation.objects.filter(claim__in=ids, state__in=COUNTED)
+    allocated = dict(counted.order_by("claim").values_list("claim").annotate(count=Count("pk")))
+    newest = (
+        (
+            counted.annotate(
+                rank=Window(RowNumber(), partition_by=F("claim"), order_by=(F("created_at").desc(), F("pk").desc()))
+            )
+            .filter(rank__lte=NEWEST)
+            .select_related("node")
+            .prefetch_related("devices")
+            .order_by("claim", "rank")
+        )
+        if allocated
+        else ()
+    )
+    shown: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for allocation in newest:
+        if allocation.claim_id is not None:
+            shown[allocation.claim_id].append(_claim_allocation(allocation))
+    return {
+        claim.pk: {
+            "phase": _phase(claim, allocated.get(claim.pk, 0)),
+            "conditions": claim.conditions,
+            "allocated": allocated.get(claim.pk, 0),
+            "allocations": shown[claim.pk],
+        }
+        for claim in claims
+    }
+
+
+def allocation_counts(*, actor: Actor) -> dict[str, int]:
+    """State → allocations of the namespaces that the actor sees; live states are always there."""
+    allocations = Allocation.objects.filter(state__in=LIVE)
+    if actor.namespaces is not None:
+        allocations = allocations.filter(namespace__in=actor.namespaces)
+    counts = dict(allocations.order_by("state").values_list("state").annotate(count=Count("pk")))
+    return {state.value: counts.get(state.value, 0) for state in LIVE}
+
+
+def pending_count(*, actor: Actor, since: datetime) -> int:
+    """Pods refused since then that hold nothing now."""
+    holding = Allocation.objects.filter(state__in=LIVE).exclude(pod_uid="").values("pod_uid")
+    return refusal_list(actor=actor).filter(~Q(pod_uid__in=holding), last_at__gte=since).count()
+
+
+def _phase(claim: GpuClaim, allocated: int) -> str:
+    if claim.phase == Phase.INVALID:
+        return str(Phase.INVALID.value)
+    return str(Phase.ALLOCATED.value if allocated else Phase.PENDING.value)
+
+
+def _claim_allocation(allocation: Allocation) -> dict[str, Any]:
+    """DESIGN §3, GpuClaim: `{pod, uid, node, devices, since}`; `uid` is the pod's, the allocation's own without one."""
+    return {
+        "pod": allocation.pod_name,
+        "uid": allocation.pod_uid or str(allocation.pk),
+        "node": allocation.node.name,
+        "devices": [
+            {
+                "minor": grant.minor,
+                "uuid": grant.uuid,
+                "core": grant.core_percent,
+                "memory": grant.memory_bytes,
+            }
+            for grant in allocation.devices.all()
+        ],
+        "since": (allocation.bound_at or allocation.created_at).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
+def _holder(grant: AllocationDevice, *, seen: bool) -> dict[str, Any]:
+    allocation = grant.allocation
+    return {
+        "uid": str(allocation.pk) if seen else None,
+        "namespace": allocation.namespace if seen else None,
+        "pod": allocation.pod_name if seen else None,
+        "holder": allocation.holder if seen else None,
+        "claim": allocation.claim_name if seen else None,
+        "state": allocation.state,
+        "core": grant.core_percent,
+        "memory": grant.memory_bytes,
+        "whole": grant.whole,
+    }

@@ -1,0 +1,156 @@
+"""`Idempotency-Key`: a write that is sent twice is done once (VIEW-5).
+
+Wraps every view of `gpuplane.rest.urls`, not Django's middleware chain, so that the rest of the
+application pays nothing. Kept true: under one key of one user the same request gets the same answer
+again; another request is refused (422), and so is a twin that is still running (409); an answer of
+5xx, or a fault, is not kept, so that the client may try again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import wraps
+from typing import Any
+
+import orjson
+from django.contrib.auth.models import AnonymousUser, User
+from django.core.exceptions import RequestDataTooBig
+from django.db import IntegrityError, transaction
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+
+from access.models import IdempotencyRecord
+from access.tokens import verify_user
+from access.transactions import atomic_retry
+from audit.clock import database_now
+from gpuplane.problems import MEDIA_TYPE, Problem
+
+HEADER = "Idempotency-Key"
+METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+KEY = re.compile(r"[!-~]{1,255}")
+ABANDONED = timedelta(minutes=5)
+"""A record without an answer that is older belongs to a process that died; the next request takes it over."""
+LONGEST_ANSWER = 1 << 20
+"""Bytes; a longer answer (only a simulation's) is not kept: it changes nothing and may be asked again."""
+
+View = Callable[..., HttpResponseBase]
+
+
+def idempotent(view: View) -> View:
+    """The view, giving its answer again to a repeat."""
+
+    @wraps(view)
+    def run(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        key = request.headers.get(HEADER)
+        if key is None or request.method not in METHODS:
+            return view(request, *args, **kwargs)
+        user = _user(request)
+        if user is None:
+            return view(request, *args, **kwargs)  # which refuses it
+        if not KEY.fullmatch(key):
+            return _refused(400, f"{HEADER} must be 1 to 255 printable ASCII characters without spaces")
+        try:
+            body = request.body
+        except RequestDataTooBig:
+            return _refused(413, "the body is too large")
+        record = IdempotencyRecord(
+            user=user,
+            key=key,
+            method=request.method,
+            path=request.get_full_path()[:1000],
+            digest=hashlib.sha256((request.content_type or "").encode() + b"\0" + body).hexdigest(),
+        )
+        known = _begin(record=record, now=database_now())
+        if known is not None:
+            return _again(known, record)
+        return _first(lambda: view(request, *args, **kwargs), record)
+
+    return run
+
+
+def _user(request: HttpRequest) -> User | None:
+    """Who asks, by token or session; the view itself checks again."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        verified = verify_user(token.strip())
+        return None if verified is None else verified.user
+    user: User | AnonymousUser = request.user
+    return user if isinstance(user, User) and user.is_active else None
+
+
+@atomic_retry
+def _begin(*, record: IdempotencyRecord, now: datetime) -> IdempotencyRecord | None:
+    """Note that the request runs; the record that is there already, if any."""
+    record.pk, record.created_at = None, now
+    try:
+        with transaction.atomic():
+            record.save(force_insert=True)
+    except IntegrityError:
+        known = IdempotencyRecord.objects.filter(user=record.user, key=record.key).first()
+        if known is None:
+            # it was given up in this very moment
+            record.save(force_insert=True)
+            return None
+        if not _same(known, record) or known.status is not None:
+            return known
+        taken_over = IdempotencyRecord.objects.filter(
+            pk=known.pk, status=None, created_at=known.created_at, created_at__lt=now - ABANDONED
+        ).update(created_at=now)
+        if not taken_over:
+            return known
+        record.pk = known.pk
+    return None
+
+
+def _first(call: Callable[[], HttpResponseBase], record: IdempotencyRecord) -> HttpResponseBase:
+    """Run the request and keep its answer."""
+    try:
+        response = call()
+        render = getattr(response, "render", None)
+        if render is not None:
+            response = render()
+    except BaseException:
+        _forget(record=record)
+        raise
+    if response.status_code >= 500 or not isinstance(response, HttpResponse) or len(response.content) > LONGEST_ANSWER:
+        _forget(record=record)
+    else:
+        _keep(record=record, response=response)
+    return response
+
+
+@atomic_retry
+def _keep(*, record: IdempotencyRecord, response: HttpResponse) -> None:
+    IdempotencyRecord.objects.filter(pk=record.pk).update(
+        status=response.status_code, content_type=response.get("Content-Type", "")[:100], body=response.content
+    )
+
+
+@atomic_retry
+def _forget(*, record: IdempotencyRecord) -> None:
+    IdempotencyRecord.objects.filter(pk=record.pk, status=None).delete()
+
+
+def _again(known: IdempotencyRecord, record: IdempotencyRecord) -> HttpResponse:
+    if not _same(known, record):
+        return _refused(422, f"this {HEADER} was used for another request; make a fresh one", rule="key-reused")
+    if known.status is None:
+        return _refused(409, "the first request with this key is still running; ask again later", rule="key-running")
+    response = HttpResponse(bytes(known.body), status=known.status)
+    if known.content_type:
+        response["Content-Type"] = known.content_type
+    else:
+        del response["Content-Type"]
+    response["Idempotency-Replayed"] = "true"
+    return response
+
+
+def _same(known: IdempotencyRecord, record: IdempotencyRecord) -> bool:
+    return (known.method, known.path, known.digest) == (record.method, record.path, record.digest)
+
+
+def _refused(status: int, detail: str, *, rule: str = "") -> HttpResponse:
+    problem = Problem(status=status, detail=detail, field=HEADER if status != 413 else "", rule=rule)
+    return HttpResponse(orjson.dumps(problem.document()), status=status, content_type=MEDIA_TYPE)

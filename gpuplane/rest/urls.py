@@ -1,0 +1,100 @@
+"""Every address under `/api/`. Mounted by `gpuplane.urls`.
+
+Where a view of a lower room shows what a higher room knows (holders of devices, what is allocated
+through a claim), it is handed in here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpResponseBase, HttpResponseRedirect
+from django.urls import URLPattern, include, path, re_path
+from django.urls.exceptions import Resolver404
+from django.urls.resolvers import get_resolver
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+from rest_framework.permissions import AllowAny
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+from typing_extensions import override
+
+from access.errors import NotFound
+from allocations.api import AllocationViewSet, ClaimExplain, ClaimRenew, LeaseViewSet, PodExplain
+from allocations.selectors import claim_statuses, device_holders
+from claims.api import ClaimViewSet
+from gpuplane.rest.events import EventViewSet
+from gpuplane.rest.idempotency import View, idempotent
+from gpuplane.rest.simulations import Simulations
+from gpuplane.rest.summary import FleetSummary
+from nodes.api import DeviceViewSet, NodeViewSet
+
+
+def at(route: str, view: View, name: str) -> URLPattern:
+    """An address whose writes understand Idempotency-Key."""
+    return path(route, idempotent(view), name=name)
+
+
+NODE: dict[str, Any] = {"holders": device_holders}
+CLAIM: dict[str, Any] = {"statuses": claim_statuses}
+
+resources = [
+    at("nodes/", NodeViewSet.as_view({"get": "list"}, **NODE), "nodes"),
+    at("nodes/<str:name>/", NodeViewSet.as_view({"get": "retrieve", "delete": "destroy"}, **NODE), "node"),
+    at("nodes/<str:name>/inventory/", NodeViewSet.as_view({"put": "inventory"}, **NODE), "node-inventory"),
+    at("devices/", DeviceViewSet.as_view({"get": "list"}, **NODE), "devices"),
+    at("claims/", ClaimViewSet.as_view({"get": "list", "post": "create"}, **CLAIM), "claims"),
+    at(
+        "claims/<str:namespace>/<str:name>/",
+        ClaimViewSet.as_view(
+            {"get": "retrieve", "put": "update", "patch": "partial_update", "delete": "destroy"}, **CLAIM
+        ),
+        "claim",
+    ),
+    at("claims/<str:namespace>/<str:name>/explain/", ClaimExplain.as_view(), "claim-explain"),
+    at("claims/<str:namespace>/<str:name>/renew/", ClaimRenew.as_view(), "claim-renew"),
+    at("pods/<str:namespace>/<str:name>/explain/", PodExplain.as_view(), "pod-explain"),
+    at("allocations/", AllocationViewSet.as_view({"get": "list", "post": "create"}), "allocations"),
+    at("allocations/<uuid:uid>/", AllocationViewSet.as_view({"get": "retrieve", "delete": "destroy"}), "allocation"),
+    at("leases/", LeaseViewSet.as_view({"get": "list"}), "leases"),
+    at("events/", EventViewSet.as_view({"get": "list"}), "events"),
+    at("simulations/", Simulations.as_view(), "simulations"),
+    at("fleet/summary/", FleetSummary.as_view(), "fleet-summary"),
+]
+
+
+class Nowhere(APIView):
+    """Any other address: a problem document, or the way to the address with the slash."""
+
+    permission_classes = (AllowAny,)
+    authentication_classes = ()
+    schema = None
+
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """Every method."""
+        if request.method in {"GET", "HEAD"} and not request.path.endswith("/") and _leads_on(f"{request.path}/"):
+            query = request.META.get("QUERY_STRING", "")
+            return HttpResponseRedirect(f"{request.path}/" + (f"?{query}" if query else ""))
+        return super().dispatch(request, *args, **kwargs)
+
+    @override
+    def http_method_not_allowed(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+        """No method is at home here."""
+        raise NotFound("there is no such address; addresses end with a slash")
+
+
+def _leads_on(address: str) -> bool:
+    try:
+        found = get_resolver().resolve(address)
+    except Resolver404:
+        return False
+    return found.url_name != "api-nowhere"
+
+
+app_name = "api"
+urlpatterns = [
+    path("v1/", include((resources, "v1"))),
+    path("schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("docs/", SpectacularSwaggerView.as_view(url_name="api:schema"), name="docs"),
+    re_path("", Nowhere.as_view(), name="api-nowhere"),
+]
