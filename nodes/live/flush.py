@@ -1,0 +1,200 @@
+"""Carries samples between processes through Redis, at most once a second.
+
+One asyncio task a process, started with the web process, or by the first agent session or reader. Each round it
+writes the samples that came since the last (hash `gpuplane:samples`: node → MessagePack of
+SampleView; then a notice on the channel `gpuplane:samples`: MessagePack `[process, round, nodes]`,
+`round` counting up by one so that a listener sees gaps), reads other processes' samples if anybody
+here looks at them, and lets `presence` write who was heard. Kept true: with Redis down samples stay
+in memory and nothing else suffers; that is logged once, and once more when it is back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, cast
+from uuid import uuid4
+
+import msgspec
+import redis.asyncio
+import redis.exceptions
+import structlog
+from django.conf import settings
+
+from nodes.live import presence
+from nodes.live.samples import FORGET_SECONDS, TABLE, Heard, SampleTable, SampleView
+from nodes.live.threads import in_database_thread
+
+KEY: Final = "gpuplane:samples"
+CHANNEL: Final = "gpuplane:samples"
+ROUND_SECONDS: Final = 1.0
+TIMEOUT_SECONDS: Final = 2.0
+READERS_SECONDS: Final = 10.0
+"""Other processes' samples are fetched for so long after somebody last read."""
+PRUNE_ROUNDS: Final = 60
+PRESENCE_ROUNDS: Final = 5
+"""How often presence is written; well below the silence that makes a node suspect."""
+
+log = structlog.get_logger(__name__)
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[SampleView] = msgspec.msgpack.Decoder(SampleView)
+
+PresenceWriter = Callable[[Mapping[str, Heard]], Awaitable[None]]
+
+
+class Flusher:
+    """One process's side of the exchange. `round` is the work of one second."""
+
+    def __init__(self, table: SampleTable, client: redis.asyncio.Redis, *, write_presence: PresenceWriter) -> None:
+        self._table = table
+        self._client = client
+        self._write_presence = write_presence
+        self._process = uuid4().hex
+        self._rounds = 0
+        self._started: float | None = None
+        self._presence_mark = float("-inf")
+        self._raw: dict[bytes, tuple[bytes, SampleView]] = {}
+        self._redis_down = False
+        self._presence_failing = False
+        self.read_until = float("-inf")
+        """Monotonic seconds until which somebody wants other processes' samples."""
+
+    async def round(self, *, now: float, epoch: float) -> None:
+        """Flush, fetch, note presence. `now` monotonic, `epoch` seconds since 1970. Never raises for Redis."""
+        self._rounds += 1
+        gone = self._table.forget_silent(now=now)
+        try:
+            await self._flush(epoch=epoch, gone=gone)
+            if now < self.read_until or self._rounds % PRUNE_ROUNDS == 0:
+                await self._fetch(epoch=epoch)
+        except (redis.exceptions.RedisError, OSError) as error:
+            if not self._redis_down:
+                self._redis_down = True
+                log.warning("samples.redis_down", why=str(error))
+        else:
+            if self._redis_down:
+                self._redis_down = False
+                log.info("samples.redis_back")
+        if self._rounds % PRESENCE_ROUNDS == 0:
+            await self._note_presence(now)
+
+    async def _flush(self, *, epoch: float, gone: list[str]) -> None:
+        changed = self._table.take_changed()
+        try:
+            async with self._client.pipeline(transaction=False) as pipeline:
+                if changed:
+                    packed = {name: _encoder.encode(view) for name, view in changed.items()}
+                    pipeline.hset(KEY, mapping=packed)
+                    pipeline.publish(CHANNEL, _encoder.encode([self._process, self._rounds, len(changed)]))
+                if gone:
+                    pipeline.hdel(KEY, *gone)
+                if self._started is None:
+                    self._started = epoch
+                pipeline.hset(presence.EARS, self._process, presence.ear(started=self._started, last=epoch))
+                await pipeline.execute()
+        except BaseException:
+            self._table.put_back(changed)
+            raise
+
+    async def _fetch(self, *, epoch: float) -> None:
+        """Take over what other processes flushed; a field that nobody renews for long is dropped."""
+        if await self._client.hlen(KEY) <= self._table.own_nodes() and self._rounds % PRUNE_ROUNDS:
+            self._table.replace_foreign({})
+            return
+        found: dict[bytes, tuple[bytes, SampleView]] = {}
+        stale = []
+        for name, raw in cast("dict[bytes, bytes]", await self._client.hgetall(KEY)).items():
+            before = self._raw.get(name)
+            try:
+                view = before[1] if before is not None and before[0] == raw else _decoder.decode(raw)
+            except msgspec.MsgspecError:
+                stale.append(name)  # another version's form; its writer will write it again
+                continue
+            if view.age_seconds(now=epoch) > FORGET_SECONDS:
+                stale.append(name)
+            else:
+                found[name] = (raw, view)
+        self._raw = found
+        self._table.replace_foreign({view.node: view for _, view in found.values()})
+        if stale:
+            await self._client.hdel(KEY, *stale)
+
+    async def _note_presence(self, now: float) -> None:
+        heard = self._table.heard_since(self._presence_mark, now=now)
+        if not heard:
+            return
+        try:
+            await self._write_presence(heard)
+        except presence.TEMPORARY as error:
+            if not self._presence_failing:
+                self._presence_failing = True
+                log.warning("presence.database_down", why=str(error))
+            return
+        self._presence_failing = False
+        self._presence_mark = now
+
+
+class _Running:
+    """The flusher of this process and the loop it lives in."""
+
+    flusher: Flusher | None = None
+    task: asyncio.Task[None] | None = None
+
+
+def ensure_running() -> None:
+    """Start this process's flusher, once an event loop. Call inside a running loop."""
+    loop = asyncio.get_running_loop()
+    task = _Running.task
+    if task is not None and not task.done() and task.get_loop() is loop:
+        return
+    client = redis.asyncio.Redis.from_url(
+        settings.GPUPLANE_REDIS_URL, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=TIMEOUT_SECONDS
+    )
+    writer = presence.Writer()
+
+    async def write_presence(heard: Mapping[str, Heard]) -> None:
+        await in_database_thread(lambda: writer.write(heard=heard))
+
+    _Running.flusher = Flusher(TABLE, client, write_presence=write_presence)
+    _Running.task = loop.create_task(_run(_Running.flusher, client), name="samples-flush")
+
+
+async def start() -> None:
+    """Begin with the web process, so that silence is judged although no agent ever came back."""
+    ensure_running()
+
+
+async def stop() -> None:
+    """End with the web process."""
+    task, _Running.task = _Running.task, None
+    if task is None or task.get_loop() is not asyncio.get_running_loop():
+        return
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+def reader_came() -> None:
+    """Somebody looks at all nodes' samples: fetch other processes' for a while. Does nothing outside a loop."""
+    try:
+        ensure_running()
+    except RuntimeError:  # no running loop: a command or a test reads its own table
+        return
+    if _Running.flusher is not None:
+        _Running.flusher.read_until = time.monotonic() + READERS_SECONDS
+
+
+async def _run(flusher: Flusher, client: redis.asyncio.Redis) -> None:
+    try:
+        while True:
+            started = time.monotonic()
+            try:
+                await flusher.round(now=started, epoch=time.time())
+            except Exception:
+                log.exception("samples.flush_failed")  # a bug must not end the live path; the next round tries again
+            await asyncio.sleep(max(0.05, ROUND_SECONDS - (time.monotonic() - started)))
+    finally:
+        await client.aclose()

@@ -1,0 +1,301 @@
+"""Takes agents' frames: `WS /ws/agents/<node>/` as a plain ASGI endpoint, and the same frame by POST.
+
+Called by gpuplane's routing once the caller is known. Kept true: a sample touches memory only; one
+agent's bad frame ends that agent's session and nothing else; a frame that changes the record
+(inventory, health) is acknowledged only after its transaction. Close codes: 1008 a rule is broken
+(the reason says which), 1009 too large, 1003 text instead of binary, 1011 our own failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any, Final, Protocol, TypeVar
+
+import structlog
+from prometheus_client import Counter, Gauge
+
+from access.actors import Actor
+from access.choices import Role
+from access.errors import BadInput, GpuplaneError, Unavailable
+from agent.protocol import (
+    FRAME_LIMIT,
+    Ack,
+    AgentFrame,
+    BadFrame,
+    Checkpoint,
+    FrameError,
+    FrameTooLarge,
+    Hello,
+    Inventory,
+    Sample,
+    decode,
+    encode,
+)
+from audit.clock import database_now
+from nodes import inventory, services
+from nodes.live import flush, presence
+from nodes.live.samples import TABLE, SampleTable, Taken
+from nodes.live.threads import in_database_thread
+
+HELLO_SECONDS: Final = 10.0
+POLICY, TOO_LARGE, NOT_BINARY, OUR_FAILURE = 1008, 1009, 1003, 1011
+LONGEST_REASON: Final = 120
+"""A close frame carries at most 123 bytes of reason."""
+
+FRAMES = Counter("gpuplane_agent_frames", "Frames taken from agents", ["kind"])
+REFUSED = Counter("gpuplane_agent_frames_refused", "Frames refused or dropped", ["reason"])
+UNREADABLE = Counter("gpuplane_agent_values_unreadable", "Values of samples that were not finite or out of bounds")
+SESSIONS = Gauge("gpuplane_agent_sessions", "Open agent sessions of this process")
+_SAMPLES = FRAMES.labels("sample")
+
+log = structlog.get_logger(__name__)
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class Record(Protocol):
+    """Where frames that change the record go. Both raise GpuplaneError."""
+
+    async def inventory(self, node: str, body: Mapping[str, Any], actor: Actor) -> tuple[str, ...]:
+        """Store what the node has; the UUIDs of its GPUs by minor."""
+
+    async def health(self, node: str, health: Mapping[str, str], actor: Actor) -> None:
+        """Store device health."""
+
+
+Result = TypeVar("Result")
+
+
+class DatabaseRecord:
+    """The real record: `nodes.services` in a database thread."""
+
+    async def inventory(self, node: str, body: Mapping[str, Any], actor: Actor) -> tuple[str, ...]:
+        """See Record."""
+
+        def store() -> tuple[str, ...]:
+            shape = inventory.parse_node(dict(body), name=node)
+            services.inventory_put(shape=shape, actor=actor, now=database_now())
+            gpus = sorted((device.minor, device.uuid) for device in shape.devices if device.type == "gpu")
+            return tuple(uuid for _, uuid in gpus)
+
+        return await _stored(store)
+
+    async def health(self, node: str, health: Mapping[str, str], actor: Actor) -> None:
+        """See Record."""
+        await _stored(lambda: services.devices_health(node_name=node, health=health, actor=actor, now=database_now()))
+
+
+async def _stored(work: Callable[[], Result]) -> Result:
+    """Run in a database thread; a database that is away is Unavailable."""
+    try:
+        return await in_database_thread(work)
+    except presence.TEMPORARY as error:
+        raise Unavailable("the database is away; send it again") from error
+
+
+RECORD = DatabaseRecord()
+
+
+class Session:
+    """What one agent has said on one connection, or in one POST."""
+
+    def __init__(self, node: str, actor: Actor, *, table: SampleTable, record: Record) -> None:
+        self.node = node
+        self.actor = actor
+        self.table = table
+        self.record = record
+        self.boot = ""
+
+    async def take(self, frame: AgentFrame, *, now: float, epoch: float) -> Ack | None:
+        """Use one frame; the answer, None for a sample that needs none. Raises FrameError.
+
+        `now` monotonic seconds, `epoch` seconds since 1970.
+        """
+        if isinstance(frame, Sample):
+            return self._sample(frame, now=now, epoch=epoch)
+        if isinstance(frame, Hello) and frame.node != self.node:
+            raise BadFrame(f"hello names another node than the path: {frame.node[:60]}")
+        FRAMES.labels(type(frame).__name__.lower()).inc()
+        if self.table.advance(self.node, boot=frame.boot, seq=frame.seq, time=frame.time, now=now) is Taken.OLD:
+            REFUSED.labels("old").inc()
+            return Ack(frame.boot, frame.seq, epoch, "older than a frame already taken; number it anew")
+        if isinstance(frame, Hello):
+            return self._hello(frame, epoch=epoch)
+        if isinstance(frame, Checkpoint):
+            return Ack(frame.boot, frame.seq, epoch, "checkpoints are not read yet")
+        problem = ""
+        try:
+            if isinstance(frame, Inventory):
+                order = await self.record.inventory(self.node, frame.node, self.actor)
+                self.table.order(self.node, order)
+            else:
+                await self.record.health(self.node, frame.health, self.actor)
+        except GpuplaneError as error:
+            REFUSED.labels("bad-value" if isinstance(error, BadInput) else "not-stored").inc()
+            problem = str(error)
+        return Ack(frame.boot, frame.seq, epoch, problem, self._want())
+
+    def _hello(self, frame: Hello, *, epoch: float) -> Ack:
+        self.boot = frame.boot
+        if frame.devices:
+            self.table.order(self.node, frame.devices)
+        return Ack(frame.boot, frame.seq, epoch, "", self._want())
+
+    def _sample(self, frame: Sample, *, now: float, epoch: float) -> Ack | None:
+        taken, unreadable = self.table.put(self.node, frame, now=now, received_at=epoch)
+        if unreadable:
+            UNREADABLE.inc(unreadable)
+        if taken is Taken.NEW:
+            _SAMPLES.inc()
+            return None
+        REFUSED.labels(str(taken)).inc()
+        if taken is Taken.NO_ORDER:
+            return Ack(frame.boot, frame.seq, epoch, "the order of the node's devices is not known", self._want())
+        return None
+
+    def _want(self) -> str:
+        return "" if self.table.knows_order(self.node) else "inventory"
+
+
+def may_speak(actor: Actor) -> bool:
+    """Whether the caller may speak for nodes: machine accounts and admins."""
+    return actor.service or actor.role == Role.ADMIN
+
+
+async def agent_socket(
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    *,
+    node: str,
+    actor: Actor,
+    table: SampleTable = TABLE,
+    record: Record = RECORD,
+) -> None:
+    """One agent's session, to its end. The door has received `websocket.connect` and knows the actor."""
+    del scope
+    if not may_speak(actor):
+        await send({"type": "websocket.close", "code": POLICY, "reason": "only agents may speak for nodes"})
+        return
+    flush.ensure_running()
+    await send({"type": "websocket.accept"})
+    session = Session(node, actor, table=table, record=record)
+    with SESSIONS.track_inprogress():
+        try:
+            await _talk(session, receive, send)
+        except FrameTooLarge as error:
+            await _close(send, session, TOO_LARGE, error.reason, str(error))
+        except TimeoutError:
+            await _close(send, session, POLICY, "no-hello", f"no hello within {HELLO_SECONDS:.0f} s")
+        except FrameError as error:
+            await _close(send, session, POLICY, error.reason, str(error))
+        except Exception:
+            log.exception("agent.session_failed", node=node)
+            await _close(send, session, OUR_FAILURE, "failure", "gpuplane failed; connect again")
+
+
+async def _talk(session: Session, receive: Receive, send: Send) -> None:
+    """Frames in, acks out, until the peer leaves. Raises FrameError and, for a missing hello, TimeoutError."""
+    async with asyncio.timeout(HELLO_SECONDS):
+        body = await _next(receive)
+    if body is None:
+        return
+    if not isinstance(frame := decode(body), Hello):
+        raise BadFrame("the first frame of a session is hello")
+    while True:
+        if session.boot and frame.boot != session.boot:
+            raise BadFrame("a session has one boot id; connect again for another")
+        ack = await session.take(frame, now=time.monotonic(), epoch=time.time())
+        if not session.boot:
+            raise BadFrame("this hello is older than a frame already taken")
+        if ack is not None:
+            await send({"type": "websocket.send", "bytes": encode(ack)})
+        body = await _next(receive)
+        if body is None:
+            return
+        frame = decode(body)
+
+
+async def _next(receive: Receive) -> bytes | None:
+    """The next frame's bytes; None when the peer has left. Raises BadFrame for text."""
+    message = await receive()
+    if message["type"] != "websocket.receive":
+        return None
+    body: bytes | None = message.get("bytes")
+    if body is None:
+        raise NotBinary("frames are binary")
+    return body
+
+
+class NotBinary(BadFrame):
+    """A text message."""
+
+    reason = "text"
+
+
+async def _close(send: Send, session: Session, code: int, reason: str, words: str) -> None:
+    REFUSED.labels(reason).inc()
+    log.warning("agent.session_closed", node=session.node, code=code, reason=reason, why=words)
+    if reason == NotBinary.reason:
+        code = NOT_BINARY
+    cut = words.encode()[:LONGEST_REASON].decode(errors="ignore")
+    try:
+        await send({"type": "websocket.close", "code": code, "reason": cut})
+    except (OSError, RuntimeError):  # the peer left first; uvicorn says so in either way
+        log.debug("agent.left_first", node=session.node)
+
+
+async def agent_post(
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    *,
+    node: str,
+    actor: Actor,
+    table: SampleTable = TABLE,
+    record: Record = RECORD,
+) -> None:
+    """One frame by HTTP, answered with an ack frame; the door knows the actor. Statuses: `answer_frame`."""
+    del scope
+    body = bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            return  # the peer left
+        if len(body) <= FRAME_LIMIT:
+            body += message.get("body", b"")
+        more = message.get("more_body", False)
+    status, answer = await answer_frame(bytes(body), node=node, actor=actor, table=table, record=record)
+    headers = [(b"content-type", b"application/vnd.msgpack"), (b"content-length", b"%d" % len(answer))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer})
+
+
+async def answer_frame(
+    body: bytes, *, node: str, actor: Actor, table: SampleTable = TABLE, record: Record = RECORD
+) -> tuple[int, bytes]:
+    """(status, ack frame) for one frame that came without a session. A sample then carries its `devices`.
+
+    200 taken, or an old sample dropped; 400 a bad frame; 403; 409 not usable now (`problem` says why,
+    `want` what is missing); 413 too large.
+    """
+    now, epoch = time.monotonic(), time.time()
+    if not may_speak(actor):
+        return 403, encode(Ack("", 0, epoch, "only agents may speak for nodes"))
+    flush.ensure_running()
+    session = Session(node, actor, table=table, record=record)
+    try:
+        frame = decode(body)
+        ack = await session.take(frame, now=now, epoch=epoch)
+    except FrameError as error:
+        REFUSED.labels(error.reason).inc()
+        return (413 if isinstance(error, FrameTooLarge) else 400), encode(Ack("", 0, epoch, str(error)))
+    if ack is None:
+        return 200, encode(Ack(frame.boot, frame.seq, epoch))
+    return (409 if ack.problem else 200), encode(ack)

@@ -1,0 +1,222 @@
+"""The latest sample of every node: this process's own table, and what other processes flushed.
+
+`ingest` writes the table, `flush` copies it to Redis and other processes' samples into it; the
+fleet stream and pages read it with `read_latest`, which waits for nothing. Kept true: at most
+MOST_NODES nodes of at most 64 GPUs each are kept, the longest silent leaving first; of frames that
+arrive twice, late or from an earlier boot only the newest counts (DESIGN §6). One event loop thread
+uses a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from functools import cached_property
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from agent.protocol import COLUMNS, Sample, Values, values_of
+
+MOST_NODES: Final = 20_000
+FORGET_SECONDS: Final = 600.0
+"""A node not heard for so long is forgotten: its samples go, and any boot may start again."""
+OTHER_BOOT_SECONDS: Final = 60.0
+"""While a boot was heard this recently, frames older than its newest cannot start another boot."""
+
+
+class SampleView(msgspec.Struct, array_like=True, frozen=True, dict=True):
+    """One node's latest sample. Columns have one value a GPU in the order of `devices`, None: unknown.
+
+    Units as in `agent.protocol.Sample`. Also the form in which samples lie in Redis.
+    """
+
+    node: str
+    boot: str
+    seq: int
+    time: float
+    """Seconds since 1970 by the agent's clock."""
+    received_at: float
+    """Seconds since 1970 by the clock of the process that received it."""
+    devices: tuple[str, ...]
+    """UUIDs."""
+    utilisation_percent: Values
+    memory_used_bytes: Values
+    temperature_celsius: Values
+    power_watts: Values
+    nvlink_tx_bytes: Values
+    nvlink_rx_bytes: Values
+    pcie_tx_bytes: Values
+    pcie_rx_bytes: Values
+
+    @cached_property
+    def row_of(self) -> Mapping[str, int]:
+        """UUID → position in the columns."""
+        return MappingProxyType({uuid: row for row, uuid in enumerate(self.devices)})
+
+    def of(self, uuid: str) -> dict[str, int | None] | None:
+        """Column → value of one GPU; None where this sample does not speak of it."""
+        row = self.row_of.get(uuid)
+        return None if row is None else {name: getattr(self, name)[row] for name in COLUMNS}
+
+    def age_seconds(self, *, now: float) -> float:
+        """How old it is, `now` in seconds since 1970."""
+        return max(0.0, now - self.received_at)
+
+
+class Taken(StrEnum):
+    """What became of a frame."""
+
+    NEW = "new"
+    OLD = "old"
+    """A replay, out of order, or from an earlier boot: dropped."""
+    NO_ORDER = "no-order"
+    """A sample of a node whose device order is not known here."""
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """When a node's agent was last heard, for `presence`."""
+
+    boot: str
+    age_seconds: float
+
+
+class _Entry:
+    """What is known of one node's agent. `devices` None: the order was never said."""
+
+    __slots__ = ("boot", "devices", "heard", "seq", "time", "view")
+
+    def __init__(self) -> None:
+        self.boot = ""
+        self.seq = -1
+        self.time = 0.0
+        self.heard = 0.0
+        self.devices: tuple[str, ...] | None = None
+        self.view: SampleView | None = None
+
+
+class SampleTable:
+    """Latest sample by node. `now` is seconds of a monotonic clock, `received_at` seconds since 1970."""
+
+    def __init__(self, *, most_nodes: int = MOST_NODES) -> None:
+        self._most_nodes = most_nodes
+        self._entries: dict[str, _Entry] = {}  # the longest silent first
+        self._dirty: set[str] = set()
+        self._foreign: dict[str, SampleView] = {}
+
+    def advance(self, node: str, *, boot: str, seq: int, time: float, now: float) -> Taken:
+        """Note a frame's place in its boot. Only a NEW frame may be used."""
+        entry = self._entries.get(node)
+        if entry is None:
+            entry = self._admit(node)
+        elif entry.boot == boot:
+            if seq <= entry.seq:
+                return Taken.OLD
+        elif now - entry.heard < OTHER_BOOT_SECONDS and time <= entry.time:
+            return Taken.OLD
+        else:
+            entry.devices = None
+        entry.boot, entry.seq, entry.time, entry.heard = boot, seq, time, now
+        self._entries[node] = self._entries.pop(node)
+        return Taken.NEW
+
+    def order(self, node: str, devices: Iterable[str]) -> None:
+        """Say which GPUs the next samples of the node's present boot list, in which order."""
+        self._entries[node].devices = tuple(devices)
+
+    def knows_order(self, node: str) -> bool:
+        """Whether samples of the node's present boot can be read."""
+        entry = self._entries.get(node)
+        return entry is not None and entry.devices is not None
+
+    def put(self, node: str, sample: Sample, *, now: float, received_at: float) -> tuple[Taken, int]:
+        """Take a sample; also says how many of its values were unreadable. Raises BadFrame."""
+        entry = self._entries.get(node)
+        known = entry.devices if entry is not None and entry.boot == sample.boot else None
+        devices = known if sample.devices is None else tuple(sample.devices)
+        if devices is None:
+            return Taken.NO_ORDER, 0
+        columns, unreadable = values_of(sample, count=len(devices))
+        if self.advance(node, boot=sample.boot, seq=sample.seq, time=sample.time, now=now) is Taken.OLD:
+            return Taken.OLD, 0
+        entry = self._entries[node]
+        entry.devices = devices
+        entry.view = SampleView(node, sample.boot, sample.seq, sample.time, received_at, devices, **columns)
+        self._dirty.add(node)
+        return Taken.NEW, unreadable
+
+    def take_changed(self) -> dict[str, SampleView]:
+        """Samples that came since the last call. `put_back` undoes it."""
+        names, self._dirty = self._dirty, set()
+        entries = ((name, self._entries.get(name)) for name in names)
+        return {name: entry.view for name, entry in entries if entry is not None and entry.view is not None}
+
+    def put_back(self, names: Iterable[str]) -> None:
+        """Samples that could not be passed on count as changed again."""
+        self._dirty.update(names)
+
+    def heard_since(self, mark: float, *, now: float) -> dict[str, Heard]:
+        """Nodes whose agents were heard here at or after `mark`."""
+        found = {}
+        for name in reversed(self._entries):
+            entry = self._entries[name]
+            if entry.heard < mark:
+                break
+            found[name] = Heard(entry.boot, max(0.0, now - entry.heard))
+        return found
+
+    def forget_silent(self, *, now: float) -> list[str]:
+        """Drop nodes not heard for FORGET_SECONDS; their names."""
+        names = []
+        for name, entry in self._entries.items():
+            if now - entry.heard < FORGET_SECONDS:
+                break
+            names.append(name)
+        for name in names:
+            self._drop(name)
+        return names
+
+    def replace_foreign(self, views: Mapping[str, SampleView]) -> None:
+        """What other processes flushed, all of it."""
+        self._foreign = dict(views)
+
+    def own_nodes(self) -> int:
+        """How many nodes have a sample that this process received."""
+        return sum(entry.view is not None for entry in self._entries.values())
+
+    def latest(self) -> dict[str, SampleView]:
+        """The newest sample of every node, whoever received it."""
+        views = dict(self._foreign)
+        for name, entry in self._entries.items():
+            view = entry.view
+            if view is not None and (name not in views or view.received_at >= views[name].received_at):
+                views[name] = view
+        return views
+
+    def _admit(self, node: str) -> _Entry:
+        if len(self._entries) >= self._most_nodes:
+            self._drop(next(iter(self._entries)))
+        entry = self._entries[node] = _Entry()
+        return entry
+
+    def _drop(self, node: str) -> None:
+        del self._entries[node]
+        self._dirty.discard(node)
+
+
+TABLE = SampleTable()
+"""This process's table."""
+
+
+def read_latest() -> Mapping[str, SampleView]:
+    """The newest sample of every node: node name → SampleView. Memory only, never waits.
+
+    Called inside an event loop it also sees to it that `flush` runs in this process, which brings what
+    other processes received, about a second later than they have it. With Redis down only this
+    process's own samples are known.
+    """
+    from nodes.live import flush  # flush is built on this table
+
+    flush.reader_came()
+    return TABLE.latest()

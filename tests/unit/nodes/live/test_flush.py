@@ -1,0 +1,154 @@
+"""Samples between processes, through a real Redis and without one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import cast
+
+import msgspec
+import pytest
+import redis.asyncio
+import structlog.testing
+from django.db import OperationalError
+
+from agent.protocol import Sample
+from nodes.live import presence
+from nodes.live.flush import CHANNEL, KEY, PRESENCE_ROUNDS, PRUNE_ROUNDS, Flusher
+from nodes.live.samples import FORGET_SECONDS, Heard, SampleTable
+
+EPOCH = 1_800_000_000.0
+
+
+class Process:
+    """One web process: its table and flusher, stepped by hand."""
+
+    def __init__(self, client: redis.asyncio.Redis) -> None:
+        self.table = SampleTable()
+        self.heard: list[Mapping[str, Heard]] = []
+        self.failure: Exception | None = None
+        self.flusher = Flusher(self.table, client, write_presence=self._write)
+        self.now = 0.0
+
+    async def _write(self, heard: Mapping[str, Heard]) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.heard.append(heard)
+
+    def sample(self, node: str, seq: int, percent: int) -> None:
+        frame = Sample("b", seq, float(seq), [percent], devices=["GPU-0"])
+        self.table.put(node, frame, now=self.now, received_at=EPOCH + self.now)
+
+    async def round(self, *, reading: bool = True, seconds: float = 1.0) -> None:
+        self.now += seconds
+        self.flusher.read_until = self.now + 10 if reading else float("-inf")
+        await self.flusher.round(now=self.now, epoch=EPOCH + self.now)
+
+    def seen(self) -> dict[str, int | None]:
+        return {name: view.utilisation_percent[0] for name, view in self.table.latest().items()}
+
+
+@pytest.fixture
+async def client(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
+    made = redis.asyncio.Redis.from_url(redis_url)
+    yield made
+    await made.aclose()
+
+
+async def test_one_process_reads_what_another_received(client: redis.asyncio.Redis) -> None:
+    """NODE-2 every replica shows every node, whichever replica its agent talks to."""
+    left, right = Process(client), Process(client)
+    left.sample("n1", 1, 11)
+    right.sample("n2", 1, 22)
+    for process in (left, right, left):
+        await process.round()
+    assert left.seen() == right.seen() == {"n1": 11, "n2": 22}
+    left.sample("n1", 2, 33)
+    await left.round()
+    await right.round()
+    assert right.seen() == {"n1": 33, "n2": 22}
+
+
+async def test_nobody_reading_fetches_nothing(client: redis.asyncio.Redis) -> None:
+    left, right = Process(client), Process(client)
+    left.sample("n1", 1, 11)
+    await left.round(reading=False)
+    await right.round(reading=False)
+    assert right.seen() == {}
+
+
+async def test_notice_counts_the_rounds(client: redis.asyncio.Redis) -> None:
+    listener = client.pubsub()
+    await listener.subscribe(CHANNEL)
+    process = Process(client)
+    for seq in (1, 2):
+        process.sample("n1", seq, seq)
+        await process.round()
+    notices: list[list[object]] = []
+    while len(notices) < 2:
+        message = await listener.get_message(ignore_subscribe_messages=True, timeout=5)
+        if message is not None:
+            notices.append(msgspec.msgpack.decode(message["data"]))
+    await listener.aclose()  # type: ignore[no-untyped-call]
+    assert [notice[1:] for notice in notices] == [[1, 1], [2, 1]]
+    assert notices[0][0] == notices[1][0]
+
+
+async def test_redis_down_keeps_samples_in_memory_and_says_so_once() -> None:
+    gone = redis.asyncio.Redis.from_url("unix:///nonexistent/redis.sock")
+    process = Process(gone)
+    with structlog.testing.capture_logs() as logs:
+        for seq in (1, 2, 3):
+            process.sample("n1", seq, seq)
+            await process.round()
+    assert process.seen() == {"n1": 3}
+    assert set(process.table.take_changed()) == {"n1"}
+    assert [entry["event"] for entry in logs] == ["samples.redis_down"]
+
+
+async def test_field_nobody_renews_is_dropped(client: redis.asyncio.Redis) -> None:
+    dead, alive = Process(client), Process(client)
+    dead.sample("n1", 1, 11)
+    await dead.round()
+    await client.hset(KEY, "n3", b"of another version")
+    await alive.round()
+    assert alive.seen() == {"n1": 11}
+    await alive.round(seconds=FORGET_SECONDS + 1)
+    for _ in range(PRUNE_ROUNDS):
+        await alive.round()
+    assert alive.seen() == {}
+    assert await client.hlen(KEY) == 0
+
+
+async def test_own_silent_nodes_leave_redis(client: redis.asyncio.Redis) -> None:
+    process = Process(client)
+    process.sample("n1", 1, 11)
+    await process.round(reading=False)
+    await process.round(reading=False, seconds=FORGET_SECONDS + 1)
+    assert await client.hlen(KEY) == 0
+
+
+async def test_listening_is_marked(client: redis.asyncio.Redis) -> None:
+    process = Process(client)
+    for _ in range(3):
+        await process.round()
+    ears = cast("dict[bytes, bytes]", await client.hgetall(presence.EARS))
+    since, dead = presence.listening_since_of(ears, epoch=EPOCH + process.now)
+    assert since is not None
+    assert (since.timestamp(), dead) == (EPOCH + 1, [])
+
+
+async def test_presence_is_written_every_few_rounds_and_again_after_a_failure(client: redis.asyncio.Redis) -> None:
+    process = Process(client)
+    process.sample("n1", 1, 11)
+    for _ in range(PRESENCE_ROUNDS - 1):
+        await process.round()
+    assert process.heard == []
+    process.failure = OperationalError("the database is away")
+    await process.round()
+    process.failure = None
+    for _ in range(PRESENCE_ROUNDS):
+        await process.round()
+    assert [set(heard) for heard in process.heard] == [{"n1"}]
+    for _ in range(PRESENCE_ROUNDS):
+        await process.round()
+    assert len(process.heard) == 1
