@@ -188,6 +188,7 @@ SPECTACULAR_SETTINGS: dict[str, Any] = {
         "AllocationState": "allocations.choices.State.values",
         "NodeState": "nodes.choices.NodeState.values",
         "EventKind": "audit.choices.Kind.values",
+        "ClaimKind": [("GpuClaim", "GpuClaim")],
     },
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
