@@ -86,8 +86,8 @@ class Flusher:
         try:
             async with self._client.pipeline(transaction=False) as pipeline:
                 if changed:
-                    packed = {name: _encoder.encode(view) for name, view in changed.items()}
-                    pipeline.hset(KEY, mapping=packed)
+                    items = [part for name, view in changed.items() for part in (name, _encoder.encode(view))]
+                    pipeline.hset(KEY, items=items)
                     pipeline.publish(CHANNEL, _encoder.encode([self._process, self._rounds, len(changed)]))
                 if gone:
                     pipeline.hdel(KEY, *gone)

@@ -34,7 +34,7 @@ from agent.protocol import (
 )
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "agent-protocol.md"
-EXAMPLES = [
+EXAMPLES: list[protocol.Frame] = [
     Sample(
         "5f0c9a17",
         7,
@@ -91,8 +91,11 @@ def test_frame_survives_the_way(frame: protocol.AgentFrame) -> None:
 
 
 def test_sample_of_eight_gpus_is_small() -> None:
-    columns = [[10**11] * 8] * 8
-    assert len(encode(Sample("0123456789abcdef", 10**9, 1767225600.5, *columns))) <= 640
+    column: list[int | float | None] = [10**11] * 8
+    frame = Sample(
+        "0123456789abcdef", 10**9, 1767225600.5, column, column, column, column, column, column, column, column
+    )
+    assert len(encode(frame)) <= 640
 
 
 def test_older_sender_and_newer_sender_are_understood() -> None:
@@ -100,6 +103,10 @@ def test_older_sender_and_newer_sender_are_understood() -> None:
     long = msgspec.msgpack.encode(["hello", "b", 1, 1.0, "n", "2", ["GPU-1"], "of a later version"])
     assert decode(short) == Hello("b", 1, 1.0, "n")
     assert decode(long) == Hello("b", 1, 1.0, "n", "2", ["GPU-1"])
+
+
+def _sample(name: str, column: list[int | float | None]) -> Sample:
+    return msgspec.structs.replace(Sample("b", 1, 1.0), **{name: column})
 
 
 def _packed(*fields: object) -> bytes:
@@ -173,7 +180,7 @@ def test_no_bytes_raise_anything_but_a_frame_error(body: bytes) -> None:
 )
 def test_values(name: str, given_value: float | None, want: int | None, want_unreadable: int) -> None:
     """NODE-1 what a GPU does not say is unknown, never zero."""
-    columns, unreadable = values_of(Sample("b", 1, 1.0, **{name: [given_value]}), count=1)
+    columns, unreadable = values_of(_sample(name, [given_value]), count=1)
     assert columns[name] == (want,)
     assert unreadable == want_unreadable
     assert all(columns[other] == (None,) for other in COLUMNS if other != name)
@@ -189,7 +196,7 @@ def test_column_of_another_length_is_refused() -> None:
     st.sampled_from(COLUMNS),
 )
 def test_values_are_in_bounds_or_unknown(column: list[int | float | None], name: str) -> None:
-    columns, unreadable = values_of(Sample("b", 1, 1.0, **{name: column}), count=len(column))
+    columns, unreadable = values_of(_sample(name, column), count=len(column))
     low, high = BOUNDS[name]
     assert all(value is None or low <= value <= high for value in columns[name])
     assert unreadable >= sum(value is None for value in columns[name]) - sum(value is None for value in column)
