@@ -10,7 +10,7 @@ import copy
 import re
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]  # ships no types
 
 _NOT_BOTH = re.compile(r"!\(has\(self\.(\w+)\) && has\(self\.(\w+)\)\)")
 

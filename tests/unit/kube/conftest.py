@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,12 +30,12 @@ def cluster_of(tmp_path: Path, pauses: list[float]) -> Iterator[Callable[..., Cl
     """Makes clusters from a kubeconfig, with a die that always shows one half."""
     made: list[Cluster] = []
 
-    def make(kubeconfig: Path, **options: object) -> Cluster:
-        settings = {
-            "pause": lambda seconds: bool(pauses.append(seconds)),
-            "chance": lambda: 0.5,
-            "timeout_seconds": 5.0,
-        }
+    def pause(seconds: float) -> bool:
+        pauses.append(seconds)
+        return False
+
+    def make(kubeconfig: Path, **options: Any) -> Cluster:
+        settings: dict[str, Any] = {"pause": pause, "chance": lambda: 0.5, "timeout_seconds": 5.0}
         made.append(Cluster(configuration_source(kubeconfig), **(settings | options)))
         return made[-1]
 

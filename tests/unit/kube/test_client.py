@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,6 +31,7 @@ from kube.errors import (
 from kube.objects import Pod
 from kube.resources import NAMESPACES, PODS
 from tests.fakes.apiserver import ApiServer, Fault
+from tests.fakes.authority import authority
 
 CLUSTERS = Callable[..., Cluster]
 TRAIN = PODS.path(namespace="a", name="train")
@@ -286,12 +290,58 @@ def test_a_token_file_is_read_again_in_cluster(tmp_path: Path, monkeypatch: pyte
             cluster.version()
 
 
-def _plain_http(original: Callable[[object], None]) -> Callable[[object], None]:
-    def load(self: object) -> None:
+def _plain_http(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    def load(self: Any) -> None:
         original(self)
-        self.host = self.host.replace("https", "http")  # type: ignore[attr-defined]  # the loader's own field
+        self.host = self.host.replace("https", "http")
 
     return load
+
+
+def test_an_exec_plugin_is_asked_again_when_its_token_ends(tmp_path: Path, cluster_of: CLUSTERS) -> None:
+    """As cloud providers' kubeconfigs do; a token that has expired is not even tried."""
+    plugin, answer = tmp_path / "plugin", tmp_path / "answer"
+    plugin.write_text(f"#!/bin/sh\ncat {answer}\n")
+    plugin.chmod(0o755)
+
+    def speaks(token: str, until: str) -> None:
+        status = {"token": token, "expirationTimestamp": until}
+        told = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}
+        answer.write_text(json.dumps(told))
+
+    config = {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin), "interactiveMode": "Never"}
+    with ApiServer(token="first") as server:
+        speaks("first", "2020-01-01T00:00:00Z")
+        cluster = cluster_of(server.kubeconfig(tmp_path / "k", token="", user={"exec": config}))
+        cluster.version()
+        server.token = "second"
+        speaks("second", "2999-01-01T00:00:00Z")
+        cluster.version()
+        assert [seen.headers["authorization"] for seen in server.requests] == ["Bearer first", "Bearer second"]
+
+
+def test_a_client_certificate_and_our_own_ca(tmp_path: Path, cluster_of: CLUSTERS) -> None:
+    """TLS both ways; a server that another CA signed is never spoken to, so nothing was sent."""
+    ours, theirs = authority(tmp_path / "ours"), authority(tmp_path / "theirs")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*ours.issue("127.0.0.1"))
+    context.load_verify_locations(ours.certificate)
+    context.verify_mode = ssl.CERT_REQUIRED
+    certificate, key = ours.issue("gpuplane")
+    user = {"client-certificate": str(certificate), "client-key": str(key)}
+    with ApiServer(tls=context) as server:
+        trusted = {"certificate-authority": str(ours.certificate)}
+        good = cluster_of(server.kubeconfig(tmp_path / "good", cluster=trusted, user=user))
+        good.request("POST", NAMESPACES.path(), body=_namespace("x"))
+        assert "x" in server.namespaces
+        anonymous = cluster_of(server.kubeconfig(tmp_path / "anonymous", cluster=trusted))
+        with pytest.raises(Unreachable):
+            anonymous.version()
+        stranger = {"certificate-authority": str(theirs.certificate)}
+        misled = cluster_of(server.kubeconfig(tmp_path / "misled", cluster=stranger, user=user))
+        with pytest.raises(Unreachable, match="certificate verify failed"):
+            misled.request("POST", NAMESPACES.path(), body=_namespace("y"))
+        assert "y" not in server.namespaces
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from kube.watch import Stop
 from tests.fakes.apiserver import ApiServer, Fault
 
 NAMES = {"gpuclaims.gpu.scheduling", "gpugangs.gpu.scheduling"}
-WHERE = {"namespace": "default", "name": "c"}
+WHERE: dict[str, Any] = {"namespace": "default", "name": "c"}
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_a_stale_spec_is_refused(server: ApiServer, cluster: Cluster) -> None:
         crds.spec_replace(
             cluster, **WHERE, spec={"devices": {"count": 3}}, resource_version=made.metadata.resource_version
         )
-    manifest = {
+    manifest: dict[str, Any] = {
         "metadata": {**WHERE, "resourceVersion": made.metadata.resource_version},
         "spec": {"devices": {"count": 4}},
     }

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from kube.keys import ALLOCATED
 from tests.fakes.apiserver import ApiServer, Fault
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
-WHERE = {"namespace": "a", "name": "train"}
+WHERE: dict[str, Any] = {"namespace": "a", "name": "train"}
 KEY = ("a", "train")
 
 

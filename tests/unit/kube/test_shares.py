@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from kube.keys import SHARED_HOLDER, SHARERS
 from tests.fakes.apiserver import ApiServer, Fault
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
-WHERE = {"namespace": "gpuplane-system", "name": "gpu-n1-0"}
+WHERE: dict[str, Any] = {"namespace": "gpuplane-system", "name": "gpu-n1-0"}
 KEY = ("gpuplane-system", "gpu-n1-0")
 
 
