@@ -1,0 +1,163 @@
+"""What the pages show of the ledger: lists, and who holds which device. Called by `allocations.views`.
+
+Kept true: of an allocation in a namespace that the actor does not see, a page tells that the device
+is taken and how much of it, never by whom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db.models import Q, QuerySet
+
+from access.actors import Actor
+from allocations.choices import LIVE, State
+from allocations.models import Allocation, AllocationDevice, Lease, PodRefusal
+from allocations.selectors import allocation_list, refusal_list
+from nodes.live.samples import SampleView
+from nodes.models import Device, Node
+
+LIVE_FILTER = "live"
+_TINTS = ("used", "used-2")
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A share of a device. `allocation` None: of a namespace that the actor does not see. Bytes, percent."""
+
+    allocation: Allocation | None
+    holder: str
+    core_percent: int
+    memory_bytes: int
+    whole: bool
+    state: str
+
+
+@dataclass(slots=True)
+class DeviceRow:
+    """A device with who holds it and what its agent measured last."""
+
+    device: Device
+    state: str
+    used_percent: float = 0.0
+    holdings: list[Holding] = field(default_factory=list)
+    parts: list[tuple[float, str, str]] = field(default_factory=list)
+    measured: Mapping[str, int | None] = field(default_factory=dict)
+
+    @property
+    def memory_percent(self) -> int | None:
+        """Memory in use as measured, of the device's."""
+        used = self.measured.get("memory_used_bytes")
+        return None if used is None or not self.device.memory_bytes else round(100 * used / self.device.memory_bytes)
+
+
+def allocation_query(*, actor: Actor, state: str, namespace: str, node: str, search: str) -> QuerySet[Allocation]:
+    """The allocations page's list with its devices; `state` may be `live`, every state that counts as used."""
+    found = allocation_list(actor=actor)
+    if state == LIVE_FILTER:
+        found = found.filter(state__in=LIVE)
+    elif state in State.values:
+        found = found.filter(state=state)
+    if namespace:
+        found = found.filter(namespace=namespace)
+    if node:
+        found = found.filter(node__name=node)
+    for word in search.split()[:6]:
+        found = found.filter(Q(pod_name__icontains=word) | Q(claim_name__icontains=word) | Q(holder__icontains=word))
+    return found
+
+
+def waiting_pods(*, actor: Actor) -> QuerySet[PodRefusal]:
+    """Pods refused that hold nothing now, of the namespaces seen, the last refused first."""
+    holding = Allocation.objects.filter(state__in=LIVE).exclude(pod_uid="").values("pod_uid")
+    return refusal_list(actor=actor).exclude(pod_uid__in=holding)
+
+
+def refusal_query(*, actor: Actor, namespace: str, search: str) -> QuerySet[PodRefusal]:
+    """The list of waiting pods."""
+    found = waiting_pods(actor=actor)
+    if namespace:
+        found = found.filter(namespace=namespace)
+    for word in search.split()[:6]:
+        found = found.filter(Q(pod_name__icontains=word) | Q(summary__icontains=word) | Q(claim_name__icontains=word))
+    return found
+
+
+def leases_of(devices: Iterable[Device | AllocationDevice], *, actor: Actor) -> list[dict[str, Any]]:
+    """Leases in the database for these devices, holders only where the actor sees their namespace."""
+    found = Lease.objects.filter(device_uuid__in=[device.uuid for device in devices])
+    return [
+        {
+            "name": lease.name,
+            "device": lease.device_uuid,
+            "since": lease.acquired_at,
+            "holders": [holder_words(holder, actor) for holder in lease.sharers or [lease.holder_identity]],
+            "shared": bool(lease.sharers),
+        }
+        for lease in found
+    ]
+
+
+def holder_words(identity: str, actor: Actor) -> str:
+    """A holder identity `namespace/pod/uid` as a page may show it."""
+    namespace, _, rest = identity.partition("/")
+    return f"{namespace}/{rest.split('/', 1)[0]}" if actor.sees(namespace) else "another team"
+
+
+def device_rows(devices: Sequence[Device], *, node: Node, actor: Actor, sample: SampleView | None) -> list[DeviceRow]:
+    """Devices of one node with holders and measurements: one query."""
+    grants: dict[int, list[AllocationDevice]] = {}
+    for grant in AllocationDevice.objects.filter(device__in=devices, live=True).select_related("allocation"):
+        grants.setdefault(grant.device_id, []).append(grant)
+    return [_row(device, node, grants.get(device.pk, []), actor, sample) for device in devices]
+
+
+def _row(
+    device: Device, node: Node, grants: list[AllocationDevice], actor: Actor, sample: SampleView | None
+) -> DeviceRow:
+    row = DeviceRow(device, device_state(device, node))
+    for number, grant in enumerate(grants):
+        allocation = grant.allocation
+        seen = actor.sees(allocation.namespace)
+        words = f"{allocation.namespace}/{allocation.pod_name or allocation.claim_name}" if seen else "another team"
+        holding = Holding(
+            allocation if seen else None,
+            words,
+            grant.core_percent,
+            grant.memory_bytes,
+            grant.whole,
+            allocation.state,
+        )
+        row.holdings.append(holding)
+        share = _share(device, grant)
+        tint = "held" if allocation.state in {State.HELD, State.RESERVED} else _TINTS[number % 2]
+        row.parts.append((share, tint, f"{words}: {share:.0f} %"))
+        row.used_percent += share
+    if device.stranger and not grants:
+        row.parts.append((100.0, "held", "taken outside gpuplane"))
+        row.used_percent = 100.0
+    row.used_percent = min(100.0, row.used_percent)
+    row.measured = (sample.of(device.uuid) if sample is not None else None) or {}
+    return row
+
+
+def _share(device: Device, grant: AllocationDevice) -> float:
+    memory = 100 * grant.memory_bytes / device.memory_bytes if device.memory_bytes else 0.0
+    return max(float(grant.core_percent), memory)
+
+
+def device_state(device: Device, node: Node) -> str:
+    """One word, the same as the heatmap's (static/js/fleet/measures.js)."""
+    if device.presence != "present":
+        return "vanished"
+    if not device.healthy:
+        return "unhealthy"
+    if node.state != "ready":
+        return "node not ready"
+    if device.stranger:
+        return "taken outside"
+    if device.core_used >= 100:
+        return "in use"
+    return "shared" if device.core_used or device.memory_used else "free"

@@ -1,0 +1,91 @@
+"""A node's page, and the card of one device on the heatmap. They show holders, so they stand above `nodes`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from django.core.handlers.asgi import ASGIRequest
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from access.errors import NotFound
+from access.pages import PageRequest, page
+from allocations.overviews import device_rows, leases_of
+from audit.selectors import event_list
+from nodes.live.samples import SampleView, read_latest
+from nodes.models import Device
+from nodes.overviews import link_matrix
+from nodes.selectors import device_list, node_devices, node_get
+
+EVENTS_SHOWN = 12
+OLD_SAMPLE_SECONDS = 15.0
+
+
+@require_GET
+@page
+def node(request: PageRequest, name: str) -> HttpResponse:
+    """Devices with holders, the link matrix, leases and events of one node."""
+    context = _devices(request, name)
+    devices: list[Device] = context["devices"]
+    context |= {
+        "matrix": link_matrix(devices, context["node"].links),
+        "leases": leases_of(devices, actor=request.actor),
+        "events": event_list(actor=request.actor, node=context["node"].name)[:EVENTS_SHOWN],
+        "labels": sorted(context["node"].labels.items()),
+    }
+    return render(request, "nodes/one.html", context)
+
+
+@require_GET
+@page
+def node_devices_part(request: PageRequest, name: str) -> HttpResponse:
+    """The table of devices alone, which the page fetches again and again."""
+    return render(request, "nodes/devices.html", _devices(request, name))
+
+
+@require_GET
+@page
+def device_card(request: PageRequest, device_id: int) -> HttpResponse:
+    """Who holds one device, for the heatmap's card."""
+    device = device_list().filter(pk=device_id).first()
+    if device is None:
+        raise NotFound("there is no such device")
+    (row,) = device_rows([device], node=device.node, actor=request.actor, sample=None)
+    return render(request, "fleet/card.html", {"row": row})
+
+
+def _devices(request: PageRequest, name: str) -> dict[str, Any]:
+    found = node_get(name)
+    devices = list(node_devices(found))
+    sample = _latest(request).get(found.name)
+    now = timezone.now()
+    if sample is not None and sample.age_seconds(now=now.timestamp()) > OLD_SAMPLE_SECONDS:
+        sample = None
+    gpus = [device for device in devices if device.type == "gpu"]
+    return {
+        "node": found,
+        "devices": devices,
+        "rows": device_rows(devices, node=found, actor=request.actor, sample=sample),
+        "sample": sample,
+        "gpu_count": len(gpus),
+        "gpu_used": sum(bool(gpu.core_used or gpu.memory_used or gpu.stranger) for gpu in gpus),
+        "memory_bytes": sum(gpu.memory_bytes for gpu in gpus),
+        "memory_used": sum(gpu.memory_used for gpu in gpus),
+        "islands": len({gpu.island for gpu in gpus}),
+        "models": sorted({gpu.model for gpu in gpus if gpu.model}),
+    }
+
+
+def _latest(request: PageRequest) -> Mapping[str, SampleView]:
+    """Samples are read in the event loop, to which the table belongs, where the server has one."""
+    if not isinstance(request, ASGIRequest):
+        return read_latest()
+    return async_to_sync(_read)()
+
+
+async def _read() -> Mapping[str, SampleView]:
+    return read_latest()

@@ -1,0 +1,59 @@
+"""One allocation, and giving its devices back."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_GET, require_POST
+
+from access.errors import BadInput, Conflict, Unavailable
+from access.pages import PageRequest, may_write, page
+from allocations.choices import LIVE, State
+from allocations.overviews import leases_of
+from allocations.selectors import allocation_get
+from allocations.services import allocation_release
+from audit.selectors import event_list
+
+EVENTS_SHOWN = 50
+RELEASABLE = (State.HELD, State.BOUND)
+
+
+@require_GET
+@page
+def allocation(request: PageRequest, allocation_id: UUID) -> HttpResponse:
+    """Devices, leases, times and timeline."""
+    found = allocation_get(uid=allocation_id, actor=request.actor)
+    devices = list(found.devices.all())
+    live = found.state in LIVE
+    context = {
+        "allocation": found,
+        "devices": devices,
+        "live": live,
+        "leases": leases_of(devices, actor=request.actor) if live else [],
+        "events": event_list(actor=request.actor, allocation=found.pk)[:EVENTS_SHOWN],
+        "reasons": sorted(found.explanation.items(), key=lambda item: -item[1]),
+        "may_release": found.state in RELEASABLE and may_write(request.actor, found.namespace),
+    }
+    return render(request, "allocations/one.html", context)
+
+
+@require_POST
+@page
+def release(request: PageRequest, allocation_id: UUID) -> HttpResponse:
+    """Give the devices back; with `evict` the pod is asked to go first."""
+    found = allocation_get(uid=allocation_id, actor=request.actor)
+    request.actor.require_write(found.namespace)
+    try:
+        after = allocation_release(
+            allocation=found, actor=request.actor, evict=request.POST.get("evict") == "true", now=timezone.now()
+        )
+    except (BadInput, Conflict, Unavailable) as error:
+        messages.error(request, str(error))
+    else:
+        ended = after.state not in LIVE
+        messages.success(request, "The devices are returned." if ended else "The devices are being returned.")
+    return redirect("allocation", allocation_id)

@@ -1,0 +1,1 @@
+"""The pages' addresses, menu and error pages."""

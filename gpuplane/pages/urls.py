@@ -1,0 +1,35 @@
+"""Addresses of the pages, included at the root by `gpuplane.urls`."""
+
+from django.urls import path
+
+from access import views as access
+from allocations.views import claims as claim_pages
+from allocations.views import lists, scenario, single
+from allocations.views import nodes as node_pages
+from claims import views as claims
+from gpuplane.pages import claim_form, events
+from nodes import views as nodes
+
+urlpatterns = [
+    path("sign-in/", access.SignIn.as_view(), name="sign-in"),
+    path("sign-out/", access.SignOut.as_view(), name="sign-out"),
+    path("theme/", access.theme, name="theme"),
+    path("", nodes.fleet, name="fleet"),
+    path("nodes/", nodes.node_table, name="nodes"),
+    path("nodes/<str:name>/", node_pages.node, name="node"),
+    path("nodes/<str:name>/devices/", node_pages.node_devices_part, name="node-devices"),
+    path("devices/<int:device_id>/card/", node_pages.device_card, name="device-card"),
+    path("claims/", claims.claim_table, name="claims"),
+    path("claims/new/", claim_form.claim_new, name="claim-create"),
+    path("claims/<str:namespace>/<str:name>/", claim_pages.claim, name="claim"),
+    path("claims/<str:namespace>/<str:name>/delete/", claims.claim_remove, name="claim-delete"),
+    path("allocations/", lists.allocation_table, name="allocations"),
+    path("allocations/<uuid:allocation_id>/", single.allocation, name="allocation"),
+    path("allocations/<uuid:allocation_id>/release/", single.release, name="allocation-release"),
+    path("pending/", lists.pending_table, name="pending"),
+    path("pending/count/", lists.pending_count, name="pending-count"),
+    path("pending/<str:namespace>/<str:name>/", lists.pending_pod, name="pending-pod"),
+    path("events/", events.events, name="events"),
+    path("events/newest/", events.newest, name="events-newest"),
+    path("simulate/", scenario.simulate, name="simulate"),
+]

@@ -1,0 +1,166 @@
+"""How values look on pages: sizes, times, states, bars. CSP-friendly: no style attributes, no scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from django import template
+from django.templatetags.static import static
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from gpuplane.pages import menu
+
+register = template.Library()
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+_TAGS = {
+    # nodes
+    "ready": "ok", "suspect": "warn", "not-ready": "bad", "gone": "quiet",
+    # allocations
+    "held": "warn", "reserved": "info", "bound": "ok", "releasing": "warn", "released": "quiet", "failed": "bad",
+    # claims
+    "Pending": "warn", "Allocated": "ok", "Invalid": "bad",
+    # devices
+    "free": "quiet", "in use": "ok", "shared": "info", "unhealthy": "bad", "vanished": "bad", "taken outside": "warn",
+    # pods of an explanation
+    "pending": "warn", "placed": "ok",
+}  # fmt: skip
+
+_STORY = {
+    "claim.created": "info", "node.registered": "info", "allocation.held": "info", "allocation.reserved": "info",
+    "allocation.bound": "ok", "allocation.adopted": "ok", "allocation.released": "", "allocation.releasing": "",
+    "allocation.failed": "bad", "allocation.expired": "warn", "pod.refused": "warn", "device.health": "warn",
+    "node.health": "warn", "device.taken": "warn", "claim.deleted": "bad", "reconcile.difference": "warn",
+    "access.sign-in-failed": "warn",
+}  # fmt: skip
+
+
+@register.simple_tag
+def icon(name: str, classes: str = "") -> SafeString:
+    """An icon of static/icons.svg; decoration, so hidden from screen readers."""
+    return format_html(
+        '<svg class="icon {}" aria-hidden="true"><use href="{}#{}"></use></svg>', classes, static("icons.svg"), name
+    )
+
+
+@register.simple_tag(takes_context=True)
+def page_menu(context: dict[str, Any]) -> dict[str, list[menu.MenuItem]]:
+    """The menu as this user sees it on this page."""
+    request = context["request"]
+    return {"pages": menu.pages(request), "more": menu.more(request)}
+
+
+@register.filter
+def size(value: float | None) -> str:
+    """Bytes for people: 80 GiB."""
+    if not value:
+        return "–" if value is None else "0"
+    amount = float(value)
+    unit = 0
+    while abs(amount) >= 1024 and unit < len(_UNITS) - 1:
+        amount /= 1024
+        unit += 1
+    text = f"{amount:.1f}".removesuffix(".0") if amount < 100 else f"{amount:.0f}"
+    return f"{text} {_UNITS[unit]}"
+
+
+@register.filter
+def percent(part: float | None, whole: float | None) -> int:
+    """Whole percent of part in whole; 0 where there is nothing."""
+    return round(100 * (part or 0) / whole) if whole else 0
+
+
+@register.filter
+def ago(value: datetime | None) -> SafeString | str:
+    """How long ago, or how long until, with the exact time as a tooltip."""
+    if value is None:
+        return "–"
+    seconds = (timezone.now() - value).total_seconds()
+    words = span(abs(seconds))
+    text = "just now" if abs(seconds) < 2 else f"{words} ago" if seconds > 0 else f"in {words}"
+    exact = value.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return format_html('<time datetime="{}" title="{}">{}</time>', value.isoformat(), exact, text)
+
+
+@register.filter
+def span(seconds: float | None) -> str:
+    """A length of time in its one or two largest units."""
+    if seconds is None:
+        return "–"
+    whole = int(seconds)
+    for unit, length, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= length:
+            rest = whole % length // part
+            return f"{whole // length} {unit}" + (f" {rest} {smaller}" if rest and whole < 10 * length else "")
+    return f"{whole} s"
+
+
+@register.filter
+def tag(state: str, label: str = "") -> SafeString:
+    """A state as a shape and a word."""
+    return format_html('<span class="tag tag-{}"><i></i>{}</span>', _TAGS.get(str(state), "quiet"), label or state)
+
+
+@register.filter
+def story(kind: str) -> str:
+    """Class of an event in a timeline."""
+    return _STORY.get(str(kind), "")
+
+
+@register.simple_tag
+def bar(part: float | None, whole: float | None, label: str = "", classes: str = "") -> SafeString:
+    """One bar: part of whole."""
+    return _bar([(percent(part, whole), "used", label)], label, classes)
+
+
+@register.simple_tag
+def bars(parts: Sequence[tuple[float, str, str]], label: str = "", classes: str = "") -> SafeString:
+    """A stacked bar of (percent, class, title) parts."""
+    return _bar(parts, label, classes)
+
+
+def _bar(parts: Iterable[tuple[float, str, str]], label: str, classes: str) -> SafeString:
+    start = 0.0
+    drawn: list[tuple[str, str, str, str]] = []
+    for width, look, title in parts:
+        if width <= 0:
+            continue
+        shown = min(width, 100 - start)
+        drawn.append((f"{start:g}", f"{max(0.0, shown - (0.6 if start + shown < 100 else 0)):g}", look, title))
+        start += shown
+    rects = format_html_join(
+        "", '<rect x="{}%" y="0" width="{}%" height="100%" class="{}"><title>{}</title></rect>', drawn
+    )
+    return format_html(
+        '<svg class="bar {}" role="img" aria-label="{}" preserveAspectRatio="none">{}</svg>', classes, label, rects
+    )
+
+
+@register.inclusion_tag("parts/sort.html", takes_context=True)
+def sort_head(context: dict[str, Any], key: str, label: str, classes: str = "") -> dict[str, Any]:
+    """A column's head that sorts by `key`, and the other way round when it already does."""
+    now = context.get("sort", "")
+    return {
+        "request": context["request"],
+        "label": label,
+        "classes": classes,
+        "next": f"-{key}" if now == key else key,
+        "direction": "ascending" if now == key else "descending" if now == f"-{key}" else "",
+    }
+
+
+@register.filter
+def nodes_in_all(reasons: Iterable[dict[str, Any]]) -> int:
+    """How many nodes a list of {reason, nodes} speaks of."""
+    return sum(reason["nodes"] for reason in reasons)
+
+
+@register.filter
+def moment(text: str) -> datetime:
+    """A time written as ISO 8601."""
+    return datetime.fromisoformat(text)

@@ -1,0 +1,86 @@
+"""`WS /ws/fleet/`: the live fleet for one browser (docs/fleet-stream.md).
+
+Anonymous sockets are closed with 4401; a user who signs out or is switched off is closed within a
+minute. A browser that lost a frame sends `{"ask": "full"}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import structlog
+from channels.auth import get_user
+from channels.db import database_sync_to_async
+from channels.generic.websocket import AsyncWebsocketConsumer
+from django.db import DatabaseError
+
+from nodes.live import hub
+
+NOT_SIGNED_IN = 4401
+TRY_AGAIN = 1013
+CHECK_FRAMES = 60
+"""After so many frames the session is looked at again."""
+LONGEST_MESSAGE = 200
+
+log = structlog.get_logger(__name__)
+
+
+class FleetConsumer(AsyncWebsocketConsumer):
+    """Pushes pictures as fast as the browser takes them, at most one a tick."""
+
+    _pump: asyncio.Task[None] | None = None
+    _viewer: hub.Viewer | None = None
+
+    async def connect(self) -> None:
+        """Accept; close again at once when nobody is signed in, so that the browser sees why."""
+        await self.accept()
+        user = self.scope.get("user")
+        if user is None or not user.is_authenticated or not user.is_active:
+            await self.close(NOT_SIGNED_IN)
+            return
+        self._viewer = hub.HUB.join()
+        self._pump = asyncio.get_running_loop().create_task(self._send_pictures(self._viewer))
+
+    async def disconnect(self, code: int) -> None:
+        """Leave the hub."""
+        if self._viewer is not None:
+            hub.HUB.leave(self._viewer)
+        if self._pump is not None:
+            self._pump.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._pump
+
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        """The one thing a browser says. Anything else is ignored."""
+        if text_data and len(text_data) < LONGEST_MESSAGE and '"full"' in text_data and self._viewer is not None:
+            self._viewer.forget()
+
+    async def _send_pictures(self, viewer: hub.Viewer) -> None:
+        sent = 0
+        try:
+            while True:
+                layout, frame = await viewer.next()
+                if layout is not None:
+                    await self.send(text_data=layout)
+                await self.send(bytes_data=frame)
+                sent += 1
+                if sent % CHECK_FRAMES == 0 and not await self._still_signed_in():
+                    await self.close(NOT_SIGNED_IN)
+                    return
+        except hub.HubStopped:
+            await self.close(TRY_AGAIN)
+
+    async def _still_signed_in(self) -> bool:
+        session: Any = self.scope.get("session")
+        if session is None:
+            return True
+        try:
+            if not await database_sync_to_async(session.exists)(session.session_key):
+                return False
+            user = await get_user(self.scope)
+        except DatabaseError as error:
+            log.warning("fleet.stream.session", error=str(error))
+            return True
+        return bool(user.is_authenticated and user.is_active)

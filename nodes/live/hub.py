@@ -1,0 +1,231 @@
+"""One picture a second for every browser that looks at the fleet.
+
+Called by `nodes.consumers`. Kept true: one computation for all viewers of the process and none without
+viewers; a viewer that is slow skips pictures, never queues them; sequence numbers only grow, and a viewer
+is sent a delta only when it has the picture before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import structlog
+from channels.db import database_sync_to_async
+from django.db import DatabaseError, connections
+
+from nodes.live.fleet_frames import (
+    COLUMNS,
+    POWER_STEP_WATTS,
+    UNKNOWN,
+    Columns,
+    Condition,
+    Flag,
+    delta_frame,
+    full_frame,
+    layout_message,
+)
+from nodes.live.fleet_rows import FleetRows, Layout
+from nodes.live.samples import SampleView, read_latest
+
+TICK_SECONDS = 1.0
+OLD_SAMPLE_SECONDS = 10.0
+"""A sample older than this says nothing about now."""
+
+log = structlog.get_logger(__name__)
+
+
+class HubStopped(Exception):
+    """The hub failed; the browser connects again and thereby starts it anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What was true at one tick, ready to be sent. `delta` None: only the full picture will do."""
+
+    sequence: int
+    layout_version: int
+    layout: str
+    full: bytes
+    delta: bytes | None
+
+
+class Viewer:
+    """One browser's place in the stream."""
+
+    def __init__(self) -> None:
+        self._news = asyncio.Event()
+        self._moment: Moment | None = None
+        self._stopped = False
+        self._sequence = -1
+        self._layout_version = -1
+
+    def tell(self, moment: Moment) -> None:
+        """A newer picture replaces the one not yet taken."""
+        self._moment = moment
+        self._news.set()
+
+    def stop(self) -> None:
+        """There will be no more pictures."""
+        self._stopped = True
+        self._news.set()
+
+    def forget(self) -> None:
+        """The browser missed something: the next picture is sent whole, with its layout."""
+        self._sequence = self._layout_version = -1
+
+    async def next(self) -> tuple[str | None, bytes]:
+        """Wait for a picture newer than the last: (layout message if it is new, frame). Raises HubStopped."""
+        await self._news.wait()
+        if self._stopped or self._moment is None:
+            raise HubStopped
+        self._news.clear()
+        moment = self._moment
+        layout = moment.layout if moment.layout_version != self._layout_version else None
+        follows = layout is None and moment.sequence == self._sequence + 1
+        frame = moment.delta if follows and moment.delta is not None else moment.full
+        self._sequence, self._layout_version = moment.sequence, moment.layout_version
+        return layout, frame
+
+
+class Hub:
+    """The process's source of pictures. Used from one event loop; the database is read in a thread of its own."""
+
+    def __init__(
+        self,
+        *,
+        read_samples: Callable[[], Mapping[str, SampleView]] = read_latest,
+        clock: Callable[[], float] = time.time,
+        tick_seconds: float = TICK_SECONDS,
+    ) -> None:
+        self._read_samples = read_samples
+        self._clock = clock
+        self._tick_seconds = tick_seconds
+        self._viewers: set[Viewer] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._sequence = 0
+        self._layout_version = 0
+        self._layout = ""
+        self._rows = FleetRows()
+        self._previous: Columns | None = None
+        self._moment: Moment | None = None
+
+    @property
+    def viewers(self) -> int:
+        """How many browsers look."""
+        return len(self._viewers)
+
+    def join(self) -> Viewer:
+        """A new viewer; the first one starts the ticking."""
+        viewer = Viewer()
+        self._viewers.add(viewer)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="fleet-hub")
+        elif self._moment is not None:
+            viewer.tell(self._moment)
+        return viewer
+
+    def leave(self, viewer: Viewer) -> None:
+        """The last one out stops the ticking."""
+        self._viewers.discard(viewer)
+        if not self._viewers and self._task is not None:
+            self._task.cancel()
+            self._task = None
+            self._moment = None
+
+    async def _run(self) -> None:
+        task = asyncio.current_task()
+        executor = ThreadPoolExecutor(1, thread_name_prefix="fleet-hub")
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        try:
+            while True:
+                await self._tick(executor)
+                due = max(due + self._tick_seconds, loop.time() + self._tick_seconds / 10)
+                await asyncio.sleep(due - loop.time())
+        except Exception:
+            log.exception("fleet.hub.failed")
+        finally:
+            executor.submit(connections.close_all)
+            executor.shutdown(wait=False)
+            if self._task is task:  # failed, not left: a later hub has other viewers
+                for viewer in self._viewers:
+                    viewer.stop()
+                self._viewers.clear()
+                self._task = self._moment = None
+
+    async def _tick(self, executor: ThreadPoolExecutor) -> None:
+        conditions = Condition(0)
+        rows = self._rows
+        try:
+            refresh = database_sync_to_async(rows.refresh, thread_sensitive=False, executor=executor)
+            if await refresh() or not self._layout:
+                self._layout_version += 1
+                self._layout = layout_message(rows.layout, version=self._layout_version)
+                self._previous = None
+        except DatabaseError as error:
+            log.warning("fleet.hub.database", error=str(error))
+            conditions |= Condition.DATABASE_DOWN
+            if not self._layout:
+                return
+        now = self._clock()
+        columns = columns_of(rows, self._read_samples(), now=now)
+        self._sequence += 1
+        about = {"sequence": self._sequence, "layout": self._layout_version}
+        delta = None
+        if self._previous is not None:
+            delta = delta_frame(columns, self._previous, **about, time=now, conditions=conditions)
+        full = full_frame(columns, **about, time=now, conditions=conditions)
+        self._previous = columns
+        self._moment = Moment(self._sequence, self._layout_version, self._layout, full, delta)
+        for viewer in self._viewers:
+            viewer.tell(self._moment)
+
+
+def columns_of(rows: FleetRows, samples: Mapping[str, SampleView], *, now: float) -> Columns:
+    """The columns of one frame from the ledger's rows and the agents' samples; `now` in seconds since 1970."""
+    layout = rows.layout
+    columns = np.full((len(COLUMNS), layout.device_count), UNKNOWN, np.uint8)
+    columns[0] = rows.core
+    columns[1] = rows.memory
+    columns[6] = (
+        rows.healthy * Flag.HEALTHY
+        + rows.present * Flag.PRESENT
+        + rows.stranger * Flag.STRANGER
+        + rows.held * Flag.HELD
+        + rows.node_ready * Flag.NODE_READY
+    )
+    _measure(columns, layout, samples, now)
+    return columns
+
+
+def _measure(columns: Columns, layout: Layout, samples: Mapping[str, SampleView], now: float) -> None:
+    start = 0
+    for node in layout.nodes:
+        sample = samples.get(node.name)
+        if sample is not None and sample.age_seconds(now=now) <= OLD_SAMPLE_SECONDS:
+            for at, device in enumerate(node.devices, start):
+                row = sample.row_of.get(device.uuid)
+                if row is None:
+                    continue
+                memory = sample.memory_used_bytes[row]
+                columns[2, at] = _byte(sample.utilisation_percent[row])
+                columns[3, at] = _byte(
+                    100 * memory // device.memory_bytes if memory is not None and device.memory_bytes else None
+                )
+                columns[4, at] = _byte(sample.temperature_celsius[row])
+                watts = sample.power_watts[row]
+                columns[5, at] = _byte(None if watts is None else watts / POWER_STEP_WATTS)
+        start += len(node.devices)
+
+
+def _byte(value: float | None) -> int:
+    return UNKNOWN if value is None else min(254, max(0, int(value)))
+
+
+HUB = Hub()
+"""This process's hub."""

@@ -1,0 +1,133 @@
+"""What the pages show of nodes: rows of the table, the link matrix. Called by `nodes.views` and `allocations.views`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db.models import F, FloatField, Q, QuerySet, Sum
+from django.db.models.functions import Cast, NullIf
+
+from access.pages import Slice, slice_of
+from nodes.choices import NodeState, Presence
+from nodes.models import Device, Node
+from nodes.selectors import node_list
+from nodes.topology import normal_links
+
+_SORTS: Mapping[str, tuple[Any, ...]] = {
+    "name": ("name",),
+    "state": ("state", "name"),
+    "used": ("used_share", "name"),
+    "memory": ("memory_share", "name"),
+    "agent": ("agent_seen_at", "name"),
+}
+_LIVE_GPU = Q(devices__type="gpu") & ~Q(devices__presence=Presence.REMOVED)
+
+
+@dataclass(slots=True)
+class NodeRow:
+    """One line of the nodes page. Bytes of GPU memory."""
+
+    node: Node
+    gpus: int = 0
+    in_use: int = 0
+    unhealthy: int = 0
+    memory_bytes: int = 0
+    memory_used: int = 0
+    others: int = 0
+    models: set[str] = field(default_factory=set)
+    islands: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCell:
+    """One pair of GPUs: NVLinks between them, shade 1 to 4 (0: none), nearness by PCIe or NUMA otherwise."""
+
+    links: int
+    shade: int
+    same: bool
+    near: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRow:
+    """One GPU's line of the matrix."""
+
+    minor: int
+    island: int
+    cells: tuple[LinkCell, ...]
+
+
+def node_query(*, search: str, state: str, model: str, sort: str) -> QuerySet[Node]:
+    """Nodes that match, in the order asked for (`name`, `-used`, …; anything else is by name)."""
+    nodes = node_list()
+    for word in search.split():
+        nodes = nodes.filter(name__icontains=word)
+    if state in NodeState.values:
+        nodes = nodes.filter(state=state)
+    if model:
+        nodes = nodes.filter(pk__in=Device.objects.filter(model=model).exclude(presence="removed").values("node"))
+    key = sort.removeprefix("-")
+    if key in {"used", "memory"}:
+        nodes = nodes.annotate(
+            used_share=Cast(F("held_count"), FloatField()) / NullIf(F("device_count"), 0),
+            memory_share=Cast(Sum("devices__memory_used", filter=_LIVE_GPU), FloatField())
+            / NullIf(Sum("devices__memory_bytes", filter=_LIVE_GPU), 0),
+        )
+    order = [F(name) for name in _SORTS.get(key, _SORTS["name"])]
+    first = order[0].desc(nulls_last=True) if sort.startswith("-") else order[0].asc(nulls_first=True)
+    return nodes.order_by(first, *order[1:])
+
+
+def node_rows(nodes: QuerySet[Node], page: object) -> Slice[Any]:
+    """A page of nodes with what their devices add up to: two queries and a count."""
+    found = slice_of(nodes, page, counted=True)
+    rows = {node.pk: NodeRow(node) for node in found.rows}
+    for device in Device.objects.filter(node__in=rows).exclude(presence=Presence.REMOVED):
+        _add(rows[device.node_id], device)
+    return Slice(tuple(rows.values()), found.number, found.more, found.first, found.total)
+
+
+def _add(row: NodeRow, device: Device) -> None:
+    if device.type != "gpu":
+        row.others += 1
+        return
+    row.gpus += 1
+    row.in_use += bool(device.core_used or device.memory_used or device.stranger)
+    row.unhealthy += not device.healthy or device.presence != Presence.PRESENT
+    row.memory_bytes += device.memory_bytes
+    row.memory_used += device.memory_used
+    row.models.add(device.model)
+    row.islands.add(device.island)
+
+
+def models_known() -> list[str]:
+    """Models of the fleet's GPUs, for the filter."""
+    rows = Device.objects.filter(type="gpu").exclude(presence=Presence.REMOVED).exclude(model="")
+    return list(rows.order_by("model").values_list("model", flat=True).distinct())
+
+
+def link_matrix(devices: Iterable[Device], links: Iterable[Sequence[int]]) -> list[LinkRow]:
+    """The node's GPUs against each other, by island and minor, so that islands are blocks."""
+    gpus = sorted((device for device in devices if device.type == "gpu"), key=lambda gpu: (gpu.island, gpu.minor))
+    counts = {frozenset((one, other)): count for one, other, count in normal_links(links)}
+    most = max(counts.values(), default=1)
+    return [
+        LinkRow(
+            one.minor,
+            one.island,
+            tuple(_cell(one, other, counts.get(frozenset((one.minor, other.minor)), 0), most) for other in gpus),
+        )
+        for one in gpus
+    ]
+
+
+def _cell(one: Device, other: Device, links: int, most: int) -> LinkCell:
+    if one.pcie and one.pcie == other.pcie:
+        near = "same PCIe switch"
+    elif one.numa >= 0 and one.numa == other.numa:
+        near = "same NUMA node"
+    else:
+        near = "across NUMA nodes"
+    return LinkCell(links, -(-4 * links // most) if links else 0, one.minor == other.minor, near)

@@ -1,0 +1,92 @@
+// The card beside the pointed device: what the stream knows at once, who holds it from the server
+// (holders are shown by namespace, so they are not in the stream).
+import { given, stateOf } from "./measures.js";
+import { POWER_STEP_WATTS, UNKNOWN } from "./frames.js";
+
+const WAIT_MS = 140;
+const KEPT_MS = 5000;
+
+export class HoverCard {
+  constructor(element, address) {
+    this.element = element;
+    this.address = address;
+    this.kept = new Map();
+    this.timer = 0;
+    this.device = null;
+  }
+
+  hide() {
+    this.element.hidden = true;
+    this.device = null;
+    clearTimeout(this.timer);
+    this.request?.abort();
+  }
+
+  show(device, row, columns, bounds) {
+    const other = this.device !== device;
+    this.device = device;
+    const shown = (column, unit, factor = 1) => (columns[column][row] === UNKNOWN ? "–" : `${columns[column][row] * factor}${unit}`);
+    const facts = [
+      ["State", stateOf(columns, row)],
+      ["Allocated", columns.core[row] === columns.memory[row] ? `${given(columns, row)} %` : `core ${columns.core[row]} %, memory ${columns.memory[row]} %`],
+      ["Utilisation", shown("utilisation", " %")],
+      ["Memory in use", device.memoryMiB ? `${shown("memoryInUse", " %")} of ${Math.round(device.memoryMiB / 1024)} GiB` : "–"],
+      ["Temperature", shown("temperature", " °C")],
+      ["Power", shown("power", " W", POWER_STEP_WATTS)],
+    ];
+    this.part("[data-title]").textContent = `${device.node.name} · ${device.type.toUpperCase()} ${device.minor}`;
+    this.part("[data-sub]").textContent = device.model || "model unknown";
+    const list = this.part("dl");
+    list.replaceChildren(...facts.flatMap(([name, value]) => {
+      const dt = document.createElement("dt");
+      const dd = document.createElement("dd");
+      dt.textContent = name;
+      dd.textContent = value;
+      return [dt, dd];
+    }));
+    if (other) this.holders(device, given(columns, row) > 0);
+    this.element.hidden = false;
+    this.place(bounds);
+  }
+
+  place(bounds) {
+    this.bounds = bounds;
+    const { offsetWidth: width, offsetHeight: height } = this.element;
+    let left = bounds.right + 12;
+    if (left + width > window.innerWidth - 8) left = bounds.left - width - 12;
+    const top = Math.min(Math.max(8, bounds.top - 12), window.innerHeight - height - 8);
+    this.element.style.left = `${Math.max(8, left)}px`;
+    this.element.style.top = `${top}px`;
+  }
+
+  holders(device, any) {
+    const box = this.part("[data-holders]");
+    clearTimeout(this.timer);
+    this.request?.abort();
+    const kept = this.kept.get(device.id);
+    if (kept && performance.now() - kept.at < KEPT_MS) {
+      box.innerHTML = kept.html;
+      return;
+    }
+    box.textContent = "";
+    if (!any) return;
+    this.timer = setTimeout(async () => {
+      this.request = new AbortController();
+      try {
+        const answer = await fetch(this.address.replace("/0/", `/${device.id}/`), { signal: this.request.signal, headers: { "HX-Request": "true" } });
+        if (!answer.ok || this.device !== device) return;
+        const html = await answer.text();
+        this.kept.set(device.id, { html, at: performance.now() });
+        if (this.kept.size > 500) this.kept.delete(this.kept.keys().next().value);
+        box.innerHTML = html;
+        this.place(this.bounds);
+      } catch (error) {
+        if (error.name !== "AbortError") box.textContent = "Holders cannot be read now.";
+      }
+    }, WAIT_MS);
+  }
+
+  part(selector) {
+    return this.element.querySelector(selector);
+  }
+}

@@ -1,0 +1,45 @@
+// Colours of the heatmap: one path through OKLCH with steadily rising lightness, so that order survives
+// every kind of colour blindness and a grey print. More is darker on a light page, brighter on a dark one.
+
+/** OKLCH (lightness 0..1, chroma, hue in degrees) to [r, g, b] in 0..255. */
+function oklch(lightness, chroma, hue) {
+  const a = chroma * Math.cos((hue * Math.PI) / 180);
+  const b = chroma * Math.sin((hue * Math.PI) / 180);
+  const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
+  const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
+  const s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;
+  const linear = [
+    4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s,
+    -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
+    -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s,
+  ];
+  return linear.map((x) => {
+    const v = x <= 0.0031308 ? 12.92 * x : 1.055 * x ** (1 / 2.4) - 0.055;
+    return Math.round(Math.min(1, Math.max(0, v)) * 255);
+  });
+}
+
+const mix = (from, to, t) => from + (to - from) * t;
+
+/** [r, g, b] for t in 0..1. */
+function colourAt(t, dark) {
+  if (dark) {
+    // from the panel's own slate through violet-blue and teal to a bright yellow-green
+    const lightness = mix(0.29, 0.9, t);
+    return oklch(lightness, t === 0 ? 0.018 : 0.07 + 0.08 * Math.sin(Math.PI * Math.min(1, t * 1.05)), mix(285, 108, t ** 0.9));
+  }
+  const lightness = mix(0.945, 0.3, t);
+  return oklch(lightness, t === 0 ? 0.008 : 0.045 + 0.1 * Math.sin(Math.PI * Math.min(1, t * 0.92)), mix(115, 290, t ** 0.85));
+}
+
+/** 256 CSS colours, and whether ink on each should be light. */
+export function palette(dark) {
+  const css = new Array(256);
+  const lightInk = new Uint8Array(256);
+  for (let i = 0; i < 256; i++) {
+    const [r, g, b] = colourAt(i / 255, dark);
+    css[i] = `rgb(${r} ${g} ${b})`;
+    lightInk[i] = r * 0.299 + g * 0.587 + b * 0.114 < 128 ? 1 : 0;
+  }
+  return { css, lightInk };
+}

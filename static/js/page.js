@@ -1,0 +1,52 @@
+// What every page needs: confirmations before a dangerous form, and filters that submit themselves.
+const dialog = document.getElementById("ask");
+let waiting = null;
+
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  const asked = form.dataset.ask;
+  if (!asked || form.dataset.confirmed === "1" || !dialog) return;
+  event.preventDefault();
+  waiting = { form, submitter: event.submitter };
+  dialog.querySelector("#ask-title").textContent = asked;
+  dialog.querySelector("#ask-text").textContent = form.dataset.askText || "";
+  dialog.querySelector("#ask-yes").textContent = form.dataset.askYes || "Continue";
+  dialog.returnValue = "no";
+  dialog.showModal();
+});
+
+dialog?.addEventListener("close", () => {
+  if (dialog.returnValue === "yes" && waiting) {
+    waiting.form.dataset.confirmed = "1";
+    waiting.form.requestSubmit(waiting.submitter);
+  }
+  waiting = null;
+});
+
+// Filter forms: a changed choice applies at once, typing after a pause.
+let pause = 0;
+document.addEventListener("change", (event) => {
+  const form = event.target.closest("form[data-filters]");
+  if (form && event.target.matches("select, input[type=checkbox]")) form.requestSubmit();
+});
+document.addEventListener("input", (event) => {
+  const form = event.target.closest("form[data-filters]");
+  if (!form || !event.target.matches("input[type=search], input[type=text]")) return;
+  clearTimeout(pause);
+  pause = setTimeout(() => form.requestSubmit(), 450);
+});
+// Empty fields do not belong in the address.
+document.addEventListener("formdata", (event) => {
+  if (!event.target.matches("form[data-filters]")) return;
+  for (const [name, value] of [...event.formData.entries()]) if (value === "") event.formData.delete(name);
+});
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-fill]");
+  if (!button) return;
+  const target = document.querySelector(button.dataset.fill);
+  const source = document.querySelector(button.dataset.fillFrom);
+  if (target && source) target.value = source.textContent.trim() + "\n";
+});
+// A signed-out session answers a refresh with an address to go to; a broken connection is said once.
+document.body.addEventListener("htmx:sendError", () => document.body.classList.add("offline"));
+document.body.addEventListener("htmx:afterOnLoad", () => document.body.classList.remove("offline"));
