@@ -9,24 +9,20 @@ same picture in whatever order they come.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from allocations.engine.index import index_of, usage_carried
+from allocations.engine.columns import NodePart, assembled, joined
+from allocations.engine.index import usage_carried
 from allocations.engine.picture import EXCLUSIVE, Picture
 from allocations.engine.topology import Topology
+from kube.device_types import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
-
-Scalar = TypeVar("Scalar", bound=np.generic)
-
-GPU = "gpu"
-"""The device type whose links and islands count; always type code 0."""
 
 
 class DeviceRow(msgspec.Struct, frozen=True):
@@ -70,7 +66,7 @@ class UnknownDevice(LookupError):
 
 def build_picture(nodes: Iterable[NodeRow]) -> Picture:
     """The picture of these nodes; names and device ids must be unique."""
-    return _assemble([_NodePart.of(node) for node in nodes])
+    return assembled([_part(node) for node in nodes])
 
 
 def patch(picture: Picture, uses: Sequence[DeviceUse] | Sequence[tuple[int, int, int, bool]]) -> Picture:
@@ -131,18 +127,59 @@ def with_freed(picture: Picture, freed: Iterable[tuple[int, int, int]], blocked:
 
 def replace_nodes(picture: Picture, nodes: Iterable[NodeRow], *, removed: Collection[str] = ()) -> Picture:
     """The picture with these nodes added or put in the place of those of the same name, and others removed."""
-    new = [_NodePart.of(node) for node in nodes]
-    gone = set(removed) | {part.name for part in new}
-    kept = [_NodePart.from_picture(picture, row) for row, name in enumerate(picture.node_names) if name not in gone]
-    return _assemble(kept + new)
+    fresh = assembled([_part(node) for node in nodes])
+    problems: dict[str, str] = {}
+    uses: list[DeviceUse] = []
+    gone = set(removed)
+    alike = np.zeros(len(fresh.node_names), dtype=np.bool_)
+    for row, name in enumerate(fresh.node_names):
+        before = picture.node_index.get(name)
+        if name not in gone and before is not None and _built_alike(picture, before, fresh, row):
+            alike[row] = True
+            problems[name] = fresh.node_problem[row]
+            uses += _uses(fresh, row)
+    gone.update(fresh.node_names)
+    if alike.all() and not any(name in picture.node_index for name in removed):
+        return with_problems(patch(picture, uses), problems)
+    keep = np.array([name not in gone for name in picture.node_names], dtype=np.bool_)
+    return joined(picture, keep, fresh)
 
 
 def with_problems(picture: Picture, problems: Mapping[str, str]) -> Picture:
     """The picture with why nothing new may be placed on these nodes, empty where it may; unknown names are passed over."""
     known = {picture.node_index[name]: text for name, text in problems.items() if name in picture.node_index}
+    if all(picture.node_problem[row] == text for row, text in known.items()):
+        return picture
     texts = tuple(known.get(row, text) for row, text in enumerate(picture.node_problem))
     free = np.array([not text for text in texts], dtype=np.bool_)
     return replace(picture, node_problem=texts, index=replace(picture.index, problem_free=free))
+
+
+_BUILT = ("device_id", "device_minor", "device_numa", "device_pcie", "device_island", "memory_total")
+
+
+def _built_alike(picture: Picture, row: int, other: Picture, other_row: int) -> bool:
+    """Whether two pictures' nodes differ at most in problem, health and use."""
+    ours = slice(int(picture.node_start[row]), int(picture.node_start[row + 1]))
+    theirs = slice(int(other.node_start[other_row]), int(other.node_start[other_row + 1]))
+    return (
+        picture.node_mode[row] == other.node_mode[other_row]
+        and picture.node_topology[row] == other.node_topology[other_row]
+        and picture.device_uuid[ours] == other.device_uuid[theirs]
+        and all(np.array_equal(getattr(picture, name)[ours], getattr(other, name)[theirs]) for name in _BUILT)
+        and _names(picture.types, picture.device_type[ours]) == _names(other.types, other.device_type[theirs])
+        and _names(picture.models, picture.device_model[ours]) == _names(other.models, other.device_model[theirs])
+    )
+
+
+def _names(names: tuple[str, ...], codes: NDArray[np.int16]) -> list[str]:
+    return [names[code] for code in codes.tolist()]
+
+
+def _uses(picture: Picture, row: int) -> list[DeviceUse]:
+    own = slice(int(picture.node_start[row]), int(picture.node_start[row + 1]))
+    columns = (picture.device_id, picture.core_used, picture.memory_used, picture.device_healthy)
+    return [DeviceUse(*values) for values in zip(*(column[own].tolist() for column in columns), strict=True)]
 
 
 def _with_columns(
@@ -157,142 +194,31 @@ def _with_columns(
     return after
 
 
-class _NodePart(NamedTuple):
-    """A node on its way into a picture: columns of its devices, sorted by type (gpu first) and minor."""
-
-    name: str
-    mode: int
-    problem: str
-    topology: Topology
-    ids: Sequence[int]
-    uuids: Sequence[str]
-    types: Sequence[str]
-    models: Sequence[str]
-    minors: Sequence[int]
-    numa: Sequence[int]
-    pcie: Sequence[int]
-    islands: Sequence[int]
-    healthy: Sequence[bool]
-    memory_total: Sequence[int]
-    core_used: Sequence[int]
-    memory_used: Sequence[int]
-
-    @staticmethod
-    def of(node: NodeRow) -> _NodePart:
-        devices = sorted(node.devices, key=lambda one: (one.type != GPU, one.type, one.minor))
-        gpus = [one for one in devices if one.type == GPU]
-        topology = Topology.of(
-            [one.minor for one in gpus],
-            node.links,
-            pcie=[one.pcie for one in gpus],
-            numa=[one.numa for one in gpus],
-        )
-        switches: dict[str, int] = {}
-        return _NodePart(
-            name=node.name,
-            mode=node.mode,
-            problem=node.problem,
-            topology=topology,
-            ids=[one.device_id for one in devices],
-            uuids=[one.uuid for one in devices],
-            types=[one.type for one in devices],
-            models=[one.model for one in devices],
-            minors=[one.minor for one in devices],
-            numa=[one.numa for one in devices],
-            pcie=[switches.setdefault(one.pcie, len(switches)) if one.pcie else -1 for one in devices],
-            islands=[*topology.islands, *[-1] * (len(devices) - len(gpus))],
-            healthy=[one.healthy for one in devices],
-            memory_total=[one.memory_bytes or 0 for one in devices],
-            core_used=[one.core_used for one in devices],
-            memory_used=[one.memory_used for one in devices],
-        )
-
-    @staticmethod
-    def from_picture(picture: Picture, row: int) -> _NodePart:
-        own = slice(int(picture.node_start[row]), int(picture.node_start[row + 1]))
-        return _NodePart(
-            name=picture.node_names[row],
-            mode=int(picture.node_mode[row]),
-            problem=picture.node_problem[row],
-            topology=picture.node_topology[row],
-            ids=picture.device_id[own].tolist(),
-            uuids=picture.device_uuid[own],
-            types=[picture.types[code] for code in picture.device_type[own].tolist()],
-            models=[picture.models[code] for code in picture.device_model[own].tolist()],
-            minors=picture.device_minor[own].tolist(),
-            numa=picture.device_numa[own].tolist(),
-            pcie=picture.device_pcie[own].tolist(),
-            islands=picture.device_island[own].tolist(),
-            healthy=picture.device_healthy[own].tolist(),
-            memory_total=picture.memory_total[own].tolist(),
-            core_used=picture.core_used[own].tolist(),
-            memory_used=picture.memory_used[own].tolist(),
-        )
-
-
-def _assemble(parts: list[_NodePart]) -> Picture:
-    parts = sorted(parts, key=lambda part: part.name)
-    names = tuple(part.name for part in parts)
-    if len(set(names)) != len(names):
-        raise ValueError("node names must be unique")
-    sizes = [len(part.ids) for part in parts]
-
-    def column(field: str, dtype: type[Scalar]) -> NDArray[Scalar]:
-        values = chain.from_iterable(getattr(part, field) for part in parts)
-        return np.fromiter(values, dtype=dtype, count=sum(sizes))
-
-    others = {kind for part in parts for kind in part.types} - {GPU}
-    types = (GPU, *sorted(others))
-    models = tuple(sorted({model for part in parts for model in part.models}))
-    type_code = {kind: code for code, kind in enumerate(types)}
-    model_code = {model: code for code, model in enumerate(models)}
-    start = np.zeros(len(parts) + 1, dtype=np.int32)
-    np.cumsum(sizes, out=start[1:])
-    device_node = np.repeat(np.arange(len(parts), dtype=np.int32), sizes)
-    device_type = np.fromiter(
-        (type_code[kind] for part in parts for kind in part.types), dtype=np.int16, count=sum(sizes)
+def _part(node: NodeRow) -> NodePart:
+    devices = sorted(node.devices, key=lambda one: (one.type != GPU, one.type, one.minor))
+    gpus = [one for one in devices if one.type == GPU]
+    topology = Topology.of(
+        [one.minor for one in gpus],
+        node.links,
+        pcie=[one.pcie for one in gpus],
+        numa=[one.numa for one in gpus],
     )
-    device_model = np.fromiter(
-        (model_code[model] for part in parts for model in part.models), dtype=np.int16, count=sum(sizes)
-    )
-    device_id = column("ids", np.int64)
-    device_island = column("islands", np.int32)
-    memory_total = column("memory_total", np.int64)
-    topologies = tuple(part.topology for part in parts)
-    problems = tuple(part.problem for part in parts)
-    return Picture(
-        node_names=names,
-        node_index={name: row for row, name in enumerate(names)},
-        node_mode=np.array([part.mode for part in parts], dtype=np.uint8),
-        node_problem=problems,
-        node_start=start,
-        node_topology=topologies,
-        types=types,
-        models=models,
-        device_id=device_id,
-        device_uuid=tuple(chain.from_iterable(part.uuids for part in parts)),
-        device_node=device_node,
-        device_type=device_type,
-        device_model=device_model,
-        device_minor=column("minors", np.int32),
-        device_numa=column("numa", np.int32),
-        device_pcie=column("pcie", np.int32),
-        device_island=device_island,
-        device_healthy=column("healthy", np.bool_),
-        memory_total=memory_total,
-        core_used=column("core_used", np.int16),
-        memory_used=column("memory_used", np.int64),
-        type_code=type_code,
-        model_code=model_code,
-        index=index_of(
-            nodes=len(parts),
-            device_id=device_id,
-            device_node=device_node,
-            device_type=device_type,
-            device_model=device_model,
-            device_island=device_island,
-            memory_total=memory_total,
-            topologies=topologies,
-            problems=problems,
-        ),
+    switches: dict[str, int] = {}
+    return NodePart(
+        name=node.name,
+        mode=node.mode,
+        problem=node.problem,
+        topology=topology,
+        ids=[one.device_id for one in devices],
+        uuids=[one.uuid for one in devices],
+        types=[one.type for one in devices],
+        models=[one.model for one in devices],
+        minors=[one.minor for one in devices],
+        numa=[one.numa for one in devices],
+        pcie=[switches.setdefault(one.pcie, len(switches)) if one.pcie else -1 for one in devices],
+        islands=[*topology.islands, *[-1] * (len(devices) - len(gpus))],
+        healthy=[one.healthy for one in devices],
+        memory_total=[one.memory_bytes or 0 for one in devices],
+        core_used=[one.core_used for one in devices],
+        memory_used=[one.memory_used for one in devices],
     )

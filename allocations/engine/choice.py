@@ -9,13 +9,13 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from allocations.engine.build import GPU
 from allocations.engine.decision import Grant
 from allocations.engine.needs import amounts
 from allocations.engine.picture import NO_MEMORY
 from allocations.engine.reasons import memory_text
 from allocations.engine.sets import best_set
 from claims.dialects.request import Policy, SharePolicy
+from kube.device_types import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from allocations.engine.build import GPU, with_freed
+from allocations.engine.build import with_freed
 from allocations.engine.choice import choose_devices, summary_of
 from allocations.engine.decision import Decision, Grant, Reason
 from allocations.engine.index import usage_of
@@ -26,6 +26,7 @@ from allocations.engine.set_scores import NO_SET
 from allocations.engine.sets import best_set
 from allocations.engine.topology import EXACT_UP_TO
 from claims.dialects.request import Dialect, Policy
+from kube.device_types import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence

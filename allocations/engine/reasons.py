@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from allocations.engine.decision import Reason
 from allocations.engine.picture import DEVICE_PLUGIN
+from kube.device_types import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -72,9 +73,9 @@ def verdicts(
         found.give(having, text, resolvable=False)
     found.give(kept_out, DEVICE_PLUGIN_MODE.text, resolvable=False)
     for need in needs:
-        _never(found, need, strict=strict and need.ask.type == "gpu")
+        _never(found, need, strict=strict and need.ask.type == GPU)
     for need in needs:
-        _not_now(found, need, strict=strict and need.ask.type == "gpu")
+        _not_now(found, need, strict=strict and need.ask.type == GPU)
     return found.code, tuple(found.texts)
 
 
@@ -139,7 +140,7 @@ def _not_now(found: _Verdicts, need: Need, *, strict: bool) -> None:
 
 
 def _devices(ask: DeviceAsk, what: str, gpu: str = "") -> str:
-    kind = gpu if ask.type == "gpu" else f"{ask.type} "
+    kind = gpu if ask.type == GPU else f"{ask.type} "
     return f"no {kind}device with {what}" if ask.count == 1 else f"fewer than {ask.count} {kind}devices with {what}"
 
 

@@ -102,6 +102,45 @@ def test_replace_nodes_equals_building_anew():
     assert same(after, build_picture([first[0], changed, added]))
 
 
+def test_replacing_a_node_by_one_built_alike_changes_only_columns():
+    picture = fleet(node("a", gpus=2, links=pairs(2)), node("b", gpus=2, others=[nic("b", 0)]))
+    usage_of(picture, 0)
+    changed = node("a", gpus=2, links=pairs(2), sick=[1], taken=[0], problem="node is not ready")
+    after = replace_nodes(picture, [changed])
+    assert same(after, fleet(changed, node("b", gpus=2, others=[nic("b", 0)])))
+    assert after.index.views is picture.index.views
+    assert after.usage[0].free_count.tolist() == [0, 2]
+    assert plan(after, whole()).node == "b"
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.data())
+def test_replacing_always_equals_building_anew(data):
+    def draw_node(name):
+        return node(
+            name,
+            gpus=data.draw(st.integers(0, 3)),
+            links=data.draw(st.sampled_from([(), pairs(2)])),
+            model=data.draw(st.sampled_from(["H100", "A100"])),
+            sick=data.draw(st.sets(st.integers(0, 2), max_size=1)),
+            problem=data.draw(st.sampled_from(["", "node is not ready"])),
+            mode=data.draw(st.integers(0, 1)),
+            others=[nic(name, 0, kind=kind) for kind in data.draw(st.sets(st.sampled_from(["rdma", "fpga", "dpu"])))],
+        )
+
+    names = st.sets(st.sampled_from("abcde"))
+    there = {name: draw_node(name) for name in sorted(data.draw(names))}
+    picture = build_picture(there.values())
+    for _ in range(2):
+        new = {name: draw_node(name) for name in sorted(data.draw(names))}
+        removed = data.draw(names)
+        there = {**{name: one for name, one in there.items() if name not in removed}, **new}
+        picture = replace_nodes(picture, new.values(), removed=removed)
+        anew = build_picture(there.values())
+        assert same(picture, anew)
+        assert plan(picture, whole()).summary == plan(anew, whole()).summary
+
+
 def test_a_problem_comes_and_goes():
     picture = fleet(node("a", gpus=2), node("b", gpus=2))
     closed = with_problems(picture, {"a": "node is not ready", "gone": "x"})
