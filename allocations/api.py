@@ -114,7 +114,7 @@ class AllocationViewSet(GenericViewSet[Allocation]):
         actor = request_actor(request)
         wanted = form.validated_data
         claim = claim_get(namespace=wanted["namespace"], name=wanted["claim"], actor=actor)
-        allocation = claim_devices(claim=claim, actor=actor, holder=wanted.get("holder", ""), now=database_now())
+        allocation = claim_devices(claim=claim, actor=actor, holder=wanted.get("holder", ""))
         fresh = allocation_get(uid=allocation.pk, actor=actor)
         return Response(allocation_row(fresh), status=201)
 

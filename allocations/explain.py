@@ -100,7 +100,8 @@ def _allocation_told(allocation: Allocation) -> dict[str, Any]:
 
 
 def _refusal_told(refusal: PodRefusal) -> dict[str, Any]:
-    reasons, summary, nodes = refusal.reasons, refusal.summary, []
+    nodes: list[dict[str, Any]] = []
+    reasons, summary = refusal.reasons, refusal.summary
     if refusal.request is not None:
         picture, _ = fleet.current()
         decision = plan(picture, with_settings(request_of(refusal.request)))

@@ -58,7 +58,8 @@ def device_holders(devices: Iterable[Device], actor: Actor) -> dict[int, list[di
         return holders
     grants = AllocationDevice.objects.filter(device__in=ids, live=True).select_related("allocation")
     for grant in grants.order_by("device", "allocation__created_at", "pk"):
-        holders[grant.device_id].append(_holder(grant, seen=actor.sees(grant.allocation.namespace)))
+        if grant.device_id is not None:
+            holders[grant.device_id].append(_holder(grant, seen=actor.sees(grant.allocation.namespace)))
     return holders
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from datetime import datetime, timedelta
 from enum import Enum, auto
+from typing import Any
 
 import msgspec
 import structlog
@@ -115,7 +116,7 @@ def end_by_time(*, allocation: Allocation, now: datetime, world: Outside) -> boo
 
 def _evict(allocation: Allocation, now: datetime, cluster: Cluster) -> bool:
     """Tell the pod, ask for its eviction; its devices return when it is gone (watch, or the next comparison)."""
-    pod = {"namespace": allocation.namespace, "name": allocation.pod_name, "uid": allocation.pod_uid}
+    pod: dict[str, Any] = {"namespace": allocation.namespace, "name": allocation.pod_name, "uid": allocation.pod_uid}
     try:
         pods.event_record(
             cluster,

@@ -18,7 +18,7 @@ REDIS_SECONDS = 2.0
 log = structlog.get_logger(__name__)
 
 
-@shared_task(name="nodes.notice_silent_agents", ignore_result=True)  # type: ignore[untyped-decorator]  # celery has no types
+@shared_task(name="nodes.notice_silent_agents", ignore_result=True)
 def notice_silent_agents() -> None:
     """Mark nodes whose agents fell silent, and those heard again (every 5 s). Idempotent, also beside a twin."""
     client = redis.Redis.from_url(

@@ -7,6 +7,7 @@ whole(4, policy=Policy.CONTIGUOUS), share(core=50, ratio=50), request(DeviceAsk(
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from allocations.engine.build import DeviceRow, NodeRow, build_picture, take
 from allocations.engine.decision import Decision
@@ -124,13 +125,13 @@ def request(*asks: DeviceAsk, **options: object) -> DeviceRequest:
     return DeviceRequest(asks=asks, **options)  # type: ignore[arg-type]  # fields of the struct, checked when used
 
 
-def whole(count: int = 1, *, models: tuple[str, ...] = (), **options: object) -> DeviceRequest:
+def whole(count: int = 1, *, models: tuple[str, ...] = (), **options: Any) -> DeviceRequest:
     """Whole GPUs."""
     return request(DeviceAsk("gpu", count, models=models), **options)
 
 
 def share(
-    *, core: int = 0, memory: int | None = None, ratio: int | None = None, count: int = 1, **options: object
+    *, core: int = 0, memory: int | None = None, ratio: int | None = None, count: int = 1, **options: Any
 ) -> DeviceRequest:
     """Shares of GPUs."""
     return request(DeviceAsk("gpu", count, core_percent=core, memory_bytes=memory, memory_ratio=ratio), **options)

@@ -85,7 +85,7 @@ class Candidates:
 
 def candidates_of(picture: Picture, names: Sequence[str]) -> Candidates:
     """Which rows of the picture the names are."""
-    rows = np.array(list(map(picture.node_index.get, names, [-1] * len(names))), dtype=np.int32)  # type: ignore[arg-type]  # get with default
+    rows = np.array(list(map(picture.node_index.get, names, [-1] * len(names))), dtype=np.int32)
     known = rows[rows >= 0]
     unknown = [names[place] for place in np.flatnonzero(rows < 0).tolist()] if len(known) != len(rows) else []
     everything = len(known) == len(picture.node_names) and bool((np.bincount(known, minlength=1) == 1).all())

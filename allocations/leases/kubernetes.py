@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from allocations.leases.port import LeaseTaken, LeaseView, Want
 from kube import leases, shares
@@ -25,8 +26,8 @@ class KubernetesLeases:
         """See LeasePort."""
         now = datetime.now(UTC)
         for want in sorted(wants, key=lambda want: want.name):
-            place = {"namespace": self._namespace, "name": want.name}
-            about = {"node": want.node, "device_uuid": want.device_uuid}
+            place: dict[str, Any] = {"namespace": self._namespace, "name": want.name}
+            about: dict[str, Any] = {"node": want.node, "device_uuid": want.device_uuid}
             try:
                 if want.whole:
                     leases.ensure(self._cluster, **place, holder=holder, now=now, **about)

@@ -90,7 +90,7 @@ def _live(rows: list[tuple[object, ...]]) -> Live | None:
     devices = [row[9:] for row in rows if row[9] is not None]
     return Live(
         id=read_identity(raw_id),
-        state=State(state),
+        state=State(str(state)),
         node=str(node),
         holder=Holder(namespace=str(namespace), identity=str(identity), pod_name=str(pod_name), pod_uid=str(pod_uid)),
         request=_REQUEST.decode(str(request)),

@@ -26,7 +26,7 @@ class Ingest(Protocol):
     async def agent_socket(self, scope: Scope, receive: Receive, send: Send, *, node: str, actor: Actor) -> None:
         """Serve one agent's socket, not accepted yet."""
 
-    async def agent_post(self, body: bytes, *, node: str, actor: Actor) -> tuple[int, bytes]:
+    async def answer_frame(self, body: bytes, *, node: str, actor: Actor) -> tuple[int, bytes]:
         """Status and frame that answer one frame that came by POST."""
 
 
@@ -73,7 +73,7 @@ class Agents:
             return
         except ClientGone:
             return
-        status, answer = await self.ingest.agent_post(body, node=named[1], actor=actor)
+        status, answer = await self.ingest.answer_frame(body, node=named[1], actor=actor)
         headers = [(b"content-type", b"application/msgpack"), (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})

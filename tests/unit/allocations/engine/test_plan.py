@@ -385,6 +385,7 @@ class TestScores:
             walked = []
             while left:
                 name = plan(picture, whole(2, policy=policy), candidates=left).node
+                assert name is not None
                 walked.append(name)
                 left.remove(picture.node_index[name])
             assert [name for name, _ in ranked] == walked
@@ -451,7 +452,7 @@ def fleets(draw):
 def test_capacity_is_never_exceeded(rows, requests):
     """LEASE-2 plans applied in sequence never take more than a device has, nor a whole device twice."""
     picture = build_picture(rows)
-    wholly = set()
+    wholly: set[int] = set()
     for asked in requests:
         decision = plan(picture, asked)
         assert (decision.node is None) == (len(decision.grants) == 0)
