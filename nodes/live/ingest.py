@@ -20,7 +20,6 @@ from access.actors import Actor
 from access.choices import Role
 from access.errors import BadInput, GpuplaneError, Unavailable
 from agent.protocol import (
-    FRAME_LIMIT,
     Ack,
     AgentFrame,
     BadFrame,
@@ -177,8 +176,10 @@ async def agent_socket(
     table: SampleTable = TABLE,
     record: Record = RECORD,
 ) -> None:
-    """One agent's session, to its end. The door has received `websocket.connect` and knows the actor."""
+    """One agent's session, from `websocket.connect` to its end. The door knows the actor."""
     del scope
+    if (await receive())["type"] != "websocket.connect":
+        return
     if not may_speak(actor):
         await send({"type": "websocket.close", "code": POLICY, "reason": "only agents may speak for nodes"})
         return
@@ -248,33 +249,6 @@ async def _close(send: Send, session: Session, code: int, reason: str, words: st
         await send({"type": "websocket.close", "code": code, "reason": cut})
     except (OSError, RuntimeError):  # the peer left first; uvicorn says so in either way
         log.debug("agent.left_first", node=session.node)
-
-
-async def agent_post(
-    scope: Scope,
-    receive: Receive,
-    send: Send,
-    *,
-    node: str,
-    actor: Actor,
-    table: SampleTable = TABLE,
-    record: Record = RECORD,
-) -> None:
-    """One frame by HTTP, answered with an ack frame; the door knows the actor. Statuses: `answer_frame`."""
-    del scope
-    body = bytearray()
-    more = True
-    while more:
-        message = await receive()
-        if message["type"] != "http.request":
-            return  # the peer left
-        if len(body) <= FRAME_LIMIT:
-            body += message.get("body", b"")
-        more = message.get("more_body", False)
-    status, answer = await answer_frame(bytes(body), node=node, actor=actor, table=table, record=record)
-    headers = [(b"content-type", b"application/vnd.msgpack"), (b"content-length", b"%d" % len(answer))]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer})
 
 
 async def answer_frame(

@@ -14,7 +14,7 @@ from access.choices import Role
 from access.errors import BadInput, GpuplaneError
 from agent.protocol import FRAME_LIMIT, Ack, Checkpoint, Frame, Health, Hello, Inventory, Sample, decode_ack, encode
 from nodes.live import flush, ingest
-from nodes.live.ingest import agent_post, agent_socket, answer_frame
+from nodes.live.ingest import agent_socket, answer_frame
 from nodes.live.samples import SampleTable
 
 ORDER = ["GPU-0", "GPU-1"]
@@ -54,6 +54,7 @@ class Peer:
     def __init__(self, table: SampleTable, record: Remembered, *, node: str = "n1", actor: Actor = SYSTEM) -> None:
         self._in: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._out: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._in.put_nowait({"type": "websocket.connect"})
         self.session = asyncio.create_task(
             agent_socket({}, self._in.get, self._sent, node=node, actor=actor, table=table, record=record)
         )
@@ -268,23 +269,3 @@ async def test_posts(body: bytes, want: int, want_problem: str, table: SampleTab
     assert status == want
     assert want_problem in decode_ack(answer).problem
     assert bool(want_problem) == bool(decode_ack(answer).problem)
-
-
-async def test_post_is_read_in_pieces(table: SampleTable) -> None:
-    body = encode(Sample("b1", 1, 1.0, [5], devices=["GPU-0"]))
-    pieces: list[dict[str, Any]] = [
-        {"type": "http.request", "body": body[:9], "more_body": True},
-        {"type": "http.request", "body": body[9:]},
-    ]
-    sent: list[Any] = []
-
-    async def receive() -> dict[str, Any]:
-        return pieces.pop(0)
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    await agent_post({}, receive, send, node="n1", actor=SYSTEM, table=table)
-    assert sent[0]["status"] == 200
-    assert decode_ack(sent[1]["body"]).seq == 1
-    assert table.latest()["n1"].utilisation_percent == (5,)
