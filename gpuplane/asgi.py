@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
+from typing import Any, cast
+from typing import cast
 
 import django
 import structlog
@@ -23,6 +25,7 @@ from channels.routing import URLRouter  # noqa: E402
 from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 from django.conf import settings  # noqa: E402
 from django.core.asgi import get_asgi_application  # noqa: E402
+from django.urls import re_path  # noqa: E402
 
 from access import tokens  # noqa: E402
 from gpuplane.doors.agents import Agents  # noqa: E402
@@ -46,7 +49,7 @@ class Application:
         self._cluster = Cluster(
             routes=ROUTES, bearer=self._bearer, executor=executor, body_limit=settings.GPUPLANE_BODY_LIMIT
         )
-        self._django = limited(get_asgi_application(), limit=settings.GPUPLANE_BODY_LIMIT)
+        self._django = limited(cast("App", get_asgi_application()), limit=settings.GPUPLANE_BODY_LIMIT)
         self._static = StaticFiles()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,14 +91,14 @@ class Application:
     def _agents(self) -> Agents:
         from nodes.live import ingest
 
-        return Agents(bearer=self._bearer, ingest=ingest, body_limit=settings.GPUPLANE_BODY_LIMIT)
+        return Agents(bearer=self._bearer, ingest=ingest)
 
     @cached_property
     def _sockets(self) -> App:
         """Browsers' streams: ordinary Channels consumers, session and origin checked."""
         from nodes.routing import websocket_urlpatterns
 
-        routed = URLRouter([*websocket_urlpatterns, *_NOWHERE])
+        routed = URLRouter([*websocket_urlpatterns, _NOWHERE])
         stack: App = AllowedHostsOriginValidator(AuthMiddlewareStack(routed))
         return stack
 
@@ -105,8 +108,6 @@ async def _no_such_socket(scope: Scope, receive: Receive, send: Send) -> None:
     await refuse_socket(scope, send, 404, "there is no such path")
 
 
-from django.urls import re_path  # noqa: E402
-
-_NOWHERE = [re_path("", _no_such_socket)]
+_NOWHERE = re_path("", cast("Any", _no_such_socket))  # Django's types know views only
 
 application = Application()

@@ -1,6 +1,7 @@
 """Node shapes: what is taken, and what is refused by field and rule."""
 
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from access.errors import BadInput
 from nodes.inventory import DeviceShape, parse_node
 
-GPU = {"minor": 0, "type": "gpu", "uuid": "GPU-0", "model": "H100", "memory": "80Gi"}
+GPU: dict[str, Any] = {"minor": 0, "type": "gpu", "uuid": "GPU-0", "model": "H100", "memory": "80Gi"}
 NIC = {"minor": 0, "type": "rdma", "uuid": "mlx5_0"}
 
 

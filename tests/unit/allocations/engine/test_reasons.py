@@ -1,5 +1,7 @@
 """The vocabulary of refusals: stable, without node names, and honest about what preemption could change."""
 
+from typing import Any
+
 import pytest
 
 from allocations.engine.plan import plan
@@ -7,7 +9,7 @@ from allocations.engine.reasons import memory_text
 from claims.dialects.request import DeviceAsk, Policy
 from tests.builders import GI, MI, fleet, nic, node, pairs, request, share, whole
 
-STRICT = {"policy": Policy.CONTIGUOUS, "policy_strict": True}
+STRICT: dict[str, Any] = {"policy": Policy.CONTIGUOUS, "policy_strict": True}
 FULL = {0: (100, 80 * GI), 1: (100, 80 * GI)}
 
 

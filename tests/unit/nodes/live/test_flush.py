@@ -88,7 +88,7 @@ async def test_notice_counts_the_rounds(client: redis.asyncio.Redis) -> None:
         message = await listener.get_message(ignore_subscribe_messages=True, timeout=5)
         if message is not None:
             notices.append(msgspec.msgpack.decode(message["data"]))
-    await listener.aclose()  # type: ignore[no-untyped-call]
+    await listener.aclose()
     assert [notice[1:] for notice in notices] == [[1, 1], [2, 1]]
     assert notices[0][0] == notices[1][0]
 
