@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from functools import cached_property
 from typing import Any, cast
-from typing import cast
 
 import django
 import structlog
