@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import urllib3
@@ -18,6 +19,7 @@ from kubernetes.client.rest import RESTClientObject
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.config.incluster_config import load_incluster_config
 from kubernetes.config.kube_config import load_kube_config
+from urllib3.util import parse_url
 
 from kube.errors import NotConfigured, Unreachable
 
@@ -56,11 +58,17 @@ class Connection:
         configuration.connection_pool_maxsize = pool_size
         configuration.keep_alive = True  # TCP probes find a peer that vanished during a watch
         configuration.retries = False
-        self._configuration = configuration
-        self._pool: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
+        self._manager: urllib3.PoolManager = RESTClientObject(configuration).pool_manager
         self._base = str(configuration.host).rstrip("/")
+        direct = not isinstance(self._manager, urllib3.ProxyManager)
+        # one pool looked up once spares every request the way through the manager, which only a proxy needs
+        self._pool = self._manager.connection_from_url(self._base) if direct else None
+        self._prefix = (parse_url(self._base).path or "") if direct else self._base
         self._agent = agent
-        self._credentials = threading.Lock()
+        self._refresh = configuration.refresh_api_key_hook
+        # what the loader's hook writes into: a whole Configuration would look for proxies in the environment each time
+        self._credentials = SimpleNamespace(api_key=dict(configuration.api_key))
+        self._lock = threading.Lock()
 
     def send(
         self,
@@ -76,9 +84,9 @@ class Connection:
         headers = {"Accept": "application/json", "User-Agent": self._agent, **self._authorization()}
         if body is not None:
             headers["Content-Type"] = content_type
-        return self._pool.request(
+        return (self._pool or self._manager).urlopen(
             method,
-            self._base + target,
+            self._prefix + target,
             body=body,
             headers=headers,
             timeout=urllib3.Timeout(connect=min(timeout_seconds, CONNECT_SECONDS), read=timeout_seconds),
@@ -89,13 +97,15 @@ class Connection:
 
     def close(self) -> None:
         """Close idle connections; those in use close when they come back."""
-        self._pool.clear()
+        self._manager.clear()
 
     def _authorization(self) -> Mapping[str, str]:
         """The header of the moment. The loader's hook re-reads token files and runs exec plugins again when they expire."""
         try:
-            with self._credentials:
-                value = self._configuration.get_api_key_with_prefix("BearerToken", alias="authorization")
+            with self._lock:
+                if self._refresh is not None:
+                    self._refresh(self._credentials)
+                value = self._credentials.api_key.get("BearerToken")
         except (ConfigException, OSError, ValueError) as error:
             raise Unreachable(f"credentials cannot be read: {error}") from error
         return {"Authorization": value.strip()} if value else {}

@@ -373,6 +373,19 @@ def test_outside_of_any_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None
 # connections
 
 
+def test_a_proxy_is_asked(server: ApiServer, tmp_path: Path, cluster_of: CLUSTERS) -> None:
+    hidden = {"server": "http://api.invalid", "proxy-url": server.url}
+    assert cluster_of(server.kubeconfig(tmp_path / "k", cluster=hidden)).version() == "v1.36.3-fake"
+    assert server.requests[-1].headers["host"] == "api.invalid"
+
+
+def test_an_api_server_behind_a_path_keeps_the_path(server: ApiServer, tmp_path: Path, cluster_of: CLUSTERS) -> None:
+    behind = cluster_of(server.kubeconfig(tmp_path / "k", cluster={"server": f"{server.url}/k8s/c-1/"}))
+    with pytest.raises(NotFoundInCluster):
+        behind.get(TRAIN, Pod)
+    assert server.requests[-1].path == f"/k8s/c-1{TRAIN}"
+
+
 def test_connections_are_kept_and_shared_by_threads(server: ApiServer, cluster: Cluster) -> None:
     server.add_pod("train", namespace="a")
     ports: set[int] = set()
