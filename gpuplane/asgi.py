@@ -90,7 +90,7 @@ class Application:
     def _agents(self) -> Agents:
         from nodes.live import ingest
 
-        return Agents(bearer=self._bearer, ingest=ingest)
+        return Agents(bearer=self._bearer, ingest=ingest, body_limit=settings.GPUPLANE_BODY_LIMIT)
 
     @cached_property
     def _sockets(self) -> App:

@@ -37,6 +37,7 @@ PERIODIC = (
     Periodic("allocations.tasks.reconcile", 60),
     Periodic("allocations.tasks.expire_holds", 5),
     Periodic("nodes.tasks.notice_silent_agents", 5),
+    Periodic("allocations.tasks.prune", 3600),
     Periodic("audit.tasks.prune", 3600),
     Periodic("access.tasks.prune_idempotency", 3600),
     Periodic("allocations.tasks.watch_pods", 5, WATCH_QUEUE, cluster=True),

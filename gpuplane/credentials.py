@@ -54,6 +54,9 @@ def read() -> Credentials:
     except orjson.JSONDecodeError as error:
         log.warning("credentials.unreadable", error=str(error))
         return Credentials()
+    if not isinstance(found, dict):
+        log.warning("credentials.unreadable", error="not an object")
+        return Credentials()
     known = {field.name for field in fields(Credentials)}
     return Credentials(**{name: value for name, value in found.items() if name in known and isinstance(value, str)})
 

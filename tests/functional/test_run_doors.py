@@ -1,0 +1,109 @@
+"""The journey of a kube-scheduler and an API server: through TLS doors of the real web process."""
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.unit.gpuplane.doors.authority import Authority
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory):
+    """Ports of the three doors, and the files of a client."""
+    folder = tmp_path_factory.mktemp("doors")
+    ours, strangers = Authority("ours"), Authority("strangers")
+    server, scheduler, stranger = (
+        ours.issue(folder, "server"),
+        ours.issue(folder, "scheduler"),
+        strangers.issue(folder, "stranger"),
+    )
+    ca = folder / "ca.crt"
+    ca.write_bytes(ours.certificate)
+    ports = {name: _free_port() for name in ("main", "extender", "webhook")}
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "gpuplane.settings",
+        "GPUPLANE_DATA_DIR": str(folder / "data"),
+        "GPUPLANE_SIMULATE": "0",
+        "GPUPLANE_PORT": str(ports["main"]),
+        "GPUPLANE_EXTENDER_LISTEN": f"https://127.0.0.1:{ports['extender']}",
+        "GPUPLANE_WEBHOOK_LISTEN": f"127.0.0.1:{ports['webhook']}",
+        "GPUPLANE_TLS_CERT": str(server[0]),
+        "GPUPLANE_TLS_KEY": str(server[1]),
+        "GPUPLANE_CLIENT_CA": str(ca),
+    }
+    subprocess.run([sys.executable, "manage.py", "bootstrap"], cwd=ROOT, env=environment, check=True)
+    log = folder / "web.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gpuplane.serve"], cwd=ROOT, env=environment, stdout=output, stderr=output
+        )
+    deadline = time.monotonic() + 60
+    while not all(map(_listens, ports.values())):
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+    yield ports, ca, {"scheduler": scheduler, "stranger": stranger, None: None}
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0, log.read_text()
+
+
+def _free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _listens(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def ask(doors, door, path, *, client=None):
+    """POST an empty object through a TLS door; the status, or None where the handshake was refused."""
+    ports, ca, clients = doors
+    context = ssl.create_default_context(cafile=str(ca))
+    if clients[client] is not None:
+        context.load_cert_chain(*clients[client])
+    try:
+        return httpx.post(f"https://127.0.0.1:{ports[door]}{path}", content=b"{}", verify=context).status_code
+    except (httpx.ConnectError, httpx.ReadError, httpx.RemoteProtocolError):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("door", "path", "client", "want"),
+    [
+        pytest.param("extender", "/extender/prioritize", "scheduler", 200, id="scheduler with its certificate"),
+        pytest.param("extender", "/extender/prioritize", None, None, id="no certificate, no handshake"),
+        pytest.param("extender", "/extender/prioritize", "stranger", None, id="another authority's certificate"),
+        pytest.param("extender", "/webhooks/pods/mutate", "scheduler", 404, id="no webhooks through the extender door"),
+        pytest.param("extender", "/admin/", "scheduler", 404, id="no pages through the extender door"),
+        pytest.param("webhook", "/extender/prioritize", None, 404, id="no extender through the webhook door"),
+        pytest.param("webhook", "/api/v1/nodes/", None, 404, id="no REST through the webhook door"),
+    ],
+)
+def test_tls_doors(doors, door, path, client, want):
+    assert ask(doors, door, path, client=client) == want
+
+
+def test_webhook_door_needs_no_certificate(doors):
+    assert ask(doors, "webhook", "/webhooks/pods/mutate") in {200, 400}
+
+
+def test_plain_http_finds_no_answer_at_a_tls_door(doors):
+    with pytest.raises(httpx.HTTPError):
+        httpx.post(f"http://127.0.0.1:{doors[0]['extender']}/extender/prioritize", content=b"{}")

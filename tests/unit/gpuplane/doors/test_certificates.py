@@ -1,0 +1,69 @@
+import shutil
+import ssl
+
+import pytest
+
+from gpuplane.doors.certificates import Certificates
+from gpuplane.doors.plan import DoorRefused, Tls
+from tests.unit.gpuplane.doors.authority import Authority
+
+
+@pytest.fixture
+def authority():
+    return Authority()
+
+
+def presented(context, authority):
+    """Common name of the certificate that a handshake in memory shows."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = context.wrap_bio(incoming, outgoing, server_side=True)
+    client_context = ssl.create_default_context(cadata=authority.certificate.decode())
+    client = client_context.wrap_bio(outgoing, incoming, server_hostname="127.0.0.1")
+    for _ in range(10):
+        for side in (client, server):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+        if client.version() is not None and client.getpeercert():
+            break
+    return dict(part[0] for part in client.getpeercert()["subject"])["commonName"]
+
+
+def test_changed_pair_serves_without_a_restart(tmp_path, authority):
+    certificate, key = authority.issue(tmp_path, "first")
+    certificates = Certificates(Tls(certificate, key))
+    assert presented(certificates.context, authority) == "first"
+    assert not certificates.refresh()
+
+    fresh = authority.issue(tmp_path, "second")
+    shutil.copy(fresh[0], certificate)
+    assert not certificates.refresh(), "new certificate, old key: not taken"
+    assert presented(certificates.context, authority) == "first"
+
+    shutil.copy(fresh[1], key)
+    assert certificates.refresh()
+    assert presented(certificates.context, authority) == "second"
+
+
+def test_vanished_file_leaves_the_old_pair(tmp_path, authority):
+    certificate, key = authority.issue(tmp_path, "first")
+    certificates = Certificates(Tls(certificate, key))
+    certificate.unlink()
+
+    assert not certificates.refresh()
+    assert presented(certificates.context, authority) == "first"
+
+
+def test_unreadable_pair_refuses_the_start(tmp_path):
+    with pytest.raises(DoorRefused, match="TLS cannot be set up"):
+        Certificates(Tls(tmp_path / "none.crt", tmp_path / "none.key"))
+
+
+def test_client_ca_makes_certificates_required(tmp_path, authority):
+    certificate, key = authority.issue(tmp_path, "server")
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(authority.certificate)
+
+    assert Certificates(Tls(certificate, key, ca)).context.verify_mode == ssl.CERT_REQUIRED
+    assert Certificates(Tls(certificate, key)).context.verify_mode == ssl.CERT_NONE

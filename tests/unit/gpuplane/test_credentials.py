@@ -1,0 +1,87 @@
+import orjson
+import pytest
+from django.contrib.auth.models import User
+from knox.models import AuthToken
+
+from access import tokens
+from gpuplane import credentials
+
+URL = "http://127.0.0.1:8000"
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def data_dir(settings, tmp_path):
+    settings.GPUPLANE_DATA_DIR = tmp_path
+    tokens.forget()
+    return tmp_path
+
+
+def test_file_opens_every_door(data_dir):
+    made = credentials.ensure(url=URL)
+
+    path = data_dir / "credentials.json"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert orjson.loads(path.read_bytes()) == {
+        "url": URL,
+        "username": "admin",
+        "password": made.password,
+        "api_token": made.api_token,
+        "cluster_token": made.cluster_token,
+    }
+    admin = User.objects.get(username="admin")
+    assert admin.check_password(made.password)
+    assert admin.is_superuser
+    assert tokens.verify(made.api_token).name == "admin"
+    cluster = tokens.verify(made.cluster_token)
+    assert (cluster.name, cluster.service) == ("cluster", True)
+    assert not User.objects.get(username="cluster").has_usable_password()
+
+
+def test_restart_changes_nothing():
+    made = credentials.ensure(url=URL)
+
+    assert credentials.ensure(url=URL) == made
+    assert AuthToken.objects.count() == 2
+
+
+@pytest.mark.parametrize("field", ["password", "api_token", "cluster_token"])
+def test_what_no_longer_works_is_issued_again(data_dir, field):
+    made = credentials.ensure(url=URL)
+    stale = orjson.loads((data_dir / "credentials.json").read_bytes()) | {field: "stale"}
+    (data_dir / "credentials.json").write_bytes(orjson.dumps(stale))
+
+    again = credentials.ensure(url=URL)
+
+    assert getattr(again, field) not in {"stale", getattr(made, field)}
+    others = {"password", "api_token", "cluster_token"} - {field}
+    assert all(getattr(again, other) == getattr(made, other) for other in others)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"{half", id="cut off"),
+        pytest.param(b"[]", id="not an object"),
+        pytest.param(b'{"password": 5, "other": "x"}', id="other types and keys"),
+    ],
+)
+def test_damaged_file_is_written_anew(data_dir, content):
+    (data_dir / "credentials.json").write_bytes(content)
+
+    made = credentials.ensure(url=URL)
+
+    assert credentials.read() == made
+    assert tokens.verify(made.api_token) is not None
+
+
+def test_tokens_of_each_other_do_not_pass(data_dir):
+    made = credentials.ensure(url=URL)
+    credentials.write(credentials.Credentials(**{**_fields(made), "api_token": made.cluster_token}))
+
+    assert tokens.verify(credentials.ensure(url=URL).api_token).name == "admin"
+
+
+def _fields(made):
+    return {name: getattr(made, name) for name in credentials.Credentials.__dataclass_fields__}
