@@ -71,6 +71,10 @@ class KubeError(Exception):
         self.reason = status.reason if status else ""
         self.details = (status.details if status else None) or StatusDetails()
 
+    def caused_by(self, reason: str) -> bool:
+        """Whether the Status gives this reason among its causes."""
+        return any(cause.reason == reason for cause in self.details.causes or ())
+
 
 class TemporaryKubeError(KubeError):
     """May succeed later."""
@@ -98,7 +102,7 @@ class Throttled(TemporaryKubeError):
     @property
     def by_disruption_budget(self) -> bool:
         """An eviction refused by a PodDisruptionBudget: trying again at once is in vain."""
-        return any(cause.reason == "DisruptionBudget" for cause in self.details.causes or ())
+        return self.caused_by("DisruptionBudget")
 
 
 class ServerBusy(TemporaryKubeError):

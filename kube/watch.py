@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 SILENCE_SECONDS: Final = 75.0
 """A bookmark comes about every minute: a stream that is silent for longer is dead."""
+FROM_THE_FUTURE: Final = "ResourceVersionTooLarge"
+"""The server was set back, e.g. from a backup: what we carry means nothing to it."""
 GRACE_SECONDS: Final = 5.0
 """How much later than `timeoutSeconds` the server may end the stream."""
 BACKOFF_SECONDS: Final = 0.2
@@ -161,6 +163,8 @@ class ListWatch(Generic[T]):
             except TemporaryKubeError as error:
                 if stop.is_set():
                     return
+                if error.caused_by(FROM_THE_FUTURE):
+                    self.resource_version = None
                 failures += 1
                 pause = min(BACKOFF_SECONDS * 2.0 ** (failures - 1), BACKOFF_CAP_SECONDS)
                 if isinstance(error, Throttled) and error.retry_after is not None:

@@ -65,6 +65,7 @@ class Fault:
     reason: str = ""
     message: str = "injected"
     headers: dict[str, str] = field(default_factory=dict)
+    causes: tuple[str, ...] = ()
     drop: Literal["", "before", "after"] = ""
     stall: threading.Event | None = None
     times: int = 1
@@ -362,7 +363,8 @@ class _Handler(BaseHTTPRequestHandler):
             if fault.drop == "before":
                 raise _Dropped
             if fault.status is not None and not fault.drop:
-                wrong = ApiFault(fault.status, fault.reason, fault.message)
+                causes = {"causes": [{"reason": cause} for cause in fault.causes]}
+                wrong = ApiFault(fault.status, fault.reason, fault.message, details=causes)
                 self.answer(fault.status, wrong.status(), fault.headers)
                 return
         headers: dict[str, str] = {}

@@ -207,6 +207,14 @@ def test_a_watch_that_is_refused_for_now_is_opened_again(
         assert _names(next(turn)) == ("ADDED", "new")
 
 
+def test_a_server_set_back_from_a_backup_is_listed_anew(server: ApiServer, cluster: Cluster) -> None:
+    server.add_pod("kept")
+    server.faults.append(Fault("GET", "watch=true", status=504, reason="Timeout", causes=("ResourceVersionTooLarge",)))
+    watch = ListWatch(cluster, PODS, Pod, resource_version="999999")
+    with closing(watch.turn(seconds=LONG)) as turn:
+        assert _names(next(turn)) == ["kept"]
+
+
 def test_a_turn_that_ends_in_trouble_says_so(server: ApiServer, watch: ListWatch[Pod]) -> None:
     server.stop()
     with pytest.raises(Unreachable):
