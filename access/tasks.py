@@ -19,7 +19,7 @@ MOST_BATCHES: Final = 100
 log = structlog.get_logger(__name__)
 
 
-@shared_task(name="access.prune_idempotency", ignore_result=True)
+@shared_task(ignore_result=True)
 def prune_idempotency() -> None:
     """Forget answers older than a day (every hour)."""
     log.info("access.idempotency_pruned", count=idempotency_prune(now=database_now()))

@@ -19,7 +19,7 @@ MOST_BATCHES: Final = 1_000
 log = structlog.get_logger(__name__)
 
 
-@shared_task(name="audit.prune", ignore_result=True)
+@shared_task(ignore_result=True)
 def prune() -> None:
     """Delete events older than GPUPLANE_AUDIT_DAYS (every hour)."""
     days = settings.GPUPLANE_AUDIT_DAYS

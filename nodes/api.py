@@ -17,7 +17,7 @@ from rest_framework.viewsets import GenericViewSet
 
 from access.actors import Actor
 from access.authentication import request_actor
-from access.errors import NotFound
+from access.errors import BadInput, NotFound
 from audit.clock import database_now
 from kube.names import InvalidName, check_subdomain
 from nodes.choices import Mode, NodeState, Presence
@@ -92,6 +92,9 @@ class NodeViewSet(GenericViewSet[Node]):
         """Inventory by PUT."""
         actor = request_actor(request)
         require_inventory_writer(actor)
+        if isinstance(request.data, Mapping) and request.data.get("devices") is None:
+            # in a scenario it may be left out; here that would take every device away
+            raise BadInput("devices is required; write [] for a node without any", field="devices", rule="required")
         shape = parse_node(request.data, name=known_name(name))
         _, created = inventory_put(shape=shape, actor=actor, now=database_now())
         return Response(self._detail(name, request), status=201 if created else 200)

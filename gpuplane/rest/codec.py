@@ -160,7 +160,10 @@ def check_plain(value: Any) -> None:
             elif isinstance(one, float):
                 if not math.isfinite(one):
                     raise ParseError("NaN and infinities are not numbers here")
-            elif one is not None and not isinstance(one, bool | int):
+            elif isinstance(one, int):
+                if not -(2**63) <= one < 2**64:
+                    raise ParseError("a whole number is too large")
+            elif one is not None:
                 raise ParseError(f"a value of the kind {type(one).__name__} is not accepted; write it in quotes")
         if not below:
             return

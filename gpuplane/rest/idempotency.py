@@ -19,7 +19,7 @@ import orjson
 from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import RequestDataTooBig
 from django.db import IntegrityError, transaction
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, UnreadablePostError
 
 from access.models import IdempotencyRecord
 from access.tokens import verify_user
@@ -38,6 +38,22 @@ LONGEST_ANSWER = 1 << 20
 View = Callable[..., HttpResponseBase]
 
 
+def bounded(view: View) -> View:
+    """The view, for bodies up to `GPUPLANE_BODY_LIMIT` only. REST framework itself would read any."""
+
+    @wraps(view)
+    def run(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        try:
+            request.body  # noqa: B018 - read here, so that what is too large is refused before anything else
+        except RequestDataTooBig:
+            return _refused(413, "the body is too large")
+        except UnreadablePostError:
+            return _refused(400, "the body broke off")
+        return view(request, *args, **kwargs)
+
+    return run
+
+
 def idempotent(view: View) -> View:
     """The view, giving its answer again to a repeat."""
 
@@ -50,17 +66,15 @@ def idempotent(view: View) -> View:
         if user is None:
             return view(request, *args, **kwargs)  # which refuses it
         if not KEY.fullmatch(key):
-            return _refused(400, f"{HEADER} must be 1 to 255 printable ASCII characters without spaces")
-        try:
-            body = request.body
-        except RequestDataTooBig:
-            return _refused(413, "the body is too large")
+            return _refused(
+                400, f"{HEADER} must be 1 to 255 printable ASCII characters without spaces", field=HEADER, rule="key"
+            )
         record = IdempotencyRecord(
             user=user,
             key=key,
             method=request.method,
             path=request.get_full_path()[:1000],
-            digest=hashlib.sha256((request.content_type or "").encode() + b"\0" + body).hexdigest(),
+            digest=hashlib.sha256((request.content_type or "").encode() + b"\0" + request.body).hexdigest(),
         )
         known = _begin(record=record, now=database_now())
         if known is not None:
@@ -135,9 +149,13 @@ def _forget(*, record: IdempotencyRecord) -> None:
 
 def _again(known: IdempotencyRecord, record: IdempotencyRecord) -> HttpResponse:
     if not _same(known, record):
-        return _refused(422, f"this {HEADER} was used for another request; make a fresh one", rule="key-reused")
+        return _refused(
+            422, f"this {HEADER} was used for another request; make a fresh one", field=HEADER, rule="key-reused"
+        )
     if known.status is None:
-        return _refused(409, "the first request with this key is still running; ask again later", rule="key-running")
+        return _refused(
+            409, "the first request with this key is still running; ask again later", field=HEADER, rule="key-running"
+        )
     response = HttpResponse(bytes(known.body), status=known.status)
     if known.content_type:
         response["Content-Type"] = known.content_type
@@ -151,6 +169,6 @@ def _same(known: IdempotencyRecord, record: IdempotencyRecord) -> bool:
     return (known.method, known.path, known.digest) == (record.method, record.path, record.digest)
 
 
-def _refused(status: int, detail: str, *, rule: str = "") -> HttpResponse:
-    problem = Problem(status=status, detail=detail, field=HEADER if status != 413 else "", rule=rule)
+def _refused(status: int, detail: str, *, field: str = "", rule: str = "") -> HttpResponse:
+    problem = Problem(status=status, detail=detail, field=field, rule=rule)
     return HttpResponse(orjson.dumps(problem.document()), status=status, content_type=MEDIA_TYPE)

@@ -62,6 +62,12 @@ class Described(AutoSchema):
         ]
 
     @override
+    def map_parsers(self) -> list[Any]:
+        """YAML by its one registered name; merge patches where they mean something."""
+        told = ["application/json", "application/yaml"]
+        return ["application/merge-patch+json", *told] if self.method == "PATCH" else told
+
+    @override
     def _get_response_bodies(self, direction: str = "response") -> Any:
         bodies = super()._get_response_bodies(direction)
         component = ResolvedComponent(

@@ -24,15 +24,15 @@ from allocations.api import AllocationViewSet, ClaimExplain, ClaimRenew, LeaseVi
 from allocations.selectors import claim_statuses, device_holders
 from claims.api import ClaimViewSet
 from gpuplane.rest.events import EventViewSet
-from gpuplane.rest.idempotency import View, idempotent
+from gpuplane.rest.idempotency import View, bounded, idempotent
 from gpuplane.rest.simulations import Simulations
 from gpuplane.rest.summary import FleetSummary
 from nodes.api import DeviceViewSet, NodeViewSet
 
 
 def at(route: str, view: View, name: str) -> URLPattern:
-    """An address whose writes understand Idempotency-Key."""
-    return path(route, idempotent(view), name=name)
+    """An address whose bodies are bounded and whose writes understand Idempotency-Key."""
+    return path(route, bounded(idempotent(view)), name=name)
 
 
 NODE: dict[str, Any] = {"holders": device_holders}

@@ -1,0 +1,113 @@
+from datetime import timedelta
+
+import pytest
+
+from access.models import IdempotencyRecord
+from access.tasks import KEPT, idempotency_prune
+from audit.models import Event
+from claims.models import GpuClaim
+from gpuplane.rest.idempotency import ABANDONED
+from tests.integration.rest.conftest import NOW, claim_manifest
+
+pytestmark = pytest.mark.django_db
+
+
+def key(value="k-1"):
+    return {"headers": {"Idempotency-Key": value}}
+
+
+def test_the_same_request_twice_is_done_once(operator):
+    """VIEW-5 a repeat under the same key gets the first answer, and nothing happens again."""
+    first = operator.send("POST", "claims/", claim_manifest(), **key())
+    again = operator.send("POST", "claims/", claim_manifest(), **key())
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert again.content == first.content
+    assert again["Content-Type"] == first["Content-Type"]
+    assert again["Idempotency-Replayed"] == "true"
+    assert GpuClaim.objects.count() == 1
+    assert Event.objects.filter(kind="claim.created").count() == 1
+
+
+def test_a_refusal_is_given_again_too(operator):
+    """VIEW-5 also answers of 4xx are kept."""
+    operator.post("claims/", claim_manifest())
+    first = operator.send("POST", "claims/", claim_manifest(), **key())
+    assert first.status_code == 409
+    operator.delete("claims/team-a/train/")
+    assert operator.send("POST", "claims/", claim_manifest(), **key()).content == first.content
+    assert not GpuClaim.objects.exists()
+
+
+def test_an_empty_answer_is_given_again(operator):
+    """VIEW-5 a delete that is repeated stays a success."""
+    operator.post("claims/", claim_manifest())
+    assert operator.delete("claims/team-a/train/", **key()) == (204, None)
+    assert operator.delete("claims/team-a/train/", **key()) == (204, None)
+    assert operator.delete("claims/team-a/train/", **key("k-2"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(lambda api: api.post("claims/", claim_manifest("other"), **key()), id="another body"),
+        pytest.param(lambda api: api.put("claims/team-a/train/", claim_manifest(), **key()), id="another address"),
+    ],
+)
+def test_a_key_belongs_to_one_request(operator, other):
+    """VIEW-5 the same key with another request is refused."""
+    operator.post("claims/", claim_manifest(), **key())
+    status, problem = other(operator)
+    assert (status, problem["rule"]) == (422, "key-reused")
+    assert GpuClaim.objects.count() == 1
+
+
+def test_keys_of_different_people_do_not_meet(operator, admin):
+    """VIEW-5 a key is one user's own."""
+    assert operator.post("claims/", claim_manifest(), **key())[0] == 201
+    assert admin.post("claims/", claim_manifest("other"), **key())[0] == 201
+
+
+def test_a_twin_that_still_runs_is_told_to_wait(operator):
+    """VIEW-5 of two requests at once one is done."""
+    operator.post("claims/", claim_manifest(), **key())
+    IdempotencyRecord.objects.update(status=None)
+    assert operator.post("claims/", claim_manifest(), **key())[0] == 409
+    record = IdempotencyRecord.objects.get()
+    IdempotencyRecord.objects.update(created_at=record.created_at - ABANDONED - timedelta(seconds=1))
+    status, problem = operator.post("claims/", claim_manifest(), **key())
+    assert (status, problem["detail"]) == (409, "there is already a GpuClaim train in team-a")
+
+
+def test_a_fault_is_not_kept(operator, monkeypatch):
+    """VIEW-5 after a 5xx the client may try again."""
+    monkeypatch.setattr("claims.api.claim_create", lambda **_: 1 / 0)
+    assert operator.post("claims/", claim_manifest(), **key())[0] == 500
+    monkeypatch.undo()
+    assert operator.post("claims/", claim_manifest(), **key())[0] == 201
+
+
+@pytest.mark.parametrize("value", ["", " ", "a b", "x" * 256, "ä"])
+def test_a_malformed_key_is_refused(operator, value):
+    status, problem = operator.post("claims/", claim_manifest(), **key(value))
+    assert (status, problem["field"]) == (400, "Idempotency-Key")
+    assert not GpuClaim.objects.exists()
+
+
+def test_nobody_leaves_no_records(anonymous):
+    assert anonymous.post("claims/", claim_manifest(), **key())[0] == 401
+    assert not IdempotencyRecord.objects.exists()
+
+
+def test_reads_ignore_the_key(operator):
+    assert operator.call("GET", "claims/", **key())[0] == 200
+    assert not IdempotencyRecord.objects.exists()
+
+
+def test_old_answers_are_forgotten_in_batches(operator):
+    for number in range(5):
+        operator.post("claims/", claim_manifest(f"c-{number}"), **key(f"k-{number}"))
+    IdempotencyRecord.objects.filter(key__in=["k-0", "k-1", "k-2"]).update(created_at=NOW - KEPT - timedelta(seconds=1))
+    IdempotencyRecord.objects.exclude(key__in=["k-0", "k-1", "k-2"]).update(created_at=NOW - KEPT)
+    assert idempotency_prune(now=NOW, batch=2, most_batches=1) == 2
+    assert idempotency_prune(now=NOW, batch=2) == 1
+    assert set(IdempotencyRecord.objects.values_list("key", flat=True)) == {"k-3", "k-4"}
