@@ -1,0 +1,288 @@
+"""Pods that arrive, are admitted, placed, run and end: API server, kube-scheduler and users in one.
+
+Started by `__main__`. Each pod goes the way of a real one: mutating and validating webhook, filter,
+prioritize, bind; its allocation is given back over REST when it ends. Kept true: pods are scheduled
+one after another and bound in the background, as kube-scheduler does; about a tenth of the GPUs of each
+model stays free; after a restart of either side live allocations are taken over from REST and ended in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import random
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final
+
+import msgspec
+import structlog
+
+from simulator.api import Api, ApiFailure, Refused, ServerAway
+from simulator.jsonpatch import BadPatch, apply_patch
+from simulator.occupancy import Holding, Occupancy, holding_of
+from simulator.pods import (
+    DOOMED,
+    TEAMS,
+    TEMPLATES,
+    SimPod,
+    Template,
+    bare,
+    choose,
+    claim_manifests,
+    is_of_template,
+    make_pod,
+)
+
+FILLING_ROOM: Final = 0.12
+"""While this part of the fleet has room, pods arrive fast."""
+FILL_PAUSE_SECONDS: Final = 0.08
+STEADY_PAUSE_SECONDS: Final = 0.9
+DOOMED_AFTER_SECONDS: Final = 8.0
+DOOMED_EVERY_SECONDS: Final = 10.0
+DOOMED_LIFE_SECONDS: Final = 480.0
+RETRY_SECONDS: Final = 25.0
+GIVE_UP_SECONDS: Final = 120.0
+"""A pod that could run but finds no room is deleted by its users after so long."""
+BIND_ATTEMPTS: Final = 3
+SYNC_SECONDS: Final = 20.0
+YOUNG_SECONDS: Final = 15.0
+"""An allocation bound this recently may be missing from a list that was made before."""
+MOST_BINDS: Final = 4
+
+log = structlog.get_logger(__name__)
+
+
+class Workload:
+    """The users and the scheduler of the make-believe cluster. `run` never returns."""
+
+    def __init__(self, api: Api, occupancy: Occupancy, *, nodes: Sequence[str], rng: random.Random) -> None:
+        self._api = api
+        self._occupancy = occupancy
+        self._nodes = list(nodes)
+        self._rng = rng
+        self._ends: dict[str, float] = {}  # allocation id → monotonic seconds
+        self._bound_at: dict[str, float] = {}
+        self._pending: dict[str, tuple[SimPod, float]] = {}  # uid → (pod, next try)
+        self._binding: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(MOST_BINDS)
+
+    async def run(self) -> None:
+        """Make the claims, take over what runs, then let pods come and go until cancelled."""
+        await self._lasting(self.make_claims)
+        await self._lasting(self.take_over)
+        log.info("workload.started", running=len(self._occupancy.holdings), room=self._occupancy.room)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._arrive())
+            group.create_task(self._end())
+            group.create_task(self._sync())
+            group.create_task(self._doom())
+
+    async def make_claims(self) -> None:
+        """Create the teams' claims; those that are there stay."""
+        made = 0
+        for manifest in claim_manifests():
+            try:
+                made += await self._api.create_claim(manifest)
+            except Refused as refused:
+                log.warning("workload.claim_refused", claim=manifest["metadata"]["name"], why=str(refused))
+        log.info("workload.claims", made=made)
+
+    async def take_over(self) -> None:
+        """Compare with the live allocations: forget what is gone, take over what is new.
+
+        Pods of the teams' own templates are ended some time; what others hold is left to them.
+        """
+        now = time.monotonic()
+        rows = [holding_of(row) for row in await self._api.live_allocations()]
+        live = {row.allocation_id: row for row in rows if row.state in ("reserved", "bound")}
+        for allocation_id in list(self._occupancy.holdings):
+            if allocation_id not in live and now - self._bound_at.get(allocation_id, now) > YOUNG_SECONDS:
+                self._forget(allocation_id)
+        for allocation_id, holding in live.items():
+            if allocation_id not in self._occupancy.holdings:
+                self._occupancy.add(holding)
+                self._bound_at[allocation_id] = now
+                template = _template_of(holding)
+                if template is not None:
+                    self._ends[allocation_id] = now + self._rng.uniform(0.05, 1) * template.minutes * 60
+
+    async def schedule(self, pod: SimPod) -> None:
+        """One scheduling attempt, up to the bind, which goes on in the background."""
+        pod.attempts += 1
+        manifest = pod.manifest
+        # kube-scheduler asks only about nodes that its own filters left; ours leave models with room
+        room = self._nodes if pod.doomed else self._nodes_for(pod.template)
+        if not room:
+            self._wait_for_room(pod, "the workload keeps a tenth of each model free")
+            return
+        answer = await self._api.extender_filter(manifest, room)
+        names = answer.get("NodeNames") or []
+        if answer.get("Error") or not names:
+            self._wait_for_room(pod, str(answer.get("Error") or _some_reason(answer)))
+            return
+        scores = await self._api.extender_prioritize(manifest, names)
+        node = max(scores, key=lambda score: (score["Score"], score["Host"]))["Host"] if scores else names[0]
+        self._occupancy.expect(pod.uid, str(node), pod.template.devices)
+        await self._slots.acquire()
+        task = asyncio.create_task(self._bind(pod, str(node)))
+        self._binding.add(task)
+        task.add_done_callback(self._bind_ended)
+
+    async def admit(self, pod: SimPod) -> bool:
+        """Send the new pod through both webhooks, applying the patch; whether it was let in."""
+        answer = await self._api.review("/webhooks/pods/mutate", bare(pod.manifest))
+        uid = pod.manifest["metadata"]["uid"]
+        if answer.get("allowed") and answer.get("patch"):
+            patch = msgspec.json.decode(base64.b64decode(answer["patch"]))
+            pod.manifest = apply_patch(bare(pod.manifest), patch)
+            pod.manifest["metadata"]["uid"] = uid
+        if answer.get("allowed"):
+            answer = await self._api.review("/webhooks/pods/validate", pod.manifest)
+        if not answer.get("allowed"):
+            log.warning("pod.denied", pod=pod.label, why=str((answer.get("status") or {}).get("message"))[:200])
+        return bool(answer.get("allowed"))
+
+    async def _bind(self, pod: SimPod, node: str) -> None:
+        """Bind, and learn from REST what the pod holds."""
+        try:
+            error = await self._api.extender_bind(pod.manifest, node)
+            if error:
+                if pod.attempts < BIND_ATTEMPTS:
+                    self._wait_for_room(pod, error, soon=True)
+                else:
+                    log.warning("pod.given_up", pod=pod.label, node=node, why=error)
+                    self._occupancy.arrived(pod.uid)
+                return
+            now = time.monotonic()
+            for row in await self._api.allocations_of_pod(pod.uid):
+                holding = holding_of(row)
+                self._occupancy.add(holding)
+                self._bound_at[holding.allocation_id] = now
+                self._ends[holding.allocation_id] = now + pod.seconds
+            self._occupancy.arrived(pod.uid)
+        except ApiFailure as failure:  # the next comparison finds what became of it
+            log.warning("pod.bind_unknown", pod=pod.label, why=str(failure))
+            self._occupancy.arrived(pod.uid)
+
+    def _bind_ended(self, task: asyncio.Task[None]) -> None:
+        self._slots.release()
+        self._binding.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("workload.bind_failed", exc_info=task.exception())
+
+    def _wait_for_room(self, pod: SimPod, why: str, *, soon: bool = False) -> None:
+        """Unschedulable for now: tried again later, given up in the end."""
+        now = time.monotonic()
+        self._occupancy.arrived(pod.uid)
+        if pod.give_up_at is None:
+            pod.give_up_at = now + (DOOMED_LIFE_SECONDS if pod.doomed else GIVE_UP_SECONDS)
+        if now < pod.give_up_at:
+            log.debug("pod.pending", pod=pod.label, why=why[:200])
+            self._pending[pod.uid] = (pod, now + (1.0 if soon else RETRY_SECONDS))
+
+    async def _arrive(self) -> None:
+        """Pods come while there is room, pending ones are tried again when their time has come."""
+        while True:
+            await self._lasting(self._arrive_once)
+            filling = self._occupancy.room > FILLING_ROOM * self._occupancy.size
+            pause = FILL_PAUSE_SECONDS if filling else STEADY_PAUSE_SECONDS * self._rng.uniform(0.5, 1.5)
+            await asyncio.sleep(pause)
+
+    async def _arrive_once(self) -> None:
+        now = time.monotonic()
+        due = next((pod for pod, again in self._pending.values() if again <= now), None)
+        if due is not None:
+            await self._try(due)
+            return
+        template = choose(self._rng, fits=self._nodes_for)
+        if template is not None:
+            await self._new_pod(template, doomed=False)
+
+    async def _new_pod(self, template: Template, *, doomed: bool) -> None:
+        pod = make_pod(template, self._rng, doomed=doomed)
+        try:
+            let_in = await self.admit(pod)
+        except BadPatch as bad:
+            log.error("pod.bad_patch", pod=pod.label, why=str(bad))  # noqa: TRY400 - the words are enough
+            return
+        if let_in:
+            await self._try(pod)
+
+    async def _try(self, pod: SimPod) -> None:
+        """One attempt; a pod that the server refuses outright is dropped."""
+        self._pending.pop(pod.uid, None)
+        try:
+            await self.schedule(pod)
+        except Refused as refused:
+            log.error("pod.refused", pod=pod.label, why=str(refused))  # noqa: TRY400 - the words are enough
+
+    def _nodes_for(self, template: Template) -> list[str]:
+        return self._occupancy.nodes_with_room(template.devices, template.models)
+
+    async def _doom(self) -> None:
+        """Keep one pod of each doomed kind pending."""
+        await asyncio.sleep(DOOMED_AFTER_SECONDS)
+        while True:
+            waiting = {pod.template.name for pod, _ in self._pending.values() if pod.doomed}
+            missing = [template for template in DOOMED if template.name not in waiting]
+            if missing:
+                await self._lasting(partial(self._new_pod, missing[0], doomed=True))
+            await asyncio.sleep(DOOMED_EVERY_SECONDS)
+
+    async def _end(self) -> None:
+        """Give back the allocations of pods whose time is over."""
+        while True:
+            now = time.monotonic()
+            for allocation_id in [each for each, at in self._ends.items() if at <= now]:
+                await self._lasting(partial(self._give_back, allocation_id))
+            await asyncio.sleep(0.5)
+
+    async def _give_back(self, allocation_id: str) -> None:
+        if allocation_id not in self._ends:
+            return
+        try:
+            await self._api.release(allocation_id)
+        except Refused as refused:
+            log.warning("allocation.kept", allocation=allocation_id, why=str(refused))
+            self._ends[allocation_id] = time.monotonic() + RETRY_SECONDS
+            return
+        self._forget(allocation_id)
+
+    async def _sync(self) -> None:
+        while True:
+            await asyncio.sleep(SYNC_SECONDS)
+            await self._lasting(self.take_over)
+            log.debug("workload.state", busy=self._occupancy.busy, pending=len(self._pending))
+
+    def _forget(self, allocation_id: str) -> None:
+        self._occupancy.remove(allocation_id)
+        self._ends.pop(allocation_id, None)
+        self._bound_at.pop(allocation_id, None)
+
+    async def _lasting(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Do one piece of work; while the server is away wait for it, then do it again. Refusals are logged."""
+        while True:
+            try:
+                await work()
+            except ServerAway as away:
+                log.warning("workload.server_away", why=str(away))
+                await self._api.until_alive()
+            except Refused as refused:
+                log.error("workload.refused", why=str(refused))  # noqa: TRY400 - the words are enough
+                return
+            else:
+                return
+
+
+def _template_of(holding: Holding) -> Template | None:
+    """The template that made the pod; None for what is not ours."""
+    if holding.namespace not in TEAMS:
+        return None
+    return next((t for t in TEMPLATES if t.team == holding.namespace and is_of_template(holding.pod_name, t)), None)
+
+
+def _some_reason(answer: dict[str, dict[str, str]]) -> str:
+    reasons = (answer.get("FailedNodes") or {}) | (answer.get("FailedAndUnresolvableNodes") or {})
+    return next(iter(reasons.values()), "no node")
