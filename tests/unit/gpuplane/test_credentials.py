@@ -4,11 +4,18 @@ from django.contrib.auth.models import User
 from knox.models import AuthToken
 
 from access import tokens
+from access.actors import Actor
 from gpuplane import credentials
 
 URL = "http://127.0.0.1:8000"
 
 pytestmark = pytest.mark.django_db
+
+
+def verified(token: str) -> Actor:
+    actor = tokens.verify(token)
+    assert actor is not None
+    return actor
 
 
 @pytest.fixture(autouse=True)
@@ -33,8 +40,8 @@ def test_file_opens_every_door(data_dir):
     admin = User.objects.get(username="admin")
     assert admin.check_password(made.password)
     assert admin.is_superuser
-    assert tokens.verify(made.api_token).name == "admin"
-    cluster = tokens.verify(made.cluster_token)
+    assert verified(made.api_token).name == "admin"
+    cluster = verified(made.cluster_token)
     assert (cluster.name, cluster.service) == ("cluster", True)
     assert not User.objects.get(username="cluster").has_usable_password()
 
@@ -80,7 +87,7 @@ def test_tokens_of_each_other_do_not_pass(data_dir):
     made = credentials.ensure(url=URL)
     credentials.write(credentials.Credentials(**{**_fields(made), "api_token": made.cluster_token}))
 
-    assert tokens.verify(credentials.ensure(url=URL).api_token).name == "admin"
+    assert verified(credentials.ensure(url=URL).api_token).name == "admin"
 
 
 def _fields(made):

@@ -1,6 +1,7 @@
 import pytest
 from django.db import OperationalError
 
+from allocations import fleet
 from gpuplane import credentials, operations
 from gpuplane.start import definitions
 
@@ -14,7 +15,7 @@ def ready(settings, tmp_path, monkeypatch):
     settings.GPUPLANE_SIMULATE = False
     settings.GPUPLANE_KUBECONFIG = ""
     credentials.write(credentials.Credentials())
-    monkeypatch.setattr(operations.fleet, "loaded", lambda: True)
+    monkeypatch.setattr(fleet, "loaded", lambda: True)
     monkeypatch.setattr(definitions, "STATE", definitions.State())
 
 
@@ -29,7 +30,7 @@ def no_credentials(settings, monkeypatch):
 
 
 def no_picture(settings, monkeypatch):
-    monkeypatch.setattr(operations.fleet, "loaded", lambda: False)
+    monkeypatch.setattr(fleet, "loaded", lambda: False)
 
 
 def no_nodes(settings, monkeypatch):

@@ -11,7 +11,7 @@ from access.errors import BadInput
 from nodes.inventory import DeviceShape, parse_node
 
 GPU: dict[str, Any] = {"minor": 0, "type": "gpu", "uuid": "GPU-0", "model": "H100", "memory": "80Gi"}
-NIC = {"minor": 0, "type": "rdma", "uuid": "mlx5_0"}
+NIC: dict[str, Any] = {"minor": 0, "type": "rdma", "uuid": "mlx5_0"}
 
 
 def with_device(**changes):
@@ -19,12 +19,17 @@ def with_device(**changes):
 
 
 def test_a_full_node():
+    devices: list[Any] = [
+        {**GPU, "numa": 1, "pcie": "0000:09", "healthy": False},
+        {**GPU, "minor": 1, "uuid": "x"},
+        NIC,
+    ]
     shape = parse_node(
         {
             "name": "n1.example.com",
             "labels": {"zone": "a", "rack": 7},
             "mode": "device-plugin",
-            "devices": [{**GPU, "numa": 1, "pcie": "0000:09", "healthy": False}, {**GPU, "minor": 1, "uuid": "x"}, NIC],
+            "devices": devices,
             "links": [[0, 1, 18], [1, 0, 4]],
         }
     )

@@ -24,7 +24,7 @@ def parts(monkeypatch):
             if name == "part_b":
                 raise RuntimeError("cannot stop")
 
-        made.start, made.stop = start, stop
+        vars(made).update(start=start, stop=stop)
         monkeypatch.setitem(sys.modules, name, made)
 
     module("part_a")

@@ -1,11 +1,12 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuplane.doors.plan import DoorRefused, Tls, doors
 
-TLS = {"certificate": Path("/c"), "key": Path("/k")}
-MTLS = TLS | {"client_ca": Path("/ca")}
+TLS: dict[str, Any] = {"certificate": Path("/c"), "key": Path("/k")}
+MTLS: dict[str, Any] = TLS | {"client_ca": Path("/ca")}
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from gpuplane.doors.plan import Door
 from gpuplane.run import surroundings
+from gpuplane.run.redis import LONGEST_SOCKET_PATH
 
 
 def test_port_taken_is_told_with_a_way_out(monkeypatch):
@@ -27,11 +29,11 @@ def test_redis_socket_lies_in_the_data_folder():
 
 
 def test_redis_socket_of_a_long_folder_stays_short(tmp_path, monkeypatch):
-    monkeypatch.setattr(surroundings.tempfile, "gettempdir", lambda: "/tmp")
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/tmp")
     folder = tmp_path / ("deep" * 30)
     path = Path(surroundings.redis_url(folder).removeprefix("unix://"))
     try:
-        assert len(str(path)) <= surroundings.LONGEST_SOCKET_PATH
+        assert len(str(path)) <= LONGEST_SOCKET_PATH
         assert path.parent.stat().st_mode & 0o777 == 0o700
         assert surroundings.redis_url(folder) == f"unix://{path}", "the same folder, the same socket"
     finally:
@@ -39,7 +41,7 @@ def test_redis_socket_of_a_long_folder_stays_short(tmp_path, monkeypatch):
 
 
 def test_redis_folder_open_to_others_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(surroundings.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     folder = tmp_path / ("deep" * 30)
     Path(surroundings.redis_url(folder).removeprefix("unix://")).parent.chmod(0o777)
 
