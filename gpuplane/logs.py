@@ -23,6 +23,11 @@ def _hide_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> Eve
     return event
 
 
+def _not_a_probe(record: logging.LogRecord) -> bool:
+    """Drops Django's error line for each 503 of readiness: waiting is no error, and probes ask often."""
+    return getattr(getattr(record, "request", None), "path", "") != "/readyz"
+
+
 def configure(level: str) -> dict[str, Any]:
     """Set structlog up and return Django's LOGGING for the same lines. `level` is a GPUPLANE_LOG_LEVEL."""
     shared: list[structlog.typing.Processor] = [
@@ -63,10 +68,12 @@ def configure(level: str) -> dict[str, Any]:
                 ],
             }
         },
+        "filters": {"no_probes": {"()": "django.utils.log.CallbackFilter", "callback": _not_a_probe}},
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines"}},
         "root": {"handlers": ["stderr"], "level": level.upper()},
         "loggers": {
             "django.server": {"handlers": [], "propagate": True},
+            "django.request": {"level": "ERROR", "filters": ["no_probes"]},
             "uvicorn.error": {"level": "WARNING"},
             "httpx": {"level": "WARNING"},
             # a line for each task sent, received and done would bury the rest
