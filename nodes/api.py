@@ -23,7 +23,7 @@ from kube.names import InvalidName, check_subdomain
 from nodes.choices import Mode, NodeState, Presence
 from nodes.inventory import parse_node
 from nodes.models import Device, Node
-from nodes.schemas import DeviceSchema, NodeDetailSchema, NodeSchema, NodeShapeSchema
+from nodes.schemas import DeviceSchema, InventorySchema, NodeDetailSchema, NodeSchema
 from nodes.selectors import device_list, node_devices, node_get, node_list
 from nodes.services import inventory_put, node_remove, require_inventory_writer
 
@@ -85,7 +85,7 @@ class NodeViewSet(GenericViewSet[Node]):
         description="An unknown node is registered (201). The same body twice changes nothing. "
         "A device left out is marked vanished while somebody holds it, else removed.",
         parameters=[NAME],
-        request=NodeShapeSchema,
+        request=InventorySchema,
         responses={200: NodeDetailSchema, 201: NodeDetailSchema},
     )
     def inventory(self, request: Request, name: str) -> Response:

@@ -115,3 +115,9 @@ class NodeShapeSchema(serializers.Serializer[Any]):
     mode = serializers.ChoiceField(choices=Mode.values, required=False, help_text="if left out, that of the label")
     devices = DeviceShapeSchema(many=True, required=False, max_length=DEVICES_MOST)  # type: ignore[call-arg]  # many=True makes a ListSerializer, which takes it
     links = serializers.ListField(child=LinkField(), required=False)
+
+
+class InventorySchema(NodeShapeSchema):
+    """One node of a scenario, its devices always stated."""
+
+    devices = DeviceShapeSchema(many=True, max_length=DEVICES_MOST)
