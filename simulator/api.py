@@ -132,6 +132,11 @@ class Api:
             raise
         return True
 
+    async def claim_names(self) -> set[tuple[str, str]]:
+        """(namespace, name) of every GpuClaim."""
+        rows = self._list("/api/v1/claims/", {})
+        return {(row["metadata"]["namespace"], row["metadata"]["name"]) async for row in rows}
+
     async def live_allocations(self) -> list[dict[str, Any]]:
         """All allocations that count as used."""
         return [row async for row in self._list("/api/v1/allocations/", {"live": "true"})]

@@ -32,11 +32,13 @@ class Template:
     """Spec of its GpuClaim, which has the template's name; None: asks by resources."""
     resources: Mapping[str, str] | None = None
     missing_claim: bool = False
+    beside: tuple[str, ...] = ()
+    """GPU models whose machines have what else it asks for; empty: any."""
 
     @property
     def models(self) -> tuple[str, ...]:
-        """GPU models it accepts; empty: any."""
-        return tuple(self.claim["devices"].get("model", ())) if self.claim is not None else ()
+        """GPU models it can run on; empty: any."""
+        return self.beside if self.claim is None else tuple(self.claim["devices"].get("model", ()))
 
 
 @dataclass(slots=True)
@@ -86,7 +88,15 @@ TEMPLATES: Final = (
     Template("recsys", "ranker", 1, 6, 5, resources={"nvidia.com/gpu": "1"}),
     Template("recsys", "ranker-wide", 2, 5, 5, resources={"nvidia.com/gpu": "2"}),
     Template("recsys", "half", 1, 5, 5, resources={"koordinator.sh/gpu": "50"}),
-    Template("recsys", "pair", 2, 4, 6, resources={"koordinator.sh/gpu": "200", "koordinator.sh/rdma": "100"}),
+    Template(
+        "recsys",
+        "pair",
+        2,
+        4,
+        6,
+        resources={"koordinator.sh/gpu": "200", "koordinator.sh/rdma": "100"},
+        beside=("H100", "A100", "V100", "H200-NVL"),
+    ),
     Template(
         "recsys", "slice", 1, 5, 4, resources={"koordinator.sh/gpu-core": "40", "koordinator.sh/gpu-memory-ratio": "40"}
     ),

@@ -82,7 +82,10 @@ class Workload:
     async def make_claims(self) -> None:
         """Create the teams' claims; those that are there stay."""
         made = 0
+        present = await self._api.claim_names()
         for manifest in claim_manifests():
+            if (manifest["metadata"]["namespace"], manifest["metadata"]["name"]) in present:
+                continue
             try:
                 made += await self._api.create_claim(manifest)
             except Refused as refused:

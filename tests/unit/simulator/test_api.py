@@ -39,7 +39,7 @@ async def test_each_door_gets_its_token() -> None:
 
     def answer(request: httpx.Request) -> httpx.Response:
         seen[request.url.path] = request.headers["authorization"]
-        body = {"response": {"allowed": True}, "results": [], "next": None, "NodeNames": []}
+        body: dict[str, object] = {"response": {"allowed": True}, "results": [], "next": None, "NodeNames": []}
         return httpx.Response(200, json=[] if request.url.path.endswith("prioritize") else body)
 
     async with _api(answer) as api:
