@@ -86,7 +86,7 @@ class AllocationViewSet(GenericViewSet[Allocation]):
         """Allocations that match."""
         filters = AllocationFilters(data=request.query_params)
         filters.is_valid(raise_exception=True)
-        wanted = dict(filters.validated_data)
+        wanted: dict[str, Any] = dict(filters.validated_data)
         live = wanted.pop("live", None)
         columns = {COLUMNS.get(key, key): value for key, value in wanted.items() if value}
         allocations = allocation_list(actor=request_actor(request)).filter(**columns)
@@ -154,7 +154,7 @@ class LeaseViewSet(GenericViewSet[Any]):
         filters.is_valid(raise_exception=True)
         wanted = {key: value for key, value in filters.validated_data.items() if value}
         leases = [lease for lease in lease_list() if all(getattr(lease, key) == value for key, value in wanted.items())]
-        page: Any = self.paginate_queryset(leases) or []  # type: ignore[arg-type]  # our paginator takes lists too
+        page: Any = self.paginate_queryset(leases) or []
         actor = request_actor(request)
         return self.get_paginated_response([lease_row(lease, actor) for lease in page])
 

@@ -123,8 +123,7 @@ def _of_rest(error: APIException) -> Problem:
         return Problem(
             status=error.status_code, detail=detail if not field else f"{field}: {detail}", field=field, rule=rule
         )
-    detail = error.detail
-    return Problem(status=error.status_code, detail=str(detail), headers=headers)
+    return Problem(status=error.status_code, detail=str(error.detail), headers=headers)
 
 
 def _first(detail: Any, path: str = "") -> tuple[str, str, str]:

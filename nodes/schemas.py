@@ -113,11 +113,11 @@ class NodeShapeSchema(serializers.Serializer[Any]):
     name = serializers.CharField(required=False, max_length=253, help_text="if given, the same as in the address")
     labels = LabelsField(required=False)
     mode = serializers.ChoiceField(choices=Mode.values, required=False, help_text="if left out, that of the label")
-    devices = DeviceShapeSchema(many=True, required=False, max_length=DEVICES_MOST)  # type: ignore[call-arg]  # many=True makes a ListSerializer, which takes it
+    devices = serializers.ListField(child=DeviceShapeSchema(), required=False, max_length=DEVICES_MOST)
     links = serializers.ListField(child=LinkField(), required=False)
 
 
 class InventorySchema(NodeShapeSchema):
     """One node of a scenario, its devices always stated."""
 
-    devices = DeviceShapeSchema(many=True, max_length=DEVICES_MOST)
+    devices = serializers.ListField(child=DeviceShapeSchema(), max_length=DEVICES_MOST)

@@ -31,7 +31,7 @@ class EventSchema(serializers.Serializer[Any]):
     claim = serializers.CharField(allow_blank=True)
     allocation = serializers.UUIDField(allow_null=True)
     message = serializers.CharField()
-    data = serializers.DictField(child=serializers.JSONField())
+    data = serializers.DictField(child=serializers.JSONField())  # type: ignore[assignment]  # a field, not the property
 
 
 class EventFilters(serializers.Serializer[Any]):

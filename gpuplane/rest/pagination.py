@@ -34,14 +34,14 @@ class KeysetPagination(BasePagination):
     """`?page_size=` (default 100, at most 1,000) and `?cursor=`; answers `{"next", "previous", "results"}`."""
 
     def paginate_queryset(
-        self, queryset: QuerySet[Any] | list[Any], request: Request, view: APIView | None = None
+        self, queryset: QuerySet[Any] | Sequence[Any], request: Request, view: APIView | None = None
     ) -> list[Any]:
         """The rows of the page asked for; a list must be sorted by the view's one ordering field. Raises BadInput."""
         self._url = request.build_absolute_uri()
         self._fields = tuple(getattr(view, "ordering", ()))
         size = page_size(request.query_params.get("page_size"))
         cursor = request.query_params.get("cursor")
-        if isinstance(queryset, list):
+        if not isinstance(queryset, QuerySet):
             back, position = read_cursor(cursor, None, self._fields) if cursor else (False, None)
             found = _listed(queryset, self._fields[0], position, back=back)[: size + 1]
         else:
@@ -156,9 +156,9 @@ def _value(row: Any, path: str) -> Any:
     return row
 
 
-def _listed(rows: list[Any], field: str, position: Sequence[str] | None, *, back: bool) -> list[Any]:
+def _listed(rows: Sequence[Any], field: str, position: Sequence[str] | None, *, back: bool) -> list[Any]:
     """The rows beyond the position, nearest first."""
-    ordered = rows[::-1] if back else rows
+    ordered = list(reversed(rows)) if back else list(rows)
     if position is None:
         return ordered
     start = position[0]

@@ -6,7 +6,7 @@ REST framework finds `Described` by name in the settings. Kept true by a schemat
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.openapi import AutoSchema
@@ -68,9 +68,9 @@ class Described(AutoSchema):
         return ["application/merge-patch+json", *told] if self.method == "PATCH" else told
 
     @override
-    def _get_response_bodies(self, direction: str = "response") -> Any:
+    def _get_response_bodies(self, direction: Literal["request", "response"] = "response") -> Any:
         bodies = super()._get_response_bodies(direction)
-        component = ResolvedComponent(
+        component = ResolvedComponent(  # type: ignore[no-untyped-call]  # drf-spectacular's
             name="Problem", type=ResolvedComponent.SCHEMA, object="gpuplane.problems.Problem", schema=PROBLEM
         )
         self.registry.register_on_missing(component)
@@ -81,7 +81,7 @@ class Described(AutoSchema):
         return bodies
 
 
-class BearerScheme(OpenApiAuthenticationExtension):
+class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # drf-spectacular's
     """How `access.authentication.BearerAuthentication` is described; found by drf-spectacular as a subclass."""
 
     target_class = "access.authentication.BearerAuthentication"

@@ -24,9 +24,7 @@ class AnyObjectField(serializers.Field[Any, Any, Any, Any]):
 class ScenarioNodeSchema(NodeShapeSchema):
     """One node."""
 
-    name = serializers.RegexField(  # type: ignore[assignment]  # here the name is required
-        r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$", max_length=253
-    )
+    name = serializers.RegexField(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$", max_length=253)
 
 
 class ScenarioOptionsSchema(serializers.Serializer[Any]):

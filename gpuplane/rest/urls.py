@@ -14,7 +14,6 @@ from django.urls.exceptions import Resolver404
 from django.urls.resolvers import get_resolver
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 from rest_framework.permissions import AllowAny
-from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 from typing_extensions import override
@@ -78,7 +77,7 @@ class Nowhere(APIView):
         return super().dispatch(request, *args, **kwargs)
 
     @override
-    def http_method_not_allowed(self, request: Request, *args: Any, **kwargs: Any) -> Response:
+    def http_method_not_allowed(self, request: Any, *args: Any, **kwargs: Any) -> Response:
         """No method is at home here."""
         raise NotFound("there is no such address; addresses end with a slash")
 
