@@ -19,5 +19,5 @@ LOOKED_AT = 200
 def too_many_failures(*, username: str, address: str, now: datetime) -> bool:
     """Whether this name has failed too often from this address lately."""
     recent = Event.objects.filter(namespace="", name=username[:150], kind=Kind.SIGN_IN_FAILED, at__gt=now - WINDOW)
-    seen = list(recent.order_by("-id").values_list("data", flat=True)[:LOOKED_AT])
-    return sum(data.get("address") == address for data in seen) >= MOST
+    seen = [event.data.get("address") for event in recent.order_by("-id")[:LOOKED_AT]]
+    return seen.count(address) >= MOST

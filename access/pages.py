@@ -47,7 +47,7 @@ def page(
     """Make a view a page: it gets a PageRequest, and may raise NotFound and NotAllowed."""
 
     @wraps(view)
-    def guarded(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
+    def guarded(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
         if not request.user.is_authenticated:
             return _sign_in_first(request)
         asked = cast("PageRequest", request)
@@ -61,16 +61,14 @@ def page(
         response.headers.setdefault("Cache-Control", "no-store")
         return response
 
-    return guarded
+    return cast("Callable[Concatenate[HttpRequest, P], HttpResponse]", guarded)
 
 
 def greet(request: PageRequest) -> None:
     """Put actor and theme on the request of a signed-in user. Raises NotAllowed for one who is switched off."""
     request.actor = actor_of(request.user)
-    try:
-        request.theme = request.user.profile.theme
-    except Profile.DoesNotExist:
-        request.theme = ""
+    profile = Profile.objects.filter(user__pk=request.user.pk or 0).first()
+    request.theme = "" if profile is None else profile.theme
 
 
 def may_write(actor: Actor, namespace: str) -> bool:

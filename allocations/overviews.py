@@ -40,7 +40,7 @@ class DeviceRow:
     """A device with who holds it and what its agent measured last."""
 
     device: Device
-    state: str
+    state: str = ""
     used_percent: float = 0.0
     holdings: list[Holding] = field(default_factory=list)
     parts: list[tuple[float, str, str]] = field(default_factory=list)
@@ -110,14 +110,15 @@ def device_rows(devices: Sequence[Device], *, node: Node, actor: Actor, sample: 
     """Devices of one node with holders and measurements: one query."""
     grants: dict[int, list[AllocationDevice]] = {}
     for grant in AllocationDevice.objects.filter(device__in=devices, live=True).select_related("allocation"):
-        grants.setdefault(grant.device_id, []).append(grant)
+        if grant.device_id is not None:
+            grants.setdefault(grant.device_id, []).append(grant)
     return [_row(device, node, grants.get(device.pk, []), actor, sample) for device in devices]
 
 
 def _row(
     device: Device, node: Node, grants: list[AllocationDevice], actor: Actor, sample: SampleView | None
 ) -> DeviceRow:
-    row = DeviceRow(device, device_state(device, node))
+    row = DeviceRow(device)
     for number, grant in enumerate(grants):
         allocation = grant.allocation
         seen = actor.sees(allocation.namespace)
@@ -139,6 +140,7 @@ def _row(
         row.parts.append((100.0, "held", "taken outside gpuplane"))
         row.used_percent = 100.0
     row.used_percent = min(100.0, row.used_percent)
+    row.state = device_state(device, node, used_percent=row.used_percent)
     row.measured = (sample.of(device.uuid) if sample is not None else None) or {}
     return row
 
@@ -148,7 +150,7 @@ def _share(device: Device, grant: AllocationDevice) -> float:
     return max(float(grant.core_percent), memory)
 
 
-def device_state(device: Device, node: Node) -> str:
+def device_state(device: Device, node: Node, *, used_percent: float) -> str:
     """One word, the same as the heatmap's (static/js/fleet/measures.js)."""
     if device.presence != "present":
         return "vanished"
@@ -158,6 +160,6 @@ def device_state(device: Device, node: Node) -> str:
         return "node not ready"
     if device.stranger:
         return "taken outside"
-    if device.core_used >= 100:
+    if used_percent >= 100:
         return "in use"
-    return "shared" if device.core_used or device.memory_used else "free"
+    return "shared" if used_percent else "free"

@@ -43,7 +43,7 @@ class FleetConsumer(AsyncWebsocketConsumer):
         self._viewer = hub.HUB.join()
         self._pump = asyncio.get_running_loop().create_task(self._send_pictures(self._viewer))
 
-    async def disconnect(self, code: int) -> None:
+    async def disconnect(self, code: int) -> None:  # noqa: ARG002 - Channels passes it by position
         """Leave the hub."""
         if self._viewer is not None:
             hub.HUB.leave(self._viewer)
@@ -52,7 +52,7 @@ class FleetConsumer(AsyncWebsocketConsumer):
             with suppress(asyncio.CancelledError):
                 await self._pump
 
-    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:  # noqa: ARG002 - Channels' signature
         """The one thing a browser says. Anything else is ignored."""
         if text_data and len(text_data) < LONGEST_MESSAGE and '"full"' in text_data and self._viewer is not None:
             self._viewer.forget()

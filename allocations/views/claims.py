@@ -14,9 +14,10 @@ from audit.selectors import event_list
 from claims.overviews import ask_words
 from claims.selectors import claim_get, claim_manifest
 
-EVENTS_SHOWN = 60
-ALLOCATIONS_SHOWN = 50
-PODS_SHOWN = 20
+EVENTS_SHOWN = 20
+ALLOCATIONS_SHOWN = 15
+WAITING_SHOWN = 20
+PLACED_SHOWN = 8
 
 
 @require_GET
@@ -31,15 +32,17 @@ def claim(request: PageRequest, namespace: str, name: str) -> HttpResponse:
     }
     shown = {"apiVersion": manifest["apiVersion"], "kind": manifest["kind"], "metadata": kept, "spec": manifest["spec"]}
     allocations = allocation_list(actor=request.actor).filter(namespace=namespace, claim_name=name)
-    pods = explanation["pods"]
+    waiting = [pod for pod in explanation["pods"] if pod["state"] == "pending"]
+    placed = [pod for pod in explanation["pods"] if pod["state"] != "pending"]
     context = {
         "claim": found,
         "ask": ask_words(found.spec),
         "devices_spec": found.spec.get("devices") if isinstance(found.spec.get("devices"), dict) else {},
         "manifest": yaml.safe_dump(shown, sort_keys=False, allow_unicode=True),
         "summary": explanation["summary"],
-        "pods": [pod for pod in pods if pod["state"] == "pending"][:PODS_SHOWN],
-        "placed": [pod for pod in pods if pod["state"] != "pending"][:PODS_SHOWN],
+        "pods": waiting[:WAITING_SHOWN],
+        "placed": placed[:PLACED_SHOWN],
+        "more_placed": max(0, len(placed) - PLACED_SHOWN),
         "allocations": allocations[:ALLOCATIONS_SHOWN],
         "events": event_list(actor=request.actor, namespace=namespace, claim=name)[:EVENTS_SHOWN],
         "may_write": may_write(request.actor, namespace),

@@ -21,7 +21,7 @@ from nodes.models import Device
 from nodes.overviews import link_matrix
 from nodes.selectors import device_list, node_devices, node_get
 
-EVENTS_SHOWN = 12
+EVENTS_SHOWN = 9
 OLD_SAMPLE_SECONDS = 15.0
 
 

@@ -28,7 +28,7 @@ _PAGES = (
     ("What-if", "simulate", "simulate", ("simulate",), ""),
     ("Events", "events", "events", ("events",), ""),
 )
-_MORE = (("API", "api-docs", "/api/docs/", "api", False), ("Admin", "admin:index", "/admin/", "admin", True))
+_MORE = (("API", "api:docs", "api", False), ("Admin", "admin:index", "admin", True))
 
 
 def pages(request: HttpRequest) -> list[MenuItem]:
@@ -44,7 +44,7 @@ def more(request: HttpRequest) -> list[MenuItem]:
     """Documentation for everybody, administration for staff."""
     staff = bool(getattr(request.user, "is_staff", False))
     found = []
-    for label, name, _, icon, staff_only in _MORE:
+    for label, name, icon, staff_only in _MORE:
         if staff_only and not staff:
             continue
         try:

@@ -28,7 +28,7 @@ _TAGS = {
     # devices
     "free": "quiet", "in use": "ok", "shared": "info", "unhealthy": "bad", "vanished": "bad", "taken outside": "warn",
     # pods of an explanation
-    "pending": "warn", "placed": "ok",
+    "pending": "warn", "placed": "ok", "refused": "warn", "node not ready": "bad",
 }  # fmt: skip
 
 _STORY = {
@@ -164,3 +164,9 @@ def nodes_in_all(reasons: Iterable[dict[str, Any]]) -> int:
 def moment(text: str) -> datetime:
     """A time written as ISO 8601."""
     return datetime.fromisoformat(text)
+
+
+@register.filter
+def in_brackets(text: str) -> str:
+    """The engine's words in brackets on a choice, `n1: gpu 0,1 (one island, score 1850)` → `one island, score 1850`."""
+    return text[text.find("(") + 1 : text.rfind(")")] if "(" in text and ")" in text else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from django.db import connection
@@ -26,6 +27,8 @@ _FIELDS = (
     "core_used", "memory_used", "healthy", "presence", "stranger", "revision",
 )  # fmt: skip
 _SHAPE = slice(1, 8)
+_Row = tuple[Any, ...]
+"""Values of `_FIELDS`."""
 _MARK = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
 
 
@@ -75,7 +78,7 @@ class FleetRows:
         self.layout = Layout(())
         self._mark = -1
         self._row_of: dict[int, int] = {}
-        self._shapes: dict[int, tuple[object, ...]] = {}
+        self._shapes: dict[int, _Row] = {}
         self._node_of: NDArray[np.int64] = np.zeros(0, np.int64)
         self._stated: frozenset[tuple[int, str, str]] = frozenset()
         self._allocate(0)
@@ -130,7 +133,7 @@ class FleetRows:
             ((_rack(node.labels), node.name, node) for node in Node.objects.only("pk", "name", "mode", "labels")),
             key=lambda entry: (natural(entry[0]), natural(entry[1])),
         )
-        found: dict[int, list[tuple[object, ...]]] = {}
+        found: dict[int, list[_Row]] = {}
         newest = 0
         for row in Device.objects.order_by().exclude(presence=Presence.REMOVED).values_list(*_FIELDS):
             found.setdefault(row[1], []).append(row)
@@ -145,16 +148,16 @@ class FleetRows:
                     node.name,
                     rack,
                     node.mode,
-                    tuple(LayoutDevice(row[0], *row[2:8]) for row in rows),  # type: ignore[arg-type] # values_list rows
+                    tuple(LayoutDevice(row[0], *row[2:8]) for row in rows),
                 )
                 for rack, node, rows in ordered
             )
         )
         flat = [row for _, _, rows in ordered for row in rows]
         self._allocate(len(flat))
-        self._row_of = {row[0]: at for at, row in enumerate(flat)}  # type: ignore[misc] # values_list rows
-        self._shapes = {row[0]: row[_SHAPE] for row in flat}  # type: ignore[misc] # values_list rows
-        self._node_of = np.fromiter((row[1] for row in flat), np.int64, len(flat))  # type: ignore[arg-type, misc] # values_list rows
+        self._row_of = {row[0]: at for at, row in enumerate(flat)}
+        self._shapes = {row[0]: row[_SHAPE] for row in flat}
+        self._node_of = np.fromiter((row[1] for row in flat), np.int64, len(flat))
         for at, row in enumerate(flat):
             self._put(at, row)
         self._mark = newest if mark is None else mark
@@ -168,10 +171,10 @@ class FleetRows:
         self.held = np.zeros(count, bool)
         self.node_ready = np.zeros(count, bool)
 
-    def _put(self, at: int, row: tuple[object, ...]) -> None:
+    def _put(self, at: int, row: _Row) -> None:
         size, core, used, healthy, presence, stranger = row[6], row[8], row[9], row[10], row[11], row[12]
         self.core[at] = core
-        self.memory[at] = min(100, -(-100 * used // size)) if size else 0  # type: ignore[operator] # bytes of a values_list row
+        self.memory[at] = min(100, -(-100 * used // size)) if size else 0
         self.healthy[at] = healthy
         self.present[at] = presence == Presence.PRESENT
         self.stranger[at] = bool(stranger)

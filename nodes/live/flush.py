@@ -62,6 +62,11 @@ class Flusher:
         self.read_until = float("-inf")
         """Monotonic seconds until which somebody wants other processes' samples."""
 
+    @property
+    def redis_down(self) -> bool:
+        """Whether the last round could not reach Redis."""
+        return self._redis_down
+
     async def round(self, *, now: float, epoch: float) -> None:
         """Flush, fetch, note presence. `now` monotonic, `epoch` seconds since 1970. Never raises for Redis."""
         self._rounds += 1
@@ -185,6 +190,11 @@ def reader_came() -> None:
         return
     if _Running.flusher is not None:
         _Running.flusher.read_until = time.monotonic() + READERS_SECONDS
+
+
+def redis_is_down() -> bool:
+    """Whether this process's last round could not reach Redis, for pages that say so; False before the first."""
+    return _Running.flusher is not None and _Running.flusher.redis_down
 
 
 async def _run(flusher: Flusher, client: redis.asyncio.Redis) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import structlog
@@ -30,6 +31,7 @@ from nodes.live.fleet_frames import (
     layout_message,
 )
 from nodes.live.fleet_rows import FleetRows, Layout
+from nodes.live.flush import redis_is_down
 from nodes.live.samples import SampleView, read_latest
 
 TICK_SECONDS = 1.0
@@ -99,10 +101,12 @@ class Hub:
         self,
         *,
         read_samples: Callable[[], Mapping[str, SampleView]] = read_latest,
+        redis_down: Callable[[], bool] = redis_is_down,
         clock: Callable[[], float] = time.time,
         tick_seconds: float = TICK_SECONDS,
     ) -> None:
         self._read_samples = read_samples
+        self._redis_down = redis_down
         self._clock = clock
         self._tick_seconds = tick_seconds
         self._viewers: set[Viewer] = set()
@@ -173,7 +177,11 @@ class Hub:
             if not self._layout:
                 return
         now = self._clock()
-        columns = columns_of(rows, self._read_samples(), now=now)
+        samples = self._read_samples()  # here: the table belongs to the event loop
+        if self._redis_down():
+            conditions |= Condition.REDIS_DOWN
+        loop = asyncio.get_running_loop()
+        columns = await loop.run_in_executor(executor, partial(columns_of, rows, samples, now=now))
         self._sequence += 1
         about = {"sequence": self._sequence, "layout": self._layout_version}
         delta = None

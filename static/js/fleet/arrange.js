@@ -1,6 +1,7 @@
-// Where every device sits: nodes in rows, a line per rack where racks are known, in the largest cells that fit.
-const SIZES = [34, 30, 26, 23, 20, 18, 16, 14, 12, 10, 8, 7, 6, 5];
+// Where every device sits: nodes as small trays, racks as blocks of trays side by side, in the largest cells that fit.
+const SIZES = [34, 30, 27, 24, 22, 20, 18, 16, 14, 12, 10, 9, 8, 7, 6, 5];
 const READABLE = 9;
+const MARGIN = 16;
 export const LABEL_FONT = 11;
 
 /** Columns of cells inside a node: trays of up to four abreast, wider for many devices. */
@@ -8,74 +9,116 @@ const across = (count) => (count <= 4 ? Math.max(1, count) : count <= 8 ? 4 : 8)
 
 /**
  * `groups`: [{node, rows: [row, …]}]. Returns {cell, gap, labels, height, x, y (by index of `order`), order (rows),
- * placeOf (row → index), blocks: [{node, x, y, width, height}], racks: [{name, y}]}.
+ * placeOf (row → index), blocks: [{node, label, x, y, width, height}], racks: [{name, x, y, width}]}.
  */
 export function arrange(groups, width, height) {
-  let result = null;
+  const racks = byRack(groups);
+  const prefix = sharedBeginning(groups.map((group) => group.node.name));
+  const most = Math.max(1, ...racks.map((rack) => rack.groups.length));
+  let best = null;
   for (const cell of SIZES) {
-    result = place(groups, width, cell);
-    if (result.height <= height) break;
-    if (cell <= READABLE) break; // below this, scrolling reads better than squinting
+    // a rack stands 1, 2, 4 … trays wide: the width that makes the whole the lowest wins
+    for (let abreast = racks.length > 1 ? Math.min(2, most) : Infinity; ; abreast *= 2) {
+      const plan = place(racks, width, cell, Math.min(abreast, most), prefix);
+      if (!best || best.cell !== cell || plan.height < best.height) best = plan;
+      if (abreast >= most) break;
+    }
+    if (best.height <= height || cell <= READABLE) return best; // below that, scrolling reads better than squinting
   }
-  return result;
+  return best;
 }
 
-function place(groups, width, cell) {
-  const gap = cell >= 16 ? 3 : cell >= 9 ? 2 : 1;
-  const labels = cell >= 10;
-  const label = labels ? LABEL_FONT + 6 : 0;
-  const space = cell >= 16 ? 16 : cell >= 10 ? 11 : 7;
-  const named = groups.some((group) => group.node.rack !== "");
-  const gutter = named ? 74 : 0;
-  const left = 16 + gutter;
-  const order = [];
-  const xs = [];
-  const ys = [];
-  const blocks = [];
+function byRack(groups) {
   const racks = [];
-  const placeOf = new Map();
-  let x = left;
-  let y = 14;
-  let tallest = 0;
-  let rack = null;
-  for (const { node, rows } of groups) {
-    const columns = across(rows.length);
-    const lines = Math.ceil(rows.length / columns);
-    const blockWidth = columns * (cell + gap) - gap;
-    const blockHeight = label + lines * (cell + gap) - gap;
-    const newRack = named && node.rack !== rack;
-    if ((newRack && rack !== null) || (x > left && x + blockWidth > width - 14)) {
-      x = left;
-      y += tallest + space;
-      tallest = 0;
-    }
-    if (newRack) {
-      rack = node.rack;
-      racks.push({ name: rack || "no rack", y: y + label });
-    }
-    blocks.push({ node, x, y, width: blockWidth, height: blockHeight });
-    rows.forEach((row, index) => {
-      placeOf.set(row, order.length);
-      order.push(row);
-      xs.push(x + (index % columns) * (cell + gap));
-      ys.push(y + label + Math.floor(index / columns) * (cell + gap));
-    });
-    x += blockWidth + space;
-    tallest = Math.max(tallest, blockHeight);
+  for (const group of groups) {
+    if (racks.at(-1)?.name !== group.node.rack) racks.push({ name: group.node.rack, groups: [] });
+    racks.at(-1).groups.push(group);
   }
-  return { cell, gap, labels, height: y + tallest + 14, x: xs, y: ys, order, placeOf, blocks, racks };
+  return racks;
 }
 
-/** Index of the cell at a point, -1 where there is none. */
+/** What all names begin with, up to a separator: it need not be written on every tray. */
+function sharedBeginning(names) {
+  if (names.length < 2) return 0;
+  let length = names[0].length;
+  for (const name of names) while (!name.startsWith(names[0].slice(0, length))) length -= 1;
+  const end = Math.max(...["-", "."].map((mark) => names[0].slice(0, length).lastIndexOf(mark))) + 1;
+  return names.every((name) => name.length > end) ? end : 0;
+}
+
+function place(racks, width, cell, abreast, prefix) {
+  const gap = cell >= 18 ? 3 : cell >= 9 ? 2 : 1;
+  const labels = cell >= 9;
+  const label = labels ? LABEL_FONT + 5 : 0;
+  const space = cell >= 16 ? 14 : cell >= 10 ? 10 : 6;
+  const between = space + 12;
+  const named = racks.some((rack) => rack.name !== "");
+  const head = named ? LABEL_FONT + 11 : 0;
+  const plan = { cell, gap, labels, x: [], y: [], order: [], placeOf: new Map(), blocks: [], racks: [] };
+  const right = width - MARGIN;
+  let left = MARGIN;
+  let top = 12;
+  let lowest = top;
+  for (const rack of racks) {
+    const trays = rack.groups.map(({ rows }) => {
+      const columns = across(rows.length);
+      return { columns, width: columns * (cell + gap) - gap, height: label + Math.ceil(rows.length / columns) * (cell + gap) - gap };
+    });
+    const rackWidth = widest(trays, abreast, space, right - MARGIN);
+    if (left > MARGIN && left + rackWidth > right) {
+      left = MARGIN;
+      top = lowest + between;
+    }
+    if (named) plan.racks.push({ name: rack.name || "no rack", x: left, y: top, width: rackWidth });
+    let x = left;
+    let y = top + head;
+    let tallest = 0;
+    let inLine = 0;
+    rack.groups.forEach(({ node, rows }, index) => {
+      const tray = trays[index];
+      if (inLine && (inLine >= abreast || x + tray.width > right)) {
+        x = left;
+        y += tallest + space;
+        tallest = inLine = 0;
+      }
+      plan.blocks.push({ node, label: node.name.slice(prefix), x, y, width: tray.width, height: tray.height });
+      rows.forEach((row, place) => {
+        plan.placeOf.set(row, plan.order.length);
+        plan.order.push(row);
+        plan.x.push(x + (place % tray.columns) * (cell + gap));
+        plan.y.push(y + label + Math.floor(place / tray.columns) * (cell + gap));
+      });
+      x += tray.width + space;
+      tallest = Math.max(tallest, tray.height);
+      inLine += 1;
+    });
+    lowest = Math.max(lowest, y + tallest);
+    left += rackWidth + between;
+  }
+  plan.height = lowest + 14;
+  return plan;
+}
+
+/** Width of a rack's widest line of trays. */
+function widest(trays, abreast, space, limit) {
+  let most = 0;
+  for (let start = 0; start < trays.length; start += abreast) {
+    const line = trays.slice(start, start + Math.min(abreast, trays.length));
+    most = Math.max(most, line.reduce((sum, tray) => sum + tray.width + space, -space));
+  }
+  return Math.min(most, limit);
+}
+
+/** Index of the cell at a point, -1 where there is none. Blocks are few; cells are looked for inside the one hit. */
 export function cellAt(plan, x, y) {
-  // blocks are few; cells are found inside the one that was hit
-  const reach = plan.gap;
+  const reach = plan.gap / 2;
   for (const block of plan.blocks) {
     if (x < block.x - reach || x > block.x + block.width + reach || y < block.y || y > block.y + block.height + reach) continue;
     for (let row = block.node.first; row < block.node.first + block.node.count; row++) {
       const at = plan.placeOf.get(row);
       if (at === undefined) continue;
-      if (x >= plan.x[at] - reach / 2 && x <= plan.x[at] + plan.cell + reach / 2 && y >= plan.y[at] - reach / 2 && y <= plan.y[at] + plan.cell + reach / 2) return at;
+      const inside = x >= plan.x[at] - reach && x <= plan.x[at] + plan.cell + reach && y >= plan.y[at] - reach && y <= plan.y[at] + plan.cell + reach;
+      if (inside) return at;
     }
   }
   return -1;
@@ -83,15 +126,15 @@ export function cellAt(plan, x, y) {
 
 /** Index of the nearest cell in a direction, for the arrow keys. */
 export function neighbour(plan, at, direction) {
-  if (direction === "left") return Math.max(0, at - 1);
-  if (direction === "right") return Math.min(plan.order.length - 1, at + 1);
-  const sign = direction === "down" ? 1 : -1;
+  const along = direction === "left" || direction === "right" ? plan.x : plan.y;
+  const aside = along === plan.x ? plan.y : plan.x;
+  const sign = direction === "right" || direction === "down" ? 1 : -1;
   let best = at;
   let cost = Infinity;
   for (let other = 0; other < plan.order.length; other++) {
-    const dy = (plan.y[other] - plan.y[at]) * sign;
-    if (dy <= 0) continue;
-    const total = dy * 3 + Math.abs(plan.x[other] - plan.x[at]);
+    const ahead = (along[other] - along[at]) * sign;
+    if (ahead <= 0) continue;
+    const total = ahead + 3 * Math.abs(aside[other] - aside[at]);
     if (total < cost) [best, cost] = [other, total];
   }
   return best;

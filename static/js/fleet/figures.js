@@ -32,7 +32,7 @@ function spark(svg, values) {
   if (!svg || known.length < 2) return;
   const low = Math.min(...known);
   const range = Math.max(4, Math.max(...known) - low);
-  const step = 100 / (KEPT / 5 > values.length ? KEPT / 5 : values.length - 1);
+  const step = 100 / Math.max(20, values.length - 1);
   const start = 100 - step * (values.length - 1);
   const points = values
     .map((value, index) => (value === null ? null : `${(start + index * step).toFixed(2)},${(19 - (16 * (value - low)) / range).toFixed(2)}`))

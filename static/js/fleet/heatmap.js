@@ -96,14 +96,17 @@ export class Heatmap {
       for (const block of plan.blocks) {
         if (block.y + block.height < top || block.y > bottom) continue;
         context.fillStyle = this.ink.quiet;
-        context.fillText(shorten(context, block.node.name, block.width), block.x, block.y - top + LABEL_FONT);
+        context.fillText(shorten(context, block.label, block.width), block.x, block.y - top + LABEL_FONT);
       }
     }
-    context.fillStyle = this.ink.text;
     for (const rack of plan.racks) {
-      if (rack.y + 40 < top || rack.y > bottom) continue;
+      if (rack.y + 24 < top || rack.y > bottom) continue;
       context.font = `600 ${this.font}`;
-      context.fillText(shorten(context, rack.name, 66), 16, rack.y - top + LABEL_FONT + 1);
+      context.fillStyle = this.ink.text;
+      const name = shorten(context, rack.name, rack.width);
+      context.fillText(name, rack.x, rack.y - top + LABEL_FONT);
+      const end = context.measureText(name).width + 8;
+      this.line(rack.x + end, rack.y - top + 7.5, rack.x + rack.width, rack.y - top + 7.5, this.ink.line, 1);
     }
     context.font = this.font;
     if (this.columns) for (let at = 0; at < plan.order.length; at++) {

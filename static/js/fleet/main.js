@@ -13,7 +13,7 @@ const empty = page.querySelector(".heat-empty");
 const filter = page.querySelector("#fleet-filter");
 const stateFilter = page.querySelector("#fleet-state");
 const typeFilter = page.querySelector("#fleet-type");
-const live = page.querySelector(".live");
+const live = document.querySelector(".live");
 const banner = document.getElementById("stream-banner");
 const speech = page.querySelector("#fleet-speech");
 const query = new URLSearchParams(location.search);
@@ -84,7 +84,7 @@ function keepInAddress() {
 
 function legend() {
   const { css } = palette(document.documentElement.dataset.bsTheme === "dark");
-  const canvas = page.querySelector(".legend canvas");
+  const canvas = page.querySelector(".heat-legend canvas");
   const context = canvas.getContext("2d");
   for (let i = 0; i < canvas.width; i++) {
     context.fillStyle = css[Math.round((255 * i) / (canvas.width - 1))];

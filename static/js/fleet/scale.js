@@ -23,13 +23,13 @@ const mix = (from, to, t) => from + (to - from) * t;
 
 /** [r, g, b] for t in 0..1. */
 function colourAt(t, dark) {
+  if (t === 0) return dark ? oklch(0.3, 0.02, 260) : oklch(0.95, 0.008, 240); // nothing looks like nothing
   if (dark) {
-    // from the panel's own slate through violet-blue and teal to a bright yellow-green
-    const lightness = mix(0.29, 0.9, t);
-    return oklch(lightness, t === 0 ? 0.018 : 0.07 + 0.08 * Math.sin(Math.PI * Math.min(1, t * 1.05)), mix(285, 108, t ** 0.9));
+    // deep violet through teal to a bright yellow
+    return oklch(mix(0.36, 0.9, t), 0.1 + 0.05 * Math.sin(Math.PI * t) + 0.04 * t, mix(292, 104, t ** 0.85));
   }
-  const lightness = mix(0.945, 0.3, t);
-  return oklch(lightness, t === 0 ? 0.008 : 0.045 + 0.1 * Math.sin(Math.PI * Math.min(1, t * 0.92)), mix(115, 290, t ** 0.85));
+  // pale green through teal to deep violet
+  return oklch(mix(0.92, 0.38, t), 0.07 + 0.05 * Math.sin(Math.PI * t) + 0.06 * t, mix(128, 292, t ** 0.9));
 }
 
 /** 256 CSS colours, and whether ink on each should be light. */
