@@ -35,7 +35,7 @@ READERS_SECONDS: Final = 10.0
 """Other processes' samples are fetched for so long after somebody last read."""
 PRUNE_ROUNDS: Final = 60
 PRESENCE_ROUNDS: Final = 5
-"""How often presence is written; well below the silence that makes a node suspect."""
+"""How often presence is written, well below the silence that makes a node suspect; nodes that come at once."""
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +59,7 @@ class Flusher:
         self._raw: dict[bytes, tuple[bytes, SampleView]] = {}
         self._redis_down = False
         self._presence_failing = False
+        self._present: set[str] = set()
         self.read_until = float("-inf")
         """Monotonic seconds until which somebody wants other processes' samples."""
 
@@ -71,6 +72,7 @@ class Flusher:
         """Flush, fetch, note presence. `now` monotonic, `epoch` seconds since 1970. Never raises for Redis."""
         self._rounds += 1
         gone = self._table.forget_silent(now=now)
+        self._present.difference_update(gone)
         try:
             await self._flush(epoch=epoch, gone=gone)
             if now < self.read_until or self._rounds % PRUNE_ROUNDS == 0:
@@ -83,8 +85,7 @@ class Flusher:
             if self._redis_down:
                 self._redis_down = False
                 log.info("samples.redis_back")
-        if self._rounds % PRESENCE_ROUNDS == 0:
-            await self._note_presence(now)
+        await self._note_presence(now)
 
     async def _flush(self, *, epoch: float, gone: list[str]) -> None:
         changed = self._table.take_changed()
@@ -129,7 +130,8 @@ class Flusher:
 
     async def _note_presence(self, now: float) -> None:
         heard = self._table.heard_since(self._presence_mark, now=now)
-        if not heard:
+        came = heard.keys() - self._present
+        if not heard or (not came and self._rounds % PRESENCE_ROUNDS):
             return
         try:
             await self._write_presence(heard)
@@ -140,6 +142,7 @@ class Flusher:
             return
         self._presence_failing = False
         self._presence_mark = now
+        self._present |= heard.keys()
 
 
 class _Running:

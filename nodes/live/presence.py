@@ -34,7 +34,10 @@ OURS: Final = {(NodeState.SUSPECT, SUSPECT_PROBLEM), (NodeState.NOT_READY, NOT_R
 
 EARS: Final = "gpuplane:ears"
 """Redis hash: process → `ear`, renewed every second by processes that take frames."""
-EAR_SECONDS: Final = 15
+EAR_SECONDS: Final = 4
+"""A mark not renewed for so long is that of a dead process."""
+MOURNING_SECONDS: Final = 60
+"""So long a dead process's mark is kept: its agents need a moment to find another one."""
 NAMES_A_STATEMENT: Final = 500
 ALL_BOOTS_EVERY: Final = 12
 
@@ -131,17 +134,25 @@ def ear(*, started: float, last: float) -> bytes:
 
 
 def listening_since_of(ears: Mapping[bytes, bytes], *, epoch: float) -> tuple[datetime | None, list[bytes]]:
-    """(since when some living process has taken frames, names of dead processes' marks). `epoch`: now."""
+    """(since when frames from every agent would have been taken, marks to drop). `epoch`: now.
+
+    That is since some living process started, and since the last death of another, whose agents had to
+    find a new one. None where no process lives.
+    """
     started: list[float] = []
-    dead = []
+    died: list[float] = []
+    drop = []
     for name, mark in ears.items():
         try:
             since, last = msgspec.msgpack.decode(mark, type=tuple[float, float])
         except msgspec.MsgspecError:
-            dead.append(name)
+            drop.append(name)
             continue
-        if epoch - last > EAR_SECONDS:
-            dead.append(name)
-        else:
+        if epoch - last <= EAR_SECONDS:
             started.append(since)
-    return (datetime.fromtimestamp(min(started), UTC) if started else None), dead
+        elif epoch - last <= MOURNING_SECONDS:
+            died.append(last)
+        else:
+            drop.append(name)
+    since_when = max(min(started), *died) if started and died else min(started, default=None)
+    return (None if since_when is None else datetime.fromtimestamp(since_when, UTC)), drop

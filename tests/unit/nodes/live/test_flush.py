@@ -137,18 +137,30 @@ async def test_listening_is_marked(client: redis.asyncio.Redis) -> None:
     assert (since.timestamp(), dead) == (EPOCH + 1, [])
 
 
-async def test_presence_is_written_every_few_rounds_and_again_after_a_failure(client: redis.asyncio.Redis) -> None:
+async def test_presence_is_written_at_once_and_then_every_few_rounds(client: redis.asyncio.Redis) -> None:
     process = Process(client)
     process.sample("n1", 1, 11)
-    for _ in range(PRESENCE_ROUNDS - 1):
+    await process.round()
+    assert [set(heard) for heard in process.heard] == [{"n1"}]
+    for seq in range(2, 2 + 2 * PRESENCE_ROUNDS):
+        process.sample("n1", seq, 11)
         await process.round()
-    assert process.heard == []
+    assert [set(heard) for heard in process.heard] == [{"n1"}] * 3
+    process.sample("n2", 1, 11)
+    await process.round()
+    assert "n2" in process.heard[-1]
+    written = len(process.heard)
+    for _ in range(2 * PRESENCE_ROUNDS):
+        await process.round()
+    assert len(process.heard) == written
+
+
+async def test_presence_that_could_not_be_written_is_written_later(client: redis.asyncio.Redis) -> None:
+    process = Process(client)
+    process.sample("n1", 1, 11)
     process.failure = OperationalError("the database is away")
     await process.round()
+    assert process.heard == []
     process.failure = None
-    for _ in range(PRESENCE_ROUNDS):
-        await process.round()
+    await process.round()
     assert [set(heard) for heard in process.heard] == [{"n1"}]
-    for _ in range(PRESENCE_ROUNDS):
-        await process.round()
-    assert len(process.heard) == 1

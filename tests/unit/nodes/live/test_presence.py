@@ -12,6 +12,7 @@ from audit.models import Event
 from nodes.choices import NodeState
 from nodes.live.presence import (
     EAR_SECONDS,
+    MOURNING_SECONDS,
     NOT_READY_PROBLEM,
     SUSPECT_PROBLEM,
     Noticed,
@@ -130,13 +131,24 @@ def test_node_registered_after_its_agent_came_gets_its_boot() -> None:
     assert Node.objects.get(name="late").agent_boot == "b1"
 
 
-def test_ears() -> None:
+@pytest.mark.parametrize(
+    ("ears", "want_since", "want_drop"),
+    [
+        pytest.param({}, None, [], id="nobody"),
+        pytest.param({b"a": (60, 1), b"b": (20, 0)}, 60, [], id="two that live: the older"),
+        pytest.param({b"a": (500, EAR_SECONDS + 1)}, None, [], id="the only one has died"),
+        pytest.param({b"a": (500, 8), b"b": (300, 0)}, 8, [], id="since the death of another"),
+        pytest.param({b"a": (500, 8), b"b": (2, 0)}, 2, [], id="since the start after a death"),
+        pytest.param({b"a": (500, MOURNING_SECONDS + 1), b"b": (300, 0)}, 300, [b"a"], id="a death long ago"),
+    ],
+)
+def test_ears(ears: dict[bytes, tuple[float, float]], want_since: float | None, want_drop: list[bytes]) -> None:
+    """LEASE-5 agents get a moment to find another process before anybody calls them silent."""
     now = NOW.timestamp()
-    ears = {
-        b"old": ear(started=now - 500, last=now - EAR_SECONDS - 1),
-        b"first": ear(started=now - 60, last=now - 1),
-        b"second": ear(started=now - 20, last=now),
-        b"broken": b"\xc1",
-    }
-    assert listening_since_of(ears, epoch=now) == (_ago(60), [b"old", b"broken"])
-    assert listening_since_of({}, epoch=now) == (None, [])
+    marks = {name: ear(started=now - started, last=now - last) for name, (started, last) in ears.items()}
+    want = None if want_since is None else _ago(want_since)
+    assert listening_since_of(marks, epoch=now) == (want, want_drop)
+
+
+def test_mark_that_cannot_be_read_is_dropped() -> None:
+    assert listening_since_of({b"broken": b"\xc1"}, epoch=0.0) == (None, [b"broken"])
