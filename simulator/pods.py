@@ -71,7 +71,7 @@ def _claim(count: int, *, policy: str = "none", strict: bool = False, **amounts:
 
 
 TEMPLATES: Final = (
-    Template("ml-research", "pretrain-8", 8, 6, 9, _claim(8, policy="contiguous", strict=True, model=["H100", "A100"])),
+    Template("ml-research", "pretrain-8", 8, 5, 9, _claim(8, policy="contiguous", strict=True, model=["H100", "A100"])),
     Template("ml-research", "finetune-4", 4, 9, 6, _claim(4, policy="contiguous")),
     Template("ml-research", "mesh-2", 2, 8, 5, _claim(2, policy="contiguous", model=["V100"])),
     Template("ml-research", "sweep", 1, 8, 3, _claim(1, policy="spread")),

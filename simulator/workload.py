@@ -12,6 +12,7 @@ import asyncio
 import base64
 import random
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
@@ -35,10 +36,9 @@ from simulator.pods import (
     make_pod,
 )
 
-FILLING_ROOM: Final = 0.12
-"""While this part of the fleet has room, pods arrive fast."""
-FILL_PAUSE_SECONDS: Final = 0.08
-STEADY_PAUSE_SECONDS: Final = 0.9
+PACE: Final = ((0.12, 0.08), (0.02, 0.4), (0.0, 0.9))
+"""(part of the fleet that has room, seconds between two pods while it is at least that)."""
+MOST_WAITING_OF_A_KIND: Final = 1
 DOOMED_AFTER_SECONDS: Final = 8.0
 DOOMED_EVERY_SECONDS: Final = 10.0
 DOOMED_LIFE_SECONDS: Final = 480.0
@@ -189,17 +189,19 @@ class Workload:
         """Pods come while there is room, pending ones are tried again when their time has come."""
         while True:
             await self._lasting(self._arrive_once)
-            filling = self._occupancy.room > FILLING_ROOM * self._occupancy.size
-            pause = FILL_PAUSE_SECONDS if filling else STEADY_PAUSE_SECONDS * self._rng.uniform(0.5, 1.5)
-            await asyncio.sleep(pause)
+            part = self._occupancy.room / self._occupancy.size
+            pause = next(seconds for least, seconds in PACE if part >= least)
+            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.5))
 
     async def _arrive_once(self) -> None:
         now = time.monotonic()
         due = next((pod for pod, again in self._pending.values() if again <= now), None)
         if due is not None:
             await self._try(due)
-            return
-        template = choose(self._rng, fits=self._nodes_for)
+        waiting = Counter(pod.template.name for pod, _ in self._pending.values())
+        template = choose(
+            self._rng, fits=lambda each: waiting[each.name] < MOST_WAITING_OF_A_KIND and self._nodes_for(each)
+        )
         if template is not None:
             await self._new_pod(template, doomed=False)
 
