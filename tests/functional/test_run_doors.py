@@ -1,5 +1,6 @@
 """The journey of a kube-scheduler and an API server: through TLS doors of the real web process."""
 
+import json
 import os
 import signal
 import socket
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+import websockets.exceptions
+import websockets.sync.client
 
 from tests.unit.gpuplane.doors.authority import Authority
 
@@ -19,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def doors(tmp_path_factory):
-    """Ports of the three doors, and the files of a client."""
+    """Ports of the three doors, the CA, certificates of clients by name, the cluster's token."""
     folder = tmp_path_factory.mktemp("doors")
     ours, strangers = Authority("ours"), Authority("strangers")
     server, scheduler, stranger = (
@@ -53,7 +56,8 @@ def doors(tmp_path_factory):
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.05)
-    yield ports, ca, {"scheduler": scheduler, "stranger": stranger, None: None}
+    token = json.loads((folder / "data" / "credentials.json").read_text())["cluster_token"]
+    yield ports, ca, {"scheduler": scheduler, "stranger": stranger, None: None}, token
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0, log.read_text()
 
@@ -74,7 +78,7 @@ def _listens(port):
 
 def ask(doors, door, path, *, client=None):
     """POST an empty object through a TLS door; the status, or None where the handshake was refused."""
-    ports, ca, clients = doors
+    ports, ca, clients, _ = doors
     context = ssl.create_default_context(cafile=str(ca))
     if clients[client] is not None:
         context.load_cert_chain(*clients[client])
@@ -107,3 +111,57 @@ def test_webhook_door_needs_no_certificate(doors):
 def test_plain_http_finds_no_answer_at_a_tls_door(doors):
     with pytest.raises(httpx.HTTPError):
         httpx.post(f"http://127.0.0.1:{doors[0]['extender']}/extender/prioritize", content=b"{}")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "want"),
+    [
+        pytest.param("POST", "/extender/filter", 401, id="extender without a token"),
+        pytest.param("POST", "/webhooks/pods/mutate", 401, id="webhook without a token"),
+        pytest.param("POST", "/api/v1/agents/n1/samples/", 401, id="agent's frame without a token"),
+        pytest.param("GET", "/api/v1/agents/n1/samples/", 405, id="agents post"),
+        pytest.param("POST", "/api/v1/agents/NOT_A_NODE/samples/", 404, id="a name no node can have"),
+        pytest.param("GET", "/api/v1/nodes/", 401, id="REST without a token"),
+        pytest.param("GET", "/livez", 200, id="probes without a token"),
+        pytest.param("GET", "/readyz", 200, id="ready"),
+        pytest.param("GET", "/metrics", 200, id="scrapers without a token"),
+        pytest.param("GET", "/static/admin/css/base.css", 200, id="files"),
+        pytest.param("GET", "/static/../manage.py", 404, id="no way out of the files"),
+        pytest.param("GET", "/static/%2e%2e/manage.py", 404, id="nor an encoded one"),
+    ],
+)
+def test_main_door(doors, method, path, want):
+    answer = httpx.request(method, httpx.URL(f"http://127.0.0.1:{doors[0]['main']}").copy_with(raw_path=path.encode()))
+
+    assert answer.status_code == want
+
+
+@pytest.mark.parametrize(
+    ("path", "want"),
+    [
+        pytest.param("/ws/agents/n1/", 401, id="agent without a token"),
+        pytest.param("/ws/agents/NOT_A_NODE/", 404, id="a name no node can have"),
+        pytest.param("/ws/nothing/", 404, id="no such stream"),
+    ],
+)
+def test_sockets_refused_with_a_status(doors, path, want):
+    with (
+        pytest.raises(websockets.exceptions.InvalidStatus) as refused,
+        websockets.sync.client.connect(f"ws://127.0.0.1:{doors[0]['main']}{path}", origin="http://localhost"),
+    ):
+        pytest.fail("the socket was accepted")
+    assert refused.value.response.status_code == want
+
+
+@pytest.mark.parametrize("path", ["/extender/filter", "/api/v1/simulations/"])
+def test_body_above_the_limit(doors, path):
+    with socket.create_connection(("127.0.0.1", doors[0]["main"]), timeout=20) as link:
+        token = doors[3]
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Length: {1 << 40}\r\n\r\n"
+        link.sendall(head.encode())
+        assert link.recv(4096).startswith(b"HTTP/1.1 413 ")
+
+
+def test_doors_stay_open_to_others_when_one_client_stalls(doors):
+    with socket.create_connection(("127.0.0.1", doors[0]["extender"]), timeout=20):
+        assert ask(doors, "extender", "/extender/prioritize", client="scheduler") == 200
