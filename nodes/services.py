@@ -20,8 +20,10 @@ from access.choices import Role
 from access.errors import BadInput, Conflict, NotAllowed, NotFound
 from access.transactions import atomic_retry
 from audit import services as audit
+from audit.announce import announce
 from audit.choices import Kind
 from nodes import revisions
+from nodes.advertise import advertise_soon
 from nodes.changes import InventoryChange, compare
 from nodes.choices import NodeState, Presence
 from nodes.models import Device, Node
@@ -39,7 +41,6 @@ def require_inventory_writer(actor: Actor) -> None:
         raise NotAllowed("only admins and service accounts may change what a node has")
 
 
-@atomic_retry
 def inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Node, bool]:
     """Make the node's devices and links exactly the shape's; (node, whether it was registered by this).
 
@@ -47,12 +48,23 @@ def inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Nod
     BadInput (a UUID that another node has), Conflict (a held device would change under its holder).
     """
     require_inventory_writer(actor)
+    try:
+        return _inventory_put(shape=shape, actor=actor, now=now)
+    except IntegrityError:
+        # another node's inventory took a UUID in between: this time it is seen, and named
+        return _inventory_put(shape=shape, actor=actor, now=now)
+
+
+@atomic_retry
+def _inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Node, bool]:
     node, created = _locked_node(shape, now=now)
     _check_uuids_free(shape, node=node)
     change = compare(_lock_devices(node), shape, now=now)
     links = [list(link) for link in normal_links(shape.links)]
     before = (node.mode, dict(node.labels), node.links, node.state)
-    node.mode, node.labels, node.links = shape.mode, dict(shape.labels), links
+    node.links = links
+    if not node.cluster_uid:
+        node.mode, node.labels = shape.mode, dict(shape.labels)  # else the Node object's own (nodes.cluster)
     if node.state == NodeState.GONE:
         node.state, node.problem = NodeState.READY, ""
     node_changed = before != (node.mode, dict(node.labels), node.links, node.state)
@@ -67,6 +79,8 @@ def inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Nod
         if placement_changed:
             Device.objects.filter(node=node).update(revision=revision)
     _tell(change, node=node, created=created, actor=actor, now=now)
+    announce(node=node.name)
+    advertise_soon(node=node.name)
     return node, created
 
 
@@ -92,6 +106,8 @@ def devices_health(*, node_name: str, health: Mapping[str, str], actor: Actor, n
             device.revision = revision
         Device.objects.bulk_update(changed, ["healthy", "health_reason", "changed_at", "revision"])
     audit.record_many([_health_event(device, node=node, actor=actor, now=now) for device in changed])
+    if any(device.healthy for device in changed):
+        announce(node=node.name)
     return tuple(changed)
 
 
@@ -118,6 +134,8 @@ def node_state_set(*, node: Node, state: NodeState, problem: str, actor: Actor, 
         now=now,
         data={"before": before, "state": state, "problem": problem},
     )
+    if state == NodeState.READY:
+        announce(node=node.name)
     return True
 
 
