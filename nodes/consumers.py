@@ -30,6 +30,9 @@ log = structlog.get_logger(__name__)
 class FleetConsumer(AsyncWebsocketConsumer):
     """Pushes pictures as fast as the browser takes them, at most one a tick."""
 
+    channel_layer_alias = "none"
+    """No channel layer: the hub is in this process, and a stream must not need Redis to say that Redis is down."""
+
     _pump: asyncio.Task[None] | None = None
     _viewer: hub.Viewer | None = None
 

@@ -1,0 +1,130 @@
+"""The stream's rows follow the ledger's commits, on both databases."""
+
+from datetime import UTC, datetime
+
+import pytest
+from django.db import transaction
+
+from nodes import revisions
+from nodes.live.fleet_frames import COLUMNS, Flag
+from nodes.live.fleet_rows import FleetRows
+from nodes.live.hub import columns_of
+from nodes.live.samples import SampleView
+from nodes.models import Device, Node
+from tests.extender import bound, filtered, pod_manifest
+from tests.factories import DeviceFactory, NodeFactory
+
+UNKNOWN = 255
+
+
+def column(rows, name, samples=None, *, now=1000.0):
+    return columns_of(rows, samples or {}, now=now)[COLUMNS.index(name)].tolist()
+
+
+def change(device, **values):
+    with transaction.atomic():
+        Device.objects.filter(pk=device.pk).update(revision=revisions.next_revision(), **values)
+
+
+@pytest.fixture
+def fleet(ledger_db):
+    """Two nodes of two GPUs, and the rows that follow them."""
+    NodeFactory(name="n10", gpus=2)
+    NodeFactory(name="n2", gpus=2, labels={"topology.kubernetes.io/rack": "r1"})
+    rows = FleetRows()
+    assert rows.refresh()
+    return rows
+
+
+def test_the_layout_is_by_rack_and_name(fleet):
+    assert [node.name for node in fleet.layout.nodes] == ["n10", "n2"]
+    assert fleet.layout.nodes[1].rack == "r1"
+    assert not fleet.refresh()
+
+
+@pytest.mark.parametrize(
+    ("values", "name", "want"),
+    [
+        pytest.param({"core_used": 50}, "core", [0, 0, 50, 0], id="core"),
+        pytest.param({"memory_used": 1}, "memory", [0, 0, 1, 0], id="memory rounds up: a taken byte is seen"),
+        pytest.param({"healthy": False}, "flags", [19, 19, 18, 19], id="health"),
+        pytest.param({"presence": "vanished"}, "flags", [19, 19, 17, 19], id="vanished while held"),
+        pytest.param({"stranger": "someone"}, "flags", [19, 19, 23, 19], id="a stranger"),
+    ],
+)
+def test_a_change_of_use_patches_the_row(fleet, values, name, want):
+    """VIEW-1 what the ledger commits is in the next picture."""
+    change(Device.objects.get(node__name="n2", minor=0), **values)
+    assert not fleet.refresh()
+    assert column(fleet, name) == want
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(lambda: DeviceFactory(node=Node.objects.get(name="n2"), minor=7), id="a new device"),
+        pytest.param(lambda: change(Device.objects.first(), presence="removed"), id="a device removed"),
+        pytest.param(lambda: change(Device.objects.first(), model="H200"), id="another model"),
+        pytest.param(lambda: NodeFactory(name="n3"), id="a node without devices"),
+        pytest.param(lambda: Node.objects.filter(name="n2").delete(), id="a node gone with its devices"),
+        pytest.param(lambda: Node.objects.filter(name="n2").update(labels={"rack": "r9"}), id="a node moved"),
+    ],
+)
+def test_a_change_of_shape_makes_a_new_layout(fleet, act):
+    act()
+    assert fleet.refresh()
+    assert fleet.layout.device_count == Device.objects.exclude(presence="removed").count()
+    assert not fleet.refresh()
+
+
+def test_a_node_that_is_not_ready_marks_its_devices(fleet):
+    Node.objects.filter(name="n10").update(state="not-ready")
+    fleet.refresh()
+    assert [bool(flags & Flag.NODE_READY) for flags in column(fleet, "flags")] == [False, False, True, True]
+
+
+def test_a_hold_is_marked_until_the_pod_is_bound(fleet):
+    pod = pod_manifest("train", resources={"nvidia.com/gpu": "1"})
+    node = filtered(pod, ["n2"])
+    fleet.refresh()
+    assert [bool(flags & Flag.HELD) for flags in column(fleet, "flags")].count(True) == 1
+    bound(pod, node)
+    fleet.refresh()
+    assert not any(flags & Flag.HELD for flags in column(fleet, "flags"))
+    assert sum(column(fleet, "core")) == 100
+
+
+@pytest.mark.parametrize("ledger_db", ["postgresql"], indirect=True)
+def test_a_writer_that_commits_late_is_not_missed(ledger_db, fleet):
+    """Two writers commit in the reverse order of their revisions; the earlier one is read after all."""
+    first, second = Device.objects.filter(node__name="n10").order_by("minor")
+    with transaction.atomic():
+        Device.objects.filter(pk=first.pk).update(revision=revisions.next_revision(), core_used=40)
+        ledger_db.race([lambda: change(second, core_used=60)])
+        ledger_db.race([fleet.refresh])
+        assert column(fleet, "core")[:2] == [0, 60]
+    fleet.refresh()
+    assert column(fleet, "core")[:2] == [40, 60]
+
+
+def sample(node, *, received_at, **columns):
+    names = ("utilisation_percent", "memory_used_bytes", "temperature_celsius", "power_watts",
+             "nvlink_tx_bytes", "nvlink_rx_bytes", "pcie_tx_bytes", "pcie_rx_bytes")  # fmt: skip
+    devices = tuple(f"GPU-{node}-{minor}" for minor in range(2))
+    values = {name: columns.get(name, (None, None)) for name in names}
+    return SampleView(node, "boot", 1, received_at, received_at, devices, **values)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "age", "want"),
+    [
+        pytest.param("utilisation", {"utilisation_percent": (70, None)}, 1, [70, UNKNOWN], id="unknown is not zero"),
+        pytest.param("memory_in_use", {"memory_used_bytes": (40 << 30, 0)}, 1, [50, 0], id="memory in percent"),
+        pytest.param("power", {"power_watts": (700, 5000)}, 1, [175, 254], id="power in steps of 4 W, bounded"),
+        pytest.param("temperature", {"temperature_celsius": (61, 62)}, 11, [UNKNOWN, UNKNOWN], id="an old sample"),
+    ],
+)
+def test_measurements(fleet, name, columns, age, want):
+    now = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    samples = {"n10": sample("n10", received_at=now - age, **columns)}
+    assert column(fleet, name, samples, now=now) == [*want, UNKNOWN, UNKNOWN]
