@@ -173,6 +173,7 @@ REST_FRAMEWORK: dict[str, Any] = {
     "DEFAULT_CONTENT_NEGOTIATION_CLASS": "gpuplane.rest.codec.OneFormat",
     "DEFAULT_PAGINATION_CLASS": "gpuplane.rest.pagination.KeysetPagination",
     "DEFAULT_SCHEMA_CLASS": "gpuplane.rest.schema.Described",
+    "DEFAULT_METADATA_CLASS": None,  # OPTIONS: the OpenAPI document says it better
     "EXCEPTION_HANDLER": "gpuplane.rest.errors.handle",
     "URL_FORMAT_OVERRIDE": None,
 }
