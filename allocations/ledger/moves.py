@@ -2,7 +2,7 @@
 
 Called by the bind saga, garbage collection, REST and the watches. Kept true: every move names the
 state it starts from and must change exactly one row, so two movers never both win; devices come back
-in the same transaction that ends the allocation; each move writes one event.
+in the same transaction that ends the allocation, which is announced; each move writes one event.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from access.transactions import atomic_retry
 from allocations.choices import EDGES, State
 from allocations.ledger.capacity import give_back
 from allocations.ledger.sql import identity, moment
+from audit.announce import announce
 from audit.choices import Kind
 from audit.services import record
 from nodes.revisions import next_revision
@@ -55,17 +56,19 @@ def _move(
     now: datetime,
     *,
     reserved_before: datetime | None = None,
+    unchanged_since: datetime | None = None,
     **columns: Any,
 ) -> _Moved | None:
-    """Set the state where it is one of `sources`; None when it was not."""
+    """Set the state where it is one of `sources` (and `changed_at` still is `unchanged_since`); None when it was not."""
     for source in sources:
         if target not in EDGES[source]:
             raise ValueError(f"no move from {source} to {target}")
     sets = ", ".join(f"{column} = %s" for column in ("state", "changed_at", *columns))
     marks = ", ".join(["%s"] * len(sources))
     older = "" if reserved_before is None else "AND reserved_at < %s "
+    same = "" if unchanged_since is None else "AND changed_at = %s "
     cursor.execute(
-        f"UPDATE allocations_allocation SET {sets} WHERE id = %s AND state IN ({marks}) {older}"  # noqa: S608 - column names from this module only
+        f"UPDATE allocations_allocation SET {sets} WHERE id = %s AND state IN ({marks}) {older}{same}"  # noqa: S608 - column names from this module only
         "RETURNING namespace, pod_name, holder, claim_name, (SELECT name FROM nodes_node WHERE id = node_id)",
         [
             target.value,
@@ -73,7 +76,7 @@ def _move(
             *[moment(value) if isinstance(value, datetime) else value for value in columns.values()],
             identity(allocation_id),
             *[source.value for source in sources],
-            *([] if reserved_before is None else [moment(reserved_before)]),
+            *[moment(value) for value in (reserved_before, unchanged_since) if value is not None],
         ],
     )
     row = cursor.fetchone()
@@ -170,22 +173,42 @@ def finish_release(*, allocation_id: uuid.UUID, outcome: State, now: datetime, a
         if moved is None:
             return False
         count = give_back(cursor, allocation_id, revision)
+    announce(node=moved.node)
     _tell(moved, outcome, allocation_id, f"{moved.label} returned {_devices(count)} of {moved.node}", actor, now)
     return True
 
 
 @atomic_retry
-def drop_hold(*, allocation_id: uuid.UUID, outcome: State, reason: str, now: datetime, actor: str) -> bool:
+def drop_hold(
+    *,
+    allocation_id: uuid.UUID,
+    outcome: State,
+    reason: str,
+    now: datetime,
+    actor: str,
+    unchanged_since: datetime | None = None,
+) -> bool:
     """Held → released or failed: a hold has no leases, so its devices come back at once.
 
-    `failed` makes the node rank last for the pod for a while; `released` does not. False when it moved on.
+    `failed` makes the node rank last for the pod for a while; `released` does not. False when it moved on, or
+    when its `changed_at` is no longer `unchanged_since`: a newer filter prolonged it.
     """
     revision = next_revision()
     with connection.cursor() as cursor:
-        moved = _move(cursor, allocation_id, (State.HELD,), outcome, now, ended_at=now, reason=reason[:300])
+        moved = _move(
+            cursor,
+            allocation_id,
+            (State.HELD,),
+            outcome,
+            now,
+            unchanged_since=unchanged_since,
+            ended_at=now,
+            reason=reason[:300],
+        )
         if moved is None:
             return False
         give_back(cursor, allocation_id, revision)
+    announce(node=moved.node)
     _tell(moved, outcome, allocation_id, f"{moved.label} lost its hold on {moved.node}: {reason}", actor, now)
     return True
 
