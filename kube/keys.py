@@ -27,6 +27,8 @@ HAMI_TO_ALLOCATE: Final = "hami.io/vgpu-devices-to-allocate"
 MODE_LABEL: Final = "gpu.scheduling/mode"
 CAPACITY_CHANGED: Final = "gpu.scheduling/capacity-changed"
 MODEL_LABEL: Final = "gpu.scheduling/model"
+# Resource names that gpuplane put into the node's status, so that it takes away only its own
+ADVERTISED: Final = "gpu.scheduling/advertised"
 
 # Leases
 SHARERS: Final = "gpu.scheduling/sharers"

@@ -11,6 +11,13 @@ from celery import shared_task
 from django.conf import settings
 
 from audit.clock import database_now
+from kube import nodes as kube_nodes
+from kube.errors import KubeError
+from kube.following import Followed
+from kube.shared import shared_cluster
+from nodes import watching
+from nodes.advertise import TASK as ADVERTISE
+from nodes.advertise import advertise
 from nodes.live import presence
 
 REDIS_SECONDS = 2.0
@@ -37,3 +44,30 @@ def notice_silent_agents() -> None:
     noticed = presence.notice_silent(now=database_now(), listening_since=since)
     if noticed != presence.Noticed():
         log.info("nodes.agents_noticed", suspect=noticed.suspect, not_ready=noticed.not_ready, ready=noticed.ready)
+
+
+@shared_task(name="nodes.tasks.watch_nodes", ignore_result=True)
+def watch_nodes() -> None:
+    """One turn of the node watch; the next follows at once, or by the beat where this one ended badly."""
+    try:
+        cluster = shared_cluster(settings.GPUPLANE_KUBECONFIG)
+        if cluster is None:
+            return
+        followed = watching.watch_nodes(cluster=cluster)
+    except (KubeError, redis.RedisError) as error:
+        log.warning("watch.turn_failed", of="nodes", error=str(error))
+        return
+    if followed is Followed.DONE:
+        watch_nodes.apply_async(queue="watch", expires=30)
+
+
+@shared_task(name=ADVERTISE, ignore_result=True)
+def advertise_node(name: str) -> None:
+    """Put the node's devices into its status (an inventory has changed); reconciling does it for all."""
+    try:
+        cluster = shared_cluster(settings.GPUPLANE_KUBECONFIG)
+        machine = None if cluster is None else kube_nodes.find(cluster, name=name)
+        if cluster is not None and machine is not None:
+            advertise(cluster=cluster, machines=[machine])
+    except KubeError as error:
+        log.warning("nodes.not_advertised", node=name, error=str(error))

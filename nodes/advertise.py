@@ -1,0 +1,153 @@
+"""A node's devices as resources in its status, under every name that a dialect accepts, and as labels (DEV-5).
+
+Called by reconciling, and soon after an inventory changed. Kept true: only nodes in mode exclusive advertise;
+only names of our own are written or taken away (an annotation remembers which); what stands there already is
+not written again; a node that the cluster does not know is passed over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import structlog
+from celery import current_app
+from django.conf import settings
+from django.db import transaction
+from kombu.exceptions import OperationalError
+
+from kube import nodes as kube_nodes
+from kube.client import Cluster
+from kube.device_types import DEVICE_TYPES, GPU, PREFIXES, DeviceType
+from kube.errors import NotFoundInCluster, PermanentKubeError
+from kube.keys import ADVERTISED, MODEL_LABEL, NATIVE_GPU
+from kube.quantities import QuantityError, parse_quantity
+from nodes.choices import Mode, NodeState, Presence
+from nodes.models import Device, Node
+
+WHOLE = 100
+"""What one device counts where amounts are percent."""
+LABEL_LONGEST = 63
+TASK = "nodes.advertise"
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Content:
+    """Devices of one node, by type: how many, their memory in bytes; and the models of its GPUs."""
+
+    count: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    memory_bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    models: set[str] = field(default_factory=set)
+
+
+def advertise(*, cluster: Cluster, machines: Iterable[kube_nodes.Node]) -> list[str]:
+    """Bring these Node objects up to date; the names of those that were written. Raises TemporaryKubeError."""
+    found = {machine.name: machine for machine in machines}
+    exclusive = Node.objects.filter(mode=Mode.EXCLUSIVE, name__in=found) if len(found) < 500 else None
+    if exclusive is None:
+        exclusive = Node.objects.filter(mode=Mode.EXCLUSIVE)
+    contents = _contents(exclusive.exclude(state=NodeState.GONE).values_list("name", flat=True))
+    written = []
+    for name, machine in found.items():
+        if name not in contents and ADVERTISED not in machine.annotations:
+            continue
+        try:
+            if _bring(cluster, machine, contents.get(name, Content())):
+                written.append(name)
+        except NotFoundInCluster:
+            continue  # gone meanwhile
+        except PermanentKubeError as error:
+            log.error("advertise.refused", node=name, error=str(error))  # noqa: TRY400 - the answer says it all
+    return written
+
+
+def advertise_soon(*, node: str) -> None:
+    """Have a worker advertise the node after the commit. Without a cluster, or a broker, nothing happens: reconciling does it."""
+    if not settings.GPUPLANE_KUBECONFIG:
+        return
+
+    def send() -> None:
+        try:
+            current_app.send_task(TASK, args=[node], expires=60, retry=False)
+        except (OperationalError, OSError) as error:
+            log.info("advertise.not_sent", node=node, error=str(error))
+
+    transaction.on_commit(send)
+
+
+def _contents(names: Iterable[str]) -> dict[str, Content]:
+    contents = {name: Content() for name in names}
+    rows = Device.objects.filter(presence=Presence.PRESENT).values_list("node__name", "type", "memory_bytes", "model")
+    if len(contents) < 500:
+        rows = rows.filter(node__name__in=contents)
+    for name, kind, memory_bytes, model in rows:
+        content = contents.get(name)
+        if content is None:
+            continue
+        content.count[kind] += 1
+        content.memory_bytes[kind] += memory_bytes
+        if kind == GPU and model:
+            content.models.add(model)
+    return contents
+
+
+def amounts_of(content: Content, *, device_types: Iterable[DeviceType] = DEVICE_TYPES) -> dict[str, int]:
+    """Resource name → amount: 400 of each percentage for four GPUs, memory in bytes, `nvidia.com/gpu` in devices."""
+    amounts: dict[str, int] = {}
+    for row in device_types:
+        count = content.count.get(row.type, 0)
+        if not count:
+            continue
+        for _, name in row.dimensions():
+            amount = content.memory_bytes.get(row.type, 0) if name == row.memory else count * WHOLE
+            amounts.update({f"{prefix}/{name}": amount for prefix in PREFIXES})
+    if content.count.get(GPU):
+        amounts[NATIVE_GPU] = content.count[GPU]
+    return amounts
+
+
+def model_label(models: Iterable[str]) -> str | None:
+    """The GPU models as a label value, joined by `_`; None where there is none."""
+    cleaned = (re.sub(r"[^A-Za-z0-9.-]+", "-", model).strip("-._") for model in models)
+    return "_".join(sorted(filter(None, cleaned)))[:LABEL_LONGEST].strip("-._") or None
+
+
+def _bring(cluster: Cluster, machine: kube_nodes.Node, content: Content) -> bool:
+    """Write what differs; whether anything did."""
+    ours = {name for name in machine.annotations.get(ADVERTISED, "").split(",") if name}
+    wanted = amounts_of(content)
+    capacity, allocatable = machine.status.capacity or {}, machine.status.allocatable or {}
+    if NATIVE_GPU not in ours and NATIVE_GPU in capacity:
+        wanted.pop(NATIVE_GPU, None)  # a device plugin runs there and says it itself
+    changes: dict[str, int | str | None] = {
+        name: amount
+        for name, amount in wanted.items()
+        if not (_equal(capacity.get(name), amount) and _equal(allocatable.get(name), amount))
+    }
+    changes |= dict.fromkeys((name for name in ours - set(wanted) if name in capacity or name in allocatable), None)
+    noted = ",".join(sorted(wanted)) or None
+    label = model_label(content.models)
+    noting = noted != machine.annotations.get(ADVERTISED)
+    labelling = label != machine.labels.get(MODEL_LABEL) and (label is not None or bool(ours))
+    if noting:
+        # first: what we are about to write is ours, whatever becomes of us
+        told = ",".join(sorted(ours | set(wanted)))
+        kube_nodes.annotate(cluster, name=machine.name, annotations={ADVERTISED: told})
+    if labelling:
+        kube_nodes.label(cluster, name=machine.name, labels={MODEL_LABEL: label})
+    if changes:
+        kube_nodes.advertise(cluster, name=machine.name, amounts=changes)
+    if noting and ours - set(wanted):
+        kube_nodes.annotate(cluster, name=machine.name, annotations={ADVERTISED: noted})
+    return bool(changes) or noting or labelling
+
+
+def _equal(stated: str | None, amount: int) -> bool:
+    try:
+        return stated is not None and parse_quantity(stated) == amount
+    except QuantityError:
+        return False

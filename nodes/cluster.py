@@ -1,0 +1,138 @@
+"""Nodes of the cluster followed: labels, mode, readiness, end (LEASE-5; DESIGN §3, Nodes).
+
+Called by the node watch and by reconciling. Kept true: only nodes that have an inventory are followed, a
+Node object alone registers nothing; what the cluster says is written only where it differs; a node that is
+ready for the cluster, while its agent is silent, is not ready (the stricter of both).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+
+from access.actors import SYSTEM
+from access.transactions import atomic_retry
+from audit.choices import Kind
+from audit.services import record
+from kube import nodes as kube_nodes
+from kube.keys import MODE_LABEL
+from nodes.choices import Mode, NodeState
+from nodes.live.presence import NOT_READY_PROBLEM, NOT_READY_SECONDS, SUSPECT_PROBLEM, SUSPECT_SECONDS
+from nodes.models import Device, Node
+from nodes.revisions import next_revision
+from nodes.services import node_state_set
+
+NOT_READY = "node is not ready"
+GONE = "node is gone"
+CLUSTERS = {(NodeState.NOT_READY, NOT_READY), (NodeState.GONE, GONE)}
+"""States that the cluster set, and that it ends."""
+
+
+def follow_all(*, machines: Iterable[kube_nodes.Node], unreadable: Collection[str] = (), now: datetime) -> list[str]:
+    """Compare with every Node object of the cluster; a sentence for each node that changed.
+
+    `unreadable`: names of Node objects that exist but cannot be read: they stay as they are.
+    """
+    known = {node.name: node for node in Node.objects.order_by("name")}
+    found = {machine.name: machine for machine in machines}
+    changed = []
+    for name, node in known.items():
+        machine = found.get(name)
+        if machine is not None:
+            changed += _follow(node, machine, now)
+        elif name not in unreadable:
+            changed += _gone(node, now)
+    return changed
+
+
+def follow_one(*, machine: kube_nodes.Node, now: datetime) -> list[str]:
+    """What `follow_all` does, for one Node object that was added or changed."""
+    node = Node.objects.filter(name=machine.name).first()
+    return [] if node is None else _follow(node, machine, now)
+
+
+def follow_end(*, name: str, uid: str, now: datetime) -> list[str]:
+    """The Node object of that name and UID was deleted."""
+    node = Node.objects.filter(name=name, cluster_uid=uid).first()
+    return [] if node is None else _gone(node, now)
+
+
+def _gone(node: Node, now: datetime) -> list[str]:
+    """A node that was never seen in the cluster is none of its business."""
+    if not node.cluster_uid or node.state == NodeState.GONE:
+        return []
+    node_state_set(node=node, state=NodeState.GONE, problem=GONE, actor=SYSTEM, now=now)
+    return [f"node {node.name} is gone"]
+
+
+def _follow(node: Node, machine: kube_nodes.Node, now: datetime) -> list[str]:
+    changed = []
+    if _described(node) != _description(machine) and node_describe(node=node, machine=machine, now=now):
+        changed.append(f"node {node.name} has other labels or another mode")
+    want = _state(node, machine, now)
+    if want != (node.state, node.problem):
+        node_state_set(node=node, state=want[0], problem=want[1], actor=SYSTEM, now=now)
+        changed.append(f"node {node.name} is {want[0].value}")
+    return changed
+
+
+def _state(node: Node, machine: kube_nodes.Node, now: datetime) -> tuple[NodeState, str]:
+    if not machine.ready:
+        return NodeState.NOT_READY, NOT_READY
+    present = (NodeState(node.state), node.problem)
+    if present not in CLUSTERS and present[0] != NodeState.GONE:
+        return present  # ready, or kept by its agent's silence, or by somebody's hand
+    if node.agent_seen_at is None:
+        return NodeState.READY, ""
+    silent = now - node.agent_seen_at
+    if silent > timedelta(seconds=NOT_READY_SECONDS):
+        return NodeState.NOT_READY, NOT_READY_PROBLEM
+    if silent > timedelta(seconds=SUSPECT_SECONDS):
+        return NodeState.SUSPECT, SUSPECT_PROBLEM
+    return NodeState.READY, ""
+
+
+def mode_of(labels: dict[str, str]) -> Mode:
+    """The mode that a node's labels state; exclusive where they state none that exists."""
+    stated = labels.get(MODE_LABEL, Mode.EXCLUSIVE.value)
+    return Mode(stated) if stated in Mode.values else Mode.EXCLUSIVE
+
+
+_Description = tuple[str, dict[str, str], str]
+
+
+def _description(machine: kube_nodes.Node) -> _Description:
+    return machine.uid, machine.labels, mode_of(machine.labels).value
+
+
+def _described(node: Node) -> _Description:
+    return node.cluster_uid, node.labels, node.mode
+
+
+@atomic_retry
+def node_describe(*, node: Node, machine: kube_nodes.Node, now: datetime) -> bool:
+    """Write labels, mode and UID of the Node object; whether that changed anything but the UID."""
+    locked = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
+    uid, labels, mode = _description(machine)
+    before = _described(locked)
+    if before == (uid, labels, mode):
+        return False
+    Node.objects.filter(pk=node.pk).update(cluster_uid=uid, labels=labels, mode=mode, changed_at=now)
+    node.cluster_uid, node.labels, node.mode, node.changed_at = uid, labels, mode, now
+    if before[2] != mode:
+        ids = (
+            Device.objects.select_for_update(no_key=True).filter(node=node).order_by("id").values_list("id", flat=True)
+        )
+        Device.objects.filter(id__in=list(ids)).update(revision=next_revision())
+    if before[1:] == (labels, mode):
+        return False
+    record(
+        kind=Kind.NODE_INVENTORY,
+        message=f"{node.name} is in mode {mode}" if before[2] != mode else f"labels of {node.name} changed",
+        actor="cluster",
+        now=now,
+        name=node.name,
+        node=node.name,
+        data={"labels": labels, "mode": mode},
+    )
+    return True
