@@ -1,4 +1,8 @@
-"""Finding a GpuClaim for a pod, on the hot path: one query, and each spec parsed once."""
+"""Finding a GpuClaim for a pod, on the hot path: one query, and each spec parsed once.
+
+With a cluster a miss is read through to the API server once, as the claim may be so new that the watch has
+not brought it yet; an API server that does not answer is said to be so, not that the claim is missing.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,21 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import msgspec
+import structlog
+from django.conf import settings
 from django.db import connection
 
+from audit.clock import database_now
 from claims.dialects.gpuclaim import ClaimInvalid, ClaimSpec, parse_claim_spec
 from claims.dialects.request import Refusal
+from claims.mirror import claim_mirror
+from kube import crds
+from kube.errors import KubeError, NotFoundInCluster
+from kube.shared import shared_cluster
+
+READ_SECONDS = 2.0
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
@@ -24,9 +39,27 @@ class ClaimFinder:
             cursor.execute("SELECT id, spec FROM claims_gpuclaim WHERE namespace = %s AND name = %s", [namespace, name])
             row = cursor.fetchone()
         if row is None:
-            return None
+            return self._read_through(namespace, name) if settings.GPUPLANE_KUBECONFIG else None
         self.claim_id = row[0]
         return _parsed(name, row[1])
+
+    def _read_through(self, namespace: str, name: str) -> ClaimSpec | Refusal | None:
+        cluster = shared_cluster(settings.GPUPLANE_KUBECONFIG)
+        if cluster is None:
+            return None
+        try:
+            stored = crds.get(cluster, namespace=namespace, name=name, timeout=READ_SECONDS)
+        except NotFoundInCluster:
+            return None
+        except (KubeError, ValueError) as error:
+            log.warning("claims.unread", namespace=namespace, name=name, error=str(error))
+            return Refusal(
+                rule="claim-unread",
+                reason=f"whether GpuClaim {name} exists cannot be read from the API server now; it is asked again",
+            )
+        claim = claim_mirror(stored=stored, now=database_now())
+        self.claim_id = claim.pk
+        return _parsed(name, msgspec.json.encode(claim.spec).decode())
 
 
 @lru_cache(maxsize=4096)

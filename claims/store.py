@@ -75,7 +75,7 @@ class DatabaseStore:
                 )
         except IntegrityError as error:
             raise ClaimExists(f"there is already a GpuClaim {draft.name} in {draft.namespace}") from error
-        _tell(claim, Kind.CLAIM_CREATED, "created", actor=actor, now=now)
+        record_change(claim, Kind.CLAIM_CREATED, "created", actor=actor, now=now)
         return claim
 
     @atomic_retry
@@ -103,7 +103,7 @@ class DatabaseStore:
         claim.save(
             update_fields=["generation", "spec", "phase", "labels", "annotations", "resource_version", "changed_at"]
         )
-        _tell(claim, Kind.CLAIM_CHANGED, "changed", actor=actor, now=now, before=before)
+        record_change(claim, Kind.CLAIM_CHANGED, "changed", actor=actor, now=now, before=before)
         return claim
 
     @atomic_retry
@@ -111,7 +111,7 @@ class DatabaseStore:
         """Delete the row; allocations keep its name. Raises NotFound."""
         claim = _locked(namespace, name)
         pk = claim.pk
-        _tell(claim, Kind.CLAIM_DELETED, "deleted", actor=actor, now=now)
+        record_change(claim, Kind.CLAIM_DELETED, "deleted", actor=actor, now=now)
         claim.delete()
         claim.pk = pk
         return claim
@@ -132,7 +132,8 @@ def _locked(namespace: str, name: str) -> GpuClaim:
     return claim
 
 
-def _tell(claim: GpuClaim, kind: Kind, verb: str, *, actor: str, now: datetime, before: Any = None) -> None:
+def record_change(claim: GpuClaim, kind: Kind, verb: str, *, actor: str, now: datetime, before: Any = None) -> None:
+    """Write the audit event of a claim's change into the current transaction; `before`: the spec as it was."""
     data = {"generation": claim.generation, "spec": claim.spec}
     if before is not None and before != claim.spec:
         data["before"] = before

@@ -162,18 +162,22 @@ def spec_replace(
     name: str,
     spec: Mapping[str, Any],
     resource_version: str,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
     resource: Resource = GPU_CLAIMS,
     timeout: float | None = None,
 ) -> CustomObject:
-    """Put a new spec in place of the old one, and nothing else, if the object is still at `resource_version`.
+    """Put a new spec in place of the old one, if the object is still at `resource_version`; what is None stays.
 
     A JSON patch that also sets metadata.resourceVersion: the API server then compares it as for a PUT.
     Raises `ConflictInCluster`, `Invalid`, `NotFoundInCluster`, `OutcomeUnknown`.
     """
-    steps = [
+    steps: list[dict[str, Any]] = [
         {"op": "replace", "path": "/metadata/resourceVersion", "value": resource_version},
         {"op": "replace", "path": "/spec", "value": spec},
     ]
+    told = (("labels", labels), ("annotations", annotations))
+    steps += [{"op": "add", "path": f"/metadata/{part}", "value": value} for part, value in told if value is not None]
     path = resource.path(namespace=namespace, name=name)
     return cluster.patch(path, steps, CustomObject, content_type=JSON_PATCH, idempotent=False, timeout=timeout)
 

@@ -1,0 +1,162 @@
+"""Claims with a cluster: the API server owns metadata and spec, every write goes through to it (DESIGN §3, GpuClaim).
+
+Chosen by `claims.store.claim_store`. Kept true: a write under a resourceVersion that is no longer the object's
+is refused as the API server refuses it, unless only our own status was written in between; what the API server
+answers is mirrored at once, so the writer reads what he wrote; a lost answer is read, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+from django.conf import settings
+
+from access.errors import BadInput, NotFound, Unavailable
+from claims.errors import ClaimChanged, ClaimExists
+from claims.mirror import claim_mirror, claim_unmirror, uid_of
+from claims.models import GpuClaim
+from claims.store import ClaimDraft
+from kube import crds
+from kube.client import Cluster
+from kube.crds import CustomObject
+from kube.errors import (
+    AlreadyExists,
+    ConflictInCluster,
+    Invalid,
+    KubeError,
+    NotFoundInCluster,
+    OutcomeUnknown,
+    TemporaryKubeError,
+)
+from kube.resources import NAMESPACES
+from kube.shared import shared_cluster
+
+TIMEOUT_SECONDS = 5.0
+ROUNDS = 4
+"""Times a write is repeated because our status, or nobody's business, was written in between."""
+
+
+class ClusterStore:
+    """The API server's objects. See `claims.store.ClaimStore`; each verb also raises Unavailable."""
+
+    def __init__(self, cluster: Cluster | None = None) -> None:
+        found = cluster or shared_cluster(settings.GPUPLANE_KUBECONFIG)
+        if found is None:
+            raise Unavailable("no cluster is configured")
+        self._cluster = found
+
+    def create(self, *, draft: ClaimDraft, actor: str, now: datetime) -> GpuClaim:
+        """Create it. Raises ClaimExists, BadInput (with the API server's field)."""
+        with _answers(draft.namespace, draft.name):
+            try:
+                stored = crds.create(
+                    self._cluster,
+                    namespace=draft.namespace,
+                    name=draft.name,
+                    spec=draft.spec,
+                    labels=draft.labels,
+                    annotations=draft.annotations,
+                    timeout=TIMEOUT_SECONDS,
+                )
+            except AlreadyExists as error:
+                raise ClaimExists(f"there is already a GpuClaim {draft.name} in {draft.namespace}") from error
+            except OutcomeUnknown:
+                stored = self._get(draft.namespace, draft.name)  # created in spite of the lost answer, or 503
+                if not _as_drafted(stored, draft):
+                    raise
+        return claim_mirror(stored=stored, actor=actor, now=now)
+
+    def replace(self, *, draft: ClaimDraft, actor: str, now: datetime) -> GpuClaim:
+        """Make metadata and spec the draft's. Raises NotFound, ClaimChanged, BadInput."""
+        with _answers(draft.namespace, draft.name):
+            for last in range(ROUNDS, 0, -1):
+                current = self._get(draft.namespace, draft.name)
+                _check_same(current, draft)
+                if _as_drafted(current, draft):
+                    stored = current
+                    break
+                try:
+                    stored = crds.spec_replace(
+                        self._cluster,
+                        namespace=draft.namespace,
+                        name=draft.name,
+                        spec=draft.spec,
+                        labels=draft.labels,
+                        annotations=draft.annotations,
+                        resource_version=current.metadata.resource_version,
+                        timeout=TIMEOUT_SECONDS,
+                    )
+                    break
+                except (ConflictInCluster, OutcomeUnknown):
+                    if last == 1:
+                        raise
+        return claim_mirror(stored=stored, actor=actor, now=now)
+
+    def delete(self, *, namespace: str, name: str, actor: str, now: datetime) -> GpuClaim:
+        """Delete it; what it was. Raises NotFound."""
+        with _answers(namespace, name):
+            stored = self._get(namespace, name)
+            was = claim_mirror(stored=stored, actor=actor, now=now)
+            crds.delete(self._cluster, namespace=namespace, name=name, uid=stored.metadata.uid, timeout=TIMEOUT_SECONDS)
+        claim_unmirror(namespace=namespace, name=name, uid=stored.metadata.uid, actor=actor, now=now)
+        return was
+
+    def _get(self, namespace: str, name: str) -> CustomObject:
+        return crds.get(self._cluster, namespace=namespace, name=name, timeout=TIMEOUT_SECONDS)
+
+
+def _as_drafted(stored: CustomObject, draft: ClaimDraft) -> bool:
+    meta = stored.metadata
+    return (stored.spec, meta.labels or {}, meta.annotations or {}) == (draft.spec, draft.labels, draft.annotations)
+
+
+def _check_same(current: CustomObject, draft: ClaimDraft) -> None:
+    """Refuse when the object is not the one that the writer has read. Raises ClaimChanged.
+
+    Our own status moves the resourceVersion too: where the writer read what our row still has, and nothing
+    but status is different now, nobody's work is lost.
+    """
+    meta = current.metadata
+    if draft.uid and uid_of(draft.uid) != uid_of(meta.uid):
+        raise ClaimChanged(f"GpuClaim {draft.namespace}/{draft.name} was deleted and created again: read it again")
+    if not draft.resource_version or draft.resource_version == meta.resource_version:
+        return
+    known = GpuClaim.objects.filter(
+        namespace=draft.namespace,
+        name=draft.name,
+        uid=uid_of(meta.uid),
+        generation=meta.generation,
+        resource_version=draft.resource_version,
+    ).first()
+    if known is None or (known.labels, known.annotations) != (meta.labels or {}, meta.annotations or {}):
+        raise ClaimChanged(
+            f"GpuClaim {draft.namespace}/{draft.name} is at resourceVersion {meta.resource_version}, "
+            f"not {draft.resource_version[:64]}: read it again"
+        )
+
+
+@contextmanager
+def _answers(namespace: str, name: str) -> Iterator[None]:
+    """The API server's refusals in our own words."""
+    try:
+        yield
+    except NotFoundInCluster as error:
+        if error.details.kind == NAMESPACES.plural:
+            raise BadInput(
+                f"the namespace {namespace} does not exist", field="metadata.namespace", rule="namespace-missing"
+            ) from error
+        if not error.details.kind:
+            raise Unavailable("the cluster does not know GpuClaims yet") from error
+        raise NotFound(f"there is no GpuClaim {name} in {namespace}") from error
+    except (ConflictInCluster, AlreadyExists) as error:
+        raise ClaimChanged(f"GpuClaim {namespace}/{name} was changed meanwhile: {error.message}") from error
+    except Invalid as error:
+        cause = next(iter(error.details.causes or ()), None)
+        field = cause.field if cause else ""
+        raise BadInput(cause.message if cause else error.message, field=field, rule="api-server") from error
+    except TemporaryKubeError as error:
+        raise Unavailable(f"the API server does not answer: {error.message}") from error
+    except KubeError as error:
+        raise Unavailable(f"the API server does not let gpuplane write claims: {error.message}") from error
