@@ -5,17 +5,27 @@ from __future__ import annotations
 from datetime import timedelta
 
 import msgspec
+import redis
+import structlog
 from celery import shared_task
 from django.conf import settings
 
-from allocations import collection
+from allocations import collection, watching
+from allocations import reconcile as reconciling
+from allocations.claim_status import Publisher
 from allocations.models import Allocation
 from allocations.outside import outside
 from allocations.sweep import sweep
 from audit.clock import database_now
+from kube.errors import KubeError
+from kube.following import Followed
+from kube.turns import turn
 
 PRUNE_BATCH = 1000
 PRUNE_BATCHES = 100
+
+log = structlog.get_logger(__name__)
+_publisher = Publisher()
 
 
 @shared_task(name="allocations.tasks.expire_holds", ignore_result=True)
@@ -43,3 +53,41 @@ def prune() -> int:
         Allocation.objects.filter(id__in=ids).delete()
         deleted += len(ids)
     return deleted
+
+
+@shared_task(name="allocations.tasks.reconcile", ignore_result=True)
+def reconcile() -> None:
+    """Compare the ledger with the cluster (every 25 s, and on start); one worker at a time."""
+    with turn(settings.GPUPLANE_REDIS_URL, "reconcile") as ours:
+        if ours is not None:
+            reconciling.reconcile(world=outside(), now=database_now())
+
+
+@shared_task(name="allocations.tasks.watch_pods", ignore_result=True)
+def watch_pods() -> None:
+    """One turn of the pod watch; the next follows at once, or by the beat where this one ended badly."""
+    cluster = outside().cluster
+    if cluster is None:
+        return
+    try:
+        followed = watching.watch_pods(cluster=cluster)
+    except (KubeError, redis.RedisError) as error:
+        log.warning("watch.turn_failed", of="pods", error=str(error))
+        return
+    if followed is Followed.DONE:
+        watch_pods.apply_async(queue="watch", expires=30)
+
+
+@shared_task(name="allocations.tasks.publish_claims", ignore_result=True)
+def publish_claims() -> None:
+    """Write the status of GpuClaims that changed (every 2 s); one worker at a time."""
+    cluster = outside().cluster
+    if cluster is None:
+        return
+    with turn(settings.GPUPLANE_REDIS_URL, "claim-status") as ours:
+        if ours is None:
+            return
+        try:
+            _publisher.publish(cluster=cluster)
+        except KubeError as error:
+            log.warning("claims.status_unwritten", error=str(error))

@@ -34,12 +34,13 @@ class Periodic:
 
 PERIODIC = (
     Periodic("allocations.tasks.collect", settings.GPUPLANE_COLLECT_SECONDS),
-    Periodic("allocations.tasks.reconcile", 60),
+    Periodic("allocations.tasks.reconcile", 25),  # with its own time within the 30 s of LEASE-4
     Periodic("allocations.tasks.expire_holds", 5),
     Periodic("nodes.tasks.notice_silent_agents", 5),
     Periodic("allocations.tasks.prune", 3600),
     Periodic("audit.tasks.prune", 3600),
     Periodic("access.tasks.prune_idempotency", 3600),
+    Periodic("allocations.tasks.publish_claims", 2, cluster=True),
     Periodic("allocations.tasks.watch_pods", 5, WATCH_QUEUE, cluster=True),
     Periodic("nodes.tasks.watch_nodes", 5, WATCH_QUEUE, cluster=True),
     Periodic("claims.tasks.watch_claims", 5, WATCH_QUEUE, cluster=True),

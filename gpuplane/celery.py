@@ -12,8 +12,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from celery import Celery
-from celery.signals import setup_logging
+from celery.signals import setup_logging, worker_ready, worker_shutting_down
 from django.conf import settings
+
+from kube import turns
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuplane.settings")
 
@@ -59,3 +61,15 @@ app.autodiscover_tasks()
 @setup_logging.connect
 def _keep_logging(**_: Any) -> None:
     """Celery leaves logging as Django's settings set it up."""
+
+
+@worker_ready.connect
+def _compare_at_once(**_: Any) -> None:
+    """On start the ledger is compared with the cluster, before the first period is over (LEASE-6)."""
+    app.send_task("allocations.tasks.reconcile", expires=60)
+
+
+@worker_shutting_down.connect
+def _end_turns(**_: Any) -> None:
+    """A watch in the middle of its turn would hold the shutdown up."""
+    turns.stop_all()

@@ -1,0 +1,90 @@
+"""Publishes what is allocated through each GpuClaim to the API server, whose `status` is ours (CLAIM-1, CLAIM-2).
+
+Called by `allocations.tasks.publish_claims`, never in bind. Kept true: a status is written only when it differs
+from what was published last, at most once a turn (2 s) a claim; what an event hinted at and could not be
+written waits; now and then every claim is compared, so a lost hint loses nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+import structlog
+
+from allocations.selectors import claim_statuses
+from audit.models import Event
+from claims.models import GpuClaim
+from kube import crds
+from kube.client import Cluster
+from kube.errors import NotFoundInCluster, PermanentKubeError
+
+log = structlog.get_logger(__name__)
+
+WRITES_A_TURN = 200
+OVERLAP = 500
+"""Event ids may commit out of order: so many before the last one are looked at again."""
+ALL_EVERY = 30
+"""Turns from one comparison of all claims to the next."""
+CHUNK = 500
+
+
+class Publisher:
+    """One a process: remembers up to which event it has looked, and what is still to be written."""
+
+    def __init__(self) -> None:
+        self._turns = itertools.count()
+        self._event = 0
+        self._waiting: dict[tuple[str, str], None] = {}
+
+    def publish(self, *, cluster: Cluster) -> int:
+        """Write every status that changed, a bounded number; how many. Raises TemporaryKubeError: the rest waits."""
+        everything = next(self._turns) % ALL_EVERY == 0
+        self._note_hints()
+        written = 0
+        for claims in _all_claims() if everything else self._hinted():
+            statuses = claim_statuses(claims)
+            for claim in claims:
+                status = statuses[claim.pk]
+                if written >= WRITES_A_TURN:
+                    self._waiting[claim.namespace, claim.name] = None
+                elif status != claim.published_status:
+                    self._waiting[claim.namespace, claim.name] = None
+                    status_publish(cluster=cluster, claim=claim, status=status)
+                    written += 1
+                    self._waiting.pop((claim.namespace, claim.name))
+        return written
+
+    def _note_hints(self) -> None:
+        newest = Event.objects.order_by("-id").values_list("id", flat=True).first() or 0
+        if self._event:
+            hints = Event.objects.filter(id__gt=self._event - OVERLAP).exclude(claim="")
+            self._waiting |= dict.fromkeys(hints.values_list("namespace", "claim").distinct())
+        self._event = newest
+
+    def _hinted(self) -> Iterator[list[GpuClaim]]:
+        names, self._waiting = list(self._waiting), {}
+        for start in range(0, len(names), CHUNK):
+            some = set(names[start : start + CHUNK])
+            found = GpuClaim.objects.filter(namespace__in={one[0] for one in some}, name__in={one[1] for one in some})
+            yield [claim for claim in found if (claim.namespace, claim.name) in some]
+
+
+def _all_claims() -> Iterator[list[GpuClaim]]:
+    ids: Iterable[int] = GpuClaim.objects.order_by("id").values_list("id", flat=True)
+    listed = list(ids)
+    for start in range(0, len(listed), CHUNK):
+        yield list(GpuClaim.objects.filter(id__in=listed[start : start + CHUNK]))
+
+
+def status_publish(*, cluster: Cluster, claim: GpuClaim, status: dict[str, object]) -> bool:
+    """Write one status and note it. False when the claim is gone from the cluster, or the API server refuses it."""
+    try:
+        stored = crds.status_replace(cluster, namespace=claim.namespace, name=claim.name, status=status)
+    except NotFoundInCluster:
+        return False  # deleted: the watch brings it
+    except PermanentKubeError as error:
+        log.error("claims.status_refused", claim=str(claim), error=str(error))  # noqa: TRY400 - the answer says it all
+        return False
+    same = GpuClaim.objects.filter(pk=claim.pk, uid=stored.metadata.uid)
+    return bool(same.update(published_status=status))

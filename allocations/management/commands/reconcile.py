@@ -1,0 +1,55 @@
+"""`manage.py reconcile`: one comparison of the ledger with the cluster, and what it did (LEASE-6).
+
+For people: after an outage, an install, or in doubt. The beat does the same every 25 seconds. Ends with exit
+code 1 when the cluster did not answer.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+
+import msgspec
+from django.core.management.base import BaseCommand, CommandError
+
+from allocations.outside import outside
+from allocations.reconcile import Reconciled, reconcile
+from allocations.sweep import Swept, sweep
+from audit.clock import database_now
+from kube.errors import NotConfigured
+
+
+class Command(BaseCommand):
+    """The command."""
+
+    help = "Compare the ledger with the cluster, repair or report every difference, and say what was done."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """--format."""
+        parser.add_argument("--format", choices=("json", "text"), default="text", help="of the answer (text)")
+
+    def handle(self, *args: object, **options: str) -> None:
+        """One turn of garbage collection, then one comparison."""
+        try:
+            world = outside()
+        except NotConfigured as error:
+            raise CommandError(f"GPUPLANE_KUBECONFIG cannot be used: {error}") from error
+        swept = sweep(now=database_now(), world=world)
+        done = reconcile(world=world, now=database_now())
+        if options["format"] == "json":
+            answer = {"collected": msgspec.to_builtins(swept), "compared": msgspec.to_builtins(done)}
+            self.stdout.write(msgspec.json.encode(answer).decode())
+        else:
+            for line in told(swept, done):
+                self.stdout.write(line)
+        if done.problem:
+            sys.exit(1)
+
+
+def told(swept: Swept, done: Reconciled) -> list[str]:
+    """What was done, one sentence a line."""
+    lines = [f"collected: {count} {name}" for name, count in msgspec.to_builtins(swept).items() if count]
+    lines += done.lines
+    if done.problem:
+        lines.append(done.problem)
+    return lines or ["ledger and cluster agree"]

@@ -1,0 +1,236 @@
+"""Running pods without a row in the ledger: adopted by their annotations, or reported (DESIGN §3, Adoption).
+
+Called by `allocations.reconcile.run`. Kept true: a pod that runs holds its devices, so a mere hold on one of them gives
+way; anything stronger is a conflict, which is reported and never overwritten; a pod that ended meanwhile is
+not adopted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import structlog
+
+from allocations import ledger
+from allocations.choices import LIVE, State
+from allocations.engine.decision import Grant
+from allocations.errors import LostRace, MovedOn, PodHasOne
+from allocations.ledger.hold import devices_text
+from allocations.models import Allocation, AllocationDevice
+from allocations.reconcile.report import ACTOR, Difference
+from claims.admission.mutate import CUDA, FIELD_PATH, NVIDIA
+from claims.dialects import Adoption, Unreadable, parse_pod, read_allocation
+from claims.dialects.read_back import AdoptedDevice
+from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect
+from claims.lookup import ClaimFinder
+from kube.device_types import GPU
+from kube.keys import ALLOCATED, HAMI_ALLOCATED, KOORDINATOR_ALLOCATED, VISIBLE_DEVICES
+from kube.objects import EnvVar, Pod
+from nodes.choices import Presence
+from nodes.models import Device
+
+log = structlog.get_logger(__name__)
+
+BATCH = 500
+"""Pods looked up in the ledger at once."""
+RESULTS = (ALLOCATED, KOORDINATOR_ALLOCATED, HAMI_ALLOCATED)
+
+
+@dataclass(slots=True)
+class Adopted:
+    """Ids of new allocations, and what could not be adopted."""
+
+    allocations: list[ledger.Live] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+
+
+def runs_with_devices(pod: Pod) -> bool:
+    """Whether the pod is on a node, has not finished, and carries a result annotation of any dialect."""
+    return bool(pod.spec.node_name) and not pod.finished and any(key in pod.annotations for key in RESULTS)
+
+
+def adopt_running(*, pods: Sequence[Pod], since: datetime, now: datetime) -> Adopted:
+    """Adopt each of these pods that has no live row, and none that ended after `since` (when the ledger was read)."""
+    done = Adopted()
+    for start in range(0, len(pods), BATCH):
+        some = pods[start : start + BATCH]
+        uids = [pod.metadata.uid for pod in some]
+        known = Allocation.objects.filter(pod_uid__in=uids)
+        passed = set(known.filter(state__in=LIVE).values_list("pod_uid", flat=True))
+        passed |= set(known.filter(state=State.RELEASED, ended_at__gte=since).values_list("pod_uid", flat=True))
+        fleet = _devices_of({pod.spec.node_name for pod in some})
+        for pod in some:
+            if pod.metadata.uid not in passed:
+                _adopt(pod, fleet, done, now)
+    return done
+
+
+def _devices_of(nodes: Iterable[str]) -> dict[str, list[Device]]:
+    found: dict[str, list[Device]] = {name: [] for name in nodes}
+    rows = Device.objects.filter(node__name__in=found).exclude(presence=Presence.REMOVED).select_related("node")
+    for device in rows:
+        found[device.node.name].append(device)
+    return found
+
+
+def _adopt(pod: Pod, fleet: dict[str, list[Device]], done: Adopted, now: datetime) -> None:
+    meta = pod.metadata
+    finder = ClaimFinder()
+    parsed = parse_pod(pod, find_claim=finder)
+    asked = parsed if isinstance(parsed, DeviceRequest) else None
+    found = read_allocation(pod, request=asked)
+    problem = ""
+    if found is None:
+        return
+    if isinstance(found, Unreadable):
+        problem = f"runs on {pod.spec.node_name} with devices that cannot be read: {found.problem}"
+    elif not fleet[pod.spec.node_name]:
+        problem = f"runs with devices of {pod.spec.node_name}, which has no inventory yet"
+    else:
+        grants, problem = _grants(found, fleet[found.node])
+        if not problem:
+            problem = _write(pod, found, grants, asked or _request(found), finder.claim_id, done, now)
+    if problem:
+        told = f"pod {meta.namespace}/{meta.name} ({meta.uid}) {problem}"
+        done.differences.append(Difference(told, namespace=meta.namespace, name=meta.name, node=pod.spec.node_name))
+
+
+def _write(
+    pod: Pod,
+    found: Adoption,
+    grants: tuple[Grant, ...],
+    request: DeviceRequest,
+    claim_id: int | None,
+    done: Adopted,
+    now: datetime,
+) -> str:
+    """What keeps the pod from being adopted, empty when it was (or has a row by now)."""
+    meta = pod.metadata
+    for last in (False, True):
+        try:
+            allocation_id = ledger.adopt(
+                holder=ledger.pod_holder(meta.namespace, meta.name, meta.uid),
+                node=found.node,
+                grants=grants,
+                request=request,
+                claim_id=claim_id,
+                now=now,
+                bound_at=bound_at(pod),
+                confined=confined(pod),
+                actor=ACTOR,
+            )
+        except (PodHasOne, MovedOn) as error:
+            log.info("reconcile.adopted_elsewhere", pod=meta.name, why=str(error))
+            return ""
+        except LostRace as lost:
+            if last or not _drop_holds(lost.device_ids, now):
+                break
+        else:
+            live = ledger.read_live(allocation_id)
+            if live is not None:
+                done.allocations.append(live)
+            return ""
+    named = devices_text(grants)
+    return f"runs with {named} of {found.node}, which the ledger gave to others"
+
+
+def _drop_holds(device_ids: tuple[int, ...], now: datetime) -> int:
+    """Pods that are not bound yet give way to one that runs."""
+    held = AllocationDevice.objects.filter(device__in=device_ids, live=True, allocation__state=State.HELD)
+    return sum(
+        ledger.drop_hold(
+            allocation_id=allocation_id,
+            outcome=State.FAILED,
+            reason="a running pod has the device",
+            now=now,
+            actor=ACTOR,
+        )
+        for allocation_id in set(held.values_list("allocation_id", flat=True))
+    )
+
+
+def _grants(found: Adoption, devices: Sequence[Device]) -> tuple[tuple[Grant, ...], str]:
+    """(grants, problem)."""
+    by_minor = {(device.type, device.minor): device for device in devices}
+    by_uuid = {device.uuid: device for device in devices}
+    grants = []
+    for wanted in found.devices:
+        device = by_uuid.get(wanted.uuid) if wanted.minor is None else by_minor.get((wanted.type, wanted.minor))
+        if device is None:
+            named = wanted.uuid or f"{wanted.type} {wanted.minor}"
+            return (), f"runs with {named}, which {found.node} does not have"
+        grants.append(_grant(wanted, device))
+    return tuple(grants), ""
+
+
+def _grant(wanted: AdoptedDevice, device: Device) -> Grant:
+    core, total = wanted.core_percent, device.memory_bytes
+    if core is None:
+        core, memory = 100, total
+    elif wanted.memory_bytes is not None:
+        memory = wanted.memory_bytes
+    else:
+        memory = total * (wanted.memory_ratio or 0) // 100
+    return Grant(
+        device_id=device.pk,
+        uuid=device.uuid,
+        type=device.type,
+        minor=device.minor,
+        core_percent=core,
+        memory_bytes=memory if total else None,
+        whole=wanted.whole,
+    )
+
+
+_DIALECTS = {KOORDINATOR_ALLOCATED: Dialect.KOORDINATOR, HAMI_ALLOCATED: Dialect.NATIVE}
+
+
+def _request(found: Adoption) -> DeviceRequest:
+    """What the pod must have asked for, where its own words cannot be read any more."""
+    counted = Counter(
+        DeviceAsk(one.type, 1, one.core_percent, one.memory_bytes, one.memory_ratio) for one in found.devices
+    )
+    first: dict[str, DeviceAsk] = {}
+    for ask in counted:
+        number = sum(count for other, count in counted.items() if other.type == ask.type)
+        first.setdefault(ask.type, DeviceAsk(ask.type, number, ask.core_percent, ask.memory_bytes, ask.memory_ratio))
+    asks = tuple(sorted(first.values(), key=lambda ask: (ask.type != GPU, ask.type)))
+    return DeviceRequest(asks=asks, dialect=_DIALECTS.get(found.source, Dialect.GPUCLAIM))
+
+
+def bound_at(pod: Pod) -> datetime | None:
+    """When the pod was bound, as its conditions tell; None where they do not."""
+    for condition in pod.status.conditions or ():
+        if condition.type == "PodScheduled" and condition.status == "True":
+            return moment_of(condition.last_transition_time)
+    return None
+
+
+def moment_of(text: str | None) -> datetime | None:
+    """A metav1.Time, None where there is none or it cannot be read."""
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else None
+
+
+def confined(pod: Pod) -> bool:
+    """Whether every container sees the pod's devices only: by our reference, or by the literal value (CLAIM-7)."""
+    stated = pod.annotations.get(VISIBLE_DEVICES)
+
+    def ours(entry: EnvVar) -> bool:
+        if entry.name not in (CUDA, NVIDIA):
+            return False
+        if entry.value_from is not None:
+            reference = entry.value_from.get("fieldRef")
+            return isinstance(reference, dict) and reference.get("fieldPath") == FIELD_PATH
+        return stated is not None and entry.value == stated
+
+    containers = [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]
+    return bool(containers) and all(any(ours(entry) for entry in one.env or ()) for one in containers)

@@ -1,0 +1,58 @@
+"""Differences that cannot be repaired here: told once each, as audit events (LEASE-6)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from audit.choices import Kind
+from audit.models import Event
+from audit.services import LONGEST_MESSAGE, Happening, record_many
+
+ACTOR = "reconcile"
+MOST = 500
+"""Looked at a turn; the others wait for the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What ledger and cluster disagree on. `name`: the pod or lease concerned."""
+
+    message: str
+    namespace: str = ""
+    name: str = ""
+    node: str = ""
+    allocation_id: UUID | None = None
+
+
+def differences_report(*, differences: Sequence[Difference], now: datetime) -> int:
+    """Write an event for each that was not told last time of the same object; how many were new."""
+    fresh = [difference for difference in differences[:MOST] if not _told(difference)]
+    record_many(
+        [
+            Happening(
+                kind=Kind.DIFFERENCE,
+                message=difference.message,
+                actor=ACTOR,
+                at=now,
+                namespace=difference.namespace,
+                name=difference.name,
+                node=difference.node,
+                allocation_id=difference.allocation_id,
+            )
+            for difference in fresh
+        ]
+    )
+    return len(fresh)
+
+
+def _told(difference: Difference) -> bool:
+    told = Event.objects.filter(
+        kind=Kind.DIFFERENCE,
+        namespace=difference.namespace,
+        name=difference.name[:253],
+        message=difference.message[:LONGEST_MESSAGE],
+    )
+    return told.exists()

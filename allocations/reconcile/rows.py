@@ -1,0 +1,97 @@
+"""The ledger as one read: live allocations with their grants, and devices by the names of their leases.
+
+Called at the start of a comparison, before the cluster is asked, and again where only the present counts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from allocations.choices import LIVE, State
+from allocations.leases.port import lease_name
+from allocations.models import Allocation, AllocationDevice
+from nodes.choices import Presence
+from nodes.models import Device
+
+
+@dataclass(frozen=True, slots=True)
+class GrantRow:
+    """One device of an allocation."""
+
+    uuid: str
+    type: str
+    minor: int
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One live allocation as it was when the ledger was read; `changed_at` tells whether it still is."""
+
+    id: UUID
+    state: State
+    node: str
+    namespace: str
+    pod_name: str
+    pod_uid: str
+    holder: str
+    changed_at: datetime
+    grants: tuple[GrantRow, ...]
+
+    @property
+    def label(self) -> str:
+        """For people."""
+        return f"{self.namespace}/{self.pod_name}" if self.pod_name else self.holder
+
+
+_COLUMNS = ("id", "state", "node__name", "namespace", "pod_name", "pod_uid", "holder", "changed_at")
+
+
+def live_rows(*, pod_uid: str = "") -> list[Row]:
+    """Every live allocation, or that of one pod. Two queries."""
+    chosen = Allocation.objects.filter(state__in=LIVE)
+    granted = AllocationDevice.objects.filter(live=True)
+    if pod_uid:
+        chosen, granted = chosen.filter(pod_uid=pod_uid), granted.filter(allocation__pod_uid=pod_uid)
+    found = list(chosen.order_by("created_at").values_list(*_COLUMNS))
+    if not found:
+        return []
+    grants: dict[UUID, list[GrantRow]] = defaultdict(list)
+    for allocation_id, uuid, kind, minor, whole in granted.order_by("type", "minor").values_list(
+        "allocation_id", "uuid", "type", "minor", "whole"
+    ):
+        grants[allocation_id].append(GrantRow(uuid, kind, minor, whole))
+    return [Row(row[0], State(row[1]), *row[2:], tuple(grants[row[0]])) for row in found]
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedDevice:
+    """A device as leases name it; `stranger`: who the ledger thinks holds it from outside."""
+
+    uuid: str
+    node: str
+    type: str
+    minor: int
+    stranger: str
+
+
+def devices_by_lease() -> dict[str, LeasedDevice]:
+    """Lease name → device, over the whole fleet."""
+    rows = Device.objects.exclude(presence=Presence.REMOVED).values_list(
+        "uuid", "node__name", "type", "minor", "stranger"
+    )
+    return {lease_name(row[2], row[1], row[3]): LeasedDevice(*row) for row in rows}
+
+
+def live_holders(holders: Iterable[str]) -> set[str]:
+    """Which of these holder identities have a live allocation at this moment."""
+    wanted = sorted(set(holders))
+    found: set[str] = set()
+    for start in range(0, len(wanted), 500):
+        some = Allocation.objects.filter(holder__in=wanted[start : start + 500], state__in=LIVE)
+        found.update(some.values_list("holder", flat=True))
+    return found

@@ -1,0 +1,267 @@
+"""One comparison of the ledger with the cluster: read the ledger, then the cluster, then act on what is unchanged.
+
+Called every 25 s by `allocations.tasks.reconcile`, on start, after a watch has lost its place, and by
+`manage.py reconcile`. Kept true: it is level-based and idempotent, so any number may run; a cluster that does
+not answer changes nothing (DESIGN §6); every move is conditional on the row as it was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+import structlog
+from django.conf import settings
+
+from allocations import ledger
+from allocations.choices import State
+from allocations.outside import Outside
+from allocations.reconcile.adoption import adopt_running, moment_of, runs_with_devices
+from allocations.reconcile.leases import Leased, compare_leases, compare_rows, take_leases
+from allocations.reconcile.report import ACTOR, Difference, differences_report
+from allocations.reconcile.rows import Row, live_rows
+from allocations.services import release_now
+from allocations.sightings import cluster_missed, cluster_seen
+from audit.clock import database_now
+from claims.dialects import Adoption, Unreadable, read_allocation
+from kube import leases, nodes, pods
+from kube.client import Cluster
+from kube.errors import KubeError, PermanentKubeError
+from kube.keys import ALLOCATED
+from kube.listing import Unreadable as UnreadableObject
+from kube.objects import Pod
+from nodes.advertise import advertise
+from nodes.choices import NodeState
+from nodes.cluster import follow_all
+from nodes.models import Node
+
+log = structlog.get_logger(__name__)
+
+SETTLED = timedelta(seconds=60)
+"""A bound row is that old before a pod that the cluster shows unbound counts as such."""
+
+
+class Reconciled(msgspec.Struct):
+    """What one comparison did. `problem`: why nothing (more) was done, empty when all went well."""
+
+    released: int = 0
+    holds_dropped: int = 0
+    adopted: int = 0
+    leases_taken: int = 0
+    leases_deleted: int = 0
+    strangers_marked: int = 0
+    strangers_cleared: int = 0
+    nodes_changed: int = 0
+    nodes_advertised: int = 0
+    differences: int = 0
+    reported: int = 0
+    problem: str = ""
+    lines: list[str] = []
+    """One sentence for each thing done or found, for people."""
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing was done and nothing was wrong."""
+        return not (self.lines or self.problem)
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """The cluster, at about one moment. `leases` before `pods`: what holds a lease has a pod."""
+
+    pods: dict[str, Pod]
+    leases: list[leases.Lease]
+    nodes: list[nodes.Node]
+    unreadable_nodes: frozenset[str]
+    unreadable: list[UnreadableObject]
+
+
+def reconcile(*, world: Outside, now: datetime) -> Reconciled:
+    """Compare and repair. Never raises `kube.errors`: what went wrong with the cluster is the result's `problem`."""
+    done = Reconciled()
+    if world.cluster is None:
+        _leased(compare_rows(world=world, now=now), done)
+        return done
+    before = live_rows()
+    try:
+        seen = _look(world.cluster)
+    except KubeError as error:
+        done.problem = f"the API server does not answer: {error}"
+        cluster_missed(str(error))
+        log.warning("reconcile.cluster_unseen", error=str(error))
+        return done
+    cluster_seen(database_now())
+    differences: list[Difference] = []
+    try:
+        _nodes(world.cluster, seen, now, done)
+        _pods(before, seen, now, done, differences)
+        _adopt(seen, world, now, done, differences)
+        found = compare_leases(before=before, seen=seen.leases, living=_living(seen), world=world, now=now)
+        _leased(found, done)
+        differences += found.differences
+    except KubeError as error:
+        done.problem = f"the API server stopped answering: {error}"
+        log.warning("reconcile.interrupted", error=str(error), permanent=isinstance(error, PermanentKubeError))
+    done.differences = len(differences)
+    done.lines += [difference.message for difference in differences]
+    done.reported = differences_report(differences=differences, now=now)
+    if not done.quiet:
+        counts = {key: value for key, value in msgspec.to_builtins(done).items() if value and key != "lines"}
+        log.info("reconcile.done", **counts)
+    return done
+
+
+def _look(cluster: Cluster) -> _Seen:
+    held = leases.list_all(cluster, namespace=settings.GPUPLANE_NAMESPACE)
+    listed = pods.list_all(cluster)
+    machines = nodes.list_all(cluster)
+    return _Seen(
+        pods={pod.metadata.uid: pod for pod in listed.items},
+        leases=held,
+        nodes=machines.items,
+        unreadable_nodes=frozenset(item.key[1] for item in machines.unreadable),
+        unreadable=listed.unreadable,
+    )
+
+
+def _living(seen: _Seen) -> set[str]:
+    return {uid for uid, pod in seen.pods.items() if not pod.finished}
+
+
+# nodes
+
+
+def _nodes(cluster: Cluster, seen: _Seen, now: datetime, done: Reconciled) -> None:
+    changed = follow_all(machines=seen.nodes, unreadable=seen.unreadable_nodes, now=now)
+    done.nodes_changed = len(changed)
+    done.lines += changed
+    advertised = advertise(cluster=cluster, machines=seen.nodes)
+    done.nodes_advertised = len(advertised)
+    done.lines += [f"advertised the devices of {name}" for name in advertised]
+
+
+# pods
+
+
+def _pods(before: Sequence[Row], seen: _Seen, now: datetime, done: Reconciled, differences: list[Difference]) -> None:
+    """Rows whose pod has ended, or never got so far, are ended; what runs otherwise than the row says is reported."""
+    unreadable = {item.key for item in seen.unreadable}
+    gone_nodes = set(Node.objects.filter(state=NodeState.GONE).values_list("name", flat=True))
+    for row in before:
+        if (row.namespace, row.pod_name) in unreadable:
+            differences.append(
+                Difference(f"pod {row.label} cannot be read", row.namespace, row.pod_name, row.node, row.id)
+            )
+        elif row.pod_uid:
+            _pod(row, seen.pods.get(row.pod_uid), now, done, differences)
+        elif row.state is State.BOUND and row.node in gone_nodes:
+            _release(row, "its node is gone", now, done)
+
+
+def _pod(row: Row, pod: Pod | None, now: datetime, done: Reconciled, differences: list[Difference]) -> None:
+    if row.state is State.BOUND:
+        why = why_over(row, pod) or _unbound(row, pod, now)
+        if why:
+            _release(row, why, now, done)
+        elif pod is not None:
+            differences += _compared(row, pod)
+    elif row.state is State.HELD:
+        if pod is None or pod.finished:
+            _drop(row, State.RELEASED, "the pod is gone" if pod is None else "the pod has finished", now, done)
+        elif refused_since(pod, row.changed_at):
+            _drop(row, State.FAILED, "the pod was not scheduled", now, done)
+    # A reservation belongs to its bind for as long as that may live, then to collection, which reads the pod.
+
+
+def why_over(row: Row, pod: Pod | None) -> str:
+    """Why a bound allocation has ended, empty while its pod holds the devices. A deletionTimestamp still holds."""
+    if pod is None or pod.metadata.uid != row.pod_uid:
+        return "the pod is gone"
+    if pod.finished:
+        return f"the pod has {pod.status.phase.lower()}"
+    if pod.spec.node_name and pod.spec.node_name != row.node:
+        return f"the pod runs on {pod.spec.node_name}"
+    return ""
+
+
+def _unbound(row: Row, pod: Pod | None, now: datetime) -> str:
+    """The cluster was set back to before the Binding, say: the pod is bound nowhere, and would wait for ever."""
+    unbound = pod is not None and not pod.spec.node_name and now - row.changed_at > SETTLED
+    return "the pod is not bound" if unbound else ""
+
+
+def refused_since(pod: Pod, moment: datetime) -> bool:
+    """Whether PodScheduled turned False after `moment`. Its time has whole seconds: within the same one nothing is known."""
+    for condition in pod.status.conditions or ():
+        if condition.type == "PodScheduled" and condition.status == "False":
+            turned = moment_of(condition.last_transition_time)
+            return turned is not None and turned > moment
+    return False
+
+
+def _compared(row: Row, pod: Pod) -> list[Difference]:
+    told = read_allocation(pod) if pod.spec.node_name else None
+    problem = ""
+    if not pod.spec.node_name:
+        problem = f"is not bound, while the ledger has it on {row.node}"
+    elif isinstance(told, Unreadable):
+        problem = f"carries an allocation that cannot be read: {told.problem}"
+    elif told is None:
+        problem = "lost its allocation annotation"
+    elif not _same_devices(told, row):
+        problem = "carries other devices in its annotation than the ledger gave it"
+    if not problem:
+        return []
+    message = f"pod {row.label} ({row.pod_uid}) {problem}"
+    return [Difference(message, row.namespace, row.pod_name, row.node, row.id)]
+
+
+def _same_devices(told: Adoption, row: Row) -> bool:
+    by_minor = {(device.type, device.minor) for device in told.devices if device.minor is not None}
+    by_uuid = {device.uuid for device in told.devices if device.minor is None}
+    ours = {(grant.type, grant.minor) for grant in row.grants}
+    if by_uuid:
+        return by_uuid == {grant.uuid for grant in row.grants}
+    if told.source == ALLOCATED and len({kind for kind, _ in ours}) == 1:
+        # minors alone, read as GPUs, whatever their type is
+        return {minor for _, minor in by_minor} == {minor for _, minor in ours}
+    return by_minor == ours
+
+
+def _release(row: Row, why: str, now: datetime, done: Reconciled) -> None:
+    if release_now(allocation_id=row.id, reason=why, now=now, actor=ACTOR):
+        done.released += 1
+        done.lines.append(f"released the devices of {row.label} on {row.node}: {why}")
+
+
+def _drop(row: Row, outcome: State, why: str, now: datetime, done: Reconciled) -> None:
+    dropped = ledger.drop_hold(
+        allocation_id=row.id, outcome=outcome, reason=why, now=now, actor=ACTOR, unchanged_since=row.changed_at
+    )
+    if dropped:
+        done.holds_dropped += 1
+        done.lines.append(f"dropped the hold of {row.label} on {row.node}: {why}")
+
+
+def _adopt(seen: _Seen, world: Outside, now: datetime, done: Reconciled, differences: list[Difference]) -> None:
+    adopted = adopt_running(pods=[pod for pod in seen.pods.values() if runs_with_devices(pod)], since=now, now=now)
+    done.adopted = len(adopted.allocations)
+    differences += adopted.differences
+    found = Leased()
+    for live in adopted.allocations:
+        done.lines.append(f"adopted {live.holder.label}, which runs on {live.node}")
+        take_leases(live, world, found)
+    _leased(found, done)
+    differences += found.differences
+
+
+def _leased(found: Leased, done: Reconciled) -> None:
+    counts: Mapping[str, tuple[str, list[str]]] = {
+        "leases_taken": ("took lease", found.taken),
+        "leases_deleted": ("deleted lease", found.deleted),
+        "strangers_marked": ("a stranger holds lease", found.marked),
+        "strangers_cleared": ("a stranger let go of lease", found.cleared),
+    }
+    for name, (verb, names) in counts.items():
+        setattr(done, name, getattr(done, name) + len(names))
+        done.lines += [f"{verb} {lease}" for lease in names]

@@ -1,0 +1,154 @@
+"""A small world: a stand-in API server, a database of either vendor, Redis, and gpuplane set up to use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pytest_django import Settings
+
+from allocations.choices import LIVE
+from allocations.extender.bind import bind_pod
+from allocations.extender.filter import filter_pod
+from allocations.extender.wire import Asked, BindArgs
+from allocations.models import Allocation
+from allocations.outside import Outside, outside
+from allocations.reconcile import Reconciled, reconcile
+from allocations.sweep import Swept, sweep
+from audit.clock import database_now
+from audit.models import Event
+from kube.announce import announcer
+from kube.keys import CLAIM
+from nodes.models import Device, Node
+from tests.databases import TestDatabase
+from tests.factories import NodeFactory
+from tests.fakes.apiserver import ApiServer
+from tests.fakes.apistore import PODS
+
+NAMESPACE = "research"
+RESULTS = ("gpu.scheduling/allocated", "gpu.scheduling/visible-devices")
+MERGE = "application/merge-patch+json"
+
+
+class World:
+    """Nodes, claims and pods by name, all in one namespace; the ledger as the tests ask for it."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.server = server
+        server.add_namespace(NAMESPACE)
+
+    @property
+    def outside(self) -> Outside:
+        return outside()
+
+    def node(self, name: str, *, gpus: int = 4, in_cluster: bool = True, labels: dict[str, str] | None = None) -> Node:
+        node = NodeFactory(name=name, gpus=gpus)
+        if in_cluster:
+            self.server.add_node(name, labels=labels)
+        return node
+
+    def claim(self, name: str = "two", **devices: Any) -> None:
+        spec: dict[str, Any] = {"devices": {"count": devices.pop("count", 2)}}
+        if "ttl" in devices:
+            spec["ttlSeconds"] = devices.pop("ttl")
+        spec["devices"] |= devices
+        self.server.add_gpuclaim(name, spec, namespace=NAMESPACE)
+
+    def pod(self, name: str, *, claim: str = "two", **options: Any) -> str:
+        """A pending pod that names a claim; its UID."""
+        made = self.server.add_pod(name, namespace=NAMESPACE, annotations={CLAIM: claim}, **options)
+        return str(made["metadata"]["uid"])
+
+    def filter(self, name: str) -> str | None:
+        """The one node that filter answers with."""
+        pod = self.server.pods[NAMESPACE, name]
+        names = sorted(self.server.nodes)
+        answer = msgspec.json.decode(filter_pod(Asked(msgspec.json.encode({"Pod": pod, "NodeNames": names}))))
+        passed = answer.get("NodeNames") or []
+        assert len(passed) <= 1
+        return passed[0] if passed else None
+
+    def bind(self, name: str, node: str, *, uid: str = "") -> str:
+        """The error of bind, empty when it went well."""
+        uid = uid or self.server.pods[NAMESPACE, name]["metadata"]["uid"]
+        return bind_pod(BindArgs(PodName=name, PodNamespace=NAMESPACE, PodUID=uid, Node=node))
+
+    def place(self, name: str, **options: Any) -> str:
+        """Create, filter and bind a pod; its UID."""
+        uid = self.pod(name, **options)
+        node = self.filter(name)
+        assert node is not None
+        assert self.bind(name, node) == ""
+        return uid
+
+    def remove(self, name: str) -> None:
+        self.server.remove_pod(name, namespace=NAMESPACE)
+
+    def finish(self, name: str, phase: str = "Succeeded") -> None:
+        self.server.set_pod_phase(name, phase, namespace=NAMESPACE)
+
+    def refuse(self, name: str, *, at: datetime) -> None:
+        """PodScheduled turns False, as kube-scheduler says after a failed bind."""
+        moment = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        body = {"status": {"conditions": [{"type": "PodScheduled", "status": "False", "lastTransitionTime": moment}]}}
+        self.server.store.patch(PODS, NAMESPACE, name, body, content_type=MERGE, subresource="status")
+
+    def annotate(self, name: str, **annotations: str | None) -> None:
+        body = {"metadata": {"annotations": annotations}}
+        self.server.store.patch(PODS, NAMESPACE, name, body, content_type=MERGE)
+
+    def reconcile(self, *, later: float = 0.0) -> Reconciled:
+        return reconcile(world=self.outside, now=database_now() + timedelta(seconds=later))
+
+    def sweep(self, *, later: float = 0.0) -> Swept:
+        return sweep(now=database_now() + timedelta(seconds=later), world=self.outside)
+
+    def used(self, node: str) -> list[int]:
+        """Core percent in use, by minor."""
+        return list(Device.objects.filter(node__name=node).order_by("minor").values_list("core_used", flat=True))
+
+    def states(self, name: str) -> list[str]:
+        """States of the pod's allocations, the oldest first."""
+        rows = Allocation.objects.filter(pod_name=name).order_by("created_at")
+        return list(rows.values_list("state", flat=True))
+
+    def live(self) -> int:
+        return Allocation.objects.filter(state__in=LIVE).count()
+
+    def leases(self) -> dict[str, str]:
+        """Lease name → holder."""
+        return {name: lease["spec"]["holderIdentity"] for (_, name), lease in self.server.leases.items()}
+
+    def told(self, kind: str) -> list[str]:
+        """Messages of the audit events of a kind, the oldest first."""
+        return list(Event.objects.filter(kind=kind).order_by("id").values_list("message", flat=True))
+
+    def settled(self) -> bool:
+        """Wait until all announcing is done."""
+        from django.conf import settings
+
+        return announcer(settings.GPUPLANE_KUBECONFIG, settings.GPUPLANE_REDIS_URL).settled(seconds=30)
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as running:
+        yield running
+
+
+@pytest.fixture
+def world(
+    server: ApiServer, ledger_db: TestDatabase, redis_url: str, tmp_path: Path, settings: Settings
+) -> Iterator[World]:
+    """Everything, empty."""
+    settings.GPUPLANE_KUBECONFIG = str(server.kubeconfig(tmp_path / "kubeconfig"))
+    settings.GPUPLANE_REDIS_URL = redis_url
+    yield World(server)
+    announcer(settings.GPUPLANE_KUBECONFIG, settings.GPUPLANE_REDIS_URL).close()
+    cluster = outside().cluster
+    if cluster is not None:
+        cluster.close()

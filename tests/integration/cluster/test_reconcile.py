@@ -1,0 +1,389 @@
+"""The ledger compared with the cluster, row by row of DESIGN §6."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.core.management import call_command
+
+from allocations.models import Allocation, AllocationDevice
+from allocations.outside import outside
+from allocations.sightings import cluster_sighting
+from audit.clock import database_now
+from audit.models import Event
+from claims.models import GpuClaim
+from kube.keys import SHARED_HOLDER
+from nodes.models import Device
+from tests.fakes.apiserver import Fault
+from tests.integration.cluster.conftest import NAMESPACE, World
+
+
+def test_nothing_to_do(world: World) -> None:
+    world.node("n1")
+    world.claim()
+    world.place("train")
+    world.reconcile()  # advertises
+    world.reconcile()  # sees our own label on the node
+
+    done = world.reconcile()
+
+    assert done.quiet, done.lines
+    assert world.used("n1") == [100, 100, 0, 0]
+    assert sorted(world.leases()) == ["gpu-n1-0", "gpu-n1-1"]
+
+
+def test_pod_gone_or_finished(world: World) -> None:
+    """LEASE-4 what the watch missed is released by the next comparison: pod deleted, finished, or replaced under its name."""
+    world.node("n1", gpus=8)
+    world.claim()
+    for name in ("deleted", "finished", "replaced", "stays"):
+        world.place(name)
+    world.remove("deleted")
+    world.finish("finished", "Failed")
+    world.remove("replaced")
+    world.pod("replaced")
+
+    done = world.reconcile()
+
+    assert done.released == 3
+    assert world.live() == 1
+    assert world.states("stays") == ["bound"]
+    assert len(world.leases()) == 2
+    assert sum(world.used("n1")) == 200
+
+
+def test_a_pod_being_deleted_still_holds(world: World) -> None:
+    """LEASE-4 a deletionTimestamp alone frees nothing."""
+    world.node("n1")
+    world.claim()
+    world.place("train")
+    world.server.store.delete(world.server.store.kind_of("", "v1", "pods"), NAMESPACE, "train", {})
+    assert "deletionTimestamp" in world.server.pods[NAMESPACE, "train"]["metadata"]
+
+    world.reconcile()
+
+    assert world.states("train") == ["bound"]
+
+
+def test_holds(world: World) -> None:
+    """LEASE-3 a hold goes with its pod, or when its pod turned unscheduled after the hold was made; not by an older refusal."""
+    world.node("n1", gpus=8)
+    world.claim()
+    now = database_now()
+    for name in ("gone", "refused", "refused-before", "waits"):
+        world.pod(name)
+        assert world.filter(name) == "n1"
+    world.remove("gone")
+    world.refuse("refused", at=now + timedelta(seconds=5))
+    world.refuse("refused-before", at=now - timedelta(seconds=5))
+
+    done = world.reconcile()
+
+    assert done.holds_dropped == 2
+    assert world.states("gone") == ["released"]
+    assert world.states("refused") == ["failed"]
+    assert world.states("refused-before") == ["held"]
+    assert world.states("waits") == ["held"]
+
+
+def test_api_server_away(world: World) -> None:
+    """LEASE-6 an API server that does not answer changes nothing, and is shown as such."""
+    world.node("n1")
+    world.claim()
+    world.place("train")
+    world.reconcile()
+    seen = cluster_sighting()
+    assert seen is not None
+    assert not seen.stale(database_now())
+    world.remove("train")
+    world.server.stop()
+
+    done = world.reconcile()
+
+    assert "does not answer" in done.problem
+    assert world.states("train") == ["bound"]
+    assert world.used("n1") == [100, 100, 0, 0]
+    missed = cluster_sighting()
+    assert missed is not None
+    assert missed.stale(database_now())
+    world.server.start()
+    assert world.reconcile().released == 1
+
+
+def test_a_list_that_breaks_off_changes_nothing(world: World) -> None:
+    """LEASE-6 a cluster seen in part is not seen: leases without the pods' list free nobody."""
+    world.node("n1")
+    world.claim()
+    world.place("train")
+    world.remove("train")
+    world.server.faults.append(Fault("GET", r"/api/v1/pods", status=500, times=50))
+
+    done = world.reconcile()
+
+    assert done.problem
+    assert world.states("train") == ["bound"]
+
+
+def test_reinstall(world: World) -> None:
+    """LEASE-6 with an empty ledger running pods are adopted with their exact amounts, and nothing is given twice."""
+    world.node("n1", gpus=2)
+    world.claim("share", count=1, core=50, memory="10Gi")
+    world.claim("one", count=1)
+    world.place("half", claim="share")
+    world.place("whole", claim="one")
+    before = sorted(Device.objects.values_list("uuid", "core_used", "memory_used"))
+    _lose_the_ledger()
+
+    done = world.reconcile(later=3600)
+
+    assert done.adopted == 2
+    assert sorted(Device.objects.values_list("uuid", "core_used", "memory_used")) == before
+    assert len(world.leases()) == 2
+    assert not done.leases_deleted
+    world.pod("next", claim="one")
+    assert world.filter("next") is None
+
+
+def test_reinstall_without_inventory(world: World) -> None:
+    """LEASE-6 leases of pods that run on a node without inventory stay, so that nobody gets their devices before adoption."""
+    world.node("n1", gpus=1)
+    world.claim("one", count=1)
+    world.place("train", claim="one")
+    _lose_the_ledger()
+    Device.objects.all().delete()
+
+    done = world.reconcile(later=3600)
+
+    assert done.adopted == 0
+    assert sorted(world.leases()) == ["gpu-n1-0"]
+    assert done.reported == 1
+    assert "no inventory" in world.told("reconcile.difference")[0]
+    assert world.reconcile(later=3700).reported == 0  # told once
+
+
+def test_adoption_conflict(world: World) -> None:
+    """LEASE-6 a running pod whose devices the ledger gave to another is reported, never overwritten."""
+    world.node("n1", gpus=1)
+    world.claim("one", count=1)
+    uid = world.place("rightful", claim="one")
+    world.server.add_pod(
+        "intruder", namespace=NAMESPACE, node="n1", phase="Running", annotations={"gpu.scheduling/allocated": "n1:0"}
+    )
+
+    done = world.reconcile()
+
+    assert done.adopted == 0
+    assert done.reported == 1
+    assert "gave to others" in world.told("reconcile.difference")[0]
+    assert Allocation.objects.get(state="bound").pod_uid == uid
+
+
+def test_adoption_before_a_hold(world: World) -> None:
+    """LEASE-6 a pod that runs has its devices: the hold of one that waits gives way."""
+    world.node("n1", gpus=1)
+    world.claim("one", count=1)
+    world.pod("waits", claim="one")
+    assert world.filter("waits") == "n1"
+    world.server.add_pod(
+        "runs", namespace=NAMESPACE, node="n1", phase="Running", annotations={"gpu.scheduling/allocated": "n1:0"}
+    )
+
+    done = world.reconcile()
+
+    assert done.adopted == 1
+    assert world.states("waits") == ["failed"]
+    assert world.states("runs") == ["bound"]
+    assert Allocation.objects.get(pod_name="runs").confined is False
+    assert world.leases()["gpu-n1-0"].startswith(f"{NAMESPACE}/runs/")
+
+
+@pytest.mark.parametrize("value", ["n1:", "n2:0", "n1:7", "garbage", "n1:0,0"])
+def test_unreadable_annotations(world: World, value: str) -> None:
+    """LEASE-6 an annotation that cannot be read is reported once, and stops nobody else."""
+    world.node("n1", gpus=2)
+    world.claim("one", count=1)
+    annotations = {"gpu.scheduling/allocated": value}
+    world.server.add_pod("odd", namespace=NAMESPACE, node="n1", phase="Running", annotations=annotations)
+    world.server.add_pod(
+        "fine", namespace=NAMESPACE, node="n1", phase="Running", annotations={"gpu.scheduling/allocated": "n1:1"}
+    )
+
+    assert (world.reconcile().reported, world.reconcile().reported) == (1, 0)
+    assert world.states("fine") == ["bound"]
+    assert world.states("odd") == []
+
+
+def test_another_annotation_than_the_ledger(world: World) -> None:
+    """LEASE-6 a pod whose annotation was changed behind our back is reported; its devices stay its own."""
+    world.node("n1")
+    world.claim()
+    world.place("train")
+    world.annotate("train", **{"gpu.scheduling/allocated": "n1:2,3"})
+
+    done = world.reconcile()
+
+    assert done.reported == 1
+    assert "other devices" in world.told("reconcile.difference")[0]
+    assert world.used("n1") == [100, 100, 0, 0]
+
+
+def test_lease_taken_again(world: World) -> None:
+    """LEASE-6 a lease that somebody deleted is taken again for as long as its pod runs, a sharer's place too."""
+    world.node("n1", gpus=3)
+    world.claim()
+    world.claim("half", count=1, core=50)
+    world.place("train")
+    world.place("share", claim="half")
+    before = world.leases()
+    for _, name in list(world.server.leases):
+        world.server.store.delete(
+            world.server.store.kind_of("coordination.k8s.io", "v1", "leases"), "gpuplane-system", name, {}
+        )
+
+    done = world.reconcile()
+
+    assert done.leases_taken == 3
+    assert world.leases() == before
+    assert SHARED_HOLDER in before.values()
+
+
+def test_orphan_leases(world: World) -> None:
+    """LEASE-6 a lease of ours without an allocation is deleted, once it is older than the grace."""
+    world.node("n1")
+    world.claim()
+    world.place("train")
+    Allocation.objects.all().delete()
+    Device.objects.update(core_used=0, memory_used=0)
+    world.remove("train")
+
+    assert world.reconcile(later=10).leases_deleted == 0
+    assert len(world.leases()) == 2
+    assert world.reconcile(later=90).leases_deleted == 2
+    assert world.leases() == {}
+
+
+def test_orphan_sharer(world: World) -> None:
+    """LEASE-6 a sharer without an allocation leaves the shared lease, the others keep it."""
+    world.node("n1", gpus=1)
+    world.claim("half", count=1, core=50)
+    world.place("stays", claim="half")
+    gone = world.place("goes", claim="half")
+    row = Allocation.objects.get(pod_uid=gone)
+    AllocationDevice.objects.filter(allocation=row).delete()
+    row.delete()
+    Device.objects.update(core_used=50)
+    world.remove("goes")
+
+    world.reconcile(later=90)
+
+    lease = world.server.leases["gpuplane-system", "gpu-n1-0"]
+    assert gone not in lease["metadata"]["annotations"]["gpu.scheduling/sharers"]
+    assert f"{NAMESPACE}/stays/" in lease["metadata"]["annotations"]["gpu.scheduling/sharers"]
+
+
+def test_stranger(world: World) -> None:
+    """LEASE-1 a stranger's lease takes the device out of use for as long as it is there; it is never touched."""
+    world.node("n1", gpus=1)
+    world.claim("one", count=1)
+    world.server.add_lease("gpu-n1-0", "somebody-else")
+
+    assert world.reconcile().strangers_marked == 1
+    world.pod("waits", claim="one")
+    assert world.filter("waits") is None
+    assert world.leases() == {"gpu-n1-0": "somebody-else"}
+
+    world.server.store.delete(
+        world.server.store.kind_of("coordination.k8s.io", "v1", "leases"), "gpuplane-system", "gpu-n1-0", {}
+    )
+    assert world.reconcile().strangers_cleared == 1
+    assert world.filter("waits") == "n1"
+
+
+def test_node_gone_and_back(world: World) -> None:
+    """LEASE-5 allocations of a node that is gone are collected with their leases; back again, it serves, and nothing is double-booked."""
+    world.node("n1", gpus=1)
+    world.claim("one", count=1)
+    world.place("train", claim="one")
+    world.reconcile()
+    world.server.remove_node("n1")
+
+    world.reconcile()
+    assert world.states("train") == ["bound"]  # its pod is still there
+    world.remove("train")
+    world.reconcile()
+    assert world.states("train") == ["released"]
+    assert world.leases() == {}
+    world.server.add_node("n2")
+    world.pod("next", claim="one")
+    assert world.filter("next") is None
+
+    world.server.add_node("n1")
+    world.reconcile()
+    assert world.filter("next") == "n1"
+
+
+def test_node_not_ready(world: World) -> None:
+    """LEASE-5 nothing new on a node that is not ready; holders keep their devices."""
+    node = world.node("n1")
+    world.claim()
+    world.place("train")
+    nodes = world.server.store.kind_of("", "v1", "nodes")
+
+    def ready(status: str) -> None:
+        body = {"status": {"conditions": [{"type": "Ready", "status": status}]}}
+        world.server.store.patch(
+            nodes, "", "n1", body, content_type="application/merge-patch+json", subresource="status"
+        )
+
+    ready("Unknown")
+    world.reconcile()
+    node.refresh_from_db()
+    assert (node.state, node.problem) == ("not-ready", "node is not ready")
+    assert world.states("train") == ["bound"]
+    world.pod("next")
+    assert world.filter("next") is None
+    ready("True")
+    world.reconcile()
+    assert world.filter("next") == "n1"
+
+
+def test_ledger_bound_cluster_not(world: World) -> None:
+    """LEASE-6 a cluster set back to before the Binding: the row goes, so that the pod can be placed anew."""
+    world.node("n1")
+    world.claim()
+    world.place("train")
+    pods = world.server.store.kind_of("", "v1", "pods")
+    pod = dict(world.server.pods[NAMESPACE, "train"])
+    pod["spec"] = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
+    world.server.store.objects[pods][NAMESPACE, "train"] = pod
+
+    assert world.reconcile(later=10).released == 0
+    assert world.reconcile(later=90).released == 1
+
+
+def test_command(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    """LEASE-6 `manage.py reconcile` says what it did, and fails when the cluster is away."""
+    world.node("n1")
+    world.claim()
+    world.place("train")
+    call_command("reconcile")  # advertises
+    call_command("reconcile")  # sees our own label on the node
+    capsys.readouterr()
+    call_command("reconcile")
+    assert capsys.readouterr().out == "ledger and cluster agree\n"
+    world.remove("train")
+    call_command("reconcile")
+    assert f"released the devices of {NAMESPACE}/train on n1: the pod is gone" in capsys.readouterr().out
+    world.server.stop()
+    with pytest.raises(SystemExit):
+        call_command("reconcile", format="json")
+
+
+def _lose_the_ledger() -> None:
+    """As after an install on a cluster that runs: no allocations, no claims, devices free."""
+    Allocation.objects.all().delete()
+    GpuClaim.objects.all().delete()
+    Event.objects.all().delete()
+    Device.objects.update(core_used=0, memory_used=0)
+    assert outside().cluster is not None
