@@ -28,6 +28,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests.servers import session
@@ -64,6 +65,13 @@ from pytest_django.plugin import DjangoDbBlocker  # noqa: E402 - after _settle()
 from tests.databases import TestDatabase, connected, forget_memory  # noqa: E402 - after _settle()
 from tests.servers import chromium as browsers  # noqa: E402 - after _settle()
 from tests.servers import postgres, redis, web  # noqa: E402 - after _settle()
+
+
+# Nothing in the tests depends on how fast the machine is, so neither do Hypothesis' own verdicts.
+hypothesis.settings.register_profile(
+    "house", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("house")
 
 
 def pytest_unconfigure() -> None:
