@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
 import pytest
+from django.db import connections
 
 from access.actors import SYSTEM, Actor
 from access.choices import Role
 from access.errors import BadInput, GpuplaneError
 from agent.protocol import FRAME_LIMIT, Ack, Checkpoint, Frame, Health, Hello, Inventory, Sample, decode_ack, encode
-from nodes.live import flush, ingest
+from nodes.live import flush, ingest, threads
 from nodes.live.ingest import agent_socket, answer_frame
 from nodes.live.samples import SampleTable
+from nodes.models import Device
 
 ORDER = ["GPU-0", "GPU-1"]
 HELLO = Hello("b1", 1, 100.0, "n1", "1.0", ORDER)
@@ -269,3 +272,36 @@ async def test_posts(body: bytes, want: int, want_problem: str, table: SampleTab
     assert status == want
     assert want_problem in decode_ack(answer).problem
     assert bool(want_problem) == bool(decode_ack(answer).problem)
+
+
+@pytest.mark.usefixtures("ledger_db")
+def test_the_real_record_stores_what_agents_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NODE-2 inventory and health of a session reach the database; bad ones are answered with field and rule."""
+    pool = ThreadPoolExecutor(max_workers=1)  # threads of an earlier test hold connections to its database
+    monkeypatch.setattr(threads, "_POOL", pool)
+    node = {
+        "name": "n1",
+        "devices": [{"minor": m, "type": "gpu", "uuid": f"GPU-{m}", "model": "H100", "memory": "80Gi"} for m in (1, 0)],
+        "links": [[0, 1, 18]],
+    }
+    table = SampleTable()
+
+    async def say(*frames: Frame) -> list[str]:
+        posts = [await answer_frame(encode(frame), node="n1", actor=SYSTEM, table=table) for frame in frames]
+        return [decode_ack(answer).problem for _, answer in posts]
+
+    problems = asyncio.run(
+        say(
+            Inventory("b1", 1, 1.0, node),
+            Health("b1", 2, 2.0, {"GPU-1": "Xid 79", "GPU-of-another-node": "Xid 79"}),
+            Sample("b1", 3, 3.0, power_watts=[70, 71]),
+            Inventory("b1", 4, 4.0, {**node, "name": "n2"}),
+            Inventory("b1", 5, 5.0, {**node, "links": [[0, 0, -1]]}),
+        )
+    )
+    pool.submit(connections.close_all).result()
+    pool.shutdown()
+    assert [bool(problem) for problem in problems] == [False, False, False, True, True]
+    rows = set(Device.objects.values_list("node__name", "uuid", "healthy", "health_reason"))
+    assert rows == {("n1", "GPU-0", True, ""), ("n1", "GPU-1", False, "Xid 79")}
+    assert table.latest()["n1"].devices == ("GPU-0", "GPU-1")
