@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     ModelAdmin = admin.ModelAdmin[Any]
     TabularInline = admin.TabularInline[Any, Any]
     StackedInline = admin.StackedInline[Any, Any]
+    AccountBase = UserAdmin[User]
 else:
     ModelAdmin, TabularInline, StackedInline = admin.ModelAdmin, admin.TabularInline, admin.StackedInline
+    AccountBase = UserAdmin
 
 
 class ReadOnly(ModelAdmin):
@@ -97,7 +99,7 @@ admin.site.unregister(Group)
 
 
 @admin.register(User)
-class AccountAdmin(Audited, UserAdmin):
+class AccountAdmin(Audited, AccountBase):
     """Accounts with their roles."""
 
     inlines = (ProfileInline,)

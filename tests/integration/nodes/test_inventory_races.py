@@ -1,6 +1,7 @@
 """Inventories against one another and against the ledger, on real connections of both databases."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from django.db import transaction
@@ -14,7 +15,7 @@ from nodes.models import Device, Node
 from nodes.services import devices_health, inventory_put, node_remove, node_state_set
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
-BY = {"actor": SYSTEM, "now": NOW}
+BY: dict[str, Any] = {"actor": SYSTEM, "now": NOW}
 
 
 def shape(name="n1", gpus=4, prefix="GPU-"):
@@ -93,7 +94,7 @@ def test_a_state_bumps_every_device_once(ledger_db):
     node, _ = put()
     hold("GPU-0")
     before = dict(Device.objects.values_list("uuid", "revision"))
-    quiet = {"node": node, "state": NodeState.NOT_READY, "problem": "agent silent", **BY}
+    quiet: dict[str, Any] = {"node": node, "state": NodeState.NOT_READY, "problem": "agent silent", **BY}
     assert node_state_set(**quiet)
     assert not node_state_set(**quiet)
     after = dict(Device.objects.values_list("uuid", "revision"))

@@ -29,6 +29,7 @@ class Api:
 
     @property
     def actor(self) -> Actor:
+        assert self.user is not None
         return actor_of(self.user)
 
     @property

@@ -34,7 +34,7 @@ def claims(count, namespace="team-a"):
 
 def allocations(count, *, namespace="team-a", state="bound", claim=None):
     """Each holds a share of the one device there is."""
-    device = Device.objects.order_by("id").first()
+    device = Device.objects.order_by("id")[0]
     for number in range(count):
         allocation = Allocation.objects.create(
             state=state,

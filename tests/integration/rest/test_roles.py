@@ -3,6 +3,7 @@
 import pytest
 from django.test import Client
 
+from access.choices import Role
 from access.services import role_set, tokens_revoke
 from allocations.models import Allocation
 from audit.models import Event
@@ -56,7 +57,7 @@ def test_lists_hold_only_what_one_sees(everybody):
     """VIEW-6 lists are limited to the namespaces of one's teams; so are events."""
     everybody["operator"].post("claims/", claim_manifest())
     everybody["outsider"].post("claims/", claim_manifest(namespace="team-b"))
-    role_set(user=everybody["viewer"].user, role="viewer", actor=everybody["admin"].actor, now=NOW)
+    role_set(user=everybody["viewer"].user, role=Role.VIEWER, actor=everybody["admin"].actor, now=NOW)
 
     def seen(name, path):
         rows = everybody[name].get(path)[1]["results"]

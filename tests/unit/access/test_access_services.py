@@ -1,4 +1,5 @@
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -14,7 +15,7 @@ from audit.models import Event
 
 pytestmark = pytest.mark.django_db
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
-BY = {"actor": SYSTEM, "now": NOW}
+BY: dict[str, Any] = {"actor": SYSTEM, "now": NOW}
 PASSWORD = "a long and quiet river"
 
 
@@ -34,10 +35,10 @@ def test_teams_give_namespaces():
     blue = services.team_create(name="blue", namespaces=["b1"], **BY)
     services.team_member_add(team=red, user=olga, **BY)
     services.team_member_add(team=blue, user=olga, **BY)
-    assert actor_of(olga).namespaces == {"r1", "r2", "b1"}
+    assert actor_of(olga).namespaces == frozenset({"r1", "r2", "b1"})
     services.team_namespace_remove(team=red, namespace="r2", **BY)
     services.team_member_remove(team=blue, user=olga, **BY)
-    assert actor_of(olga).namespaces == {"r1"}
+    assert actor_of(olga).namespaces == frozenset({"r1"})
     services.team_delete(team=red, **BY)
     assert actor_of(olga).namespaces == frozenset()
 
@@ -108,7 +109,9 @@ def test_ones_own_password_and_tokens_are_ones_own():
     me = actor_of(olga)
     services.password_set(user=olga, password="another quiet river", actor=me, now=NOW)
     token = services.token_issue(user=olga, actor=me, now=NOW)
-    assert verify(token).name == "olga"
+    actor = verify(token)
+    assert actor is not None
+    assert actor.name == "olga"
     assert services.tokens_revoke(user=olga, actor=me, now=NOW) == 1
 
 

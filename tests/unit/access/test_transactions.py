@@ -2,18 +2,17 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import IntegrityError, OperationalError, connection, transaction
 
-from access import transactions
 from access.transactions import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, atomic_retry, pause_seconds
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch):
-    monkeypatch.setattr(transactions.time, "sleep", lambda _: None)
+    monkeypatch.setattr("access.transactions.time.sleep", lambda _: None)
 
 
 def failing(times, error):
     """Writes a group, then fails so many times."""
-    calls = []
+    calls: list[None] = []
 
     def work():
         calls.append(None)

@@ -1,3 +1,4 @@
+import threading
 import uuid
 from datetime import UTC, datetime, timedelta
 
@@ -115,13 +116,21 @@ def test_hints_reach_redis(redis_url, settings):
     client.close()
 
 
-def test_without_redis_hints_are_dropped_and_nobody_waits(settings, tmp_path):
+def test_without_redis_hints_are_dropped_and_nobody_waits(settings, tmp_path, monkeypatch):
     settings.GPUPLANE_REDIS_URL = f"unix://{tmp_path}/nothing.sock"
     one = feed.Feed(size=5)
-    one._start()
-    one._process = -1  # its thread is another's now: nothing empties this queue
-    one._start = lambda: None
+    dropped = threading.Event()
+    monkeypatch.setattr(one, "_dropped", lambda _: dropped.set())
+    one.put(b"1")
+    assert dropped.wait(30)
+
+
+def test_a_full_queue_drops_and_says_so_once(monkeypatch):
+    warned = []
+    monkeypatch.setattr(feed.log, "warning", lambda *_, **__: warned.append(1))
+    one = feed.Feed(size=5)
+    monkeypatch.setattr(one, "_start", lambda: None)  # nothing empties the queue
     for number in range(50):
         one.put(b"%d" % number)
-    assert one._waiting.qsize() <= 5
-    assert one._dropping
+    assert one._waiting.qsize() == 5
+    assert warned == [1]
