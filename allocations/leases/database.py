@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from django.db import connection
 
@@ -12,6 +13,8 @@ from allocations.leases.port import SHARED_HOLDER, LeaseTaken, LeaseView, Want
 from allocations.ledger.sql import document, moment
 from allocations.models import Lease
 
+ROUNDS = 20
+"""Times a lease may vanish between two looks before the device counts as taken."""
 _COLUMNS = "name, holder_identity, sharers, node, device_uuid, acquired_at, version"
 
 
@@ -24,14 +27,7 @@ class DatabaseLeases:
         now = moment(datetime.now(UTC))
         with connection.cursor() as cursor:
             for want in sorted(wants, key=lambda want: want.name):
-                identity, sharers = (holder, []) if want.whole else (SHARED_HOLDER, [holder])
-                cursor.execute(
-                    f"INSERT INTO allocations_lease ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, 1) "  # noqa: S608 - constants
-                    "ON CONFLICT (name) DO NOTHING",
-                    [want.name, identity, document(sharers), want.node, want.device_uuid, now],
-                )
-                if cursor.rowcount != 1:
-                    _join(want, holder)
+                _take_one(cursor, want, holder, now)
 
     @atomic_retry
     def drop(self, wants: Sequence[Want], holder: str) -> None:
@@ -62,9 +58,26 @@ class DatabaseLeases:
             )
 
 
-def _join(want: Want, holder: str) -> None:
+def _take_one(cursor: Any, want: Want, holder: str, now: Any) -> None:
+    """Create the lease or join it; its last holder may leave between the two, then create it after all."""
+    identity, sharers = (holder, []) if want.whole else (SHARED_HOLDER, [holder])
+    for _ in range(ROUNDS):
+        cursor.execute(
+            f"INSERT INTO allocations_lease ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, 1) "  # noqa: S608 - constants
+            "ON CONFLICT (name) DO NOTHING",
+            [want.name, identity, document(sharers), want.node, want.device_uuid, now],
+        )
+        if cursor.rowcount == 1:
+            return
+        lease = Lease.objects.select_for_update().filter(name=want.name).first()
+        if lease is not None:
+            _join(lease, want, holder)
+            return
+    raise LeaseTaken(want, "holders that come and go")
+
+
+def _join(lease: Lease, want: Want, holder: str) -> None:
     """The lease exists: ours already, a shared one to join, or a stranger's."""
-    lease = Lease.objects.select_for_update().get(name=want.name)
     if want.whole:
         if lease.holder_identity != holder:
             raise LeaseTaken(want, lease.holder_identity)

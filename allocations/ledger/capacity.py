@@ -61,7 +61,10 @@ def take(cursor: Any, grants: Sequence[Grant], revision: int, *, unusable_too: b
 
 
 def give_back(cursor: Any, allocation_id: uuid.UUID, revision: int) -> int:
-    """Return what the allocation's live grants took, and end the grants. Returns how many devices came back."""
+    """Return what the allocation's live grants took, and end the grants. Returns how many devices came back.
+
+    A device that vanished while held is removed when its last holder lets go.
+    """
     cursor.execute(
         "UPDATE allocations_allocationdevice SET live = %s WHERE allocation_id = %s AND live = %s "
         "RETURNING device_id, core_percent, memory_bytes",
@@ -70,8 +73,9 @@ def give_back(cursor: Any, allocation_id: uuid.UUID, revision: int) -> int:
     rows = sorted(cursor.fetchall())
     for device_id, core, memory in rows:
         cursor.execute(
-            "UPDATE nodes_device SET core_used = core_used - %s, memory_used = memory_used - %s, revision = %s "
-            "WHERE id = %s",
-            [core, memory, revision, device_id],
+            "UPDATE nodes_device SET core_used = core_used - %s, memory_used = memory_used - %s, revision = %s, "
+            "presence = CASE WHEN presence = 'vanished' AND core_used = %s AND memory_used = %s "
+            "THEN 'removed' ELSE presence END WHERE id = %s",
+            [core, memory, revision, core, memory, device_id],
         )
     return len(rows)

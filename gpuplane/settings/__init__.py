@@ -14,6 +14,10 @@ from typing import Any
 from gpuplane import logs
 from gpuplane.settings import databases, variables
 
+# Before numpy is first imported: the engine's matrices are small, and OpenBLAS's threads only fight over the cores
+# with the processes around them (a cold plan took three times as long).
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
 _values = variables.read(os.environ)
 

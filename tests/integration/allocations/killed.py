@@ -1,0 +1,79 @@
+"""The process of test_kills: filters and binds (or releases) one pod, and kills itself after so many steps.
+
+Run as `python -m tests.integration.allocations.killed DEED STEPS POD-JSON NODE`; DEED is `bind`,
+`first-lease` (within the lease step) or `release`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import django
+
+
+def die(*_: Any, **__: Any) -> None:
+    """What `kill -9` does."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def bind(pod: dict[str, Any], node: str, steps: int) -> None:
+    """Filter; `steps` steps of bind; death."""
+    from allocations import saga
+    from tests.extender import bound, filtered
+
+    assert filtered(pod, [node]) == node
+    saga.BIND_STEPS = (*saga.BIND_STEPS[:steps], die)
+    bound(pod, node)
+
+
+def first_lease(pod: dict[str, Any], node: str) -> None:
+    """Death after the first of several leases."""
+    from allocations import saga
+    from tests.extender import bound, filtered
+
+    def take_one(attempt: saga.Attempt) -> None:
+        attempt.outside.leases.take(attempt.wants[:1], attempt.live.holder.identity)
+        die()
+
+    assert filtered(pod, [node]) == node
+    saga.BIND_STEPS = (saga.step_reserve, take_one)
+    bound(pod, node)
+
+
+def release(pod: dict[str, Any], steps: int) -> None:
+    """Death after the state says releasing (1), or after the leases went as well (2)."""
+    from allocations import ledger, saga
+    from allocations.choices import State
+    from allocations.models import Allocation
+    from allocations.outside import outside
+
+    allocation = Allocation.objects.get(pod_uid=pod["metadata"]["uid"])
+    live = ledger.read_live(allocation.id)
+    assert live is not None
+    ledger.begin_release(
+        allocation_id=allocation.id,
+        sources=(State.BOUND,),
+        outcome=State.RELEASED,
+        reason="test",
+        now=datetime.now(UTC),
+        actor="test",
+    )
+    if steps == 2:
+        outside().leases.drop(saga.wants_of(live), live.holder.identity)
+    die()
+
+
+if __name__ == "__main__":
+    django.setup()
+    deed, number, manifest, where = sys.argv[1:]
+    if deed == "bind":
+        bind(json.loads(manifest), where, int(number))
+    elif deed == "first-lease":
+        first_lease(json.loads(manifest), where)
+    else:
+        release(json.loads(manifest), int(number))

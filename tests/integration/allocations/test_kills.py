@@ -1,0 +1,188 @@
+"""A process killed between any two steps of bind or release leaves nothing behind that collection does not mend."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import LazySettings
+
+from allocations.choices import LIVE, State
+from allocations.models import Allocation, Lease
+from allocations.outside import outside
+from allocations.sweep import sweep
+from kube.keys import ALLOCATED
+from nodes.models import Device
+from tests.databases import TestDatabase
+from tests.extender import bound, filtered, pod_manifest
+from tests.factories import GpuClaimFactory, NodeFactory
+from tests.fakes.apiserver import ApiServer
+from tests.ledger_truth import problems
+
+POD = pod_manifest("pod", claim="two")
+
+
+def die(deed: str, steps: int, database: TestDatabase, pod: dict[str, Any] = POD, **environment: str) -> None:
+    """Run the process of `killed.py` and see it die by SIGKILL."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.integration.allocations.killed",
+        deed,
+        str(steps),
+        json.dumps(pod),
+        "node-a",
+    ]
+    ended = subprocess.run(
+        command, env={**database.environment, **environment}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr[-3000:]
+
+
+def collect(minutes: int = 2) -> None:
+    """One turn of garbage collection, some minutes later."""
+    sweep(now=datetime.now(UTC) + timedelta(minutes=minutes), world=outside())
+
+
+@pytest.fixture
+def fleet_of_one(ledger_db: TestDatabase) -> TestDatabase:
+    """node-a with 4 GPUs and a claim for two."""
+    NodeFactory(name="node-a", gpus=4)
+    GpuClaimFactory(name="two", spec={"devices": {"count": 2}})
+    return ledger_db
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param(0, id="after the hold"),
+        pytest.param(1, id="after reserved"),
+        pytest.param(2, id="after the leases"),
+        pytest.param(3, id="before bound is written"),
+    ],
+)
+def test_killed_within_bind(fleet_of_one: TestDatabase, steps: int) -> None:
+    """LEASE-3 kill -9 between two steps of bind: after collection nothing is held."""
+    die("bind", steps, fleet_of_one)
+    assert Allocation.objects.get().state in LIVE
+    assert Device.objects.exclude(core_used=0).count() == 2, "what was decided is not given away meanwhile"
+    collect()
+    assert Allocation.objects.get().state == State.FAILED
+    assert not Device.objects.exclude(core_used=0, memory_used=0).exists()
+    assert not Lease.objects.exists()
+    assert not problems()
+    assert filtered(pod_manifest("other", claim="two"), ["node-a"]) == "node-a"
+
+
+def test_killed_after_bound(fleet_of_one: TestDatabase) -> None:
+    """LEASE-3 once bound is written the devices stay with the pod."""
+    die("bind", 4, fleet_of_one)
+    collect()
+    assert Allocation.objects.get().state == State.BOUND
+    assert Lease.objects.count() == 2
+    assert not problems()
+
+
+def test_young_rows_are_left_alone(fleet_of_one: TestDatabase) -> None:
+    """LEASE-3 a reservation that a bind may still be working on is not collected."""
+    die("bind", 2, fleet_of_one)
+    collect(minutes=0)
+    assert Allocation.objects.get().state == State.RESERVED
+    assert Lease.objects.count() == 2
+
+
+@pytest.mark.parametrize("steps", [pytest.param(1, id="before the leases went"), pytest.param(2, id="after")])
+def test_killed_within_release(fleet_of_one: TestDatabase, steps: int) -> None:
+    """LEASE-3 kill -9 between two steps of release: collection finishes it."""
+    assert bound(POD, filtered(POD, ["node-a"]) or "") == ""
+    die("release", steps, fleet_of_one)
+    assert Allocation.objects.get().state == State.RELEASING
+    collect()
+    assert Allocation.objects.get().state == State.RELEASED
+    assert not Device.objects.exclude(core_used=0, memory_used=0).exists()
+    assert not Lease.objects.exists()
+    assert not problems()
+
+
+class Cluster:
+    """An API server with the pod in it, which gpuplane and the killed process both use."""
+
+    def __init__(self, server: ApiServer, kubeconfig: Path, pod: dict[str, Any]) -> None:
+        self.server = server
+        self.kubeconfig = str(kubeconfig)
+        self.pod = pod
+
+    @property
+    def leases(self) -> int:
+        """How many there are."""
+        return len(self.server.leases)
+
+    def stored(self) -> dict[str, Any]:
+        """The pod as the API server has it."""
+        found: dict[str, Any] = next(pod for (_, name), pod in self.server.pods.items() if name == "pod")
+        return found
+
+
+@pytest.fixture
+def cluster(fleet_of_one: TestDatabase, tmp_path: Path, settings: LazySettings) -> Iterator[Cluster]:
+    """`fleet_of_one` with a cluster around it."""
+    assert fleet_of_one
+    with ApiServer() as server:
+        stored = server.add_pod("pod", namespace="research", annotations=POD["metadata"]["annotations"])
+        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+        settings.GPUPLANE_KUBECONFIG = str(kubeconfig)
+        pod = pod_manifest("pod", claim="two", uid=stored["metadata"]["uid"])
+        yield Cluster(server, kubeconfig, pod)
+        world = outside()
+        assert world.cluster is not None
+        world.cluster.close()
+
+
+@pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("deed", "steps"),
+    [
+        pytest.param("bind", 1, id="after reserved"),
+        pytest.param("first-lease", 0, id="between two leases"),
+        pytest.param("bind", 2, id="after the leases"),
+    ],
+)
+def test_killed_before_the_binding(fleet_of_one: TestDatabase, cluster: Cluster, deed: str, steps: int) -> None:
+    """LEASE-1 LEASE-3 with Kubernetes: the pod is unbound, so leases and devices return."""
+    die(deed, steps, fleet_of_one, cluster.pod, GPUPLANE_KUBECONFIG=cluster.kubeconfig)
+    collect()
+    assert Allocation.objects.get().state == State.FAILED
+    assert not cluster.leases
+    assert not Device.objects.exclude(core_used=0, memory_used=0).exists()
+    assert not cluster.stored()["spec"].get("nodeName")
+
+
+@pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
+def test_killed_after_the_binding(fleet_of_one: TestDatabase, cluster: Cluster) -> None:
+    """LEASE-3 with Kubernetes: the pod was bound, so collection writes what the process could not."""
+    die("bind", 3, fleet_of_one, cluster.pod, GPUPLANE_KUBECONFIG=cluster.kubeconfig)
+    assert Allocation.objects.get().state == State.RESERVED
+    assert cluster.stored()["metadata"]["annotations"][ALLOCATED] == "node-a:0,1"
+    collect()
+    assert Allocation.objects.get().state == State.BOUND
+    assert cluster.leases == 2
+    assert Device.objects.exclude(core_used=0).count() == 2
+
+
+@pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
+def test_the_api_server_is_away_when_collection_comes(fleet_of_one: TestDatabase, cluster: Cluster) -> None:
+    """LEASE-3 nothing is undone on a guess: without an answer the reservation waits."""
+    die("bind", 3, fleet_of_one, cluster.pod, GPUPLANE_KUBECONFIG=cluster.kubeconfig)
+    cluster.server.stop()
+    collect()
+    assert Allocation.objects.get().state == State.RESERVED
+    cluster.server.start()
+    collect()
+    assert Allocation.objects.get().state == State.BOUND

@@ -1,0 +1,179 @@
+"""Several processes at once on the last devices: the database refuses a second holder, whatever the code does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import IntegrityError, transaction
+
+from allocations import fleet, ledger
+from allocations.choices import LIVE, State
+from allocations.engine.plan import plan
+from allocations.errors import LostRace
+from allocations.models import Allocation, AllocationDevice
+from allocations.outside import outside
+from allocations.sweep import sweep
+from claims.dialects.request import DeviceAsk, DeviceRequest
+from nodes.models import Device
+from nodes.revisions import next_revision
+from tests.databases import TestDatabase
+from tests.extender import bound, filtered, pod_manifest
+from tests.factories import GpuClaimFactory, NodeFactory
+from tests.ledger_truth import problems
+
+PROCESSES = 8
+ATTEMPTS = 10_000
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("ledger_db", ["postgresql"], indirect=True)
+def test_eight_processes_race_for_the_last_devices(ledger_db: TestDatabase) -> None:
+    """LEASE-2 10,000 attempts by 8 processes on 8 GPUs: no double booking, nothing leaked."""
+    for name in ("node-a", "node-b"):
+        NodeFactory(name=name, gpus=4)
+    GpuClaimFactory(name="one", spec={"devices": {"count": 1}})
+    GpuClaimFactory(name="two", spec={"devices": {"count": 2}})
+    GpuClaimFactory(name="half", spec={"devices": {"count": 1, "core": 50, "memoryRatio": 50}})
+    command = [sys.executable, "-m", "tests.integration.allocations.racer"]
+    with contextlib.ExitStack() as ends:
+        racers = [
+            ends.enter_context(
+                subprocess.Popen(
+                    [*command, str(number), str(ATTEMPTS // PROCESSES)],
+                    env=ledger_db.environment,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for number in range(PROCESSES)
+        ]
+        for racer in racers:
+            ends.callback(racer.kill)
+        met: Counter[str] = Counter()
+        for racer in racers:
+            out, err = racer.communicate(timeout=500)
+            assert racer.returncode == 0, err[-4000:]
+            met.update(json.loads(out.splitlines()[-1]))
+    assert met["held"] + met["refused"] == ATTEMPTS
+    assert met["bound"] > 1000, met
+    assert met["refused"] > 100, "they did fight for the last devices"
+    assert not problems()
+    for allocation in Allocation.objects.filter(state=State.BOUND):
+        ledger.begin_release(
+            allocation_id=allocation.id,
+            sources=(State.BOUND,),
+            outcome=State.RELEASED,
+            reason="the race is over",
+            now=datetime.now(UTC),
+            actor="test",
+        )
+    sweep(now=datetime.now(UTC) + timedelta(hours=1), world=outside())
+    assert not Allocation.objects.filter(state__in=LIVE).exists()
+    assert not Device.objects.exclude(core_used=0, memory_used=0).exists()
+
+
+def test_threads_race_for_one_device(ledger_db: TestDatabase) -> None:
+    """LEASE-2 HAMi #2232: filters at the same time never give one device twice."""
+    NodeFactory(name="node-a", gpus=1)
+    GpuClaimFactory(name="one", spec={"devices": {"count": 1}})
+    answers = ledger_db.race(
+        [lambda number=number: filtered(pod_manifest(f"pod-{number}", claim="one"), ["node-a"]) for number in range(8)]
+    )
+    assert sorted(answers, key=str) == [None] * 7 + ["node-a"]
+    assert not problems()
+
+
+def test_one_pod_asked_for_by_two_replicas_has_one_hold(ledger_db: TestDatabase) -> None:
+    """LEASE-2 the same pod filtered by several replicas at once has one live allocation."""
+    NodeFactory(name="node-a", gpus=4)
+    GpuClaimFactory(name="one", spec={"devices": {"count": 1}})
+    pod = pod_manifest("pod", claim="one")
+    answers = ledger_db.race([lambda: filtered(pod, ["node-a"]) for _ in range(6)])
+    assert set(answers) == {"node-a"}
+    assert Allocation.objects.filter(state__in=LIVE).count() == 1
+    assert not problems()
+
+
+def test_the_database_itself_refuses(ledger_db: TestDatabase) -> None:
+    """LEASE-2 without any of our code: constraints keep use within the device and a whole device to one holder."""
+    assert ledger_db
+    node = NodeFactory(name="node-a", gpus=1)
+    GpuClaimFactory(name="one", spec={"devices": {"count": 1}})
+    assert bound(pod_manifest("pod", claim="one"), filtered(pod_manifest("pod", claim="one"), ["node-a"]) or "") == ""
+    device = Device.objects.get(node=node)
+    for change in ({"core_used": 101}, {"core_used": -1}, {"memory_used": device.memory_bytes + 1}):
+        with pytest.raises(IntegrityError), transaction.atomic():
+            Device.objects.filter(pk=device.pk).update(**change)
+    grant = AllocationDevice.objects.get()
+    other = Allocation.objects.get()
+    with pytest.raises(IntegrityError), transaction.atomic():
+        AllocationDevice.objects.create(
+            allocation=Allocation.objects.create(
+                state=State.BOUND,
+                namespace="research",
+                holder="x",
+                node=node,
+                dialect="rest",
+                request={},
+                created_at=datetime.now(UTC),
+                changed_at=datetime.now(UTC),
+            ),
+            device=device,
+            uuid=device.uuid,
+            type="gpu",
+            minor=0,
+            core_percent=100,
+            memory_bytes=device.memory_bytes,
+            whole=True,
+        )
+    with pytest.raises(IntegrityError), transaction.atomic():
+        Allocation.objects.filter(pk=other.pk).update(state="nonsense")
+    assert grant.live
+
+
+def test_a_decision_from_an_old_picture_loses_cleanly(ledger_db: TestDatabase) -> None:
+    """LEASE-2 a hold decided on a picture that is no longer true changes nothing."""
+    assert ledger_db
+    NodeFactory(name="node-a", gpus=2)
+    request = DeviceRequest(asks=(DeviceAsk(type="gpu", count=2),))
+    picture, now = fleet.current()
+    decision = plan(picture, request)
+    first, second = (ledger.pod_holder("research", name, name) for name in ("first", "second"))
+    common = {"request": request, "decision": decision, "claim_id": None, "previous": None, "now": now}
+    ledger.hold(holder=first, hold_seconds=30, **common)
+    with pytest.raises(LostRace) as lost:
+        ledger.hold(holder=second, hold_seconds=30, **common)
+    assert len(lost.value.device_ids) == 2
+    assert Allocation.objects.count() == 1
+    assert not problems()
+
+
+@pytest.mark.parametrize("ledger_db", ["postgresql"], indirect=True)
+def test_a_writer_that_commits_late_is_not_missed(ledger_db: TestDatabase) -> None:
+    """LEASE-2 two writers commit in reverse order of their revisions: the picture shows both."""
+    NodeFactory(name="node-a", gpus=2)
+    picture, _ = fleet.current()
+    assert picture.core_used.tolist() == [0, 0]
+    early, late = Device.objects.order_by("minor")
+
+    def use(device: Device) -> None:
+        Device.objects.filter(pk=device.pk).update(core_used=40, revision=next_revision())
+
+    with transaction.atomic():
+        use(early)
+
+        def overtake() -> list[int]:
+            with transaction.atomic():
+                use(late)
+            seen: list[int] = fleet.current()[0].core_used.tolist()
+            return seen
+
+        assert ledger_db.race([overtake]) == [[0, 40]]
+    assert fleet.current()[0].core_used.tolist() == [40, 40]
