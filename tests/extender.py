@@ -41,8 +41,9 @@ def filtered(pod: Mapping[str, Any], nodes: Iterable[str]) -> str | None:
     return answer["NodeNames"][0] if answer["NodeNames"] else None
 
 
-def bound(pod: Mapping[str, Any], node: str) -> str:
-    """The Error of bind, empty for success."""
+def bound(pod: Mapping[str, Any], node: str | None) -> str:
+    """The Error of bind to the node that filter chose, empty for success."""
+    assert node is not None, "filter refused the pod"
     meta = pod["metadata"]
     body = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node}
     error: str = json.loads(views.bind(json.dumps(body).encode()))["Error"]

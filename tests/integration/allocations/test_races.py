@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import subprocess
 import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from django.db import IntegrityError, transaction
@@ -146,7 +148,7 @@ def test_a_decision_from_an_old_picture_loses_cleanly(ledger_db: TestDatabase) -
     picture, now = fleet.current()
     decision = plan(picture, request)
     first, second = (ledger.pod_holder("research", name, name) for name in ("first", "second"))
-    common = {"request": request, "decision": decision, "claim_id": None, "previous": None, "now": now}
+    common: dict[str, Any] = {"request": request, "decision": decision, "claim_id": None, "previous": None, "now": now}
     ledger.hold(holder=first, hold_seconds=30, **common)
     with pytest.raises(LostRace) as lost:
         ledger.hold(holder=second, hold_seconds=30, **common)
