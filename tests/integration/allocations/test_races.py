@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import subprocess
 import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -86,7 +86,7 @@ def test_threads_race_for_one_device(ledger_db: TestDatabase) -> None:
     NodeFactory(name="node-a", gpus=1)
     GpuClaimFactory(name="one", spec={"devices": {"count": 1}})
     answers = ledger_db.race(
-        [lambda number=number: filtered(pod_manifest(f"pod-{number}", claim="one"), ["node-a"]) for number in range(8)]
+        [partial(filtered, pod_manifest(f"pod-{number}", claim="one"), ["node-a"]) for number in range(8)]
     )
     assert sorted(answers, key=str) == [None] * 7 + ["node-a"]
     assert not problems()
