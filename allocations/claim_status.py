@@ -13,7 +13,9 @@ from collections.abc import Iterable, Iterator
 import structlog
 
 from allocations.selectors import claim_statuses
+from audit.clock import database_now
 from audit.models import Event
+from claims.mirror import claim_mirror, uid_of
 from claims.models import GpuClaim
 from kube import crds
 from kube.client import Cluster
@@ -86,5 +88,5 @@ def status_publish(*, cluster: Cluster, claim: GpuClaim, status: dict[str, objec
     except PermanentKubeError as error:
         log.error("claims.status_refused", claim=str(claim), error=str(error))  # noqa: TRY400 - the answer says it all
         return False
-    same = GpuClaim.objects.filter(pk=claim.pk, uid=stored.metadata.uid)
-    return bool(same.update(published_status=status))
+    row = claim_mirror(stored=stored, now=database_now())
+    return bool(GpuClaim.objects.filter(pk=row.pk, uid=uid_of(stored.metadata.uid)).update(published_status=status))

@@ -14,6 +14,7 @@ from datetime import datetime
 from django.conf import settings
 
 from access.errors import BadInput, NotFound, Unavailable
+from claims.dialects.gpuclaim import parse_claim_spec
 from claims.errors import ClaimChanged, ClaimExists
 from claims.mirror import claim_mirror, claim_unmirror, uid_of
 from claims.models import GpuClaim
@@ -63,9 +64,10 @@ class ClusterStore:
             except AlreadyExists as error:
                 raise ClaimExists(f"there is already a GpuClaim {draft.name} in {draft.namespace}") from error
             except OutcomeUnknown:
-                stored = self._get(draft.namespace, draft.name)  # created in spite of the lost answer, or 503
-                if not _as_drafted(stored, draft):
+                found = self._find(draft.namespace, draft.name)
+                if found is None or not _means(found, draft):
                     raise
+                stored = found  # created in spite of the lost answer
         return claim_mirror(stored=stored, actor=actor, now=now)
 
     def replace(self, *, draft: ClaimDraft, actor: str, now: datetime) -> GpuClaim:
@@ -105,6 +107,19 @@ class ClusterStore:
 
     def _get(self, namespace: str, name: str) -> CustomObject:
         return crds.get(self._cluster, namespace=namespace, name=name, timeout=TIMEOUT_SECONDS)
+
+    def _find(self, namespace: str, name: str) -> CustomObject | None:
+        try:
+            return self._get(namespace, name)
+        except NotFoundInCluster:
+            return None
+
+
+def _means(stored: CustomObject, draft: ClaimDraft) -> bool:
+    """Whether the object asks for the same, defaults filled in by the API server or not."""
+    meta = stored.metadata
+    same = parse_claim_spec(stored.spec) == parse_claim_spec(draft.spec)
+    return same and (meta.labels or {}, meta.annotations or {}) == (draft.labels, draft.annotations)
 
 
 def _as_drafted(stored: CustomObject, draft: ClaimDraft) -> bool:

@@ -65,7 +65,10 @@ def live_rows(*, pod_uid: str = "") -> list[Row]:
         "allocation_id", "uuid", "type", "minor", "whole"
     ):
         grants[allocation_id].append(GrantRow(uuid, kind, minor, whole))
-    return [Row(row[0], State(row[1]), *row[2:], tuple(grants[row[0]])) for row in found]
+    return [
+        Row(id_, State(state), node, namespace, pod_name, pod_uid, holder, changed_at, tuple(grants[id_]))
+        for id_, state, node, namespace, pod_name, pod_uid, holder, changed_at in found
+    ]
 
 
 @dataclass(frozen=True, slots=True)

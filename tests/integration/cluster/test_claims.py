@@ -1,0 +1,292 @@
+"""GpuClaims in two places: REST and the API server, in step both ways."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from access.actors import SYSTEM
+from access.errors import BadInput, Conflict, NotFound, Unavailable
+from allocations.claim_status import Publisher
+from audit.clock import database_now
+from claims.errors import ClaimChanged, ClaimExists
+from claims.mirror import claim_mirror
+from claims.models import GpuClaim
+from claims.selectors import claim_manifest
+from claims.services import claim_create, claim_delete, claim_patch, claim_replace
+from claims.watching import handle
+from kube import crds
+from kube.keys import CAPACITY_CHANGED
+from kube.watch import Changed, Relisted
+from tests.fakes.apiserver import Fault
+from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
+
+TWO: dict[str, Any] = {"devices": {"count": 2}}
+
+
+def manifest(spec: dict[str, Any] = TWO, name: str = "two", **metadata: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": NAMESPACE, **metadata}, "spec": spec}
+
+
+def create(**options: Any) -> GpuClaim:
+    return claim_create(manifest=manifest(**options), actor=SYSTEM, now=database_now())
+
+
+def replace(body: dict[str, Any]) -> GpuClaim:
+    return claim_replace(namespace=NAMESPACE, name="two", manifest=body, actor=SYSTEM, now=database_now())
+
+
+def edit(world: World, change: dict[str, Any], name: str = "two") -> None:
+    """As kubectl does, behind our back."""
+    kind = world.server.store.kind_of("gpu.scheduling", "v1", "gpuclaims")
+    world.server.store.patch(kind, NAMESPACE, name, change, content_type=MERGE)
+
+
+def stored(world: World, name: str = "two") -> dict[str, Any]:
+    return world.server.gpuclaims[NAMESPACE, name]
+
+
+def test_rest_writes_through(world: World) -> None:
+    """CLAIM-1 created, changed and deleted over REST: the API server has it, our row mirrors its answer at once."""
+    claim = create(labels={"team": "a"})
+    assert stored(world)["metadata"]["uid"] == str(claim.uid)
+    assert stored(world)["spec"]["devices"]["policy"] == "none"  # the schema's default
+    assert claim.spec == stored(world)["spec"]
+    assert claim.resource_version == stored(world)["metadata"]["resourceVersion"]
+
+    changed = replace(manifest({"devices": {"count": 4}}, labels={"team": "b"}))
+    assert stored(world)["spec"]["devices"]["count"] == 4
+    assert stored(world)["metadata"]["labels"] == {"team": "b"}
+    assert (changed.generation, changed.labels) == (2, {"team": "b"})
+
+    claim_delete(namespace=NAMESPACE, name="two", actor=SYSTEM, now=database_now())
+    assert not world.server.gpuclaims
+    assert not GpuClaim.objects.exists()
+    assert [len(world.told(f"claim.{verb}")) for verb in ("created", "changed", "deleted")] == [1, 1, 1]
+
+
+def test_conflicts(world: World) -> None:
+    """CLAIM-1 a write under a version that is no longer the object's is refused, and changes nothing."""
+    create()
+    read = claim_manifest(GpuClaim.objects.get())
+    edit(world, {"spec": {"devices": {"count": 8}}})
+    with pytest.raises(ClaimChanged):
+        replace({**read, "spec": {"devices": {"count": 1}}})
+    assert stored(world)["spec"]["devices"]["count"] == 8
+    with pytest.raises(ClaimExists):
+        create()
+    with pytest.raises(NotFound):
+        claim_delete(namespace=NAMESPACE, name="none", actor=SYSTEM, now=database_now())
+    with pytest.raises(ClaimChanged):
+        replace(manifest(uid="00000000-0000-0000-0000-000000000000"))
+
+
+def test_our_status_is_nobodys_conflict(world: World) -> None:
+    """CLAIM-1 status moves the resourceVersion; a writer who read before it has lost nothing and is not refused."""
+    create()
+    read = claim_manifest(GpuClaim.objects.get())
+    edit(world, {"metadata": {"annotations": None}})
+    crds_status(world, {"phase": "Pending", "allocated": 0})
+    assert stored(world)["metadata"]["resourceVersion"] != read["metadata"]["resourceVersion"]
+
+    replace({**read, "spec": {"devices": {"count": 3}}})
+
+    assert stored(world)["spec"]["devices"]["count"] == 3
+    assert stored(world)["status"]["phase"] == "Pending"
+
+
+def crds_status(world: World, status: dict[str, Any]) -> None:
+    cluster = world.outside.cluster
+    assert cluster is not None
+    crds.status_replace(cluster, namespace=NAMESPACE, name="two", status=status)
+
+
+def test_a_write_between_reading_and_writing(world: World) -> None:
+    """CLAIM-1 without a resourceVersion the last writer wins, whatever came in between."""
+    create()
+    world.server.faults.append(Fault("PATCH", "/gpuclaims/two$", status=409, reason="Conflict"))
+    assert replace(manifest({"devices": {"count": 5}})).spec["devices"]["count"] == 5
+    claim_patch(namespace=NAMESPACE, name="two", patch={"spec": {"ttlSeconds": 60}}, actor=SYSTEM, now=database_now())
+    assert stored(world)["spec"]["ttlSeconds"] == 60
+
+
+@pytest.mark.parametrize("drop", ["after", "before"])
+def test_lost_answers(world: World, drop: Any) -> None:
+    """CLAIM-1 a create whose answer was lost is read: it is there, or the caller is told to try again."""
+    world.server.faults.append(Fault("POST", "/gpuclaims$", drop=drop))
+    if drop == "after":
+        assert create().spec == stored(world)["spec"]
+        return
+    with pytest.raises(Unavailable):
+        create()
+    assert not GpuClaim.objects.exists()
+
+
+def test_api_server_away(world: World) -> None:
+    """CLAIM-1 with the API server down a write is refused as unavailable, and the row stays."""
+    create()
+    world.server.stop()
+    with pytest.raises(Unavailable):
+        replace(manifest({"devices": {"count": 5}}))
+    with pytest.raises(Unavailable):
+        create(name="other")
+    world.server.start()
+    assert GpuClaim.objects.get().spec == stored(world)["spec"]
+
+
+def test_what_the_api_server_refuses(world: World) -> None:
+    """CLAIM-1 422 names the field; a namespace that is missing too."""
+    world.server.faults.append(Fault("POST", "/gpuclaims$", status=422, reason="Invalid", message="too many"))
+    with pytest.raises(BadInput, match="too many"):
+        create()
+    body = {"metadata": {"name": "two", "namespace": "nowhere"}, "spec": TWO}
+    with pytest.raises(BadInput) as missing:
+        claim_create(manifest=body, actor=SYSTEM, now=database_now())
+    assert missing.value.field == "metadata.namespace"
+
+
+def test_read_through(world: World) -> None:
+    """CLAIM-2 a pod that names a claim made a moment ago is served before the watch has brought the claim."""
+    world.node("n1")
+    world.claim()
+    world.pod("train")
+    assert not GpuClaim.objects.exists()
+    assert world.filter("train") == "n1"
+    assert GpuClaim.objects.get().name == "two"
+
+
+def test_a_claim_that_cannot_be_read(world: World) -> None:
+    """CLAIM-3 with the API server away nobody is told that the claim does not exist."""
+    world.node("n1")
+    world.pod("train", claim="none")
+    assert world.filter("train") is None
+    assert "does not exist" in world.told("pod.refused")[0]
+    world.server.faults.append(Fault("GET", "/gpuclaims/none", status=503, times=10))
+    assert world.filter("train") is None
+    assert "cannot be read" in world.told("pod.refused")[1]
+
+
+def test_mirror_is_never_set_back(world: World) -> None:
+    """CLAIM-1 an event that comes late changes nothing, and one of a claim that is gone makes none."""
+    cluster = world.outside.cluster
+    assert cluster is not None
+    create()
+    old = crds.get(cluster, namespace=NAMESPACE, name="two")
+    replace(manifest({"devices": {"count": 4}}))
+    late: Changed[crds.CustomObject] = Changed("MODIFIED", (NAMESPACE, "two"), old)
+    handle(late, cluster=cluster, now=database_now())
+    assert GpuClaim.objects.get().spec["devices"]["count"] == 4
+    claim_delete(namespace=NAMESPACE, name="two", actor=SYSTEM, now=database_now())
+    handle(late, cluster=cluster, now=database_now())
+    assert not GpuClaim.objects.exists()
+
+
+def test_created_again(world: World) -> None:
+    """CLAIM-1 deleted and created again under its name is another claim; a late end of the first one leaves it alone."""
+    cluster = world.outside.cluster
+    assert cluster is not None
+    first = create()
+    old = crds.get(cluster, namespace=NAMESPACE, name="two")
+    kind = world.server.store.kind_of("gpu.scheduling", "v1", "gpuclaims")
+    world.server.store.delete(kind, NAMESPACE, "two", {})
+    world.claim("two", count=7)
+    handle(
+        Changed("ADDED", (NAMESPACE, "two"), crds.get(cluster, namespace=NAMESPACE, name="two")),
+        cluster=cluster,
+        now=database_now(),
+    )
+    handle(Changed("DELETED", (NAMESPACE, "two"), old), cluster=cluster, now=database_now())
+    again = GpuClaim.objects.get()
+    assert again.uid != first.uid
+    assert again.spec["devices"]["count"] == 7
+
+
+def test_a_cluster_that_was_set_back(world: World) -> None:
+    """CLAIM-1 after a restore of etcd versions are smaller than those we know: what is listed and confirmed counts."""
+    cluster = world.outside.cluster
+    assert cluster is not None
+    create()
+    GpuClaim.objects.update(resource_version="999999", spec={"devices": {"count": 9}})
+    now = crds.get(cluster, namespace=NAMESPACE, name="two")
+    handle(Relisted({(NAMESPACE, "two"): now}, "5"), cluster=cluster, now=database_now())
+    assert GpuClaim.objects.get().spec["devices"]["count"] == 2
+
+
+def test_what_only_we_refuse(world: World) -> None:
+    """CLAIM-3 a spec that passes the schema and breaks a rule of ours is Invalid, with the reason, and never served."""
+    cluster = world.outside.cluster
+    assert cluster is not None
+    world.node("n1")
+    create()
+    bad = crds.get(cluster, namespace=NAMESPACE, name="two")
+    bad.spec = {"devices": {"count": 1, "memory": "1Gi", "memoryRatio": 50}}
+    bad.metadata.resource_version = "999999"
+    claim = claim_mirror(stored=bad, now=database_now())
+    assert claim.phase == "Invalid"
+    assert "not both" in claim.conditions[0]["message"]
+    world.pod("train")
+    assert world.filter("train") is None
+
+
+def test_status(world: World) -> None:
+    """CLAIM-2 status counts the pods and shows their devices; it is written when it changed, and not again."""
+    cluster = world.outside.cluster
+    assert cluster is not None
+    world.node("n1")
+    world.claim()
+    publisher = Publisher()
+    uid = world.place("train")
+    world.place("other")
+
+    assert publisher.publish(cluster=cluster) == 1
+    status = stored(world)["status"]
+    assert (status["phase"], status["allocated"]) == ("Allocated", 2)
+    mine = next(one for one in status["allocations"] if one["uid"] == uid)
+    assert mine["node"] == "n1"
+    assert [device["minor"] for device in mine["devices"]] == [0, 1]
+    assert publisher.publish(cluster=cluster) == 0
+    assert Publisher().publish(cluster=cluster) == 0
+
+    world.remove("train")
+    world.reconcile()
+    assert publisher.publish(cluster=cluster) == 1
+    assert stored(world)["status"]["allocated"] == 1
+    world.remove("other")
+    world.reconcile()
+    assert publisher.publish(cluster=cluster) == 1
+    assert stored(world)["status"]["phase"] == "Pending"
+    assert GpuClaim.objects.get().resource_version == stored(world)["metadata"]["resourceVersion"]
+
+
+def test_status_of_a_claim_that_is_gone(world: World) -> None:
+    """CLAIM-2 publishing goes on past claims that were deleted, and comes back after an outage."""
+    cluster = world.outside.cluster
+    assert cluster is not None
+    world.node("n1", gpus=8)
+    for name in ("a", "b"):
+        world.claim(name)
+        world.place(f"pod-{name}", claim=name)
+    kind = world.server.store.kind_of("gpu.scheduling", "v1", "gpuclaims")
+    world.server.store.delete(kind, NAMESPACE, "a", {})
+    publisher = Publisher()
+    publisher.publish(cluster=cluster)
+    assert stored(world, "b")["status"]["allocated"] == 1
+
+
+def test_a_claim_is_announced(world: World) -> None:
+    """CLAIM-3 a claim that appears wakes the pods that waited for it: an annotation of ours on a node."""
+    world.node("n1")
+    world.claim()
+    world.pod("train")
+    world.filter("train")
+    assert world.settled()
+    first = world.server.nodes["n1"]["metadata"]["annotations"][CAPACITY_CHANGED]
+    create(name="other")
+    assert world.settled()
+    assert world.server.nodes["n1"]["metadata"]["annotations"][CAPACITY_CHANGED] != first
+
+
+def test_conflict_is_a_conflict() -> None:
+    """REST answers 409 for both."""
+    assert issubclass(ClaimChanged, Conflict)

@@ -1,0 +1,190 @@
+"""DESIGN §6 with leases and Bindings of an API server that fails on demand."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from allocations.models import Allocation
+from kube.keys import CAPACITY_CHANGED
+from nodes.models import Device
+from tests.fakes.apiserver import Fault
+from tests.integration.cluster.conftest import NAMESPACE, World
+
+
+def test_pod_deleted_between_filter_and_bind(world: World) -> None:
+    """LEASE-3 bind of a pod that is gone takes nothing along."""
+    world.node("n1")
+    world.claim()
+    uid = world.pod("train")
+    assert world.filter("train") == "n1"
+    world.remove("train")
+
+    assert "gone" in world.bind("train", "n1", uid=uid)
+
+    assert world.live() == 0
+    assert world.leases() == {}
+    assert world.used("n1") == [0, 0, 0, 0]
+
+
+def test_pod_created_again_between_filter_and_bind(world: World) -> None:
+    """LEASE-3 another pod of the same name is never bound by the first one's attempt."""
+    world.node("n1")
+    world.claim()
+    uid = world.pod("train")
+    assert world.filter("train") == "n1"
+    world.remove("train")
+    world.pod("train")
+
+    assert world.bind("train", "n1", uid=uid) != ""
+
+    assert world.live() == 0
+    assert world.leases() == {}
+    assert "nodeName" not in world.server.pods[NAMESPACE, "train"]["spec"]
+
+
+def test_answer_lost_after_the_binding_was_applied(world: World) -> None:
+    """LEASE-3 a Binding whose answer was lost is sent again and then read: the pod keeps its devices."""
+    world.node("n1")
+    world.claim()
+    world.server.faults.append(Fault("POST", r"/binding$", drop="after"))
+    world.place("train")
+    assert world.states("train") == ["bound"]
+    assert world.server.pods[NAMESPACE, "train"]["metadata"]["annotations"]["gpu.scheduling/allocated"] == "n1:0,1"
+    assert world.reconcile().released == 0
+
+
+def test_binding_refused(world: World) -> None:
+    """LEASE-3 a Binding that the API server refuses for good gives everything back."""
+    world.node("n1")
+    world.claim()
+    world.pod("train")
+    assert world.filter("train") == "n1"
+    world.server.faults.append(Fault("POST", r"/binding$", status=403, reason="Forbidden", times=5))
+    assert "refused" in world.bind("train", "n1")
+    assert world.live() == 0
+    assert world.leases() == {}
+
+
+def test_a_stranger_has_the_lease(world: World) -> None:
+    """LEASE-1 a lease in a stranger's hands: other devices of the same node are taken, and the stranger's is left alone."""
+    world.node("n1")
+    world.claim()
+    world.pod("train")
+    assert world.filter("train") == "n1"
+    world.server.add_lease("gpu-n1-1", "somebody-else")
+
+    assert world.bind("train", "n1") == ""
+
+    assert world.leases()["gpu-n1-1"] == "somebody-else"
+    assert world.used("n1")[1] == 0
+    assert sum(world.used("n1")) == 200
+    assert Device.objects.get(node__name="n1", minor=1).stranger == "somebody-else"
+    assert world.server.pods[NAMESPACE, "train"]["metadata"]["annotations"]["gpu.scheduling/allocated"] != "n1:0,1"
+
+
+def test_not_enough_without_the_strangers(world: World) -> None:
+    """LEASE-1 where it does not suffice every lease of the attempt is deleted again."""
+    world.node("n1", gpus=2)
+    world.claim()
+    world.pod("train")
+    assert world.filter("train") == "n1"
+    world.server.add_lease("gpu-n1-1", "somebody-else")
+
+    assert world.bind("train", "n1") != ""
+
+    assert world.leases() == {"gpu-n1-1": "somebody-else"}
+    assert world.live() == 0
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_api_server_goes_away_during_bind(world: World, applied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEASE-3 an outcome that nobody knows waits; when the API server is back, collection reads the pod and finishes or undoes."""
+    monkeypatch.setattr("allocations.saga.BIND_DEADLINE", timedelta(seconds=0.5))
+    world.node("n1")
+    world.claim()
+    world.pod("train")
+    assert world.filter("train") == "n1"
+    world.server.faults += [
+        Fault("POST", r"/binding$", drop="after" if applied else "before"),
+        Fault("POST", r"/binding$", drop="before", times=500),
+        Fault("GET", r"/pods/train$", drop="before", times=500),
+    ]
+    assert world.bind("train", "n1") != ""
+    assert world.states("train") == ["reserved"]
+    world.sweep(later=60)
+    assert world.states("train") == ["reserved"]
+
+    world.server.faults.clear()
+    world.sweep(later=60)
+
+    assert world.states("train") == (["bound"] if applied else ["failed"])
+    assert len(world.leases()) == (2 if applied else 0)
+
+
+def test_end_of_time(world: World) -> None:
+    """CLAIM-9 when ttlSeconds is over the pod gets an event and is evicted; the devices return when it is gone."""
+    world.node("n1")
+    world.claim("brief", ttl=60)
+    uid = world.place("train", claim="brief")
+    assert world.sweep(later=30).ended == 0
+
+    assert world.sweep(later=90).ended == 1
+    events = [event for event in world.server.events.values() if event["involvedObject"]["uid"] == uid]
+    assert [event["reason"] for event in events] == ["GpuClaimExpired"]
+    assert "deletionTimestamp" in world.server.pods[NAMESPACE, "train"]["metadata"]
+    assert world.states("train") == ["bound"]
+    world.reconcile()
+    assert world.states("train") == ["bound"]
+
+    world.sweep(later=100)
+    assert len(world.server.events) == 1  # told once
+    world.remove("train")
+    world.reconcile()
+    assert world.states("train") == ["released"]
+    assert world.leases() == {}
+
+
+def test_a_budget_forbids_the_eviction(world: World) -> None:
+    """CLAIM-9 a disruption budget is waited for; the pod keeps its devices as long as it runs."""
+    world.node("n1")
+    world.claim("brief", ttl=60)
+    world.place("train", claim="brief")
+    world.server.store.blocked_evictions.add((NAMESPACE, "train"))
+    assert world.sweep(later=90).ended == 0
+    assert world.states("train") == ["bound"]
+    world.server.store.blocked_evictions.clear()
+    assert world.sweep(later=95).ended == 1
+
+
+def test_release_is_announced(world: World) -> None:
+    """DESIGN §3, Announcing: capacity that comes back by collection is told on the node, after the commit."""
+    world.node("n1")
+    world.claim()
+    world.pod("train")
+    assert world.filter("train") == "n1"
+    assert world.settled()
+    before = world.server.nodes["n1"]["metadata"].get("annotations", {}).get(CAPACITY_CHANGED)
+    world.sweep(later=60)
+    assert world.states("train") == ["failed"]
+    assert world.settled()
+    after = world.server.nodes["n1"]["metadata"]["annotations"][CAPACITY_CHANGED]
+    assert after != before
+
+
+def test_release_while_the_api_server_is_away(world: World) -> None:
+    """LEASE-3 a release that could not delete its leases goes on counting the devices, until collection finishes it."""
+    world.node("n1")
+    world.claim()
+    world.place("train")
+    world.remove("train")
+    world.server.faults.append(Fault("DELETE", r"/leases/", status=500, times=50))
+    world.reconcile()
+    assert world.states("train") == ["releasing"]
+    assert world.used("n1") == [100, 100, 0, 0]
+    world.server.faults.clear()
+    world.sweep(later=10)
+    assert world.states("train") == ["released"]
+    assert world.leases() == {}
+    assert Allocation.objects.get().ended_at is not None
