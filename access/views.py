@@ -7,13 +7,14 @@ from django.contrib.auth.models import User
 from django.contrib.auth.views import LoginView, LogoutView
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
 from access.attempts import too_many_failures
 from access.models import Profile
-from access.pages import PageRequest, page
+from access.pages import PageRequest, page, protected
 from audit import services as audit
 from audit.choices import Kind
 
@@ -25,6 +26,11 @@ class SignIn(LoginView):
 
     template_name = "registration/sign_in.html"
     redirect_authenticated_user = True
+
+    def dispatch(self, request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
+        """Like every page."""
+        answer = super().dispatch(request, *args, **kwargs)
+        return protected(answer.render() if isinstance(answer, TemplateResponse) else answer)
 
     def post(self, request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
         """Check the pair, unless too many were wrong just now."""

@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from access.errors import NotAllowed
-from access.pages import PageRequest, greet
+from access.pages import PageRequest, greet, protected
 
 _WORDS = {
     400: ("This request cannot be read", "Something in the address or the form is not what the page expects."),
@@ -38,11 +38,6 @@ def broken(request: HttpRequest) -> HttpResponse:
     return render(request, "errors/500.html", status=500)
 
 
-def forged(request: HttpRequest, reason: str = "") -> HttpResponse:  # noqa: ARG001 - Django passes it by name
-    """403 for a form without its token."""
-    return _answer(request, 403, "The form was too old or came from elsewhere. Go back, reload the page and try again.")
-
-
 def _answer(request: HttpRequest, status: int, text: str) -> HttpResponse:
     if request.user.is_authenticated and not hasattr(request, "actor"):
         try:
@@ -51,4 +46,4 @@ def _answer(request: HttpRequest, status: int, text: str) -> HttpResponse:
             text = text or "This account is switched off."
     title, usual = _WORDS[status]
     context = {"status": status, "title": title, "text": text[:300] or usual}
-    return render(request, "errors/refused.html", context, status=status)
+    return protected(render(request, "errors/refused.html", context, status=status))

@@ -1,0 +1,205 @@
+"""The other pages in a real browser: sign-in, theme, writes with their confirmation, live refreshes, phones."""
+
+import pytest
+from django.utils import timezone
+from playwright.sync_api import Page, expect
+
+from access.choices import Role
+from allocations.models import Allocation
+from allocations.services import release_now
+from claims.models import GpuClaim
+from tests.extender import bound, filtered, pod_manifest
+from tests.factories import GpuClaimFactory, NodeFactory
+
+PAGES = ["/", "/nodes/", "/nodes/n1/", "/claims/", "/claims/new/", "/claims/research/pair/", "/allocations/", "/pending/",
+         "/events/", "/simulate/"]  # fmt: skip
+
+
+def place(name: str, *, claim: str = "pair", namespace: str = "research") -> Allocation:
+    """A pod that holds what its claim asks."""
+    pod = pod_manifest(name, claim=claim, namespace=namespace)
+    assert bound(pod, filtered(pod, ["n1"])) == ""
+    return Allocation.objects.get(pod_name=name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fleet(live_app, browser):
+    """A node of eight GPUs; research holds two by its claim `pair`, secret one by `own`."""
+    NodeFactory(name="n1", gpus=8)
+    GpuClaimFactory(name="pair", spec={"devices": {"count": 2, "policy": "contiguous"}})
+    GpuClaimFactory(namespace="secret", name="own")
+    place("first")
+    place("hidden", claim="own", namespace="secret")
+
+
+def test_sign_in_refuses_and_admits(page, live_app, complaints):
+    """VIEW-6 a wrong password is told, a right one leads to the page asked for."""
+    from tests.factories import PASSWORD, UserFactory
+
+    user = UserFactory(role=Role.VIEWER, namespaces=["research"])
+    page.goto("/claims/research/pair/")
+    page.wait_for_url("**/sign-in/?next=/claims/research/pair/")
+    page.get_by_label("User name").fill(user.username)
+    page.get_by_label("Password").fill("not this one")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text("do not match")
+    complaints.clear()  # Chromium logs the 401
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url("**/claims/research/pair/")
+    page.get_by_role("button", name=f"Account of {user.username}").click()
+    expect(page.get_by_text("viewer", exact=True)).to_be_visible()
+    page.get_by_role("button", name="Sign out").click()
+    page.wait_for_url("**/sign-in/")
+
+
+def test_the_dark_theme_is_chosen_and_kept(sign_in):
+    page = sign_in()
+
+    def darkness() -> float:
+        painted: float = page.evaluate("""() => {
+            const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/[\\d.]+/g).map(Number);
+            return r + g + b;
+        }""")
+        return painted
+
+    assert darkness() > 600
+    page.get_by_role("button", name="Account of").click()
+    with page.expect_response("**/theme/"):
+        page.get_by_role("button", name="Dark theme").click()
+    expect(page.locator("html")).to_have_attribute("data-bs-theme", "dark")
+    assert darkness() < 120
+    page.goto("/nodes/")
+    expect(page.locator("html")).to_have_attribute("data-bs-theme", "dark")
+    assert darkness() < 120
+
+
+def test_the_system_theme_is_followed(browser, live_app):
+    context = browser.new_context(base_url=live_app.url, color_scheme="dark")
+    page = context.new_page()
+    page.goto("/sign-in/")
+    expect(page.locator("html")).to_have_attribute("data-bs-theme", "dark")
+    page.emulate_media(color_scheme="light")
+    expect(page.locator("html")).to_have_attribute("data-bs-theme", "light")
+    context.close()
+
+
+def test_a_nodes_page_shows_devices_links_and_holders(sign_in):
+    """VIEW-1 drill-down: devices with holders, the link matrix with its island."""
+    page = sign_in(Role.VIEWER, "research")
+    page.goto("/nodes/")
+    page.get_by_role("link", name="n1").click()
+    rows = page.locator("#devices tbody tr")
+    expect(rows).to_have_count(8)
+    expect(page.locator("#devices")).to_contain_text("research/first")
+    expect(page.locator("#devices")).to_contain_text("another team")
+    expect(page.locator("#devices")).not_to_contain_text("hidden")
+    expect(page.locator(".matrix tbody tr")).to_have_count(8)
+    expect(page.locator(".matrix td.nv-4")).to_have_count(56)
+
+
+def test_a_claims_page_tells_its_story_as_it_happens(sign_in):
+    """VIEW-2, VIEW-3 timeline and explanation move without a reload."""
+    page = sign_in(Role.VIEWER, "research")
+    page.goto("/claims/research/pair/")
+    timeline = page.locator(".story")
+    expect(timeline).to_contain_text("research/first is bound to n1")
+    place("second")
+    expect(timeline).to_contain_text("research/second is bound to n1")
+    expect(page.get_by_role("link", name="second").first).to_be_visible()
+    filler = place("filler")
+    assert filtered(pod_manifest("third", claim="pair"), ["n1"]) is None
+    expect(page.locator(".why.bad")).to_contain_text("third")
+    expect(page.locator(".why.bad")).to_contain_text("fewer than 2 whole gpu devices free")
+    release_now(allocation_id=filler.pk, reason="test", now=timezone.now(), actor="test")
+
+
+def test_a_release_asks_first_and_returns_the_devices(sign_in):
+    """VIEW-2 a write action, with its confirmation."""
+    allocation = place("released")
+    page = sign_in(Role.OPERATOR, "research")
+    page.goto(f"/allocations/{allocation.pk}/")
+    page.get_by_role("button", name="Release").click()
+    page.get_by_role("button", name="Cancel").click()
+    allocation.refresh_from_db()
+    assert allocation.state == "bound"
+    page.get_by_role("button", name="Release").click()
+    page.locator("#ask-yes").click()
+    expect(page.locator(".notes")).to_contain_text("The devices are returned")
+    allocation.refresh_from_db()
+    assert allocation.state == "released"
+
+
+def test_a_claim_is_made_and_deleted(sign_in):
+    """VIEW-2 claims are written by those allowed to."""
+    page = sign_in(Role.OPERATOR, "research")
+    page.goto("/claims/")
+    page.get_by_role("link", name="New claim").click()
+    page.get_by_label("Manifest").fill("metadata: {name: made, namespace: research}\nspec: {devices: {count: 1}}")
+    page.get_by_role("button", name="Create claim").click()
+    page.wait_for_url("**/claims/research/made/")
+    page.get_by_role("button", name="Delete").click()
+    page.locator("#ask-yes").click()
+    page.wait_for_url("**/claims/")
+    assert not GpuClaim.objects.filter(name="made").exists()
+
+
+def test_a_viewer_sees_no_write_buttons_and_is_refused(sign_in, complaints):
+    """VIEW-6 the buttons are gone, and the server refuses what somebody sends all the same."""
+    page = sign_in(Role.VIEWER, "research")
+    allocation = Allocation.objects.get(pod_name="first")
+    for path in ("/claims/", "/claims/research/pair/", f"/allocations/{allocation.pk}/"):
+        page.goto(path)
+        for name in ("New claim", "Delete", "Release"):
+            expect(page.get_by_role("button", name=name, exact=True)).to_have_count(0)
+            expect(page.get_by_role("link", name=name, exact=True)).to_have_count(0)
+    status = page.evaluate(
+        """async (path) => {
+            const token = document.querySelector("[name=csrfmiddlewaretoken]").value;
+            return (await fetch(path, { method: "POST", headers: { "X-CSRFToken": token } })).status;
+        }""",
+        f"/allocations/{allocation.pk}/release/",
+    )
+    assert status == 403
+    allocation.refresh_from_db()
+    assert allocation.state == "bound"
+    complaints.clear()  # Chromium logs the 403
+
+
+def test_another_teams_claim_does_not_exist(sign_in, complaints):
+    """VIEW-6 what I may not see is not there."""
+    page = sign_in(Role.OPERATOR, "research")
+    answer = page.goto("/claims/secret/own/")
+    assert answer is not None
+    assert answer.status == 404
+    expect(page.get_by_text("There is nothing here")).to_be_visible()
+    complaints.clear()  # Chromium logs the 404
+
+
+def test_what_if_runs_the_example(sign_in):
+    """VIEW-4 paste, run, read."""
+    page = sign_in(Role.VIEWER)
+    page.goto("/simulate/")
+    page.get_by_label("Scenario").fill("nodes: []")
+    page.get_by_role("button", name="Example").click()
+    page.get_by_role("button", name="Run").click()
+    expect(page.get_by_role("row", name="research/train-2")).to_contain_text("refused")
+
+
+@pytest.mark.parametrize(
+    ("width", "height"), [pytest.param(1440, 900, id="laptop"), pytest.param(390, 844, id="phone")]
+)
+def test_no_page_is_wider_than_the_screen(sign_in, width, height):
+    page: Page = sign_in()
+    page.set_viewport_size({"width": width, "height": height})
+    for path in PAGES:
+        page.goto(path)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+
+
+def test_the_menu_opens_on_a_phone(sign_in):
+    page = sign_in()
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.get_by_role("button", name="Menu").click()
+    page.get_by_role("link", name="Events").click()
+    page.wait_for_url("**/events/")
