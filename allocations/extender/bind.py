@@ -7,6 +7,10 @@ pod once a bind verb is configured.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from django.conf import settings
+
 from allocations import fleet, ledger
 from allocations.choices import State
 from allocations.engine.decision import Decision
@@ -22,6 +26,7 @@ from allocations.models import Allocation
 from allocations.outside import Outside, outside
 from allocations.saga import BindFailed, OutcomeOpen, carry_out
 from audit.clock import database_now
+from claims.admission.confinement import is_confined
 from claims.dialects import parse_pod
 from claims.dialects.request import DeviceRequest, Refusal
 from claims.lookup import ClaimFinder
@@ -91,14 +96,14 @@ def _bind(args: BindArgs, world: Outside) -> str:
 
 def _hold_on_node(args: BindArgs, held: ledger.Live | None, world: Outside, blocked: set[int]) -> None:
     """Plan again on the node named and hold the outcome. Raises _Refused when it does not fit."""
-    request, claim_id, seconds = _what_it_asks(args, world)
+    asks = _what_it_asks(args, world)
     picture, now = fleet.current()
     row = picture.node_index.get(args.Node)
     if row is None:
         raise _Refused("the node is not registered with gpuplane")
     decision = plan(
         picture,
-        request,
+        asks.request,
         candidates=[row],
         own=None if held is None else held.amounts,
         blocked=blocked,
@@ -107,12 +112,13 @@ def _hold_on_node(args: BindArgs, held: ledger.Live | None, world: Outside, bloc
         raise _Refused(_reason(decision))
     ledger.hold(
         holder=ledger.pod_holder(args.PodNamespace, args.PodName, args.PodUID),
-        request=request,
+        request=asks.request,
         decision=decision,
-        claim_id=claim_id,
+        claim_id=asks.claim_id,
         previous=held,
         now=now,
-        hold_seconds=seconds,
+        hold_seconds=asks.hold_seconds,
+        confined=asks.confined,
     )
 
 
@@ -120,8 +126,18 @@ def _reason(decision: Decision) -> str:
     return next((reason.text for _, reason in decision.refused()), decision.summary)
 
 
-def _what_it_asks(args: BindArgs, world: Outside) -> tuple[DeviceRequest, int | None, int]:
-    """(request, claim id, hold seconds): from the pod itself where there is a cluster, else from what filter saw."""
+@dataclass(frozen=True, slots=True)
+class _Asks:
+    """What a hold made by bind is made of."""
+
+    request: DeviceRequest
+    claim_id: int | None
+    hold_seconds: int
+    confined: bool
+
+
+def _what_it_asks(args: BindArgs, world: Outside) -> _Asks:
+    """From the pod itself where there is a cluster, else from what filter saw of it."""
     if world.cluster is not None:
         pod = _read_pod(args, world.cluster)
         finder = ClaimFinder()
@@ -130,14 +146,14 @@ def _what_it_asks(args: BindArgs, world: Outside) -> tuple[DeviceRequest, int | 
             raise _Plain
         if isinstance(parsed, Refusal):
             raise _Refused(parsed.reason)
-        return with_settings(parsed), finder.claim_id, hold_seconds(pod)
+        return _Asks(with_settings(parsed), finder.claim_id, hold_seconds(pod), is_confined(pod))
     known = recall(args.PodUID)
     if known is not None:
-        return with_settings(known[0]), known[1], 30
+        return _Asks(with_settings(known.request), known.claim_id, settings.GPUPLANE_HOLD_SECONDS, known.confined)
     last = Allocation.objects.filter(pod_uid=args.PodUID).order_by("-created_at").first()
     if last is None:
         raise _Refused(NO_HOLD)
-    return request_of(last.request), last.claim_id, 30
+    return _Asks(request_of(last.request), last.claim_id, settings.GPUPLANE_HOLD_SECONDS, last.confined)
 
 
 def _read_pod(args: BindArgs, cluster: Cluster) -> Pod:

@@ -25,11 +25,12 @@ from allocations.engine.decision import Decision
 from allocations.engine.picture import Picture
 from allocations.engine.plan import plan
 from allocations.errors import LostRace, MovedOn, PodHasOne
-from allocations.extender.recent import remember
+from allocations.extender.recent import Recent, remember
 from allocations.extender.wire import Asked
 from allocations.ledger.hold import EXPLAINED_UP_TO, reason_counts
 from allocations.refusals import refusal_note
 from audit.clock import database_now
+from claims.admission.confinement import is_confined
 from claims.dialects import parse_pod
 from claims.dialects.request import DeviceRequest, Refusal, SharePolicy
 from claims.lookup import ClaimFinder
@@ -119,7 +120,7 @@ class _Filter:
                     continue
                 return self._refuse(decision, candidates, now)
             if settings.GPUPLANE_EXTENDER_MODE == "advisory":
-                remember(self.pod.metadata.uid, self.request, self.claim_id)
+                remember(self.pod.metadata.uid, Recent(self.request, self.claim_id, is_confined(self.pod)))
                 return self._advise(decision, candidates)
             try:
                 ledger.hold(
@@ -130,6 +131,7 @@ class _Filter:
                     previous=own.live,
                     now=now,
                     hold_seconds=hold_seconds(self.pod),
+                    confined=is_confined(self.pod),
                 )
             except LostRace as lost:
                 if attempt >= ATTEMPTS // 2:

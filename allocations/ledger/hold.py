@@ -35,12 +35,13 @@ def hold(
     previous: Live | None,
     now: datetime,
     hold_seconds: int,
+    confined: bool = True,
     actor: str = "scheduler",
 ) -> uuid.UUID:
     """Take the devices of `decision` for `holder`; returns the allocation's id.
 
     `previous` is the pod's own hold as it was read before planning: the same devices prolong it,
-    others replace it. Raises LostRace when a device is no longer free, MovedOn when `previous`
+    others replace it. `confined`: the pod's containers carry our reference (CLAIM-7). Raises LostRace when a device is no longer free, MovedOn when `previous`
     changed meanwhile, PodHasOne when another attempt of the pod was quicker.
     """
     until = now + timedelta(seconds=hold_seconds)
@@ -48,7 +49,7 @@ def hold(
         return _prolong(previous.id, until, now)
     allocation_id = uuid.uuid4()
     try:
-        _replace(allocation_id, holder, request, decision, claim_id, previous, now, until, actor)
+        _replace(allocation_id, holder, request, decision, claim_id, previous, now, until, confined, actor)
     except IntegrityError as error:
         if "pod_uid" in str(error) or "allocation_live_once_a_pod" in str(error):
             raise PodHasOne(f"pod {holder.label} already has a live allocation") from error
@@ -91,6 +92,7 @@ def _replace(
     previous: Live | None,
     now: datetime,
     until: datetime,
+    confined: bool,
     actor: str,
 ) -> None:
     revision = next_revision()
@@ -117,6 +119,7 @@ def _replace(
             actor=actor,
             now=now,
             until=until,
+            confined=confined,
         )
         insert_grants(cursor, allocation_id, decision.grants)
     record(

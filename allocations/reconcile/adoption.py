@@ -21,14 +21,14 @@ from allocations.errors import LostRace, MovedOn, PodHasOne
 from allocations.ledger.hold import devices_text
 from allocations.models import Allocation, AllocationDevice
 from allocations.reconcile.report import ACTOR, Difference
-from claims.admission.mutate import CUDA, FIELD_PATH, NVIDIA
+from claims.admission.confinement import is_confined
 from claims.dialects import Adoption, Unreadable, parse_pod, read_allocation
 from claims.dialects.read_back import AdoptedDevice
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect
 from claims.lookup import ClaimFinder
 from kube.device_types import GPU
-from kube.keys import ALLOCATED, HAMI_ALLOCATED, KOORDINATOR_ALLOCATED, VISIBLE_DEVICES
-from kube.objects import EnvVar, Pod
+from kube.keys import ALLOCATED, HAMI_ALLOCATED, KOORDINATOR_ALLOCATED
+from kube.objects import Pod
 from nodes.choices import Presence
 from nodes.models import Device
 
@@ -119,7 +119,7 @@ def _write(
                 claim_id=claim_id,
                 now=now,
                 bound_at=bound_at(pod),
-                confined=confined(pod),
+                confined=is_confined(pod),
                 actor=ACTOR,
             )
         except (PodHasOne, MovedOn) as error:
@@ -218,19 +218,3 @@ def moment_of(text: str | None) -> datetime | None:
     except ValueError:
         return None
     return moment if moment.tzinfo else None
-
-
-def confined(pod: Pod) -> bool:
-    """Whether every container sees the pod's devices only: by our reference, or by the literal value (CLAIM-7)."""
-    stated = pod.annotations.get(VISIBLE_DEVICES)
-
-    def ours(entry: EnvVar) -> bool:
-        if entry.name not in (CUDA, NVIDIA):
-            return False
-        if entry.value_from is not None:
-            reference = entry.value_from.get("fieldRef")
-            return isinstance(reference, dict) and reference.get("fieldPath") == FIELD_PATH
-        return stated is not None and entry.value == stated
-
-    containers = [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]
-    return bool(containers) and all(any(ours(entry) for entry in one.env or ()) for one in containers)
