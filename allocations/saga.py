@@ -208,12 +208,15 @@ def _send_binding(attempt: Attempt, cluster: Cluster) -> None:
         if cluster.pause(PAUSE_SECONDS):
             break
     if unknown:
-        return _compare(attempt, cluster, "the answer to the Binding was lost")
+        return _compare(attempt, cluster, "")
     raise OutcomeOpen("the API server did not take the Binding in time")
 
 
 def _compare(attempt: Attempt, cluster: Cluster, refusal: str) -> None:
-    """Read the pod: ours is success; gone, another, bound otherwise or surely unbound is failure; else it stays open."""
+    """Read the pod: ours is success; gone, another, bound otherwise, or refused and unbound is failure; else it stays open.
+
+    `refusal` empty: nobody refused, so what was sent may still be applied after this look.
+    """
     live = attempt.live
     try:
         pod = pods.find(cluster, namespace=live.holder.namespace, name=live.holder.pod_name, timeout=REQUEST_SECONDS)
@@ -227,4 +230,6 @@ def _compare(attempt: Attempt, cluster: Cluster, refusal: str) -> None:
         return
     if pod.spec.node_name:
         raise BindFailed("the pod was bound by somebody else")
+    if not refusal:
+        raise OutcomeOpen("the answers to the Binding were lost, and the pod is not bound yet")
     raise BindFailed(f"the API server refused the Binding: {refusal}")

@@ -123,6 +123,25 @@ def test_api_server_goes_away_during_bind(world: World, applied: bool, monkeypat
     assert len(world.leases()) == (2 if applied else 0)
 
 
+def test_unbound_is_not_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEASE-3 every answer lost and the pod unbound so far: nothing is undone on a guess, and the next bind goes on."""
+    monkeypatch.setattr("allocations.saga.BIND_DEADLINE", timedelta(seconds=0.5))
+    world.node("n1")
+    world.claim()
+    world.pod("train")
+    assert world.filter("train") == "n1"
+    world.server.faults.append(Fault("POST", r"/binding$", drop="before", times=500))
+
+    assert "lost" in world.bind("train", "n1")
+
+    assert world.states("train") == ["reserved"]
+    assert len(world.leases()) == 2
+    world.server.faults.clear()
+    assert world.filter("train") == "n1"
+    assert world.bind("train", "n1") == ""
+    assert world.states("train") == ["bound"]
+
+
 def test_end_of_time(world: World) -> None:
     """CLAIM-9 when ttlSeconds is over the pod gets an event and is evicted; the devices return when it is gone."""
     world.node("n1")
