@@ -65,8 +65,11 @@ def _keep_logging(**_: Any) -> None:
 
 @worker_ready.connect
 def _compare_at_once(**_: Any) -> None:
-    """On start the ledger is compared with the cluster, before the first period is over (LEASE-6)."""
+    """On start the ledger is compared with the cluster, and followed, before the first period is over (LEASE-6)."""
     app.send_task("allocations.tasks.reconcile", expires=60)
+    if settings.GPUPLANE_KUBECONFIG:
+        for watch in ("allocations.tasks.watch_pods", "nodes.tasks.watch_nodes", "claims.tasks.watch_claims"):
+            app.send_task(watch, queue=WATCH_QUEUE, expires=60)
 
 
 @worker_shutting_down.connect
