@@ -1,0 +1,29 @@
+"""Comparing where there is no Kubernetes: leases are rows, and nobody else makes any."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from access.actors import SYSTEM
+from allocations.leases.port import Want
+from allocations.outside import outside
+from allocations.reconcile import reconcile
+from allocations.services import claim_devices
+from allocations.sightings import cluster_sighting
+from audit.clock import database_now
+from tests.databases import TestDatabase
+from tests.factories import GpuClaimFactory, NodeFactory
+
+
+def test_orphans(ledger_db: TestDatabase) -> None:
+    """LEASE-6 a lease of the database without an allocation goes, those of live allocations stay."""
+    NodeFactory(name="n1", gpus=2)
+    claim_devices(claim=GpuClaimFactory(), actor=SYSTEM)
+    world = outside()
+    (mine,) = world.leases.all()
+    world.leases.take([Want("gpu-n1-1", "n1", "GPU-n1-1", whole=True)], "research/gone/1")
+
+    assert reconcile(world=world, now=database_now()).quiet
+    assert reconcile(world=world, now=database_now() + timedelta(seconds=90)).leases_deleted == 1
+    assert [lease.name for lease in world.leases.all()] == [mine.name]
+    assert cluster_sighting() is None
