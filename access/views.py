@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.models import User
 from django.contrib.auth.views import LoginView, LogoutView
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
@@ -27,10 +28,9 @@ class SignIn(LoginView):
     template_name = "registration/sign_in.html"
     redirect_authenticated_user = True
 
-    def dispatch(self, request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
+    def render_to_response(self, context: dict[str, Any], **response_kwargs: Any) -> HttpResponse:
         """Like every page."""
-        answer = super().dispatch(request, *args, **kwargs)
-        return protected(answer.render() if isinstance(answer, TemplateResponse) else answer)
+        return protected(super().render_to_response(context, **response_kwargs))
 
     def post(self, request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
         """Check the pair, unless too many were wrong just now."""

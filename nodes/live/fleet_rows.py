@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import numpy as np
 from django.db import connection
+from django.db.models import Count, Max
 from numpy.typing import NDArray
 
+from kube.device_types import GPU
 from nodes.choices import NodeState, Presence
 from nodes.models import Device, Node
 
@@ -53,6 +56,8 @@ class LayoutNode:
     rack: str
     mode: str
     devices: tuple[LayoutDevice, ...]
+    gpus: tuple[str, ...]
+    """UUIDs of the devices that come first, in the order in which agents usually list them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class Layout:
 class FleetRows:
     """Rows kept up to date. Used by one thread at a time.
 
-    Columns, one entry a device of `layout`: `core` and `memory` (uint8, percent given), `healthy`,
+    Columns, one entry a device of `layout`: `size` (bytes of memory), `core` and `memory` (uint8, percent given), `healthy`,
     `present`, `stranger`, `held`, `node_ready` (bool).
     """
 
@@ -80,13 +85,13 @@ class FleetRows:
         self._row_of: dict[int, int] = {}
         self._shapes: dict[int, _Row] = {}
         self._node_of: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._stated: frozenset[tuple[int, str, str]] = frozenset()
+        self._stated: tuple[int, datetime | None] = (0, None)
         self._allocate(0)
 
     def refresh(self) -> bool:
         """Read what changed. True when the layout is a new one."""
         changed = self._mark < 0 or self._read_changed()
-        if changed or self._other_nodes():
+        if changed or self._stated != self._nodes_now():
             self._load()
             changed = True
         self._read_states()
@@ -109,14 +114,10 @@ class FleetRows:
         self._mark = newest if mark is None else mark
         return False
 
-    def _other_nodes(self) -> bool:
-        return self._stated != self._nodes_now()
-
-    def _nodes_now(self) -> frozenset[tuple[int, str, str]]:
-        return frozenset(
-            (pk, mode, _rack(labels))
-            for pk, mode, labels in Node.objects.order_by().values_list("pk", "mode", "labels")
-        )
+    def _nodes_now(self) -> tuple[int, datetime | None]:
+        """Differs once a node came, went, moved or was told about anew (which sets `changed_at`)."""
+        told = Node.objects.aggregate(count=Count("pk"), newest=Max("changed_at"))
+        return told["count"], told["newest"]
 
     def _next_mark(self) -> int | None:
         """PostgreSQL: the oldest transaction still open, asked for before the rows are read."""
@@ -139,7 +140,7 @@ class FleetRows:
             found.setdefault(row[1], []).append(row)
             newest = max(newest, row[13])
         ordered = [
-            (rack, node, sorted(found.get(node.pk, ()), key=lambda row: (row[2] != "gpu", row[2], row[3])))
+            (rack, node, sorted(found.get(node.pk, ()), key=lambda row: (row[2] != GPU, row[2], row[3])))
             for rack, _, node in nodes
         ]
         self.layout = Layout(
@@ -149,6 +150,7 @@ class FleetRows:
                     rack,
                     node.mode,
                     tuple(LayoutDevice(row[0], *row[2:8]) for row in rows),
+                    tuple(row[4] for row in rows if row[2] == GPU),
                 )
                 for rack, node, rows in ordered
             )
@@ -163,6 +165,7 @@ class FleetRows:
         self._mark = newest if mark is None else mark
 
     def _allocate(self, count: int) -> None:
+        self.size = np.zeros(count, np.float64)
         self.core = np.zeros(count, np.uint8)
         self.memory = np.zeros(count, np.uint8)
         self.healthy = np.zeros(count, bool)
@@ -173,6 +176,7 @@ class FleetRows:
 
     def _put(self, at: int, row: _Row) -> None:
         size, core, used, healthy, presence, stranger = row[6], row[8], row[9], row[10], row[11], row[12]
+        self.size[at] = size
         self.core[at] = core
         self.memory[at] = min(100, -(-100 * used // size)) if size else 0
         self.healthy[at] = healthy

@@ -18,6 +18,7 @@ import numpy as np
 import structlog
 from channels.db import database_sync_to_async
 from django.db import DatabaseError, connections
+from numpy.typing import NDArray
 
 from nodes.live.fleet_frames import (
     COLUMNS,
@@ -207,32 +208,45 @@ def columns_of(rows: FleetRows, samples: Mapping[str, SampleView], *, now: float
         + rows.held * Flag.HELD
         + rows.node_ready * Flag.NODE_READY
     )
-    _measure(columns, layout, samples, now)
+    utilisation, memory, temperature, power = _measured(layout, samples, now)
+    columns[2] = _bytes(utilisation)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        columns[3] = _bytes(100 * memory / rows.size)
+    columns[4] = _bytes(temperature)
+    columns[5] = _bytes(power / POWER_STEP_WATTS)
     return columns
 
 
-def _measure(columns: Columns, layout: Layout, samples: Mapping[str, SampleView], now: float) -> None:
-    start = 0
+def _measured(layout: Layout, samples: Mapping[str, SampleView], now: float) -> tuple[NDArray[np.float64], ...]:
+    """Four columns of what agents said last, NaN where unknown. Whole nodes at a time where the order is the layout's."""
+    said: tuple[list[int | None], ...] = ([], [], [], [])
     for node in layout.nodes:
         sample = samples.get(node.name)
-        if sample is not None and sample.age_seconds(now=now) <= OLD_SAMPLE_SECONDS:
-            for at, device in enumerate(node.devices, start):
-                row = sample.row_of.get(device.uuid)
-                if row is None:
-                    continue
-                memory = sample.memory_used_bytes[row]
-                columns[2, at] = _byte(sample.utilisation_percent[row])
-                columns[3, at] = _byte(
-                    100 * memory // device.memory_bytes if memory is not None and device.memory_bytes else None
-                )
-                columns[4, at] = _byte(sample.temperature_celsius[row])
-                watts = sample.power_watts[row]
-                columns[5, at] = _byte(None if watts is None else watts / POWER_STEP_WATTS)
-        start += len(node.devices)
+        if sample is None or sample.age_seconds(now=now) > OLD_SAMPLE_SECONDS:
+            for column in said:
+                column.extend([None] * len(node.devices))
+            continue
+        values = (
+            sample.utilisation_percent,
+            sample.memory_used_bytes,
+            sample.temperature_celsius,
+            sample.power_watts,
+        )
+        if sample.devices == node.gpus:
+            others = [None] * (len(node.devices) - len(node.gpus))
+            for column, known in zip(said, values, strict=True):
+                column.extend(known)
+                column.extend(others)
+        else:
+            places = [sample.row_of.get(device.uuid) for device in node.devices]
+            for column, known in zip(said, values, strict=True):
+                column.extend(None if place is None else known[place] for place in places)
+    return tuple(np.array(column, np.float64) for column in said)
 
 
-def _byte(value: float | None) -> int:
-    return UNKNOWN if value is None else min(254, max(0, int(value)))
+def _bytes(values: NDArray[np.float64]) -> NDArray[np.uint8]:
+    known = np.isfinite(values)
+    return np.where(known, np.clip(np.where(known, values, 0), 0, UNKNOWN - 1), UNKNOWN).astype(np.uint8)
 
 
 HUB = Hub()

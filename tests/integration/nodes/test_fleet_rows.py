@@ -67,7 +67,10 @@ def test_a_change_of_use_patches_the_row(fleet, values, name, want):
         pytest.param(lambda: change(Device.objects.first(), model="H200"), id="another model"),
         pytest.param(lambda: NodeFactory(name="n3"), id="a node without devices"),
         pytest.param(lambda: Node.objects.filter(name="n2").delete(), id="a node gone with its devices"),
-        pytest.param(lambda: Node.objects.filter(name="n2").update(labels={"rack": "r9"}), id="a node moved"),
+        pytest.param(
+            lambda: Node.objects.filter(name="n2").update(labels={"rack": "r9"}, changed_at=datetime.now(UTC)),
+            id="a node moved",
+        ),
     ],
 )
 def test_a_change_of_shape_makes_a_new_layout(fleet, act):

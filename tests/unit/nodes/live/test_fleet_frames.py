@@ -1,6 +1,7 @@
 """The bytes of the fleet stream, read back as the browser reads them."""
 
 import struct
+from typing import Any
 
 import numpy as np
 import orjson
@@ -12,7 +13,7 @@ from nodes.live.fleet_frames import COLUMNS, Condition, delta_frame, full_frame,
 from nodes.live.fleet_rows import Layout, LayoutDevice, LayoutNode, natural
 
 HEADER = struct.Struct("<2sBBBxxxIIdII")
-ABOUT = {"layout": 3, "time": 1000.5, "conditions": Condition(0)}
+ABOUT: dict[str, Any] = {"layout": 3, "time": 1000.5, "conditions": Condition(0)}
 
 
 def decoded(frame, before=None):
@@ -60,12 +61,16 @@ def test_a_browser_that_applies_frames_holds_what_the_server_holds(pictures):
 
 def test_nothing_changed_is_a_header_alone():
     columns = np.zeros((len(COLUMNS), 5000), np.uint8)
-    assert len(delta_frame(columns, columns, sequence=1, **ABOUT)) == HEADER.size
+    delta = delta_frame(columns, columns, sequence=1, **ABOUT)
+    assert delta is not None
+    assert len(delta) == HEADER.size
 
 
 def test_the_layout_names_every_row_once():
     devices = tuple(LayoutDevice(minor + 10, "gpu", minor, f"u{minor}", "H100", 80 << 30, 0) for minor in range(2))
-    layout = Layout((LayoutNode("n1", "r1", "exclusive", devices), LayoutNode("n2", "", "device-plugin", ())))
+    layout = Layout(
+        (LayoutNode("n1", "r1", "exclusive", devices, ("u0", "u1")), LayoutNode("n2", "", "device-plugin", (), ()))
+    )
     message = orjson.loads(layout_message(layout, version=4))
     assert message == {
         "kind": "layout",
