@@ -14,15 +14,14 @@ import os
 import queue
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import redis
 import structlog
 from django.conf import settings
 
-if TYPE_CHECKING:
-    from audit.services import Happening
+from audit.happenings import Happening
 
 CHANNEL = "gpuplane:events"
 MOST_WAITING = 10_000

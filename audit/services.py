@@ -13,12 +13,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-import msgspec
 import orjson
 from django.db import connection, transaction
 
 from audit import feed
 from audit.choices import Kind
+from audit.happenings import Happening
 
 LONGEST_MESSAGE = 500
 ROWS_A_STATEMENT = 90
@@ -26,21 +26,6 @@ ROWS_A_STATEMENT = 90
 
 _COLUMNS = "at, kind, actor, namespace, name, node, claim, allocation_id, message, data"
 _ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
-
-
-class Happening(msgspec.Struct, frozen=True, kw_only=True):
-    """One event to be written. `actor` is a user name, or a part of gpuplane such as `scheduler`."""
-
-    kind: Kind
-    message: str
-    actor: str
-    at: datetime
-    namespace: str = ""
-    name: str = ""
-    node: str = ""
-    claim: str = ""
-    allocation_id: UUID | None = None
-    data: Mapping[str, Any] | None = None
 
 
 def record(

@@ -8,8 +8,9 @@ from datetime import datetime
 from uuid import UUID
 
 from audit.choices import Kind
+from audit.happenings import Happening
 from audit.models import Event
-from audit.services import LONGEST_MESSAGE, Happening, record_many
+from audit.services import LONGEST_MESSAGE, record_many
 
 ACTOR = "reconcile"
 MOST = 500

@@ -10,7 +10,8 @@ from django.test.utils import CaptureQueriesContext
 
 from allocations.models import Allocation, AllocationDevice, Lease
 from audit.choices import Kind
-from audit.services import Happening, record_many
+from audit.happenings import Happening
+from audit.services import record_many
 from claims.models import GpuClaim
 from nodes.models import Device
 from tests.integration.rest.conftest import NOW, inventory

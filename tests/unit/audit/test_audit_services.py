@@ -9,8 +9,9 @@ from django.test.utils import CaptureQueriesContext
 
 from audit import feed
 from audit.choices import Kind
+from audit.happenings import Happening
 from audit.models import Event
-from audit.services import Happening, record, record_many
+from audit.services import record, record_many
 from audit.tasks import event_prune
 
 NOW = datetime(2026, 11, 21, 9, 30, 15, 123456, tzinfo=UTC)

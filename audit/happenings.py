@@ -1,0 +1,27 @@
+"""What an event is before it is a row: the value that services write and the feed tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from audit.choices import Kind
+
+
+class Happening(msgspec.Struct, frozen=True, kw_only=True):
+    """One event to be written. `actor` is a user name, or a part of gpuplane such as `scheduler`."""
+
+    kind: Kind
+    message: str
+    actor: str
+    at: datetime
+    namespace: str = ""
+    name: str = ""
+    node: str = ""
+    claim: str = ""
+    allocation_id: UUID | None = None
+    data: Mapping[str, Any] | None = None
