@@ -32,8 +32,8 @@ from nodes.live.fleet_frames import (
     layout_message,
 )
 from nodes.live.fleet_rows import FleetRows, Layout
-from nodes.live.flush import redis_is_down
-from nodes.live.samples import SampleView, read_latest
+from nodes.live.flush import read_latest, redis_is_down
+from nodes.live.samples import SampleView
 
 TICK_SECONDS = 1.0
 OLD_SAMPLE_SECONDS = 10.0

@@ -1,7 +1,7 @@
 """The latest sample of every node: this process's own table, and what other processes flushed.
 
 `ingest` writes the table, `flush` copies it to Redis and other processes' samples into it; the
-fleet stream and pages read it with `read_latest`, which waits for nothing. Kept true: at most
+fleet stream and pages read it with `nodes.live.flush.read_latest`, which waits for nothing. Kept true: at most
 MOST_NODES nodes of at most 64 GPUs each are kept, the longest silent leaving first; of frames that
 arrive twice, late or from an earlier boot only the newest counts (DESIGN §6). One event loop thread
 uses a table.
@@ -207,16 +207,3 @@ class SampleTable:
 
 TABLE = SampleTable()
 """This process's table."""
-
-
-def read_latest() -> Mapping[str, SampleView]:
-    """The newest sample of every node: node name → SampleView. Memory only, never waits.
-
-    Called inside an event loop it also sees to it that `flush` runs in this process, which brings what
-    other processes received, about a second later than they have it. With Redis down only this
-    process's own samples are known.
-    """
-    from nodes.live import flush  # flush is built on this table
-
-    flush.reader_came()
-    return TABLE.latest()

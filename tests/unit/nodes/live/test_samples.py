@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.protocol import Sample
-from nodes.live.samples import FORGET_SECONDS, SampleTable, SampleView, Taken, read_latest
+from nodes.live.flush import read_latest
+from nodes.live.samples import FORGET_SECONDS, SampleTable, SampleView, Taken
 
 ORDER = ("GPU-0", "GPU-1")
 
