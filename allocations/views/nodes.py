@@ -16,7 +16,8 @@ from access.errors import NotFound
 from access.pages import PageRequest, page
 from allocations.overviews import device_rows, leases_of
 from audit.selectors import event_list
-from nodes.live.samples import SampleView, read_latest
+from nodes.live.flush import read_latest
+from nodes.live.samples import SampleView
 from nodes.models import Device
 from nodes.overviews import link_matrix
 from nodes.selectors import device_list, node_devices, node_get

@@ -1,6 +1,7 @@
 // Where every device sits: nodes as small trays, racks as blocks of trays side by side, in the largest cells that fit.
 const SIZES = [34, 30, 27, 24, 22, 20, 18, 16, 14, 12, 10, 9, 8, 7, 6, 5];
 const READABLE = 9;
+const SCREENS = 3;
 const MARGIN = 16;
 export const LABEL_FONT = 11;
 
@@ -15,17 +16,19 @@ export function arrange(groups, width, height) {
   const racks = byRack(groups);
   const prefix = sharedBeginning(groups.map((group) => group.node.name));
   const most = Math.max(1, ...racks.map((rack) => rack.groups.length));
-  let best = null;
+  let best = { cell: 0, height: Infinity, abreast: 1 };
   for (const cell of SIZES) {
-    // a rack stands 1, 2, 4 … trays wide: the width that makes the whole the lowest wins
-    for (let abreast = racks.length > 1 ? Math.min(2, most) : Infinity; ; abreast *= 2) {
-      const plan = place(racks, width, cell, Math.min(abreast, most), prefix);
-      if (!best || best.cell !== cell || plan.height < best.height) best = plan;
+    best = { cell, height: Infinity, abreast: 1 };
+    // a rack stands 2, 4, 8 … trays wide: the width that makes the whole the lowest wins
+    for (let abreast = racks.length > 1 ? Math.min(2, most) : most; ; abreast = Math.min(most, abreast * 2)) {
+      const plan = place(racks, width, cell, abreast, prefix, false);
+      if (plan.height < best.height) best = { cell, height: plan.height, abreast };
       if (abreast >= most) break;
     }
-    if (best.height <= height || cell <= READABLE) return best; // below that, scrolling reads better than squinting
+    if (best.height <= height) break;
+    if (cell <= READABLE && best.height <= SCREENS * height) break; // scrolling a little reads better than squinting
   }
-  return best;
+  return place(racks, width, best.cell, best.abreast, prefix, true);
 }
 
 function byRack(groups) {
@@ -46,7 +49,8 @@ function sharedBeginning(names) {
   return names.every((name) => name.length > end) ? end : 0;
 }
 
-function place(racks, width, cell, abreast, prefix) {
+/** The plan; without `cells` only its height is right, which is enough to compare and costs little. */
+function place(racks, width, cell, abreast, prefix, cells) {
   const gap = cell >= 18 ? 3 : cell >= 9 ? 2 : 1;
   const labels = cell >= 9;
   const label = labels ? LABEL_FONT + 5 : 0;
@@ -81,8 +85,8 @@ function place(racks, width, cell, abreast, prefix) {
         y += tallest + space;
         tallest = inLine = 0;
       }
-      plan.blocks.push({ node, label: node.name.slice(prefix), x, y, width: tray.width, height: tray.height });
-      rows.forEach((row, place) => {
+      if (cells) plan.blocks.push({ node, label: node.name.slice(prefix), x, y, width: tray.width, height: tray.height });
+      if (cells) rows.forEach((row, place) => {
         plan.placeOf.set(row, plan.order.length);
         plan.order.push(row);
         plan.x.push(x + (place % tray.columns) * (cell + gap));
