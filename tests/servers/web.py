@@ -49,8 +49,15 @@ class LiveApp:
 
 
 @contextlib.contextmanager
-def running(*, vendor: str, folder: Path, redis_url: str, settings: dict[str, str] | None = None) -> Iterator[LiveApp]:
-    """Start `python -m gpuplane.serve`, wait until it answers, stop it at the end. `settings`: further variables."""
+def running(
+    *,
+    vendor: str,
+    folder: Path,
+    redis_url: str,
+    settings: dict[str, str] | None = None,
+    module: str = "gpuplane.serve",
+) -> Iterator[LiveApp]:
+    """Start `python -m <module>`, wait until it answers, stop it at the end. `settings`: further variables."""
     with connected(vendor, folder) as database:
         name = f"web-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}-{next(_numbers)}"
         place = session.enter() / name
@@ -64,7 +71,7 @@ def running(*, vendor: str, folder: Path, redis_url: str, settings: dict[str, st
             "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
             **(settings or {}),
         }
-        guard = session.start(name, [sys.executable, "-m", "gpuplane.serve"], folder=place, environment=environment)
+        guard = session.start(name, [sys.executable, "-m", module], folder=place, environment=environment)
         app = LiveApp(f"http://127.0.0.1:{port}", database, place / "server.log")
         _wait(app, guard)
         try:

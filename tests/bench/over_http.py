@@ -1,0 +1,254 @@
+"""What is measured through the web process: filter, bind, mutate, lists, memory.
+
+Called by `run`. Each measurement fills a database, starts `tests.bench.serving` on it, and asks.
+Kept true: a pod is new in each request; holds are given back as they are made, so that the fleet stays
+two fifths full and the picture in memory is patched before every answer, as in a busy cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from allocations import ledger
+from allocations.choices import LIVE, State
+from allocations.models import Allocation
+from allocations.outside import outside
+from allocations.saga import finish
+from audit.clock import database_now
+from tests.bench import bodies, fleets
+from tests.bench.figures import Aim, Figure, Report, timed_figure
+from tests.bench.serving import MEMORY
+from tests.bench.wire import Wire, alternate
+from tests.servers import redis, web
+
+_numbers = itertools.count(1)
+WAITING = 60
+"""Holds that are kept before the oldest is given back."""
+
+
+class Bench:
+    """One web process on one filled database."""
+
+    def __init__(self, app: web.LiveApp, database: str, node_count: int) -> None:
+        self.app = app
+        self.database = database
+        self.names = fleets.names(node_count)
+        self.lists = bodies.name_lists(self.names) if self.names else []
+        self.wire = Wire(app.url, app.token(service=True))
+        self.asked: deque[str] = deque()
+
+    def pods(self, count: int) -> list[dict[str, Any]]:
+        """Pods that were never seen before, in the mix of `bodies.MIX`."""
+        found = []
+        for _ in range(count):
+            number = next(_numbers)
+            found.append(bodies.pod(f"train-{number:06d}", bodies.MIX[number % len(bodies.MIX)]))
+        return found
+
+    def give_back_one(self) -> None:
+        """The oldest hold ends, as pods do in a cluster in balance."""
+        if len(self.asked) > WAITING:
+            give_back(self.asked.popleft())
+
+    def give_back_all(self) -> None:
+        """Every hold ends."""
+        while self.asked:
+            give_back(self.asked.popleft())
+
+    def memory(self) -> dict[str, int]:
+        """`rss` and `pss` in bytes."""
+        found: dict[str, int] = orjson.loads(self.wire.timed(self.wire.request(MEMORY, method="GET"))[1])
+        return found
+
+
+@contextlib.contextmanager
+def bench(vendor: str, folder: Path, node_count: int) -> Iterator[Bench]:
+    """A web process that knows `node_count` nodes."""
+    with web.running(
+        vendor=vendor, folder=folder, redis_url=redis.server_url("bench"), module="tests.bench.serving"
+    ) as app:
+        if node_count:
+            fleets.register(node_count)
+            fleets.analyze()
+        try:
+            yield Bench(app, vendor, node_count)
+        except Exception as error:
+            error.add_note("the web process said:\n" + "\n".join(app.log.read_text().splitlines()[-40:]))
+            raise
+
+
+def give_back(pod_uid: str) -> None:
+    """End what a pod holds, in whatever state it is."""
+    now = database_now()
+    for allocation_id, state in list(
+        Allocation.objects.filter(pod_uid=pod_uid, state__in=LIVE).values_list("id", "state")
+    ):
+        if state == State.HELD:
+            ledger.drop_hold(
+                allocation_id=allocation_id, outcome=State.RELEASED, reason="ended", now=now, actor="bench"
+            )
+            continue
+        live = ledger.read_live(allocation_id)
+        ledger.begin_release(
+            allocation_id=allocation_id,
+            sources=(State.RESERVED, State.BOUND),
+            outcome=State.RELEASED,
+            reason="ended",
+            now=now,
+            actor="bench",
+        )
+        if live is not None:
+            finish(live, outside(), State.RELEASED, actor="bench")
+
+
+def placed(answer: bytes) -> str:
+    """The one node of an ExtenderFilterResult. Raises when the pod was refused."""
+    result = orjson.loads(answer)
+    chosen: list[str] = result["NodeNames"] or [
+        item["metadata"]["name"] for item in (result["Nodes"] or {}).get("items", ())
+    ]
+    if result["Error"] or len(chosen) != 1:
+        raise RuntimeError(f"a pod was not placed: {answer[:300]!r}")
+    return chosen[0]
+
+
+def measure_filter(at: Bench, report: Report, *, rounds: int, each: int, aims: bool) -> Figure:
+    """filter with names, hold included."""
+
+    def asked(number: int) -> Sequence[bytes]:
+        found = []
+        for place, pod in enumerate(at.pods(each)):
+            at.asked.append(pod["metadata"]["uid"])
+            found.append(bodies.names_body(pod, at.lists[(number + place) % len(at.lists)]))
+        return found
+
+    times = alternate(
+        at.wire,
+        path="/extender/filter",
+        bodies=asked,
+        rounds=rounds,
+        check=placed,
+        after=at.give_back_one,
+    )
+    at.give_back_all()
+    return report.add(
+        timed_figure(
+            f"filter, names of {len(at.names):,} nodes × 8",
+            times,
+            database=at.database,
+            most_ratio=3 if aims else None,
+            most_spread=2 if aims else None,
+        )
+    )
+
+
+def measure_growth(small: Figure, large: Figure, report: Report) -> None:
+    """How filter grows with the fleet."""
+    growth = large.value / small.value
+    exponent = math.log10(growth)
+    report.add(
+        Figure(
+            name="filter, growth from 500 to 5,000 nodes",
+            database=large.database,
+            unit="×",
+            value=growth,
+            floor=(large.floor or 1) / (small.floor or 1),
+            aims=[Aim("exponent ≤ 1", exponent, 1.0)],
+        )
+    )
+
+
+def measure_nodes(at: Bench, report: Report, *, rounds: int, each: int) -> None:
+    """filter with whole Node objects."""
+    nodes = bodies.node_list(at.names)
+
+    def asked(_: int) -> Sequence[bytes]:
+        pods = at.pods(each)
+        at.asked.extend(pod["metadata"]["uid"] for pod in pods)
+        return [bodies.nodes_body(pod, nodes) for pod in pods]
+
+    times = alternate(
+        at.wire, path="/extender/filter", bodies=asked, rounds=rounds, check=placed, after=at.give_back_one
+    )
+    at.give_back_all()
+    name = f"filter, {len(at.names):,} whole Nodes ({len(nodes) / 1e6:.1f} MB)"
+    report.add(timed_figure(name, times, database=at.database))
+
+
+def measure_bind(at: Bench, report: Report, *, rounds: int, each: int) -> None:
+    """bind of pods that hold, embedded leases."""
+
+    def asked(number: int) -> Sequence[bytes]:
+        found = []
+        for place, pod in enumerate(at.pods(each)):
+            question = bodies.names_body(pod, at.lists[(number + place) % len(at.lists)])
+            node = placed(at.wire.timed(at.wire.request("/extender/filter", question))[1])
+            at.asked.append(pod["metadata"]["uid"])
+            found.append(bodies.bind_body(pod, node))
+        return found
+
+    def check(answer: bytes) -> None:
+        if orjson.loads(answer)["Error"]:
+            raise RuntimeError(f"bind failed: {answer!r}")
+
+    times = alternate(at.wire, path="/extender/bind", bodies=asked, rounds=rounds, check=check, after=at.give_back_one)
+    at.give_back_all()
+    report.add(timed_figure("bind, embedded leases", times, database=at.database))
+
+
+def measure_mutate(at: Bench, report: Report, *, rounds: int, each: int) -> None:
+    """The mutating webhook."""
+
+    def check(answer: bytes) -> None:
+        if b'"patch"' not in answer:
+            raise RuntimeError(f"no patch: {answer[:300]!r}")
+
+    times = alternate(
+        at.wire,
+        path="/webhooks/pods/mutate",
+        bodies=lambda _: [bodies.review_body(pod) for pod in at.pods(each)],
+        rounds=rounds,
+        check=check,
+    )
+    report.add(timed_figure("webhook mutate", times, most_ratio=1.5))
+
+
+def measure_list(at: Bench, report: Report, *, rounds: int, each: int) -> None:
+    """A page of 1,000 allocations over REST."""
+
+    def check(answer: bytes) -> None:
+        if len(orjson.loads(answer)["results"]) != 1000:
+            raise RuntimeError(f"not a full page: {answer[:300]!r}")
+
+    times = alternate(
+        at.wire,
+        path="/api/v1/allocations/?page_size=1000",
+        method="GET",
+        bodies=lambda _: [b""] * each,
+        rounds=rounds,
+        check=check,
+    )
+    report.add(timed_figure("REST, 1,000 allocations", times, database=at.database))
+
+
+def measure_memory(empty: dict[str, int], full: dict[str, int], database: str, report: Report, devices: int) -> None:
+    """One web process after its work, beside one that knows no device."""
+    for kind in ("pss", "rss"):
+        report.add(
+            Figure(
+                name=f"memory of a web process, {devices:,} devices ({kind})",
+                database=database,
+                unit="MB",
+                value=full[kind] / 1e6,
+                floor=empty[kind] / 1e6,
+                note=f"{(full[kind] - empty[kind]) / devices:,.0f} bytes a device",
+            )
+        )

@@ -1,0 +1,124 @@
+"""The order of a bench run, and where its results go.
+
+Called by `tests.bench` (`make bench`) once Django is set up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tests.bench import in_process, over_http
+from tests.bench.figures import Report
+from tests.servers import postgres, session
+
+RESULTS = Path("bench-results")
+VENDORS = ("sqlite", "postgresql")
+PARTS = ("engine", "frames", "filter", "nodes", "bind", "mutate", "list", "memory")
+
+
+def main() -> int:
+    """Command line. Always 0 when everything could be measured: aims are told, not judged."""
+    parser = argparse.ArgumentParser(prog="make bench", description="figures beside their floors")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="measure these parts")
+    parser.add_argument("--database", nargs="+", choices=VENDORS, default=VENDORS)
+    parser.add_argument("--rounds", type=int, default=30, help="rounds of product and floor in turns (default 30)")
+    parser.add_argument("--nodes", type=int, default=5000, help="nodes of the large fleet, 8 GPUs each (default 5000)")
+    given = parser.parse_args()
+    began = datetime.now(UTC)
+    report = Report(machine=_machine())
+    folder = session.enter() / "bench"
+    _measure(report, folder, only=frozenset(given.only), vendors=given.database, rounds=given.rounds, nodes=given.nodes)
+    report.machine["load_after"] = _load()
+    report.machine["seconds"] = (datetime.now(UTC) - began).total_seconds()
+    print(f"\n{report.table()}\n")
+    print(_told(report.machine))
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{began:%Y%m%dT%H%M%SZ}.json"
+    path.write_bytes(orjson.dumps({"at": began, **report.stored}, option=orjson.OPT_INDENT_2))
+    print(f"written to {path}")
+    return 0
+
+
+def _measure(
+    report: Report, folder: Path, *, only: frozenset[str], vendors: list[str], rounds: int, nodes: int
+) -> None:
+    if "engine" in only:
+        in_process.measure_engine(report, rounds=min(rounds, 10))
+    if "frames" in only:
+        in_process.measure_frames(report, rounds=rounds, devices=nodes * 8)
+    for vendor in vendors:
+        if only & {"filter", "nodes", "bind", "mutate", "list", "memory"}:
+            _measure_web(report, folder / vendor, vendor, only, rounds, nodes)
+
+
+def _measure_web(report: Report, folder: Path, vendor: str, only: frozenset[str], rounds: int, nodes: int) -> None:
+    first = vendor == VENDORS[0]
+    empty = {}
+    if "memory" in only and first:
+        with over_http.bench(vendor, folder / "empty", 0) as none:
+            over_http.measure_mutate(none, Report({}, quiet=True), rounds=2, each=50)
+            empty = none.memory()
+    small = None
+    if only & {"filter", "nodes", "bind", "mutate"}:
+        with over_http.bench(vendor, folder / "small", 500) as at:
+            if "mutate" in only and first:
+                over_http.measure_mutate(at, report, rounds=rounds, each=50)
+            if "nodes" in only:
+                over_http.measure_nodes(at, report, rounds=min(rounds, 20), each=10)
+            if "bind" in only:
+                over_http.measure_bind(at, report, rounds=min(rounds, 20), each=25)
+            if "filter" in only:
+                small = over_http.measure_filter(at, report, rounds=rounds, each=25, aims=False)
+    if only & {"filter", "memory", "list"}:
+        with over_http.bench(vendor, folder / "large", nodes) as at:
+            if only & {"filter", "memory"}:
+                large = over_http.measure_filter(
+                    at, report, rounds=rounds if "filter" in only else 2, each=50, aims=True
+                )
+                if small is not None:
+                    over_http.measure_growth(small, large, report)
+            if empty:
+                over_http.measure_memory(empty, at.memory(), vendor, report, devices=nodes * 8)
+            if "list" in only:
+                over_http.measure_list(at, report, rounds=min(rounds, 10), each=3)
+
+
+def _machine() -> dict[str, Any]:
+    model = ""
+    if Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "processor": model or platform.processor(),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "load_before": _load(),
+    }
+
+
+def _load() -> float:
+    return round(os.getloadavg()[0], 2)
+
+
+def _told(machine: dict[str, Any]) -> str:
+    return (
+        f"{machine['cores']} cores ({machine['processor']}), Python {machine['python']}, "
+        f"load {machine['load_before']} before and {machine['load_after']} after, {machine['seconds']:.0f} s"
+    )
+
+
+def missing_postgres() -> str:
+    """Why PostgreSQL cannot be measured here, empty where it can."""
+    try:
+        postgres.server_url()
+    except postgres.NoPostgres as missing:
+        return str(missing)
+    return ""
