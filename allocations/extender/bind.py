@@ -17,6 +17,7 @@ from allocations.engine.decision import Decision
 from allocations.engine.plan import plan
 from allocations.errors import LostRace, MovedOn, PodHasOne
 from allocations.extender.filter import BEING_UNDONE, RACING, hold_seconds, with_settings
+from allocations.extender.identity import identity_problem
 from allocations.extender.recent import recall
 from allocations.extender.wire import BindArgs
 from allocations.leases.port import LeaseTaken
@@ -33,6 +34,7 @@ from claims.lookup import ClaimFinder
 from kube import pods
 from kube.client import Cluster
 from kube.errors import KubeError
+from kube.names import InvalidName, check_subdomain
 from kube.objects import Pod
 
 ATTEMPTS = 6
@@ -49,8 +51,9 @@ class _Plain(Exception):
 
 def bind_pod(args: BindArgs) -> str:
     """The Error of ExtenderBindingResult, empty when the pod is bound."""
-    if not (args.PodName and args.PodNamespace and args.PodUID and args.Node):
-        return "PodName, PodNamespace, PodUID and Node must all be given"
+    problem = _problem(args)
+    if problem:
+        return problem
     world = outside()
     try:
         return _bind(args, world)
@@ -58,6 +61,17 @@ def bind_pod(args: BindArgs) -> str:
         return str(refused)
     except _Plain:
         return _plain_binding(args, world)
+
+
+def _problem(args: BindArgs) -> str:
+    """What is wrong with the names, empty when they are sound."""
+    if not (args.PodName and args.PodNamespace and args.PodUID and args.Node):
+        return "PodName, PodNamespace, PodUID and Node must all be given"
+    try:
+        check_subdomain(args.Node, what="Node")
+    except InvalidName as error:
+        return str(error)
+    return identity_problem(namespace=args.PodNamespace, name=args.PodName, uid=args.PodUID)
 
 
 def _bind(args: BindArgs, world: Outside) -> str:

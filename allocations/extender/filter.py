@@ -25,13 +25,14 @@ from allocations.engine.decision import Decision
 from allocations.engine.picture import Picture
 from allocations.engine.plan import plan
 from allocations.errors import LostRace, MovedOn, PodHasOne
+from allocations.extender.identity import pod_problem
 from allocations.extender.recent import Recent, remember
 from allocations.extender.wire import Asked
 from allocations.ledger.hold import EXPLAINED_UP_TO, reason_counts
 from allocations.refusals import refusal_note
 from audit.clock import database_now
 from claims.admission.confinement import is_confined
-from claims.dialects import parse_pod
+from claims.dialects import asks_for_devices, parse_pod
 from claims.dialects.request import DeviceRequest, Refusal, SharePolicy
 from claims.lookup import ClaimFinder
 from kube.keys import CLAIM
@@ -50,12 +51,13 @@ def filter_pod(asked: Asked) -> bytes:
     pod = asked.pod
     if pod is None:
         return asked.refuse(asked.pod_problem)
+    problem = pod_problem(pod)
+    if problem:
+        return asked.refuse(problem) if asks_for_devices(pod) else asked.answer(asked.names, {}, {})
     finder = ClaimFinder()
     parsed = parse_pod(pod, find_claim=finder)
     if parsed is None:
         return asked.answer(asked.names, {}, {})
-    if not pod.metadata.uid:
-        return asked.refuse("the pod has no uid")
     if isinstance(parsed, Refusal):
         return _refused_by_rule(asked, pod, parsed)
     return _Filter(asked, pod, with_settings(parsed), finder.claim_id).answer()
@@ -198,9 +200,10 @@ def refused_nodes(decision: Decision, candidates: Candidates) -> tuple[dict[str,
 
 
 def _refused_by_rule(asked: Asked, pod: Pod, refusal: Refusal) -> bytes:
+    named = pod.annotations.get(CLAIM, "")
     refusal_note(
         pod=pod,
-        claim_name=pod.annotations.get(CLAIM, ""),
+        claim_name=named if named.isprintable() else "",
         request=None,
         rule=refusal.rule,
         summary=refusal.reason,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
 import orjson
 from django.db.models import QuerySet
 
@@ -16,11 +15,15 @@ from allocations import fleet, ledger
 from allocations.choices import LIVE
 from allocations.engine.plan import plan
 from allocations.extender.filter import with_settings
-from allocations.extender.wire import POD, PreemptArgs, is_there
+from allocations.extender.identity import is_uid, pod_problem
+from allocations.extender.wire import POD, UNDECODABLE, PreemptArgs, is_there
 from allocations.models import AllocationDevice
-from claims.dialects import parse_pod
+from claims.dialects import asks_for_devices, parse_pod
 from claims.dialects.request import Refusal
 from claims.lookup import ClaimFinder
+
+UIDS_A_QUERY = 5_000
+"""Databases bound the parameters of a statement."""
 
 
 def preempt_pod(args: PreemptArgs) -> bytes:
@@ -30,12 +33,16 @@ def preempt_pod(args: PreemptArgs) -> bytes:
     if is_there(args.Pod):
         try:
             pod = POD.decode(args.Pod)
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             return _answer(offered, ())
-    parsed = None if pod is None else parse_pod(pod, find_claim=ClaimFinder())
+    if pod is None:
+        return _answer(offered, tuple(offered))
+    if pod_problem(pod):
+        return _answer(offered, () if asks_for_devices(pod) else tuple(offered))
+    parsed = parse_pod(pod, find_claim=ClaimFinder())
     if parsed is None:
         return _answer(offered, tuple(offered))
-    if isinstance(parsed, Refusal) or pod is None:
+    if isinstance(parsed, Refusal):
         return _answer(offered, ())
     picture, now = fleet.current()
     own = ledger.read_own(pod.metadata.uid, now).live
@@ -73,12 +80,14 @@ def _offered(args: PreemptArgs) -> dict[str, tuple[tuple[str, ...], int]]:
 
 def _amounts(uids: set[str]) -> dict[str, list[tuple[int, int, int]]]:
     """Pod UID → (device id, core percent, bytes) of what it holds."""
-    rows: QuerySet[AllocationDevice, tuple[str, int, int, int]] = AllocationDevice.objects.filter(
-        live=True, allocation__state__in=LIVE, allocation__pod_uid__in=uids - {""}
-    ).values_list("allocation__pod_uid", "device_id", "core_percent", "memory_bytes")
     found: dict[str, list[tuple[int, int, int]]] = {}
-    for uid, device_id, core, memory in rows:
-        found.setdefault(uid, []).append((device_id, core, memory))
+    asked = sorted(filter(is_uid, uids))
+    for start in range(0, len(asked), UIDS_A_QUERY):
+        rows: QuerySet[AllocationDevice, tuple[str, int, int, int]] = AllocationDevice.objects.filter(
+            live=True, allocation__state__in=LIVE, allocation__pod_uid__in=asked[start : start + UIDS_A_QUERY]
+        ).values_list("allocation__pod_uid", "device_id", "core_percent", "memory_bytes")
+        for uid, device_id, core, memory in rows:
+            found.setdefault(uid, []).append((device_id, core, memory))
     return found
 
 

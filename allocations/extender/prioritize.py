@@ -12,6 +12,7 @@ from allocations import fleet, ledger
 from allocations.choices import State
 from allocations.engine.plan import plan
 from allocations.extender.filter import candidates_of, with_settings
+from allocations.extender.identity import pod_problem
 from allocations.extender.wire import Asked
 from claims.dialects import parse_pod
 from claims.dialects.request import Refusal
@@ -28,7 +29,7 @@ def prioritize_pod(asked: Asked) -> bytes:
 def _scores(asked: Asked) -> dict[str, int]:
     """Node → score; nodes left out get 0."""
     pod = asked.pod
-    if pod is None:
+    if pod is None or pod_problem(pod):
         return {}
     parsed = parse_pod(pod, find_claim=ClaimFinder())
     if parsed is None or isinstance(parsed, Refusal):

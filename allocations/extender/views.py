@@ -26,7 +26,7 @@ def filter(body: bytes) -> bytes:  # noqa: A001 - the verb's own name
     try:
         asked = Asked(body)
     except Unreadable as problem:
-        return unreadable_answer(str(problem))
+        return unreadable_answer(body, str(problem))
     try:
         return filter_pod(asked)
     except DatabaseError as error:

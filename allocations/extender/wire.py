@@ -7,14 +7,19 @@ with the very bytes that came in.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 import orjson
 
+from claims.dialects.parse import DEFAULT_NAMESPACE
 from kube.objects import Pod
 
 _ABSENT = msgspec.Raw()
+UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Everything that decoding hostile JSON can raise."""
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""As in Go; a larger number could not be written back."""
 
 
 def is_there(raw: msgspec.Raw) -> bool:
@@ -40,6 +45,11 @@ class _NodeList(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
+class _Loose(msgspec.Struct):
+    Nodes: msgspec.Raw = _ABSENT
+    NodeNames: msgspec.Raw = _ABSENT
+
+
 class BindArgs(msgspec.Struct):
     """ExtenderBindingArgs."""
 
@@ -53,7 +63,7 @@ class Victims(msgspec.Struct):
     """Victims with whole pods."""
 
     Pods: list[Pod] | None = None
-    NumPDBViolations: int = 0
+    NumPDBViolations: Int64 = 0
 
 
 class MetaPod(msgspec.Struct):
@@ -66,7 +76,7 @@ class MetaVictims(msgspec.Struct):
     """MetaVictims: pods by UID."""
 
     Pods: list[MetaPod] | None = None
-    NumPDBViolations: int = 0
+    NumPDBViolations: Int64 = 0
 
 
 class PreemptArgs(msgspec.Struct):
@@ -91,6 +101,7 @@ class Asked:
         args = _decode(_ARGS, body)
         self._items: dict[str, msgspec.Raw] | None = None
         if is_there(args.Nodes):
+            _check_text(args.Nodes)
             items = _decode(_NODE_LIST, args.Nodes).items or []
             self._items = {_decode(_NODE_ITEM, item).metadata.name: item for item in items}
             self.names: Sequence[str] = list(self._items)
@@ -103,8 +114,11 @@ class Asked:
             return
         try:
             self.pod = POD.decode(args.Pod)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except UNDECODABLE as error:
             self.pod_problem = f"the pod cannot be read: {error}"
+            return
+        if not self.pod.metadata.namespace:
+            self.pod.metadata.namespace = DEFAULT_NAMESPACE
 
     def answer(
         self, passed: Sequence[str], failed: Mapping[str, str], unresolvable: Mapping[str, str], error: str = ""
@@ -129,17 +143,41 @@ class Asked:
         return self.answer([], refused, {}) if resolvable else self.answer([], {}, refused)
 
 
-def unreadable_answer(problem: str) -> bytes:
-    """The only answer that uses Error: no node is known that a reason could be given for."""
+def unreadable_answer(body: bytes, problem: str) -> bytes:
+    """Refuse the nodes that can be made out. Only where there is none, Error has to carry the reason."""
+    reason = f"the request cannot be read: {problem}"
+    names = _names_in(body)
     return orjson.dumps(
         {
             "NodeNames": [],
             "Nodes": None,
             "FailedNodes": {},
-            "FailedAndUnresolvableNodes": {},
-            "Error": f"the request cannot be read: {problem}",
+            "FailedAndUnresolvableNodes": dict.fromkeys(names, reason),
+            "Error": "" if names else reason,
         }
     )
+
+
+def _names_in(body: bytes) -> list[str]:
+    """Every node name that stands where one belongs in a body that cannot be read as a whole."""
+    loose = _loosely(_LOOSE, body)
+    if loose is None:
+        return []
+    names = [_loosely(_NODE_NAME, raw) for raw in _loosely(_RAW_LIST, loose.NodeNames) or ()]
+    listed = _loosely(_NODE_LIST, loose.Nodes)
+    nodes = [_loosely(_NODE_ITEM, raw) for raw in (listed.items if listed else None) or ()]
+    return [name for name in (*names, *(node.metadata.name for node in nodes if node)) if name]
+
+
+def _check_text(raw: msgspec.Raw) -> None:
+    """Nodes are answered with the bytes that came in, and skipped members are not looked at. Raises Unreadable."""
+    data = bytes(raw)
+    if data.isascii():
+        return
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"Nodes are not UTF-8: {error}") from error
 
 
 def decode_bind(body: bytes) -> BindArgs:
@@ -158,13 +196,23 @@ T = TypeVar("T")
 def _decode(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T:
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise Unreadable(str(error)) from error
+
+
+def _loosely(decoder: msgspec.json.Decoder[T], data: bytes | msgspec.Raw) -> T | None:
+    try:
+        return decoder.decode(data)
+    except UNDECODABLE:
+        return None
 
 
 POD = msgspec.json.Decoder(Pod)
 _ARGS = msgspec.json.Decoder(_Args)
 _NODE_LIST = msgspec.json.Decoder(_NodeList)
 _NODE_ITEM = msgspec.json.Decoder(_NodeItem)
+_LOOSE = msgspec.json.Decoder(_Loose)
+_RAW_LIST = msgspec.json.Decoder(list[msgspec.Raw])
+_NODE_NAME = msgspec.json.Decoder(str)
 _BIND = msgspec.json.Decoder(BindArgs)
 _PREEMPT = msgspec.json.Decoder(PreemptArgs)

@@ -5,6 +5,7 @@ Called by the verdicts. Kept true: other people's pods pass untouched, however o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -16,6 +17,8 @@ from kube.admission import UNDECODABLE, AdmissionRequest
 
 CREATE: Final = "CREATE"
 UPDATE: Final = "UPDATE"
+
+_TEXT: Final = re.compile(rb'"([!#-\[\]-~]{1,320})"')
 
 
 def is_pod_create(request: AdmissionRequest) -> bool:
@@ -33,7 +36,7 @@ def looks_ours(raw: msgspec.Raw) -> bool:
     try:
         decoded = msgspec.json.decode(raw)
     except UNDECODABLE:
-        return False
+        return _names_ours(bytes(raw))
     metadata = _child(decoded, "metadata")
     if any(
         is_asking_annotation(key) or result_dialect(key) is not None
@@ -47,6 +50,14 @@ def looks_ours(raw: msgspec.Raw) -> bool:
         for container in (*_items(spec, "containers"), *_items(spec, "initContainers"))
         for part in ("limits", "requests")
         for name in _child(_child(container, "resources"), part)
+    )
+
+
+def _names_ours(raw: bytes) -> bool:
+    """The same of an object that cannot be read at all (a number beyond any, text that is not UTF-8): by any text in it."""
+    texts = {text.decode() for text in _TEXT.findall(raw)}
+    return any(
+        is_asking_annotation(text) or is_asking_resource(text) or result_dialect(text) is not None for text in texts
     )
 
 

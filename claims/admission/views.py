@@ -30,6 +30,7 @@ from kube.admission import (
     forbidden,
 )
 from kube.errors import KubeError
+from kube.names import InvalidName, check_namespace, check_subdomain
 from kube.objects import Pod
 from kube.shared import shared_cluster
 
@@ -80,7 +81,12 @@ def bindings_validate(body: bytes) -> bytes:
 
 def _pod_of(request: AdmissionRequest) -> Pod | None:
     cluster = shared_cluster(settings.GPUPLANE_KUBECONFIG)
-    if cluster is None or not request.name or not request.namespace:
+    if cluster is None:
+        return None
+    try:
+        check_namespace(request.namespace)
+        check_subdomain(request.name)
+    except InvalidName:
         return None
     return pods.find(cluster, namespace=request.namespace, name=request.name)
 
