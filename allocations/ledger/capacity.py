@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from django.db import connection
@@ -23,13 +24,16 @@ _USABLE = "healthy AND presence = 'present' AND stranger = ''"
 def take(cursor: Any, grants: Sequence[Grant], revision: int, *, unusable_too: bool = False) -> None:
     """Mark the devices of `grants` used. Raises LostRace (roll the transaction back) when one is not free.
 
+    A whole device must still have the memory of its grant, since that is what comes back.
     `unusable_too` is for adoption: a pod that runs holds its devices, sick or not.
     """
     guard = "1 = 1" if unusable_too else _USABLE
-    whole = sorted(grant.device_id for grant in grants if grant.whole)
+    sizes = {grant.device_id: grant.memory_bytes or 0 for grant in grants if grant.whole}
+    whole = sorted(sizes)
     lost: list[int] = []
     if whole:
         marks = ", ".join(["%s"] * len(whole))
+        sized = ", ".join(["(%s, %s)"] * len(whole))
         rows = (
             f"id IN (SELECT id FROM nodes_device WHERE id IN ({marks}) ORDER BY id FOR UPDATE)"  # noqa: S608 - as below
             if connection.vendor == "postgresql" and len(whole) > 1
@@ -37,8 +41,8 @@ def take(cursor: Any, grants: Sequence[Grant], revision: int, *, unusable_too: b
         )
         cursor.execute(
             f"UPDATE nodes_device SET core_used = 100, memory_used = memory_bytes, revision = %s "  # noqa: S608 - only marks and constants are put in
-            f"WHERE {rows} AND core_used = 0 AND memory_used = 0 AND {guard}",
-            [revision, *whole],
+            f"WHERE {rows} AND (id, memory_bytes) IN (VALUES {sized}) AND core_used = 0 AND memory_used = 0 AND {guard}",
+            [revision, *whole, *chain.from_iterable(sorted(sizes.items()))],
         )
         if cursor.rowcount != len(whole):
             cursor.execute(
@@ -51,7 +55,7 @@ def take(cursor: Any, grants: Sequence[Grant], revision: int, *, unusable_too: b
         core, memory = grant.core_percent, grant.memory_bytes or 0
         cursor.execute(
             f"UPDATE nodes_device SET core_used = core_used + %s, memory_used = memory_used + %s, revision = %s "  # noqa: S608 - as above
-            f"WHERE id = %s AND core_used + %s <= 100 AND memory_used + %s <= memory_bytes AND {guard}",
+            f"WHERE id = %s AND core_used <= 100 - %s AND memory_used <= memory_bytes - %s AND {guard}",
             [core, memory, revision, grant.device_id, core, memory],
         )
         if cursor.rowcount != 1:
