@@ -190,7 +190,7 @@ def _with_columns(
     healthy: NDArray[np.bool_],
 ) -> Picture:
     after = replace(picture, core_used=core, memory_used=memory, device_healthy=healthy, usage={})
-    usage_carried(picture, after, np.unique(picture.device_node[rows]).tolist())
+    usage_carried(picture, after, sorted(set(picture.device_node[rows].tolist())))
     return after
 
 

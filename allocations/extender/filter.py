@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import repeat
 from typing import Any
 
 import msgspec
@@ -80,7 +81,7 @@ def hold_seconds(pod: Pod) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Node rows asked about; `rows` None means every node of the picture. `unknown`: names it does not have."""
+    """Node rows asked about, ascending; `rows` None means every node of the picture. `unknown`: names it does not have."""
 
     rows: NDArray[np.int32] | None
     unknown: Sequence[str]
@@ -88,11 +89,12 @@ class Candidates:
 
 def candidates_of(picture: Picture, names: Sequence[str]) -> Candidates:
     """Which rows of the picture the names are."""
-    rows = np.array(list(map(picture.node_index.get, names, [-1] * len(names))), dtype=np.int32)
-    known = rows[rows >= 0]
-    unknown = [names[place] for place in np.flatnonzero(rows < 0).tolist()] if len(known) != len(rows) else []
-    everything = len(known) == len(picture.node_names) and bool((np.bincount(known, minlength=1) == 1).all())
-    return Candidates(rows=None if everything else known, unknown=unknown)
+    rows = np.fromiter(map(picture.node_index.get, names, repeat(-1)), dtype=np.int32, count=len(names))
+    strange = np.flatnonzero(rows < 0)
+    asked = np.zeros(len(picture.node_names), dtype=np.bool_)
+    asked[np.delete(rows, strange) if len(strange) else rows] = True
+    known = None if asked.all() else np.flatnonzero(asked).astype(np.int32)
+    return Candidates(rows=known, unknown=[names[place] for place in strange.tolist()])
 
 
 class _Filter:
