@@ -20,6 +20,7 @@ from allocations.ledger.capacity import give_back, take
 from allocations.ledger.holder import Holder
 from allocations.ledger.own import Live
 from allocations.ledger.sql import document, identity, moment
+from audit.announce import announce
 from audit.choices import Kind
 from audit.services import record
 from claims.dialects.request import DeviceRequest
@@ -40,12 +41,13 @@ def hold(
 ) -> uuid.UUID:
     """Take the devices of `decision` for `holder`; returns the allocation's id.
 
-    `previous` is the pod's own hold as it was read before planning: the same devices prolong it,
-    others replace it. `confined`: the pod's containers carry our reference (CLAIM-7). Raises LostRace when a device is no longer free, MovedOn when `previous`
-    changed meanwhile, PodHasOne when another attempt of the pod was quicker.
+    `previous` is the pod's own hold as it was read before planning: the same devices for the same request prolong it,
+    anything else replaces it. `confined`: the pod's containers carry our reference (CLAIM-7). Raises LostRace when a
+    device is no longer free, MovedOn when `previous` changed meanwhile, PodHasOne when another attempt of the pod was
+    quicker.
     """
     until = now + timedelta(seconds=hold_seconds)
-    if previous is not None and previous.node == decision.node and set(previous.grants) == set(decision.grants):
+    if previous is not None and _is_same(previous, request, decision, claim_id):
         return _prolong(previous.id, until, now)
     allocation_id = uuid.uuid4()
     try:
@@ -55,6 +57,15 @@ def hold(
             raise PodHasOne(f"pod {holder.label} already has a live allocation") from error
         raise
     return allocation_id
+
+
+def _is_same(previous: Live, request: DeviceRequest, decision: Decision, claim_id: int | None) -> bool:
+    """Whether the hold stands for what was decided now; the claim may have been edited, or made again, since."""
+    return (
+        previous.node == decision.node
+        and (previous.request, previous.claim_id) == (request, claim_id)
+        and set(previous.grants) == set(decision.grants)
+    )
 
 
 @atomic_retry
@@ -73,9 +84,13 @@ _INSERT = """
 INSERT INTO allocations_allocation
   (id, state, outcome, reason, namespace, pod_name, pod_uid, holder, node_id, claim_id, claim_name, dialect, request,
    summary, explanation, confined, created_by, ttl_seconds, created_at, hold_until, changed_at)
-SELECT %s, 'held', '', '', %s, %s, %s, %s, n.id, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
+SELECT %s, 'held', '', '', %s, %s, %s, %s, n.id, {claim}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
 FROM nodes_node n WHERE n.name = %s
 """
+_CLAIM = "(SELECT c.id FROM claims_gpuclaim c WHERE c.id = %s{lock})"
+"""The claim as it is now: deleted since the decision, it counts as deleted right after."""
+_SQLITE_INSERT = _INSERT.format(claim=_CLAIM.format(lock=""))
+_POSTGRESQL_INSERT = _INSERT.format(claim=_CLAIM.format(lock=" FOR KEY SHARE"))
 _INSERT_GRANT = (
     "INSERT INTO allocations_allocationdevice "
     "(allocation_id, device_id, uuid, type, minor, core_percent, memory_bytes, whole, live) VALUES "
@@ -106,6 +121,7 @@ def _replace(
             if cursor.rowcount != 1:
                 raise MovedOn("the pod's hold changed meanwhile")
             give_back(cursor, previous.id, revision)
+            announce(node=previous.node)
         take(cursor, decision.grants, revision)
         insert_allocation(
             cursor,
@@ -153,7 +169,7 @@ def insert_allocation(
 ) -> None:
     """Insert the row of an allocation in state held. Raises MovedOn when the node is gone."""
     cursor.execute(
-        _INSERT,
+        _POSTGRESQL_INSERT if connection.vendor == "postgresql" else _SQLITE_INSERT,
         [
             identity(allocation_id),
             holder.namespace,
