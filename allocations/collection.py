@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 import structlog
 from django.db.models import Exists, OuterRef
 
+from access.transactions import atomic_retry
 from allocations import ledger
 from allocations.choices import LIVE, State
 from allocations.models import Allocation, PodRefusal
@@ -36,12 +37,20 @@ ACTOR = "collector"
 
 
 def expire_holds(now: datetime) -> int:
-    """Drop holds that are past their time; returns how many. The node ranks last for their pods for a while."""
+    """Drop holds that are past their time; returns how many. The node ranks last for their pods for a while.
+
+    One that its pod's filter prolongs meanwhile stays.
+    """
     expired = Allocation.objects.filter(state=State.HELD, hold_until__lt=now).order_by("hold_until")
     dropped = 0
-    for allocation_id in expired.values_list("id", flat=True)[:BATCH]:
+    for allocation_id, changed_at in expired.values_list("id", "changed_at")[:BATCH]:
         dropped += ledger.drop_hold(
-            allocation_id=allocation_id, outcome=State.FAILED, reason="the hold expired", now=now, actor=ACTOR
+            allocation_id=allocation_id,
+            outcome=State.FAILED,
+            reason="the hold expired",
+            now=now,
+            actor=ACTOR,
+            unchanged_since=changed_at,
         )
     return dropped
 
@@ -71,7 +80,12 @@ def forget_refusals(now: datetime) -> int:
     return deleted + PodRefusal.objects.filter(last_at__lt=now - REFUSAL_LIMIT).delete()[0]
 
 
+@atomic_retry
 def bury_tombstones(now: datetime) -> int:
-    """Delete rows of devices that went long ago; their past grants keep uuid, type and minor."""
+    """Delete rows of devices that went long ago; their past grants keep uuid, type and minor.
+
+    Under their locks, since an inventory may bring one back at this moment.
+    """
     old = Device.objects.filter(presence=Presence.REMOVED, changed_at__lt=now - TOMBSTONE_LIMIT)
-    return Device.objects.filter(pk__in=list(old.values_list("pk", flat=True)[:BATCH])).delete()[0]
+    locked = list(old.select_for_update().order_by("pk").values_list("pk", flat=True)[:BATCH])
+    return Device.objects.filter(pk__in=locked).delete()[0]
