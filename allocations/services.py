@@ -8,6 +8,8 @@ from __future__ import annotations
 import uuid
 from datetime import datetime, timedelta
 
+import structlog
+
 from access.actors import Actor
 from access.errors import BadInput, Conflict, DoesNotFit, NotFound, Unavailable
 from allocations import fleet, ledger
@@ -27,6 +29,8 @@ from claims.dialects.request import Dialect, Refusal
 from claims.models import GpuClaim
 from kube import pods
 from kube.errors import ConflictInCluster, KubeError, TemporaryKubeError
+
+log = structlog.get_logger(__name__)
 
 HOLD_SECONDS = 30
 ATTEMPTS = 8
@@ -96,7 +100,10 @@ def claim_devices(*, claim: GpuClaim, actor: Actor, holder: str = "") -> Allocat
 
 
 def allocation_renew(*, allocation: Allocation, actor: Actor, ttl_seconds: int | None, now: datetime) -> Allocation:
-    """Let a bound, time-bounded allocation end `ttl_seconds` from now (its own ttl where None)."""
+    """Let a bound, time-bounded allocation end `ttl_seconds` from now (its own ttl where None).
+
+    Raises Conflict (nothing to renew), MovedOn (it has ended), BadInput.
+    """
     actor.require_write(allocation.namespace)
     ttl = ttl_seconds if ttl_seconds is not None else allocation.ttl_seconds
     if ttl is None:
@@ -104,18 +111,23 @@ def allocation_renew(*, allocation: Allocation, actor: Actor, ttl_seconds: int |
     if not 1 <= ttl <= LONGEST_TTL_SECONDS:
         raise BadInput(f"ttlSeconds is 1 to {LONGEST_TTL_SECONDS}", field="ttlSeconds", rule="range")
     expires = now + timedelta(seconds=ttl)
-    if not ledger.renew(allocation_id=allocation.id, expires_at=expires, ttl_seconds=ttl, now=now):
-        raise Conflict("the allocation is no longer bound")
+    if not ledger.renew(allocation_id=allocation.id, expires_at=expires, ttl_seconds=ttl, now=now, actor=actor.name):
+        raise MovedOn("the allocation is no longer bound")
     return Allocation.objects.get(pk=allocation.pk)
 
 
 def claim_renew(*, claim: GpuClaim, actor: Actor, ttl_seconds: int | None, now: datetime) -> list[Allocation]:
-    """Renew every bound allocation of the claim; Conflict when there is none."""
+    """Renew every bound allocation of the claim; Conflict when there is none. One that ends meanwhile is left out."""
     actor.require_write(claim.namespace)
-    bound = list(Allocation.objects.filter(claim=claim, state=State.BOUND))
-    if not bound:
+    renewed = []
+    for one in Allocation.objects.filter(claim=claim, state=State.BOUND):
+        try:
+            renewed.append(allocation_renew(allocation=one, actor=actor, ttl_seconds=ttl_seconds, now=now))
+        except MovedOn:
+            log.info("claim.renewed_too_late", allocation=str(one.pk))
+    if not renewed:
         raise Conflict("nothing is allocated through the claim")
-    return [allocation_renew(allocation=one, actor=actor, ttl_seconds=ttl_seconds, now=now) for one in bound]
+    return renewed
 
 
 def allocation_release(*, allocation: Allocation, actor: Actor, evict: bool, now: datetime) -> Allocation:

@@ -14,14 +14,15 @@ from typing import Any
 import msgspec
 import structlog
 
+from access.transactions import atomic_retry
 from allocations import collection, ledger
 from allocations.choices import State
 from allocations.ledger import Live
 from allocations.models import Allocation
 from allocations.outside import Outside
 from allocations.saga import finish, is_ours, undo
-from allocations.services import release_now
 from audit.choices import Kind
+from audit.models import Event
 from audit.services import record
 from kube import pods
 from kube.client import Cluster
@@ -98,20 +99,61 @@ def _fate(live: Live, world: Outside) -> _Fate:
 
 
 def end_by_time(*, allocation: Allocation, now: datetime, world: Outside) -> bool:
-    """The time given by ttlSeconds is over: the holder hears of it, its pod is evicted, and then the devices return (CLAIM-9)."""
-    if world.cluster is None or not allocation.pod_uid:
-        record(
-            kind=Kind.ALLOCATION_EXPIRED,
-            message=f"the time of {allocation.pod_name or allocation.holder} is over",
-            actor=collection.ACTOR,
-            now=now,
-            namespace=allocation.namespace,
-            name=allocation.pod_name,
-            claim=allocation.claim_name,
-            allocation_id=allocation.id,
-        )
-        return release_now(allocation_id=allocation.id, reason="its time is over", now=now, actor=collection.ACTOR)
-    return _evict(allocation, now, world.cluster)
+    """The time given by ttlSeconds is over: the holder hears of it, its pod is evicted, and then the devices return (CLAIM-9).
+
+    `allocation` is the row as it was listed: one that was renewed, or has ended, since then is left alone.
+    """
+    if world.cluster is not None and allocation.pod_uid:
+        return _note_end(allocation, now) and _evict(allocation, now, world.cluster)
+    live = ledger.read_live(allocation.id)
+    if live is None or not _begin_end(allocation, now):
+        return False
+    return finish(live, world, State.RELEASED, actor=collection.ACTOR)
+
+
+@atomic_retry
+def _begin_end(allocation: Allocation, now: datetime) -> bool:
+    begun = ledger.begin_release(
+        allocation_id=allocation.id,
+        sources=(State.BOUND,),
+        outcome=State.RELEASED,
+        reason="its time is over",
+        now=now,
+        actor=collection.ACTOR,
+        unchanged_since=allocation.changed_at,
+    )
+    if begun:
+        _record_end(allocation, now)
+    return begun
+
+
+@atomic_retry
+def _note_end(allocation: Allocation, now: datetime) -> bool:
+    """Whether the time is still over; the first to find out writes the event."""
+    as_listed = Allocation.objects.select_for_update().filter(
+        pk=allocation.pk, state=State.BOUND, changed_at=allocation.changed_at
+    )
+    if as_listed.first() is None:
+        return False
+    told = Event.objects.filter(
+        allocation_id=allocation.pk, kind=Kind.ALLOCATION_EXPIRED, at__gte=allocation.expires_at
+    )
+    if not told.exists():
+        _record_end(allocation, now)
+    return True
+
+
+def _record_end(allocation: Allocation, now: datetime) -> None:
+    record(
+        kind=Kind.ALLOCATION_EXPIRED,
+        message=f"the time of {allocation.pod_name or allocation.holder} is over",
+        actor=collection.ACTOR,
+        now=now,
+        namespace=allocation.namespace,
+        name=allocation.pod_name,
+        claim=allocation.claim_name,
+        allocation_id=allocation.id,
+    )
 
 
 def _evict(allocation: Allocation, now: datetime, cluster: Cluster) -> bool:

@@ -141,10 +141,12 @@ def begin_release(
     now: datetime,
     actor: str,
     reserved_before: datetime | None = None,
+    unchanged_since: datetime | None = None,
 ) -> bool:
     """Reserved or bound → releasing: devices still count as used while the leases go. False when it moved elsewhere.
 
-    `reserved_before`: only if no bind took the reservation up since.
+    `reserved_before`: only if no bind took the reservation up since. `unchanged_since`: only if `changed_at` still is
+    that, so that nobody renewed it since.
     """
     with connection.cursor() as cursor:
         moved = _move(
@@ -154,6 +156,7 @@ def begin_release(
             State.RELEASING,
             now,
             reserved_before=reserved_before,
+            unchanged_since=unchanged_since,
             outcome=outcome.value,
             reason=reason[:300],
             releasing_at=now,
@@ -214,15 +217,32 @@ def drop_hold(
 
 
 @atomic_retry
-def renew(*, allocation_id: uuid.UUID, expires_at: datetime | None, ttl_seconds: int | None, now: datetime) -> bool:
+def renew(*, allocation_id: uuid.UUID, expires_at: datetime, ttl_seconds: int, now: datetime, actor: str) -> bool:
     """Set a new end of a bound allocation. False when it is no longer bound."""
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE allocations_allocation SET expires_at = %s, ttl_seconds = %s, changed_at = %s "
-            "WHERE id = %s AND state = 'bound'",
+            "WHERE id = %s AND state = 'bound' "
+            "RETURNING namespace, pod_name, holder, claim_name, (SELECT name FROM nodes_node WHERE id = node_id)",
             [moment(expires_at), ttl_seconds, moment(now), identity(allocation_id)],
         )
-        return bool(cursor.rowcount == 1)
+        row = cursor.fetchone()
+    if row is None:
+        return False
+    renewed = _Moved(*row)
+    record(
+        kind=Kind.CLAIM_RENEWED,
+        message=f"{renewed.label} keeps its devices on {renewed.node} for {ttl_seconds} s from now",
+        actor=actor,
+        now=now,
+        namespace=renewed.namespace,
+        name=renewed.pod_name,
+        node=renewed.node,
+        claim=renewed.claim_name,
+        allocation_id=allocation_id,
+        data={"expires_at": expires_at.isoformat()},
+    )
+    return True
 
 
 def _devices(count: int) -> str:

@@ -7,6 +7,8 @@ from datetime import timedelta
 import pytest
 
 from allocations.models import Allocation
+from audit.choices import Kind
+from audit.models import Event
 from kube.keys import CAPACITY_CHANGED
 from nodes.models import Device
 from tests.fakes.apiserver import Fault
@@ -159,6 +161,7 @@ def test_end_of_time(world: World) -> None:
 
     world.sweep(later=100)
     assert len(world.server.events) == 1  # told once
+    assert Event.objects.filter(kind=Kind.ALLOCATION_EXPIRED).count() == 1
     world.remove("train")
     world.reconcile()
     assert world.states("train") == ["released"]

@@ -1,0 +1,215 @@
+"""What happens between a decision and its write, and between two who move the same row: nothing is lost or kept."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import pytest
+
+from access.actors import Actor
+from access.choices import Role
+from allocations import collection, fleet, ledger, sweep
+from allocations.choices import LIVE, State
+from allocations.engine.decision import Decision, Grant
+from allocations.engine.plan import plan
+from allocations.errors import LostRace
+from allocations.models import Allocation
+from allocations.outside import outside
+from allocations.services import claim_devices, claim_renew
+from audit.choices import Kind
+from audit.clock import database_now
+from audit.models import Event
+from claims.dialects.request import DeviceAsk, DeviceRequest
+from claims.models import GpuClaim
+from nodes import services as node_services
+from nodes.choices import Presence
+from nodes.inventory import parse_node
+from nodes.models import Device
+from tests.databases import TestDatabase
+from tests.extender import bound, filtered, pod_manifest
+from tests.factories import GpuClaimFactory, NodeFactory
+from tests.ledger_truth import problems
+
+ADMIN = Actor(name="root", role=Role.ADMIN, namespaces=None)
+WHOLE = DeviceRequest(asks=(DeviceAsk(type="gpu", count=1),))
+FUTURE = timedelta(hours=1)
+
+
+def inventory(*gpus: tuple[int, str], memory: str = "80Gi") -> None:
+    """PUT node-a with these (minor, uuid)."""
+    devices = [{"minor": minor, "uuid": one, "model": "H100", "memory": memory} for minor, one in gpus]
+    shape = parse_node({"devices": devices}, name="node-a")
+    node_services.inventory_put(shape=shape, actor=ADMIN, now=database_now())
+
+
+def decided(request: DeviceRequest = WHOLE) -> Decision:
+    """What the engine says of the picture of this moment."""
+    return plan(fleet.current()[0], request)
+
+
+def held(decision: Decision, *, pod: str = "pod", claim_id: int | None = None) -> uuid.UUID:
+    """Hold what was decided."""
+    return ledger.hold(
+        holder=ledger.pod_holder("research", pod, f"uid-{pod}"),
+        request=WHOLE,
+        decision=decision,
+        claim_id=claim_id,
+        previous=None,
+        now=database_now(),
+        hold_seconds=30,
+    )
+
+
+def test_a_device_that_grew_since_the_decision_is_decided_again(ledger_db: TestDatabase) -> None:
+    """LEASE-2 an inventory that changes a size between decision and hold leaves nothing used for ever."""
+    assert ledger_db
+    inventory((0, "GPU-0"))
+    decision = decided()
+    inventory((0, "GPU-0"), memory="96Gi")
+    with pytest.raises(LostRace):
+        held(decision)
+    allocation_id = held(decided())
+    assert not problems()
+    now = database_now()
+    ledger.drop_hold(allocation_id=allocation_id, outcome=State.RELEASED, reason="test", now=now, actor="test")
+    assert Device.objects.get().memory_used == 0
+
+
+def test_an_amount_beyond_counting_is_a_lost_race(ledger_db: TestDatabase) -> None:
+    """LEASE-6 a running pod whose annotation claims all the memory there can be is a conflict, not an error."""
+    assert ledger_db
+    NodeFactory(name="node-a", gpus=1)
+    device = Device.objects.get()
+    for pod, memory in (("first", 2**30), ("second", 2**63 - 1)):
+        grant = Grant(device.pk, device.uuid, "gpu", 0, core_percent=10, memory_bytes=memory, whole=False)
+        adopted = partial(
+            ledger.adopt,
+            holder=ledger.pod_holder("research", pod, f"uid-{pod}"),
+            node="node-a",
+            grants=[grant],
+            request=WHOLE,
+            claim_id=None,
+            now=database_now(),
+        )
+        if pod == "first":
+            adopted()
+        else:
+            with pytest.raises(LostRace):
+                adopted()
+    assert Device.objects.get().memory_used == 2**30
+
+
+def test_a_hold_prolonged_meanwhile_is_not_collected(ledger_db: TestDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEASE-3 the collector that saw a hold expired loses to the filter that prolonged it."""
+    assert ledger_db
+    NodeFactory(name="node-a", gpus=1)
+    allocation_id = held(decided())
+    drop = ledger.drop_hold
+
+    def late(**arguments: object) -> bool:
+        """The filter comes between the collector's look and its move."""
+        live = ledger.read_live(allocation_id)
+        assert live is not None
+        now = database_now()
+        decision = plan(fleet.current()[0], WHOLE, own=live.amounts)
+        ledger.hold(
+            holder=live.holder,
+            request=WHOLE,
+            decision=decision,
+            claim_id=None,
+            previous=live,
+            now=now + FUTURE,
+            hold_seconds=30,
+        )
+        return drop(**arguments)  # type: ignore[arg-type]  # passed on as it came
+
+    monkeypatch.setattr(ledger, "drop_hold", late)
+    assert collection.expire_holds(database_now() + timedelta(minutes=1)) == 0
+    assert Allocation.objects.get(pk=allocation_id).state == State.HELD
+
+
+def test_the_same_devices_for_a_changed_claim_are_a_new_hold(ledger_db: TestDatabase) -> None:
+    """CLAIM-9 a claim edited while its pod is held counts as it is now, its ttlSeconds too."""
+    assert ledger_db
+    NodeFactory(name="node-a", gpus=1)
+    claim = GpuClaimFactory(name="train", spec={"devices": {"count": 1}, "ttlSeconds": 60})
+    pod = pod_manifest("trainer", claim="train", uid=str(uuid.uuid4()))
+    node = filtered(pod, ["node-a"])
+    GpuClaim.objects.filter(pk=claim.pk).update(spec={"devices": {"count": 1}, "ttlSeconds": 7200})
+    assert filtered(pod, ["node-a"]) == node
+    assert bound(pod, node) == ""
+    allocation = Allocation.objects.get(state=State.BOUND)
+    assert allocation.expires_at is not None
+    assert allocation.bound_at is not None
+    assert allocation.expires_at - allocation.bound_at > timedelta(hours=1)
+
+
+def test_a_claim_made_again_while_its_pod_is_held_counts_the_pod(ledger_db: TestDatabase) -> None:
+    """CLAIM-2 the allocation belongs to the claim that filter found last."""
+    assert ledger_db
+    NodeFactory(name="node-a", gpus=1)
+    GpuClaimFactory(name="train")
+    pod = pod_manifest("trainer", claim="train", uid=str(uuid.uuid4()))
+    filtered(pod, ["node-a"])
+    GpuClaim.objects.all().delete()
+    again = GpuClaimFactory(name="train")
+    filtered(pod, ["node-a"])
+    assert Allocation.objects.get(state__in=LIVE).claim_id == again.pk
+
+
+def test_a_claim_deleted_between_decision_and_hold(ledger_db: TestDatabase) -> None:
+    """CLAIM-3 the hold is made as if the claim had been deleted right after."""
+    assert ledger_db
+    NodeFactory(name="node-a", gpus=1)
+    claim = GpuClaimFactory(name="train")
+    gone = claim.pk
+    decision = decided()
+    claim.delete()
+    allocation_id = held(decision, claim_id=gone)
+    assert Allocation.objects.get(pk=allocation_id).claim_id is None
+    assert not problems()
+
+
+def test_what_was_renewed_meanwhile_is_not_ended(ledger_db: TestDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLAIM-10 whoever was told that his devices are renewed keeps them."""
+    assert ledger_db
+    NodeFactory(name="node-a", gpus=1)
+    claim = GpuClaimFactory(name="train", spec={"devices": {"count": 1}, "ttlSeconds": 60})
+    allocation = claim_devices(claim=claim, actor=ADMIN)
+    late = database_now() + timedelta(seconds=90)
+    listed = collection.ended_by_time(late)
+    assert [one.pk for one in listed] == [allocation.pk]
+    claim_renew(claim=claim, actor=ADMIN, ttl_seconds=600, now=late)
+    monkeypatch.setattr(collection, "ended_by_time", lambda now: listed)
+    assert sweep.sweep(now=late, world=outside()).ended == 0
+    assert Allocation.objects.get(pk=allocation.pk).state == State.BOUND
+    assert not Event.objects.filter(kind=Kind.ALLOCATION_EXPIRED).exists()
+
+
+def test_renewing_is_in_the_audit_trail(ledger_db: TestDatabase) -> None:
+    """VIEW-6 a new end is a change, and has its event."""
+    assert ledger_db
+    NodeFactory(name="node-a", gpus=1)
+    claim = GpuClaimFactory(name="train", spec={"devices": {"count": 1}, "ttlSeconds": 60})
+    allocation = claim_devices(claim=claim, actor=ADMIN)
+    claim_renew(claim=claim, actor=ADMIN, ttl_seconds=600, now=database_now())
+    event = Event.objects.get(kind=Kind.CLAIM_RENEWED)
+    assert (event.actor, event.namespace, event.claim, event.allocation_id) == (
+        "root",
+        "research",
+        "train",
+        allocation.pk,
+    )
+
+
+def test_a_device_that_comes_back_is_not_buried(ledger_db: TestDatabase) -> None:
+    """LEASE-6 collection deletes what is gone at that moment, not what was gone when it looked."""
+    inventory((0, "GPU-0"))
+    inventory()
+    later = datetime.now(UTC) + FUTURE
+    if ledger_db.vendor == "sqlite":
+        return  # writers are serial: collection looks and deletes in one transaction
+    ledger_db.race([lambda: inventory((0, "GPU-0")), lambda: collection.bury_tombstones(later)])
+    assert list(Device.objects.values_list("uuid", "presence")) == [("GPU-0", Presence.PRESENT)]
