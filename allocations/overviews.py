@@ -132,22 +132,26 @@ def _row(
             allocation.state,
         )
         row.holdings.append(holding)
-        share = _share(device, grant)
+        share = _share(device, grant.core_percent, grant.memory_bytes)
         tint = "held" if allocation.state in {State.HELD, State.RESERVED} else _TINTS[number % 2]
         row.parts.append((share, tint, f"{words}: {share:.0f} %"))
         row.used_percent += share
     if device.stranger and not grants:
         row.parts.append((100.0, "held", "taken outside gpuplane"))
         row.used_percent = 100.0
+    if not grants and not device.stranger and (device.core_used or device.memory_used):
+        counted = _share(device, device.core_used, device.memory_used)
+        row.parts.append((counted, "held", "counted as used, no holder known"))
+        row.used_percent = counted
     row.used_percent = min(100.0, row.used_percent)
     row.state = device_state(device, node, used_percent=row.used_percent)
     row.measured = (sample.of(device.uuid) if sample is not None else None) or {}
     return row
 
 
-def _share(device: Device, grant: AllocationDevice) -> float:
-    memory = 100 * grant.memory_bytes / device.memory_bytes if device.memory_bytes else 0.0
-    return max(float(grant.core_percent), memory)
+def _share(device: Device, core_percent: int, memory_bytes: int) -> float:
+    memory = 100 * memory_bytes / device.memory_bytes if device.memory_bytes else 0.0
+    return max(float(core_percent), memory)
 
 
 def device_state(device: Device, node: Node, *, used_percent: float) -> str:

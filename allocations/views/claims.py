@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import yaml
 from django.http import HttpResponse
 from django.shortcuts import render
@@ -16,7 +18,6 @@ from claims.selectors import claim_get, claim_manifest
 
 EVENTS_SHOWN = 20
 ALLOCATIONS_SHOWN = 15
-WAITING_SHOWN = 20
 PLACED_SHOWN = 8
 
 
@@ -40,7 +41,7 @@ def claim(request: PageRequest, namespace: str, name: str) -> HttpResponse:
         "devices_spec": found.spec.get("devices") if isinstance(found.spec.get("devices"), dict) else {},
         "manifest": yaml.safe_dump(shown, sort_keys=False, allow_unicode=True),
         "summary": explanation["summary"],
-        "pods": waiting[:WAITING_SHOWN],
+        "waiting": _by_answer(waiting),
         "placed": placed[:PLACED_SHOWN],
         "more_placed": max(0, len(placed) - PLACED_SHOWN),
         "allocations": allocations[:ALLOCATIONS_SHOWN],
@@ -48,3 +49,12 @@ def claim(request: PageRequest, namespace: str, name: str) -> HttpResponse:
         "may_write": may_write(request.actor, namespace),
     }
     return render(request, "claims/one.html", context)
+
+
+def _by_answer(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Pods that wait for the same reason, told once."""
+    groups: dict[str, dict[str, Any]] = {}
+    for pod in pods:
+        group = groups.setdefault(pod["summary"], {"summary": pod["summary"], "reasons": pod["reasons"], "pods": []})
+        group["pods"].append(pod["pod"])
+    return list(groups.values())
