@@ -21,6 +21,7 @@ import structlog
 from django.conf import settings
 from django.db import close_old_connections, connection
 
+from access.cursors import hot_cursor
 from allocations.engine.build import DeviceRow, NodeRow, build_picture, patch, replace_nodes
 from allocations.engine.picture import DEVICE_PLUGIN, EXCLUSIVE, Picture
 from nodes.choices import Mode, NodeState, Presence
@@ -112,7 +113,7 @@ class Fleet:
 
 def _changed(mark: int) -> tuple[int, datetime, list[tuple[Any, ...]]]:
     """(new mark, database time, device rows changed since `mark`)."""
-    with connection.cursor() as cursor:
+    with hot_cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute(_POSTGRESQL, [mark])
             found = cursor.fetchall()
@@ -134,7 +135,7 @@ def _build(mark: int, rows: list[tuple[Any, ...]]) -> _Known:
 def _reshape(picture: Picture, shapes: dict[int, int], node_ids: set[int]) -> tuple[Picture, dict[int, int]]:
     """Read these nodes whole and put them in place of what the picture has under their names."""
     marks = ", ".join(["%s"] * len(node_ids))
-    with connection.cursor() as cursor:
+    with hot_cursor() as cursor:
         cursor.execute(
             f"SELECT {_DEVICE}, {_NODE} FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id "  # noqa: S608 - only marks put in
             f"WHERE d.node_id IN ({marks})",
@@ -193,7 +194,7 @@ def _device_row(row: tuple[Any, ...]) -> DeviceRow:
 
 def _differences(ours: Picture, fresh: Picture) -> int:
     """How many devices two pictures disagree on."""
-    if ours.node_names != fresh.node_names or not np.array_equal(ours.device_id, fresh.device_id):
+    if _having_devices(ours) != _having_devices(fresh) or not np.array_equal(ours.device_id, fresh.device_id):
         return len(set(ours.device_id.tolist()) ^ set(fresh.device_id.tolist())) or 1
     differ = (
         (ours.core_used != fresh.core_used)
@@ -202,6 +203,11 @@ def _differences(ours: Picture, fresh: Picture) -> int:
         | (ours.memory_total != fresh.memory_total)
     )
     return int(differ.sum())
+
+
+def _having_devices(picture: Picture) -> list[str]:
+    """A node whose last device went stays in a picture until the next full reload, which is no difference."""
+    return [picture.node_names[row] for row in np.flatnonzero(np.diff(picture.node_start)).tolist()]
 
 
 FLEET = Fleet()

@@ -16,7 +16,7 @@ from allocations.choices import State
 from allocations.engine.decision import Decision
 from allocations.engine.plan import plan
 from allocations.errors import LostRace, MovedOn, PodHasOne
-from allocations.extender.filter import BEING_UNDONE, RACING, hold_seconds, with_settings
+from allocations.extender.filter import BEING_UNDONE, NOT_REGISTERED, RACING, hold_seconds, with_settings
 from allocations.extender.identity import identity_problem
 from allocations.extender.recent import recall
 from allocations.extender.wire import BindArgs
@@ -114,7 +114,7 @@ def _hold_on_node(args: BindArgs, held: ledger.Live | None, world: Outside, bloc
     picture, now = fleet.current()
     row = picture.node_index.get(args.Node)
     if row is None:
-        raise _Refused("the node is not registered with gpuplane")
+        raise _Refused(NOT_REGISTERED)
     decision = plan(
         picture,
         asks.request,

@@ -41,7 +41,8 @@ from kube.objects import Pod
 
 ATTEMPTS = 12
 """Lost races before the pod is sent back to the queue."""
-NOT_REGISTERED = "node is not registered with gpuplane"
+NOT_REGISTERED = "no devices of the node are registered with gpuplane"
+"""True of a node nobody reported and of one that was reported without devices: the picture knows neither."""
 BEING_UNDONE = "an earlier attempt of the pod is still being undone"
 ELSEWHERE = "the pod already has devices on another node"
 RACING = "other pods took the devices first"
