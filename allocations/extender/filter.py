@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 from allocations import fleet, ledger
 from allocations.choices import State
-from allocations.collection import expire_holds
+from allocations.collection import expire_holds, lapsed_drop
 from allocations.engine.decision import Decision
 from allocations.engine.picture import Picture
 from allocations.engine.plan import plan
 from allocations.errors import LostRace, MovedOn, PodHasOne
 from allocations.extender.identity import pod_problem
 from allocations.extender.recent import Recent, remember
-from allocations.extender.wire import Asked
+from allocations.extender.wire import Asked, unreadable_answer
 from allocations.ledger.hold import EXPLAINED_UP_TO, reason_counts
 from allocations.refusals import refusal_note
 from audit.clock import database_now
@@ -52,7 +52,7 @@ def filter_pod(asked: Asked) -> bytes:
     """The ExtenderFilterResult for one ExtenderArgs."""
     pod = asked.pod
     if pod is None:
-        return asked.refuse(asked.pod_problem)
+        return asked.refuse(asked.pod_problem) if asked.names else unreadable_answer(b"", asked.pod_problem)
     problem = pod_problem(pod)
     if problem:
         return asked.refuse(problem) if asks_for_devices(pod) else asked.answer(asked.names, {}, {})
@@ -117,6 +117,9 @@ class _Filter:
             own = ledger.read_own(self.pod.metadata.uid, now)
             if own.live is not None and own.live.state is not State.HELD:
                 return self._already(own.live)
+            if own.live is not None and own.live.lapsed(now):
+                lapsed_drop(own.live.id, now)  # its node now ranks last
+                continue
             candidates = candidates_of(picture, self.asked.names)
             decision = self._decide(picture, candidates, own, blocked)
             if decision.node is None:
