@@ -42,17 +42,20 @@ def expire_holds(now: datetime) -> int:
     One that its pod's filter prolongs meanwhile stays.
     """
     expired = Allocation.objects.filter(state=State.HELD, hold_until__lt=now).order_by("hold_until")
-    dropped = 0
-    for allocation_id, changed_at in expired.values_list("id", "changed_at")[:BATCH]:
-        dropped += ledger.drop_hold(
-            allocation_id=allocation_id,
-            outcome=State.FAILED,
-            reason="the hold expired",
-            now=now,
-            actor=ACTOR,
-            unchanged_since=changed_at,
-        )
-    return dropped
+    listed = list(expired.values_list("id", "changed_at")[:BATCH])
+    return sum(lapsed_drop(allocation_id, now, unchanged_since=changed_at) for allocation_id, changed_at in listed)
+
+
+def lapsed_drop(allocation_id: uuid.UUID, now: datetime, *, unchanged_since: datetime | None = None) -> bool:
+    """Drop one hold that is past its time; False when somebody else was quicker."""
+    return ledger.drop_hold(
+        allocation_id=allocation_id,
+        outcome=State.FAILED,
+        reason="the hold expired",
+        now=now,
+        actor=ACTOR,
+        unchanged_since=unchanged_since,
+    )
 
 
 def stale_reservations(now: datetime) -> Iterable[uuid.UUID]:

@@ -26,6 +26,10 @@ from audit.services import record
 from claims.dialects.request import DeviceRequest
 from nodes.revisions import next_revision
 
+PROLONGED_UP_TO = 3
+"""Times its length that a hold lasts in all, however often its pod is filtered again: a node on which the pod is
+never bound must not catch it for ever, and that PodScheduled turned False is seen only the first time."""
+
 
 def hold(
     *,
@@ -41,14 +45,15 @@ def hold(
 ) -> uuid.UUID:
     """Take the devices of `decision` for `holder`; returns the allocation's id.
 
-    `previous` is the pod's own hold as it was read before planning: the same devices for the same request prolong it,
-    anything else replaces it. `confined`: the pod's containers carry our reference (CLAIM-7). Raises LostRace when a
-    device is no longer free, MovedOn when `previous` changed meanwhile, PodHasOne when another attempt of the pod was
-    quicker.
+    `previous` is the pod's own hold as it was read before planning: the same devices for the same request prolong it
+    (up to `PROLONGED_UP_TO`), anything else replaces it. `confined`: the pod's containers carry our reference
+    (CLAIM-7). Raises LostRace when a device is no longer free, MovedOn when `previous` changed meanwhile, PodHasOne
+    when another attempt of the pod was quicker.
     """
     until = now + timedelta(seconds=hold_seconds)
     if previous is not None and _is_same(previous, request, decision, claim_id):
-        return _prolong(previous.id, until, now)
+        longest = previous.made_at + timedelta(seconds=hold_seconds * PROLONGED_UP_TO)
+        return _prolong(previous.id, min(until, longest), now)
     allocation_id = uuid.uuid4()
     try:
         _replace(allocation_id, holder, request, decision, claim_id, previous, now, until, confined, actor)

@@ -12,7 +12,7 @@ from django.db import connection
 from allocations.choices import LIVE, State
 from allocations.engine.decision import Grant
 from allocations.ledger.holder import Holder
-from allocations.ledger.sql import moment, read_identity
+from allocations.ledger.sql import moment, read_identity, read_moment
 from claims.dialects.request import DeviceRequest
 
 SHUN = timedelta(minutes=5)
@@ -21,7 +21,10 @@ SHUN = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A live allocation with its devices. `memory_total`: bytes of each whole device by (type, minor)."""
+    """A live allocation with its devices. `memory_total`: bytes of each whole device by (type, minor).
+
+    `hold_until` None: no longer a mere hold.
+    """
 
     id: uuid.UUID
     state: State
@@ -31,6 +34,12 @@ class Live:
     claim_id: int | None
     grants: tuple[Grant, ...]
     memory_total: dict[tuple[str, int], int]
+    made_at: datetime
+    hold_until: datetime | None
+
+    def lapsed(self, now: datetime) -> bool:
+        """Whether it is a hold past its time that nobody has dropped yet."""
+        return self.state is State.HELD and self.hold_until is not None and self.hold_until < now
 
     @property
     def amounts(self) -> dict[int, tuple[int, int]]:
@@ -49,6 +58,7 @@ class Own:
 _LIVE = ", ".join(f"'{state.value}'" for state in LIVE)
 _SELECT = """
 SELECT a.id, a.state, n.name, a.namespace, a.pod_name, a.pod_uid, a.holder, a.request, a.claim_id,
+       a.created_at, a.hold_until,
        g.device_id, g.uuid, g.type, g.minor, g.core_percent, g.memory_bytes, g.whole, d.memory_bytes
 FROM allocations_allocation a
 JOIN nodes_node n ON n.id = a.node_id
@@ -86,8 +96,10 @@ def request_of(stored: object) -> DeviceRequest:
 def _live(rows: list[tuple[object, ...]]) -> Live | None:
     if not rows:
         return None
-    raw_id, state, node, namespace, pod_name, pod_uid, identity, request, claim_id = rows[0][:9]
-    devices = [row[9:] for row in rows if row[9] is not None]
+    raw_id, state, node, namespace, pod_name, pod_uid, identity, request, claim_id, made_at, until = rows[0][:11]
+    created_at = read_moment(made_at)
+    assert created_at is not None  # the column is never null
+    devices = [row[11:] for row in rows if row[11] is not None]
     return Live(
         id=read_identity(raw_id),
         state=State(str(state)),
@@ -97,6 +109,8 @@ def _live(rows: list[tuple[object, ...]]) -> Live | None:
         claim_id=claim_id if isinstance(claim_id, int) else None,
         grants=tuple(_grant(*device[:7], total=device[7]) for device in devices),
         memory_total={(str(device[2]), int(str(device[3]))): int(str(device[7])) for device in devices},
+        made_at=created_at,
+        hold_until=read_moment(until),
     )
 
 

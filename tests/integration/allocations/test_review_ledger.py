@@ -213,3 +213,43 @@ def test_a_device_that_comes_back_is_not_buried(ledger_db: TestDatabase) -> None
         return  # writers are serial: collection looks and deletes in one transaction
     ledger_db.race([lambda: inventory((0, "GPU-0")), lambda: collection.bury_tombstones(later)])
     assert list(Device.objects.values_list("uuid", "presence")) == [("GPU-0", Presence.PRESENT)]
+
+
+def moved_back(**by: float) -> None:
+    """Let the live hold be older than it is."""
+    for one in Allocation.objects.filter(state=State.HELD):
+        one.created_at -= timedelta(**by)
+        assert one.hold_until is not None
+        one.hold_until -= timedelta(**by)
+        one.save(update_fields=["created_at", "hold_until"])
+
+
+def test_a_hold_past_its_time_has_ended_although_nobody_dropped_it(ledger_db: TestDatabase) -> None:
+    """LEASE-3 the pod that comes back after its hold ran out goes elsewhere first (DESIGN §3, Holds)."""
+    assert ledger_db
+    NodeFactory(name="node-a", gpus=1)
+    NodeFactory(name="node-b", gpus=1)
+    GpuClaimFactory(name="train")
+    pod = pod_manifest("trainer", claim="train", uid=str(uuid.uuid4()))
+    nodes = ["node-a", "node-b"]
+    first = filtered(pod, nodes)
+    moved_back(seconds=31)
+    second = filtered(pod, nodes)
+    assert {first, second} == set(nodes)
+    assert not problems()
+
+
+def test_a_node_that_never_binds_the_pod_lets_it_go(ledger_db: TestDatabase) -> None:
+    """LEASE-3 filtered again and again within the hold's time, the pod does not keep its node for ever."""
+    assert ledger_db
+    NodeFactory(name="node-a", gpus=1)
+    NodeFactory(name="node-b", gpus=1)
+    GpuClaimFactory(name="train")
+    pod = pod_manifest("trainer", claim="train", uid=str(uuid.uuid4()))
+    nodes = ["node-a", "node-b"]
+    chosen = [filtered(pod, nodes)]
+    for _ in range(8):
+        moved_back(seconds=20)
+        chosen.append(filtered(pod, nodes))
+    assert chosen[:3] == [chosen[0]] * 3, "the same question gets the same answer"
+    assert set(chosen) == set(nodes)
