@@ -6,18 +6,24 @@ is taken and how much of it, never by whom.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
+import structlog
 from django.db.models import Q, QuerySet
 
 from access.actors import Actor
 from allocations.choices import LIVE, State
-from allocations.models import Allocation, AllocationDevice, Lease, PodRefusal
+from allocations.models import Allocation, AllocationDevice, PodRefusal
+from allocations.outside import outside
 from allocations.selectors import allocation_list, refusal_list
+from kube.errors import KubeError
 from nodes.live.samples import SampleView
 from nodes.models import Device, Node
+
+log = structlog.get_logger(__name__)
 
 LIVE_FILTER = "live"
 _TINTS = ("used", "used-2")
@@ -85,16 +91,22 @@ def refusal_query(*, actor: Actor, namespace: str, search: str) -> QuerySet[PodR
     return found
 
 
-def leases_of(devices: Iterable[Device | AllocationDevice], *, actor: Actor) -> list[dict[str, Any]]:
-    """Leases in the database for these devices, holders only where the actor sees their namespace."""
-    found = Lease.objects.filter(device_uuid__in=[device.uuid for device in devices])
+def leases_of(names: Sequence[str], *, actor: Actor) -> list[dict[str, Any]]:
+    """The leases of these names as they are now, holders only where the actor sees their namespace.
+
+    With a cluster they are read from the API server; while it is away none is shown.
+    """
+    try:
+        found = list(outside().leases.named(names))
+    except KubeError as error:
+        log.info("page.leases_unread", error=str(error))
+        return []
     return [
         {
             "name": lease.name,
             "device": lease.device_uuid,
-            "since": lease.acquired_at,
+            "since": None if lease.acquired_at is None else datetime.fromisoformat(lease.acquired_at),
             "holders": [holder_words(holder, actor) for holder in lease.sharers or [lease.holder_identity]],
-            "shared": bool(lease.sharers),
         }
         for lease in found
     ]

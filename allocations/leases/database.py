@@ -47,15 +47,22 @@ class DatabaseLeases:
 
     def all(self) -> Iterator[LeaseView]:
         """See LeasePort."""
-        for lease in Lease.objects.order_by("name").iterator():
-            yield LeaseView(
-                name=lease.name,
-                holder_identity=lease.holder_identity,
-                node=lease.node,
-                device_uuid=lease.device_uuid,
-                sharers=tuple(lease.sharers),
-                acquired_at=lease.acquired_at.isoformat(),
-            )
+        yield from map(_view, Lease.objects.order_by("name").iterator())
+
+    def named(self, names: Sequence[str]) -> Iterator[LeaseView]:
+        """See LeasePort."""
+        yield from map(_view, Lease.objects.filter(name__in=names).order_by("name"))
+
+
+def _view(lease: Lease) -> LeaseView:
+    return LeaseView(
+        name=lease.name,
+        holder_identity=lease.holder_identity,
+        node=lease.node,
+        device_uuid=lease.device_uuid,
+        sharers=tuple(lease.sharers),
+        acquired_at=lease.acquired_at.isoformat(),
+    )
 
 
 def _take_one(cursor: Any, want: Want, holder: str, now: Any) -> None:

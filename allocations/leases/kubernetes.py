@@ -48,15 +48,14 @@ class KubernetesLeases:
     def all(self) -> Iterator[LeaseView]:
         """See LeasePort."""
         found = leases.list_all(self._cluster, namespace=self._namespace, ours_only=True)
-        for lease in sorted(found, key=lambda lease: lease.name):
-            yield LeaseView(
-                name=lease.name,
-                holder_identity=lease.holder_identity,
-                node=lease.node,
-                device_uuid=lease.device_uuid,
-                sharers=lease.sharers,
-                acquired_at=None if lease.acquire_time is None else lease.acquire_time.isoformat(),
-            )
+        yield from map(_view, sorted(found, key=lambda lease: lease.name))
+
+    def named(self, names: Sequence[str]) -> Iterator[LeaseView]:
+        """See LeasePort."""
+        for name in sorted(names):
+            lease = leases.find(self._cluster, namespace=self._namespace, name=name)
+            if lease is not None:
+                yield _view(lease)
 
     def _delete(self, name: str, holder: str) -> None:
         for _ in range(ROUNDS):
@@ -68,3 +67,14 @@ class KubernetesLeases:
             except ConflictInCluster:
                 continue
             return
+
+
+def _view(lease: leases.Lease) -> LeaseView:
+    return LeaseView(
+        name=lease.name,
+        holder_identity=lease.holder_identity,
+        node=lease.node,
+        device_uuid=lease.device_uuid,
+        sharers=lease.sharers,
+        acquired_at=None if lease.acquire_time is None else lease.acquire_time.isoformat(),
+    )

@@ -61,3 +61,6 @@ class LeasePort(Protocol):
 
     def all(self) -> Iterator[LeaseView]:
         """Every lease of ours, by name."""
+
+    def named(self, names: Sequence[str]) -> Iterator[LeaseView]:
+        """Those of these names that exist, strangers' too, by name."""

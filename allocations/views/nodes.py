@@ -14,6 +14,7 @@ from django.views.decorators.http import require_GET
 
 from access.errors import NotFound
 from access.pages import PageRequest, page
+from allocations.leases.port import lease_name
 from allocations.overviews import device_rows, leases_of
 from audit.selectors import event_list
 from nodes.live.flush import read_latest
@@ -34,7 +35,9 @@ def node(request: PageRequest, name: str) -> HttpResponse:
     devices: list[Device] = context["devices"]
     context |= {
         "matrix": link_matrix(devices, context["node"].links),
-        "leases": leases_of(devices, actor=request.actor),
+        "leases": leases_of(
+            [lease_name(device.type, context["node"].name, device.minor) for device in devices], actor=request.actor
+        ),
         "events": event_list(actor=request.actor, node=context["node"].name)[:EVENTS_SHOWN],
         "labels": sorted(context["node"].labels.items()),
     }

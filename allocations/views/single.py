@@ -13,6 +13,7 @@ from django.views.decorators.http import require_GET, require_POST
 from access.errors import BadInput, Conflict, Unavailable
 from access.pages import PageRequest, may_write, page
 from allocations.choices import LIVE, State
+from allocations.leases.port import lease_name
 from allocations.overviews import leases_of
 from allocations.selectors import allocation_get
 from allocations.services import allocation_release
@@ -29,11 +30,12 @@ def allocation(request: PageRequest, allocation_id: UUID) -> HttpResponse:
     found = allocation_get(uid=allocation_id, actor=request.actor)
     devices = list(found.devices.all())
     live = found.state in LIVE
+    names = [lease_name(device.type, found.node.name, device.minor) for device in devices]
     context = {
         "allocation": found,
         "devices": devices,
         "live": live,
-        "leases": leases_of(devices, actor=request.actor) if live else [],
+        "leases": leases_of(names, actor=request.actor) if live else [],
         "events": event_list(actor=request.actor, allocation=found.pk)[:EVENTS_SHOWN],
         "reasons": sorted(found.explanation.items(), key=lambda item: -item[1]),
         "may_release": found.state in RELEASABLE and may_write(request.actor, found.namespace),

@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from allocations.sightings import cluster_sighting
 from gpuplane.pages import menu
 
 register = template.Library()
@@ -170,3 +171,10 @@ def moment(text: str) -> datetime:
 def in_brackets(text: str) -> str:
     """The engine's words in brackets on a choice, `n1: gpu 0,1 (one island, score 1850)` → `one island, score 1850`."""
     return text[text.find("(") + 1 : text.rfind(")")] if "(" in text and ")" in text else ""
+
+
+@register.inclusion_tag("parts/stale.html")
+def stale_cluster() -> dict[str, Any]:
+    """A banner while the API server does not answer: what the page shows may no longer be so (DESIGN §6)."""
+    sighting = cluster_sighting()
+    return {"sighting": sighting if sighting is not None and sighting.stale(timezone.now()) else None}

@@ -2,7 +2,7 @@
 
 import re
 from datetime import timedelta
-from uuid import uuid4
+from uuid import UUID
 
 import pytest
 from django.utils import timezone
@@ -17,9 +17,11 @@ from audit.models import Event
 from claims.models import GpuClaim
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import PASSWORD, GpuClaimFactory, NodeFactory, UserFactory
+from tests.fakes.apiserver import ApiServer
 
 pytestmark = [pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True), pytest.mark.usefixtures("ledger_db")]
 
+NOBODY = UUID(int=1)
 OPEN_PAGES = ["/", "/nodes/", "/claims/", "/allocations/", "/pending/", "/events/", "/simulate/", "/pending/count/",
               "/pending/count/?list=1", "/pending/count/?plain=1", "/events/newest/"]  # fmt: skip
 
@@ -220,7 +222,7 @@ def test_odd_filters_are_harmless(as_user, fleet, path):
 @pytest.mark.parametrize(
     "path",
     [
-        "/nodes/nope/", "/nodes/%00/", "/nodes/nope/devices/", "/claims/research/nope/", "/claims/%00/x/", f"/allocations/{uuid4()}/",
+        "/nodes/nope/", "/nodes/%00/", "/nodes/nope/devices/", "/claims/research/nope/", "/claims/%00/x/", f"/allocations/{NOBODY}/",
         "/allocations/not-a-uuid/", "/devices/999999/card/", "/pending/research/nope/", "/no/such/page/",
     ],
 )  # fmt: skip
@@ -355,3 +357,17 @@ def test_long_lists_are_paged(as_user, fleet, django_assert_max_num_queries):
         assert first in page
         assert last not in page
         assert last in client.get(f"{path}?page=2").content.decode()
+
+
+def test_pages_say_that_the_cluster_is_away(as_user, fleet, settings, tmp_path):
+    """VIEW-2 while the API server does not answer, pages open and say that what they show may be old."""
+    settings.GPUPLANE_REDIS_URL = f"unix://{tmp_path}/nobody-listens.sock"
+    page = as_user(Role.ADMIN)
+    assert "may be out of date" not in page.get("/nodes/").content.decode()
+    with ApiServer() as server:
+        settings.GPUPLANE_KUBECONFIG = str(server.kubeconfig(tmp_path / "kubeconfig"))
+        server.stop()
+        for path in ("/nodes/", "/nodes/n1/"):
+            answer = page.get(path)
+            assert answer.status_code == 200
+            assert "The API server does not answer" in answer.content.decode()
