@@ -1,7 +1,7 @@
 """bind: the hold becomes leases and a Binding (`allocations.saga`), or the pod is refused with a reason.
 
-Kept true: the same bind twice is one bind; without a live hold the engine plans again, on the node
-named only; a pod that asks for no devices gets a plain Binding, since kube-scheduler hands us every
+Kept true: the same bind twice is one bind; without a live hold, or where one of its devices has fallen sick or left
+since, the engine plans again, on the node named only; a pod that asks for no devices gets a plain Binding, since kube-scheduler hands us every
 pod once a bind verb is configured.
 """
 
@@ -85,7 +85,7 @@ def _bind(args: BindArgs, world: Outside) -> str:
         if live is not None and live.state is State.RESERVED and live.node != args.Node:
             return f"the pod is being bound to {live.node}"
         try:
-            if live is None or live.node != args.Node:
+            if live is None or live.node != args.Node or (live.state is State.HELD and not live.usable):
                 _hold_on_node(args, live, world, blocked)
                 continue
             carry_out(live, world)

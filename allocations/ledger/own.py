@@ -13,6 +13,7 @@ from allocations.choices import LIVE, State
 from allocations.engine.decision import Grant
 from allocations.ledger.holder import Holder
 from allocations.ledger.sql import moment, read_identity, read_moment
+from audit.cursors import hot_cursor
 from claims.dialects.request import DeviceRequest
 
 SHUN = timedelta(minutes=5)
@@ -23,7 +24,8 @@ SHUN = timedelta(minutes=5)
 class Live:
     """A live allocation with its devices. `memory_total`: bytes of each whole device by (type, minor).
 
-    `hold_until` None: no longer a mere hold.
+    `usable`: every device is still one that could be given, on a node that takes pods. `hold_until` None: no longer a
+    mere hold.
     """
 
     id: uuid.UUID
@@ -34,6 +36,7 @@ class Live:
     claim_id: int | None
     grants: tuple[Grant, ...]
     memory_total: dict[tuple[str, int], int]
+    usable: bool
     made_at: datetime
     hold_until: datetime | None
 
@@ -59,7 +62,8 @@ _LIVE = ", ".join(f"'{state.value}'" for state in LIVE)
 _SELECT = """
 SELECT a.id, a.state, n.name, a.namespace, a.pod_name, a.pod_uid, a.holder, a.request, a.claim_id,
        a.created_at, a.hold_until,
-       g.device_id, g.uuid, g.type, g.minor, g.core_percent, g.memory_bytes, g.whole, d.memory_bytes
+       g.device_id, g.uuid, g.type, g.minor, g.core_percent, g.memory_bytes, g.whole, d.memory_bytes,
+       d.healthy AND d.presence = 'present' AND d.stranger = '' AND n.state = 'ready' AND n.problem = ''
 FROM allocations_allocation a
 JOIN nodes_node n ON n.id = a.node_id
 LEFT JOIN allocations_allocationdevice g ON g.allocation_id = a.id AND g.live
@@ -109,6 +113,7 @@ def _live(rows: list[tuple[object, ...]]) -> Live | None:
         claim_id=claim_id if isinstance(claim_id, int) else None,
         grants=tuple(_grant(*device[:7], total=device[7]) for device in devices),
         memory_total={(str(device[2]), int(str(device[3]))): int(str(device[7])) for device in devices},
+        usable=all(device[8] for device in devices),
         made_at=created_at,
         hold_until=read_moment(until),
     )

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
+from django.db import transaction
 
 from access.actors import Actor
 from access.choices import Role
@@ -24,9 +25,10 @@ from audit.models import Event
 from claims.dialects.request import DeviceAsk, DeviceRequest
 from claims.models import GpuClaim
 from nodes import services as node_services
-from nodes.choices import Presence
+from nodes.choices import NodeState, Presence
 from nodes.inventory import parse_node
 from nodes.models import Device
+from nodes.revisions import next_revision
 from tests.databases import TestDatabase
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import GpuClaimFactory, NodeFactory
@@ -253,3 +255,34 @@ def test_a_node_that_never_binds_the_pod_lets_it_go(ledger_db: TestDatabase) -> 
         chosen.append(filtered(pod, nodes))
     assert chosen[:3] == [chosen[0]] * 3, "the same question gets the same answer"
     assert set(chosen) == set(nodes)
+
+
+@pytest.mark.parametrize(
+    ("change", "want"),
+    [
+        pytest.param({"healthy": False, "health_reason": "Xid 79"}, "", id="fell sick: the other one"),
+        pytest.param({"presence": Presence.VANISHED, "healthy": False}, "", id="left: the other one"),
+        pytest.param({"stranger": "somebody/else"}, "", id="in a stranger's hands: the other one"),
+        pytest.param(None, "node is not ready", id="its node is not ready: refused"),
+    ],
+)
+def test_bind_gives_no_device_that_could_not_be_chosen_now(
+    ledger_db: TestDatabase, change: dict[str, object] | None, want: str
+) -> None:
+    """LEASE-5 what happens to a held device before bind counts: a hold may be eleven minutes old."""
+    assert ledger_db
+    node = NodeFactory(name="node-a", gpus=2)
+    GpuClaimFactory(name="train")
+    pod = pod_manifest("trainer", claim="train", uid=str(uuid.uuid4()))
+    chosen = filtered(pod, ["node-a"])
+    taken = Device.objects.get(core_used=100)
+    if change is None:
+        node_services.node_state_set(node=node, state=NodeState.NOT_READY, problem="", actor=ADMIN, now=database_now())
+    else:
+        with transaction.atomic():
+            Device.objects.filter(pk=taken.pk).update(revision=next_revision(), **change)
+    assert bound(pod, chosen) == want
+    given = Allocation.objects.filter(state=State.BOUND).values_list("devices__uuid", flat=True)
+    assert taken.uuid not in given
+    assert len(given) == (0 if want else 1)
+    assert not [one for one in problems() if not one.startswith("lease")]
