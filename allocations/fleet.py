@@ -21,9 +21,9 @@ import structlog
 from django.conf import settings
 from django.db import close_old_connections, connection
 
-from access.cursors import hot_cursor
 from allocations.engine.build import DeviceRow, NodeRow, build_picture, patch, replace_nodes
 from allocations.engine.picture import DEVICE_PLUGIN, EXCLUSIVE, Picture
+from audit.cursors import hot_cursor
 from nodes.choices import Mode, NodeState, Presence
 from nodes.models import Device, Node
 

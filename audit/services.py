@@ -18,6 +18,7 @@ from django.db import connection, transaction
 
 from audit import feed
 from audit.choices import Kind
+from audit.cursors import hot_cursor
 from audit.happenings import Happening
 
 LONGEST_MESSAGE = 500
@@ -85,7 +86,7 @@ def _insert(happenings: Sequence[Happening]) -> None:
         )
     rows = ", ".join([_ROW] * len(happenings))
     statement = f"INSERT INTO audit_event ({_COLUMNS}) VALUES {rows} RETURNING id"  # noqa: S608 - constants only
-    with connection.cursor() as cursor:
+    with hot_cursor() as cursor:
         cursor.execute(statement, parameters)
         ids = sorted(row[0] for row in cursor.fetchall())
     transaction.on_commit(lambda: feed.publish(zip(ids, happenings, strict=True)))

@@ -12,9 +12,9 @@ from functools import lru_cache
 import msgspec
 import structlog
 from django.conf import settings
-from django.db import connection
 
 from audit.clock import database_now
+from audit.cursors import hot_cursor
 from claims.dialects.gpuclaim import ClaimInvalid, ClaimSpec, parse_claim_spec
 from claims.dialects.request import Refusal
 from claims.mirror import claim_mirror
@@ -35,7 +35,7 @@ class ClaimFinder:
 
     def __call__(self, namespace: str, name: str) -> ClaimSpec | Refusal | None:
         """The claim's spec, a refusal when the stored one is malformed, None when there is none."""
-        with connection.cursor() as cursor:
+        with hot_cursor() as cursor:
             cursor.execute("SELECT id, spec FROM claims_gpuclaim WHERE namespace = %s AND name = %s", [namespace, name])
             row = cursor.fetchone()
         if row is None:

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 
 from django.db import connection
 
+from audit.cursors import hot_cursor
+
 SQLITE_NEXT = (
     "INSERT INTO nodes_revision (id, value) VALUES (1, 1) "
     "ON CONFLICT (id) DO UPDATE SET value = value + 1 RETURNING value"
@@ -25,7 +27,7 @@ POSTGRESQL_NEXT = "SELECT pg_current_xact_id()::text::bigint"
 
 def next_revision() -> int:
     """The revision of the current transaction. Call inside one, before writing devices."""
-    with connection.cursor() as cursor:
+    with hot_cursor() as cursor:
         cursor.execute(POSTGRESQL_NEXT if connection.vendor == "postgresql" else SQLITE_NEXT)
         return int(cursor.fetchone()[0])
 

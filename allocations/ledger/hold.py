@@ -22,6 +22,7 @@ from allocations.ledger.own import Live
 from allocations.ledger.sql import document, identity, moment
 from audit.announce import announce
 from audit.choices import Kind
+from audit.cursors import hot_cursor
 from audit.services import record
 from claims.dialects.request import DeviceRequest
 from nodes.revisions import next_revision
@@ -75,7 +76,7 @@ def _is_same(previous: Live, request: DeviceRequest, decision: Decision, claim_i
 
 @atomic_retry
 def _prolong(allocation_id: uuid.UUID, until: datetime, now: datetime) -> uuid.UUID:
-    with connection.cursor() as cursor:
+    with hot_cursor() as cursor:
         cursor.execute(
             "UPDATE allocations_allocation SET hold_until = %s, changed_at = %s WHERE id = %s AND state = 'held'",
             [moment(until), moment(now), identity(allocation_id)],
@@ -116,7 +117,7 @@ def _replace(
     actor: str,
 ) -> None:
     revision = next_revision()
-    with connection.cursor() as cursor:
+    with hot_cursor() as cursor:
         if previous is not None:
             cursor.execute(
                 "UPDATE allocations_allocation SET state = 'released', reason = %s, ended_at = %s, changed_at = %s "

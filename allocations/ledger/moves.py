@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db import connection
-
 from access.transactions import atomic_retry
 from allocations.choices import EDGES, State
 from allocations.ledger.capacity import give_back
 from allocations.ledger.sql import identity, moment
 from audit.announce import announce
 from audit.choices import Kind
+from audit.cursors import hot_cursor
 from audit.services import record
 from nodes.revisions import next_revision
 
@@ -100,7 +99,7 @@ def _tell(moved: _Moved, target: State, allocation_id: uuid.UUID, message: str, 
 @atomic_retry
 def reserve(*, allocation_id: uuid.UUID, now: datetime, actor: str = "scheduler") -> bool:
     """Held → reserved: bind has begun. False when the hold is gone."""
-    with connection.cursor() as cursor:
+    with hot_cursor() as cursor:
         moved = _move(cursor, allocation_id, (State.HELD,), State.RESERVED, now, reserved_at=now, hold_until=None)
     if moved is None:
         return False
@@ -110,7 +109,7 @@ def reserve(*, allocation_id: uuid.UUID, now: datetime, actor: str = "scheduler"
 
 def retake(*, allocation_id: uuid.UUID, now: datetime) -> bool:
     """Reserved stays reserved: a bind takes an earlier attempt up, so collection must wait anew. False when it moved on."""
-    with connection.cursor() as cursor:
+    with hot_cursor() as cursor:
         cursor.execute(
             "UPDATE allocations_allocation SET reserved_at = %s WHERE id = %s AND state = 'reserved'",
             [moment(now), identity(allocation_id)],
@@ -123,7 +122,7 @@ def bound(
     *, allocation_id: uuid.UUID, now: datetime, expires_at: datetime | None = None, actor: str = "scheduler"
 ) -> bool:
     """Reserved → bound: the pod runs there, or the REST client has its devices. False when it moved elsewhere."""
-    with connection.cursor() as cursor:
+    with hot_cursor() as cursor:
         moved = _move(cursor, allocation_id, (State.RESERVED,), State.BOUND, now, bound_at=now, expires_at=expires_at)
     if moved is None:
         return False
@@ -148,7 +147,7 @@ def begin_release(
     `reserved_before`: only if no bind took the reservation up since. `unchanged_since`: only if `changed_at` still is
     that, so that nobody renewed it since.
     """
-    with connection.cursor() as cursor:
+    with hot_cursor() as cursor:
         moved = _move(
             cursor,
             allocation_id,
@@ -171,7 +170,7 @@ def begin_release(
 def finish_release(*, allocation_id: uuid.UUID, outcome: State, now: datetime, actor: str) -> bool:
     """Releasing → released or failed: leases are gone, capacity comes back. False when somebody else finished it."""
     revision = next_revision()
-    with connection.cursor() as cursor:
+    with hot_cursor() as cursor:
         moved = _move(cursor, allocation_id, (State.RELEASING,), outcome, now, ended_at=now)
         if moved is None:
             return False
@@ -197,7 +196,7 @@ def drop_hold(
     when its `changed_at` is no longer `unchanged_since`: a newer filter prolonged it.
     """
     revision = next_revision()
-    with connection.cursor() as cursor:
+    with hot_cursor() as cursor:
         moved = _move(
             cursor,
             allocation_id,
@@ -219,7 +218,7 @@ def drop_hold(
 @atomic_retry
 def renew(*, allocation_id: uuid.UUID, expires_at: datetime, ttl_seconds: int, now: datetime, actor: str) -> bool:
     """Set a new end of a bound allocation. False when it is no longer bound."""
-    with connection.cursor() as cursor:
+    with hot_cursor() as cursor:
         cursor.execute(
             "UPDATE allocations_allocation SET expires_at = %s, ttl_seconds = %s, changed_at = %s "
             "WHERE id = %s AND state = 'bound' "

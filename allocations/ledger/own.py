@@ -14,6 +14,7 @@ from allocations.engine.decision import Grant
 from allocations.ledger.holder import Holder
 from allocations.ledger.sql import moment, read_identity, read_moment
 from audit.cursors import hot_cursor
+from audit.cursors import hot_cursor
 from claims.dialects.request import DeviceRequest
 
 SHUN = timedelta(minutes=5)
@@ -76,7 +77,7 @@ _REQUEST = msgspec.json.Decoder(DeviceRequest)
 
 def read_own(pod_uid: str, now: datetime) -> Own:
     """One query: the pod's live allocation with its devices, and the nodes to rank last for it."""
-    with connection.cursor() as cursor:
+    with hot_cursor() as cursor:
         cursor.execute(_OF_POD, [pod_uid, moment(now - SHUN)])
         rows = cursor.fetchall()
     return Own(
@@ -87,7 +88,7 @@ def read_own(pod_uid: str, now: datetime) -> Own:
 
 def read_live(allocation_id: uuid.UUID) -> Live | None:
     """One live allocation with its devices; None when it has ended."""
-    with connection.cursor() as cursor:
+    with hot_cursor() as cursor:
         cursor.execute(_BY_ID, [allocation_id if connection.vendor == "postgresql" else allocation_id.hex])
         return _live(cursor.fetchall())
 

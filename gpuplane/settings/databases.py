@@ -32,6 +32,9 @@ def describe(*, url: str, data_dir: Path, pool_size: int) -> dict[str, Any]:
     if entry["ENGINE"] == "django.db.backends.postgresql":
         entry |= {
             "CONN_MAX_AGE": 0,
-            "OPTIONS": {"pool": {"min_size": 2, "max_size": pool_size, "timeout": 10}},
+            "OPTIONS": {
+                "pool": {"min_size": 2, "max_size": pool_size, "timeout": 10},
+                "prepare_threshold": 3,  # for `audit.cursors`; a PgBouncer in between must be 1.21 or newer
+            },
         }
     return entry
