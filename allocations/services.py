@@ -139,13 +139,15 @@ def allocation_release(*, allocation: Allocation, actor: Actor, evict: bool, now
     actor.require_write(allocation.namespace)
     state = State(allocation.state)
     if state is State.HELD:
-        ledger.drop_hold(
+        dropped = ledger.drop_hold(
             allocation_id=allocation.id,
             outcome=State.RELEASED,
             reason=f"released by {actor.name}",
             now=now,
             actor=actor.name,
         )
+        if not dropped:
+            raise MovedOn("the allocation moved on at this moment; try again")
         return Allocation.objects.get(pk=allocation.pk)
     if state in {State.RELEASED, State.FAILED}:
         return allocation

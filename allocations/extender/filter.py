@@ -163,7 +163,7 @@ class _Filter:
 
     def _already(self, live: ledger.Live) -> bytes:
         if live.state is State.RELEASING:
-            return self.asked.refuse(BEING_UNDONE, resolvable=True)
+            return self.asked.refuse(BEING_UNDONE)  # no other pod's end would help
         if live.node in self.asked.names:
             return self.asked.answer([live.node], {}, {})
         return self.asked.refuse(ELSEWHERE)
