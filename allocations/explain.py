@@ -7,14 +7,20 @@ engine again, over the picture of this moment, so that the answer is never older
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
+
+from django.db.models import Exists, OuterRef
 
 from access.actors import Actor
 from access.errors import NotFound
 from allocations import fleet
 from allocations.choices import LIVE, State
+from allocations.engine.explain import explain_devices
+from allocations.engine.picture import Picture
 from allocations.engine.plan import plan
 from allocations.extender.filter import with_settings
+from allocations.ledger.hold import reason_counts
 from allocations.ledger.own import request_of
 from allocations.models import Allocation, PodRefusal
 from audit.models import Event
@@ -43,7 +49,9 @@ def pod_explain(namespace: str, name: str, actor: Actor) -> dict[str, Any]:
     ):
         told = _allocation_told(allocation)
     elif refusal is not None:
-        told = _refusal_told(refusal)
+        picture, _ = fleet.current()
+        told = _refusal_told(refusal, picture)
+        _tell_devices(told["nodes"], refusal, picture)
     else:
         raise NotFound(f"no pod {namespace}/{name} is known")
     return {**told, "timeline": _timeline(Event.objects.filter(namespace=namespace, name=name))}
@@ -54,20 +62,19 @@ def claim_explain(namespace: str, name: str, actor: Actor) -> dict[str, Any]:
     claim = GpuClaim.objects.filter(namespace=namespace, name=name).first() if actor.sees(namespace) else None
     if claim is None:
         raise NotFound(f"no GpuClaim {namespace}/{name}")
-    live = (
-        Allocation.objects.filter(namespace=namespace, claim_name=name, state__in=LIVE)
-        .select_related("node")
-        .prefetch_related("devices")
-        .order_by("-created_at")
-    )
-    holding = {allocation.pod_uid for allocation in live if allocation.pod_uid}
-    waiting = PodRefusal.objects.filter(namespace=namespace, claim_name=name).exclude(pod_uid__in=holding)
-    pods = [_allocation_told(allocation) for allocation in live[:PODS_TOLD]]
-    pods += [_refusal_told(refusal) for refusal in waiting.order_by("-last_at")[:PODS_TOLD]]
+    live = Allocation.objects.filter(namespace=namespace, claim_name=name, state__in=LIVE)
+    holding = live.filter(pod_uid=OuterRef("pod_uid"))
+    waiting = PodRefusal.objects.filter(~Exists(holding), namespace=namespace, claim_name=name)
+    newest = live.select_related("node").prefetch_related("devices").order_by("-created_at")
+    pods = [_allocation_told(allocation) for allocation in newest[:PODS_TOLD]]
+    refusals = list(waiting.order_by("-last_at")[:PODS_TOLD])
+    if refusals:
+        picture, _ = fleet.current()
+        pods += [_refusal_told(refusal, picture) for refusal in refusals]
     return {
         "claim": name,
         "namespace": namespace,
-        "summary": _claim_summary(len(live), waiting.count()),
+        "summary": _claim_summary(live.count(), waiting.count()),
         "pods": pods,
         "timeline": _timeline(Event.objects.filter(namespace=namespace, claim=name)),
     }
@@ -99,19 +106,18 @@ def _allocation_told(allocation: Allocation) -> dict[str, Any]:
     }
 
 
-def _refusal_told(refusal: PodRefusal) -> dict[str, Any]:
+def _refusal_told(refusal: PodRefusal, picture: Picture) -> dict[str, Any]:
     nodes: list[dict[str, Any]] = []
     reasons, summary = refusal.reasons, refusal.summary
     if refusal.request is not None:
-        picture, _ = fleet.current()
         decision = plan(picture, with_settings(request_of(refusal.request)))
         if decision.node is None:
             summary = decision.summary
-            reasons = {}
-            for node, reason in decision.refused():
-                reasons[reason.text] = reasons.get(reason.text, 0) + 1
-                if len(nodes) < NODES_TOLD:
-                    nodes.append({"node": node, "reason": reason.text, "resolvable": reason.resolvable})
+            reasons = reason_counts(decision)
+            nodes = [
+                {"node": node, "reason": reason.text, "resolvable": reason.resolvable}
+                for node, reason in islice(decision.refused(), NODES_TOLD)
+            ]
         else:
             summary = f"{decision.node} can serve it now; the scheduler has not asked again yet"
     return {
@@ -127,6 +133,16 @@ def _refusal_told(refusal: PodRefusal) -> dict[str, Any]:
         "reasons": [{"reason": reason, "nodes": count} for reason, count in reasons.items()],
         "nodes": nodes,
     }
+
+
+def _tell_devices(nodes: list[dict[str, Any]], refusal: PodRefusal, picture: Picture) -> None:
+    """Add to each node told why each of its devices cannot serve."""
+    if refusal.request is None:
+        return
+    request = with_settings(request_of(refusal.request))
+    for told in nodes:
+        verdicts = explain_devices(picture, request, picture.node_index[told["node"]])
+        told["devices"] = [verdict._asdict() for verdict in verdicts]
 
 
 def _timeline(events: Any) -> list[dict[str, Any]]:
