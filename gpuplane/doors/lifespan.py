@@ -15,7 +15,12 @@ from gpuplane.doors import Receive, Send
 
 log = structlog.get_logger(__name__)
 
-MODULES: Sequence[str] = ("gpuplane.start.picture", "gpuplane.start.definitions", "nodes.live.flush")
+MODULES: Sequence[str] = (
+    "gpuplane.start.picture",
+    "gpuplane.start.checkpoints",
+    "gpuplane.start.definitions",
+    "nodes.live.flush",
+)
 """Modules with `start` and `stop`, in order."""
 
 

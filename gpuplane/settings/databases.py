@@ -10,6 +10,9 @@ from typing import Any
 
 import environ
 
+AUTOCHECKPOINT_PAGES = 10_000
+"""40 MB of log: the web process empties it each second (`gpuplane.start.checkpoints`), this is for when there is none."""
+
 
 def describe(*, url: str, data_dir: Path, pool_size: int) -> dict[str, Any]:
     """An entry of `DATABASES`.
@@ -25,7 +28,8 @@ def describe(*, url: str, data_dir: Path, pool_size: int) -> dict[str, Any]:
             "OPTIONS": {
                 "transaction_mode": "IMMEDIATE",
                 "timeout": 10,
-                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-65536; PRAGMA busy_timeout=10000;",
+                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-65536; "
+                f"PRAGMA busy_timeout=10000; PRAGMA wal_autocheckpoint={AUTOCHECKPOINT_PAGES};",
             },
         }
     entry: dict[str, Any] = environ.Env.db_url_config(url)
