@@ -14,7 +14,6 @@ from allocations.engine.decision import Grant
 from allocations.ledger.holder import Holder
 from allocations.ledger.sql import moment, read_identity, read_moment
 from audit.cursors import hot_cursor
-from audit.cursors import hot_cursor
 from claims.dialects.request import DeviceRequest
 
 SHUN = timedelta(minutes=5)
