@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -245,7 +246,8 @@ def test_sixteen_halves_on_eight_cards(client: ClusterClient) -> None:
 def test_small_pods_on_one_card(client: ClusterClient) -> None:
     """SHARE-2 LEASE-2 KAI #416: of 24 pods of 2,000 MiB one card of 46,068 MiB takes 23, and one waits with a reason."""
     client.register("l40s", gpus=1, memory="46068Mi")
-    placed, waiting = [], []
+    placed: list[Any] = []
+    waiting: list[Any] = []
     for number in range(24):
         pod = pod_shape(f"small-{number}", resources={"koordinator.sh/gpu-memory": "2000Mi"})
         answer = client.filter(pod, ["l40s"])

@@ -1,0 +1,116 @@
+"""One answer to why, for who may see it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from access.actors import SYSTEM, Actor
+from access.choices import Role
+from access.errors import NotFound
+from allocations import services
+from allocations.collection import expire_holds
+from allocations.explain import claim_explain, pod_explain
+from allocations.models import Allocation
+from tests.extender import bound, filtered, pod_manifest
+from tests.factories import GpuClaimFactory, NodeFactory
+
+OURS = Actor("olga", Role.VIEWER, frozenset({"research"}))
+THEIRS = Actor("otto", Role.OPERATOR, frozenset({"other"}))
+
+
+@pytest.fixture(autouse=True)
+def _world(db: None) -> None:
+    NodeFactory(name="n1", gpus=2)
+    NodeFactory(name="n2", gpus=1)
+    GpuClaimFactory(name="two", spec={"devices": {"count": 2}})
+
+
+def run(name: str) -> dict[str, Any]:
+    pod = pod_manifest(name, claim="two")
+    assert bound(pod, filtered(pod, ["n1", "n2"])) == ""
+    return pod
+
+
+def release(name: str) -> None:
+    allocation = Allocation.objects.get(pod_name=name, state="bound")
+    services.allocation_release(allocation=allocation, actor=SYSTEM, evict=False, now=datetime.now(UTC))
+
+
+def test_what_a_bound_pod_holds() -> None:
+    """VIEW-3 node, devices and what happened, the newest first."""
+    run("p")
+    told = pod_explain("research", "p", OURS)
+    assert (told["state"], told["node"], told["claim"]) == ("bound", "n1", "two")
+    assert [(one["uuid"], one["whole"]) for one in told["devices"]] == [("GPU-n1-0", True), ("GPU-n1-1", True)]
+    assert [event["kind"] for event in told["timeline"]] == [
+        "allocation.bound",
+        "allocation.reserved",
+        "allocation.held",
+    ]
+    assert told["reasons"] == [{"reason": "fewer than 2 gpu devices", "nodes": 1}]
+
+
+def test_what_a_waiting_pod_waits_for_now() -> None:
+    """VIEW-3 asked again at this moment, node by node: an old answer is never shown as today's."""
+    run("p")
+    assert filtered(pod_manifest("q", claim="two"), ["n1", "n2"]) is None
+    told = pod_explain("research", "q", OURS)
+    assert (told["state"], told["node"], told["devices"]) == ("pending", None, [])
+    assert {one["node"]: (one["reason"], one["resolvable"]) for one in told["nodes"]} == {
+        "n1": ("fewer than 2 whole gpu devices free", True),
+        "n2": ("fewer than 2 gpu devices", False),
+    }
+    assert sum(reason["nodes"] for reason in told["reasons"]) == 2
+    release("p")
+    assert pod_explain("research", "q", OURS)["summary"].startswith("n1 can serve it now")
+
+
+def test_a_broken_rule_is_told_as_it_was() -> None:
+    """VIEW-3 CLAIM-3 there is no request to plan again."""
+    assert filtered(pod_manifest("q", claim="nobody"), ["n1", "n2"]) is None
+    told = pod_explain("research", "q", OURS)
+    assert told["summary"] == "GpuClaim nobody does not exist in the namespace of the pod"
+    assert told["reasons"] == [{"reason": told["summary"], "nodes": 2}]
+
+
+def test_the_newer_of_two_stories() -> None:
+    """VIEW-3 a pod that ran and waits again waits; one that waited and runs now runs."""
+    pod = pod_manifest("q", claim="two")
+    run("p")
+    assert filtered(pod, ["n1"]) is None
+    release("p")
+    assert filtered(pod, ["n1"]) == "n1"
+    assert pod_explain("research", "q", OURS)["state"] == "held"
+    expire_holds(datetime.now(UTC) + timedelta(minutes=1))
+    assert pod_explain("research", "q", OURS)["summary"] == "the hold expired"
+    run("r")
+    assert filtered(pod, ["n1"]) is None
+    assert pod_explain("research", "q", OURS)["state"] == "pending"
+
+
+def test_a_claim_with_holders_and_waiting_pods() -> None:
+    """VIEW-3 CLAIM-2 each pod of the claim, and a sentence for all."""
+    assert claim_explain("research", "two", OURS)["summary"] == "nobody holds devices through the claim"
+    run("p")
+    assert filtered(pod_manifest("q", claim="two"), ["n1"]) is None
+    told = claim_explain("research", "two", OURS)
+    assert told["summary"] == "1 holder has devices through the claim; 1 waiting"
+    assert [(pod["pod"], pod["state"]) for pod in told["pods"]] == [("p", "bound"), ("q", "pending")]
+    assert all(event["message"] for event in told["timeline"])
+
+
+@pytest.mark.parametrize("explain", [pod_explain, claim_explain])
+def test_others_learn_nothing(explain: Any) -> None:
+    """VIEW-6 what may not be seen and what is not there look the same."""
+    run("two")
+    assert explain("research", "two", OURS)
+    with pytest.raises(NotFound) as hidden:
+        explain("research", "two", THEIRS)
+    with pytest.raises(NotFound) as missing:
+        explain("other", "two", THEIRS)
+    assert str(hidden.value).replace("research", "other") == str(missing.value)
+    with pytest.raises(NotFound):
+        explain("research", "nothing", OURS)
