@@ -214,7 +214,10 @@ def _note_strangers(judge: _Judge, found: Mapping[str, tuple[str, LeasedDevice]]
 
 
 def compare_rows(*, world: Outside, now: datetime) -> Leased:
-    """Without a cluster: leases of the database whose holders have no live allocation are dropped."""
+    """Without a cluster: leases of the database whose holders have no live allocation are dropped.
+
+    A device that such a lease kept out of use comes back once the lease is gone.
+    """
     done = Leased()
     found = [view for view in world.leases.all() if _old(view.acquired_at, now)]
     live = live_holders(holder for view in found for holder in (view.sharers or (view.holder_identity,)))
@@ -224,6 +227,14 @@ def compare_rows(*, world: Outside, now: datetime) -> Leased:
                 want = Want(view.name, view.node, view.device_uuid, whole=not view.sharers)
                 world.leases.drop([want], holder)
                 done.deleted.append(view.name)
+    kept_out = devices_by_lease(kept_out=True)
+    there = {view.name for view in world.leases.all()} if kept_out else set()
+    for name, device in kept_out.items():
+        reason = f"{device.stranger} let go of its lease"
+        if name not in there and stranger_set(
+            device_uuid=device.uuid, stranger="", reason=reason, now=now, actor=ACTOR
+        ):
+            done.cleared.append(name)
     return done
 
 

@@ -82,11 +82,12 @@ class LeasedDevice:
     stranger: str
 
 
-def devices_by_lease() -> dict[str, LeasedDevice]:
-    """Lease name → device, over the whole fleet."""
-    rows = Device.objects.exclude(presence=Presence.REMOVED).values_list(
-        "uuid", "node__name", "type", "minor", "stranger"
-    )
+def devices_by_lease(*, kept_out: bool = False) -> dict[str, LeasedDevice]:
+    """Lease name → device, over the whole fleet; `kept_out`: only those in a stranger's hands."""
+    devices = Device.objects.exclude(presence=Presence.REMOVED)
+    if kept_out:
+        devices = devices.exclude(stranger="")
+    rows = devices.values_list("uuid", "node__name", "type", "minor", "stranger")
     return {lease_name(row[2], row[1], row[3]): LeasedDevice(*row) for row in rows}
 
 

@@ -11,6 +11,7 @@ from allocations.reconcile import reconcile
 from allocations.services import claim_devices
 from allocations.sightings import cluster_sighting
 from audit.clock import database_now
+from nodes.models import Device
 from tests.databases import TestDatabase
 from tests.factories import GpuClaimFactory, NodeFactory
 
@@ -27,3 +28,18 @@ def test_orphans(ledger_db: TestDatabase) -> None:
     assert reconcile(world=world, now=database_now() + timedelta(seconds=90)).leases_deleted == 1
     assert [lease.name for lease in world.leases.all()] == [mine.name]
     assert cluster_sighting() is None
+
+
+def test_a_device_that_an_orphan_kept_out_comes_back(ledger_db: TestDatabase) -> None:
+    """LEASE-6 a bind that stalled leaves a lease behind; the device it blocks is of use again once that is gone."""
+    assert ledger_db
+    NodeFactory(name="n1", gpus=2)
+    world = outside()
+    world.leases.take([Want("gpu-n1-0", "n1", "GPU-n1-0", whole=True)], "research/gone/1")
+    allocation = claim_devices(claim=GpuClaimFactory(), actor=SYSTEM)
+    assert allocation.devices.get().minor == 1
+    assert Device.objects.get(minor=0).stranger == "research/gone/1"
+
+    assert reconcile(world=world, now=database_now()).strangers_cleared == 0
+    assert reconcile(world=world, now=database_now() + timedelta(seconds=90)).strangers_cleared == 1
+    assert Device.objects.get(minor=0).stranger == ""
