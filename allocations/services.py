@@ -23,6 +23,8 @@ from allocations.ledger.strangers import stranger_set
 from allocations.models import Allocation
 from allocations.outside import outside
 from allocations.saga import BindFailed, OutcomeOpen, carry_out, finish
+from audit.choices import Kind
+from audit.services import record
 from claims.dialects import claim_request, stored_claim
 from claims.dialects.gpuclaim import GANGS_UNAVAILABLE
 from claims.dialects.request import Dialect, Refusal
@@ -157,7 +159,7 @@ def allocation_release(*, allocation: Allocation, actor: Actor, evict: bool, now
         if allocation.pod_uid and outside().cluster is not None and _pod_lives(allocation):
             if not evict:
                 raise Conflict("the pod still runs; delete it, or release with evict=true")
-            return _evict(allocation)
+            return _evict(allocation, actor, now)
         release_now(allocation_id=allocation.id, reason=f"released by {actor.name}", now=now, actor=actor.name)
     return Allocation.objects.get(pk=allocation.pk)
 
@@ -189,7 +191,7 @@ def _pod_lives(allocation: Allocation) -> bool:
     return pod is not None and pod.metadata.uid == allocation.pod_uid and not pod.finished
 
 
-def _evict(allocation: Allocation) -> Allocation:
+def _evict(allocation: Allocation, actor: Actor, now: datetime) -> Allocation:
     cluster = outside().cluster
     if cluster is None:
         return allocation
@@ -201,4 +203,15 @@ def _evict(allocation: Allocation) -> Allocation:
         return Allocation.objects.get(pk=allocation.pk)
     except KubeError as error:
         raise Conflict(f"the API server refused the eviction: {error}") from error
+    record(
+        kind=Kind.ALLOCATION_EVICTED,
+        message=f"{allocation.namespace}/{allocation.pod_name} is asked to give its devices back",
+        actor=actor.name,
+        now=now,
+        namespace=allocation.namespace,
+        name=allocation.pod_name,
+        node=allocation.node.name,
+        claim=allocation.claim_name,
+        allocation_id=allocation.pk,
+    )
     return Allocation.objects.get(pk=allocation.pk)

@@ -6,8 +6,12 @@ from datetime import timedelta
 
 import pytest
 
+from access.actors import SYSTEM
+from access.errors import Conflict
 from allocations.models import Allocation
+from allocations.services import allocation_release
 from audit.choices import Kind
+from audit.clock import database_now
 from audit.models import Event
 from kube.keys import CAPACITY_CHANGED
 from nodes.models import Device
@@ -166,6 +170,21 @@ def test_end_of_time(world: World) -> None:
     world.reconcile()
     assert world.states("train") == ["released"]
     assert world.leases() == {}
+
+
+def test_who_had_a_pod_evicted_is_on_record(world: World) -> None:
+    """VIEW-6 releasing a living pod's devices needs its eviction, and the trail says who asked for that."""
+    world.node("n1")
+    world.claim()
+    world.place("train")
+    allocation = Allocation.objects.get()
+    with pytest.raises(Conflict):
+        allocation_release(allocation=allocation, actor=SYSTEM, evict=False, now=database_now())
+    assert not Event.objects.filter(kind=Kind.ALLOCATION_EVICTED).exists()
+    allocation_release(allocation=allocation, actor=SYSTEM, evict=True, now=database_now())
+    assert "deletionTimestamp" in world.server.pods[NAMESPACE, "train"]["metadata"]
+    assert world.states("train") == ["bound"]
+    assert Event.objects.get(kind=Kind.ALLOCATION_EVICTED).actor == SYSTEM.name
 
 
 def test_a_budget_forbids_the_eviction(world: World) -> None:
