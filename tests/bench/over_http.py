@@ -25,7 +25,7 @@ from allocations.saga import finish
 from audit.clock import database_now
 from tests.bench import bodies, fleets
 from tests.bench.figures import Aim, Figure, Report, timed_figure
-from tests.bench.serving import MEMORY
+from tests.bench.serving import COMMIT, MEMORY
 from tests.bench.wire import Wire, alternate
 from tests.servers import redis, web
 
@@ -148,6 +148,19 @@ def measure_filter(at: Bench, report: Report, *, rounds: int, each: int, aims: b
             most_spread=2 if aims else None,
         )
     )
+
+
+def measure_commit(at: Bench, report: Report, *, rounds: int, each: int) -> None:
+    """The filter's bodies answered by a constant after one committed row: the floor of any answer that lasts."""
+
+    def asked(number: int) -> Sequence[bytes]:
+        return [
+            bodies.names_body(pod, at.lists[(number + place) % len(at.lists)])
+            for place, pod in enumerate(at.pods(each))
+        ]
+
+    times = alternate(at.wire, path=f"{COMMIT}120", bodies=asked, rounds=rounds, check=lambda _: None)
+    report.add(timed_figure("the floor with one row committed", times, database=at.database))
 
 
 def measure_growth(small: Figure, large: Figure, report: Report) -> None:

@@ -84,6 +84,7 @@ def _measure_web(report: Report, folder: Path, vendor: str, only: frozenset[str]
                 )
                 if small is not None:
                     over_http.measure_growth(small, large, report)
+                    over_http.measure_commit(at, report, rounds=rounds, each=25)
             if empty:
                 over_http.measure_memory(empty, at.memory(), vendor, report, devices=nodes * 8)
             if "list" in only:

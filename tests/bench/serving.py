@@ -2,7 +2,8 @@
 
 Started as `python -m tests.bench.serving` in place of `python -m gpuplane.serve`. `POST /bench/floor/<n>`
 reads the whole body and answers n bytes of JSON, through the same door, event loop and functions for
-reading and answering; `GET /bench/memory` says what this process occupies. Kept true: nothing of the
+reading and answering; `POST /bench/commit/<n>` first commits one event in a thread; `GET /bench/memory`
+says what this process occupies. Kept true: nothing of the
 product is changed, and a request to any other path takes the product's way after one comparison.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from gpuplane.doors import App, Receive, Scope, Send
 
 FLOOR = "/bench/floor/"
+COMMIT = "/bench/commit/"
 MEMORY = "/bench/memory"
 
 
@@ -27,6 +30,9 @@ def with_floor(application: App) -> App:
     """The application, and the paths of the bench."""
     from gpuplane.doors.answers import send_json
     from gpuplane.doors.bodies import read_body
+    from gpuplane.doors.threads import in_thread, workers
+
+    threads = workers("bench")
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
@@ -36,9 +42,22 @@ def with_floor(application: App) -> App:
             await send_json(send, 200, orjson.dumps(memory_bytes()))
         else:
             await read_body(scope, receive, limit=1 << 30)
-            await send_json(send, 200, constant(int(path.removeprefix(FLOOR))))
+            if path.startswith(COMMIT):
+                await in_thread(threads, commit_one)
+            await send_json(send, 200, constant(int(path.rpartition("/")[2])))
 
     return served
+
+
+def commit_one() -> None:
+    """The least that is lasting: one event in a transaction of its own."""
+    from django.db import transaction
+
+    from audit.choices import Kind
+    from audit.services import record
+
+    with transaction.atomic():
+        record(kind=Kind.ALLOCATION_HELD, message="bench", actor="bench", now=datetime.now(UTC))
 
 
 def constant(size: int) -> bytes:
