@@ -85,8 +85,9 @@ class Fleet:
             if self._known is None:
                 self._known = fresh
                 return 0
-            self._known, _ = self._refresh(self._known)
-            fresh, _ = self._refresh(fresh)
+            # one look at what changed serves both: what commits meanwhile is no difference
+            mark, _, rows = _changed(min(self._known.mark, fresh.mark))
+            self._known, fresh = self._brought_up(self._known, mark, rows), self._brought_up(fresh, mark, rows)
             differing = _differences(self._known.picture, fresh.picture)
             if differing:
                 log.error("fleet.picture_differed", devices=differing)
@@ -99,8 +100,12 @@ class Fleet:
 
     def _refresh(self, known: _Known) -> tuple[_Known, datetime]:
         mark, now, rows = _changed(known.mark)
+        return self._brought_up(known, mark, rows), now
+
+    def _brought_up(self, known: _Known, mark: int, rows: list[tuple[Any, ...]]) -> _Known:
+        """What is known, with the rows that changed since."""
         if not rows:
-            return (known if mark == known.mark else _Known(known.picture, known.shapes, mark)), now
+            return known if mark == known.mark else _Known(known.picture, known.shapes, mark)
         reshaped = {row[4] for row in rows if known.shapes.get(row[1]) != hash(row[_FIRST_SHAPE:])}
         picture = known.picture
         if reshaped:
@@ -108,7 +113,7 @@ class Fleet:
             known = _Known(picture, shapes, mark)
         present = (picture.index.rows_of([row[1] for row in rows]) >= 0).tolist()
         uses = [(row[1], row[2], row[3], _healthy(row)) for row, has in zip(rows, present, strict=True) if has]
-        return _Known(patch(picture, uses), known.shapes, mark), now
+        return _Known(patch(picture, uses), known.shapes, mark)
 
 
 def _changed(mark: int) -> tuple[int, datetime, list[tuple[Any, ...]]]:

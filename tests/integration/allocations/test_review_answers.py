@@ -5,17 +5,19 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from access.actors import Actor
 from access.choices import Role
 from access.errors import Conflict
-from allocations import ledger, services
+from allocations import fleet, ledger, services
 from allocations.choices import State
 from allocations.explain import claim_explain, pod_explain
 from allocations.models import Allocation
 from audit.clock import database_now
+from nodes.models import Device
+from nodes.revisions import next_revision
 from tests.databases import TestDatabase
 from tests.extender import bound, filter_answer, filtered, pod_manifest
 from tests.factories import GpuClaimFactory, NodeFactory
@@ -89,3 +91,22 @@ def test_a_waiting_pod_is_explained_device_by_device(ledger_db: TestDatabase) ->
     assert told["reasons"] == [{"reason": "fewer than 2 whole gpu devices free", "nodes": 1}]
     devices = {device["minor"]: device["reason"] for device in told["nodes"][0]["devices"]}
     assert sorted(devices.values()) == ["", "in use, a whole device is asked"]
+
+
+def test_what_commits_during_a_comparison_is_no_difference(
+    ledger_db: TestDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LEASE-6 the alarm that a picture has gone wrong is not raised by work going on."""
+    assert ledger_db
+    NodeFactory(name="node-a", gpus=4)
+    fleet.current()
+    read, minors = fleet._changed, iter(range(4))
+
+    def followed_by_a_commit(mark: int) -> object:
+        rows = read(mark)
+        with transaction.atomic():
+            Device.objects.filter(minor=next(minors)).update(core_used=50, revision=next_revision())
+        return rows
+
+    monkeypatch.setattr(fleet, "_changed", followed_by_a_commit)
+    assert fleet.FLEET.compare() == 0
