@@ -8,7 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from allocations.choices import State
-from allocations.services import LONGEST_TTL_SECONDS
+from claims.dialects.gpuclaim import TTL_SECONDS_MOST
 
 HOLDER_PATTERN = r"^[A-Za-z0-9]([-A-Za-z0-9._]*[A-Za-z0-9])?$"
 LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
@@ -67,7 +67,7 @@ class RenewSchema(serializers.Serializer[Any]):
     """From now on; the claim's own ttlSeconds where it is left out."""
 
     ttlSeconds = serializers.IntegerField(  # noqa: N815 - as in the manifest
-        min_value=1, max_value=LONGEST_TTL_SECONDS, required=False, allow_null=True
+        min_value=1, max_value=TTL_SECONDS_MOST, required=False, allow_null=True
     )
 
 

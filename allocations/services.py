@@ -26,7 +26,7 @@ from allocations.saga import BindFailed, OutcomeOpen, carry_out, finish
 from audit.choices import Kind
 from audit.services import record
 from claims.dialects import claim_request, stored_claim
-from claims.dialects.gpuclaim import GANGS_UNAVAILABLE
+from claims.dialects.gpuclaim import GANGS_UNAVAILABLE, TTL_SECONDS_MOST
 from claims.dialects.request import Dialect, Refusal
 from claims.models import GpuClaim
 from kube import pods
@@ -36,7 +36,6 @@ log = structlog.get_logger(__name__)
 
 HOLD_SECONDS = 30
 ATTEMPTS = 8
-LONGEST_TTL_SECONDS = 366 * 24 * 3600
 
 
 def claim_devices(*, claim: GpuClaim, actor: Actor, holder: str = "") -> Allocation:
@@ -110,8 +109,8 @@ def allocation_renew(*, allocation: Allocation, actor: Actor, ttl_seconds: int |
     ttl = ttl_seconds if ttl_seconds is not None else allocation.ttl_seconds
     if ttl is None:
         raise Conflict("the allocation has no end to renew; give ttlSeconds to set one")
-    if not 1 <= ttl <= LONGEST_TTL_SECONDS:
-        raise BadInput(f"ttlSeconds is 1 to {LONGEST_TTL_SECONDS}", field="ttlSeconds", rule="range")
+    if not 1 <= ttl <= TTL_SECONDS_MOST:
+        raise BadInput(f"ttlSeconds is 1 to {TTL_SECONDS_MOST}", field="ttlSeconds", rule="range")
     expires = now + timedelta(seconds=ttl)
     if not ledger.renew(allocation_id=allocation.id, expires_at=expires, ttl_seconds=ttl, now=now, actor=actor.name):
         raise MovedOn("the allocation is no longer bound")

@@ -22,6 +22,7 @@ from allocations.services import claim_devices, claim_renew
 from audit.choices import Kind
 from audit.clock import database_now
 from audit.models import Event
+from claims.dialects.gpuclaim import TTL_SECONDS_MOST
 from claims.dialects.request import DeviceAsk, DeviceRequest
 from claims.models import GpuClaim
 from nodes import services as node_services
@@ -204,6 +205,16 @@ def test_renewing_is_in_the_audit_trail(ledger_db: TestDatabase) -> None:
         "train",
         allocation.pk,
     )
+
+
+def test_what_a_claim_may_say_may_be_renewed(ledger_db: TestDatabase) -> None:
+    """CLAIM-10 renewing by the claim's own ttlSeconds works for the longest one too."""
+    assert ledger_db
+    NodeFactory(name="node-a", gpus=1)
+    claim = GpuClaimFactory(name="train", spec={"devices": {"count": 1}, "ttlSeconds": TTL_SECONDS_MOST})
+    claim_devices(claim=claim, actor=ADMIN)
+    (renewed,) = claim_renew(claim=claim, actor=ADMIN, ttl_seconds=None, now=database_now())
+    assert renewed.ttl_seconds == TTL_SECONDS_MOST
 
 
 def test_a_device_that_comes_back_is_not_buried(ledger_db: TestDatabase) -> None:
