@@ -22,6 +22,7 @@ from access.transactions import atomic_retry
 from audit import services as audit
 from audit.announce import announce
 from audit.choices import Kind
+from audit.happenings import Happening
 from nodes import revisions
 from nodes.advertise import advertise_soon
 from nodes.changes import InventoryChange, compare
@@ -255,7 +256,7 @@ def _tell(change: InventoryChange, *, node: Node, created: bool, actor: Actor, n
     else:
         kind, message = Kind.NODE_INVENTORY, f"inventory of {node.name} changed: {change.summary or 'labels or links'}"
     happenings = [
-        audit.Happening(
+        Happening(
             kind=kind,
             message=message,
             actor=actor.name,
@@ -269,9 +270,9 @@ def _tell(change: InventoryChange, *, node: Node, created: bool, actor: Actor, n
     audit.record_many(happenings)
 
 
-def _health_event(device: Device, *, node: Node, actor: Actor, now: datetime) -> audit.Happening:
+def _health_event(device: Device, *, node: Node, actor: Actor, now: datetime) -> Happening:
     name = f"{device.type} {device.minor} of {node.name}"
-    return audit.Happening(
+    return Happening(
         kind=Kind.DEVICE_HEALTH,
         message=f"{name} is well again" if device.healthy else f"{name} is unhealthy: {device.health_reason}",
         actor=actor.name,
