@@ -22,6 +22,8 @@ Known = Mapping[str, Dimension]
 
 def pod_amounts(pod: Pod, known: Known) -> dict[str, int]:
     """Resource name → amount (bytes for memory, else a count), only those above 0. Raises `Refused`."""
+    if not _names_any(pod, known):  # most pods with a GpuClaim: the sums below would cost a fifth of the webhook
+        return {}
     together: Counter[str] = Counter()
     sidecars: Counter[str] = Counter()
     largest: Counter[str] = Counter()
@@ -51,6 +53,16 @@ def asks_any(pod: Pod, known: Known) -> bool:
         for stated in (resources.limits, resources.requests):
             if stated and any(name in known and not _is_zero(value) for name, value in stated.items()):
                 return True
+    return False
+
+
+def _names_any(pod: Pod, known: Known) -> bool:
+    for container in _containers(pod):
+        resources = container.resources
+        if resources is not None:
+            for stated in (resources.limits, resources.requests):
+                if stated and not known.keys().isdisjoint(stated):
+                    return True
     return False
 
 

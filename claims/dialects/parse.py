@@ -25,8 +25,10 @@ from kube.device_types import DEVICE_TYPES, GPU, PREFIXES, DeviceType, Dimension
 from kube.keys import CLAIM, KOORDINATOR_PREFIX, NATIVE_GPU, VISIBLE_DEVICES
 from kube.objects import Container, Pod
 
-HAMI_RESOURCES: Final = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
-KAI_ANNOTATIONS: Final = ("gpu-fraction", "gpu-memory", "gpu-fraction-num-devices", "gpu-fraction-container-name")
+HAMI_RESOURCES: Final = frozenset({"nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"})
+KAI_ANNOTATIONS: Final = frozenset(
+    {"gpu-fraction", "gpu-memory", "gpu-fraction-num-devices", "gpu-fraction-container-name"}
+)
 DEFAULT_NAMESPACE: Final = "default"
 
 _SPOKEN: Final = {
@@ -136,11 +138,11 @@ def _dialects(pod: Pod, amounts: Mapping[str, int], device_types: tuple[DeviceTy
     spoken = []
     if CLAIM in pod.annotations:
         spoken.append("gpuclaim")
-    if any(key in pod.annotations for key in KAI_ANNOTATIONS):
+    if not KAI_ANNOTATIONS.isdisjoint(pod.annotations):
         spoken.append("kai")
     names = _names(device_types)
     types = {names[name][1].type for name in amounts if name in names}
-    if any(name in amounts for name in HAMI_RESOURCES):
+    if not HAMI_RESOURCES.isdisjoint(amounts):
         spoken.append("hami")
     elif NATIVE_GPU in amounts and (not types or GPU in types):
         spoken.append("native")
