@@ -20,5 +20,6 @@ def hot_cursor() -> Any:
     from django.db.backends.postgresql.base import ServerBindingCursor
 
     connection.ensure_connection()
-    cursor = ServerBindingCursor(connection.connection)
+    # The stubs know this class, of psycopg 3, as one of psycopg 2.
+    cursor: Any = ServerBindingCursor(connection.connection)  # type: ignore[call-arg]  # as above
     return connection.make_debug_cursor(cursor) if connection.queries_logged else connection.make_cursor(cursor)

@@ -89,8 +89,10 @@ def pod(name: str, claim: str) -> dict[str, Any]:
 
 
 def _managed(manager: str, labels: dict[str, str]) -> dict[str, Any]:
-    owned = {f"f:{key}": {} for key in labels}
-    container = {f"f:{key}": {} for key in ("command", "env", "image", "imagePullPolicy", "name", "resources")}
+    owned: dict[str, Any] = {f"f:{key}": {} for key in labels}
+    container: dict[str, Any] = {
+        f"f:{key}": {} for key in ("command", "env", "image", "imagePullPolicy", "name", "resources")
+    }
     return {
         "manager": manager,
         "operation": "Update",

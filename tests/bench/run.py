@@ -54,6 +54,9 @@ def _measure(
     if "frames" in only:
         in_process.measure_frames(report, rounds=rounds, devices=nodes * 8)
     for vendor in vendors:
+        if vendor == "postgresql" and (missing := missing_postgres()):
+            report.machine["left_out"] = missing
+            continue
         if only & {"filter", "nodes", "bind", "mutate", "list", "memory"}:
             _measure_web(report, folder / vendor, vendor, only, rounds, nodes)
 
@@ -113,6 +116,7 @@ def _told(machine: dict[str, Any]) -> str:
     return (
         f"{machine['cores']} cores ({machine['processor']}), Python {machine['python']}, "
         f"load {machine['load_before']} before and {machine['load_after']} after, {machine['seconds']:.0f} s"
+        + (f"\nwithout PostgreSQL: {machine['left_out']}" if "left_out" in machine else "")
     )
 
 

@@ -86,7 +86,7 @@ def alternate(
     path: str,
     bodies: Callable[[int], Sequence[bytes]],
     rounds: int,
-    check: Callable[[bytes], None],
+    check: Callable[[bytes], object],
     after: Callable[[], None] = lambda: None,
     method: str = "POST",
 ) -> Rounds:
@@ -108,7 +108,7 @@ def alternate(
 
 
 def _product(
-    wire: Wire, requests: Iterable[bytes], check: Callable[[bytes], None], after: Callable[[], None]
+    wire: Wire, requests: Iterable[bytes], check: Callable[[bytes], object], after: Callable[[], None]
 ) -> tuple[list[int], int]:
     times, size = [], 2
     gc.disable()

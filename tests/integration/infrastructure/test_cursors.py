@@ -1,0 +1,43 @@
+"""The hot path's cursor behaves as Django's own, and PostgreSQL keeps its statements prepared."""
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from audit.cursors import hot_cursor
+from nodes.models import Node
+from tests.databases import TestDatabase
+from tests.factories import NodeFactory
+
+STATEMENT = "SELECT name FROM nodes_node WHERE id = %s"
+
+
+def test_it_answers_and_is_seen_in_the_query_log(ledger_db: TestDatabase) -> None:
+    node = NodeFactory(name="n1")
+    with CaptureQueriesContext(connection) as queries, hot_cursor() as cursor:
+        cursor.execute(STATEMENT, [node.pk])
+        assert cursor.fetchall() == [("n1",)]
+    assert len(queries) == 1
+
+
+def test_its_errors_are_djangos_and_undo_the_transaction(ledger_db: TestDatabase) -> None:
+    first, second = NodeFactory(name="n1"), NodeFactory(name="n2")
+
+    @transaction.atomic
+    def rename_both() -> None:
+        with hot_cursor() as cursor:
+            for node in (first, second):
+                cursor.execute("UPDATE nodes_node SET name = %s WHERE id = %s", ["other", node.pk])
+
+    with pytest.raises(IntegrityError):
+        rename_both()
+    assert sorted(Node.objects.values_list("name", flat=True)) == ["n1", "n2"]
+
+
+@pytest.mark.parametrize("ledger_db", ["postgresql"], indirect=True)
+def test_a_statement_that_comes_again_and_again_is_prepared(ledger_db: TestDatabase) -> None:
+    with transaction.atomic(), hot_cursor() as cursor:  # in one transaction, so that the pool gives one connection
+        for number in range(6):
+            cursor.execute(STATEMENT, [number])
+        cursor.execute("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE %s", ["SELECT name FROM%"])
+        assert cursor.fetchone() == (1,)
