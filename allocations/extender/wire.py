@@ -27,12 +27,6 @@ def is_there(raw: msgspec.Raw) -> bool:
     return bytes(raw) not in {b"", b"null"}
 
 
-class _Args(msgspec.Struct):
-    Pod: msgspec.Raw = _ABSENT
-    Nodes: msgspec.Raw = _ABSENT
-    NodeNames: list[str] | None = None
-
-
 class _Meta(msgspec.Struct):
     name: str = ""
 
@@ -43,6 +37,12 @@ class _NodeItem(msgspec.Struct):
 
 class _NodeList(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
+
+
+class _Args(msgspec.Struct):
+    Pod: msgspec.Raw = _ABSENT
+    Nodes: _NodeList | None = None
+    NodeNames: list[str] | None = None
 
 
 class _Loose(msgspec.Struct):
@@ -100,9 +100,10 @@ class Asked:
         """Decode. Raises Unreadable when not even the nodes can be read."""
         args = _decode(_ARGS, body)
         self._items: dict[str, msgspec.Raw] | None = None
-        if is_there(args.Nodes):
-            _check_text(args.Nodes)
-            items = _decode(_NODE_LIST, args.Nodes).items or []
+        if args.Nodes is not None:
+            items = args.Nodes.items or []
+            for item in items:
+                _check_text(item)
             self._items = {_decode(_NODE_ITEM, item).metadata.name: item for item in items}
             self.names: Sequence[str] = list(self._items)
         else:
