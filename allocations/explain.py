@@ -15,12 +15,11 @@ from django.db.models import Exists, OuterRef
 from access.actors import Actor
 from access.errors import NotFound
 from allocations import fleet
+from allocations.asking import with_settings
 from allocations.choices import LIVE, State
 from allocations.engine.explain import explain_devices
 from allocations.engine.picture import Picture
 from allocations.engine.plan import plan
-from allocations.extender.filter import with_settings
-from allocations.ledger.hold import reason_counts
 from allocations.ledger.own import request_of
 from allocations.models import Allocation, PodRefusal
 from audit.models import Event
@@ -113,7 +112,7 @@ def _refusal_told(refusal: PodRefusal, picture: Picture) -> dict[str, Any]:
         decision = plan(picture, with_settings(request_of(refusal.request)))
         if decision.node is None:
             summary = decision.summary
-            reasons = reason_counts(decision)
+            reasons = decision.counts()
             nodes = [
                 {"node": node, "reason": reason.text, "resolvable": reason.resolvable}
                 for node, reason in islice(decision.refused(), NODES_TOLD)

@@ -13,11 +13,11 @@ import structlog
 from access.actors import Actor
 from access.errors import BadInput, Conflict, DoesNotFit, NotFound, Unavailable
 from allocations import fleet, ledger
+from allocations.asking import with_settings
 from allocations.choices import State
 from allocations.collection import expire_holds
 from allocations.engine.plan import plan
 from allocations.errors import LostRace, MovedOn
-from allocations.extender.filter import with_settings
 from allocations.leases.port import LeaseTaken
 from allocations.ledger.strangers import stranger_set
 from allocations.models import Allocation

@@ -81,6 +81,12 @@ class Decision:
         """[c] 0..1, 0 where the node could not serve; higher is better, in the very order in which the engine chooses."""
         return self.account.scores()
 
+    def counts(self) -> dict[str, int]:
+        """Reason → how many candidates it refused."""
+        code = self.reason_code
+        numbers = np.bincount(code[code >= 0], minlength=len(self.reasons)).tolist()
+        return {reason.text: count for reason, count in zip(self.reasons, numbers, strict=True) if count}
+
     def refused(self) -> Iterator[tuple[str, Reason]]:
         """(node name, reason) of every candidate that could not serve, in node order."""
         for row in np.flatnonzero(self.reason_code >= 0).tolist():

@@ -7,17 +7,16 @@ pod once a bind verb is configured.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from django.conf import settings
 
 from allocations import fleet, ledger
+from allocations.asking import Asks, pod_asks
 from allocations.choices import State
 from allocations.engine.decision import Decision
 from allocations.engine.plan import plan
 from allocations.errors import LostRace, MovedOn, PodHasOne
-from allocations.extender.filter import BEING_UNDONE, NOT_REGISTERED, RACING, hold_seconds, with_settings
 from allocations.extender.identity import identity_problem
+from allocations.extender.reasons import BEING_UNDONE, NOT_REGISTERED, RACING
 from allocations.extender.recent import recall
 from allocations.extender.wire import BindArgs
 from allocations.leases.port import LeaseTaken
@@ -27,10 +26,7 @@ from allocations.models import Allocation
 from allocations.outside import Outside, outside
 from allocations.saga import BindFailed, OutcomeOpen, carry_out
 from audit.clock import database_now
-from claims.admission.confinement import is_confined
-from claims.dialects import parse_pod
-from claims.dialects.request import DeviceRequest, Refusal
-from claims.lookup import ClaimFinder
+from claims.dialects.request import Refusal
 from kube import pods
 from kube.client import Cluster
 from kube.errors import KubeError
@@ -140,34 +136,22 @@ def _reason(decision: Decision) -> str:
     return next((reason.text for _, reason in decision.refused()), decision.summary)
 
 
-@dataclass(frozen=True, slots=True)
-class _Asks:
-    """What a hold made by bind is made of."""
-
-    request: DeviceRequest
-    claim_id: int | None
-    hold_seconds: int
-    confined: bool
-
-
-def _what_it_asks(args: BindArgs, world: Outside) -> _Asks:
+def _what_it_asks(args: BindArgs, world: Outside) -> Asks:
     """From the pod itself where there is a cluster, else from what filter saw of it."""
     if world.cluster is not None:
-        pod = _read_pod(args, world.cluster)
-        finder = ClaimFinder()
-        parsed = parse_pod(pod, find_claim=finder)
-        if parsed is None:
+        asks = pod_asks(_read_pod(args, world.cluster))
+        if asks is None:
             raise _Plain
-        if isinstance(parsed, Refusal):
-            raise _Refused(parsed.reason)
-        return _Asks(with_settings(parsed), finder.claim_id, hold_seconds(pod), is_confined(pod))
+        if isinstance(asks, Refusal):
+            raise _Refused(asks.reason)
+        return asks
     known = recall(args.PodUID)
     if known is not None:
-        return _Asks(with_settings(known.request), known.claim_id, settings.GPUPLANE_HOLD_SECONDS, known.confined)
+        return known
     last = Allocation.objects.filter(pod_uid=args.PodUID).order_by("-created_at").first()
     if last is None:
         raise _Refused(NO_HOLD)
-    return _Asks(request_of(last.request), last.claim_id, settings.GPUPLANE_HOLD_SECONDS, last.confined)
+    return Asks(request_of(last.request), last.claim_id, settings.GPUPLANE_HOLD_SECONDS, last.confined)
 
 
 def _read_pod(args: BindArgs, cluster: Cluster) -> Pod:

@@ -14,12 +14,12 @@ from datetime import datetime
 from itertools import repeat
 from typing import Any
 
-import msgspec
 import numpy as np
 from django.conf import settings
 from numpy.typing import NDArray
 
 from allocations import fleet, ledger
+from allocations.asking import Asks, pod_asks
 from allocations.choices import State
 from allocations.collection import expire_holds, lapsed_drop
 from allocations.engine.decision import Decision
@@ -27,25 +27,19 @@ from allocations.engine.picture import Picture
 from allocations.engine.plan import plan
 from allocations.errors import LostRace, MovedOn, PodHasOne
 from allocations.extender.identity import pod_problem
-from allocations.extender.recent import Recent, remember
+from allocations.extender.reasons import BEING_UNDONE, ELSEWHERE, NOT_REGISTERED, RACING
+from allocations.extender.recent import remember
 from allocations.extender.wire import Asked, unreadable_answer
-from allocations.ledger.hold import EXPLAINED_UP_TO, reason_counts
+from allocations.ledger.hold import EXPLAINED_UP_TO
 from allocations.refusals import refusal_note
 from audit.clock import database_now
-from claims.admission.confinement import is_confined
-from claims.dialects import asks_for_devices, parse_pod
-from claims.dialects.request import DeviceRequest, Refusal, SharePolicy
-from claims.lookup import ClaimFinder
+from claims.dialects import asks_for_devices
+from claims.dialects.request import Refusal
 from kube.keys import CLAIM
 from kube.objects import Pod
 
 ATTEMPTS = 12
 """Lost races before the pod is sent back to the queue."""
-NOT_REGISTERED = "no devices of the node are registered with gpuplane"
-"""True of a node nobody reported and of one that was reported without devices: the picture knows neither."""
-BEING_UNDONE = "an earlier attempt of the pod is still being undone"
-ELSEWHERE = "the pod already has devices on another node"
-RACING = "other pods took the devices first"
 
 
 def filter_pod(asked: Asked) -> bytes:
@@ -56,28 +50,12 @@ def filter_pod(asked: Asked) -> bytes:
     problem = pod_problem(pod)
     if problem:
         return asked.refuse(problem) if asks_for_devices(pod) else asked.answer(asked.names, {}, {})
-    finder = ClaimFinder()
-    parsed = parse_pod(pod, find_claim=finder)
-    if parsed is None:
+    asks = pod_asks(pod)
+    if asks is None:
         return asked.answer(asked.names, {}, {})
-    if isinstance(parsed, Refusal):
-        return _refused_by_rule(asked, pod, parsed)
-    return _Filter(asked, pod, with_settings(parsed), finder.claim_id).answer()
-
-
-def with_settings(request: DeviceRequest) -> DeviceRequest:
-    """The request under the configured share policy."""
-    share = SharePolicy(settings.GPUPLANE_SHARE)
-    return request if request.share is share else msgspec.structs.replace(request, share=share)
-
-
-def hold_seconds(pod: Pod) -> int:
-    """How long a hold lasts: longer where kube-scheduler may wait for volumes or claims before bind (DESIGN §3)."""
-    volumes = pod.spec.volumes or ()
-    waits = bool(pod.spec.resource_claims) or any(
-        volume.persistent_volume_claim is not None or volume.ephemeral is not None for volume in volumes
-    )
-    return int(settings.GPUPLANE_LONG_HOLD_SECONDS if waits else settings.GPUPLANE_HOLD_SECONDS)
+    if isinstance(asks, Refusal):
+        return _refused_by_rule(asked, pod, asks)
+    return _Filter(asked, pod, asks).answer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +79,10 @@ def candidates_of(picture: Picture, names: Sequence[str]) -> Candidates:
 class _Filter:
     """One pod's way from question to answer."""
 
-    def __init__(self, asked: Asked, pod: Pod, request: DeviceRequest, claim_id: int | None) -> None:
+    def __init__(self, asked: Asked, pod: Pod, asks: Asks) -> None:
         self.asked = asked
         self.pod = pod
-        self.request = request
-        self.claim_id = claim_id
+        self.asks = asks
         self.holder = ledger.pod_holder(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
 
     def answer(self) -> bytes:
@@ -128,18 +105,18 @@ class _Filter:
                     continue
                 return self._refuse(decision, candidates, now)
             if settings.GPUPLANE_EXTENDER_MODE == "advisory":
-                remember(self.pod.metadata.uid, Recent(self.request, self.claim_id, is_confined(self.pod)))
+                remember(self.pod.metadata.uid, self.asks)
                 return self._advise(decision, candidates)
             try:
                 ledger.hold(
                     holder=self.holder,
-                    request=self.request,
+                    request=self.asks.request,
                     decision=decision,
-                    claim_id=self.claim_id,
+                    claim_id=self.asks.claim_id,
                     previous=own.live,
                     now=now,
-                    hold_seconds=hold_seconds(self.pod),
-                    confined=is_confined(self.pod),
+                    hold_seconds=self.asks.hold_seconds,
+                    confined=self.asks.confined,
                 )
             except LostRace as lost:
                 if attempt >= ATTEMPTS // 2:
@@ -154,7 +131,7 @@ class _Filter:
         last = [picture.node_index[name] for name in own.shunned if name in picture.node_index]
         return plan(
             picture,
-            self.request,
+            self.asks.request,
             candidates=candidates.rows,
             own=None if own.live is None else own.live.amounts,
             last=last,
@@ -181,13 +158,13 @@ class _Filter:
 
     def _refuse(self, decision: Decision, candidates: Candidates, now: datetime) -> bytes:
         failed, unresolvable = refused_nodes(decision, candidates)
-        reasons = reason_counts(decision)
+        reasons = decision.counts()
         if candidates.unknown:
             reasons[NOT_REGISTERED] = len(candidates.unknown)
         refusal_note(
             pod=self.pod,
-            claim_name=self.request.claim,
-            request=self.request,
+            claim_name=self.asks.request.claim,
+            request=self.asks.request,
             rule="",
             summary=_summary(reasons, len(self.asked.names)),
             reasons=reasons,

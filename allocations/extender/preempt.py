@@ -12,15 +12,14 @@ import orjson
 from django.db.models import QuerySet
 
 from allocations import fleet, ledger
+from allocations.asking import pod_asks
 from allocations.choices import LIVE
 from allocations.engine.plan import plan
-from allocations.extender.filter import with_settings
 from allocations.extender.identity import is_uid, pod_problem
 from allocations.extender.wire import POD, UNDECODABLE, PreemptArgs, is_there
 from allocations.models import AllocationDevice
-from claims.dialects import asks_for_devices, parse_pod
+from claims.dialects import asks_for_devices
 from claims.dialects.request import Refusal
-from claims.lookup import ClaimFinder
 
 UIDS_A_QUERY = 5_000
 """Databases bound the parameters of a statement."""
@@ -39,10 +38,10 @@ def preempt_pod(args: PreemptArgs) -> bytes:
         return _answer(offered, tuple(offered))
     if pod_problem(pod):
         return _answer(offered, () if asks_for_devices(pod) else tuple(offered))
-    parsed = parse_pod(pod, find_claim=ClaimFinder())
-    if parsed is None:
+    asks = pod_asks(pod)
+    if asks is None:
         return _answer(offered, tuple(offered))
-    if isinstance(parsed, Refusal):
+    if isinstance(asks, Refusal):
         return _answer(offered, ())
     picture, now = fleet.current()
     own = ledger.read_own(pod.metadata.uid, now).live
@@ -58,7 +57,7 @@ def preempt_pod(args: PreemptArgs) -> bytes:
                 back[device_id] = (before[0] + core, before[1] + memory)
         decision = plan(
             picture,
-            with_settings(parsed),
+            asks.request,
             candidates=[picture.node_index[node]],
             own=None if own is None else own.amounts,
             freed=back,

@@ -9,14 +9,13 @@ from __future__ import annotations
 import orjson
 
 from allocations import fleet, ledger
+from allocations.asking import pod_asks
 from allocations.choices import State
 from allocations.engine.plan import plan
-from allocations.extender.filter import candidates_of, with_settings
+from allocations.extender.filter import candidates_of
 from allocations.extender.identity import pod_problem
 from allocations.extender.wire import Asked
-from claims.dialects import parse_pod
 from claims.dialects.request import Refusal
-from claims.lookup import ClaimFinder
 
 HIGHEST = 10
 
@@ -31,8 +30,8 @@ def _scores(asked: Asked) -> dict[str, int]:
     pod = asked.pod
     if pod is None or pod_problem(pod):
         return {}
-    parsed = parse_pod(pod, find_claim=ClaimFinder())
-    if parsed is None or isinstance(parsed, Refusal):
+    asks = pod_asks(pod)
+    if asks is None or isinstance(asks, Refusal):
         return {}
     picture, now = fleet.current()
     own = ledger.read_own(pod.metadata.uid, now)
@@ -40,7 +39,7 @@ def _scores(asked: Asked) -> dict[str, int]:
         return {own.live.node: HIGHEST}
     decision = plan(
         picture,
-        with_settings(parsed),
+        asks.request,
         candidates=candidates_of(picture, asked.names).rows,
         last=[picture.node_index[name] for name in own.shunned if name in picture.node_index],
     )

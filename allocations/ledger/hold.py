@@ -10,7 +10,6 @@ import uuid
 from datetime import datetime, timedelta
 from typing import Any
 
-import numpy as np
 from django.db import IntegrityError, connection
 
 from access.transactions import atomic_retry
@@ -30,6 +29,10 @@ from nodes.revisions import next_revision
 PROLONGED_UP_TO = 3
 """Times its length that a hold lasts in all, however often its pod is filtered again: a node on which the pod is
 never bound must not catch it for ever, and that PodScheduled turned False is seen only the first time."""
+
+
+EXPLAINED_UP_TO = 256
+"""Candidates up to which a success keeps, and tells, why others lost; past it that is left to explain."""
 
 
 def hold(
@@ -137,7 +140,7 @@ def _replace(
             node=decision.node or "",
             claim_id=claim_id,
             summary=decision.summary,
-            explanation=reason_counts(decision),
+            explanation=decision.counts() if len(decision.candidates) <= EXPLAINED_UP_TO else {},
             actor=actor,
             now=now,
             until=until,
@@ -218,19 +221,6 @@ def insert_grants(cursor: Any, allocation_id: uuid.UUID, grants: tuple[Grant, ..
         ]
     marks = ", ".join(["(%s, %s, %s, %s, %s, %s, %s, %s, %s)"] * len(grants))
     cursor.execute(_INSERT_GRANT + marks, parameters)
-
-
-EXPLAINED_UP_TO = 256
-"""Candidates up to which a success stores why others lost; past it explain works that out when asked."""
-
-
-def reason_counts(decision: Decision) -> dict[str, int]:
-    """Reason → how many candidates it refused; always for a refusal, for a success while that is cheap."""
-    if decision.node is not None and len(decision.candidates) > EXPLAINED_UP_TO:
-        return {}
-    code = decision.reason_code
-    counts = np.bincount(code[code >= 0], minlength=len(decision.reasons)).tolist()
-    return {reason.text: count for reason, count in zip(decision.reasons, counts, strict=True) if count}
 
 
 def devices_text(grants: tuple[Grant, ...]) -> str:

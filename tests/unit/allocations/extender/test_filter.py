@@ -12,11 +12,12 @@ import pytest
 from pytest_django import Settings
 
 from allocations import ledger
+from allocations.asking import hold_seconds
 from allocations.choices import State
 from allocations.collection import expire_holds
 from allocations.extender import filter as filtering
 from allocations.extender import views
-from allocations.extender.filter import candidates_of, hold_seconds
+from allocations.extender.filter import candidates_of
 from allocations.models import Allocation, PodRefusal
 from audit.models import Event
 from claims.models import GpuClaim

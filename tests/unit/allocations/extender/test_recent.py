@@ -1,7 +1,8 @@
 import pytest
 
+from allocations.asking import Asks
 from allocations.extender import recent
-from allocations.extender.recent import Recent, recall, remember
+from allocations.extender.recent import recall, remember
 from tests.builders import whole
 
 
@@ -14,9 +15,9 @@ def _empty():
 
 def test_the_last_word_of_a_pod_counts():
     """CLAIM-4 advisory mode: bind knows what the pod asked for when it was filtered last."""
-    remember("u", Recent(whole(1), 1, confined=False))
-    remember("u", Recent(whole(2), None, confined=True))
-    assert recall("u") == Recent(whole(2), None, confined=True)
+    remember("u", Asks(whole(1), 1, 30, confined=False))
+    remember("u", Asks(whole(2), None, 30, confined=True))
+    assert recall("u") == Asks(whole(2), None, 30, confined=True)
     assert recall("v") is None
 
 
@@ -24,5 +25,5 @@ def test_memory_is_bounded(monkeypatch):
     """The pods asked about longest ago are forgotten first."""
     monkeypatch.setattr(recent, "MOST", 2)
     for uid in ("a", "b", "a", "c"):
-        remember(uid, Recent(whole(1), None, confined=True))
+        remember(uid, Asks(whole(1), None, 30, confined=True))
     assert [uid for uid in "abc" if recall(uid)] == ["a", "c"]

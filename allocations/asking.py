@@ -1,0 +1,56 @@
+"""From a pod, or a stored request, to what the engine is asked: one way for every verb and every caller.
+
+Called by filter, prioritize, bind and preempt, by REST claims and by explain. Kept true: the settings
+are applied here and nowhere else, so the same pod asks the same wherever it is looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+from django.conf import settings
+
+from claims.admission.confinement import is_confined
+from claims.dialects import parse_pod
+from claims.dialects.request import DeviceRequest, Refusal, SharePolicy
+from claims.lookup import ClaimFinder
+from kube.objects import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """What a pod asks for, and what a hold of it is made of.
+
+    `claim_id`: row of its GpuClaim. `hold_seconds`: how long a hold lasts. `confined`: its containers carry our
+    reference (CLAIM-7).
+    """
+
+    request: DeviceRequest
+    claim_id: int | None
+    hold_seconds: int
+    confined: bool
+
+
+def pod_asks(pod: Pod) -> Asks | Refusal | None:
+    """What the pod asks for; a refusal that says which rule it breaks; None where it asks for no devices."""
+    finder = ClaimFinder()
+    parsed = parse_pod(pod, find_claim=finder)
+    if parsed is None or isinstance(parsed, Refusal):
+        return parsed
+    return Asks(with_settings(parsed), finder.claim_id, hold_seconds(pod), is_confined(pod))
+
+
+def with_settings(request: DeviceRequest) -> DeviceRequest:
+    """The request under the configured share policy."""
+    share = SharePolicy(settings.GPUPLANE_SHARE)
+    return request if request.share is share else msgspec.structs.replace(request, share=share)
+
+
+def hold_seconds(pod: Pod) -> int:
+    """How long a hold lasts: longer where kube-scheduler may wait for volumes or claims before bind (DESIGN §3)."""
+    volumes = pod.spec.volumes or ()
+    waits = bool(pod.spec.resource_claims) or any(
+        volume.persistent_volume_claim is not None or volume.ephemeral is not None for volume in volumes
+    )
+    return int(settings.GPUPLANE_LONG_HOLD_SECONDS if waits else settings.GPUPLANE_HOLD_SECONDS)
