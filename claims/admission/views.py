@@ -25,11 +25,12 @@ from kube.admission import (
     AdmissionResponse,
     ReviewInvalid,
     Status,
+    allowed,
     decode_review,
     encode_review,
     forbidden,
 )
-from kube.errors import KubeError
+from kube.errors import Denied, KubeError
 from kube.names import InvalidName, check_namespace, check_subdomain
 from kube.objects import Pod
 from kube.shared import shared_cluster
@@ -73,6 +74,10 @@ def bindings_validate(body: bytes) -> bytes:
         return encode_review(validate_binding(request, pod=None, trust=_trust()))
     try:
         pod = _pod_of(request)
+    except Denied as error:
+        # Our own rights are broken for good: refusing would stop every scheduler of the cluster, so say it and pass.
+        log.exception("webhook.binding_without_rights", error=str(error))
+        return encode_review(allowed(request, warnings=["gpuplane may not read pods, so this Binding was not checked"]))
     except KubeError as error:
         log.warning("webhook.binding_without_pod", error=str(error))
         return encode_review(forbidden(request, "gpuplane cannot see whether the pod asks for devices; try again"))
