@@ -15,8 +15,7 @@ from allocations import ledger
 from allocations.asking import hold_seconds
 from allocations.choices import State
 from allocations.collection import expire_holds
-from allocations.extender import filter as filtering
-from allocations.extender import views
+from allocations.extender import reasons, views
 from allocations.extender.filter import candidates_of
 from allocations.models import Allocation, PodRefusal
 from audit.models import Event
@@ -137,7 +136,7 @@ def test_a_bound_pod_is_answered_with_its_node_and_nothing_changes() -> None:
     assert bound(pod, filtered(pod, NAMES)) == ""
     before = list(Allocation.objects.values())
     assert filter_answer(pod, NAMES)["NodeNames"] == ["n1"]
-    assert filter_answer(pod, ["n2"])["FailedAndUnresolvableNodes"] == {"n2": filtering.ELSEWHERE}
+    assert filter_answer(pod, ["n2"])["FailedAndUnresolvableNodes"] == {"n2": reasons.ELSEWHERE}
     assert list(Allocation.objects.values()) == before
 
 
@@ -154,8 +153,8 @@ def test_a_pod_whose_last_attempt_is_being_undone_comes_again() -> None:
         now=later(),
         actor="test",
     )
-    assert filter_answer(pod, NAMES)["FailedAndUnresolvableNodes"] == dict.fromkeys(NAMES, filtering.BEING_UNDONE)
-    assert bound(pod, "n1") == filtering.BEING_UNDONE
+    assert filter_answer(pod, NAMES)["FailedAndUnresolvableNodes"] == dict.fromkeys(NAMES, reasons.BEING_UNDONE)
+    assert bound(pod, "n1") == reasons.BEING_UNDONE
 
 
 @pytest.mark.usefixtures("world")
