@@ -147,7 +147,9 @@ def test_main_door(doors, method, path, want):
 def test_sockets_refused_with_a_status(doors, path, want):
     with (
         pytest.raises(websockets.exceptions.InvalidStatus) as refused,
-        websockets.sync.client.connect(f"ws://127.0.0.1:{doors[0]['main']}{path}", origin=websockets.Origin("http://localhost")),
+        websockets.sync.client.connect(
+            f"ws://127.0.0.1:{doors[0]['main']}{path}", origin=websockets.Origin("http://localhost")
+        ),
     ):
         pytest.fail("the socket was accepted")
     assert refused.value.response.status_code == want
