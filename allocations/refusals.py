@@ -26,37 +26,29 @@ def refusal_note(
     reasons: dict[str, int],
     now: datetime,
 ) -> None:
-    """Keep the refusal; an event is written only when the answer differs from the last one."""
+    """Keep the refusal; an event is written only when its reasons differ from the last ones, not their numbers."""
     meta = pod.metadata
     summary = summary[:500]
     known = PodRefusal.objects.filter(pod_uid=meta.uid).first()
-    if known is not None and known.summary == summary:
-        PodRefusal.objects.filter(pk=known.pk).update(last_at=now, count=F("count") + 1, reasons=reasons)
+    if known is not None and (known.rule, set(known.reasons)) == (rule, set(reasons)):
+        PodRefusal.objects.filter(pk=known.pk).update(
+            last_at=now, count=F("count") + 1, summary=summary, reasons=reasons
+        )
         return
+    told = {
+        "namespace": meta.namespace,
+        "pod_name": meta.name,
+        "claim_name": claim_name[:253],
+        "request": None if request is None else msgspec.to_builtins(request),
+        "rule": rule,
+        "summary": summary,
+        "reasons": reasons,
+        "last_at": now,
+    }
     PodRefusal.objects.update_or_create(
         pod_uid=meta.uid,
-        defaults={
-            "namespace": meta.namespace,
-            "pod_name": meta.name,
-            "claim_name": claim_name[:253],
-            "request": None if request is None else msgspec.to_builtins(request),
-            "rule": rule,
-            "summary": summary,
-            "reasons": reasons,
-            "last_at": now,
-            "count": 1 if known is None else known.count + 1,
-        },
-        create_defaults={
-            "namespace": meta.namespace,
-            "pod_name": meta.name,
-            "claim_name": claim_name[:253],
-            "request": None if request is None else msgspec.to_builtins(request),
-            "rule": rule,
-            "summary": summary,
-            "reasons": reasons,
-            "first_at": now,
-            "last_at": now,
-        },
+        defaults={**told, "count": 1 if known is None else known.count + 1},
+        create_defaults={**told, "first_at": now},
     )
     record(
         kind=Kind.POD_REFUSED,

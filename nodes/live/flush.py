@@ -216,8 +216,8 @@ async def _run(flusher: Flusher, client: redis.asyncio.Redis) -> None:
             started = time.monotonic()
             try:
                 await flusher.round(now=started, epoch=time.time())
-            except Exception:
-                log.exception("samples.flush_failed")  # a bug must not end the live path; the next round tries again
+            except Exception:  # a defect must not end the live path; the next round tries again
+                log.exception("samples.flush_failed")
             await asyncio.sleep(max(0.05, ROUND_SECONDS - (time.monotonic() - started)))
     finally:
         await client.aclose()

@@ -152,7 +152,7 @@ class Hub:
                 await self._tick(executor)
                 due = max(due + self._tick_seconds, loop.time() + self._tick_seconds / 10)
                 await asyncio.sleep(due - loop.time())
-        except Exception:
+        except Exception:  # viewers are told and connect again; a later hub starts clean
             log.exception("fleet.hub.failed")
         finally:
             executor.submit(connections.close_all)

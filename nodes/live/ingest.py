@@ -195,7 +195,7 @@ async def agent_socket(
             await _close(send, session, POLICY, "no-hello", f"no hello within {HELLO_SECONDS:.0f} s")
         except FrameError as error:
             await _close(send, session, POLICY, error.reason, str(error))
-        except Exception:
+        except Exception:  # a defect of ours ends this session only, with a code that says so
             log.exception("agent.session_failed", node=node)
             await _close(send, session, OUR_FAILURE, "failure", "gpuplane failed; connect again")
 
