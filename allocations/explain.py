@@ -6,7 +6,7 @@ engine again, over the picture of this moment, so that the answer is never older
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
@@ -23,6 +23,7 @@ from allocations.engine.plan import plan
 from allocations.ledger.own import request_of
 from allocations.models import Allocation, PodRefusal
 from audit.models import Event
+from claims.lookup import ClaimFinder
 from claims.models import GpuClaim
 
 NODES_TOLD = 100
@@ -47,6 +48,8 @@ def pod_explain(namespace: str, name: str, actor: Actor) -> dict[str, Any]:
         allocation.state in LIVE or refusal is None or refusal.last_at < allocation.created_at
     ):
         told = _allocation_told(allocation)
+        if allocation.state in LIVE and not allocation.explanation:
+            told["reasons"] = _reasons(_others_lose(allocation))
     elif refusal is not None:
         picture, _ = fleet.current()
         told = _refusal_told(refusal, picture)
@@ -100,7 +103,7 @@ def _allocation_told(allocation: Allocation) -> dict[str, Any]:
             for device in allocation.devices.all()
         ],
         "summary": allocation.reason if allocation.state in {State.RELEASED, State.FAILED} else allocation.summary,
-        "reasons": [{"reason": reason, "nodes": count} for reason, count in allocation.explanation.items()],
+        "reasons": _reasons(allocation.explanation),
         "nodes": [],
     }
 
@@ -118,7 +121,9 @@ def _refusal_told(refusal: PodRefusal, picture: Picture) -> dict[str, Any]:
                 for node, reason in islice(decision.refused(), NODES_TOLD)
             ]
         else:
-            summary = f"{decision.node} can serve it now; the scheduler has not asked again yet"
+            reasons, summary = {}, f"{decision.node} can serve it now; the scheduler has not asked again yet"
+    elif refusal.rule == "claim-missing" and ClaimFinder()(refusal.namespace, refusal.claim_name) is not None:
+        reasons, summary = {}, f"GpuClaim {refusal.claim_name} exists now; the scheduler has not asked again yet"
     return {
         "pod": refusal.pod_name,
         "namespace": refusal.namespace,
@@ -129,9 +134,24 @@ def _refusal_told(refusal: PodRefusal, picture: Picture) -> dict[str, Any]:
         "node": None,
         "devices": [],
         "summary": summary,
-        "reasons": [{"reason": reason, "nodes": count} for reason, count in reasons.items()],
+        "reasons": _reasons(reasons),
         "nodes": nodes,
     }
+
+
+def _reasons(counts: Mapping[str, int]) -> list[dict[str, Any]]:
+    return [{"reason": reason, "nodes": count} for reason, count in counts.items()]
+
+
+def _others_lose(allocation: Allocation) -> dict[str, int]:
+    """Why other nodes could not serve it now; a fleet too large to be told when it was placed is asked again."""
+    picture, _ = fleet.current()
+    own = {
+        device.device_id: (device.core_percent, device.memory_bytes)
+        for device in allocation.devices.all()
+        if device.device_id is not None
+    }
+    return plan(picture, with_settings(request_of(allocation.request)), own=own).counts()
 
 
 def _tell_devices(nodes: list[dict[str, Any]], refusal: PodRefusal, picture: Picture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -114,3 +115,20 @@ def test_others_learn_nothing(explain: Any) -> None:
     assert str(hidden.value).replace("research", "other") == str(missing.value)
     with pytest.raises(NotFound):
         explain("research", "nothing", OURS)
+
+
+def test_why_others_lost_on_a_fleet_too_large_to_say_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """VIEW-3 what filter left out, since it would have cost every pod, is worked out when somebody asks."""
+    monkeypatch.setattr(sys.modules["allocations.ledger.hold"], "EXPLAINED_UP_TO", 1)
+    run("p")
+    assert Allocation.objects.get().explanation == {}
+    assert pod_explain("research", "p", OURS)["reasons"] == [{"reason": "fewer than 2 gpu devices", "nodes": 1}]
+
+
+def test_a_claim_that_came_since_is_told() -> None:
+    """CLAIM-3 VIEW-3 a pod refused for a missing claim is not told so any longer than it is true."""
+    late = pod_manifest("late", claim="late")
+    assert filtered(late, ["n1"]) is None
+    assert "does not exist" in pod_explain("research", "late", OURS)["summary"]
+    GpuClaimFactory(name="late")
+    assert "exists now" in pod_explain("research", "late", OURS)["summary"]
