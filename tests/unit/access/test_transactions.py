@@ -6,8 +6,10 @@ from access.transactions import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, atom
 
 
 @pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch):
-    monkeypatch.setattr("access.transactions.time.sleep", lambda _: None)
+def _no_pauses(request, monkeypatch):
+    """Nobody else wants the rows, so nothing is gained by waiting; real deadlocks need the real pauses."""
+    if "ledger_db" not in request.fixturenames:
+        monkeypatch.setattr("access.transactions.time.sleep", lambda _: None)
 
 
 def failing(times, error):
@@ -82,4 +84,5 @@ def test_deadlocks_end_well_on_both_databases(ledger_db):
     for name in ("counter", "a", "b"):
         Group.objects.create(name=name)
     assert connection.vendor == ledger_db.vendor
-    assert ledger_db.race([bump("a"), bump("b")] * 4) == ["counter"] * 8
+    for _ in range(4):
+        assert ledger_db.race([bump("a"), bump("b")]) == ["counter"] * 2
