@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -67,6 +68,10 @@ class _Confinement(msgspec.Struct, frozen=True):
     own_nvidia: _Env | None
     """What replaces a user's own NVIDIA_VISIBLE_DEVICES; None: it is dropped."""
 
+    def manifests(self) -> list[dict[str, Any]]:
+        """All entries in manifest shape, for a container that has no env at all."""
+        return [entry.manifest() for entry in self.entries]
+
 
 def mutate_pod(
     request: AdmissionRequest,
@@ -114,6 +119,7 @@ def _literal_value(pod: Pod) -> str | None:
     return stated if _LITERAL.fullmatch(stated) else None
 
 
+@lru_cache(maxsize=64)
 def _confinement(dialect: Dialect, *, visible: VisibleDevices, literal: str | None) -> _Confinement:
     both = dialect in (Dialect.KOORDINATOR, Dialect.NATIVE)
     indices = not both and visible is VisibleDevices.INDEX if literal is None else bool(_INDICES.fullmatch(literal))
@@ -131,9 +137,14 @@ def _confinement(dialect: Dialect, *, visible: VisibleDevices, literal: str | No
 
 
 def _env_patch(pod: Pod, confinement: _Confinement) -> Iterator[dict[str, Any]]:
+    everything = confinement.manifests()
     for part, containers in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
         for index, container in enumerate(containers or ()):
-            yield from _container_patch(container, f"/spec/{part}/{index}/env", confinement)
+            path = f"/spec/{part}/{index}/env"
+            if container.env is None:
+                yield {"op": "add", "path": path, "value": everything}
+            else:
+                yield from _container_patch(container, path, confinement)
 
 
 def _container_patch(container: Container, path: str, confinement: _Confinement) -> Iterator[dict[str, Any]]:
@@ -152,9 +163,6 @@ def _container_patch(container: Container, path: str, confinement: _Confinement)
                 yield {"op": "replace", "path": f"{path}/{index}", "value": wanted[entry.name].manifest()}
     for index in reversed(surplus):
         yield {"op": "remove", "path": f"{path}/{index}"}
-    missing = [entry.manifest() for name, entry in wanted.items() if name not in seen]
-    if missing and container.env is None:
-        yield {"op": "add", "path": path, "value": missing}
-    else:
-        for manifest in missing:
-            yield {"op": "add", "path": f"{path}/-", "value": manifest}
+    for name, entry in wanted.items():
+        if name not in seen:
+            yield {"op": "add", "path": f"{path}/-", "value": entry.manifest()}

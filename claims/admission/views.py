@@ -7,6 +7,7 @@ runs and repeats are answered alike.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 import msgspec
@@ -35,6 +36,8 @@ from kube.names import InvalidName, check_namespace, check_subdomain
 from kube.objects import Pod
 from kube.shared import shared_cluster
 
+_VISIBLE: Mapping[str, VisibleDevices] = {one.value: one for one in VisibleDevices}
+
 log = structlog.get_logger(__name__)
 
 
@@ -44,7 +47,7 @@ def pods_mutate(body: bytes) -> bytes:
         request = decode_review(body)
     except ReviewInvalid as problem:
         return _unreadable(body, problem)
-    visible = VisibleDevices(settings.GPUPLANE_VISIBLE_DEVICES)
+    visible = _VISIBLE[settings.GPUPLANE_VISIBLE_DEVICES]
     return encode_review(mutate_pod(request, visible=visible, trust=_trust()))
 
 
