@@ -163,6 +163,6 @@ def _container_patch(container: Container, path: str, confinement: _Confinement)
                 yield {"op": "replace", "path": f"{path}/{index}", "value": wanted[entry.name].manifest()}
     for index in reversed(surplus):
         yield {"op": "remove", "path": f"{path}/{index}"}
-    for name, entry in wanted.items():
+    for name, missing in wanted.items():
         if name not in seen:
-            yield {"op": "add", "path": f"{path}/-", "value": entry.manifest()}
+            yield {"op": "add", "path": f"{path}/-", "value": missing.manifest()}
