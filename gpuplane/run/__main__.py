@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
@@ -10,6 +11,7 @@ def main() -> int:
     if sys.version_info < (3, 11):  # noqa: UP036 - this is where an older one is told so
         sys.stderr.write(f"gpuplane needs Python 3.11 or newer; this is {sys.version.split()[0]}.\n")
         return 1
+    os.umask(0o077)  # the database holds sessions and the log names pods: what is written belongs to its owner alone
     try:
         from gpuplane import settings  # noqa: F401 - read once here, so that a bad one is told before anything starts
     except Exception as error:

@@ -114,6 +114,8 @@ def test_killed_and_started_again(start):
     before = first.credentials
     path = first.data_dir / "credentials.json"
     assert path.stat().st_mode & 0o777 == 0o600
+    open_to_others = [file.name for file in first.data_dir.rglob("*") if file.is_file() and file.stat().st_mode & 0o077]
+    assert not open_to_others, "the database holds sessions: nobody else reads it"
     children = first.until(lambda: len(first.children()) == 4 and first.children())
     assert before["password"] in first.log, "the sign-in is printed"
     assert not any(before["password"] in file.read_text() for file in (first.data_dir / "log").iterdir())
