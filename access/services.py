@@ -199,16 +199,18 @@ def team_member_remove(*, team: Team, user: User, actor: Actor, now: datetime) -
 
 
 @atomic_retry
-def signed_in(*, user: User, now: datetime, via: str = "password") -> None:
+def signed_in(*, user: User, now: datetime, address: str = "") -> None:
     """Note that somebody signed in."""
     name = user.get_username()
-    audit.record(kind=Kind.SIGNED_IN, message=f"{name} signed in", actor=name, name=name, now=now, data={"via": via})
+    audit.record(
+        kind=Kind.SIGNED_IN, message=f"{name} signed in", actor=name, name=name, now=now, data={"address": address}
+    )
 
 
 @atomic_retry
 def sign_in_failed(*, username: str, now: datetime, address: str = "") -> None:
-    """Note that a sign-in was refused. `username` is as typed: shortened and made printable."""
-    shown = "".join(letter if letter.isprintable() else "�" for letter in username[:150])
+    """Note that a sign-in was refused. `username` is as typed."""
+    shown = name_shown(username)
     audit.record(
         kind=Kind.SIGN_IN_FAILED,
         message=f"sign-in as {shown} refused",
@@ -217,6 +219,11 @@ def sign_in_failed(*, username: str, now: datetime, address: str = "") -> None:
         now=now,
         data={"address": address},
     )
+
+
+def name_shown(typed: str) -> str:
+    """A user name as typed, as the audit trail keeps it: shortened and made printable."""
+    return "".join(letter if letter.isprintable() else "�" for letter in typed[:150])
 
 
 def _check_password(password: str, username: str) -> None:

@@ -13,11 +13,10 @@ from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
+from access import services
 from access.attempts import too_many_failures
 from access.models import Profile
 from access.pages import PageRequest, page, protected
-from audit import services as audit
-from audit.choices import Kind
 
 THEMES = ("", "light", "dark")
 
@@ -42,32 +41,17 @@ class SignIn(LoginView):
 
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         """Signed in."""
-        name = form.get_user().get_username()
-        audit.record(
-            kind=Kind.SIGNED_IN,
-            message=f"{name} signed in",
-            actor=name,
-            now=timezone.now(),
-            name=name,
-            data={"address": self._address()},
-        )
+        services.signed_in(user=form.get_user(), now=timezone.now(), address=self._address())
         return super().form_valid(form)
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
         """Not signed in."""
         if name := self._username():
-            audit.record(
-                kind=Kind.SIGN_IN_FAILED,
-                message="a sign-in failed: wrong name or password",
-                actor="anonymous",
-                now=timezone.now(),
-                name=name,
-                data={"address": self._address()},
-            )
+            services.sign_in_failed(username=name, now=timezone.now(), address=self._address())
         return self.render_to_response(self.get_context_data(form=form, username=name), status=401)
 
     def _username(self) -> str:
-        return self.request.POST.get("username", "").replace("\x00", "")[:150]
+        return services.name_shown(self.request.POST.get("username", ""))
 
     def _address(self) -> str:
         return str(self.request.META.get("REMOTE_ADDR", ""))[:64]
