@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.contrib.auth.models import AnonymousUser, User
-from django.db.models import QuerySet
 
 from access.actors import Actor
 from access.choices import Role
 from access.errors import NotAllowed
-from access.models import Profile, Team, TeamNamespace
+from access.models import Profile, TeamNamespace
 
 
 def actor_of(user: AbstractBaseUser | AnonymousUser) -> Actor:
@@ -41,13 +40,3 @@ def actor_of(user: AbstractBaseUser | AnonymousUser) -> Actor:
 def namespaces_of(user: User) -> frozenset[str]:
     """Namespaces of the user's teams."""
     return frozenset(TeamNamespace.objects.filter(team__members=user).values_list("namespace", flat=True))
-
-
-def team_list() -> QuerySet[Team]:
-    """Teams with their namespaces and members, by name."""
-    return Team.objects.prefetch_related("namespaces", "members")
-
-
-def user_list() -> QuerySet[User]:
-    """Accounts with their profiles, by name."""
-    return User.objects.select_related("profile").order_by("username")

@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 import structlog
-from django.conf import settings
-from django.db import close_old_connections, connection
+from django.db import connection
 
 from allocations.engine.build import DeviceRow, NodeRow, build_picture, patch, replace_nodes
 from allocations.engine.picture import DEVICE_PLUGIN, EXCLUSIVE, Picture
@@ -227,15 +226,6 @@ def loaded() -> bool:
 def current() -> tuple[Picture, datetime]:
     """The picture as of now, in this process, and the database's clock."""
     return FLEET.current()
-
-
-def keep_comparing(stop: threading.Event) -> None:
-    """Compare with a full reload, period after period, until stopped. Runs in a thread of the web process."""
-    while not stop.wait(settings.GPUPLANE_RELOAD_SECONDS):
-        try:
-            FLEET.compare()
-        finally:
-            close_old_connections()
 
 
 def device_count() -> int:

@@ -52,12 +52,6 @@ class DeviceRow:
     parts: list[tuple[float, str, str]] = field(default_factory=list)
     measured: Mapping[str, int | None] = field(default_factory=dict)
 
-    @property
-    def memory_percent(self) -> int | None:
-        """Memory in use as measured, of the device's."""
-        used = self.measured.get("memory_used_bytes")
-        return None if used is None or not self.device.memory_bytes else round(100 * used / self.device.memory_bytes)
-
 
 def allocation_query(*, actor: Actor, state: str, namespace: str, node: str, search: str) -> QuerySet[Allocation]:
     """The allocations page's list with its devices; `state` may be `live`, every state that counts as used."""

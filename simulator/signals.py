@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulator.fleet import GPUS_A_NODE, NVLINK_BYTES, SimNode
 
@@ -23,8 +22,6 @@ POWER_SECONDS: Final = 3.0
 PCIE_BYTES: Final = 9e9
 IDLE_BYTES: Final = 480 * 2**20
 """Memory the driver keeps on an idle GPU."""
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,6 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
-
-CLUSTER_PREFIXES: Final = ("/extender/", "/webhooks/")
 
 
 class DoorRefused(Exception):
