@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 
 import structlog
 from django.conf import settings
 
 from kube import crds
-from kube.client import Cluster
 from kube.errors import KubeError
+from kube.shared import shared_cluster
+from kube.watch import Stop
 
 AGAIN_SECONDS = 10.0
+SERVED_SECONDS = 30.0
+"""How long the API server may take to serve what was created."""
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +33,7 @@ class State:
 
 
 STATE = State()
-_stopping = threading.Event()
+_stopping = Stop()
 
 
 async def start() -> None:
@@ -46,22 +48,31 @@ async def stop() -> None:
     _stopping.set()
 
 
-def _kubeconfig() -> Path | None:
-    """The file, None for the cluster that this process runs in."""
-    named: str = settings.GPUPLANE_KUBECONFIG
-    return None if named == "in-cluster" else Path(named).expanduser()
-
-
 def _apply() -> None:
     while not _stopping.is_set():
         try:
-            with Cluster.from_settings(_kubeconfig(), pool_size=1) as cluster:
-                created = crds.apply_missing(cluster)
+            missing = install(_stopping)
         except (KubeError, OSError) as error:
             STATE.problem = str(error)
             log.warning("cluster.definitions_not_applied", error=str(error))
         else:
-            STATE.applied, STATE.problem = True, ""
-            log.info("cluster.definitions_applied", created=created)
-            return
+            STATE.applied, STATE.problem = (
+                not missing,
+                f"not served yet: {', '.join(sorted(missing))}" if missing else "",
+            )
+            if not missing:
+                return
         _stopping.wait(AGAIN_SECONDS)
+
+
+def install(stop: Stop) -> set[str]:
+    """Create what is missing and wait until it is served; the names that are not. Raises KubeError, OSError."""
+    cluster = shared_cluster(settings.GPUPLANE_KUBECONFIG)
+    if cluster is None:
+        return set()
+    ours = crds.manifests()
+    created = crds.apply_missing(cluster, definitions=ours)
+    names = [str(definition["metadata"]["name"]) for definition in ours]
+    missing = crds.wait_established(cluster, names=names, seconds=SERVED_SECONDS, stop=stop)
+    log.info("cluster.definitions_applied", created=created, not_served=sorted(missing))
+    return missing
