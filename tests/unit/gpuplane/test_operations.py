@@ -3,6 +3,7 @@ from django.db import OperationalError
 
 from allocations import fleet
 from gpuplane import credentials, operations
+from gpuplane.doors.cluster import ROUTES
 from gpuplane.start import definitions
 
 pytestmark = pytest.mark.django_db
@@ -88,6 +89,7 @@ def test_live_without_a_database(client, django_db_blocker):
 
 
 def test_metrics(client):
+    assert ROUTES, "the web process has its doors, whose metrics these are"
     answer = client.get("/metrics")
 
     assert answer.headers["content-type"].startswith("text/plain")
