@@ -12,6 +12,7 @@ import msgspec
 from django.conf import settings
 
 from claims.admission.confinement import is_confined
+from claims.admission.counted import is_counted
 from claims.dialects import parse_pod
 from claims.dialects.request import DeviceRequest, Refusal, SharePolicy
 from claims.lookup import ClaimFinder
@@ -30,6 +31,8 @@ class Asks:
     claim_id: int | None
     hold_seconds: int
     confined: bool
+    priority: int | None = None
+    """What the ledger notes for preemption; None: kube-scheduler does not count the pod, so preemption passes it over."""
 
 
 def pod_asks(pod: Pod) -> Asks | Refusal | None:
@@ -38,7 +41,12 @@ def pod_asks(pod: Pod) -> Asks | Refusal | None:
     parsed = parse_pod(pod, find_claim=finder)
     if parsed is None or isinstance(parsed, Refusal):
         return parsed
-    return Asks(with_settings(parsed), finder.claim_id, hold_seconds(pod), is_confined(pod))
+    return Asks(with_settings(parsed), finder.claim_id, hold_seconds(pod), is_confined(pod), noted_priority(pod))
+
+
+def noted_priority(pod: Pod) -> int | None:
+    """The pod's priority where kube-scheduler counts it (`claims.admission.counted`), else None. Kubernetes' priorities have 32 bits."""
+    return max(-(2**31), min(pod.priority, 2**31 - 1)) if is_counted(pod) else None
 
 
 def with_settings(request: DeviceRequest) -> DeviceRequest:

@@ -25,8 +25,8 @@ log = structlog.get_logger(__name__)
 
 BATCH = 500
 """Rows a turn."""
-RESERVED_LIMIT = timedelta(seconds=45)
-"""A reservation older than this has no bind behind it: its deadline (20 s) and its last request's time-out passed."""
+RESERVED_LIMIT = timedelta(seconds=32)
+"""A reservation older than this has no bind behind it: its deadline (20 s) and the time-outs of its last request (connecting 5 s, reading 5 s) passed."""
 RELEASING_LIMIT = timedelta(seconds=5)
 """A release older than this was interrupted and is taken up again."""
 REFUSAL_LIMIT = timedelta(minutes=15)

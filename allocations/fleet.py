@@ -18,11 +18,10 @@ from typing import Any
 
 import numpy as np
 import structlog
-from django.db import connection
 
 from allocations.engine.build import DeviceRow, NodeRow, build_picture, patch, replace_nodes
 from allocations.engine.picture import DEVICE_PLUGIN, EXCLUSIVE, Picture
-from audit.cursors import hot_cursor
+from audit.cursors import hot_cursor, on_postgresql
 from nodes.choices import Mode, NodeState, Presence
 from nodes.models import Device, Node
 
@@ -118,7 +117,7 @@ class Fleet:
 def _changed(mark: int) -> tuple[int, datetime, list[tuple[Any, ...]]]:
     """(new mark, database time, device rows changed since `mark`)."""
     with hot_cursor() as cursor:
-        if connection.vendor == "postgresql":
+        if on_postgresql():
             cursor.execute(_POSTGRESQL, [mark])
             found = cursor.fetchall()
             return found[0][0], found[0][1].astimezone(UTC), [row[2:] for row in found if row[3] is not None]

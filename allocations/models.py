@@ -35,6 +35,9 @@ class Allocation(models.Model):
     request = models.JSONField(help_text="the DeviceRequest served")
     summary = models.CharField(max_length=500, blank=True, default="", help_text="the engine's words on the choice")
     explanation = models.JSONField(default=dict, help_text="reason → number of nodes, when it was decided")
+    priority = models.IntegerField(
+        null=True, blank=True, help_text="the pod's; null: a holder that preemption cannot evict"
+    )
     confined = models.BooleanField(default=True, help_text="false: the pod runs without the injected env")
     created_by = models.CharField(max_length=150, blank=True, default="")
     ttl_seconds = models.PositiveIntegerField(null=True, blank=True)

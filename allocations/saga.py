@@ -1,9 +1,9 @@
 """bind as a saga: reserved → leases → Binding → bound, each step idempotent, undone in reverse.
 
 Called by the extender's bind and by REST claims (which have no Binding). Kept true: nothing goes
-outside inside a database transaction, nor later than `BIND_DEADLINE` after the reservation, so that
-collection may act on older ones; a Binding whose answer was lost is sent again and then read, never
-undone on a guess (DESIGN §3, Unknown outcomes). A process killed between any two steps leaves a row
+outside inside a database transaction, and no Binding later than `BIND_DEADLINE` after the reservation, so
+that collection may act on older ones (a Lease that comes later is one too many, which reconciling takes away); a Binding whose
+answer was lost is sent again and then read, never undone on a guess (DESIGN §3, Unknown outcomes). A process killed between any two steps leaves a row
 that `allocations.collection` finishes or undoes.
 """
 
@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 import structlog
 from django.conf import settings
 
+from access.transactions import connection_let_go
 from allocations import ledger
 from allocations.choices import State
 from allocations.errors import MovedOn
@@ -34,7 +35,7 @@ from kube.objects import Pod
 log = structlog.get_logger(__name__)
 
 BIND_DEADLINE = timedelta(seconds=20)
-"""A bind sends nothing outside later than this after it reserved."""
+"""No Binding is sent later than this after the reservation."""
 REQUEST_SECONDS = 5.0
 """Time-out of one request to the API server within a bind."""
 PAUSE_SECONDS = 0.2
@@ -51,11 +52,22 @@ class OutcomeOpen(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One bind on its way. `deadline` is on the monotonic clock, in seconds."""
+    """One bind on its way, which began at `began_at` by the database's clock and `began` by the monotonic one, in seconds."""
 
     live: Live
     outside: Outside
-    deadline: float
+    began_at: datetime
+    began: float
+
+    @property
+    def deadline(self) -> float:
+        """On the monotonic clock."""
+        return self.began + BIND_DEADLINE.total_seconds()
+
+    @property
+    def now(self) -> datetime:
+        """The database's clock, gone on by ours since the bind began: it need not be asked at every step."""
+        return self.began_at + timedelta(seconds=time.monotonic() - self.began)
 
     @property
     def wants(self) -> list[Want]:
@@ -86,14 +98,16 @@ def step_reserve(attempt: Attempt) -> None:
     """Held → reserved. A reservation of an earlier attempt of the same pod is taken up where it stands."""
     live = attempt.live
     if live.state is State.RESERVED:
-        if not ledger.retake(allocation_id=live.id, now=database_now()):
+        if not ledger.retake(allocation_id=live.id, now=attempt.now):
             raise MovedOn("the reservation was collected meanwhile")
-    elif not ledger.reserve(allocation_id=live.id, now=database_now()):
+    elif not ledger.reserve(allocation_id=live.id, now=attempt.now):
         raise MovedOn("the hold ended meanwhile")
 
 
 def step_lease(attempt: Attempt) -> None:
     """One lease a device. Raises LeaseTaken, KubeError."""
+    if attempt.outside.cluster is not None:
+        connection_let_go()  # for the API server's answers, here and in the next step, binds wait by the dozen
     attempt.outside.leases.take(attempt.wants, attempt.live.holder.identity)
 
 
@@ -105,7 +119,7 @@ def step_bind(attempt: Attempt) -> None:
 
 def step_confirm(attempt: Attempt) -> None:
     """Reserved → bound."""
-    now = database_now()
+    now = attempt.now
     ttl = attempt.live.request.ttl_seconds
     expires = now + timedelta(seconds=ttl) if ttl else None
     if not ledger.bound(allocation_id=attempt.live.id, now=now, expires_at=expires):
@@ -115,12 +129,12 @@ def step_confirm(attempt: Attempt) -> None:
 BIND_STEPS: tuple[Callable[[Attempt], None], ...] = (step_reserve, step_lease, step_bind, step_confirm)
 
 
-def carry_out(live: Live, outside: Outside) -> None:
-    """Run the steps for a held (or reserved) allocation; undo what was done when one fails for good.
+def carry_out(live: Live, outside: Outside, *, now: datetime) -> None:
+    """Run the steps for a held (or reserved) allocation; undo what was done when one fails for good. `now` by the database's clock.
 
     Raises BindFailed, OutcomeOpen, MovedOn, and LeaseTaken (undone as well) when a stranger has a device.
     """
-    attempt = Attempt(live, outside, time.monotonic() + BIND_DEADLINE.total_seconds())
+    attempt = Attempt(live, outside, began_at=now, began=time.monotonic())
     try:
         for step in BIND_STEPS:
             step(attempt)

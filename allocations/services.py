@@ -78,7 +78,7 @@ def claim_devices(*, claim: GpuClaim, actor: Actor, holder: str = "") -> Allocat
             live = ledger.read_live(allocation_id)
             if live is None:
                 continue
-            carry_out(live, outside())
+            carry_out(live, outside(), now=moment)
         except LostRace as lost:
             blocked.update(lost.device_ids)
         except LeaseTaken as taken:

@@ -10,7 +10,7 @@ import structlog
 from celery import shared_task
 from django.conf import settings
 
-from allocations import collection, watching
+from allocations import collection, making_way, watching
 from allocations import reconcile as reconciling
 from allocations.claim_status import Publisher
 from allocations.models import Allocation
@@ -20,6 +20,7 @@ from audit.clock import database_now
 from kube.errors import KubeError
 from kube.following import Followed
 from kube.turns import turn
+from nodes.newcomers import TASK as NEWCOMERS
 
 PRUNE_BATCH = 1000
 PRUNE_BATCHES = 100
@@ -32,6 +33,12 @@ _publisher = Publisher()
 def expire_holds() -> int:
     """Drop holds past their time."""
     return collection.expire_holds(database_now())
+
+
+@shared_task(name="allocations.tasks.tidy_making_way", ignore_result=True)
+def tidy_making_way() -> int:
+    """End what nodes make way for, where it is over."""
+    return making_way.tidy(now=database_now(), world=outside())
 
 
 @shared_task(name="allocations.tasks.collect", ignore_result=True)
@@ -61,6 +68,22 @@ def reconcile() -> None:
     with turn(settings.GPUPLANE_REDIS_URL, "reconcile") as ours:
         if ours is not None:
             reconciling.reconcile(world=outside(), now=database_now())
+
+
+@shared_task(name=NEWCOMERS, ignore_result=True)
+def read_newcomers() -> None:
+    """Open the devices that an inventory has brought (soon after it did; reconciling does it too); one worker at a time."""
+    world = outside()
+    # Whoever comes while another is at it leaves the work to that one, which looks again when it has let go.
+    while world.cluster is not None and reconciling.newcomers():
+        with turn(settings.GPUPLANE_REDIS_URL, "newcomers") as ours:
+            if ours is None:
+                return
+            try:
+                reconciling.read_newcomers(world=world, now=database_now())
+            except KubeError as error:
+                log.warning("newcomers.unread", error=str(error))
+                return
 
 
 @shared_task(name="allocations.tasks.watch_pods", ignore_result=True)

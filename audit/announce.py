@@ -18,3 +18,10 @@ def announce(*, node: str = "") -> None:
     if settings.GPUPLANE_KUBECONFIG:
         ours = announcer(settings.GPUPLANE_KUBECONFIG, settings.GPUPLANE_REDIS_URL)
         transaction.on_commit(lambda: ours.ask(node=node))
+
+
+def announced(*, seconds: float) -> bool:
+    """Wait until what this process asked for is told; False when that took longer. For commands, whose threads end with them."""
+    if not settings.GPUPLANE_KUBECONFIG:
+        return True
+    return announcer(settings.GPUPLANE_KUBECONFIG, settings.GPUPLANE_REDIS_URL).settled(seconds=seconds)

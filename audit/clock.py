@@ -10,10 +10,12 @@ from datetime import UTC, datetime
 
 from django.db import connection
 
+from audit.cursors import on_postgresql
+
 
 def database_now() -> datetime:
     """The current time in UTC, as the database sees it."""
-    if connection.vendor != "postgresql":
+    if not on_postgresql():
         return datetime.now(UTC)
     with connection.cursor() as cursor:
         cursor.execute("SELECT clock_timestamp()")

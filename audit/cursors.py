@@ -3,23 +3,89 @@
 Called by the hot path of every room (filter, bind, events). Kept true: it behaves as `connection.cursor()`
 does, Django's errors and query log included. On PostgreSQL a statement that came a few times before is
 prepared once a connection, which saves parsing and planning it; Django's own cursors put the values into
-the text, so that no two statements are ever the same.
+the text, so that no two statements are ever the same. On SQLite Django's layers around a statement cost more
+than most statements do, so it is sqlite3's own cursor that runs them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import re
+import sqlite3
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import Any, Self
 
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connections
+
+_PLACE = re.compile(r"(?<!%)%s")
+
+
+@cache
+def on_postgresql() -> bool:
+    """Whether the database is PostgreSQL, else SQLite. Asked once: a process has one all its life, and a look at it goes by the thread."""
+    return connections[DEFAULT_DB_ALIAS].vendor == "postgresql"
 
 
 def hot_cursor() -> Any:
     """A cursor of the current connection; the parameters travel beside the statement, typed by the server."""
-    if connection.vendor != "postgresql":
-        return connection.cursor()
+    # looked up once: each use of `django.db.connection` finds it anew for the thread
+    connection: Any = connections[DEFAULT_DB_ALIAS]
+    connection.ensure_connection()
+    if not on_postgresql():
+        watched = connection.queries_logged or connection.execute_wrappers or connection.needs_rollback
+        return connection.cursor() if watched else _LiteCursor(connection)
     from django.db.backends.postgresql.base import ServerBindingCursor
 
-    connection.ensure_connection()
-    # The stubs know this class, of psycopg 3, as one of psycopg 2.
-    cursor: Any = ServerBindingCursor(connection.connection)  # type: ignore[call-arg]  # as above
+    cursor: Any = ServerBindingCursor(connection.connection)  # type: ignore[call-arg]  # stubs of psycopg 2, the class is psycopg 3's
     return connection.make_debug_cursor(cursor) if connection.queries_logged else connection.make_cursor(cursor)
+
+
+class _LiteCursor:
+    """sqlite3's own cursor, with Django's placeholders and Django's errors."""
+
+    __slots__ = ("_connection", "_cursor")
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._cursor: sqlite3.Cursor = sqlite3.Connection.cursor(connection.connection)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cursor.close()
+
+    @property
+    def rowcount(self) -> int:
+        """Rows changed by the last statement."""
+        return self._cursor.rowcount
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> None:
+        """Run one statement with `%s` for each parameter. Raises Django's database errors."""
+        try:
+            self._cursor.execute(_marked(statement), parameters)
+        except sqlite3.Error:
+            with self._connection.wrap_database_errors:
+                raise
+
+    def fetchone(self) -> Any:
+        """The next row, None after the last. Raises Django's database errors."""
+        try:
+            return self._cursor.fetchone()
+        except sqlite3.Error:
+            with self._connection.wrap_database_errors:
+                raise
+
+    def fetchall(self) -> list[Any]:
+        """The rows that are left. Raises Django's database errors."""
+        try:
+            return self._cursor.fetchall()
+        except sqlite3.Error:
+            with self._connection.wrap_database_errors:
+                raise
+
+
+@lru_cache(maxsize=512)
+def _marked(statement: str) -> str:
+    """SQLite's placeholders in place of Django's."""
+    return _PLACE.sub("?", statement).replace("%%", "%")

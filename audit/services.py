@@ -18,7 +18,7 @@ from django.db import connection, transaction
 
 from audit import feed
 from audit.choices import Kind
-from audit.cursors import hot_cursor
+from audit.cursors import hot_cursor, on_postgresql
 from audit.happenings import Happening
 
 LONGEST_MESSAGE = 500
@@ -68,7 +68,7 @@ def record_many(happenings: Sequence[Happening]) -> None:
 
 
 def _insert(happenings: Sequence[Happening]) -> None:
-    postgresql = connection.vendor == "postgresql"
+    postgresql = on_postgresql()
     parameters: list[Any] = []
     for happening in happenings:
         allocation = happening.allocation_id

@@ -34,7 +34,7 @@ from gpuplane.doors.bodies import limited  # noqa: E402
 from gpuplane.doors.cluster import ROUTES, Cluster  # noqa: E402
 from gpuplane.doors.lifespan import serve_lifespan  # noqa: E402
 from gpuplane.doors.static import StaticFiles  # noqa: E402
-from gpuplane.doors.threads import workers  # noqa: E402
+from gpuplane.doors.threads import BINDERS, workers  # noqa: E402
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +46,11 @@ class Application:
         executor = workers("cluster")
         self._bearer = Bearer(known=tokens.known, verify=tokens.verify, executor=executor)
         self._cluster = Cluster(
-            routes=ROUTES, bearer=self._bearer, executor=executor, body_limit=settings.GPUPLANE_BODY_LIMIT
+            routes=ROUTES,
+            bearer=self._bearer,
+            executor=executor,
+            binders=workers("bind", BINDERS),
+            body_limit=settings.GPUPLANE_BODY_LIMIT,
         )
         self._django = limited(cast("App", get_asgi_application()), limit=settings.GPUPLANE_BODY_LIMIT)
         self._static = StaticFiles()

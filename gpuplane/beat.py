@@ -36,6 +36,7 @@ PERIODIC = (
     Periodic("allocations.tasks.collect", settings.GPUPLANE_COLLECT_SECONDS),
     Periodic("allocations.tasks.reconcile", 25),  # with its own time within the 30 s of LEASE-4
     Periodic("allocations.tasks.expire_holds", 5),
+    Periodic("allocations.tasks.tidy_making_way", 5, cluster=True),
     Periodic("nodes.tasks.notice_silent_agents", 5),
     Periodic("allocations.tasks.prune", 3600),
     Periodic("audit.tasks.prune", 3600),

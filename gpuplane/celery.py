@@ -1,7 +1,8 @@
 """The Celery application: broker and queues. When which task runs is in `gpuplane.beat`.
 
 Loaded with Django (`gpuplane.apps`), served by the processes `worker`, `watch` and `beat` of the Procfile.
-Kept true: a worker without a broker keeps trying for ever; a task whose worker died is given out again.
+Kept true: a worker without a broker keeps trying for ever (see `gpuplane.broker`, `gpuplane.worker`), also when
+the broker is there and refuses, being full or still loading; a task whose worker died is given out again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 from celery import Celery
 from celery.signals import setup_logging, worker_ready, worker_shutting_down
 from django.conf import settings
+from kombu.transport import TRANSPORT_ALIASES
 
 from kube import turns
 
@@ -32,12 +34,21 @@ def broker_url(redis_url: str) -> str:
 # Inside a container everything is root, and the danger it warns of is pickle, which we do not accept.
 warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
 
+TRANSPORT_ALIASES.update(dict.fromkeys(("redis", "rediss"), "gpuplane.broker:Transport"))
+
 app = Celery("gpuplane")
 app.conf.update(
     broker_url=broker_url(settings.GPUPLANE_REDIS_URL),
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
-    broker_transport_options={"visibility_timeout": 600, "global_keyprefix": "gpuplane:celery:", "socket_timeout": 30},
+    broker_channel_error_retry=True,
+    # max_retries: of a connection that sends. A request that sends a task would wait six seconds for a broker that is away.
+    broker_transport_options={
+        "visibility_timeout": 600,
+        "global_keyprefix": "gpuplane:celery:",
+        "socket_timeout": 30,
+        "max_retries": 0,
+    },
     task_default_queue=DEFAULT_QUEUE,
     task_ignore_result=True,
     task_serializer="json",
@@ -46,6 +57,7 @@ app.conf.update(
     task_reject_on_worker_lost=True,
     worker_prefetch_multiplier=1,
     worker_cancel_long_running_tasks_on_connection_loss=True,
+    worker_consumer="gpuplane.worker:Consumer",
     worker_hijack_root_logger=False,
     worker_send_task_events=False,
     result_expires=None,

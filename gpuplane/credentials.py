@@ -2,6 +2,9 @@
 
 Written by `manage.py bootstrap`. Kept true: what the file says works: what no longer does is issued
 again; what still does stays as it is, so tokens survive a restart.
+
+Where `GPUPLANE_ADMIN_PASSWORD` gives the password (in a cluster, where the data folder goes with the pod), nothing secret is
+made or written down: the file says who may sign in where, and tokens are issued by the admin. Only a simulated fleet needs its own.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What the file holds. `api_token` is the admin's, `cluster_token` that of the cluster's service account."""
+    """What the file holds; what is empty is left out. `api_token` is the admin's, `cluster_token` that of the cluster's service account."""
 
     url: str = ""
     username: str = ""
@@ -69,21 +72,28 @@ def write(credentials: Credentials) -> None:
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(orjson.dumps(asdict(credentials), option=orjson.OPT_INDENT_2) + b"\n")
+        told = {name: value for name, value in asdict(credentials).items() if value}
+        file.write(orjson.dumps(told, option=orjson.OPT_INDENT_2) + b"\n")
     fresh.replace(path)
 
 
-def ensure(*, url: str) -> Credentials:
-    """Accounts and credentials that work, issued anew only where the file's do not. Writes the file."""
+def ensure(*, url: str, password: str = "", tokens_wanted: bool = True) -> Credentials:
+    """Accounts and credentials that work, issued anew only where the file's do not. Writes the file.
+
+    A given `password` becomes the admin's and is not written down; raises BadInput where it is too weak. Without
+    `tokens_wanted` none is issued or written.
+    """
     before = read()
     admin = _account(ADMIN, service=False)
     cluster = _account(CLUSTER, service=True)
+    if password:
+        _password_given(admin, password)
     ensured = Credentials(
         url=url,
         username=ADMIN,
-        password=_password(admin, before.password),
-        api_token=_token(admin, before.api_token),
-        cluster_token=_token(cluster, before.cluster_token),
+        password="" if password else _password(admin, before.password),
+        api_token=_token(admin, before.api_token) if tokens_wanted else "",
+        cluster_token=_token(cluster, before.cluster_token) if tokens_wanted else "",
     )
     write(ensured)
     return ensured
@@ -110,6 +120,12 @@ def _password(user: User, given: str) -> str:
     fresh = "-".join("".join(secrets.choice(_LETTERS) for _ in range(5)) for _ in range(4))
     services.password_set(user=user, password=fresh, actor=SYSTEM, now=database_now())
     return fresh
+
+
+def _password_given(user: User, password: str) -> None:
+    """Set it where it is another one: setting the same again would end every session."""
+    if not user.check_password(password):
+        services.password_set(user=user, password=password, actor=SYSTEM, now=database_now())
 
 
 def _token(user: User, given: str) -> str:

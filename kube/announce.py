@@ -32,6 +32,7 @@ AGAIN_SECONDS: Final = 5.0
 """After a patch that the API server did not take."""
 REDIS_SECONDS: Final = 1.0
 GATE_KEY: Final = "gpuplane:announced"
+THREAD: Final = "announce"
 
 log = structlog.get_logger(__name__)
 
@@ -94,6 +95,7 @@ class Announcer:
         self._gate = gate
         self._changed = threading.Condition()
         self._process = 0
+        self._thread: threading.Thread | None = None
         self._wanted = False
         self._busy = False
         self._closed = False
@@ -109,7 +111,8 @@ class Announcer:
             self._node = node or self._node
             if self._process != os.getpid():
                 self._process = os.getpid()
-                threading.Thread(target=self._run, name="announce", daemon=True).start()
+                self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
+                self._thread.start()
             self._changed.notify_all()
 
     def settled(self, *, seconds: float) -> bool:
@@ -118,10 +121,12 @@ class Announcer:
             return self._changed.wait_for(lambda: not (self._wanted or self._busy), seconds)
 
     def close(self) -> None:
-        """Announce no more."""
+        """Announce no more. Returns when the thread has ended, so after a patch that is under way."""
         with self._changed:
             self._closed, self._wanted = True, False
             self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         while True:
@@ -137,6 +142,8 @@ class Announcer:
     def _once(self) -> float:
         """Patch once; the seconds to wait before the next try, 0 when there is nothing left to tell."""
         with self._changed:
+            if self._closed:
+                return 0.0
             node, self._wanted, self._node, self._busy = self._node, False, "", True
         try:
             cluster = self._cluster()
@@ -145,7 +152,7 @@ class Announcer:
         except TemporaryKubeError as error:
             log.warning("announce.failed", node=node, error=str(error))
             with self._changed:
-                self._wanted = True
+                self._wanted = not self._closed
                 self._node = self._node or node
             return AGAIN_SECONDS
         except KubeError as error:

@@ -24,6 +24,7 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from kube.connection import ConfigurationSource, Connection, configuration_source
+from kube.direct import Answer
 from kube.errors import (
     Denied,
     Gone,
@@ -39,6 +40,7 @@ from kube.errors import (
 from kube.listing import Chunk, Listing, decode, decode_chunk
 
 T = TypeVar("T")
+A = TypeVar("A", bound="Answer | urllib3.BaseHTTPResponse")
 Query = Mapping[str, str | int | bool | None]
 
 JSON: Final = "application/json"
@@ -143,6 +145,11 @@ class Cluster:
         """The cluster of a kubeconfig file, or with None the one that this process runs in. Raises `NotConfigured`."""
         return cls(configuration_source(kubeconfig), pool_size=pool_size, timeout_seconds=timeout_seconds)
 
+    @property
+    def connection(self) -> Connection:
+        """That of now; another one after refused credentials were read anew."""
+        return self._connection
+
     def close(self) -> None:
         """End waits between retries and close idle connections."""
         self._closing.set()
@@ -206,7 +213,8 @@ class Cluster:
     def stream(self, path: str, *, query: Query, silence_seconds: float) -> Iterator[Stream]:
         """A GET whose answer is read line by line; more than `silence_seconds` without a byte breaks it. No retries."""
         request = f"GET {path}"
-        response = self._send("GET", path + _query_text(query), None, JSON, silence_seconds, preload=False)
+        target = path + _query_text(query)
+        response = self._sent("GET", target, lambda server: server.stream(target, timeout_seconds=silence_seconds))
         try:
             if response.status >= 300:
                 raise from_answer(
@@ -330,7 +338,11 @@ class Cluster:
 
     def _once(self, method: str, target: str, data: bytes | None, content_type: str, timeout: float | None) -> bytes:
         seconds = self._timeout_seconds if timeout is None else timeout
-        response = self._send(method, target, data, content_type, seconds, preload=True)
+        response = self._sent(
+            method,
+            target,
+            lambda server: server.send(method, target, body=data, content_type=content_type, timeout_seconds=seconds),
+        )
         if response.status < 300:
             return response.data
         request = f"{method} {target.partition('?')[0]}"
@@ -342,16 +354,12 @@ class Cluster:
             write=not _is_read(method),
         )
 
-    def _send(
-        self, method: str, target: str, data: bytes | None, content_type: str, seconds: float, *, preload: bool
-    ) -> urllib3.BaseHTTPResponse:
-        """Send once; refused credentials (401: surely not applied) are read anew and tried a second time."""
+    def _sent(self, method: str, target: str, ask: Callable[[Connection], A]) -> A:
+        """Ask once; refused credentials (401: surely not applied) are read anew and tried a second time."""
         for last in (False, True):
             connection = self._connection
             try:
-                response = connection.send(
-                    method, target, body=data, content_type=content_type, timeout_seconds=seconds, preload=preload
-                )
+                response = ask(connection)
             except HTTPError as error:
                 request = f"{method} {target.partition('?')[0]}"
                 raise from_transport(error, request=request, write=not _is_read(method)) from error

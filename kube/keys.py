@@ -36,6 +36,8 @@ SHARED_HOLDER: Final = "gpuplane/shares"
 
 # Resource names
 NATIVE_GPU: Final = "nvidia.com/gpu"
+# Pods whose devices kube-scheduler does not count itself ask for one of these: by it its preemption counts them
+PODS_RESOURCE: Final = "gpu.scheduling/pods"
 KUBERNETES_PREFIX: Final = "kubernetes.io"
 KOORDINATOR_PREFIX: Final = "koordinator.sh"
 

@@ -18,6 +18,7 @@ from kube import keys
 from kube.client import Cluster
 from kube.errors import AlreadyExists, NotFoundInCluster
 from kube.objects import ObjectMeta
+from kube.posts import Posts
 from kube.resources import LEASES, NAMESPACES
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
@@ -112,14 +113,8 @@ def create(
     `now` is when it was acquired. Node and device are noted for people. Raises `AlreadyExists` (read it: it may be
     ours, see `ensure`), `OutcomeUnknown`, and the rest of the tree.
     """
-    noted = {NODE: node, DEVICE_UUID: device_uuid}
-    told = {key: value for key, value in noted.items() if value} | dict(annotations or {})
-    shared = tuple(sharers)
-    if shared:
-        told[keys.SHARERS] = sharers_text(shared)
-    labels = {key: value for key, value in noted.items() if _LABEL_VALUE.fullmatch(value)} | {MANAGED_BY: MANAGER}
-    body = _body(namespace=namespace, name=name, holder=holder, acquired=now, annotations=told, labels=labels)
     path = LEASES.path(namespace=namespace)
+    body = _new(namespace, name, holder, now, node, device_uuid, sharers, annotations)
     try:
         wire = cluster.create(path, body, _Wire, timeout=timeout)
     except NotFoundInCluster as error:
@@ -128,6 +123,23 @@ def create(
         ensure_namespace(cluster, name=namespace)
         wire = cluster.create(path, body, _Wire, timeout=timeout)
     return _lease(wire)
+
+
+async def create_evented(
+    posts: Posts,
+    *,
+    namespace: str,
+    name: str,
+    holder: str,
+    now: datetime,
+    node: str,
+    device_uuid: str,
+    seconds: float,
+    before: float,
+) -> None:
+    """Like `create` for a whole device, once, on the event loop (`Posts.post`); the namespace must be there."""
+    body = _new(namespace, name, holder, now, node, device_uuid)
+    await posts.post(LEASES.path(namespace=namespace), body, seconds=seconds, before=before)
 
 
 def ensure(
@@ -248,6 +260,26 @@ def ensure_namespace(cluster: Cluster, *, name: str) -> None:
 def micro_time(moment: datetime) -> str:
     """metav1.MicroTime: UTC with exactly six digits of fraction, the only form the API server reads."""
     return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def _new(
+    namespace: str,
+    name: str,
+    holder: str,
+    now: datetime,
+    node: str,
+    device_uuid: str,
+    sharers: Iterable[str] = (),
+    annotations: Mapping[str, str] | None = None,
+) -> dict[str, object]:
+    """A Lease as it is created."""
+    noted = {NODE: node, DEVICE_UUID: device_uuid}
+    told = {key: value for key, value in noted.items() if value} | dict(annotations or {})
+    shared = tuple(sharers)
+    if shared:
+        told[keys.SHARERS] = sharers_text(shared)
+    labels = {key: value for key, value in noted.items() if _LABEL_VALUE.fullmatch(value)} | {MANAGED_BY: MANAGER}
+    return _body(namespace=namespace, name=name, holder=holder, acquired=now, annotations=told, labels=labels)
 
 
 def _body(

@@ -69,6 +69,7 @@ class PodSpec(msgspec.Struct, rename="camel", omit_defaults=True):
     volumes: list[Volume] | None = None
     resource_claims: list[dict[str, object]] | None = None
     priority: int | None = None
+    preemption_policy: str | None = None
 
 
 class PodCondition(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -110,6 +111,11 @@ class Pod(msgspec.Struct, rename="camel", omit_defaults=True):
     def finished(self) -> bool:
         """Succeeded and Failed pods hold nothing."""
         return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def priority(self) -> int:
+        """The number by which kube-scheduler compares pods; 0 where none is given."""
+        return self.spec.priority or 0
 
     @property
     def holder(self) -> str:

@@ -14,6 +14,7 @@ from kube.client import Cluster
 from kube.errors import NotFoundInCluster
 from kube.listing import Listing
 from kube.objects import Pod
+from kube.posts import Posts
 from kube.resources import EVENTS, PODS
 
 COMPONENT: Final = "gpuplane"
@@ -67,17 +68,45 @@ def bind(
     Raises `OutcomeUnknown` when the answer is lost (send it again, then read and compare), `ConflictInCluster` when
     the pod is bound already, is being deleted, or has another uid, `NotFoundInCluster` when it is gone.
     """
+    path, body = _binding(namespace, name, uid, node, annotations, labels)
+    cluster.request("POST", path, body=body, timeout=timeout)
+
+
+async def bind_evented(
+    posts: Posts,
+    *,
+    namespace: str,
+    name: str,
+    uid: str,
+    node: str,
+    annotations: Mapping[str, str],
+    seconds: float,
+    before: float,
+) -> None:
+    """Like `bind`, on the event loop (`Posts.post`)."""
+    path, body = _binding(namespace, name, uid, node, annotations, None)
+    await posts.post(path, body, seconds=seconds, before=before)
+
+
+def _binding(
+    namespace: str,
+    name: str,
+    uid: str,
+    node: str,
+    annotations: Mapping[str, str] | None,
+    labels: Mapping[str, str] | None,
+) -> tuple[str, dict[str, object]]:
+    """(path, body)."""
     meta: dict[str, object] = {"namespace": namespace, "name": name, "uid": uid}
     meta |= {"annotations": annotations} if annotations else {}
     meta |= {"labels": labels} if labels else {}
-    body = {
+    body: dict[str, object] = {
         "apiVersion": "v1",
         "kind": "Binding",
         "metadata": meta,
         "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     }
-    path = PODS.path(namespace=namespace, name=name, subresource="binding")
-    cluster.request("POST", path, body=body, timeout=timeout)
+    return PODS.path(namespace=namespace, name=name, subresource="binding"), body
 
 
 def evict(

@@ -6,6 +6,7 @@ path segment.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
@@ -48,6 +49,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         return "".join("/" + _segment(part) for part in segments)
 
 
+@lru_cache(maxsize=1024)
 def _segment(text: str) -> str:
     if text in ("", ".", ".."):
         raise ValueError(f"{text!r} cannot be part of a path")

@@ -1,7 +1,8 @@
 """A node's devices as resources in its status, under every name that a dialect accepts, and as labels (DEV-5).
 
-Called by reconciling, and soon after an inventory changed. Kept true: only nodes in mode exclusive advertise;
-only names of our own are written or taken away (an annotation remembers which); what stands there already is
+Called by reconciling, and soon after an inventory changed; `pods_tell` by whoever begins or ends making way. Kept true: only nodes in mode
+exclusive advertise their devices, and every node with devices advertises `gpu.scheduling/pods`, by which kube-scheduler counts pods
+that ask for devices: plenty, except while it makes way for a pod (`nodes.models.MakingWay`); only names of our own are written or taken away (an annotation remembers which); what stands there already is
 not written again; a node that the cluster does not know is passed over.
 """
 
@@ -9,27 +10,32 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 import structlog
-from celery import current_app
 from django.conf import settings
-from django.db import transaction
-from kombu.exceptions import OperationalError
 
+from audit.clock import database_now
 from kube import nodes as kube_nodes
 from kube.client import Cluster
 from kube.device_types import DEVICE_TYPES, GPU, PREFIXES, DeviceType
 from kube.errors import NotFoundInCluster, PermanentKubeError
-from kube.keys import ADVERTISED, MODEL_LABEL, NATIVE_GPU
+from kube.keys import ADVERTISED, MODEL_LABEL, NATIVE_GPU, PODS_RESOURCE
 from kube.quantities import QuantityError, parse_quantity
 from nodes.choices import Mode, NodeState, Presence
-from nodes.models import Device, Node
+from nodes.models import Device, MakingWay, Node
+from nodes.soon import soon
 
 WHOLE = 100
 """What one device counts where amounts are percent."""
 LABEL_LONGEST = 63
+PLENTY = 100_000
+"""`gpu.scheduling/pods` of a node that makes way for nobody: more than ever run there."""
+TELLING_AGAIN = 5
+FEW = 500
+"""So many names are given to a query; databases bound the parameters of a statement."""
 TASK = "nodes.advertise"
 
 log = structlog.get_logger(__name__)
@@ -37,27 +43,31 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Content:
-    """Devices of one node, by type: how many, their memory in bytes; and the models of its GPUs."""
+    """Devices of one node, by type: how many, their memory in bytes; the models of its GPUs; how many `gpu.scheduling/pods`."""
 
     count: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     memory_bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     models: set[str] = field(default_factory=set)
+    pods: int = 0
 
 
 def advertise(*, cluster: Cluster, machines: Iterable[kube_nodes.Node]) -> list[str]:
     """Bring these Node objects up to date; the names of those that were written. Raises TemporaryKubeError."""
     found = {machine.name: machine for machine in machines}
-    exclusive = Node.objects.filter(mode=Mode.EXCLUSIVE, name__in=found) if len(found) < 500 else None
-    if exclusive is None:
-        exclusive = Node.objects.filter(mode=Mode.EXCLUSIVE)
-    contents = _contents(exclusive.exclude(state=NodeState.GONE).values_list("name", flat=True))
+    # A node that the ledger does not know (after a reinstall, say) keeps what its running pods were placed by.
+    known = Node.objects.filter(name__in=found) if len(found) < FEW else Node.objects.all()
+    rows = {name: (mode, state) for name, mode, state in known.values_list("name", "mode", "state")}
+    contents = _contents({name: Mode(mode) for name, (mode, state) in rows.items() if state != NodeState.GONE})
     written = []
     for name, machine in found.items():
-        if name not in contents and ADVERTISED not in machine.annotations:
+        if name not in rows or (name not in contents and ADVERTISED not in machine.annotations):
             continue
+        content = contents.get(name, Content())
         try:
-            if _bring(cluster, machine, contents.get(name, Content())):
+            if _bring(cluster, machine, content):
                 written.append(name)
+                if content.pods not in {0, PLENTY}:  # it may have come to an end meanwhile
+                    pods_tell(cluster=cluster, node=name, now=database_now())
         except NotFoundInCluster:
             continue  # gone meanwhile
         except PermanentKubeError as error:
@@ -67,31 +77,55 @@ def advertise(*, cluster: Cluster, machines: Iterable[kube_nodes.Node]) -> list[
 
 def advertise_soon(*, node: str) -> None:
     """Have a worker advertise the node after the commit. Without a cluster, or a broker, nothing happens: reconciling does it."""
-    if not settings.GPUPLANE_KUBECONFIG:
-        return
+    if settings.GPUPLANE_KUBECONFIG:
+        soon(TASK, node)
 
-    def send() -> None:
+
+def pods_tell(*, cluster: Cluster, node: str, now: datetime, timeout: float | None = None) -> None:
+    """Write the node's `gpu.scheduling/pods` as they are to be now. Raises KubeError; a node that has gone is passed over.
+
+    Who writes what was so a moment ago looks again, and writes again: the last word of several writers is right.
+    """
+    told = None
+    for _ in range(TELLING_AGAIN):
+        amount = _lowered(now).get(node, PLENTY)
+        if amount == told:
+            return
         try:
-            current_app.send_task(TASK, args=[node], expires=60, retry=False)
-        except (OperationalError, OSError) as error:
-            log.info("advertise.not_sent", node=node, error=str(error))
+            kube_nodes.advertise(cluster, name=node, amounts={PODS_RESOURCE: amount}, timeout=timeout)
+        except NotFoundInCluster:
+            log.info("advertise.node_gone", node=node)
+            return
+        told = amount
 
-    transaction.on_commit(send)
+
+def _lowered(now: datetime) -> dict[str, int]:
+    """Nodes that make way, few if any → the `gpu.scheduling/pods` that they advertise meanwhile."""
+    rows = MakingWay.objects.filter(until__gt=now).order_by("made_at", "pk")
+    return dict(rows.values_list("node__name", "pods"))
 
 
-def _contents(names: Iterable[str]) -> dict[str, Content]:
-    contents = {name: Content() for name in names}
+def _contents(modes: Mapping[str, Mode]) -> dict[str, Content]:
+    """What nodes with devices advertise; one in mode device-plugin says only how many pods it takes."""
+    contents = {name: Content() for name in modes}
+    counted = set()
     rows = Device.objects.filter(presence=Presence.PRESENT).values_list("node__name", "type", "memory_bytes", "model")
-    if len(contents) < 500:
+    if len(contents) < FEW:
         rows = rows.filter(node__name__in=contents)
     for name, kind, memory_bytes, model in rows:
         content = contents.get(name)
         if content is None:
             continue
+        counted.add(name)
+        if modes[name] != Mode.EXCLUSIVE:
+            continue
         content.count[kind] += 1
         content.memory_bytes[kind] += memory_bytes
         if kind == GPU and model:
             content.models.add(model)
+    lowered = _lowered(database_now())
+    for name in counted:
+        contents[name].pods = lowered.get(name, PLENTY)
     return contents
 
 
@@ -107,6 +141,8 @@ def amounts_of(content: Content, *, device_types: Iterable[DeviceType] = DEVICE_
             amounts.update({f"{prefix}/{name}": amount for prefix in PREFIXES})
     if content.count.get(GPU):
         amounts[NATIVE_GPU] = content.count[GPU]
+    if content.pods:
+        amounts[PODS_RESOURCE] = content.pods
     return amounts
 
 

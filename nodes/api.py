@@ -171,8 +171,8 @@ def node_row(node: Node) -> dict[str, Any]:
         "state": node.state,
         "problem": node.problem,
         "devices": node.device_count,  # type: ignore[attr-defined]  # annotated by node_list
-        "healthy": node.healthy_count,  # type: ignore[attr-defined]  # as above
-        "held": node.held_count,  # type: ignore[attr-defined]  # as above
+        "healthy": node.healthy_count,  # type: ignore[attr-defined]  # annotated by node_list
+        "held": node.held_count,  # type: ignore[attr-defined]  # annotated by node_list
         "agent_seen_at": node.agent_seen_at,
         "registered_at": node.registered_at,
         "changed_at": node.changed_at,

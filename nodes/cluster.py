@@ -16,6 +16,7 @@ from audit.choices import Kind
 from audit.services import record
 from kube import nodes as kube_nodes
 from kube.keys import MODE_LABEL
+from nodes.advertise import advertise_soon
 from nodes.choices import Mode, NodeState
 from nodes.live.presence import NOT_READY_PROBLEM, NOT_READY_SECONDS, SUSPECT_PROBLEM, SUSPECT_SECONDS
 from nodes.models import Device, Node
@@ -119,6 +120,9 @@ def node_describe(*, node: Node, machine: kube_nodes.Node, now: datetime) -> boo
         return False
     Node.objects.filter(pk=node.pk).update(cluster_uid=uid, labels=labels, mode=mode, changed_at=now)
     node.cluster_uid, node.labels, node.mode, node.changed_at = uid, labels, mode, now
+    if (before[0], before[2]) != (uid, mode):
+        # a Node made anew says nothing of our devices; nor does one that was the kubelet's
+        advertise_soon(node=node.name)
     if before[2] != mode:
         ids = (
             Device.objects.select_for_update(no_key=True).filter(node=node).order_by("id").values_list("id", flat=True)

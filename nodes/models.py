@@ -93,3 +93,30 @@ class Device(models.Model):
     def __str__(self) -> str:
         """Type, minor and node."""
         return f"{self.type} {self.minor} of {self.node_id}"
+
+
+class MakingWay(models.Model):
+    """A node is to make way for a pod: preemption is to take devices of less important pods there (`allocations.making_way`).
+
+    While it lasts the node advertises no more `gpu.scheduling/pods` than pods have them now. Written by the allocations'
+    room; read by `nodes.advertise`. Kept true: a row past its `until` counts for nothing.
+    """
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="making_way")
+    pod_uid = models.CharField(max_length=128, unique=True, help_text="the pod that is to have the devices")
+    namespace = models.CharField(max_length=63)
+    pod_name = models.CharField(max_length=253)
+    priority = models.IntegerField()
+    pods = models.PositiveIntegerField(help_text="what the node advertises meanwhile; the same in all rows of a node")
+    victims = models.JSONField(default=list, help_text="UIDs of the pods that are to go")
+    devices = models.JSONField(default=list, help_text="ids of the devices that the pod is to have")
+    told = models.BooleanField(default=False, help_text="whether kube-scheduler has been given the victims")
+    made_at = models.DateTimeField()
+    until = models.DateTimeField()
+
+    class Meta:
+        ordering = ("made_at", "pk")
+
+    def __str__(self) -> str:
+        """Pod."""
+        return f"{self.namespace}/{self.pod_name}"

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from django.db import connection
 
-from audit.cursors import hot_cursor
+from audit.cursors import hot_cursor, on_postgresql
 
 SQLITE_NEXT = (
     "INSERT INTO nodes_revision (id, value) VALUES (1, 1) "
@@ -28,7 +28,7 @@ POSTGRESQL_NEXT = "SELECT pg_current_xact_id()::text::bigint"
 def next_revision() -> int:
     """The revision of the current transaction. Call inside one, before writing devices."""
     with hot_cursor() as cursor:
-        cursor.execute(POSTGRESQL_NEXT if connection.vendor == "postgresql" else SQLITE_NEXT)
+        cursor.execute(POSTGRESQL_NEXT if on_postgresql() else SQLITE_NEXT)
         return int(cursor.fetchone()[0])
 
 

@@ -28,6 +28,7 @@ from nodes.advertise import advertise_soon
 from nodes.changes import InventoryChange, compare
 from nodes.choices import NodeState, Presence
 from nodes.models import Device, Node
+from nodes.newcomers import mark_unread, read_soon
 from nodes.topology import normal_links
 
 if TYPE_CHECKING:
@@ -60,7 +61,10 @@ def inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Nod
 def _inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Node, bool]:
     node, created = _locked_node(shape, now=now)
     _check_uuids_free(shape, node=node)
-    change = compare(_lock_devices(node), shape, now=now)
+    rows = _lock_devices(node)
+    back = {row.uuid for row in rows if row.presence == Presence.REMOVED}
+    change = compare(rows, shape, now=now)
+    unread = mark_unread([*change.added, *(row for row in change.returned if row.uuid in back)])
     links = [list(link) for link in normal_links(shape.links)]
     before = (node.mode, dict(node.labels), node.links, node.state)
     node.links = links
@@ -81,6 +85,8 @@ def _inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[No
             Device.objects.filter(node=node).update(revision=revision)
     _tell(change, node=node, created=created, actor=actor, now=now)
     announce(node=node.name)
+    if unread:
+        read_soon()
     advertise_soon(node=node.name)
     return node, created
 
@@ -229,6 +235,7 @@ _WRITTEN = (
     "healthy",
     "health_reason",
     "presence",
+    "stranger",
     "changed_at",
     "revision",
 )

@@ -12,6 +12,7 @@ Databases, from the weakest to the strongest:
 - `postgres_url`: `postgres://…` of a migrated, empty database of its own, to which Django is not
   swapped; a subprocess takes it as `GPUPLANE_DATABASE_URL`.
 - `redis_url`: `unix://…`, emptied for each test.
+- `mortal_redis`: a Redis of the test's own, which may die: `.url`, `.stop()`, `.start()`, `.process_id`.
 - `live_app`: the real web process over HTTP, one a module, on SQLite and a Redis of its own; Django
   is swapped to its database. `.url`, `.client(role=…)`, `.token(role=…)`.
 - `chromium`: path of the browser, or a skip with the reason.
@@ -25,6 +26,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,6 +64,7 @@ _settle()
 # From here on Django is set up.
 from pytest_django.plugin import DjangoDbBlocker  # noqa: E402 - after _settle()
 
+from kube.announce import THREAD  # noqa: E402 - after _settle()
 from tests.databases import TestDatabase, connected, forget_memory  # noqa: E402 - after _settle()
 from tests.servers import chromium as browsers  # noqa: E402 - after _settle()
 from tests.servers import postgres, redis, web  # noqa: E402 - after _settle()
@@ -116,6 +119,13 @@ def postgres_url(tmp_path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator
         database.disconnect()
 
 
+@pytest.fixture(autouse=True)
+def _nothing_announced_later() -> Iterator[None]:
+    """Whoever lets a test announce to a cluster closes the announcer with that cluster."""
+    yield
+    assert not [thread for thread in threading.enumerate() if thread.name == THREAD], "an announcer outlives its test"
+
+
 @pytest.fixture
 def redis_url() -> Iterator[str]:
     """URL of an empty Redis."""
@@ -125,6 +135,17 @@ def redis_url() -> Iterator[str]:
         pytest.skip(str(missing))
     yield url
     redis.empty(url)
+
+
+@pytest.fixture
+def mortal_redis() -> Iterator[redis.Mortal]:
+    """A Redis of the test's own, to be stopped, killed and started again."""
+    try:
+        server = redis.Mortal()
+    except redis.NoRedis as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,7 @@ from psycopg import sql
 
 from access import tokens
 from allocations import fleet
+from audit.cursors import on_postgresql
 from gpuplane.settings import databases
 from tests.servers import postgres, session
 
@@ -150,6 +151,7 @@ def forget_memory() -> None:
     """Drop what this process remembers of the database: it would be of another database, or rolled back."""
     fleet.FLEET.forget()
     tokens.forget()
+    on_postgresql.cache_clear()
 
 
 def _forget_in_async_threads() -> None:

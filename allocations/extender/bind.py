@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from django.conf import settings
 
-from allocations import fleet, ledger
+from allocations import fleet, ledger, making_way
 from allocations.asking import Asks, pod_asks
 from allocations.choices import State
 from allocations.engine.decision import Decision
@@ -47,7 +47,7 @@ class _Plain(Exception):
 
 def bind_pod(args: BindArgs) -> str:
     """The Error of ExtenderBindingResult, empty when the pod is bound."""
-    problem = _problem(args)
+    problem = bind_problem(args)
     if problem:
         return problem
     world = outside()
@@ -59,7 +59,7 @@ def bind_pod(args: BindArgs) -> str:
         return _plain_binding(args, world)
 
 
-def _problem(args: BindArgs) -> str:
+def bind_problem(args: BindArgs) -> str:
     """What is wrong with the names, empty when they are sound."""
     if not (args.PodName and args.PodNamespace and args.PodUID and args.Node):
         return "PodName, PodNamespace, PodUID and Node must all be given"
@@ -73,7 +73,8 @@ def _problem(args: BindArgs) -> str:
 def _bind(args: BindArgs, world: Outside) -> str:
     blocked: set[int] = set()
     for _ in range(ATTEMPTS):
-        live = ledger.read_own(args.PodUID, database_now()).live
+        now = database_now()
+        live = ledger.read_own(args.PodUID, now).live
         if live is not None and live.state is State.BOUND:
             return "" if live.node == args.Node else f"the pod already has devices on {live.node}"
         if live is not None and live.state is State.RELEASING:
@@ -84,7 +85,8 @@ def _bind(args: BindArgs, world: Outside) -> str:
             if live is None or live.node != args.Node or (live.state is State.HELD and not live.usable):
                 _hold_on_node(args, live, world, blocked)
                 continue
-            carry_out(live, world)
+            carry_out(live, world, now=now)
+            making_way.served(args.PodUID, now)
         except LeaseTaken as taken:
             stranger_set(
                 device_uuid=taken.want.device_uuid,
@@ -128,6 +130,7 @@ def _hold_on_node(args: BindArgs, held: ledger.Live | None, world: Outside, bloc
         previous=held,
         now=now,
         hold_seconds=asks.hold_seconds,
+        priority=asks.priority,
         confined=asks.confined,
     )
 
@@ -151,7 +154,7 @@ def _what_it_asks(args: BindArgs, world: Outside) -> Asks:
     last = Allocation.objects.filter(pod_uid=args.PodUID).order_by("-created_at").first()
     if last is None:
         raise _Refused(NO_HOLD)
-    return Asks(request_of(last.request), last.claim_id, settings.GPUPLANE_HOLD_SECONDS, last.confined)
+    return Asks(request_of(last.request), last.claim_id, settings.GPUPLANE_HOLD_SECONDS, last.confined, last.priority)
 
 
 def _read_pod(args: BindArgs, cluster: Cluster) -> Pod:

@@ -1,9 +1,9 @@
 """filter: decide, and hold what was decided, so that the next pod sees it (DESIGN §2, Filter decides).
 
 Steps: read the pod's request → its own live allocation → the fleet's picture → the engine decides →
-the ledger holds → answer. Kept true: a pod that holds devices for good is answered with its node and
+the ledger holds → answer; or it refuses, and less important pods may have to make way (`allocations.making_way`). Kept true: a pod that holds devices for good is answered with its node and
 nothing changes; a refusal is never given from a picture older than the request, nor while an expired
-hold could make room; losing a race to another replica means reading again and deciding again.
+hold could make room, nor a nominated pod while its victims have gone; losing a race to another replica means reading again and deciding again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import numpy as np
 from django.conf import settings
 from numpy.typing import NDArray
 
-from allocations import fleet, ledger
+from allocations import fleet, ledger, making_way
 from allocations.asking import Asks, pod_asks
 from allocations.choices import State
 from allocations.collection import expire_holds, lapsed_drop
+from allocations.ended import settle_ended
 from allocations.engine.decision import Decision
 from allocations.engine.picture import Picture
 from allocations.engine.plan import plan
@@ -87,10 +88,11 @@ class _Filter:
 
     def answer(self) -> bytes:
         """Decide, hold, answer; again when a race was lost."""
-        dropped = False
+        dropped = settled = False
         blocked: set[int] = set()
         for attempt in range(ATTEMPTS):
             picture, now = fleet.current()
+            blocked |= making_way.kept_from(pod_uid=self.pod.metadata.uid, priority=self.pod.priority, now=now)
             own = ledger.read_own(self.pod.metadata.uid, now)
             if own.live is not None and own.live.state is not State.HELD:
                 return self._already(own.live)
@@ -103,7 +105,10 @@ class _Filter:
                 if not dropped and expire_holds(now):
                     dropped = True
                     continue
-                return self._refuse(decision, candidates, now)
+                if not settled and self._nominated_to_what_ended(picture, now):
+                    settled = True
+                    continue
+                return self._refuse(decision, candidates, picture, own, now)
             if settings.GPUPLANE_EXTENDER_MODE == "advisory":
                 remember(self.pod.metadata.uid, self.asks)
                 return self._advise(decision, candidates)
@@ -116,6 +121,7 @@ class _Filter:
                     previous=own.live,
                     now=now,
                     hold_seconds=self.asks.hold_seconds,
+                    priority=self.asks.priority,
                     confined=self.asks.confined,
                 )
             except LostRace as lost:
@@ -126,6 +132,11 @@ class _Filter:
             else:
                 return self._chosen(decision, candidates)
         return self.asked.refuse(RACING, resolvable=True)
+
+    def _nominated_to_what_ended(self, picture: Picture, now: datetime) -> bool:
+        """Whether devices came back, at this look, on the node for which others were evicted for this pod."""
+        node = self.pod.status.nominated_node_name
+        return bool(node and node in picture.node_index and settle_ended(node=node, now=now).released)
 
     def _decide(self, picture: Picture, candidates: Candidates, own: ledger.Own, blocked: set[int]) -> Decision:
         last = [picture.node_index[name] for name in own.shunned if name in picture.node_index]
@@ -156,7 +167,9 @@ class _Filter:
         failed, unresolvable = refused_nodes(decision, candidates)
         return self.asked.answer([name for name, _ in decision.feasible()], failed, unresolvable)
 
-    def _refuse(self, decision: Decision, candidates: Candidates, now: datetime) -> bytes:
+    def _refuse(
+        self, decision: Decision, candidates: Candidates, picture: Picture, own: ledger.Own, now: datetime
+    ) -> bytes:
         failed, unresolvable = refused_nodes(decision, candidates)
         reasons = decision.counts()
         if candidates.unknown:
@@ -170,7 +183,21 @@ class _Filter:
             reasons=reasons,
             now=now,
         )
+        if failed:
+            self._make_way(candidates, picture, own, now)
         return self.asked.answer([], failed, unresolvable)
+
+    def _make_way(self, candidates: Candidates, picture: Picture, own: ledger.Own, now: datetime) -> None:
+        """Others may have to go: kube-scheduler finds out by a node that makes way."""
+        making_way.begin(
+            pod=self.pod,
+            priority=self.asks.priority,
+            request=self.asks.request,
+            picture=picture,
+            nodes=None if candidates.rows is None else set(candidates.rows.tolist()),
+            own=None if own.live is None else own.live.amounts,
+            now=now,
+        )
 
 
 def refused_nodes(decision: Decision, candidates: Candidates) -> tuple[dict[str, str], dict[str, str]]:

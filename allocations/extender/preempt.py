@@ -1,28 +1,40 @@
-"""preempt: keep only nodes where the engine finds a set once the victims' devices are free (DESIGN §4).
+"""preempt: keep only nodes where the engine finds a set once the victims' devices are free (DESIGN §4); name others where those offered would not do.
 
-An echo would evict pods for nothing, again and again. The victims' devices come from the ledger by
-pod UID. The answer is in the Meta form (pods by UID), as kube-scheduler expects from every extender.
+An echo would evict pods for nothing, again and again; so would an answer to a pod whose victims are going already. The
+victims' devices come from the ledger by pod UID. The answer is in the Meta form (pods by UID), as kube-scheduler expects from every extender.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 
 import orjson
+import structlog
 from django.db.models import QuerySet
 
-from allocations import fleet, ledger
-from allocations.asking import pod_asks
+from allocations import fleet, ledger, making_way
+from allocations.asking import Asks, pod_asks
 from allocations.choices import LIVE
+from allocations.ended import ended_lately, settle_ended
 from allocations.engine.plan import plan
 from allocations.extender.identity import is_uid, pod_problem
 from allocations.extender.wire import POD, UNDECODABLE, PreemptArgs, is_there
 from allocations.models import AllocationDevice
+from allocations.outside import outside
+from audit.announce import announce
+from audit.clock import database_now
 from claims.dialects import asks_for_devices
 from claims.dialects.request import Refusal
+from kube import pods
+from kube.errors import KubeError
+from kube.objects import Pod
 
+READ_SECONDS = 2.0
 UIDS_A_QUERY = 5_000
 """Databases bound the parameters of a statement."""
+
+log = structlog.get_logger(__name__)
 
 
 def preempt_pod(args: PreemptArgs) -> bytes:
@@ -43,18 +55,18 @@ def preempt_pod(args: PreemptArgs) -> bytes:
         return _answer(offered, tuple(offered))
     if isinstance(asks, Refusal):
         return _answer(offered, ())
+    if _waits_already(pod, asks, database_now()):
+        return _answer(offered, ())
     picture, now = fleet.current()
     own = ledger.read_own(pod.metadata.uid, now).live
     freed = _amounts({uid for uids, _ in offered.values() for uid in uids})
-    kept = []
+    enough = []
     for node, (uids, _) in offered.items():
         if node not in picture.node_index:
             continue
         back: dict[int, tuple[int, int]] = {}
         for uid in uids:
-            for device_id, core, memory in freed.get(uid, ()):
-                before = back.get(device_id, (0, 0))
-                back[device_id] = (before[0] + core, before[1] + memory)
+            _add(back, freed.get(uid, ()))
         decision = plan(
             picture,
             asks.request,
@@ -63,8 +75,57 @@ def preempt_pod(args: PreemptArgs) -> bytes:
             freed=back,
         )
         if decision.node is not None:
-            kept.append(node)
-    return _answer(offered, kept)
+            enough.append(node)
+    preemptor = None
+    if asks.priority is not None:
+        preemptor = making_way.Preemptor(pod, asks.priority, asks.request, None if own is None else own.amounts)
+    made = making_way.answer(preemptor, {node: uids for node, (uids, _) in offered.items()}, enough=enough, now=now)
+    chosen = {node: offered[node][0] for node in enough if node not in made.concerned} | made.victims
+    return _answer({node: (uids, offered[node][1]) for node, uids in chosen.items()}, tuple(chosen))
+
+
+def _waits_already(pod: Pod, asks: Asks, now: datetime) -> bool:
+    """Whether others were evicted for the pod a moment ago, and what they held is enough: nobody else has to go.
+
+    kube-scheduler may ask from what it knew before it noted the nomination, so the pod itself is read.
+    """
+    node = _nominated(pod)
+    if not node:
+        return False
+    ended = settle_ended(node=node, now=now)
+    picture, now = fleet.current()
+    row = picture.node_index.get(node)
+    if row is None:
+        return False
+    own = ledger.read_own(pod.metadata.uid, now).live
+    freed: dict[int, tuple[int, int]] = {}
+    for grants in _amounts(set(ended.leaving)).values():
+        _add(freed, grants)
+    decision = plan(picture, asks.request, candidates=[row], own=None if own is None else own.amounts, freed=freed)
+    if decision.node is None or not (ended.leaving or ended.released or ended_lately(node=node, now=now)):
+        return False
+    if not ended.leaving:
+        announce(node=node)  # else the release of the last one does
+    return True
+
+
+def _nominated(pod: Pod) -> str:
+    """The node for which kube-scheduler has evicted others for this pod, empty where it has not."""
+    cluster = outside().cluster
+    if pod.status.nominated_node_name or cluster is None:
+        return pod.status.nominated_node_name or ""
+    try:
+        found = pods.find(cluster, namespace=pod.metadata.namespace, name=pod.metadata.name, timeout=READ_SECONDS)
+    except KubeError as error:
+        log.info("preempt.pod_unread", pod=pod.metadata.name, error=str(error))
+        return ""
+    return (found.status.nominated_node_name or "") if found is not None else ""
+
+
+def _add(freed: dict[int, tuple[int, int]], grants: Iterable[tuple[int, int, int]]) -> None:
+    for device_id, core, memory in grants:
+        before = freed.get(device_id, (0, 0))
+        freed[device_id] = (before[0] + core, before[1] + memory)
 
 
 def _offered(args: PreemptArgs) -> dict[str, tuple[tuple[str, ...], int]]:

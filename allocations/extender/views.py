@@ -6,18 +6,23 @@ answer is well formed; a pod is refused by nodes, never by an error or a 500 (DE
 
 from __future__ import annotations
 
+import asyncio
+
 import orjson
 import structlog
 from django.db import DatabaseError
 
-from allocations.extender.bind import bind_pod
+from allocations.extender.bind import bind_pod, bind_problem
 from allocations.extender.filter import filter_pod
+from allocations.extender.gathering import InThread
 from allocations.extender.preempt import preempt_pod
 from allocations.extender.prioritize import prioritize_pod
+from allocations.extender.together import Binds
 from allocations.extender.wire import Asked, Unreadable, decode_bind, decode_preempt, unreadable_answer
 
 log = structlog.get_logger(__name__)
 
+_BOUND = orjson.dumps({"Error": ""})
 LEDGER_AWAY = "the ledger cannot be reached at the moment"
 
 
@@ -54,8 +59,39 @@ def bind(body: bytes) -> bytes:
     try:
         return orjson.dumps({"Error": bind_pod(args)})
     except DatabaseError as error:
-        log.exception("extender.bind_without_database", error=str(error))
-        return orjson.dumps({"Error": LEDGER_AWAY})
+        return _without_ledger(error)
+
+
+_binds: dict[asyncio.AbstractEventLoop, Binds] = {}
+
+
+async def bind_together(body: bytes, in_thread: InThread, alone: InThread) -> bytes:
+    """POST /extender/bind on the event loop: with others where that is all it takes (`in_thread` for the ledger), else `alone`."""
+    binds = _binds_of_this_loop(in_thread)
+    with binds.under_way():
+        try:
+            args = decode_bind(body)
+            if not bind_problem(args) and await binds.at_once(args):
+                return _BOUND
+        except Unreadable:
+            return bind(body)
+        except DatabaseError as error:
+            return _without_ledger(error)
+        answer: bytes = await alone(bind, body)
+        return answer
+
+
+def _without_ledger(error: DatabaseError) -> bytes:
+    log.error("extender.bind_without_database", exc_info=error)
+    return orjson.dumps({"Error": LEDGER_AWAY})
+
+
+def _binds_of_this_loop(in_thread: InThread) -> Binds:
+    loop = asyncio.get_running_loop()
+    if loop not in _binds:
+        _binds.clear()  # a process has one loop; tests have one after another
+        _binds[loop] = Binds(in_thread)
+    return _binds[loop]
 
 
 def preempt(body: bytes) -> bytes:

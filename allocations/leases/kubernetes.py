@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -10,9 +11,37 @@ from allocations.leases.port import LeaseTaken, LeaseView, Want
 from kube import leases, shares
 from kube.client import Cluster
 from kube.errors import AlreadyExists, ConflictInCluster
+from kube.posts import Posts
 
 ROUNDS = 5
 """Times a lease that changed while it was being dropped is read again."""
+
+
+async def take_evented(
+    posts: Posts, wants: Sequence[Want], holder: str, *, namespace: str, seconds: float, before: float
+) -> None:
+    """Create the leases of whole devices on the event loop, all at once. Raises the error of one, when all are answered; those made stay."""
+    now = datetime.now(UTC)
+    made = await asyncio.gather(
+        *(
+            leases.create_evented(
+                posts,
+                namespace=namespace,
+                name=want.name,
+                holder=holder,
+                now=now,
+                node=want.node,
+                device_uuid=want.device_uuid,
+                seconds=seconds,
+                before=before,
+            )
+            for want in wants
+        ),
+        return_exceptions=True,
+    )
+    for outcome in made:
+        if isinstance(outcome, BaseException):
+            raise outcome
 
 
 class KubernetesLeases:

@@ -1,10 +1,12 @@
-"""The only writer of capacity. Verbs: hold, reserve, bind (`bound`), release, adopt."""
+"""The only writer of capacity. Verbs: hold, reserve, bind (`bound`), release, adopt; recount, for what was written past them."""
 
 from allocations.ledger.adopt import adopt
+from allocations.ledger.binding import bound, bound_many, reserve, reserve_held, retake
 from allocations.ledger.hold import hold
 from allocations.ledger.holder import Holder, pod_holder
-from allocations.ledger.moves import begin_release, bound, drop_hold, finish_release, renew, reserve, retake
+from allocations.ledger.moves import begin_release, drop_hold, finish_release, renew
 from allocations.ledger.own import Live, Own, read_live, read_own
+from allocations.ledger.recount import recount
 
 __all__ = [
     "Holder",
@@ -13,13 +15,16 @@ __all__ = [
     "adopt",
     "begin_release",
     "bound",
+    "bound_many",
     "drop_hold",
     "finish_release",
     "hold",
     "pod_holder",
     "read_live",
     "read_own",
+    "recount",
     "renew",
     "reserve",
+    "reserve_held",
     "retake",
 ]

@@ -35,13 +35,26 @@ def adopt(
     claim_id: int | None,
     now: datetime,
     bound_at: datetime | None = None,
+    priority: int | None = None,
     confined: bool = True,
     actor: str = "reconcile",
 ) -> uuid.UUID:
     """Write a bound allocation for a running pod. Raises LostRace (devices in other hands) or PodHasOne."""
     allocation_id = uuid.uuid4()
     try:
-        _adopt(allocation_id, holder, node, tuple(grants), request, claim_id, now, bound_at or now, confined, actor)
+        _adopt(
+            allocation_id,
+            holder,
+            node,
+            tuple(grants),
+            request,
+            claim_id,
+            now,
+            bound_at or now,
+            priority,
+            confined,
+            actor,
+        )
     except IntegrityError as error:
         if "pod_uid" in str(error) or "allocation_live_once_a_pod" in str(error):
             raise PodHasOne(f"pod {holder.label} already has a live allocation") from error
@@ -59,6 +72,7 @@ def _adopt(
     claim_id: int | None,
     now: datetime,
     bound_at: datetime,
+    priority: int | None,
     confined: bool,
     actor: str,
 ) -> None:
@@ -78,6 +92,7 @@ def _adopt(
             actor=actor,
             now=now,
             until=None,
+            priority=priority,
             confined=confined,
         )
         insert_grants(cursor, allocation_id, grants)

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from django.db import connection
-
 from allocations.engine.decision import Grant
 from allocations.errors import LostRace
 from allocations.ledger.sql import identity
+from audit.cursors import on_postgresql
 
 _USABLE = "healthy AND presence = 'present' AND stranger = ''"
 
@@ -35,8 +34,8 @@ def take(cursor: Any, grants: Sequence[Grant], revision: int, *, unusable_too: b
         marks = ", ".join(["%s"] * len(whole))
         sized = ", ".join(["(%s, %s)"] * len(whole))
         rows = (
-            f"id IN (SELECT id FROM nodes_device WHERE id IN ({marks}) ORDER BY id FOR UPDATE)"  # noqa: S608 - as below
-            if connection.vendor == "postgresql" and len(whole) > 1
+            f"id IN (SELECT id FROM nodes_device WHERE id IN ({marks}) ORDER BY id FOR UPDATE)"  # noqa: S608 - only marks are put in
+            if on_postgresql() and len(whole) > 1
             else f"id IN ({marks})"
         )
         cursor.execute(
@@ -46,7 +45,7 @@ def take(cursor: Any, grants: Sequence[Grant], revision: int, *, unusable_too: b
         )
         if cursor.rowcount != len(whole):
             cursor.execute(
-                f"SELECT id FROM nodes_device WHERE id IN ({marks}) AND revision <> %s",  # noqa: S608 - as above
+                f"SELECT id FROM nodes_device WHERE id IN ({marks}) AND revision <> %s",  # noqa: S608 - only marks are put in
                 [*whole, revision],
             )
             lost += [row[0] for row in cursor.fetchall()]
@@ -54,7 +53,7 @@ def take(cursor: Any, grants: Sequence[Grant], revision: int, *, unusable_too: b
     for grant in sorted((grant for grant in grants if not grant.whole), key=lambda grant: grant.device_id):
         core, memory = grant.core_percent, grant.memory_bytes or 0
         cursor.execute(
-            f"UPDATE nodes_device SET core_used = core_used + %s, memory_used = memory_used + %s, revision = %s "  # noqa: S608 - as above
+            f"UPDATE nodes_device SET core_used = core_used + %s, memory_used = memory_used + %s, revision = %s "  # noqa: S608 - only a constant is put in
             f"WHERE id = %s AND core_used <= 100 - %s AND memory_used <= memory_bytes - %s AND {guard}",
             [core, memory, revision, grant.device_id, core, memory],
         )

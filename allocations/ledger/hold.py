@@ -10,7 +10,7 @@ import uuid
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import IntegrityError, connection
+from django.db import IntegrityError
 
 from access.transactions import atomic_retry
 from allocations.engine.decision import Decision, Grant
@@ -21,7 +21,7 @@ from allocations.ledger.own import Live
 from allocations.ledger.sql import document, identity, moment
 from audit.announce import announce
 from audit.choices import Kind
-from audit.cursors import hot_cursor
+from audit.cursors import hot_cursor, on_postgresql
 from audit.services import record
 from claims.dialects.request import DeviceRequest
 from nodes.revisions import next_revision
@@ -44,13 +44,15 @@ def hold(
     previous: Live | None,
     now: datetime,
     hold_seconds: int,
+    priority: int | None = None,
     confined: bool = True,
     actor: str = "scheduler",
 ) -> uuid.UUID:
     """Take the devices of `decision` for `holder`; returns the allocation's id.
 
     `previous` is the pod's own hold as it was read before planning: the same devices for the same request prolong it
-    (up to `PROLONGED_UP_TO`), anything else replaces it. `confined`: the pod's containers carry our reference
+    (up to `PROLONGED_UP_TO`), anything else replaces it. `priority`: the pod's, None where preemption
+    cannot evict the holder. `confined`: the pod's containers carry our reference
     (CLAIM-7). Raises LostRace when a device is no longer free, MovedOn when `previous` changed meanwhile, PodHasOne
     when another attempt of the pod was quicker.
     """
@@ -60,7 +62,7 @@ def hold(
         return _prolong(previous.id, min(until, longest), now)
     allocation_id = uuid.uuid4()
     try:
-        _replace(allocation_id, holder, request, decision, claim_id, previous, now, until, confined, actor)
+        _replace(allocation_id, holder, request, decision, claim_id, previous, now, until, priority, confined, actor)
     except IntegrityError as error:
         if "pod_uid" in str(error) or "allocation_live_once_a_pod" in str(error):
             raise PodHasOne(f"pod {holder.label} already has a live allocation") from error
@@ -92,8 +94,8 @@ def _prolong(allocation_id: uuid.UUID, until: datetime, now: datetime) -> uuid.U
 _INSERT = """
 INSERT INTO allocations_allocation
   (id, state, outcome, reason, namespace, pod_name, pod_uid, holder, node_id, claim_id, claim_name, dialect, request,
-   summary, explanation, confined, created_by, ttl_seconds, created_at, hold_until, changed_at)
-SELECT %s, 'held', '', '', %s, %s, %s, %s, n.id, {claim}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
+   summary, explanation, priority, confined, created_by, ttl_seconds, created_at, hold_until, changed_at)
+SELECT %s, 'held', '', '', %s, %s, %s, %s, n.id, {claim}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
 FROM nodes_node n WHERE n.name = %s
 """
 _CLAIM = "(SELECT c.id FROM claims_gpuclaim c WHERE c.id = %s{lock})"
@@ -116,6 +118,7 @@ def _replace(
     previous: Live | None,
     now: datetime,
     until: datetime,
+    priority: int | None,
     confined: bool,
     actor: str,
 ) -> None:
@@ -144,6 +147,7 @@ def _replace(
             actor=actor,
             now=now,
             until=until,
+            priority=priority,
             confined=confined,
         )
         insert_grants(cursor, allocation_id, decision.grants)
@@ -174,11 +178,12 @@ def insert_allocation(
     actor: str,
     now: datetime,
     until: datetime | None,
+    priority: int | None = None,
     confined: bool = True,
 ) -> None:
     """Insert the row of an allocation in state held. Raises MovedOn when the node is gone."""
     cursor.execute(
-        _POSTGRESQL_INSERT if connection.vendor == "postgresql" else _SQLITE_INSERT,
+        _POSTGRESQL_INSERT if on_postgresql() else _SQLITE_INSERT,
         [
             identity(allocation_id),
             holder.namespace,
@@ -191,6 +196,7 @@ def insert_allocation(
             document(request),
             summary[:500],
             document(explanation),
+            priority,
             confined,
             actor,
             request.ttl_seconds,

@@ -1,133 +1,25 @@
-"""`reserve`, `bind`, `release`: moving an allocation along its states, one conditional transaction each.
+"""Release, expiry and renewal: moving an allocation on when it ends or lasts longer, one conditional transaction each.
 
-Called by the bind saga, garbage collection, REST and the watches. Kept true: every move names the
-state it starts from and must change exactly one row, so two movers never both win; devices come back
-in the same transaction that ends the allocation, which is announced; each move writes one event.
+Called by garbage collection, the bind saga's undoing, REST and the watches. Kept true: devices come back in the
+same transaction that ends the allocation, which is announced; each move writes one event.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from access.transactions import atomic_retry
-from allocations.choices import EDGES, State
+from allocations.choices import State
 from allocations.ledger.capacity import give_back
+from allocations.ledger.moving import TOLD, Moved, happening, move, tell
 from allocations.ledger.sql import identity, moment
 from audit.announce import announce
 from audit.choices import Kind
 from audit.cursors import hot_cursor
-from audit.services import record
+from audit.services import record_many
 from nodes.revisions import next_revision
-
-_KINDS = {
-    State.RESERVED: Kind.ALLOCATION_RESERVED,
-    State.BOUND: Kind.ALLOCATION_BOUND,
-    State.RELEASING: Kind.ALLOCATION_RELEASING,
-    State.RELEASED: Kind.ALLOCATION_RELEASED,
-    State.FAILED: Kind.ALLOCATION_FAILED,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Moved:
-    """What an event tells about the row that moved."""
-
-    namespace: str
-    pod_name: str
-    holder: str
-    claim_name: str
-    node: str
-
-    @property
-    def label(self) -> str:
-        return f"{self.namespace}/{self.pod_name}" if self.pod_name else self.holder
-
-
-def _move(
-    cursor: Any,
-    allocation_id: uuid.UUID,
-    sources: Sequence[State],
-    target: State,
-    now: datetime,
-    *,
-    reserved_before: datetime | None = None,
-    unchanged_since: datetime | None = None,
-    **columns: Any,
-) -> _Moved | None:
-    """Set the state where it is one of `sources` (and `changed_at` still is `unchanged_since`); None when it was not."""
-    for source in sources:
-        if target not in EDGES[source]:
-            raise ValueError(f"no move from {source} to {target}")
-    sets = ", ".join(f"{column} = %s" for column in ("state", "changed_at", *columns))
-    marks = ", ".join(["%s"] * len(sources))
-    older = "" if reserved_before is None else "AND reserved_at < %s "
-    same = "" if unchanged_since is None else "AND changed_at = %s "
-    cursor.execute(
-        f"UPDATE allocations_allocation SET {sets} WHERE id = %s AND state IN ({marks}) {older}{same}"  # noqa: S608 - column names from this module only
-        "RETURNING namespace, pod_name, holder, claim_name, (SELECT name FROM nodes_node WHERE id = node_id)",
-        [
-            target.value,
-            moment(now),
-            *[moment(value) if isinstance(value, datetime) else value for value in columns.values()],
-            identity(allocation_id),
-            *[source.value for source in sources],
-            *[moment(value) for value in (reserved_before, unchanged_since) if value is not None],
-        ],
-    )
-    row = cursor.fetchone()
-    return None if row is None else _Moved(*row)
-
-
-def _tell(moved: _Moved, target: State, allocation_id: uuid.UUID, message: str, actor: str, now: datetime) -> None:
-    record(
-        kind=_KINDS[target],
-        message=message,
-        actor=actor,
-        now=now,
-        namespace=moved.namespace,
-        name=moved.pod_name,
-        node=moved.node,
-        claim=moved.claim_name,
-        allocation_id=allocation_id,
-    )
-
-
-@atomic_retry
-def reserve(*, allocation_id: uuid.UUID, now: datetime, actor: str = "scheduler") -> bool:
-    """Held → reserved: bind has begun. False when the hold is gone."""
-    with hot_cursor() as cursor:
-        moved = _move(cursor, allocation_id, (State.HELD,), State.RESERVED, now, reserved_at=now, hold_until=None)
-    if moved is None:
-        return False
-    _tell(moved, State.RESERVED, allocation_id, f"{moved.label} reserved its devices on {moved.node}", actor, now)
-    return True
-
-
-def retake(*, allocation_id: uuid.UUID, now: datetime) -> bool:
-    """Reserved stays reserved: a bind takes an earlier attempt up, so collection must wait anew. False when it moved on."""
-    with hot_cursor() as cursor:
-        cursor.execute(
-            "UPDATE allocations_allocation SET reserved_at = %s WHERE id = %s AND state = 'reserved'",
-            [moment(now), identity(allocation_id)],
-        )
-        return bool(cursor.rowcount == 1)
-
-
-@atomic_retry
-def bound(
-    *, allocation_id: uuid.UUID, now: datetime, expires_at: datetime | None = None, actor: str = "scheduler"
-) -> bool:
-    """Reserved → bound: the pod runs there, or the REST client has its devices. False when it moved elsewhere."""
-    with hot_cursor() as cursor:
-        moved = _move(cursor, allocation_id, (State.RESERVED,), State.BOUND, now, bound_at=now, expires_at=expires_at)
-    if moved is None:
-        return False
-    _tell(moved, State.BOUND, allocation_id, f"{moved.label} is bound to {moved.node}", actor, now)
-    return True
 
 
 @atomic_retry
@@ -148,7 +40,7 @@ def begin_release(
     that, so that nobody renewed it since.
     """
     with hot_cursor() as cursor:
-        moved = _move(
+        moved = move(
             cursor,
             allocation_id,
             sources,
@@ -162,7 +54,9 @@ def begin_release(
         )
     if moved is None:
         return False
-    _tell(moved, State.RELEASING, allocation_id, f"{moved.label} gives its devices back: {reason}", actor, now)
+    tell(
+        {allocation_id: moved}, State.RELEASING, lambda one: f"{one.label} gives its devices back: {reason}", actor, now
+    )
     return True
 
 
@@ -171,12 +65,14 @@ def finish_release(*, allocation_id: uuid.UUID, outcome: State, now: datetime, a
     """Releasing → released or failed: leases are gone, capacity comes back. False when somebody else finished it."""
     revision = next_revision()
     with hot_cursor() as cursor:
-        moved = _move(cursor, allocation_id, (State.RELEASING,), outcome, now, ended_at=now)
+        moved = move(cursor, allocation_id, (State.RELEASING,), outcome, now, ended_at=now)
         if moved is None:
             return False
         count = give_back(cursor, allocation_id, revision)
     announce(node=moved.node)
-    _tell(moved, outcome, allocation_id, f"{moved.label} returned {_devices(count)} of {moved.node}", actor, now)
+    tell(
+        {allocation_id: moved}, outcome, lambda one: f"{one.label} returned {_devices(count)} of {one.node}", actor, now
+    )
     return True
 
 
@@ -197,7 +93,7 @@ def drop_hold(
     """
     revision = next_revision()
     with hot_cursor() as cursor:
-        moved = _move(
+        moved = move(
             cursor,
             allocation_id,
             (State.HELD,),
@@ -211,7 +107,7 @@ def drop_hold(
             return False
         give_back(cursor, allocation_id, revision)
     announce(node=moved.node)
-    _tell(moved, outcome, allocation_id, f"{moved.label} lost its hold on {moved.node}: {reason}", actor, now)
+    tell({allocation_id: moved}, outcome, lambda one: f"{one.label} lost its hold on {one.node}: {reason}", actor, now)
     return True
 
 
@@ -220,27 +116,17 @@ def renew(*, allocation_id: uuid.UUID, expires_at: datetime, ttl_seconds: int, n
     """Set a new end of a bound allocation. False when it is no longer bound."""
     with hot_cursor() as cursor:
         cursor.execute(
-            "UPDATE allocations_allocation SET expires_at = %s, ttl_seconds = %s, changed_at = %s "
-            "WHERE id = %s AND state = 'bound' "
-            "RETURNING namespace, pod_name, holder, claim_name, (SELECT name FROM nodes_node WHERE id = node_id)",
+            "UPDATE allocations_allocation SET expires_at = %s, ttl_seconds = %s, changed_at = %s "  # noqa: S608 - constants
+            f"WHERE id = %s AND state = 'bound' RETURNING {TOLD}",
             [moment(expires_at), ttl_seconds, moment(now), identity(allocation_id)],
         )
         row = cursor.fetchone()
     if row is None:
         return False
-    renewed = _Moved(*row)
-    record(
-        kind=Kind.CLAIM_RENEWED,
-        message=f"{renewed.label} keeps its devices on {renewed.node} for {ttl_seconds} s from now",
-        actor=actor,
-        now=now,
-        namespace=renewed.namespace,
-        name=renewed.pod_name,
-        node=renewed.node,
-        claim=renewed.claim_name,
-        allocation_id=allocation_id,
-        data={"expires_at": expires_at.isoformat()},
-    )
+    renewed = Moved(*row)
+    message = f"{renewed.label} keeps its devices on {renewed.node} for {ttl_seconds} s from now"
+    data = {"expires_at": expires_at.isoformat()}
+    record_many([happening(Kind.CLAIM_RENEWED, renewed, allocation_id, message, actor, now, data)])
     return True
 
 

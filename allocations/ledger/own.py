@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import msgspec
-from django.db import connection
 
 from allocations.choices import LIVE, State
 from allocations.engine.decision import Grant
 from allocations.ledger.holder import Holder
-from allocations.ledger.sql import moment, read_identity, read_moment
+from allocations.ledger.sql import identity, moment, read_identity, read_moment
 from audit.cursors import hot_cursor
 from claims.dialects.request import DeviceRequest
 
@@ -85,10 +85,22 @@ def read_own(pod_uid: str, now: datetime) -> Own:
     )
 
 
+def read_held(pod_uids: Sequence[str]) -> dict[str, Live]:
+    """One query: the holds of these pods, by pod UID."""
+    marks = ", ".join(["%s"] * len(pod_uids))
+    with hot_cursor() as cursor:
+        cursor.execute(f"{_SELECT} a.pod_uid IN ({marks}) AND a.state = 'held'", pod_uids)
+        rows = cursor.fetchall()
+    by_pod: dict[str, list[tuple[object, ...]]] = {}
+    for row in rows:
+        by_pod.setdefault(str(row[5]), []).append(row)
+    return {uid: live for uid, of_pod in by_pod.items() if (live := _live(of_pod)) is not None}
+
+
 def read_live(allocation_id: uuid.UUID) -> Live | None:
     """One live allocation with its devices; None when it has ended."""
     with hot_cursor() as cursor:
-        cursor.execute(_BY_ID, [allocation_id if connection.vendor == "postgresql" else allocation_id.hex])
+        cursor.execute(_BY_ID, [identity(allocation_id)])
         return _live(cursor.fetchall())
 
 
@@ -100,7 +112,7 @@ def request_of(stored: object) -> DeviceRequest:
 def _live(rows: list[tuple[object, ...]]) -> Live | None:
     if not rows:
         return None
-    raw_id, state, node, namespace, pod_name, pod_uid, identity, request, claim_id, made_at, until = rows[0][:11]
+    raw_id, state, node, namespace, pod_name, pod_uid, held_by, request, claim_id, made_at, until = rows[0][:11]
     created_at = read_moment(made_at)
     assert created_at is not None  # the column is never null
     devices = [row[11:] for row in rows if row[11] is not None]
@@ -108,7 +120,7 @@ def _live(rows: list[tuple[object, ...]]) -> Live | None:
         id=read_identity(raw_id),
         state=State(str(state)),
         node=str(node),
-        holder=Holder(namespace=str(namespace), identity=str(identity), pod_name=str(pod_name), pod_uid=str(pod_uid)),
+        holder=Holder(namespace=str(namespace), identity=str(held_by), pod_name=str(pod_name), pod_uid=str(pod_uid)),
         request=_REQUEST.decode(str(request)),
         claim_id=claim_id if isinstance(claim_id, int) else None,
         grants=tuple(_grant(*device[:7], total=device[7]) for device in devices),

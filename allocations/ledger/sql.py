@@ -11,21 +11,22 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from django.db import connection
+
+from audit.cursors import on_postgresql
 
 _encode = msgspec.json.Encoder().encode
 
 
 def moment(value: datetime | None) -> Any:
     """A datetime parameter: aware on PostgreSQL, naive UTC text on SQLite (Django's own storage)."""
-    if value is None or connection.vendor == "postgresql":
+    if value is None or on_postgresql():
         return value
     return value.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
 
 
 def identity(value: uuid.UUID) -> Any:
     """A UUID parameter: native on PostgreSQL, 32 hex digits on SQLite."""
-    return value if connection.vendor == "postgresql" else value.hex
+    return value if on_postgresql() else value.hex
 
 
 def read_identity(value: Any) -> uuid.UUID:

@@ -1,4 +1,4 @@
-"""Running pods without a row in the ledger: adopted by their annotations, or reported (DESIGN §3, Adoption).
+"""Running pods without a row in the ledger: adopted by their annotations, or reported (DESIGN §3, Adoption; DEV-11).
 
 Called by `allocations.reconcile.run`. Kept true: a pod that runs holds its devices, so a mere hold on one of them gives
 way; anything stronger is a conflict, which is reported and never overwritten; a pod that ended meanwhile is
@@ -8,13 +8,14 @@ not adopted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 import structlog
 
 from allocations import ledger
+from allocations.asking import noted_priority
 from allocations.choices import LIVE, State
 from allocations.engine.decision import Grant
 from allocations.errors import LostRace, MovedOn, PodHasOne
@@ -22,7 +23,7 @@ from allocations.ledger.hold import devices_text
 from allocations.models import Allocation, AllocationDevice
 from allocations.reconcile.report import ACTOR, Difference
 from claims.admission.confinement import is_confined
-from claims.dialects import Adoption, Unreadable, parse_pod, read_allocation
+from claims.dialects import Adoption, Unreadable, asks_for_devices, parse_pod, read_allocation
 from claims.dialects.read_back import AdoptedDevice
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect
 from claims.lookup import ClaimFinder
@@ -50,6 +51,39 @@ class Adopted:
 def runs_with_devices(pod: Pod) -> bool:
     """Whether the pod is on a node, has not finished, and carries a result annotation of any dialect."""
     return bool(pod.spec.node_name) and not pod.finished and any(key in pod.annotations for key in RESULTS)
+
+
+def ran_past(*, pods: Iterable[Pod], known: Collection[str]) -> list[Difference]:
+    """Pods that run on a node with devices, ask for some and were given none: bound past gpuplane while its webhooks were away, say.
+
+    `known`: UIDs of pods that had a row before the pods were listed. A Binding of ours carries its result, so none of ours is among them.
+    """
+    suspects = [
+        pod
+        for pod in pods
+        if pod.spec.node_name
+        and not pod.finished
+        and pod.metadata.uid not in known
+        and not any(key in pod.annotations for key in RESULTS)
+        and asks_for_devices(pod)
+    ]
+    if not suspects:
+        return []
+    there = Device.objects.exclude(presence=Presence.REMOVED).filter(
+        node__name__in={pod.spec.node_name for pod in suspects}
+    )
+    ours = set(there.values_list("node__name", flat=True))
+    return [
+        Difference(
+            f"pod {pod.metadata.namespace}/{pod.metadata.name} ({pod.metadata.uid}) asks for devices and runs on "
+            f"{pod.spec.node_name}, where gpuplane gave it none",
+            namespace=pod.metadata.namespace,
+            name=pod.metadata.name,
+            node=pod.spec.node_name,
+        )
+        for pod in suspects
+        if pod.spec.node_name in ours
+    ]
 
 
 def adopt_running(*, pods: Sequence[Pod], since: datetime, now: datetime) -> Adopted:
@@ -119,6 +153,7 @@ def _write(
                 claim_id=claim_id,
                 now=now,
                 bound_at=bound_at(pod),
+                priority=noted_priority(pod),
                 confined=is_confined(pod),
                 actor=ACTOR,
             )

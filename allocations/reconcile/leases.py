@@ -28,6 +28,7 @@ from kube import leases, shares
 from kube.client import Cluster
 from kube.errors import ConflictInCluster, KubeError, TemporaryKubeError
 from kube.leases import Lease
+from nodes.newcomers import UNREAD
 
 log = structlog.get_logger(__name__)
 
@@ -206,6 +207,8 @@ def _note_strangers(judge: _Judge, found: Mapping[str, tuple[str, LeasedDevice]]
     for name, (holder, device) in found.items():
         if device.stranger == holder[:300] or (holder and not judge.still(name, holder)):
             continue
+        if device.stranger == UNREAD and not holder:
+            continue  # opened by `allocations.reconcile.newcomers`
         reason = f"its lease is held by {holder}" if holder else f"{device.stranger} let go of its lease"
         if stranger_set(device_uuid=device.uuid, stranger=holder, reason=reason, now=judge.now, actor=ACTOR):
             (judge.done.marked if holder else judge.done.cleared).append(name)

@@ -17,8 +17,10 @@ from django.conf import settings
 from allocations import ledger
 from allocations.choices import State
 from allocations.outside import Outside
-from allocations.reconcile.adoption import adopt_running, moment_of, runs_with_devices
+from allocations.reconcile.adoption import adopt_running, moment_of, ran_past, runs_with_devices
+from allocations.reconcile.forgotten import REMINDER
 from allocations.reconcile.leases import Leased, compare_leases, compare_rows, take_leases
+from allocations.reconcile.newcomers import newcomers, open_devices
 from allocations.reconcile.report import ACTOR, Difference, differences_report
 from allocations.reconcile.rows import Row, live_rows
 from allocations.services import release_now
@@ -45,6 +47,7 @@ SETTLED = timedelta(seconds=60)
 class Reconciled(msgspec.Struct):
     """What one comparison did. `problem`: why nothing (more) was done, empty when all went well."""
 
+    recounted: int = 0
     released: int = 0
     holds_dropped: int = 0
     adopted: int = 0
@@ -52,6 +55,8 @@ class Reconciled(msgspec.Struct):
     leases_deleted: int = 0
     strangers_marked: int = 0
     strangers_cleared: int = 0
+    opened: int = 0
+    reminded: int = 0
     nodes_changed: int = 0
     nodes_advertised: int = 0
     differences: int = 0
@@ -79,10 +84,13 @@ class _Seen(msgspec.Struct, frozen=True):
 def reconcile(*, world: Outside, now: datetime) -> Reconciled:
     """Compare and repair. Never raises `kube.errors`: what went wrong with the cluster is the result's `problem`."""
     done = Reconciled()
+    differences = _recount(now, done)
     if world.cluster is None:
         _leased(compare_rows(world=world, now=now), done)
+        _report(differences, now, done)
         return done
     before = live_rows()
+    unread = newcomers()
     try:
         seen = _look(world.cluster)
     except KubeError as error:
@@ -91,24 +99,38 @@ def reconcile(*, world: Outside, now: datetime) -> Reconciled:
         log.warning("reconcile.cluster_unseen", error=str(error))
         return done
     cluster_seen(database_now())
-    differences: list[Difference] = []
     try:
         _nodes(world.cluster, seen, now, done)
         _pods(before, seen, now, done, differences)
         _adopt(seen, world, now, done, differences)
+        differences += ran_past(pods=seen.pods.values(), known={row.pod_uid for row in before})
         found = compare_leases(before=before, seen=seen.leases, living=_living(seen), world=world, now=now)
         _leased(found, done)
         differences += found.differences
+        done.opened = open_devices(unread, now=now)
+        done.reminded = REMINDER.remind(pods=seen.pods, now=now)
     except KubeError as error:
         done.problem = f"the API server stopped answering: {error}"
         log.warning("reconcile.interrupted", error=str(error), permanent=isinstance(error, PermanentKubeError))
-    done.differences = len(differences)
-    done.lines += [difference.message for difference in differences]
-    done.reported = differences_report(differences=differences, now=now)
+    _report(differences, now, done)
     if not done.quiet:
         counts = {key: value for key, value in msgspec.to_builtins(done).items() if value and key != "lines"}
         log.info("reconcile.done", **counts)
     return done
+
+
+def _recount(now: datetime, done: Reconciled) -> list[Difference]:
+    """Correct what devices say of their use; those that cannot be corrected."""
+    found = ledger.recount(now=now, actor=ACTOR)
+    done.recounted = sum(one.corrected for one in found)
+    done.lines += [one.message for one in found if one.corrected]
+    return [Difference(one.message, node=one.node) for one in found if not one.corrected]
+
+
+def _report(differences: list[Difference], now: datetime, done: Reconciled) -> None:
+    done.differences = len(differences)
+    done.lines += [difference.message for difference in differences]
+    done.reported = differences_report(differences=differences, now=now)
 
 
 def _look(cluster: Cluster) -> _Seen:

@@ -1,4 +1,4 @@
-"""The env patch that makes a container see its devices and no others (CLAIM-7, DEV-7).
+"""The patch that makes a container see its devices and no others (CLAIM-7, DEV-7), and the pod one that kube-scheduler counts.
 
 Called by the view of `/webhooks/pods/mutate`. Kept true: a pod that asks for no devices is never touched;
 the same pod twice gives no second patch; a user's own CUDA_/NVIDIA_VISIBLE_DEVICES never survives.
@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from claims.admission.counted import counted_patch
 from claims.admission.recognise import is_pod_create, looks_ours
 from claims.admission.trust import Trust
 from claims.dialects.parse import dialect_of
@@ -79,12 +80,14 @@ def mutate_pod(
     visible: VisibleDevices,
     trust: Trust,
     takeover: bool = False,
+    count_native: bool = False,
     scheduler_name: str = SCHEDULER_NAME,
 ) -> AdmissionResponse:
     """The verdict on a pod being created.
 
     `visible`: how GpuClaim pods see devices (setting GPUPLANE_VISIBLE_DEVICES). `takeover`: the namespace is
-    labelled for takeover, so `schedulerName` is rewritten too. Pods that break a rule of their dialect pass
+    labelled for takeover, so `schedulerName` is rewritten too. `count_native`: pods by `nvidia.com/gpu` are counted
+    among the others (setting GPUPLANE_COUNT_NATIVE). Pods that break a rule of their dialect pass
     untouched: refusing them is the validating webhook's part.
     """
     if not is_pod_create(request):
@@ -102,7 +105,7 @@ def mutate_pod(
         if literal is None:
             return invalid(request, f"annotation {ALLOCATED} is not <node>:<minor>,<minor>")
     confinement = _confinement(dialect, visible=visible, literal=literal)
-    patch = [*_env_patch(pod, confinement)]
+    patch = [*_env_patch(pod, confinement), *counted_patch(pod, counted=count_native or dialect is not Dialect.NATIVE)]
     if takeover and not pod.spec.node_name and pod.spec.scheduler_name != scheduler_name:
         patch.append({"op": "add", "path": "/spec/schedulerName", "value": scheduler_name})
     return allowed(request, patch=patch)

@@ -58,6 +58,10 @@ class Trust(msgspec.Struct, frozen=True):
         """Whether the requester is the scheduler of that dialect."""
         return username in self.schedulers.get(dialect, frozenset())
 
+    def may_place(self, username: str) -> bool:
+        """Whether the requester may create a pod with devices on a node: gpuplane, or a scheduler (KAI reserves GPUs by such pods)."""
+        return self.is_own(username) or any(username in users for users in self.schedulers.values())
+
     def may_write(self, key: str, username: str) -> bool:
         """Whether the requester may set the annotation or label; everyone may where it is no result."""
         dialect = result_dialect(key)

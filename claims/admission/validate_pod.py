@@ -1,4 +1,5 @@
-"""Refuses pods that plant an allocation, and pods that ask for devices against the rules (DEV-3).
+"""Refuses pods that plant an allocation, that ask for devices against the rules (DEV-3) or on a node of their own choice (DEV-11), and those
+that count as another number than one, or as one though they ask for no devices: they could keep others off a node.
 
 Called by the view of `/webhooks/pods/validate`. A claim that does not exist is not refused here: it may come
 later, and until then the pod is held unschedulable (CLAIM-3). A dialect that is not available yet passes with
@@ -7,10 +8,13 @@ a warning: its pods are held too, and its own scheduler may be at work in the sa
 
 from __future__ import annotations
 
+from typing import Final
+
+from claims.admission.counted import names_another_amount, takes_some
 from claims.admission.recognise import is_pod_create, is_pod_update, looks_ours
 from claims.admission.trust import Trust, forbidden_changes
 from claims.dialects.gpuclaim import ClaimDevices, ClaimSpec
-from claims.dialects.parse import parse_pod
+from claims.dialects.parse import asks_for_devices, parse_pod
 from claims.dialects.request import Refusal
 from kube.admission import (
     AdmissionRequest,
@@ -21,7 +25,12 @@ from kube.admission import (
     forbidden,
     invalid,
 )
+from kube.keys import PODS_RESOURCE
 from kube.objects import ObjectMeta, Pod
+
+MIRROR: Final = "kubernetes.io/config.mirror"
+"""Carried by the image in the API of a pod that the kubelet runs from a file: refusing the image would only hide the pod. The kubelet
+deletes the image of a pod that it does not run."""
 
 
 def validate_pod(request: AdmissionRequest, *, trust: Trust) -> AdmissionResponse:
@@ -39,11 +48,22 @@ def validate_pod(request: AdmissionRequest, *, trust: Trust) -> AdmissionRespons
     if planted:
         verb = "set" if creating else "changed"
         return forbidden(request, f"{planted[0]} is the result of an allocation; it is {verb} by the scheduler only")
-    return _check_dialect(request, pod) if creating else allowed(request)
+    if not creating:
+        return allowed(request)
+    if _places_itself(pod, trust.may_place(request.user_info.username)):
+        return forbidden(request, "spec.nodeName: only gpuplane places pods that ask for devices; leave it out")
+    return _check_dialect(request, pod)
+
+
+def _places_itself(pod: Pod, trusted: bool) -> bool:
+    """Needs no scheduler and no Binding: it would run with devices that the ledger knows nothing of."""
+    return bool(pod.spec.node_name) and not trusted and MIRROR not in pod.annotations and asks_for_devices(pod)
 
 
 def _check_dialect(request: AdmissionRequest, pod: Pod) -> AdmissionResponse:
     refusal = parse_pod(pod, find_claim=_assume_claim)
+    if takes_some(pod) if refusal is None else names_another_amount(pod):
+        return forbidden(request, f"{PODS_RESOURCE} is set by gpuplane, to 1 a pod that asks for devices; leave it out")
     if not isinstance(refusal, Refusal):
         return allowed(request)
     if refusal.rule == "dialect-unavailable":

@@ -48,7 +48,9 @@ def pods_mutate(body: bytes) -> bytes:
     except ReviewInvalid as problem:
         return _unreadable(body, problem)
     visible = _VISIBLE[settings.GPUPLANE_VISIBLE_DEVICES]
-    return encode_review(mutate_pod(request, visible=visible, trust=_trust()))
+    return encode_review(
+        mutate_pod(request, visible=visible, trust=_trust(), count_native=settings.GPUPLANE_COUNT_NATIVE)
+    )
 
 
 def pods_validate(body: bytes) -> bytes:

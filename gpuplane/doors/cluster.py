@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from prometheus_client import Counter, Histogram
@@ -24,7 +25,13 @@ from gpuplane.doors.bearer import Bearer, Refused
 from gpuplane.doors.bodies import BodyTooLarge, ClientGone, read_body, too_large
 from gpuplane.doors.threads import in_thread
 
-Handler = Callable[[bytes], bytes | tuple[int, bytes]]
+if TYPE_CHECKING:
+    from allocations.extender.gathering import InThread  # a handler's module is imported at its first request
+
+Answer = bytes | tuple[int, bytes]
+Handler = Callable[[bytes], Answer]
+Together = Callable[[bytes, "InThread", "InThread"], Awaitable[Answer]]
+"""Handles a body on the event loop. Runs functions that speak to the database by the first, those that also wait for the API server by the second."""
 
 ANSWERS = Counter("gpuplane_cluster_requests", "Requests on the cluster's paths", ["path", "status"])
 SECONDS = Histogram(
@@ -39,18 +46,18 @@ log = structlog.get_logger(__name__)
 
 @dataclass
 class Route:
-    """One path: its handler by name, imported at its first request; `inline` ones touch no database."""
+    """One path: its handler by name, imported at its first request. `inline` ones touch no database; `together`: a coroutine function."""
 
     path: str
     module: str
     name: str
     inline: bool = False
+    together: bool = False
 
     @cached_property
-    def handler(self) -> Handler:
+    def handler(self) -> Any:
         """The function. Raises ImportError or AttributeError when the build is incomplete."""
-        found: Handler = getattr(importlib.import_module(self.module), self.name)
-        return found
+        return getattr(importlib.import_module(self.module), self.name)
 
     @cached_property
     def seconds(self) -> Histogram:
@@ -71,7 +78,7 @@ ROUTES: Mapping[str, Route] = {
     for route in (
         Route("/extender/filter", _EXTENDER, "filter"),
         Route("/extender/prioritize", _EXTENDER, "prioritize"),
-        Route("/extender/bind", _EXTENDER, "bind"),
+        Route("/extender/bind", _EXTENDER, "bind_together", together=True),
         Route("/extender/preempt", _EXTENDER, "preempt"),
         Route("/webhooks/pods/mutate", _ADMISSION, "pods_mutate", inline=True),
         Route("/webhooks/pods/validate", _ADMISSION, "pods_validate"),
@@ -84,10 +91,15 @@ ROUTES: Mapping[str, Route] = {
 class Cluster:
     """The dispatcher, an ASGI application for HTTP scopes."""
 
-    def __init__(self, *, routes: Mapping[str, Route], bearer: Bearer, executor: Executor, body_limit: int) -> None:
+    def __init__(
+        self, *, routes: Mapping[str, Route], bearer: Bearer, executor: Executor, binders: Executor, body_limit: int
+    ) -> None:
+        """`executor` runs what is answered at once, `binders` what waits for the API server."""
         self._routes = routes
         self._bearer = bearer
         self._executor = executor
+        self._at_once: InThread = partial(in_thread, executor)
+        self._waiting: InThread = partial(in_thread, binders)
         self._limit = body_limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,7 +129,7 @@ class Cluster:
     async def _answer(self, route: Route, body: bytes, send: Send) -> None:
         began = time.perf_counter()
         try:
-            answer = route.handler(body) if route.inline else await in_thread(self._executor, route.handler, body)
+            answer = await self._handled(route, body)
         except Exception:  # the last resort: kube-scheduler or the API server waits for an answer
             log.exception("cluster.request_failed", path=route.path, body_bytes=len(body))
             await self._refuse(route, send, 500, "gpuplane could not answer; its log says why")
@@ -129,6 +141,13 @@ class Cluster:
             return
         route.answered.inc()
         await send_json(send, 200, answer)
+
+    async def _handled(self, route: Route, body: bytes) -> Answer:
+        if route.together:
+            together: Together = route.handler
+            return await together(body, self._at_once, self._waiting)
+        handler: Handler = route.handler
+        return handler(body) if route.inline else await in_thread(self._executor, handler, body)
 
     async def _refuse(
         self, route: Route, send: Send, status: int, detail: str, headers: list[tuple[bytes, bytes]] | None = None

@@ -17,11 +17,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 WORKERS = 8
+BINDERS = 64
+"""Binds by the saga spend their time waiting for the API server; in a pool of their own, since no filter may queue behind them."""
 
 
-def workers(name: str) -> ThreadPoolExecutor:
+def workers(name: str, count: int = WORKERS) -> ThreadPoolExecutor:
     """A pool for `in_thread`."""
-    return ThreadPoolExecutor(WORKERS, thread_name_prefix=name)
+    return ThreadPoolExecutor(count, thread_name_prefix=name)
 
 
 async def in_thread(executor: Executor, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

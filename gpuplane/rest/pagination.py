@@ -147,7 +147,7 @@ def _field(model: type[Model], path: str) -> Any:
         related = model._meta.get_field(relation).related_model  # noqa: SLF001 - Django's public model API
         assert isinstance(related, type)  # an ordering names relations to real models
         model = related
-    return model._meta.get_field(last)  # noqa: SLF001 - as above
+    return model._meta.get_field(last)  # noqa: SLF001 - Django's public model API
 
 
 def _value(row: Any, path: str) -> Any:

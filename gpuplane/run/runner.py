@@ -159,13 +159,14 @@ class Runner:
     def _greet(self) -> None:
         path = self._data_dir / "credentials.json"
         credentials = json.loads(path.read_text())
+        password = credentials.get("password", "that GPUPLANE_ADMIN_PASSWORD gives")
         others = [f"{door.name} door at {door.url}" for door in self._planned[1:]]
         self._board.say("run.ready", url=credentials["url"])
         self._board.banner(
             [
                 f"gpuplane is ready at {credentials['url']}",
-                f"sign in as {credentials['username']} with the password {credentials['password']}",
-                f"tokens for REST and for a cluster: {path}",
+                f"sign in as {credentials['username']} with the password {password}",
+                *([f"tokens for REST and for a cluster: {path}"] if "api_token" in credentials else []),
                 *others,
                 "Ctrl-C stops everything",
             ]

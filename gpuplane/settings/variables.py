@@ -162,6 +162,14 @@ VARIABLES: tuple[Variable, ...] = (
         "shares go to the fullest device that fits (`gpupack`) or the emptiest (`gpuspread`)",
         _one_of("gpupack", "gpuspread"),
     ),
+    Variable(
+        "GPUPLANE_COUNT_NATIVE",
+        "flag",
+        "0",
+        "pods that ask by `nvidia.com/gpu` carry one `gpu.scheduling/pods` as all others do, so that they and pods with claims preempt "
+        "each other; node autoscalers then have to know of that resource",
+        _flag,
+    ),
     Variable("GPUPLANE_HOLD_SECONDS", "seconds", "30", "life of a hold", _whole(1, 3600)),
     Variable(
         "GPUPLANE_LONG_HOLD_SECONDS",
@@ -200,6 +208,13 @@ VARIABLES: tuple[Variable, ...] = (
         "secret",
         "",
         "signing key of sessions; empty: made once and kept in the data folder",
+        _text,
+    ),
+    Variable(
+        "GPUPLANE_ADMIN_PASSWORD",
+        "secret",
+        "",
+        "password of the account `admin`, seen to by `manage.py bootstrap`, which then issues no tokens (but for a simulated fleet); empty: made once and written to `credentials.json`, with tokens",
         _text,
     ),
     Variable(

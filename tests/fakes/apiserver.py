@@ -14,6 +14,7 @@ The rules of the objects are in `tests.fakes.apistore`, with what is left out.
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import socket
@@ -396,6 +397,10 @@ class _Handler(BaseHTTPRequestHandler):
         data = b"404 page not found\n" if missing_route else json.dumps(body).encode()
         self.send_response(code)
         self.send_header("Content-Type", "text/plain" if missing_route else "application/json")
+        if "Accept-Encoding" not in self.headers:
+            # nothing said means that any coding will do (RFC 9110, 12.5.3), and proxies on the way ask for this one
+            data = gzip.compress(data)
+            self.send_header("Content-Encoding", "gzip")
         self.send_header("Content-Length", str(len(data)))
         for key, value in headers.items():
             self.send_header(key, value)

@@ -15,7 +15,7 @@ import pytest
 import websockets.exceptions
 import websockets.sync.client
 
-from tests.unit.gpuplane.doors.authority import Authority
+from tests.certificates import Authority
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,14 +24,13 @@ ROOT = Path(__file__).resolve().parents[2]
 def doors(tmp_path_factory):
     """Ports of the three doors, the CA, certificates of clients by name, the cluster's token."""
     folder = tmp_path_factory.mktemp("doors")
-    ours, strangers = Authority("ours"), Authority("strangers")
+    ours, strangers = Authority(folder / "ours"), Authority(folder / "strangers")
     server, scheduler, stranger = (
-        ours.issue(folder, "server"),
-        ours.issue(folder, "scheduler"),
-        strangers.issue(folder, "stranger"),
+        ours.issue("server"),
+        ours.issue("scheduler"),
+        strangers.issue("stranger"),
     )
-    ca = folder / "ca.crt"
-    ca.write_bytes(ours.certificate)
+    ca = ours.certificate
     ports = {name: _free_port() for name in ("main", "extender", "webhook")}
     environment = {
         **os.environ,

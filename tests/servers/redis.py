@@ -65,6 +65,37 @@ def _start(name: str) -> dict[str, str]:
     raise RuntimeError(f"Redis did not start:\n{(folder / 'server.log').read_text()}")
 
 
+class Mortal:
+    """A server for one test, that goes away and comes back, empty, at the same address. Raises NoRedis."""
+
+    def __init__(self) -> None:
+        self._name = f"redis-mortal-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}"
+        self.url = _start(self._name)["url"]
+        self._started = True
+
+    @property
+    def process_id(self) -> int:
+        """Of the server itself, not of its guard."""
+        client = redis.Redis.from_url(self.url)
+        try:
+            return int(client.info("server")["process_id"])
+        finally:
+            client.close()
+
+    def start(self) -> None:
+        """After `stop`."""
+        _start(self._name)
+        self._started = True
+
+    def stop(self) -> None:
+        """Returns when it is gone, also where it died by itself or was stopped before."""
+        if not self._started:
+            return
+        self._started = False
+        session.stop(self._name)
+        shutil.rmtree(session.enter() / self._name, ignore_errors=True)  # one that died by itself left its log
+
+
 def empty(url: str) -> None:
     """Forget everything that was stored."""
     client = redis.Redis.from_url(url)

@@ -15,8 +15,12 @@ from django.core.management.base import BaseCommand, CommandError
 from allocations.outside import outside
 from allocations.reconcile import Reconciled, reconcile
 from allocations.sweep import Swept, sweep
+from audit.announce import announced
 from audit.clock import database_now
 from kube.errors import NotConfigured
+
+ANNOUNCED_SECONDS = 10.0
+"""Announcing goes on beside the command, at most once a second over all processes."""
 
 
 class Command(BaseCommand):
@@ -36,6 +40,8 @@ class Command(BaseCommand):
             raise CommandError(f"GPUPLANE_KUBECONFIG cannot be used: {error}") from error
         swept = sweep(now=database_now(), world=world)
         done = reconcile(world=world, now=database_now())
+        if not announced(seconds=ANNOUNCED_SECONDS):
+            self.stderr.write("pods that wait were not woken: the cluster did not take the announcement")
         if options["format"] == "json":
             answer = {"collected": msgspec.to_builtins(swept), "compared": msgspec.to_builtins(done)}
             self.stdout.write(msgspec.json.encode(answer).decode())

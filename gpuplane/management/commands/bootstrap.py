@@ -1,19 +1,27 @@
 """`manage.py bootstrap`: makes the database and the credentials ready for the processes to start.
 
-Run by the runner before anything else, and by the chart's init container. Safe to run again, and beside a
-twin: migrations take the database's lock, accounts are unique.
+Run by the runner before anything else, and by the chart's init containers. Safe to run again, and on PostgreSQL beside twins:
+one works, the others wait for it and find nothing left to do. With `GPUPLANE_ADMIN_PASSWORD` every run, on however many pods,
+leaves the same account behind.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from django.conf import settings
 from django.core.management import call_command
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DEFAULT_DB_ALIAS, connections
 
+from access.errors import BadInput
 from gpuplane import credentials
 from gpuplane.doors.plan import Door
+
+LOCK = 0x6770_7570_6C61_6E65
+"""Number of the advisory lock: `gpuplane` in ASCII."""
 
 
 class Command(BaseCommand):
@@ -23,8 +31,38 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, **options: Any) -> None:
         """Run."""
-        call_command("migrate", interactive=False, verbosity=max(options["verbosity"] - 1, 0), stdout=self.stdout)
-        self.stdout.write("the database is up to the models")
-        url = Door("main", settings.GPUPLANE_HOST, settings.GPUPLANE_PORT).url
-        credentials.ensure(url=url)
+        with _alone():
+            call_command("migrate", interactive=False, verbosity=max(options["verbosity"] - 1, 0), stdout=self.stdout)
+            self.stdout.write("the database is up to the models")
+            self._credentials()
         self.stdout.write(f"credentials in {credentials.credentials_path()}")
+
+    def _credentials(self) -> None:
+        url = Door("main", settings.GPUPLANE_HOST, settings.GPUPLANE_PORT).url
+        password = settings.GPUPLANE_ADMIN_PASSWORD
+        try:
+            credentials.ensure(url=url, password=password, tokens_wanted=not password or settings.GPUPLANE_SIMULATE)
+        except BadInput as error:
+            if not password:
+                raise
+            raise CommandError(f"GPUPLANE_ADMIN_PASSWORD: {error}") from error
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One bootstrap at a time on PostgreSQL: Django's migrations take no lock of their own.
+
+    The lock belongs to a transaction on a connection of its own, so it ends with the process and works through PgBouncer.
+    SQLite has one machine, where the runner starts one bootstrap.
+    """
+    if connections[DEFAULT_DB_ALIAS].vendor != "postgresql":
+        yield
+        return
+    guard = connections[DEFAULT_DB_ALIAS].copy()
+    try:
+        guard.set_autocommit(False)
+        with guard.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+        yield
+    finally:
+        guard.close()

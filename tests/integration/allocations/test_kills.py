@@ -18,6 +18,7 @@ from allocations.choices import LIVE, State
 from allocations.models import Allocation, Lease
 from allocations.outside import outside
 from allocations.sweep import sweep
+from kube.announce import announcer
 from kube.keys import ALLOCATED
 from nodes.models import Device
 from tests.databases import TestDatabase
@@ -143,6 +144,7 @@ def cluster(fleet_of_one: TestDatabase, tmp_path: Path, settings: LazySettings) 
         world = outside()
         assert world.cluster is not None
         world.cluster.close()
+        announcer(settings.GPUPLANE_KUBECONFIG, settings.GPUPLANE_REDIS_URL).close()
 
 
 @pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)

@@ -9,13 +9,13 @@ import pytest
 from access.actors import SYSTEM
 from audit.clock import database_now
 from kube import nodes as kube_nodes
-from kube.keys import ADVERTISED, CAPACITY_CHANGED, MODEL_LABEL
-from nodes.advertise import advertise, amounts_of, model_label
+from kube.keys import ADVERTISED, CAPACITY_CHANGED, MODEL_LABEL, PODS_RESOURCE
+from nodes.advertise import PLENTY, advertise, amounts_of, model_label
 from nodes.cluster import follow_one
 from nodes.inventory import parse_node
 from nodes.models import Device, Node
-from nodes.services import devices_health, inventory_put
-from tests.factories import H100_BYTES
+from nodes.services import devices_health, inventory_put, node_remove
+from tests.factories import H100_BYTES, NodeFactory
 from tests.fakes.apistore import NODES
 from tests.integration.cluster.conftest import MERGE, World
 
@@ -39,6 +39,7 @@ def test_four_gpus(world: World) -> None:
                 assert status[part][f"{prefix}/{name}"] == "400"
             assert status[part][f"{prefix}/gpu-memory"] == str(4 * H100_BYTES)
         assert status[part]["nvidia.com/gpu"] == "4"
+        assert status[part][PODS_RESOURCE] == str(PLENTY)
         assert status[part]["cpu"] == "8"
     assert world.server.nodes["n1"]["metadata"]["labels"][MODEL_LABEL] == "H100"
     assert bring(world) == []
@@ -71,14 +72,14 @@ def test_a_device_plugin_runs_there(world: World) -> None:
 
 
 def test_mode_device_plugin(world: World) -> None:
-    """DEV-5 a node that leaves mode exclusive advertises no more, and keeps what is not ours."""
+    """DEV-5 a node that leaves mode exclusive advertises no more devices, only that pods are counted, and keeps what is not ours."""
     world.node("n1")
     bring(world)
     patch = {"metadata": {"labels": {"gpu.scheduling/mode": "device-plugin"}}}
     world.server.store.patch(NODES, "", "n1", patch, content_type=MERGE)
     world.reconcile()
     assert Node.objects.get(name="n1").mode == "device-plugin"
-    assert world.server.nodes["n1"]["status"]["capacity"] == {"cpu": "8"}
+    assert world.server.nodes["n1"]["status"]["capacity"] == {"cpu": "8", PODS_RESOURCE: str(PLENTY)}
 
 
 def test_inventory_of_a_node_in_the_cluster(world: World) -> None:
@@ -142,3 +143,41 @@ def amounts_of_nothing() -> dict[str, int]:
     from nodes.advertise import Content
 
     return amounts_of(Content())
+
+
+def test_a_node_that_the_ledger_lost_keeps_what_it_advertises(world: World) -> None:
+    """DEV-5 LEASE-6 after a reinstall the pods that run there still count; a node taken out by hand advertises no more."""
+    world.node("n1")
+    assert bring(world) == ["n1"]
+    Device.objects.all().delete()
+    Node.objects.all().delete()
+
+    assert bring(world) == []
+    assert world.server.nodes["n1"]["status"]["capacity"]["kubernetes.io/gpu"] == "400"
+
+    node_remove(node=NodeFactory(name="n1", gpus=4), actor=SYSTEM, now=database_now())
+    assert bring(world) == ["n1"]
+    assert "kubernetes.io/gpu" not in world.server.nodes["n1"]["status"]["capacity"]
+
+
+def test_a_node_made_anew_is_advertised_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DEV-5 LEASE-5 a Node object that is another one than before, or changes its mode, is advertised without waiting for reconciling."""
+    sent: list[str] = []
+    monkeypatch.setattr("nodes.soon.current_app.send_task", lambda _task, args, **_: sent.append(args[0]))
+    world.node("n1")
+    cluster = world.outside.cluster
+    assert cluster is not None
+
+    def follow() -> None:
+        machine = kube_nodes.find(cluster, name="n1")
+        assert machine is not None
+        follow_one(machine=machine, now=database_now())
+
+    follow()
+    sent.clear()
+    follow()
+    assert sent == []
+    world.server.remove_node("n1")
+    world.server.add_node("n1")
+    follow()
+    assert sent == ["n1"]

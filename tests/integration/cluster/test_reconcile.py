@@ -13,7 +13,7 @@ from allocations.sightings import cluster_sighting
 from audit.clock import database_now
 from audit.models import Event
 from claims.models import GpuClaim
-from kube.keys import SHARED_HOLDER
+from kube.keys import CAPACITY_CHANGED, SHARED_HOLDER
 from nodes.models import Device
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import NAMESPACE, World
@@ -177,6 +177,29 @@ def test_adoption_conflict(world: World) -> None:
     assert done.reported == 1
     assert "gave to others" in world.told("reconcile.difference")[0]
     assert Allocation.objects.get(state="bound").pod_uid == uid
+
+
+def test_pods_that_run_past_us(world: World) -> None:
+    """DEV-11 LEASE-6 a pod that asks for devices and was bound without any is reported, once; it holds nothing in the ledger."""
+    world.node("n1")
+    world.server.add_node("elsewhere")
+    world.claim()
+    world.place("ours")
+    world.pod("waits")
+    world.pod("past", node="n1")
+    world.pod("over", node="n1")
+    world.finish("over")
+    world.pod("not-our-node", node="elsewhere")
+    world.server.add_pod("plain", namespace=NAMESPACE, node="n1")
+    uid = world.server.pods[NAMESPACE, "past"]["metadata"]["uid"]
+    said = f"pod {NAMESPACE}/past ({uid}) asks for devices and runs on n1, where gpuplane gave it none"
+
+    assert said in world.reconcile().lines
+    assert world.reconcile().reported == 0
+
+    assert world.told("reconcile.difference") == [said]
+    assert world.states("past") == []
+    assert sum(world.used("n1")) == 200
 
 
 def test_adoption_before_a_hold(world: World) -> None:
@@ -373,8 +396,11 @@ def test_command(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     call_command("reconcile")
     assert capsys.readouterr().out == "ledger and cluster agree\n"
     world.remove("train")
+    before = world.server.nodes["n1"]["metadata"]["annotations"][CAPACITY_CHANGED]
     call_command("reconcile")
     assert f"released the devices of {NAMESPACE}/train on n1: the pod is gone" in capsys.readouterr().out
+    # the command's process ends here, and with it whatever has not been told to pods that wait
+    assert world.server.nodes["n1"]["metadata"]["annotations"][CAPACITY_CHANGED] > before
     world.server.stop()
     with pytest.raises(SystemExit):
         call_command("reconcile", format="json")

@@ -37,7 +37,7 @@ def test_the_table_of_states_has_every_state() -> None:
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        pytest.param(collection.RESERVED_LIMIT, "45 s, well past", id="reserved"),
+        pytest.param(collection.RESERVED_LIMIT, "32 s, past", id="reserved"),
         pytest.param(collection.RELEASING_LIMIT, "| 5 s: collection takes it up again", id="releasing"),
         pytest.param(saga.BIND_DEADLINE, "own deadline of 20 s", id="a bind's deadline"),
     ],

@@ -5,9 +5,12 @@ from knox.models import AuthToken
 
 from access import tokens
 from access.actors import Actor
+from access.errors import BadInput
+from audit.models import Event
 from gpuplane import credentials
 
 URL = "http://127.0.0.1:8000"
+GIVEN = "given-by-a-secret-of-the-cluster"
 
 pytestmark = pytest.mark.django_db
 
@@ -88,6 +91,54 @@ def test_tokens_of_each_other_do_not_pass(data_dir):
     credentials.write(credentials.Credentials(**{**_fields(made), "api_token": made.cluster_token}))
 
     assert verified(credentials.ensure(url=URL).api_token).name == "admin"
+
+
+def test_given_password_is_the_admins_and_nothing_secret_is_written(data_dir):
+    credentials.ensure(url=URL, password=GIVEN, tokens_wanted=False)
+
+    path = data_dir / "credentials.json"
+    assert orjson.loads(path.read_bytes()) == {"url": URL, "username": "admin"}
+    admin = User.objects.get(username="admin")
+    assert admin.check_password(GIVEN)
+    assert admin.is_superuser
+    assert User.objects.filter(username="cluster").exists()
+    assert AuthToken.objects.count() == 0
+
+
+def test_given_password_set_again_leaves_the_sessions_alone(data_dir):
+    credentials.ensure(url=URL, password=GIVEN, tokens_wanted=False)
+    stored = User.objects.get(username="admin").password
+    (data_dir / "credentials.json").unlink()  # another pod
+
+    credentials.ensure(url=URL, password=GIVEN, tokens_wanted=False)
+
+    assert User.objects.get(username="admin").password == stored
+    assert Event.objects.filter(message="password of admin changed").count() == 1
+
+
+def test_given_password_replaces_another(data_dir):
+    made = credentials.ensure(url=URL)
+
+    credentials.ensure(url=URL, password=GIVEN, tokens_wanted=False)
+
+    admin = User.objects.get(username="admin")
+    assert admin.check_password(GIVEN)
+    assert not admin.check_password(made.password)
+    assert verified(made.api_token).name == "admin"
+
+
+def test_given_password_that_is_too_weak_is_refused():
+    with pytest.raises(BadInput):
+        credentials.ensure(url=URL, password="short", tokens_wanted=False)
+
+
+def test_simulated_fleet_has_its_tokens_beside_a_given_password(data_dir):
+    made = credentials.ensure(url=URL, password=GIVEN, tokens_wanted=True)
+
+    told = orjson.loads((data_dir / "credentials.json").read_bytes())
+    assert set(told) == {"url", "username", "api_token", "cluster_token"}
+    assert verified(made.cluster_token).service
+    assert credentials.ensure(url=URL, password=GIVEN, tokens_wanted=True) == made
 
 
 def _fields(made):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +21,21 @@ class Gates:
     def pass_seconds(self) -> float:
         self.asked += 1
         return self.answers.pop(0) if self.answers else 0.0
+
+
+class HeldGate:
+    """Lets nobody pass until it is opened, and notes what happened in which order."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.open = threading.Event()
+        self.order: list[str] = []
+
+    def pass_seconds(self) -> float:
+        self.entered.set()
+        self.open.wait(30)
+        self.order.append("passed")
+        return 0.0
 
 
 @pytest.fixture
@@ -87,6 +103,24 @@ def test_a_refusal_ends_it(announcer: Announcer, server: ApiServer) -> None:
     announcer.ask(node="n1")
     assert announcer.settled(seconds=30)
     assert _noted(server, "n1") is None
+
+
+def test_closed_means_that_the_thread_has_ended(cluster: Cluster, server: ApiServer) -> None:
+    server.add_node("n1")
+    gate = HeldGate()
+    announcer = Announcer(lambda: cluster, gate)
+    announcer.ask(node="n1")
+    assert gate.entered.wait(30)
+
+    def close() -> None:
+        announcer.close()
+        gate.order.append("closed")
+
+    closing = threading.Thread(target=close)
+    closing.start()
+    gate.open.set()
+    closing.join(30)
+    assert gate.order == ["passed", "closed"]
 
 
 def test_the_gate_of_one_process() -> None:

@@ -30,8 +30,8 @@ from kube.errors import (
 )
 from kube.objects import Pod
 from kube.resources import NAMESPACES, PODS
+from tests.certificates import Authority
 from tests.fakes.apiserver import ApiServer, Fault
-from tests.fakes.authority import authority
 
 CLUSTERS = Callable[..., Cluster]
 TRAIN = PODS.path(namespace="a", name="train")
@@ -322,7 +322,7 @@ def test_an_exec_plugin_is_asked_again_when_its_token_ends(tmp_path: Path, clust
 
 def test_a_client_certificate_and_our_own_ca(tmp_path: Path, cluster_of: CLUSTERS) -> None:
     """TLS both ways; a server that another CA signed is never spoken to, so nothing was sent."""
-    ours, theirs = authority(tmp_path / "ours"), authority(tmp_path / "theirs")
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*ours.issue("127.0.0.1"))
     context.load_verify_locations(ours.certificate)

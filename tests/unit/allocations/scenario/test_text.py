@@ -1,5 +1,6 @@
 """YAML and JSON text to plain values, hostile text included."""
 
+import re
 from contextlib import suppress
 
 import pytest
@@ -74,10 +75,12 @@ def test_size():
         read_text(b" " * (33 << 20))
 
 
+# YAML 1.2 and the API server's own reader take 1e3 for a number; the writer below, of YAML 1.1, leaves such a text without quotes.
+TEXT = st.text(st.characters(codec="utf-8"), max_size=6).filter(
+    lambda text: not re.fullmatch(r"[-+]?[0-9_]+[eE][-+]?[0-9]+", text)
+)
 PLAIN = st.recursive(
-    st.one_of(
-        st.none(), st.booleans(), st.integers(-(2**60), 2**60), st.text(st.characters(codec="utf-8"), max_size=6)
-    ),
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**60), 2**60), TEXT),
     lambda inner: st.one_of(
         st.lists(inner, max_size=4), st.dictionaries(st.text("abc <", min_size=1, max_size=3), inner, max_size=4)
     ),

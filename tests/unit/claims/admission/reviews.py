@@ -74,7 +74,7 @@ def patched(obj: Any, response: Any) -> Any:
     """The object as the API server would store it."""
     result = copy.deepcopy(obj)
     for operation in operations(response):
-        *parents, last = operation["path"].split("/")[1:]
+        *parents, last = (part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:])
         target = result
         for part in parents:
             target = target[int(part)] if isinstance(target, list) else target[part]

@@ -101,6 +101,34 @@ def test_invalid_mixes_are_refused_at_admission(obj, want):
     assert check(obj, dry_run=True) == response
 
 
+@pytest.mark.parametrize(
+    ("obj", "user", "want"),
+    [
+        pytest.param(pod(annotations=CLAIM, nodeName="n1"), USER, False, id="by claim"),
+        pytest.param(pod(requests={"nvidia.com/gpu": 1}, nodeName="n1"), USER, False, id="native"),
+        pytest.param(pod(requests={"koordinator.sh/gpu": 50}, nodeName="n1"), KOORD, True, id="by a trusted scheduler"),
+        pytest.param(pod(requests={"nvidia.com/gpu": 1}, nodeName="n1"), US, True, id="by us"),
+        pytest.param(pod(annotations={"gpu-fraction": "0.5"}, nodeName="n1"), USER, False, id="not built yet"),
+        pytest.param(pod(requests={"nvidia.com/gpu": 0}, nodeName="n1"), USER, True, id="quantity 0"),
+        pytest.param(pod(nodeName="n1"), USER, True, id="not ours"),
+        pytest.param(
+            pod(annotations={"kubernetes.io/config.mirror": "x"}, requests={"nvidia.com/gpu": 1}, nodeName="n1"),
+            "system:node:n1",
+            True,
+            id="the image of a static pod",
+        ),
+    ],
+)
+def test_nobody_chooses_the_node_of_a_device_pod(obj, user, want):
+    """DEV-11 a pod that names its node passes every scheduler by and needs no Binding."""
+    response = check(obj, user=user)
+    assert response.allowed is want
+    if not want:
+        assert response.status.code == 403
+        assert "spec.nodeName" in response.status.message
+    assert check(obj, old=obj, operation="UPDATE", user=user).allowed
+
+
 def test_dialects_not_built_yet_pass_with_a_warning():
     response = check(pod(annotations={"gpu-fraction": "0.5"}))
     assert (response.allowed, response.warnings) == (True, ["dialect kai is not available yet"])

@@ -6,19 +6,19 @@ import pytest
 
 from gpuplane.doors.certificates import Certificates
 from gpuplane.doors.plan import DoorRefused, Tls
-from tests.unit.gpuplane.doors.authority import Authority
+from tests.certificates import Authority
 
 
 @pytest.fixture
-def authority():
-    return Authority()
+def authority(tmp_path):
+    return Authority(tmp_path / "ca")
 
 
 def presented(context, authority):
     """Common name of the certificate that a handshake in memory shows."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = context.wrap_bio(incoming, outgoing, server_side=True)
-    client_context = ssl.create_default_context(cadata=authority.certificate.decode())
+    client_context = ssl.create_default_context(cadata=authority.pem)
     client = client_context.wrap_bio(outgoing, incoming, server_hostname="127.0.0.1")
     for _ in range(10):
         for side in (client, server):
@@ -33,12 +33,12 @@ def presented(context, authority):
 
 
 def test_changed_pair_serves_without_a_restart(tmp_path, authority):
-    certificate, key = authority.issue(tmp_path, "first")
+    certificate, key = authority.issue("first")
     certificates = Certificates(Tls(certificate, key))
     assert presented(certificates.context, authority) == "first"
     assert not certificates.refresh()
 
-    fresh = authority.issue(tmp_path, "second")
+    fresh = authority.issue("second")
     shutil.copy(fresh[0], certificate)
     assert not certificates.refresh(), "new certificate, old key: not taken"
     assert presented(certificates.context, authority) == "first"
@@ -49,7 +49,7 @@ def test_changed_pair_serves_without_a_restart(tmp_path, authority):
 
 
 def test_vanished_file_leaves_the_old_pair(tmp_path, authority):
-    certificate, key = authority.issue(tmp_path, "first")
+    certificate, key = authority.issue("first")
     certificates = Certificates(Tls(certificate, key))
     certificate.unlink()
 
@@ -63,9 +63,7 @@ def test_unreadable_pair_refuses_the_start(tmp_path):
 
 
 def test_client_ca_makes_certificates_required(tmp_path, authority):
-    certificate, key = authority.issue(tmp_path, "server")
-    ca = tmp_path / "ca.crt"
-    ca.write_bytes(authority.certificate)
+    certificate, key = authority.issue("server")
 
-    assert Certificates(Tls(certificate, key, ca)).context.verify_mode == ssl.CERT_REQUIRED
+    assert Certificates(Tls(certificate, key, authority.certificate)).context.verify_mode == ssl.CERT_REQUIRED
     assert Certificates(Tls(certificate, key)).context.verify_mode == ssl.CERT_NONE

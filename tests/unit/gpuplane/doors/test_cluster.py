@@ -67,7 +67,7 @@ def client(asked):
             return ACTORS.get(token)
 
         bearer = Bearer(known=lambda token: None, verify=verify, executor=executor)
-        cluster = Cluster(routes=ROUTES, bearer=bearer, executor=executor, body_limit=LIMIT)
+        cluster = Cluster(routes=ROUTES, bearer=bearer, executor=executor, binders=executor, body_limit=LIMIT)
 
         def through(door):
             async def app(scope, receive, send):
@@ -161,7 +161,7 @@ async def test_client_that_hangs_up_is_not_answered(client):
 
     with ThreadPoolExecutor(1) as executor:
         bearer = Bearer(known=ACTORS.get, verify=ACTORS.get, executor=executor)
-        cluster = Cluster(routes=ROUTES, bearer=bearer, executor=executor, body_limit=LIMIT)
+        cluster = Cluster(routes=ROUTES, bearer=bearer, executor=executor, binders=executor, body_limit=LIMIT)
         scope = {"type": "http", "path": "/extender/echo", "method": "POST", "headers": [], DOOR: LOOPBACK}
         await cluster(scope, receive, send)
 

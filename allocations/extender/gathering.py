@@ -1,0 +1,73 @@
+"""Work of many coroutines done by one call in a thread: whoever comes while a call is under way goes with the next.
+
+Used by the binds that come together. Kept true: everybody gets the outcome of their own, after the call has returned; an error of a
+call reaches everybody in it, and nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
+
+MOST = 64
+"""Items in one call."""
+
+
+class InThread(Protocol):
+    """Runs a function, with a database connection, in a thread; awaits and gives what it returns or raises."""
+
+    def __call__(self, function: Callable[..., Any], /, *args: Any) -> Awaitable[Any]:
+        """Run `function(*args)`."""
+
+
+class Gathering(Generic[Item, Outcome]):
+    """`handle` gives the outcomes of a batch, in order. `pause()` says how many seconds a batch is worth waiting with for more."""
+
+    def __init__(
+        self,
+        handle: Callable[[Sequence[Item]], Sequence[Outcome]],
+        in_thread: InThread,
+        *,
+        pause: Callable[[], float] = lambda: 0.0,
+        most: int = MOST,
+    ) -> None:
+        self._handle = handle
+        self._in_thread = in_thread
+        self._pause = pause
+        self._most = most
+        self._waiting: list[tuple[Item, asyncio.Future[Outcome]]] = []
+        self._running: asyncio.Task[None] | None = None
+
+    async def do(self, item: Item) -> Outcome:
+        """Have it handled, alone or with others. Raises what `handle` raised."""
+        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        return await future
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                if (seconds := self._pause()) > 0 and len(self._waiting) < self._most:
+                    await asyncio.sleep(seconds)
+                batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+                await self._serve(batch)
+        finally:
+            self._running = None
+
+    async def _serve(self, batch: list[tuple[Item, asyncio.Future[Outcome]]]) -> None:
+        try:
+            outcomes = await self._in_thread(self._handle, [item for item, _ in batch])
+        except Exception as error:  # noqa: BLE001 - raised again in every coroutine of the batch
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+            return
+        for (_, future), outcome in zip(batch, outcomes, strict=True):
+            if not future.done():  # a coroutine may have been cancelled meanwhile
+                future.set_result(outcome)
