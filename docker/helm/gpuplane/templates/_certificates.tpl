@@ -1,0 +1,59 @@
+{{/* Certificates of the TLS doors. */}}
+{{- define "gpuplane.tlsSecret" -}}
+{{- default (printf "%s-tls" (include "gpuplane.fullname" .)) .Values.certificates.existingSecret }}
+{{- end }}
+
+{{/* Whether helm makes them: "true" or nothing. */}}
+{{- define "gpuplane.tlsGenerated" -}}
+{{- if not (or .Values.certificates.existingSecret .Values.certificates.certManager.enabled) }}true{{ end }}
+{{- end }}
+
+{{/* The names that the API server and schedulers in other pods ask under, as JSON. */}}
+{{- define "gpuplane.tlsNames" -}}
+{{- $name := include "gpuplane.fullname" . }}
+{{- $namespace := .Release.Namespace }}
+{{- $names := list (printf "%s.%s.svc" $name $namespace) (printf "%s.%s.svc.cluster.local" $name $namespace) (printf "%s.%s" $name $namespace) $name }}
+{{- concat $names .Values.certificates.extraNames | uniq | toJson }}
+{{- end }}
+
+{{/*
+ca.crt, tls.crt and tls.key in base64 and their annotations, as JSON. The Secret that is there is kept while its names are
+the right ones and its end is far. Remembered for the time of one rendering: Secret and webhooks must show the same CA.
+*/}}
+{{- define "gpuplane.tlsPair" -}}
+{{- if not (hasKey .Values "_tlsPair") }}
+{{- $names := include "gpuplane.tlsNames" . | fromJsonArray }}
+{{- $told := dict "gpu.scheduling/certificate-for" (join "," $names) }}
+{{- $found := lookup "v1" "Secret" .Release.Namespace (include "gpuplane.tlsSecret" .) | default dict }}
+{{- $kept := get $found "data" | default dict }}
+{{- $noted := get (get $found "metadata" | default dict) "annotations" | default dict }}
+{{- $renew := get $noted "gpu.scheduling/renew-after" | default "0" | int64 }}
+{{- $same := eq (get $noted "gpu.scheduling/certificate-for") (get $told "gpu.scheduling/certificate-for") }}
+{{- $pair := dict }}
+{{- if and $same (gt $renew (now | unixEpoch | int64)) (get $kept "ca.crt") (get $kept "tls.crt") (get $kept "tls.key") }}
+{{- $_ := set $told "gpu.scheduling/renew-after" (toString $renew) }}
+{{- $pair = dict "ca" (get $kept "ca.crt") "certificate" (get $kept "tls.crt") "key" (get $kept "tls.key") "annotations" $told }}
+{{- else }}
+{{- $days := int .Values.certificates.days }}
+{{- $end := add (now | unixEpoch | int64) (mul $days 69120) }}
+{{- $_ := set $told "gpu.scheduling/renew-after" (toString $end) }}
+{{- $ca := genCAWithKey (printf "%s CA" (include "gpuplane.fullname" .)) $days (genPrivateKey "ecdsa") }}
+{{- $made := genSignedCertWithKey (first $names) nil $names $days $ca (genPrivateKey "ecdsa") }}
+{{- $pair = dict "ca" (b64enc $ca.Cert) "certificate" (b64enc $made.Cert) "key" (b64enc $made.Key) "annotations" $told }}
+{{- end }}
+{{- $_ := set .Values "_tlsPair" (toJson $pair) }}
+{{- end }}
+{{- get .Values "_tlsPair" }}
+{{- end }}
+
+{{/* caBundle of the webhooks in base64; empty where cert-manager fills it in. */}}
+{{- define "gpuplane.caBundle" -}}
+{{- if .Values.webhooks.caBundle }}
+{{- .Values.webhooks.caBundle | b64enc }}
+{{- else if .Values.certificates.existingSecret }}
+{{- required "certificates.caBundle: the CA of certificates.existingSecret, as PEM" .Values.certificates.caBundle | b64enc }}
+{{- else if .Values.certificates.certManager.enabled }}
+{{- else }}
+{{- (include "gpuplane.tlsPair" . | fromJson).ca }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,137 @@
+{{/* Names and labels. */}}
+{{- define "gpuplane.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "gpuplane.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" }}
+{{- else if contains (include "gpuplane.name" .) .Release.Name }}
+{{- .Release.Name | trunc 50 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "gpuplane.name" .) | trunc 50 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{/* ClusterRoles, webhook configurations and flow schemas share one space of names with other releases. */}}
+{{- define "gpuplane.clusterName" -}}
+{{- if eq .Release.Namespace "gpuplane-system" }}
+{{- include "gpuplane.fullname" . }}
+{{- else }}
+{{- printf "%s-%s" .Release.Namespace (include "gpuplane.fullname" .) }}
+{{- end }}
+{{- end }}
+
+{{- define "gpuplane.selector" -}}
+app.kubernetes.io/name: {{ include "gpuplane.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "gpuplane.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/name: {{ include "gpuplane.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: gpuplane
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* metadata of an object. Takes root, name; optional: namespaced (default true), component, annotations. */}}
+{{- define "gpuplane.metadata" -}}
+name: {{ .name }}
+{{- if ne (toString .namespaced) "false" }}
+namespace: {{ .root.Release.Namespace }}
+{{- end }}
+labels:
+  {{- include "gpuplane.labels" .root | nindent 2 }}
+  {{- with .component }}
+  app.kubernetes.io/component: {{ . }}
+  {{- end }}
+{{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "gpuplane.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "gpuplane.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- required "serviceAccount.name: which one, when serviceAccount.create is false?" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{/* The user name under which gpuplane speaks to the API server. */}}
+{{- define "gpuplane.user" -}}
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "gpuplane.serviceAccountName" . }}
+{{- end }}
+
+{{/* repository, tag and digest of an image. */}}
+{{- define "gpuplane.image" -}}
+{{- if .digest }}
+{{- printf "%s@%s" .repository .digest }}
+{{- else }}
+{{- printf "%s:%s" .repository .tag }}
+{{- end }}
+{{- end }}
+
+{{- define "gpuplane.ownImage" -}}
+{{- $image := .Values.image }}
+{{- include "gpuplane.image" (dict "repository" $image.repository "tag" (default .Chart.AppVersion $image.tag) "digest" $image.digest) }}
+{{- end }}
+
+{{/* Secrets: given, or ours. */}}
+{{- define "gpuplane.databaseSecret" -}}
+{{- default (printf "%s-connections" (include "gpuplane.fullname" .)) .Values.database.existingSecret }}
+{{- end }}
+{{- define "gpuplane.databaseSecretKey" -}}
+{{- ternary .Values.database.existingSecretKey "database-url" (not (empty .Values.database.existingSecret)) }}
+{{- end }}
+{{- define "gpuplane.redisSecret" -}}
+{{- default (printf "%s-connections" (include "gpuplane.fullname" .)) .Values.redis.existingSecret }}
+{{- end }}
+{{- define "gpuplane.redisSecretKey" -}}
+{{- ternary .Values.redis.existingSecretKey "redis-url" (not (empty .Values.redis.existingSecret)) }}
+{{- end }}
+{{- define "gpuplane.adminSecret" -}}
+{{- default (printf "%s-admin" (include "gpuplane.fullname" .)) .Values.admin.existingSecret }}
+{{- end }}
+{{- define "gpuplane.adminSecretKey" -}}
+{{- ternary .Values.admin.existingSecretKey "password" (not (empty .Values.admin.existingSecret)) }}
+{{- end }}
+{{- define "gpuplane.keySecret" -}}
+{{- default (printf "%s-secret-key" (include "gpuplane.fullname" .)) .Values.secretKey.existingSecret }}
+{{- end }}
+{{- define "gpuplane.keySecretKey" -}}
+{{- ternary .Values.secretKey.existingSecretKey "secret-key" (not (empty .Values.secretKey.existingSecret)) }}
+{{- end }}
+
+{{/* The value kept in a Secret of ours, else a fresh random one. Takes root, name, key, length. Already in base64. */}}
+{{- define "gpuplane.keptOrRandom" -}}
+{{- $found := lookup "v1" "Secret" .root.Release.Namespace .name }}
+{{- $kept := get (get ($found | default dict) "data" | default dict) .key }}
+{{- $kept | default (randAlphaNum .length | b64enc) }}
+{{- end }}
+
+{{/* host:port of a listening address, with the brackets of IPv6. */}}
+{{- define "gpuplane.listen" -}}
+{{- ternary (printf "[%s]:%d" .host (int .port)) (printf "%s:%d" .host (int .port)) (contains ":" .host) }}
+{{- end }}
+
+{{- define "gpuplane.extenderPort" -}}
+{{- regexReplaceAll "^.*:" .Values.scheduler.extender.listen "" }}
+{{- end }}
+
+{{/* "true" where the extender door can be reached from outside the pod. */}}
+{{- define "gpuplane.extenderOpen" -}}
+{{- $host := .Values.scheduler.extender.listen | trimPrefix "https://" | trimPrefix "http://" | regexFind "^.*:" | trimSuffix ":" }}
+{{- if not (or (eq $host "localhost") (hasPrefix "127." $host) (eq $host "[::1]")) }}true{{ end }}
+{{- end }}
+
+{{- define "gpuplane.extenderUrl" -}}
+{{- default (printf "http://127.0.0.1:%s/extender" (include "gpuplane.extenderPort" .)) .Values.scheduler.extender.urlPrefix }}
+{{- end }}

@@ -1,0 +1,211 @@
+{{/* What gpuplane's processes have in common. */}}
+
+{{- define "gpuplane.dataFolder" -}}/var/lib/gpuplane{{- end }}
+
+{{/* Environment of every process. Takes root, extra (a list). */}}
+{{- define "gpuplane.env" -}}
+{{- $root := .root -}}
+- name: DJANGO_SETTINGS_MODULE
+  value: gpuplane.settings
+- name: PYTHONUNBUFFERED
+  value: "1"
+- name: GPUPLANE_DATA_DIR
+  value: {{ include "gpuplane.dataFolder" $root }}
+- name: GPUPLANE_DATABASE_URL
+  valueFrom:
+    secretKeyRef:
+      name: {{ include "gpuplane.databaseSecret" $root }}
+      key: {{ include "gpuplane.databaseSecretKey" $root }}
+- name: GPUPLANE_DATABASE_POOL
+  value: {{ $root.Values.database.pool | quote }}
+- name: GPUPLANE_REDIS_URL
+  valueFrom:
+    secretKeyRef:
+      name: {{ include "gpuplane.redisSecret" $root }}
+      key: {{ include "gpuplane.redisSecretKey" $root }}
+- name: GPUPLANE_SECRET_KEY
+  valueFrom:
+    secretKeyRef:
+      name: {{ include "gpuplane.keySecret" $root }}
+      key: {{ include "gpuplane.keySecretKey" $root }}
+- name: GPUPLANE_KUBECONFIG
+  value: in-cluster
+- name: GPUPLANE_SIMULATE
+  value: "0"
+- name: GPUPLANE_NAMESPACE
+  value: {{ $root.Release.Namespace }}
+- name: GPUPLANE_SERVICE_ACCOUNT
+  value: {{ include "gpuplane.user" $root }}
+- name: GPUPLANE_LOG_LEVEL
+  value: {{ $root.Values.logLevel }}
+{{- range $name, $value := $root.Values.settings }}
+- name: {{ $name }}
+  value: {{ $value | toString | quote }}
+{{- end }}
+{{- with concat $root.Values.extraEnv (.extra | default list) }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "gpuplane.mounts" -}}
+- name: data
+  mountPath: {{ include "gpuplane.dataFolder" . }}
+- name: tmp
+  mountPath: /tmp
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* An emptyDir each: nothing in the data folder outlives a pod, and nothing needs to. */}}
+{{- define "gpuplane.volumes" -}}
+- name: data
+  emptyDir: {sizeLimit: 256Mi}
+- name: tmp
+  emptyDir: {sizeLimit: 256Mi}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/*
+Brings the database up to the models and writes what readiness asks for. Every process that touches the database waits
+for it; it may run beside its twins.
+*/}}
+{{- define "gpuplane.bootstrap" -}}
+- name: bootstrap
+  image: {{ include "gpuplane.ownImage" .root }}
+  imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+  command: [python, manage.py, bootstrap]
+  env:
+    {{- include "gpuplane.env" . | nindent 4 }}
+    - name: GPUPLANE_ADMIN_PASSWORD
+      valueFrom:
+        secretKeyRef:
+          name: {{ include "gpuplane.adminSecret" .root }}
+          key: {{ include "gpuplane.adminSecretKey" .root }}
+  {{- with .own.resources }}
+  resources:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    {{- toYaml .root.Values.securityContext | nindent 4 }}
+  volumeMounts:
+    {{- include "gpuplane.mounts" .root | nindent 4 }}
+{{- end }}
+
+{{/* metadata of a pod. Takes root, own (the process's values), component; optional: checksums (annotations). */}}
+{{- define "gpuplane.podMetadata" -}}
+labels:
+  {{- include "gpuplane.labels" .root | nindent 2 }}
+  app.kubernetes.io/component: {{ .component }}
+  {{- with .root.Values.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with merge (dict) (.checksums | default dict) .own.podAnnotations .root.Values.podAnnotations .root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Fields of a pod's spec that all have. Takes root, own, component; optional: priorityClassName, noToken. */}}
+{{- define "gpuplane.podSpec" -}}
+{{- $values := .root.Values -}}
+{{- /* The agent goes where the GPUs are, whatever the other pods are told. */ -}}
+{{- $placed := ternary dict $values (eq .component "agent") -}}
+# A Service called gpuplane would otherwise become GPUPLANE_PORT=tcp://... and its kin.
+enableServiceLinks: false
+{{- with $values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with default $values.priorityClassName .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with default $placed.nodeSelector .own.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with default $placed.tolerations .own.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with default $placed.affinity .own.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if kindIs "slice" .own.topologySpreadConstraints }}
+{{- with .own.topologySpreadConstraints }}
+topologySpreadConstraints:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- else if hasKey .own "replicas" }}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "gpuplane.selector" . | nindent 8 }}
+    matchLabelKeys: [pod-template-hash]
+{{- end }}
+{{- end }}
+
+{{/* A Celery process: a Deployment. Takes root, own, component, command, liveness, bootstrap (bool), recreate (bool). */}}
+{{- define "gpuplane.celery" -}}
+{{- $root := .root -}}
+apiVersion: apps/v1
+kind: Deployment
+metadata:
+  {{- $name := printf "%s-%s" (include "gpuplane.fullname" $root) .component }}
+  {{- include "gpuplane.metadata" (dict "root" $root "name" $name "component" .component) | nindent 2 }}
+spec:
+  replicas: {{ ternary .own.replicas 1 (hasKey .own "replicas") }}
+  {{- if .recreate }}
+  strategy: {type: Recreate}
+  {{- end }}
+  selector:
+    matchLabels:
+      {{- include "gpuplane.selector" . | nindent 6 }}
+  template:
+    metadata:
+      {{- include "gpuplane.podMetadata" (dict "root" $root "own" .own "component" .component "checksums" (include "gpuplane.checksums" $root | fromYaml)) | nindent 6 }}
+    spec:
+      serviceAccountName: {{ include "gpuplane.serviceAccountName" $root }}
+      automountServiceAccountToken: {{ .token }}
+      {{- include "gpuplane.podSpec" . | nindent 6 }}
+      terminationGracePeriodSeconds: 60
+      securityContext:
+        {{- toYaml $root.Values.podSecurityContext | nindent 8 }}
+      {{- if .bootstrap }}
+      initContainers:
+        {{- include "gpuplane.bootstrap" (dict "root" $root "own" .own "extra" .own.extraEnv) | nindent 8 }}
+      {{- end }}
+      containers:
+        - name: {{ .component }}
+          image: {{ include "gpuplane.ownImage" $root }}
+          imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+          command:
+            {{- toYaml .command | nindent 12 }}
+          env:
+            {{- include "gpuplane.env" (dict "root" $root "extra" .own.extraEnv) | nindent 12 }}
+          {{- with .liveness }}
+          livenessProbe:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
+          {{- with .own.resources }}
+          resources:
+            {{- toYaml . | nindent 12 }}
+          {{- end }}
+          securityContext:
+            {{- toYaml $root.Values.securityContext | nindent 12 }}
+          volumeMounts:
+            {{- include "gpuplane.mounts" $root | nindent 12 }}
+      volumes:
+        {{- include "gpuplane.volumes" $root | nindent 8 }}
+{{- end }}
+
+{{/* Pods restart when the addresses they were given change. */}}
+{{- define "gpuplane.checksums" -}}
+checksum/connections: {{ printf "%s %s" .Values.database.url .Values.redis.url | sha256sum | trunc 32 }}
+{{- end }}

@@ -1,0 +1,48 @@
+{{/*
+CEL over a pod: whether it concerns gpuplane. Made of files/recognised.yaml, so that the names stand in one place.
+Every field that may be absent is asked for as an optional: an expression that fails would refuse the pod.
+*/}}
+{{- define "gpuplane.cel.strings" -}}
+{{- $quoted := list }}
+{{- range . }}{{ $quoted = append $quoted (printf "'%s'" .) }}{{ end -}}
+[{{ join ", " $quoted }}]
+{{- end }}
+
+{{/* Asks for devices: by an annotation, or by a resource of any container. What is asked for with quantity 0 is not asked for. */}}
+{{- define "gpuplane.cel.asks" -}}
+{{- $names := .Files.Get "files/recognised.yaml" | fromYaml -}}
+object.metadata.?annotations.orValue({}).exists(key, key in {{ include "gpuplane.cel.strings" $names.askingAnnotations }})
+|| (object.spec.containers + object.spec.?initContainers.orValue([])).exists(one,
+  [one.?resources.?limits.orValue({}), one.?resources.?requests.orValue({})].exists(amounts,
+    amounts.exists(name, amounts[name] != '0' && name in {{ include "gpuplane.cel.strings" $names.resources }})))
+{{- end }}
+
+{{/* Has a container that takes of the resource by which pods with devices are counted. */}}
+{{- define "gpuplane.cel.isCounted" -}}
+{{- $names := .Files.Get "files/recognised.yaml" | fromYaml -}}
+(object.spec.containers + object.spec.?initContainers.orValue([])).exists(one,
+  [one.?resources.?limits.orValue({}), one.?resources.?requests.orValue({})].exists(amounts,
+    amounts.exists(name, amounts[name] != '0' && name == '{{ $names.counted }}')))
+{{- end }}
+
+{{/* Whether `key` is the result of an allocation. */}}
+{{- define "gpuplane.cel.isResult" -}}
+{{- $results := (.Files.Get "files/recognised.yaml" | fromYaml).results -}}
+(key in {{ include "gpuplane.cel.strings" $results.exact }}
+{{- range $results.starts }} || key.startsWith('{{ . }}'){{ end }}
+{{- range $results.framed.ends }} || (key.startsWith('{{ $results.framed.start }}') && key.endsWith('{{ . }}')){{ end }})
+{{- end }}
+
+{{/* Carries a result among its annotations or labels. */}}
+{{- define "gpuplane.cel.carriesResult" -}}
+[object.metadata.?annotations.orValue({}), object.metadata.?labels.orValue({})].exists(told,
+  told.exists(key, {{ include "gpuplane.cel.isResult" . }}))
+{{- end }}
+
+{{/* A result is set, changed or taken away by this update. */}}
+{{- define "gpuplane.cel.changesResult" -}}
+[[object.metadata.?annotations.orValue({}), oldObject.metadata.?annotations.orValue({})],
+ [object.metadata.?labels.orValue({}), oldObject.metadata.?labels.orValue({})]].exists(pair,
+  pair[0].exists(key, {{ include "gpuplane.cel.isResult" . }} && !(key in pair[1] && pair[1][key] == pair[0][key]))
+  || pair[1].exists(key, {{ include "gpuplane.cel.isResult" . }} && !(key in pair[0])))
+{{- end }}
