@@ -6,7 +6,7 @@ WORKERS ?= 2
 TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run migrate migrations test check check-lint check-types check-floors check-django check-pages docs bench cluster-test lock clean
+.PHONY: help install install-dev run migrate migrations test check check-lint check-types check-floors check-django check-pages docs bench bench-cluster cluster-tools cluster-test cluster-up lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -57,6 +57,18 @@ docs: install-dev  ## write the generated pages of docs/
 
 bench: install-dev  ## figures beside their floors
 	@$(PY) -m tests.bench
+
+bench-cluster: cluster-tools  ## pods per second on a real Kubernetes, beside other schedulers and the floor (over half an hour)
+	@$(PY) -m tests.bench.cluster
+
+cluster-tools: install-dev  ## build etcd, kube-apiserver, kube-scheduler and the like, once (Go; about eight minutes)
+	@$(PY) -m tests.cluster.controlplane.tools
+
+cluster-test: cluster-tools  ## every test on a real Kubernetes, on loopback; or make cluster-test TESTS=tests/cluster/test_faults.py
+	@$(PY) -m pytest -n $(WORKERS) --dist loadfile $(or $(TESTS),tests/cluster)
+
+cluster-up: cluster-tools  ## the same cluster to play with; Ctrl-C stops it
+	@exec $(PY) -m tests.cluster.controlplane
 
 lock: install-dev  ## compile requirements/*.txt and package-lock.json again
 	@cd requirements && ../$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url base.in -o base.txt

@@ -6,8 +6,6 @@ Called by `tests.bench` (`make bench`) once Django is set up.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import orjson
 
 from tests.bench import in_process, over_http
 from tests.bench.figures import Report
+from tests.bench.machine import load, machine_told
 from tests.servers import postgres, session
 
 RESULTS = Path("bench-results")
@@ -32,10 +31,10 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=5000, help="nodes of the large fleet, 8 GPUs each (default 5000)")
     given = parser.parse_args()
     began = datetime.now(UTC)
-    report = Report(machine=_machine())
+    report = Report(machine=machine_told())
     folder = session.enter() / "bench"
     _measure(report, folder, only=frozenset(given.only), vendors=given.database, rounds=given.rounds, nodes=given.nodes)
-    report.machine["load_after"] = _load()
+    report.machine["load_after"] = load()
     report.machine["seconds"] = (datetime.now(UTC) - began).total_seconds()
     print(f"\n{report.table()}\n")
     print(_told(report.machine))
@@ -92,24 +91,6 @@ def _measure_web(report: Report, folder: Path, vendor: str, only: frozenset[str]
                 over_http.measure_memory(empty, at.memory(), vendor, report, devices=nodes * 8)
             if "list" in only:
                 over_http.measure_list(at, report, rounds=min(rounds, 10), each=3)
-
-
-def _machine() -> dict[str, Any]:
-    model = ""
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-    return {
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "processor": model or platform.processor(),
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "load_before": _load(),
-    }
-
-
-def _load() -> float:
-    return round(os.getloadavg()[0], 2)
 
 
 def _told(machine: dict[str, Any]) -> str:

@@ -1,0 +1,132 @@
+"""gpuplane among the contenders, and the list of all. They run on the same nodes of the same cluster.
+
+Used by `tests.bench.cluster`. gpuplane and its webhooks run for its own contenders only, so that nothing of it weighs on the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.bench.cluster.contender import CLEAN_SECONDS, NATIVE, Contender, Json, Size
+from tests.bench.cluster.ground import NAMESPACE, Ground
+from tests.bench.cluster.rivals import ConstantExtender, WithDra
+from tests.bench.cluster.timing import BEGIN, TIMES
+from tests.cluster import truth
+from tests.cluster.controlplane.gpuplane import Gpuplane
+from tests.cluster.controlplane.objects import claim
+from tests.cluster.controlplane.program import Program
+from tests.cluster.controlplane.stack import eventually
+from tests.cluster.invariants import settled
+from tests.servers import session
+
+GPUCLAIMS = f"/apis/gpu.scheduling/v1/namespaces/{NAMESPACE}/gpuclaims"
+VENDORS = ("sqlite", "postgresql")
+NAMES = ("stock", "dra", "floor", *(f"{vendor}-{way}" for vendor in VENDORS for way in ("native", "claim")))
+
+
+class WithGpuplane(Contender):
+    """gpuplane on one database, asked in one way. One installation a database serves both ways, stopped in between."""
+
+    scheduler = "gpu-scheduler"
+
+    def __init__(self, ground: Ground, gpuplane: Gpuplane, *, claims: bool) -> None:
+        super().__init__(ground)
+        self._gpuplane = gpuplane
+        self._claims = claims
+        self.name = f"{gpuplane.vendor}-{'claim' if claims else 'native'}"
+        self.title = f"gpuplane on {gpuplane.vendor}, {'GpuClaim' if claims else NATIVE}"
+
+    def open(self) -> None:
+        """Its processes, then its webhooks."""
+        self.ground.stack._gpuplane = self._gpuplane
+        self._gpuplane.start()
+        self.ground.webhooks(on=True)
+
+    def prepare(self, size: Size) -> None:
+        """The claim that all pods name."""
+        settled(self.ground.stack, seconds=300)
+        if self._claims:
+            devices = {"count": size.count, "policy": size.policy}
+            self.ground.api.create(GPUCLAIMS, claim("gpus", NAMESPACE, devices=devices))
+
+    def asking(self, size: Size) -> Json:
+        """By claim or by resource."""
+        return {"claimed": "gpus"} if self._claims else super().asking(size)
+
+    def start_scheduler(self) -> Program:
+        """As the chart has it."""
+        return self.ground.start_extended_scheduler()
+
+    def pids(self) -> dict[str, int]:
+        """Every process of the installation, PostgreSQL too."""
+        found = {one.name: one.pid for one in self._gpuplane.programs}
+        guard = session.enter() / "postgres.guard"
+        if self._gpuplane.database_url and guard.exists():
+            found["postgres"] = int(guard.read_text())
+        return found
+
+    def begin(self) -> None:
+        """Forget times of requests."""
+        self._gpuplane.rest.post(BEGIN).raise_for_status()
+
+    def times(self) -> Json:
+        """Of the web process."""
+        found: Json = self._gpuplane.rest.get(TIMES).json()
+        return found
+
+    def check(self, size: Size) -> None:
+        """Ledger = Leases = annotations = devices, by the tests' own comparison."""
+        super().check(size)
+        seen = settled(self.ground.stack, seconds=300)
+        given = sum(len(row.grants) for row in seen.allocations)
+        assert given == size.pods * size.count, f"{given} devices are held"
+
+    def clean(self, size: Size) -> None:
+        """Pods and claim; returns when the ledger holds nothing and no Lease is left."""
+        super().clean(size)
+        if self._claims:
+            self.ground.api.delete(GPUCLAIMS)
+        eventually(self._nothing_held, seconds=CLEAN_SECONDS, what="the ledger empty and every Lease gone")
+
+    def close(self) -> None:
+        """Its webhooks, then its processes."""
+        self.ground.webhooks(on=False)
+        self._gpuplane.stop()
+        self.ground.stack._gpuplane = None
+
+    def _nothing_held(self) -> bool:
+        return not truth.rows(self._gpuplane)[1] and not self.ground.stack.leases()
+
+
+def installation(ground: Ground, vendor: str) -> Gpuplane:
+    """A gpuplane that knows the nodes, stopped. Its web process is timed from within."""
+    made = Gpuplane(ground.folder / vendor, kubeconfig=ground.stack.kubeconfig, doors=ground.stack.doors, vendor=vendor)
+    made.web.command[:] = ["python", "-m", "tests.bench.cluster.web"]
+    ground.stack._gpuplane = made
+    made.start()
+    ground.register(made)
+    settled(ground.stack, seconds=300)
+    made.stop()
+    ground.stack._gpuplane = None
+    return made
+
+
+def contenders(ground: Ground, names: Sequence[str]) -> list[Contender]:
+    """Those named, in the order of the names."""
+    made: dict[str, Contender] = {
+        one.name: one for one in (Contender(ground), WithDra(ground), ConstantExtender(ground))
+    }
+    for vendor in VENDORS:
+        if any(name.startswith(vendor) for name in names):
+            gpuplane = installation(ground, vendor)
+            for claims in (False, True):
+                one = WithGpuplane(ground, gpuplane, claims=claims)
+                made[one.name] = one
+    return [made[name] for name in names]
+
+
+def close_all(made: Sequence[Contender]) -> None:
+    """Stop what is left of every installation and drop its database."""
+    for one in made:
+        if isinstance(one, WithGpuplane):
+            one._gpuplane.close()

@@ -1,0 +1,83 @@
+"""What the Helm chart renders, as Python objects: the tests apply exactly this, not something that resembles it."""
+
+import json
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cluster.controlplane.program import ROOT
+from tests.cluster.controlplane.tools import program
+
+CHART = ROOT / "docker" / "helm" / "gpuplane"
+NAMESPACE = "gpuplane-system"
+RELEASE = "gpuplane"
+Json = dict[str, Any]
+# Several pods share neither a SQLite file nor a socket, so the chart wants both; the processes of the tests are given their own.
+REQUIRED = {"database": {"url": "postgres://user:password@database/gpuplane"}, "redis": {"url": "redis://redis:6379/0"}}
+
+
+class ChartRefused(Exception):
+    """helm does not render the chart with these values; the text is helm's."""
+
+
+def helm(*words: str, given: str | None = None) -> str:
+    """What helm prints. Raises ChartRefused."""
+    done = subprocess.run(
+        [program("helm"), *words], input=given, capture_output=True, text=True, timeout=120, check=False
+    )
+    if done.returncode:
+        raise ChartRefused(done.stderr + done.stdout)
+    return done.stdout
+
+
+def render(values: Mapping[str, Any] | None = None, *, chart: Path = CHART) -> list[Json]:
+    """Every object of the chart with these values over its own, and its CRDs. Raises ChartRefused."""
+    given = json.dumps({**REQUIRED, **(values or {})})
+    text = helm(
+        "template",
+        RELEASE,
+        str(chart),
+        "--namespace",
+        NAMESPACE,
+        "--kube-version",
+        "1.36.3",
+        "--include-crds",
+        "--values",
+        "-",
+        given=given,
+    )
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def of_kinds(objects: Iterable[Json], *kinds: str) -> list[Json]:
+    """Those of these kinds, in the order rendered."""
+    return [one for one in objects if one["kind"] in kinds]
+
+
+def cluster_objects(objects: Iterable[Json]) -> list[Json]:
+    """What a control plane needs that runs as processes beside the cluster: rights, definitions, webhooks, flow schema; no workloads."""
+    return of_kinds(
+        objects,
+        "ServiceAccount",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Role",
+        "RoleBinding",
+        "CustomResourceDefinition",
+        "MutatingWebhookConfiguration",
+        "ValidatingWebhookConfiguration",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+        "FlowSchema",
+    )
+
+
+def scheduler_configuration(objects: Iterable[Json]) -> str:
+    """The KubeSchedulerConfiguration file of the rendered ConfigMap."""
+    for one in of_kinds(objects, "ConfigMap"):
+        if "scheduler.yaml" in one.get("data", {}):
+            return str(one["data"]["scheduler.yaml"])
+    raise ChartRefused("no ConfigMap with scheduler.yaml was rendered")

@@ -1,0 +1,242 @@
+"""A whole cluster with gpuplane in it: the control plane, the chart's objects, gpuplane's processes and the scheduler that asks them.
+
+Used by the fixtures of the cluster tests, by `make cluster-up` and by `make bench-cluster`.
+"""
+
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.controlplane import chart
+from tests.cluster.controlplane.api import Api, ApiRefused, Json
+from tests.cluster.controlplane.gpuplane import Doors, Gpuplane
+from tests.cluster.controlplane.kubernetes import SYSTEM_NAMESPACES, ControlPlane
+from tests.cluster.controlplane.objects import inventory, node
+from tests.cluster.controlplane.program import Program
+
+SERVICE_ACCOUNT = "gpuplane"
+CLAIMS = "/apis/gpu.scheduling/v1/gpuclaims"
+LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{chart.NAMESPACE}/leases"
+SETTLE_SECONDS = 60.0
+
+
+class Stack:
+    """One cluster and the gpuplane that serves it."""
+
+    def __init__(self, plane: ControlPlane, folder: Path) -> None:
+        self.plane = plane
+        self.api: Api = plane.api
+        self.folder = folder
+        self.doors = Doors.fresh(plane.authority)
+        self.tls_doors = Doors.fresh(plane.authority, tls=True)
+        self.kubeconfig = folder / "unset"
+        self._gpuplane: Gpuplane | None = None
+        self.scheduler: Program | None = None
+
+    @property
+    def gpuplane(self) -> Gpuplane:
+        """The installation that runs. AssertionError where none does."""
+        assert self._gpuplane is not None, "no gpuplane was started"
+        return self._gpuplane
+
+    # installing
+
+    def values(self, doors: Doors) -> Json:
+        """The chart's values for a gpuplane that runs as processes beside the cluster, behind these doors."""
+        tls: Json = {}
+        if doors.tls:
+            client = self.plane.authority.issue("gpu-scheduler")
+            tls = {
+                "enabled": True,
+                "certFile": str(client.certificate),
+                "keyFile": str(client.key),
+                "caFile": str(self.plane.authority.certificate),
+            }
+        return {
+            "webhooks": {"url": doors.webhook_url, "caBundle": self.plane.authority.pem},
+            "scheduler": {
+                "kubeconfig": str(self.plane.scheduler_kubeconfig),
+                "leaderElect": False,
+                "extender": {"urlPrefix": doors.extender_url, "tls": tls},
+            },
+        }
+
+    def install(self, doors: Doors | None = None) -> None:
+        """Apply what the chart renders, as the administrator, and take the ServiceAccount's credentials."""
+        used = doors or self.doors
+        self.plane.namespace(chart.NAMESPACE)
+        values = self.values(used)
+        # without a scheduler of its own the ServiceAccount has gpuplane's own rights and nothing more; ours is system:kube-scheduler
+        rendered = chart.render({**values, "scheduler": {**values["scheduler"], "enabled": False}})
+        self.api.apply(*chart.cluster_objects(rendered))
+        token = self.plane.service_account_token(chart.NAMESPACE, SERVICE_ACCOUNT)
+        self.kubeconfig = self.plane.kubeconfig(SERVICE_ACCOUNT, token)
+
+    def start_gpuplane(
+        self,
+        *,
+        vendor: str = "sqlite",
+        replicas: int = 1,
+        settings: Mapping[str, str] | None = None,
+        kubeconfig: Path | None = None,
+        doors: Doors | None = None,
+        fronted: bool = False,
+    ) -> Gpuplane:
+        """A new installation, empty; the one before must have been closed."""
+        self._gpuplane = Gpuplane(
+            self.folder / f"gpuplane-{vendor}-{time.time_ns()}",
+            kubeconfig=kubeconfig or self.kubeconfig,
+            doors=doors or self.doors,
+            vendor=vendor,
+            replicas=replicas,
+            settings=settings,
+            fronted=fronted,
+        )
+        self._gpuplane.start()
+        return self._gpuplane
+
+    def close_gpuplane(self) -> None:
+        """Stop the installation and drop its database."""
+        if self._gpuplane is not None:
+            self._gpuplane.close()
+            self._gpuplane = None
+
+    def start_scheduler(self, doors: Doors | None = None) -> Program:
+        """kube-scheduler with the configuration that the chart ships."""
+        used = doors or self.doors
+        path = self.folder / f"scheduler-{'tls' if used.tls else 'loopback'}.yaml"
+        path.write_text(chart.scheduler_configuration(chart.render(self.values(used))))
+        self.scheduler = self.plane.scheduler(path)
+        self.scheduler.start()
+        return self.scheduler
+
+    def stop_scheduler(self) -> None:
+        """Stop it for good."""
+        if self.scheduler is not None:
+            self.plane.forget_scheduler(self.scheduler)
+            self.scheduler = None
+
+    # what tests put in
+
+    def add_nodes(self, names: Iterable[str], *, labels: Mapping[str, str] | None = None, **about: Any) -> list[str]:
+        """Nodes with devices (keywords of `objects.inventory`), ready, and advertised where the scheduler sees it."""
+        made = list(names)
+
+        def add(name: str) -> None:
+            self.api.create("/api/v1/nodes", node(name, labels=labels))
+            self.tell_inventory(inventory(name, **about))
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(add, made))
+        wanted = set(made)
+
+        def ready() -> bool:
+            there = {one["metadata"]["name"] for one in self.api.items("/api/v1/nodes") if _schedulable(one)}
+            return wanted <= there
+
+        eventually(ready, seconds=SETTLE_SECONDS, what=f"{len(made)} nodes ready, with their devices advertised")
+        eventually(
+            lambda: not wanted & self.closed_nodes(),
+            seconds=SETTLE_SECONDS,
+            what="their devices opened, the pods there being known",
+        )
+        return made
+
+    def closed_nodes(self) -> set[str]:
+        """Nodes with devices in the hands of somebody outside the ledger, as gpuplane tells."""
+        found: set[str] = set()
+        page = "/api/v1/devices/?presence=present&page_size=1000"
+        while page:
+            answer = self.gpuplane.rest.get(page).json()
+            found |= {one["node"] for one in answer["results"] if one["stranger"]}
+            page = answer["next"] or ""
+        return found
+
+    def tell_inventory(self, body: Json) -> None:
+        """What an agent, or an administrator, says that a node has."""
+        answer = self.gpuplane.rest.put(f"/api/v1/nodes/{body['name']}/inventory/", json=body)
+        assert answer.status_code in {200, 201}, answer.text
+
+    def add_pods(self, pods: Sequence[Json]) -> list[Json]:
+        """Create them, several at once; as stored."""
+
+        def create(body: Json) -> Json:
+            return self.api.create(f"/api/v1/namespaces/{body['metadata']['namespace']}/pods", body)
+
+        with ThreadPoolExecutor(8) as threads:
+            return list(threads.map(create, pods))
+
+    def get_pod(self, namespace: str, name: str) -> Json:
+        """A pod as it is now."""
+        return self.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+
+    def leases(self) -> dict[str, Json]:
+        """The Leases of gpuplane's namespace that stand for devices, by name."""
+        found = self.api.items(LEASES)
+        return {one["metadata"]["name"]: one for one in found if one["metadata"]["name"] != LEADER}
+
+    def namespaces(self) -> list[str]:
+        """Those that tests made."""
+        names = [one["metadata"]["name"] for one in self.api.items("/api/v1/namespaces")]
+        return [name for name in names if name not in (*SYSTEM_NAMESPACES, chart.NAMESPACE)]
+
+    def clear(self) -> None:
+        """Take away what a test put in: pods, claims, nodes; returns when the ledger holds nothing."""
+        for namespace in self.namespaces():
+            self.api.delete(f"/api/v1/namespaces/{namespace}/pods", grace_seconds=0)
+            with suppress(ApiRefused):
+                self.api.delete(f"/apis/gpu.scheduling/v1/namespaces/{namespace}/gpuclaims")
+        eventually(
+            lambda: (
+                not [
+                    one
+                    for one in self.api.items("/api/v1/pods")
+                    if one["metadata"]["namespace"] not in SYSTEM_NAMESPACES
+                ]
+            ),
+            seconds=SETTLE_SECONDS,
+            what="every pod gone",
+        )
+        self.api.delete("/api/v1/nodes")
+
+    def renew(self) -> None:
+        """An installation that knows nothing in the place of one that is unfit, behind the same doors; its Leases are taken away."""
+        self.api.delete(LEASES)
+        self.gpuplane.reinstall()
+
+    def close(self) -> None:
+        """Stop gpuplane and the scheduler; the control plane is its owner's."""
+        self.stop_scheduler()
+        self.close_gpuplane()
+
+
+LEADER = "gpuplane-kube-scheduler"
+"""The Lease by which the chart's kube-schedulers elect their leader."""
+
+
+def eventually(true: Callable[[], object], *, seconds: float, what: str) -> float:
+    """Ask until it is true; the seconds that it took. For what announces itself to nobody. AssertionError after `seconds`."""
+    started = time.monotonic()
+    while not true():
+        assert time.monotonic() - started < seconds, f"after {seconds:.0f} s still not: {what}"
+        time.sleep(0.05)
+    return time.monotonic() - started
+
+
+def keep_logs(plane: ControlPlane, stack: Stack | None, place: Path) -> None:
+    """Copy every log to `place`, for the one who looks into a failure."""
+    place.mkdir(parents=True, exist_ok=True)
+    programs = [*plane.programs, *(stack.gpuplane.programs if stack is not None and stack._gpuplane else [])]
+    for one in programs:
+        if one.log.exists():
+            shutil.copyfile(one.log, place / one.log.name)
+
+
+def _schedulable(found: Json) -> bool:
+    conditions = {one["type"]: one["status"] for one in found["status"].get("conditions", [])}
+    advertised = "kubernetes.io/gpu" in found["status"].get("allocatable", {})
+    return conditions.get("Ready") == "True" and advertised and not found["spec"].get("taints")

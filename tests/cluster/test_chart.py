@@ -1,0 +1,369 @@
+"""The Helm chart, judged by helm and by a real API server: what it renders is accepted, grants what is needed, and starts a scheduler."""
+
+import base64
+import json
+import ssl
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from cryptography import x509
+
+from gpuplane.run import procfile
+from gpuplane.settings import variables
+from tests.cluster.controlplane.api import Api
+from tests.cluster.controlplane.chart import (
+    CHART,
+    NAMESPACE,
+    RELEASE,
+    ChartRefused,
+    helm,
+    of_kinds,
+    render,
+    scheduler_configuration,
+)
+from tests.cluster.controlplane.kubernetes import ControlPlane
+from tests.cluster.controlplane.program import ROOT
+from tests.cluster.recorder import Json, applied, bare_server, followed, rights
+
+EXAMPLES = sorted((CHART / "ci").glob("*-values.yaml"))
+USER = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
+
+
+def example(path: Path) -> Json:
+    """The values of an example."""
+    found: Json = yaml.safe_load(path.read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ControlPlane]:
+    """An API server for this module."""
+    with bare_server() as made:
+        yield made
+
+
+# What helm says
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_lint_is_clean(path: Path) -> None:
+    helm("lint", "--strict", str(CHART), "--values", str(path), "--kube-version", "1.36.3")
+
+
+@pytest.mark.parametrize(
+    ("values", "want"),
+    [
+        pytest.param({"database": {}}, "/database", id="no database"),
+        pytest.param({"redis": {"url": ""}}, "/redis", id="no Redis"),
+        pytest.param({"database": {"url": "sqlite:///here"}}, "/database/url", id="SQLite"),
+        pytest.param({"webhook": {}}, "'webhook' not allowed", id="misspelt value"),
+        pytest.param({"settings": {"GPUPLANE_PORT": 1}}, "GPUPLANE_PORT", id="setting that the chart sets"),
+        pytest.param({"scheduler": {"leaseName": "gpu-n1-0"}}, "/scheduler/leaseName", id="lease like a device's"),
+        pytest.param({"ingress": {"enabled": True}}, "/ingress/hosts", id="ingress without hosts"),
+        pytest.param({"certificates": {"existingSecret": "own"}}, "certificates.caBundle", id="CA left out"),
+        pytest.param({"scheduler": {"extender": {"tls": {"enabled": True}}}}, "caFile", id="HTTPS without a CA"),
+        pytest.param({"serviceAccount": {"create": False}}, "serviceAccount.name", id="whose account"),
+        pytest.param(
+            {"scheduler": {"podInitialBackoffSeconds": 20}}, "podMaxBackoffSeconds", id="back-off upside down"
+        ),
+    ],
+)
+def test_values_that_cannot_work_are_refused(values: Json, want: str) -> None:
+    with pytest.raises(ChartRefused, match=want.replace("/", "[/.]")):
+        render(values)
+
+
+# What the API server says
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_object_is_accepted_by_an_api_server(server: ControlPlane, path: Path) -> None:
+    rendered = [one for one in render(example(path)) if not one["apiVersion"].startswith("cert-manager.io/")]
+    told = server.api.kubectl(
+        "apply", "--dry-run=server", "--validate=strict", "-f", "-", given="\n---\n".join(map(json.dumps, rendered))
+    )
+    assert told.count("(server dry run)") == len(rendered)
+
+
+def test_install_and_upgrade_keep_what_was_made_once(server: ControlPlane) -> None:
+    """Secrets stay over an upgrade, the webhooks trust the CA of the Secret, and new names make a new certificate."""
+    plane = [f"--kubeconfig={server.admin_kubeconfig}", f"--namespace={NAMESPACE}"]
+    chart = [RELEASE, str(CHART), "--values", str(CHART / "ci" / "default-values.yaml")]
+
+    def state() -> tuple[Json, set[str]]:
+        secrets = {
+            one["metadata"]["name"]: one["data"]
+            for one in server.api.items(f"/api/v1/namespaces/{NAMESPACE}/secrets")
+            if not one["type"].startswith("helm.sh/")
+        }
+        bundles = {
+            hook["clientConfig"]["caBundle"]
+            for kind in ("mutating", "validating")
+            for one in server.api.items(f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations")
+            for hook in one["webhooks"]
+        }
+        return secrets, bundles
+
+    helm("install", *chart, *plane)
+    try:
+        installed, bundles = state()
+        assert set(installed) == {f"{RELEASE}-{name}" for name in ("admin", "connections", "secret-key", "tls")}
+        assert bundles == {installed[f"{RELEASE}-tls"]["ca.crt"]}
+        check_certificate(installed[f"{RELEASE}-tls"], f"{RELEASE}.{NAMESPACE}.svc")
+        assert len(base64.b64decode(installed[f"{RELEASE}-admin"]["password"])) == 24
+
+        helm("upgrade", *chart, *plane, "--set", "logLevel=debug")
+        assert state() == (installed, bundles)
+
+        helm("upgrade", *chart, *plane, "--set", "certificates.extraNames={gpus.example.org}")
+        upgraded, bundles = state()
+        assert bundles == {upgraded[f"{RELEASE}-tls"]["ca.crt"]}
+        check_certificate(upgraded[f"{RELEASE}-tls"], "gpus.example.org")
+        assert {name: upgraded[name] for name in upgraded if name != f"{RELEASE}-tls"} == {
+            name: installed[name] for name in installed if name != f"{RELEASE}-tls"
+        }
+    finally:
+        helm("uninstall", RELEASE, *plane)
+    assert state() == ({}, set())
+    assert server.api.find("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpuclaims.gpu.scheduling")
+
+
+def check_certificate(secret: Json, name: str) -> None:
+    """The certificate is the CA's, is for `name`, and has its key."""
+    ca, certificate = (x509.load_pem_x509_certificate(base64.b64decode(secret[part])) for part in ("ca.crt", "tls.crt"))
+    certificate.verify_directly_issued_by(ca)
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert name in names.get_values_for_type(x509.DNSName)
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder, part) for part in ("tls.crt", "tls.key")]
+        for path in paths:
+            path.write_bytes(base64.b64decode(secret[path.name]))
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(*map(str, paths))
+
+
+# Rights
+
+
+MAY = [
+    "list pods",
+    "watch pods",
+    "create pods/binding",
+    "create pods/eviction",
+    "create events",
+    "watch nodes",
+    "patch nodes",
+    "patch nodes/status",
+    "create gpuclaims.gpu.scheduling",
+    "patch gpuclaims.gpu.scheduling/status",
+    "create customresourcedefinitions.apiextensions.k8s.io",
+    f"create leases.coordination.k8s.io in {NAMESPACE}",
+    f"update leases.coordination.k8s.io in {NAMESPACE}",
+    f"delete leases.coordination.k8s.io in {NAMESPACE}",
+]
+MAY_NOT = [
+    "create pods",
+    "delete pods",
+    "patch pods",
+    "patch pods/status",
+    "delete nodes",
+    "update nodes",
+    "get secrets",
+    f"get secrets in {NAMESPACE}",
+    "create namespaces",
+    "get configmaps",
+    "patch customresourcedefinitions.apiextensions.k8s.io",
+    "create leases.coordination.k8s.io in kube-system",
+    "get leases.coordination.k8s.io in kube-node-lease",
+    "update leases.coordination.k8s.io",
+    "create serviceaccounts/token",
+    "patch mutatingwebhookconfigurations.admissionregistration.k8s.io",
+    "escalate clusterroles.rbac.authorization.k8s.io",
+    "impersonate users",
+]
+
+
+def allowed(api: Api, sentence: str) -> bool:
+    """Whether gpuplane's ServiceAccount may do it: `verb resource[.group][/subresource] [in namespace]`."""
+    verb, what, *rest = sentence.split()
+    named, _, subresource = what.partition("/")
+    resource, _, group = named.partition(".")
+    attributes = {"verb": verb, "resource": resource, "group": group, "subresource": subresource}
+    attributes["namespace"] = rest[1] if rest else ""
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated"]
+    body = {"spec": {"user": USER, "groups": groups, "resourceAttributes": attributes}}
+    answer = api.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
+    return bool(answer["status"]["allowed"])
+
+
+def test_rights_are_enough_and_no_more(server: ControlPlane) -> None:
+    with applied(server.api, rights({"scheduler": {"enabled": False}})):
+        assert [one for one in MAY if not allowed(server.api, one)] == []
+        assert [one for one in MAY_NOT if allowed(server.api, one)] == []
+
+
+def test_flow_schema_catches_our_requests(server: ControlPlane) -> None:
+    with applied(server.api, rights()):
+        uid = server.api.get(f"/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas/{RELEASE}")["metadata"]["uid"]
+        ours = server.user(NAMESPACE, RELEASE)
+        try:
+            header = "X-Kubernetes-PF-FlowSchema-UID"
+            followed(
+                lambda: ours.http.get("/api/v1/nodes?limit=1").headers[header] == uid, what="our flow schema holds"
+            )
+        finally:
+            ours.close()
+
+
+# The scheduler
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["loopback", "TLS"])
+def test_scheduler_starts_with_the_configuration_under_the_rights_of_the_chart(
+    server: ControlPlane, tmp_path: Path, tls: bool
+) -> None:
+    with applied(server.api, rights()):
+        kubeconfig = server.kubeconfig("chart-scheduler", server.service_account_token(NAMESPACE, RELEASE))
+        extender: Json = {"urlPrefix": "http://127.0.0.1:9/extender"}
+        if tls:
+            pair = server.authority.issue("gpu-scheduler")
+            paths = {"caFile": server.authority.certificate, "certFile": pair.certificate, "keyFile": pair.key}
+            extender = {
+                "urlPrefix": "https://127.0.0.1:9/extender",
+                "tls": {"enabled": True} | {name: str(path) for name, path in paths.items()},
+            }
+        lease = f"chart-{'tls' if tls else 'loopback'}"
+        values = {"scheduler": {"kubeconfig": str(kubeconfig), "extender": extender, "leaseName": lease}}
+        file = tmp_path / "scheduler.yaml"
+        file.write_text(scheduler_configuration(render(values)))
+        scheduler = server.scheduler(file, name=lease, kubeconfig=kubeconfig)
+        scheduler.start()
+        try:
+            path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{lease}"
+            followed(lambda: (server.api.find(path) or {"spec": {}})["spec"].get("holderIdentity"), what="it leads")
+            assert "forbidden" not in scheduler.log.read_text()
+        finally:
+            server.forget_scheduler(scheduler)
+
+
+# The pods
+
+
+def pod_specs(objects: list[Json]) -> dict[str, Json]:
+    """Pod spec by component."""
+    return {
+        one["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"]: one["spec"]["template"]["spec"]
+        for one in of_kinds(objects, "Deployment", "DaemonSet")
+    }
+
+
+def containers(spec: Json) -> list[Json]:
+    """All of them, the first ones too."""
+    return [*spec.get("initContainers", []), *spec["containers"]]
+
+
+def environment(container: Json) -> dict[str, str]:
+    """Values by name; those that come from elsewhere as text."""
+    return {one["name"]: one.get("value", json.dumps(one.get("valueFrom"))) for one in container.get("env", [])}
+
+
+def test_processes_run_what_the_procfile_says() -> None:
+    specs = pod_specs(render())
+    commands = procfile.read(ROOT / "Procfile")
+    assert {name: spec["containers"][0]["command"] for name, spec in specs.items()} == {
+        name: command for name, command in commands.items() if name in specs
+    }
+    assert set(specs) == {"web", "worker", "watch", "beat"}
+    assert [one["name"] for one in specs["web"]["containers"]] == ["web", "kube-scheduler"]
+    migrating = {name for name, spec in specs.items() if "initContainers" in spec}
+    assert migrating == {"web", "worker", "watch"}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_settings_of_every_process_are_known_and_agree(path: Path) -> None:
+    known = {variable.name for variable in variables.VARIABLES}
+    for name, spec in pod_specs(render(example(path))).items():
+        if name == "agent":
+            continue
+        for container in containers(spec):
+            if container["name"] == "kube-scheduler":
+                continue
+            told = environment(container)
+            assert len(told) == len(container["env"]), f"{name}: a name is set twice"
+            assert {one for one in told if one.startswith("GPUPLANE_")} <= known
+            assert told["GPUPLANE_KUBECONFIG"] == "in-cluster"
+            assert told["GPUPLANE_SIMULATE"] == "0"
+            assert told["GPUPLANE_NAMESPACE"] == NAMESPACE
+            assert told["GPUPLANE_SERVICE_ACCOUNT"] == f"system:serviceaccount:{NAMESPACE}:{spec['serviceAccountName']}"
+            assert ("GPUPLANE_ADMIN_PASSWORD" in told) == (container["name"] == "bootstrap")
+            mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+            assert {one["name"] for one in spec["volumes"] if "emptyDir" in one} >= {
+                mounts[told["GPUPLANE_DATA_DIR"]],
+                mounts["/tmp"],
+            }
+            values = {
+                key: value for key, value in told.items() if key.startswith("GPUPLANE_") and not value.startswith("{")
+            }
+            variables.read(values)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_pods_have_no_more_than_they_need(path: Path) -> None:
+    for name, spec in pod_specs(render(example(path))).items():
+        assert spec["enableServiceLinks"] is False, name
+        if name != "agent":
+            assert spec["securityContext"]["runAsNonRoot"] is True
+            assert spec["priorityClassName"] == "system-cluster-critical"
+        for container in containers(spec):
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert set(container["resources"]) == {"requests", "limits"}
+        assert spec.get("automountServiceAccountToken", True) is (name not in {"beat", "agent"})
+
+
+def test_every_open_port_is_let_in_and_no_other() -> None:
+    everything = example(CHART / "ci" / "everything-values.yaml")
+    for values, want in (({}, {"http", "webhook"}), (everything, {"http", "webhook", "extender"})):
+        objects = render(values)
+        (policy,) = (one for one in of_kinds(objects, "NetworkPolicy") if one["metadata"]["name"].endswith("-web"))
+        assert {rule["ports"][0]["port"] for rule in policy["spec"]["ingress"]} == want
+        (service,) = of_kinds(objects, "Service")
+        assert {one["targetPort"] for one in service["spec"]["ports"]} == want
+        ports = {one["name"] for container in pod_specs(objects)["web"]["containers"] for one in container["ports"]}
+        assert ports == want | {"scheduler"}
+
+
+def test_extender_entry_is_what_the_design_asks_for() -> None:
+    configuration = yaml.safe_load(scheduler_configuration(render()))
+    assert configuration["percentageOfNodesToScore"] == 100
+    assert configuration["leaderElection"]["resourceNamespace"] == NAMESPACE
+    (profile,) = configuration["profiles"]
+    assert profile["schedulerName"] == "gpu-scheduler"
+    assert profile["pluginConfig"][0]["args"]["ignoredResourceGroups"] == ["koordinator.sh"]
+    (extender,) = configuration["extenders"]
+    assert extender == {
+        "urlPrefix": "http://127.0.0.1:8001/extender",
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "bindVerb": "bind",
+        "preemptVerb": "preempt",
+        "weight": 10,
+        "httpTimeout": "60s",
+        "nodeCacheCapable": True,
+        "ignorable": False,
+    }
+    web = environment(pod_specs(render())["web"]["containers"][0])
+    assert web["GPUPLANE_EXTENDER_LISTEN"] == "127.0.0.1:8001"
+
+
+def test_cert_manager_brings_the_certificates_when_asked() -> None:
+    objects = render({"certificates": {"certManager": {"enabled": True}}})
+    assert [one["metadata"]["name"] for one in of_kinds(objects, "Issuer")] == ["gpuplane-self-signed", "gpuplane-ca"]
+    for one in of_kinds(objects, "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        assert one["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] == f"{NAMESPACE}/gpuplane-tls"
+        assert not any("caBundle" in hook["clientConfig"] for hook in one["webhooks"])
+    assert "gpuplane-tls" not in {one["metadata"]["name"] for one in of_kinds(objects, "Secret")}
