@@ -16,7 +16,7 @@ from django.conf import settings
 from access.errors import BadInput, NotFound, Unavailable
 from claims.dialects.gpuclaim import parse_claim_spec
 from claims.errors import ClaimChanged, ClaimExists
-from claims.mirror import claim_mirror, claim_unmirror, uid_of
+from claims.mirror import claim_mirror, claim_unmirror, is_changed, uid_of
 from claims.models import GpuClaim
 from claims.store import ClaimDraft
 from kube import crds
@@ -69,6 +69,12 @@ class ClusterStore:
                     raise
                 stored = found  # created in spite of the lost answer
         return claim_mirror(stored=stored, actor=actor, now=now)
+
+    def read(self, *, namespace: str, name: str, now: datetime) -> GpuClaim:
+        """The claim as the API server has it at this moment. Raises NotFound."""
+        with _answers(namespace, name):
+            stored = self._get(namespace, name)
+        return claim_mirror(stored=stored, now=now, fresh=True)
 
     def replace(self, *, draft: ClaimDraft, actor: str, now: datetime) -> GpuClaim:
         """Make metadata and spec the draft's. Raises NotFound, ClaimChanged, BadInput."""
@@ -130,22 +136,16 @@ def _as_drafted(stored: CustomObject, draft: ClaimDraft) -> bool:
 def _check_same(current: CustomObject, draft: ClaimDraft) -> None:
     """Refuse when the object is not the one that the writer has read. Raises ClaimChanged.
 
-    Our own status moves the resourceVersion too: where the writer read what our row still has, and nothing
-    but status is different now, nobody's work is lost.
+    Our own status moves the resourceVersion too: where the version that the writer read was seen with what the
+    object has now, status aside, nobody's work is lost.
     """
     meta = current.metadata
     if draft.uid and uid_of(draft.uid) != uid_of(meta.uid):
         raise ClaimChanged(f"GpuClaim {draft.namespace}/{draft.name} was deleted and created again: read it again")
     if not draft.resource_version or draft.resource_version == meta.resource_version:
         return
-    known = GpuClaim.objects.filter(
-        namespace=draft.namespace,
-        name=draft.name,
-        uid=uid_of(meta.uid),
-        generation=meta.generation,
-        resource_version=draft.resource_version,
-    ).first()
-    if known is None or (known.labels, known.annotations) != (meta.labels or {}, meta.annotations or {}):
+    row = GpuClaim.objects.filter(namespace=draft.namespace, name=draft.name, uid=uid_of(meta.uid)).first()
+    if row is None or draft.resource_version not in row.unchanged_versions or is_changed(row, current):
         raise ClaimChanged(
             f"GpuClaim {draft.namespace}/{draft.name} is at resourceVersion {meta.resource_version}, "
             f"not {draft.resource_version[:64]}: read it again"

@@ -27,6 +27,8 @@ from kube.crds import CustomObject
 ACTOR = "cluster"
 VALID = "Valid"
 """The condition that tells whether the spec keeps every rule."""
+VERSIONS_KEPT = 16
+"""resourceVersions remembered of a claim whose status alone changes; whoever read an older one is told to read again."""
 
 
 @atomic_retry
@@ -74,6 +76,13 @@ def _locked(namespace: str, name: str) -> GpuClaim | None:
     return GpuClaim.objects.select_for_update(no_key=True).filter(namespace=namespace, name=name).first()
 
 
+def is_changed(claim: GpuClaim, stored: CustomObject) -> bool:
+    """Whether the API server's object says anything else than the row, versions and status aside."""
+    meta = stored.metadata
+    now = (meta.generation or claim.generation, stored.spec, meta.labels or {}, meta.annotations or {})
+    return now != (claim.generation, claim.spec, claim.labels, claim.annotations)
+
+
 def is_older(version: str, known: str) -> bool:
     """Whether the object was written before the one we know. Versions of one API server are numbers that grow."""
     return version.isdecimal() and known.isdecimal() and int(version) < int(known)
@@ -93,6 +102,7 @@ def _create(stored: CustomObject, *, actor: str, now: datetime) -> GpuClaim:
         phase=phase,
         conditions=conditions,
         resource_version=meta.resource_version,
+        unchanged_versions=[meta.resource_version],
         published_status=stored.status,
         created_by=actor,
         created_at=_moment(meta.creation_timestamp) or now,
@@ -106,11 +116,13 @@ def _create(stored: CustomObject, *, actor: str, now: datetime) -> GpuClaim:
 def _update(claim: GpuClaim, stored: CustomObject, *, actor: str, now: datetime) -> GpuClaim:
     meta = stored.metadata
     before = claim.spec
-    told = (claim.spec, claim.labels, claim.annotations) != (stored.spec, meta.labels or {}, meta.annotations or {})
+    told = is_changed(claim, stored)
     if not told and (claim.resource_version, claim.published_status) == (meta.resource_version, stored.status):
         return claim
     claim.resource_version, claim.published_status = meta.resource_version, stored.status
     claim.generation = meta.generation or claim.generation
+    alike = [] if told else [one for one in claim.unchanged_versions if one != meta.resource_version]
+    claim.unchanged_versions = [*alike, meta.resource_version][-VERSIONS_KEPT:]
     if told:
         claim.spec, claim.labels, claim.annotations = stored.spec, meta.labels or {}, meta.annotations or {}
         claim.phase, claim.conditions = _judged(stored.spec, claim.conditions, now)

@@ -24,6 +24,9 @@ class GpuClaim(models.Model):
     phase = models.CharField(max_length=16, choices=Phase.choices, default=Phase.PENDING)
     conditions = models.JSONField(default=list, blank=True)
     resource_version = models.CharField(max_length=64, blank=True, default="", help_text="the API server's, if any")
+    unchanged_versions = models.JSONField(
+        default=list, blank=True, help_text="the last resourceVersions that differ in status only, oldest first"
+    )
     published_status = models.JSONField(null=True, blank=True, help_text="status last written to the API server")
     created_by = models.CharField(max_length=150, blank=True, default="")
     created_at = models.DateTimeField()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import string
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import deepcopy
 from datetime import datetime
 from typing import Any
@@ -16,12 +17,15 @@ from typing import Any
 from access.actors import Actor
 from access.errors import BadInput, NotFound
 from claims.dialects.gpuclaim import parse_claim_manifest
+from claims.errors import ClaimChanged
 from claims.models import GpuClaim
-from claims.selectors import claim_get, claim_manifest
+from claims.selectors import claim_manifest
 from claims.store import ClaimDraft, claim_store
 from kube.names import InvalidName, check_namespace, check_subdomain
 
 DEFAULT_NAMESPACE = "default"
+PATCH_AGAIN = 3
+"""Times a patch that names no version is applied again because somebody else wrote in between."""
 METADATA_BYTES_MOST = 262_144
 """Kubernetes' own limit for annotations."""
 
@@ -52,15 +56,25 @@ def claim_replace(*, namespace: str, name: str, manifest: object, actor: Actor, 
 def claim_patch(*, namespace: str, name: str, patch: object, actor: Actor, now: datetime) -> GpuClaim:
     """Apply a JSON merge patch (RFC 7386) to the claim's manifest. Raises as `claim_replace` does.
 
-    A patch that names no resourceVersion is applied to what the claim is at that moment, and refused as
-    ClaimChanged if somebody writes in between.
+    A patch that names no resourceVersion is applied to what the claim is at that moment, and again if somebody
+    writes in between; one that does is refused as ClaimChanged.
     """
     if not isinstance(patch, Mapping):
         raise BadInput("a merge patch must be an object", rule="type")
-    claim = claim_get(namespace=namespace, name=name, actor=actor)
+    require_seen(namespace, name, actor=actor)
     actor.require_write(namespace)
-    manifest = merged(claim_manifest(claim), patch)
-    return claim_replace(namespace=namespace, name=name, manifest=manifest, actor=actor, now=now)
+
+    def applied() -> GpuClaim:
+        claim = claim_store().read(namespace=namespace, name=name, now=now)
+        manifest = merged(claim_manifest(claim), patch)
+        return claim_replace(namespace=namespace, name=name, manifest=manifest, actor=actor, now=now)
+
+    metadata = patch.get("metadata")
+    versioned = isinstance(metadata, Mapping) and bool(metadata.get("resourceVersion"))
+    for _ in range(0 if versioned else PATCH_AGAIN):
+        with suppress(ClaimChanged):
+            return applied()
+    return applied()
 
 
 def claim_delete(*, namespace: str, name: str, actor: Actor, now: datetime) -> GpuClaim:

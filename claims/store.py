@@ -45,6 +45,9 @@ class ClaimStore(Protocol):
     def create(self, *, draft: ClaimDraft, actor: str, now: datetime) -> GpuClaim:
         """Create it. Raises ClaimExists."""
 
+    def read(self, *, namespace: str, name: str, now: datetime) -> GpuClaim:
+        """The claim as it is at this moment, to rest a write on. Raises NotFound."""
+
     def replace(self, *, draft: ClaimDraft, actor: str, now: datetime) -> GpuClaim:
         """Make metadata and spec the draft's. Raises NotFound, ClaimChanged."""
 
@@ -76,6 +79,13 @@ class DatabaseStore:
         except IntegrityError as error:
             raise ClaimExists(f"there is already a GpuClaim {draft.name} in {draft.namespace}") from error
         record_change(claim, Kind.CLAIM_CREATED, "created", actor=actor, now=now)
+        return claim
+
+    def read(self, *, namespace: str, name: str, now: datetime) -> GpuClaim:  # noqa: ARG002 - nothing is written
+        """The row. Raises NotFound."""
+        claim = GpuClaim.objects.filter(namespace=namespace, name=name).first()
+        if claim is None:
+            raise _missing(namespace, name)
         return claim
 
     @atomic_retry
@@ -128,8 +138,12 @@ def claim_store() -> ClaimStore:
 def _locked(namespace: str, name: str) -> GpuClaim:
     claim = GpuClaim.objects.select_for_update(no_key=True).filter(namespace=namespace, name=name).first()
     if claim is None:
-        raise NotFound(f"there is no GpuClaim {name} in {namespace}")
+        raise _missing(namespace, name)
     return claim
+
+
+def _missing(namespace: str, name: str) -> NotFound:
+    return NotFound(f"there is no GpuClaim {name} in {namespace}")
 
 
 def record_change(claim: GpuClaim, kind: Kind, verb: str, *, actor: str, now: datetime, before: Any = None) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import pytest
 
+import claims.services
 from access.actors import SYSTEM
 from access.errors import BadInput, Conflict, NotFound, Unavailable
 from allocations.claim_status import Publisher
 from audit.clock import database_now
 from claims.errors import ClaimChanged, ClaimExists
-from claims.mirror import claim_mirror
+from claims.mirror import VERSIONS_KEPT, claim_mirror
 from claims.models import GpuClaim
 from claims.selectors import claim_manifest
 from claims.services import claim_create, claim_delete, claim_patch, claim_replace
@@ -96,6 +98,44 @@ def test_our_status_is_nobodys_conflict(world: World) -> None:
     assert stored(world)["status"]["phase"] == "Pending"
 
 
+def test_our_status_seen_before_the_write_arrives(world: World) -> None:
+    """CLAIM-1 status written and mirrored between a reader's GET and PUT is nobody's conflict either; a change that was undone is one."""
+    read = claim_manifest(create())
+    for allocated in range(3):
+        crds_status(world, {"phase": "Pending", "allocated": allocated})
+        mirror(world)
+    assert GpuClaim.objects.get().resource_version != read["metadata"]["resourceVersion"]
+    changed = claim_manifest(replace({**read, "spec": {"devices": {"count": 3}}}))
+    assert stored(world)["spec"]["devices"]["count"] == 3
+
+    with pytest.raises(ClaimChanged):
+        replace({**read, "spec": {"devices": {"count": 4}}})
+    for label in ("x", None):
+        edit(world, {"metadata": {"labels": {"undone": label}}})
+        mirror(world)
+    with pytest.raises(ClaimChanged):
+        replace({**changed, "spec": {"devices": {"count": 4}}})
+    assert stored(world)["spec"]["devices"]["count"] == 3
+
+
+def test_versions_remembered_are_bounded(world: World) -> None:
+    """CLAIM-1 a claim whose status is written for ever keeps the last versions only, and says so to who read an older one."""
+    read = claim_manifest(create())
+    for allocated in range(VERSIONS_KEPT):
+        crds_status(world, {"phase": "Pending", "allocated": allocated})
+        mirror(world)
+    assert len(GpuClaim.objects.get().unchanged_versions) == VERSIONS_KEPT
+    with pytest.raises(ClaimChanged, match="read it again"):
+        replace({**read, "spec": {"devices": {"count": 4}}})
+
+
+def mirror(world: World) -> None:
+    """As the watch does."""
+    cluster = world.outside.cluster
+    assert cluster is not None
+    claim_mirror(stored=crds.get(cluster, namespace=NAMESPACE, name="two"), now=database_now())
+
+
 def crds_status(world: World, status: dict[str, Any]) -> None:
     cluster = world.outside.cluster
     assert cluster is not None
@@ -107,8 +147,35 @@ def test_a_write_between_reading_and_writing(world: World) -> None:
     create()
     world.server.faults.append(Fault("PATCH", "/gpuclaims/two$", status=409, reason="Conflict"))
     assert replace(manifest({"devices": {"count": 5}})).spec["devices"]["count"] == 5
-    claim_patch(namespace=NAMESPACE, name="two", patch={"spec": {"ttlSeconds": 60}}, actor=SYSTEM, now=database_now())
+    patch({"spec": {"ttlSeconds": 60}})
     assert stored(world)["spec"]["ttlSeconds"] == 60
+
+
+def test_a_patch_rests_on_what_the_claim_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLAIM-1 a patch that names no version is applied to what the API server has, seen by our watch or not; one that names it is refused."""
+    read = claim_manifest(create())
+    edit(world, {"metadata": {"labels": {"by": "kubectl"}}})
+    patch({"spec": {"ttlSeconds": 60}})
+    assert stored(world)["metadata"]["labels"] == {"by": "kubectl"}
+
+    applied = claims.services.claim_replace
+    writes = iter([5, 3])
+
+    def overtaken(**given: Any) -> GpuClaim:
+        for count in islice(writes, 1):
+            edit(world, {"spec": {"devices": {"count": count}}})
+        return applied(**given)
+
+    monkeypatch.setattr(claims.services, "claim_replace", overtaken)
+    patch({"spec": {"ttlSeconds": 90}})
+    assert stored(world)["spec"]["ttlSeconds"] == 90
+    assert stored(world)["spec"]["devices"]["count"] == 3
+    with pytest.raises(ClaimChanged):
+        patch({"metadata": {"resourceVersion": read["metadata"]["resourceVersion"]}, "spec": {"ttlSeconds": 1}})
+
+
+def patch(change: dict[str, Any]) -> GpuClaim:
+    return claim_patch(namespace=NAMESPACE, name="two", patch=change, actor=SYSTEM, now=database_now())
 
 
 @pytest.mark.parametrize("drop", ["after", "before"])
