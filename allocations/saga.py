@@ -83,14 +83,22 @@ def wants_of(live: Live) -> list[Want]:
     ]
 
 
-def annotations_of(live: Live) -> dict[str, str]:
-    """What the Binding carries into the pod."""
-    return binding_annotations(
+def binding_of(live: Live) -> pods.Binding:
+    """The Binding of an allocation's pod, with what it carries into the pod."""
+    annotations = binding_annotations(
         request=live.request,
         node=live.node,
         grants=live.grants,
         visible=VisibleDevices(settings.GPUPLANE_VISIBLE_DEVICES),
         memory_total=live.memory_total.get,
+    )
+    holder = live.holder
+    return pods.Binding(
+        namespace=holder.namespace,
+        name=holder.pod_name,
+        uid=holder.pod_uid,
+        node=live.node,
+        annotations=annotations,
     )
 
 
@@ -189,25 +197,18 @@ def is_ours(pod: Pod, live: Live) -> bool:
     return (
         pod.metadata.uid == live.holder.pod_uid
         and pod.spec.node_name == live.node
-        and pod.annotations.get(ALLOCATED) == annotations_of(live)[ALLOCATED]
+        and pod.annotations.get(ALLOCATED) == binding_of(live).annotations[ALLOCATED]
     )
 
 
 def _send_binding(attempt: Attempt, cluster: Cluster) -> None:
     """Send until it is known what became of it, within the deadline."""
     live = attempt.live
+    binding = binding_of(live)
     unknown = False
     while time.monotonic() < attempt.deadline:
         try:
-            pods.bind(
-                cluster,
-                namespace=live.holder.namespace,
-                name=live.holder.pod_name,
-                uid=live.holder.pod_uid,
-                node=live.node,
-                annotations=annotations_of(live),
-                timeout=REQUEST_SECONDS,
-            )
+            pods.bind(cluster, binding, timeout=REQUEST_SECONDS)
         except (ConflictInCluster, NotFoundInCluster) as error:
             return _compare(attempt, cluster, str(error))
         except OutcomeUnknown as error:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal
 
+import msgspec
+
 from kube.client import Cluster
 from kube.errors import NotFoundInCluster
 from kube.listing import Listing
@@ -52,61 +54,41 @@ def list_all(
     )
 
 
-def bind(
-    cluster: Cluster,
-    *,
-    namespace: str,
-    name: str,
-    uid: str,
-    node: str,
-    annotations: Mapping[str, str] | None = None,
-    labels: Mapping[str, str] | None = None,
-    timeout: float | None = None,
-) -> None:
-    """Bind the pod to the node and give it annotations and labels in the same write (CLUSTER: a Binding carries metadata).
+class Binding(msgspec.Struct, frozen=True, kw_only=True):
+    """The pod of that uid goes to that node, and gets these annotations in the same write (CLUSTER: a Binding carries metadata)."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    annotations: Mapping[str, str] = {}
+
+    @property
+    def path(self) -> str:
+        """Where it is posted."""
+        return PODS.path(namespace=self.namespace, name=self.name, subresource="binding")
+
+    @property
+    def body(self) -> dict[str, object]:
+        """As the API server reads it."""
+        meta: dict[str, object] = {"namespace": self.namespace, "name": self.name, "uid": self.uid}
+        meta |= {"annotations": self.annotations} if self.annotations else {}
+        target = {"apiVersion": "v1", "kind": "Node", "name": self.node}
+        return {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
+
+
+def bind(cluster: Cluster, binding: Binding, *, timeout: float | None = None) -> None:
+    """Send it.
 
     Raises `OutcomeUnknown` when the answer is lost (send it again, then read and compare), `ConflictInCluster` when
     the pod is bound already, is being deleted, or has another uid, `NotFoundInCluster` when it is gone.
     """
-    path, body = _binding(namespace, name, uid, node, annotations, labels)
-    cluster.request("POST", path, body=body, timeout=timeout)
+    cluster.request("POST", binding.path, body=binding.body, timeout=timeout)
 
 
-async def bind_evented(
-    posts: Posts,
-    *,
-    namespace: str,
-    name: str,
-    uid: str,
-    node: str,
-    annotations: Mapping[str, str],
-    seconds: float,
-    before: float,
-) -> None:
+async def bind_evented(posts: Posts, binding: Binding, *, seconds: float, before: float) -> None:
     """Like `bind`, on the event loop (`Posts.post`)."""
-    path, body = _binding(namespace, name, uid, node, annotations, None)
-    await posts.post(path, body, seconds=seconds, before=before)
-
-
-def _binding(
-    namespace: str,
-    name: str,
-    uid: str,
-    node: str,
-    annotations: Mapping[str, str] | None,
-    labels: Mapping[str, str] | None,
-) -> tuple[str, dict[str, object]]:
-    """(path, body)."""
-    meta: dict[str, object] = {"namespace": namespace, "name": name, "uid": uid}
-    meta |= {"annotations": annotations} if annotations else {}
-    meta |= {"labels": labels} if labels else {}
-    body: dict[str, object] = {
-        "apiVersion": "v1",
-        "kind": "Binding",
-        "metadata": meta,
-        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-    }
-    return PODS.path(namespace=namespace, name=name, subresource="binding"), body
+    await posts.post(binding.path, binding.body, seconds=seconds, before=before)
 
 
 def evict(

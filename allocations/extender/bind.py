@@ -170,15 +170,9 @@ def _read_pod(args: BindArgs, cluster: Cluster) -> Pod:
 def _plain_binding(args: BindArgs, world: Outside) -> str:
     if world.cluster is None:
         return ""
+    binding = pods.Binding(namespace=args.PodNamespace, name=args.PodName, uid=args.PodUID, node=args.Node)
     try:
-        pods.bind(
-            world.cluster,
-            namespace=args.PodNamespace,
-            name=args.PodName,
-            uid=args.PodUID,
-            node=args.Node,
-            annotations={},
-        )
+        pods.bind(world.cluster, binding)
     except KubeError as error:
         pod = _read_pod(args, world.cluster)
         return "" if pod.spec.node_name == args.Node else str(error)

@@ -23,7 +23,7 @@ from allocations.extender.wire import BindArgs
 from allocations.leases.kubernetes import take_evented
 from allocations.ledger import Live
 from allocations.outside import outside
-from allocations.saga import BIND_DEADLINE, REQUEST_SECONDS, annotations_of, wants_of
+from allocations.saga import BIND_DEADLINE, REQUEST_SECONDS, binding_of, wants_of
 from audit.clock import database_now
 from kube import pods
 from kube.errors import KubeError
@@ -83,16 +83,7 @@ class Binds:
                 seconds=REQUEST_SECONDS,
                 before=before,
             )
-            await pods.bind_evented(
-                self._posts,
-                namespace=live.holder.namespace,
-                name=live.holder.pod_name,
-                uid=live.holder.pod_uid,
-                node=live.node,
-                annotations=annotations_of(live),
-                seconds=REQUEST_SECONDS,
-                before=before,
-            )
+            await pods.bind_evented(self._posts, binding_of(live), seconds=REQUEST_SECONDS, before=before)
         except KubeError as error:
             log.info("bind.goes_on_alone", pod=live.holder.label, error=str(error))
             return False

@@ -14,7 +14,7 @@ from tests.cluster.controlplane.kubernetes import ControlPlane
 from tests.cluster.controlplane.objects import claim, two_islands
 from tests.cluster.controlplane.stack import Stack, eventually
 from tests.cluster.invariants import ALLOCATED, settled
-from tests.cluster.test_preemption import NATIVE, classes, evicted, ranked, waits, watching
+from tests.cluster.test_preemption import NATIVE, classes, evicted, ranked, the_lowest_goes, waits, watching
 from tests.cluster.waiting import bound, is_bound, pods_of, said, unschedulable
 
 __all__ = ["classes"]
@@ -88,18 +88,8 @@ def test_whatever_pods_ask_by(
     stack: Stack, namespace: str, node: str, holder: dict[str, Any], urgent: dict[str, Any]
 ) -> None:
     """Of four holders on two nodes exactly the least important one goes, and its very GPU is the preemptor's."""
-    stack.add_nodes([f"{node}-1", f"{node}-2"], gpus=2)
     stack.api.apply(claim("one", namespace))
-    with watching(stack, namespace) as seen:
-        placed(stack, seen, namespace, {"a": "middle", "b": "middle", "c": "low", "d": "middle"}, **holder)
-        its = pods_of(seen)["c"]["metadata"]["annotations"][ALLOCATED]
-        stack.add_pods([ranked("urgent", namespace, "high", **urgent)])
-        seen.until(bound("urgent"), seconds=30, what="the urgent pod bound")
-        assert evicted(seen) == {"c"}
-        assert pods_of(seen)["urgent"]["metadata"]["annotations"][ALLOCATED] == its
-        told = stack.api.kubectl("get", "events", "-n", namespace, "--field-selector", "reason=Preempted")
-        assert "pod/c" in told
-        settled(stack)
+    the_lowest_goes(stack, namespace, node, holder=holder, urgent=urgent)
 
 
 def test_eight_contiguous_where_the_fewest_go(stack: Stack, namespace: str) -> None:

@@ -67,21 +67,26 @@ def waits(seen: Observer, name: str, *, saying: str = "") -> None:
     assert evicted(seen) == set()
 
 
-def test_the_lowest_goes_for_the_highest(stack: Stack, namespace: str) -> None:
+def the_lowest_goes(stack: Stack, namespace: str, node: str, *, holder: dict[str, Any], urgent: dict[str, Any]) -> None:
     """Of four holders on two nodes exactly the least important one is evicted, and its very GPU goes to the preemptor."""
-    stack.add_nodes(["lowest-1", "lowest-2"], gpus=2)
+    stack.add_nodes([f"{node}-1", f"{node}-2"], gpus=2)
     with watching(stack, namespace) as seen:
-        ranks = {"a": "middle", "b": "middle", "c": "low", "d": "middle"}
-        stack.add_pods([ranked(name, namespace, rank, resources=NATIVE) for name, rank in ranks.items()])
-        seen.until(bound(*ranks), seconds=20, what="four holders bound")
+        for name, rank in {"a": "middle", "b": "middle", "c": "low", "d": "middle"}.items():
+            stack.add_pods([ranked(name, namespace, rank, **holder)])
+            seen.until(bound(name), seconds=20, what=f"{name} bound")
         its = pods_of(seen)["c"]["metadata"]["annotations"][ALLOCATED]
-        stack.add_pods([ranked("urgent", namespace, "high", resources=NATIVE)])
+        stack.add_pods([ranked("urgent", namespace, "high", **urgent)])
         seen.until(bound("urgent"), seconds=30, what="the urgent pod bound")
         assert evicted(seen) == {"c"}
         assert pods_of(seen)["urgent"]["metadata"]["annotations"][ALLOCATED] == its
         told = stack.api.kubectl("get", "events", "-n", namespace, "--field-selector", "reason=Preempted")
         assert "pod/c" in told
         settled(stack)
+
+
+def test_the_lowest_goes_for_the_highest(stack: Stack, namespace: str) -> None:
+    """By `nvidia.com/gpu`, which kube-scheduler counts itself."""
+    the_lowest_goes(stack, namespace, "lowest", holder={"resources": NATIVE}, urgent={"resources": NATIVE})
 
 
 def test_several_go_for_one_and_from_one_node_only(stack: Stack, namespace: str) -> None:

@@ -46,16 +46,8 @@ async def take(posts: Posts, number: int = 0) -> None:
 
 
 async def bind(posts: Posts, uid: str) -> None:
-    await pods.bind_evented(
-        posts,
-        namespace="a",
-        name="train",
-        uid=uid,
-        node="n1",
-        annotations={"x": "y"},
-        seconds=5.0,
-        before=float("inf"),
-    )
+    binding = pods.Binding(namespace="a", name="train", uid=uid, node="n1", annotations={"x": "y"})
+    await pods.bind_evented(posts, binding, seconds=5.0, before=float("inf"))
 
 
 def test_leases_are_made_as_by_a_thread(server: ApiServer, cluster: Cluster) -> None:
