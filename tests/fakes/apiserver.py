@@ -33,7 +33,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from tests.fakes.apistore import (
+from tests.fakes.apikinds import (
     CRDS,
     EVENTS,
     LEASES,
@@ -41,13 +41,12 @@ from tests.fakes.apistore import (
     NODES,
     PODS,
     ApiFault,
-    Change,
     Key,
     Kind,
     Object,
-    Store,
-    matcher,
 )
+from tests.fakes.apiselectors import matcher
+from tests.fakes.apistore import Change, Store
 
 CRD_FOLDER = Path(__file__).parents[2] / "docker" / "helm" / "gpuplane" / "crds"
 

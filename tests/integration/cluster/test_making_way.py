@@ -26,7 +26,7 @@ from kube.objects import Pod
 from nodes.advertise import PLENTY, advertise, pods_tell
 from nodes.models import MakingWay
 from nodes.services import devices_health
-from tests.fakes.apistore import PODS
+from tests.fakes.apikinds import PODS
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
 
 LOW, MIDDLE, HIGH = 10, 100, 1000
