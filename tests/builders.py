@@ -17,6 +17,8 @@ from claims.dialects.request import DeviceAsk, DeviceRequest, Policy
 MI = 1 << 20
 GI = 1 << 30
 H100_BYTES = 80 * GI
+HALF = (50, H100_BYTES // 2)
+"""Core percent and bytes of half an H100."""
 
 Links = tuple[tuple[int, int, int], ...]
 

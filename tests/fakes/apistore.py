@@ -1,9 +1,11 @@
-"""The objects and the rules behind the stand-in API server of `tests.fakes.apiserver`.
+"""The objects behind the stand-in API server of `tests.fakes.apiserver`.
 
 Keeps to what kube-apiserver does where gpuplane depends on it: one counter of resourceVersions, no bump for a
 write that changes nothing, preconditions, 409 on a stale write, a Binding that merges its metadata into the
 pod, graceful deletion of bound pods, status apart from spec, chunked lists that are one snapshot, and a log
 that can be compacted (410). Left out: finalizers, ownerReferences, admission, strategic merge patches.
+
+What one write may do is in `tests.fakes.apirules`, what a selector chooses in `tests.fakes.apiselectors`, schemas in `tests.fakes.apischema`.
 """
 
 from __future__ import annotations
@@ -14,114 +16,37 @@ import json
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.fakes.apischema import apply_defaults, schema_faults
-
-Object = dict[str, Any]
-Key = tuple[str, str]
-
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-_QUALIFIED = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-_MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
-
-
-class ApiFault(Exception):
-    """An answer other than 2xx, with the reason and details of its Status body."""
-
-    def __init__(
-        self, code: int, reason: str, message: str, *, details: Object | None = None, retry_after: int | None = None
-    ) -> None:
-        super().__init__(message)
-        self.code, self.reason, self.message, self.details, self.retry_after = (
-            code,
-            reason,
-            message,
-            details,
-            retry_after,
-        )
-
-    def status(self) -> Object:
-        """The `Status` object that kube-apiserver would send."""
-        details = dict(self.details or {})
-        if self.retry_after is not None:
-            details["retryAfterSeconds"] = self.retry_after
-        return {
-            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": self.message, "reason": self.reason, "code": self.code, "details": details,
-        }  # fmt: skip
-
-
-def not_found(kind: Kind, name: str) -> ApiFault:
-    return ApiFault(
-        404,
-        "NotFound",
-        f'{kind.qualified} "{name}" not found',
-        details={"name": name, "kind": kind.plural, "group": kind.group},
-    )
-
-
-def conflict(kind: Kind, name: str, why: str) -> ApiFault:
-    return ApiFault(
-        409,
-        "Conflict",
-        f'Operation cannot be fulfilled on {kind.qualified} "{name}": {why}',
-        details={"name": name, "kind": kind.plural},
-    )
-
-
-def invalid(kind: Kind, name: str, faults: list[tuple[str, str]]) -> ApiFault:
-    causes = [{"reason": "FieldValueInvalid", "message": text, "field": where} for where, text in faults]
-    told = ", ".join(f"{where}: {text}" for where, text in faults)
-    return ApiFault(
-        422,
-        "Invalid",
-        f'{kind.kind} "{name}" is invalid: {told}',
-        details={"name": name, "kind": kind.kind, "causes": causes},
-    )
-
-
-@dataclass(frozen=True)
-class Kind:
-    """One collection of objects. `custom` ones exist only while their CRD does."""
-
-    group: str
-    version: str
-    plural: str
-    kind: str
-    namespaced: bool = True
-    status: bool = False
-    unconditional: bool = True
-    create_on_update: bool = False
-    custom: bool = False
-
-    @property
-    def qualified(self) -> str:
-        return f"{self.plural}.{self.group}" if self.group else self.plural
-
-    @property
-    def api_version(self) -> str:
-        return f"{self.group}/{self.version}" if self.group else self.version
-
-
-NAMESPACES = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
-PODS = Kind("", "v1", "pods", "Pod", status=True)
-NODES = Kind("", "v1", "nodes", "Node", namespaced=False, status=True)
-EVENTS = Kind("", "v1", "events", "Event")
-LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease", unconditional=False, create_on_update=True)
-CRDS = Kind(
-    "apiextensions.k8s.io",
-    "v1",
-    "customresourcedefinitions",
-    "CustomResourceDefinition",
-    namespaced=False,
-    status=True,
-    unconditional=False,
+from tests.fakes.apikinds import (
+    CRDS,
+    EVENTS,
+    LEASES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    ApiFault,
+    Key,
+    Kind,
+    Object,
+    conflict,
+    invalid,
+    not_found,
 )
+from tests.fakes.apirules import (
+    check_metadata,
+    check_preconditions,
+    json_patch,
+    merge_parts,
+    merge_patch,
+    without_version,
+)
+from tests.fakes.apischema import apply_defaults, schema_faults
+from tests.fakes.apiselectors import matcher
+
+_MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 
 
 @dataclass(frozen=True)
@@ -435,149 +360,3 @@ class Store:
 
 def timestamp() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def without_version(item: Object) -> Object:
-    return {**item, "metadata": {k: v for k, v in item["metadata"].items() if k != "resourceVersion"}}
-
-
-def check_preconditions(kind: Kind, old: Object, *, uid: str | None, version: str | None, strict: bool = False) -> None:
-    """`strict`: a precondition of a Binding or DELETE; else the fields of an object put, where rv is an optimistic lock."""
-    meta = old["metadata"]
-    if uid and uid != meta["uid"]:
-        raise conflict(
-            kind, meta["name"], f"Precondition failed: UID in precondition: {uid}, UID in object meta: {meta['uid']}"
-        )
-    if version and version != meta["resourceVersion"]:
-        told = f"Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {meta['resourceVersion']}"
-        modified = "the object has been modified; please apply your changes to the latest version and try again"
-        raise conflict(kind, meta["name"], told if strict else modified)
-
-
-def check_metadata(kind: Kind, item: Object) -> None:
-    meta, faults = item["metadata"], []
-    if len(meta["name"]) > 253 or not _NAME.fullmatch(meta["name"]):
-        faults.append(("metadata.name", f"Invalid value: {meta['name']!r}: a lowercase RFC 1123 subdomain"))
-    for part in ("labels", "annotations"):
-        for key, value in (meta.get(part) or {}).items():
-            if not _QUALIFIED.fullmatch(key):
-                faults.append(
-                    (f"metadata.{part}", f"Invalid value: {key!r}: name part must consist of alphanumeric characters")
-                )
-            if not isinstance(value, str):
-                raise ApiFault(
-                    400,
-                    "BadRequest",
-                    f"json: cannot unmarshal into Go struct field ObjectMeta.metadata.{part} of type string",
-                )
-            if part == "labels" and not _LABEL_VALUE.fullmatch(value):
-                faults.append(
-                    ("metadata.labels", f"Invalid value: {value!r}: a valid label must be 63 characters or less")
-                )
-    if faults:
-        raise invalid(kind, meta["name"], faults)
-
-
-def merge_parts(kind: Kind, old: Object, new: Object, subresource: str) -> Object:
-    """What of `new` this endpoint may write; server-owned metadata stays as it was."""
-    kept = {
-        k: old["metadata"][k]
-        for k in ("name", "namespace", "uid", "creationTimestamp", "generation", "resourceVersion", "deletionTimestamp")
-        if k in old["metadata"]
-    }
-    meta = {k: v for k, v in new["metadata"].items() if v not in (None, {})} | kept
-    if subresource == "status":
-        shown = {**old, "status": new.get("status")}
-        shown["metadata"] = meta if not kind.custom else old["metadata"]
-        return {k: v for k, v in shown.items() if v is not None}
-    body = {**new, "metadata": meta}
-    if kind.status:
-        body.pop("status", None)
-        if "status" in old:
-            body["status"] = old["status"]
-    return {**body, "apiVersion": kind.api_version, "kind": kind.kind}
-
-
-def merge_patch(old: Any, change: Any) -> Any:
-    """RFC 7396."""
-    if not isinstance(change, dict):
-        return copy.deepcopy(change)
-    new = copy.deepcopy(old) if isinstance(old, dict) else {}
-    for key, value in change.items():
-        if value is None:
-            new.pop(key, None)
-        else:
-            new[key] = merge_patch(new.get(key), value)
-    return new
-
-
-def json_patch(old: Object, steps: list[Object]) -> Object:
-    """RFC 6902: add, replace, remove and test on objects, which is all that we send."""
-    new = copy.deepcopy(old)
-    for step in steps:
-        *way, last = [part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]]
-        at: Any = new
-        for part in way:
-            if not isinstance(at, dict) or part not in at:
-                raise ApiFault(
-                    422, "Invalid", f"the server rejected our request due to an error in our request: {step['path']}"
-                )
-            at = at[part]
-        operation = step["op"]
-        if operation != "add" and last not in at:
-            raise ApiFault(422, "Invalid", f"jsonpatch {operation} operation does not apply: {step['path']}")
-        if operation == "test":
-            if at[last] != step["value"]:
-                raise ApiFault(422, "Invalid", f"jsonpatch test operation does not apply: {step['path']}")
-        elif operation == "remove":
-            del at[last]
-        else:
-            at[last] = copy.deepcopy(step["value"])
-    return new
-
-
-def matcher(labels: str, fields: str) -> Callable[[Object], bool]:
-    """Equality, inequality, existence and `in (…)` of label selectors; equality of field selectors."""
-    tests = [*(_label_test(part) for part in _split(labels)), *(_field_test(part) for part in _split(fields))]
-    return lambda item: all(test(item) for test in tests)
-
-
-def _split(selector: str) -> Iterator[str]:
-    yield from (part.strip() for part in re.split(r",(?![^(]*\))", selector) if part.strip())
-
-
-def _label_test(term: str) -> Callable[[Object], bool]:
-    def value(item: Object, key: str) -> str | None:
-        return (item["metadata"].get("labels") or {}).get(key)
-
-    if match := re.fullmatch(r"(\S+)\s+(in|notin)\s+\(([^)]*)\)", term):
-        key, word, choices = match[1], match[2], {c.strip() for c in match[3].split(",")}
-        return lambda item: (value(item, key) in choices) == (word == "in")
-    if match := re.fullmatch(r"([^=!]+?)\s*(!=|==|=)\s*(\S*)", term):
-        key, sign, want = match[1], match[2], match[3]
-        return lambda item: (value(item, key) == want) == (sign != "!=")
-    if term.startswith("!"):
-        return lambda item: value(item, term[1:]) is None
-    return lambda item: value(item, term) is not None
-
-
-def _field_test(term: str) -> Callable[[Object], bool]:
-    match = re.fullmatch(r"([^=!]+)(!=|==|=)(\S*)", term)
-    if not match or match[1] not in (
-        "metadata.name",
-        "metadata.namespace",
-        "spec.nodeName",
-        "status.phase",
-        "spec.unschedulable",
-        "involvedObject.uid",
-    ):
-        raise ApiFault(400, "BadRequest", f"field label not supported: {term}")
-    way, sign, want = match[1].split("."), match[2], match[3]
-
-    def test(item: Object) -> bool:
-        at: Any = item
-        for part in way:
-            at = (at or {}).get(part, "")
-        return (str(at) == want) == (sign != "!=")
-
-    return test

@@ -28,8 +28,8 @@ from kube.keys import CLAIM
 from nodes.models import Device, Node
 from tests.databases import TestDatabase
 from tests.factories import NodeFactory
+from tests.fakes.apikinds import PODS
 from tests.fakes.apiserver import ApiServer
-from tests.fakes.apistore import PODS
 
 NAMESPACE = "research"
 RESULTS = ("gpu.scheduling/allocated", "gpu.scheduling/visible-devices")

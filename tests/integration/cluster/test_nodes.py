@@ -16,7 +16,7 @@ from nodes.inventory import parse_node
 from nodes.models import Device, Node
 from nodes.services import devices_health, inventory_put, node_remove
 from tests.factories import H100_BYTES, NodeFactory
-from tests.fakes.apistore import NODES
+from tests.fakes.apikinds import NODES
 from tests.integration.cluster.conftest import MERGE, World
 
 

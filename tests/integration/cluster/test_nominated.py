@@ -14,7 +14,7 @@ from allocations.extender import views
 from allocations.models import Allocation
 from audit.clock import database_now
 from kube.keys import CAPACITY_CHANGED
-from tests.fakes.apistore import PODS
+from tests.fakes.apikinds import PODS
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
 
 

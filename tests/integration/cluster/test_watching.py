@@ -25,7 +25,7 @@ from kube.following import Followed
 from kube.turns import PREFIX
 from nodes.models import Node
 from nodes.watching import watch_nodes
-from tests.fakes.apistore import NODES
+from tests.fakes.apikinds import NODES
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
 
 LONG = 60.0

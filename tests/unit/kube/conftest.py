@@ -12,6 +12,12 @@ from kube.client import Cluster
 from kube.connection import configuration_source
 from tests.fakes.apiserver import ApiServer
 
+CLUSTERS = Callable[..., Cluster]
+
+
+def namespace(name: str) -> dict[str, object]:
+    return {"metadata": {"name": name}}
+
 
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
@@ -26,7 +32,7 @@ def pauses() -> list[float]:
 
 
 @pytest.fixture
-def cluster_of(tmp_path: Path, pauses: list[float]) -> Iterator[Callable[..., Cluster]]:
+def cluster_of(tmp_path: Path, pauses: list[float]) -> Iterator[CLUSTERS]:
     """Makes clusters from a kubeconfig, with a die that always shows one half."""
     made: list[Cluster] = []
 
@@ -45,5 +51,5 @@ def cluster_of(tmp_path: Path, pauses: list[float]) -> Iterator[Callable[..., Cl
 
 
 @pytest.fixture
-def cluster(server: ApiServer, tmp_path: Path, cluster_of: Callable[..., Cluster]) -> Cluster:
+def cluster(server: ApiServer, tmp_path: Path, cluster_of: CLUSTERS) -> Cluster:
     return cluster_of(server.kubeconfig(tmp_path / "kubeconfig"))

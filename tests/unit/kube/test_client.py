@@ -1,25 +1,20 @@
+"""Requests of a Cluster: what is repeated and what is not, whole lists, deletes that hit no successor, connections."""
+
 from __future__ import annotations
 
-import json
 import socket
-import ssl
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kubernetes.config import incluster_config
 
 from kube.client import Cluster, RetryRule
 from kube.errors import (
     AlreadyExists,
     ConflictInCluster,
-    Denied,
-    NotConfigured,
     NotFoundInCluster,
     OutcomeUnknown,
     ServerBusy,
@@ -30,15 +25,10 @@ from kube.errors import (
 )
 from kube.objects import Pod
 from kube.resources import NAMESPACES, PODS
-from tests.certificates import Authority
 from tests.fakes.apiserver import ApiServer, Fault
+from tests.unit.kube.conftest import CLUSTERS, namespace
 
-CLUSTERS = Callable[..., Cluster]
 TRAIN = PODS.path(namespace="a", name="train")
-
-
-def _namespace(name: str) -> dict[str, object]:
-    return {"metadata": {"name": name}}
 
 
 # what is repeated, and what is not
@@ -81,20 +71,20 @@ def test_permanent_errors_are_not_repeated(server: ApiServer, cluster: Cluster, 
 def test_a_lost_create_is_unknown_and_not_repeated(server: ApiServer, cluster: Cluster, drop: str) -> None:
     server.faults.append(Fault("POST", "namespaces", drop=drop))  # type: ignore[arg-type]  # a table
     with pytest.raises(OutcomeUnknown):
-        cluster.request("POST", NAMESPACES.path(), body=_namespace("x"))
+        cluster.request("POST", NAMESPACES.path(), body=namespace("x"))
     assert ("x" in server.namespaces) == (drop == "after")
 
 
 def test_a_create_that_was_applied_and_answered_with_500_is_unknown(server: ApiServer, cluster: Cluster) -> None:
     server.faults.append(Fault("POST", "namespaces", status=500, drop="after"))
     with pytest.raises(OutcomeUnknown):
-        cluster.request("POST", NAMESPACES.path(), body=_namespace("x"))
+        cluster.request("POST", NAMESPACES.path(), body=namespace("x"))
     assert "x" in server.namespaces
 
 
 def test_a_create_that_surely_failed_is_repeated(server: ApiServer, cluster: Cluster, pauses: list[float]) -> None:
     server.faults.append(Fault("POST", "namespaces", status=429, headers={"Retry-After": "1"}))
-    cluster.request("POST", NAMESPACES.path(), body=_namespace("x"))
+    cluster.request("POST", NAMESPACES.path(), body=namespace("x"))
     assert "x" in server.namespaces
     assert pauses == [pytest.approx(1.05)]
 
@@ -102,14 +92,14 @@ def test_a_create_that_surely_failed_is_repeated(server: ApiServer, cluster: Clu
 def test_an_idempotent_create_whose_answer_was_lost_meets_itself(server: ApiServer, cluster: Cluster) -> None:
     server.faults.append(Fault("POST", "namespaces", drop="after"))
     with pytest.raises(AlreadyExists):
-        cluster.request("POST", NAMESPACES.path(), body=_namespace("x"), idempotent=True)
+        cluster.request("POST", NAMESPACES.path(), body=namespace("x"), idempotent=True)
 
 
 def test_unknown_stays_unknown_when_later_attempts_do_not_get_through(server: ApiServer, cluster: Cluster) -> None:
     server.faults.append(Fault("POST", "namespaces", drop="after"))
     server.faults.append(Fault("POST", "namespaces", status=429, times=99))
     with pytest.raises(OutcomeUnknown):
-        cluster.request("POST", NAMESPACES.path(), body=_namespace("x"), idempotent=True)
+        cluster.request("POST", NAMESPACES.path(), body=namespace("x"), idempotent=True)
     assert "x" in server.namespaces
 
 
@@ -117,7 +107,7 @@ def test_unknown_stays_unknown_when_the_next_attempt_is_denied(server: ApiServer
     server.faults.append(Fault("POST", "namespaces", drop="after"))
     server.faults.append(Fault("POST", "namespaces", status=403))
     with pytest.raises(OutcomeUnknown):
-        cluster.request("POST", NAMESPACES.path(), body=_namespace("x"), idempotent=True)
+        cluster.request("POST", NAMESPACES.path(), body=namespace("x"), idempotent=True)
 
 
 def test_a_long_retry_after_is_the_callers_business(server: ApiServer, cluster: Cluster, pauses: list[float]) -> None:
@@ -131,10 +121,10 @@ def test_a_server_that_is_down_is_unreachable_for_writes_too(server: ApiServer, 
     cluster.version()
     server.stop()
     with pytest.raises(Unreachable):
-        cluster.request("POST", NAMESPACES.path(), body=_namespace("x"))
+        cluster.request("POST", NAMESPACES.path(), body=namespace("x"))
     assert not cluster.alive()
     server.start()
-    cluster.request("POST", NAMESPACES.path(), body=_namespace("x"))
+    cluster.request("POST", NAMESPACES.path(), body=namespace("x"))
     assert cluster.alive()
 
 
@@ -144,7 +134,7 @@ def test_silence_ends_in_a_typed_error(server: ApiServer, cluster: Cluster) -> N
     with pytest.raises(Unreachable):
         cluster.request("GET", TRAIN, timeout=0.05, retry=False)
     with pytest.raises(OutcomeUnknown):
-        cluster.request("POST", NAMESPACES.path(), body=_namespace("x"), timeout=0.05)
+        cluster.request("POST", NAMESPACES.path(), body=namespace("x"), timeout=0.05)
     held.set()
 
 
@@ -227,147 +217,6 @@ def test_delete_without_uid_is_not_repeated(server: ApiServer, cluster: Cluster)
     with pytest.raises(OutcomeUnknown):
         cluster.delete(TRAIN)
     assert ("a", "train") in server.pods
-
-
-# credentials
-
-
-def test_the_token_travels_in_the_header(tmp_path: Path, cluster_of: CLUSTERS) -> None:
-    with ApiServer(token="secret") as server:
-        assert cluster_of(server.kubeconfig(tmp_path / "good")).version() == "v1.36.3-fake"
-        assert server.requests[-1].headers["authorization"] == "Bearer secret"
-        assert server.requests[-1].headers["user-agent"] == "gpuplane"
-        wrong = cluster_of(server.kubeconfig(tmp_path / "bad", token="other"))
-        with pytest.raises(Denied):
-            wrong.version()
-        assert not wrong.alive()
-
-
-def test_refused_credentials_are_read_anew(tmp_path: Path, cluster_of: CLUSTERS) -> None:
-    now = [0.0]
-    with ApiServer(token="old") as server:
-        cluster = cluster_of(server.kubeconfig(tmp_path / "k"), clock=lambda: now[0])
-        cluster.version()
-        server.token = "new"
-        server.kubeconfig(tmp_path / "k")
-        cluster.request("POST", NAMESPACES.path(), body=_namespace("x"))  # 401 is surely not applied: safe for writes
-        assert "x" in server.namespaces
-        server.token = "newer"  # and the file is not rotated yet: no storm of reloading
-        for _ in range(3):
-            with pytest.raises(Denied):
-                cluster.version()
-        server.kubeconfig(tmp_path / "k")
-        now[0] += 10
-        cluster.version()
-
-
-def test_a_kubeconfig_that_vanishes_is_a_refusal_not_a_crash(tmp_path: Path, cluster_of: CLUSTERS) -> None:
-    with ApiServer(token="old") as server:
-        cluster = cluster_of(server.kubeconfig(tmp_path / "k"))
-        server.token = "new"
-        (tmp_path / "k").unlink()
-        with pytest.raises(Denied):
-            cluster.version()
-
-
-def test_a_token_file_is_read_again_in_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mounted ServiceAccount token is replaced by the kubelet every hour."""
-    token, ca = tmp_path / "token", tmp_path / "ca.crt"
-    token.write_text("first\n")
-    ca.write_text("unused over http")
-    with ApiServer(token="first") as server:
-        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
-        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.port))
-        monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
-        monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(ca))
-        monkeypatch.setattr(incluster_config, "_join_host_port", lambda host, port: f"{host}:{port}")
-        loader = incluster_config.InClusterConfigLoader
-        monkeypatch.setattr(loader, "_load_config", _plain_http(loader._load_config))
-        with Cluster.from_settings(None) as cluster:
-            cluster.version()
-            server.token = "second"
-            token.write_text("second\n")
-            cluster.version()
-
-
-def _plain_http(original: Callable[[Any], None]) -> Callable[[Any], None]:
-    def load(self: Any) -> None:
-        original(self)
-        self.host = self.host.replace("https", "http")
-
-    return load
-
-
-def test_an_exec_plugin_is_asked_again_when_its_token_ends(tmp_path: Path, cluster_of: CLUSTERS) -> None:
-    """As cloud providers' kubeconfigs do; a token that has expired is not even tried."""
-    plugin, answer = tmp_path / "plugin", tmp_path / "answer"
-    plugin.write_text(f"#!/bin/sh\ncat {answer}\n")
-    plugin.chmod(0o755)
-
-    def speaks(token: str, until: str) -> None:
-        status = {"token": token, "expirationTimestamp": until}
-        told = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}
-        answer.write_text(json.dumps(told))
-
-    config = {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin), "interactiveMode": "Never"}
-    with ApiServer(token="first") as server:
-        speaks("first", "2020-01-01T00:00:00Z")
-        cluster = cluster_of(server.kubeconfig(tmp_path / "k", token="", user={"exec": config}))
-        cluster.version()
-        server.token = "second"
-        speaks("second", "2999-01-01T00:00:00Z")
-        cluster.version()
-        assert [seen.headers["authorization"] for seen in server.requests] == ["Bearer first", "Bearer second"]
-
-
-def test_a_client_certificate_and_our_own_ca(tmp_path: Path, cluster_of: CLUSTERS) -> None:
-    """TLS both ways; a server that another CA signed is never spoken to, so nothing was sent."""
-    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*ours.issue("127.0.0.1"))
-    context.load_verify_locations(ours.certificate)
-    context.verify_mode = ssl.CERT_REQUIRED
-    certificate, key = ours.issue("gpuplane")
-    user = {"client-certificate": str(certificate), "client-key": str(key)}
-    with ApiServer(tls=context) as server:
-        trusted = {"certificate-authority": str(ours.certificate)}
-        good = cluster_of(server.kubeconfig(tmp_path / "good", cluster=trusted, user=user))
-        good.request("POST", NAMESPACES.path(), body=_namespace("x"))
-        assert "x" in server.namespaces
-        anonymous = cluster_of(server.kubeconfig(tmp_path / "anonymous", cluster=trusted))
-        with pytest.raises(Unreachable):
-            anonymous.version()
-        stranger = {"certificate-authority": str(theirs.certificate)}
-        misled = cluster_of(server.kubeconfig(tmp_path / "misled", cluster=stranger, user=user))
-        with pytest.raises(Unreachable, match="certificate verify failed"):
-            misled.request("POST", NAMESPACES.path(), body=_namespace("y"))
-        assert "y" not in server.namespaces
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(None, id="no such file"),
-        pytest.param("", id="empty"),
-        pytest.param("{", id="not YAML"),
-        pytest.param("apiVersion: v1\nclusters: []", id="no context"),
-        pytest.param(
-            "current-context: a\ncontexts: [{name: a, context: {cluster: b}}]\nclusters: []", id="no such cluster"
-        ),
-        pytest.param("just text", id="a bare word"),
-    ],
-)
-def test_an_unusable_kubeconfig_is_told_at_once(tmp_path: Path, text: str | None) -> None:
-    if text is not None:
-        (tmp_path / "k").write_text(text)
-    with pytest.raises(NotConfigured, match="kubeconfig"):
-        Cluster.from_settings(tmp_path / "k")
-
-
-def test_outside_of_any_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(NotConfigured, match="in-cluster"):
-        Cluster.from_settings(None)
 
 
 # connections

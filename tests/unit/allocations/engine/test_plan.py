@@ -1,21 +1,15 @@
-"""The order of nodes and devices, rule by rule, and what never happens."""
-
-import random
+"""Which node and which devices are chosen, rule by rule, what is taken of them, and how nodes rank."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from allocations.engine.build import build_picture
-from allocations.engine.picture import DEVICE_PLUGIN
 from allocations.engine.plan import plan
-from claims.dialects.request import DeviceAsk, Dialect, Policy, SharePolicy
+from claims.dialects.request import DeviceAsk, Policy, SharePolicy
 from tests.builders import (
     GI,
+    HALF,
     MI,
     apply,
     device,
-    device_id,
     fleet,
     full_mesh,
     halves,
@@ -29,7 +23,6 @@ from tests.builders import (
 )
 
 CONTIGUOUS, BINPACK, SPREAD = Policy.CONTIGUOUS, Policy.BINPACK, Policy.SPREAD
-HALF = (50, 40 * GI)
 
 
 @pytest.mark.parametrize(
@@ -304,70 +297,6 @@ def test_twenty_four_pods_of_2000_mib_on_one_card():
     assert decisions[-1].summary == "0/1 nodes can serve: 1 no device with 2000 MiB memory free"
 
 
-class TestWhatCountsAsFree:
-    def test_its_own_hold_is_free_while_it_is_planned_again(self):
-        picture = fleet(node("a", gpus=2, taken=[0, 1]))
-        own = {device_id("a", "gpu", minor): (100, 80 * GI) for minor in (0, 1)}
-        assert plan(picture, whole(2)).node is None
-        assert minors(plan(picture, whole(2), own=own)) == [0, 1]
-
-    def test_part_of_a_device_comes_back(self):
-        picture = fleet(node("a", gpus=1, used={0: (100, 80 * GI)}))
-        freed = {device_id("a", "gpu", 0): HALF}
-        assert plan(picture, share(core=50, ratio=50), freed=freed).node == "a"
-        assert plan(picture, share(core=51), freed=freed).node is None
-        assert plan(picture, whole(), freed=freed).node is None
-
-    def test_own_and_freed_add_up(self):
-        picture = fleet(node("a", gpus=1, used={0: (100, 80 * GI)}))
-        half = {device_id("a", "gpu", 0): HALF}
-        assert plan(picture, whole(), own=half, freed=half).node == "a"
-
-    def test_blocked_devices_are_taken(self):
-        picture = fleet(node("a", gpus=2))
-        assert minors(plan(picture, whole(), blocked=[device_id("a", "gpu", 0)])) == [1]
-        refused = plan(picture, whole(2), blocked=[device_id("a", "gpu", 0)])
-        assert [reason.resolvable for _, reason in refused.refused()] == [True]
-
-    def test_devices_that_are_gone_are_passed_over(self):
-        assert plan(fleet(node("a", gpus=1)), whole(), own={999_999: (100, GI)}, blocked=[999_998]).node == "a"
-
-    def test_the_picture_itself_is_never_written(self):
-        picture = fleet(node("a", gpus=2, taken=[0]))
-        before = picture.core_used.copy(), picture.memory_used.copy(), picture.device_healthy.copy()
-        plan(picture, whole(2), own={device_id("a", "gpu", 0): (100, 80 * GI)}, blocked=[device_id("a", "gpu", 1)])
-        assert (picture.core_used == before[0]).all()
-        assert (picture.memory_used == before[1]).all()
-        assert (picture.device_healthy == before[2]).all()
-
-
-class TestCandidates:
-    def test_only_candidates_are_looked_at(self):
-        picture = fleet(node("a", gpus=1), node("b", gpus=1), node("c", gpus=1))
-        decision = plan(picture, whole(), candidates=[2, 1])
-        assert decision.node == "b"
-        assert [name for name, _ in decision.feasible()] == ["b", "c"]
-
-    def test_none_at_all(self):
-        assert plan(fleet(node("a", gpus=1)), whole(), candidates=[]).summary == "0/0 nodes can serve"
-        assert plan(fleet(), whole()).node is None
-
-    def test_a_node_where_the_last_hold_ended_unbound_ranks_last(self):
-        picture = fleet(node("a", gpus=2, taken=[0]), node("b", gpus=2))
-        assert plan(picture, whole(), last=[picture.node_index["a"]]).node == "b"
-        assert plan(picture, whole(2), last=[picture.node_index["b"]]).node == "b"
-
-    def test_device_plugin_nodes_take_whole_native_requests_only(self):
-        picture = fleet(node("a", gpus=2, mode=DEVICE_PLUGIN))
-        assert plan(picture, whole(dialect=Dialect.NATIVE)).node == "a"
-        for asked in (whole(), share(core=10, dialect=Dialect.NATIVE)):
-            ((_, reason),) = plan(picture, asked).refused()
-            assert (reason.text, reason.resolvable) == (
-                "node is in device-plugin mode, reservation pods are not available yet",
-                False,
-            )
-
-
 class TestScores:
     def test_scores_rank_as_the_engine_chooses(self):
         """CLAIM-4 no constant score: repeated choice without the winner walks down the scores."""
@@ -407,100 +336,6 @@ def test_a_node_of_more_than_16_gpus_is_served():
         assert (decision.node, minors(decision)) == ("a", list(range(16, 24)))
     assert plan(picture, whole(22)).node == "a"
     assert plan(picture, whole(23)).node is None
-
-
-# -- what never happens, whatever comes
-
-ASKED = st.one_of(
-    st.builds(whole, st.integers(1, 4), policy=st.sampled_from(Policy), policy_strict=st.booleans()),
-    st.builds(
-        share,
-        core=st.integers(1, 100),
-        ratio=st.one_of(st.none(), st.integers(1, 100)),
-        count=st.integers(1, 3),
-        policy=st.sampled_from(Policy),
-        share=st.sampled_from(SharePolicy),
-    ),
-    st.builds(share, core=st.integers(0, 60), memory=st.integers(1, 90 * GI)),
-    st.builds(lambda count: request(DeviceAsk("gpu", 1), DeviceAsk("rdma", count)), st.integers(1, 2)),
-    st.builds(lambda core: request(DeviceAsk("rdma", 1, core_percent=core)), st.integers(1, 100)),
-)
-
-
-@st.composite
-def fleets(draw):
-    rows = []
-    for number in range(draw(st.integers(1, 4))):
-        name = f"n{number}"
-        gpus = draw(st.integers(0, 6))
-        minor = st.integers(0, max(gpus - 1, 0))
-        rows.append(
-            node(
-                name,
-                gpus=gpus,
-                links=draw(st.lists(st.tuples(minor, minor, st.integers(0, 4)), max_size=8)),
-                memory=draw(st.sampled_from([0, 3, 46068 * MI, 80 * GI])),
-                sick=draw(st.sets(minor, max_size=2)),
-                others=[nic(name, at) for at in range(draw(st.integers(0, 2)))],
-            )
-        )
-    return rows
-
-
-@settings(max_examples=120, deadline=None)
-@given(fleets(), st.lists(ASKED, min_size=1, max_size=14))
-def test_capacity_is_never_exceeded(rows, requests):
-    """LEASE-2 plans applied in sequence never take more than a device has, nor a whole device twice."""
-    picture = build_picture(rows)
-    wholly: set[int] = set()
-    for asked in requests:
-        decision = plan(picture, asked)
-        assert (decision.node is None) == (len(decision.grants) == 0)
-        granted = [grant.device_id for grant in decision.grants]
-        assert len(set(granted)) == len(granted)
-        assert not wholly & set(granted)
-        rows_taken = picture.index.rows_of(granted)
-        assert picture.device_healthy[rows_taken].all()
-        for ask in asked.asks if decision.node else ():
-            of_type = [grant for grant in decision.grants if grant.type == ask.type]
-            assert len(of_type) == ask.count
-            if ask.whole:
-                assert (picture.core_used[picture.index.rows_of([one.device_id for one in of_type])] == 0).all()
-                wholly |= {one.device_id for one in of_type}
-        picture = apply(picture, decision)
-        assert (picture.core_used <= 100).all()
-        assert (picture.memory_used <= picture.memory_total).all()
-
-
-@settings(max_examples=60, deadline=None)
-@given(fleets(), st.lists(ASKED, min_size=1, max_size=8), st.randoms(use_true_random=False))
-def test_the_same_input_gives_the_same_plan(rows, requests, shuffler: random.Random):
-    """CLAIM-4 whatever order nodes and devices come in, and whatever was worked out before."""
-    picture = build_picture(rows)
-    mixed = list(rows)
-    shuffler.shuffle(mixed)
-    other = build_picture(mixed)
-    for asked in requests:
-        first, second = plan(picture, asked), plan(other, asked)
-        assert first.node == second.node
-        assert first.grants == second.grants
-        assert first.summary == second.summary
-        assert list(first.refused()) == list(second.refused())
-        assert list(first.feasible()) == list(second.feasible())
-        picture, other = apply(picture, first), apply(other, second)
-
-
-@settings(max_examples=60, deadline=None)
-@given(fleets(), st.lists(ASKED, min_size=1, max_size=8))
-def test_resolvable_means_that_an_empty_node_would_serve(rows, requests):
-    """SCALE-7 removing pods could help exactly where the reason says so."""
-    picture = empty = build_picture(rows)
-    for asked in requests:
-        decision = plan(picture, asked)
-        could = {name for name, _ in plan(empty, asked).feasible()}
-        for name, reason in decision.refused():
-            assert reason.resolvable == (name in could), (name, reason)
-        picture = apply(picture, decision)
 
 
 def test_mixed_memory_sizes_on_one_node_use_each_devices_own():

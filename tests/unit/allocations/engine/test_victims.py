@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from allocations.engine.plan import plan
 from allocations.engine.victims import Holding, Question, best_way, way_on
 from claims.dialects.request import DeviceRequest, Policy
-from tests.builders import H100_BYTES, device_id, fleet, full_mesh, halves, node, request, share, whole
+from tests.builders import H100_BYTES, HALF, device_id, fleet, full_mesh, halves, node, request, share, whole
 
 FULL = (100, H100_BYTES)
-HALF = (50, H100_BYTES // 2)
 
 
 def holding(

@@ -1,0 +1,114 @@
+"""How a node ceases to make way: there is plenty again, told to whoever waits, though a process died or two wrote at once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from allocations import making_way
+from allocations.making_way import promises
+from allocations.making_way.promises import LASTS, LONGEST
+from audit.clock import database_now
+from kube import nodes as kube_nodes
+from kube.keys import CAPACITY_CHANGED
+from nodes.advertise import PLENTY, advertise, pods_tell
+from nodes.models import MakingWay
+from tests.fakes.apikinds import PODS
+from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
+from tests.integration.cluster.making_way.conftest import HIGH, LOW, add, ask, pods_of, preempt, promised
+
+
+def test_what_came_free_meanwhile_evicts_nobody(world: World) -> None:
+    """The node makes way no more, which wakes the pod."""
+    add(world, "urgent", HIGH)
+    ask(world, "urgent", ["n1", "n2"])
+    world.remove("b")
+    world.reconcile()
+    assert preempt(world, "urgent", {"n1": ["a"]}) == {}
+    assert promised() == {}
+    assert pods_of(world, "n1") == PLENTY
+    assert ask(world, "urgent", ["n1"]) == ["n1"]
+
+
+def test_it_ends_by_time_alone(world: World) -> None:
+    """Whoever promised has died: a reconciling, or the beat, restores plenty."""
+    add(world, "urgent", HIGH)
+    ask(world, "urgent", ["n1", "n2"])
+    promises.forget()
+    MakingWay.objects.update(until=database_now() - timedelta(seconds=1))
+    cluster = world.outside.cluster
+    assert cluster is not None
+    advertise(cluster=cluster, machines=kube_nodes.list_all(cluster).items)
+    assert pods_of(world, "n1") == PLENTY
+    assert making_way.tidy(now=database_now(), world=world.outside) == 1
+    assert promised() == {}
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "bound past this process"])
+def test_it_ends_with_the_pod(world: World, gone: bool) -> None:
+    """The beat sees it within seconds."""
+    add(world, "urgent", HIGH)
+    ask(world, "urgent", ["n1", "n2"])
+    assert making_way.tidy(now=database_now(), world=world.outside) == 0
+    if gone:
+        world.remove("urgent")
+    else:
+        world.server.store.patch(PODS, NAMESPACE, "urgent", {"spec": {"nodeName": "n2"}}, content_type=MERGE)
+    assert making_way.tidy(now=database_now(), world=world.outside) == 1
+    assert pods_of(world, "n1") == PLENTY
+
+
+def test_it_lasts_while_its_victims_take_their_time(world: World) -> None:
+    """A long grace period: prolonged as long as they hold devices, but not for ever."""
+    add(world, "urgent", HIGH)
+    ask(world, "urgent", ["n1", "n2"])
+    preempt(world, "urgent", {"n1": ["a"]})
+    world.server.store.delete(PODS, NAMESPACE, "a", {})
+    later = database_now() + LASTS - timedelta(seconds=5)
+    assert making_way.tidy(now=later, world=world.outside) == 0
+    assert MakingWay.objects.get().until == later + LASTS
+    assert making_way.tidy(now=later + LONGEST, world=world.outside) == 1
+
+
+def test_in_vain(world: World) -> None:
+    """Nobody asked for victims where a node made way: the next time it is another node, so nobody starves there."""
+    add(world, "urgent", HIGH)
+    ask(world, "urgent", ["n1", "n2"])
+    assert promised() == {"urgent": ("n1", False)}
+    over = database_now() + LASTS + timedelta(seconds=1)
+    MakingWay.objects.all().delete()
+    assert making_way.kept_from(pod_uid="another", priority=LOW, now=database_now()) != set()
+    assert making_way.kept_from(pod_uid="another", priority=LOW, now=over) == set()
+    assert ask(world, "urgent", ["n1", "n2"]) == []
+    assert promised() == {"urgent": ("n2", False)}
+
+
+def test_a_pod_refused_though_its_node_makes_way(world: World) -> None:
+    """kube-scheduler let it through, having counted fewer: looked at again, and woken."""
+    add(world, "urgent", HIGH)
+    ask(world, "urgent", ["n1"])
+    assert world.settled()
+    before = world.server.nodes["n1"]["metadata"].get("annotations", {}).get(CAPACITY_CHANGED, "")
+    assert ask(world, "urgent", ["n1"]) == []
+    assert promised() == {"urgent": ("n1", False)}
+    assert world.settled()
+    assert world.server.nodes["n1"]["metadata"]["annotations"][CAPACITY_CHANGED] > before
+
+
+def test_the_last_word_on_a_node_is_right(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two promises of a node end at once: whoever wrote what was so a moment ago writes again."""
+    add(world, "urgent", HIGH)
+    ask(world, "urgent", ["n1"])
+    cluster = world.outside.cluster
+    assert cluster is not None
+    write = kube_nodes.advertise
+
+    def written_late(*arguments: Any, **options: Any) -> Any:
+        MakingWay.objects.all().delete()
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(kube_nodes, "advertise", written_late)
+    pods_tell(cluster=cluster, node="n1", now=database_now())
+    assert pods_of(world, "n1") == PLENTY

@@ -1,0 +1,147 @@
+"""Pods that run with devices the ledger did not give them: adopted with what they have, or reported where that is another's or unreadable."""
+
+from __future__ import annotations
+
+import pytest
+
+from allocations.models import Allocation
+from allocations.outside import outside
+from audit.models import Event
+from claims.models import GpuClaim
+from nodes.models import Device
+from tests.integration.cluster.conftest import NAMESPACE, World
+
+
+def test_reinstall(world: World) -> None:
+    """LEASE-6 with an empty ledger running pods are adopted with their exact amounts, and nothing is given twice."""
+    world.node("n1", gpus=2)
+    world.claim("share", count=1, core=50, memory="10Gi")
+    world.claim("one", count=1)
+    world.place("half", claim="share")
+    world.place("whole", claim="one")
+    before = sorted(Device.objects.values_list("uuid", "core_used", "memory_used"))
+    _lose_the_ledger()
+
+    done = world.reconcile(later=3600)
+
+    assert done.adopted == 2
+    assert sorted(Device.objects.values_list("uuid", "core_used", "memory_used")) == before
+    assert len(world.leases()) == 2
+    assert not done.leases_deleted
+    world.pod("next", claim="one")
+    assert world.filter("next") is None
+
+
+def test_reinstall_without_inventory(world: World) -> None:
+    """LEASE-6 leases of pods that run on a node without inventory stay, so that nobody gets their devices before adoption."""
+    world.node("n1", gpus=1)
+    world.claim("one", count=1)
+    world.place("train", claim="one")
+    _lose_the_ledger()
+    Device.objects.all().delete()
+
+    done = world.reconcile(later=3600)
+
+    assert done.adopted == 0
+    assert sorted(world.leases()) == ["gpu-n1-0"]
+    assert done.reported == 1
+    assert "no inventory" in world.told("reconcile.difference")[0]
+    assert world.reconcile(later=3700).reported == 0  # told once
+
+
+def test_adoption_conflict(world: World) -> None:
+    """LEASE-6 a running pod whose devices the ledger gave to another is reported, never overwritten."""
+    world.node("n1", gpus=1)
+    world.claim("one", count=1)
+    uid = world.place("rightful", claim="one")
+    world.server.add_pod(
+        "intruder", namespace=NAMESPACE, node="n1", phase="Running", annotations={"gpu.scheduling/allocated": "n1:0"}
+    )
+
+    done = world.reconcile()
+
+    assert done.adopted == 0
+    assert done.reported == 1
+    assert "gave to others" in world.told("reconcile.difference")[0]
+    assert Allocation.objects.get(state="bound").pod_uid == uid
+
+
+def test_pods_that_run_past_us(world: World) -> None:
+    """DEV-11 LEASE-6 a pod that asks for devices and was bound without any is reported, once; it holds nothing in the ledger."""
+    world.node("n1")
+    world.server.add_node("elsewhere")
+    world.claim()
+    world.place("ours")
+    world.pod("waits")
+    world.pod("past", node="n1")
+    world.pod("over", node="n1")
+    world.finish("over")
+    world.pod("not-our-node", node="elsewhere")
+    world.server.add_pod("plain", namespace=NAMESPACE, node="n1")
+    uid = world.server.pods[NAMESPACE, "past"]["metadata"]["uid"]
+    said = f"pod {NAMESPACE}/past ({uid}) asks for devices and runs on n1, where gpuplane gave it none"
+
+    assert said in world.reconcile().lines
+    assert world.reconcile().reported == 0
+
+    assert world.told("reconcile.difference") == [said]
+    assert world.states("past") == []
+    assert sum(world.used("n1")) == 200
+
+
+def test_adoption_before_a_hold(world: World) -> None:
+    """LEASE-6 a pod that runs has its devices: the hold of one that waits gives way."""
+    world.node("n1", gpus=1)
+    world.claim("one", count=1)
+    world.pod("waits", claim="one")
+    assert world.filter("waits") == "n1"
+    world.server.add_pod(
+        "runs", namespace=NAMESPACE, node="n1", phase="Running", annotations={"gpu.scheduling/allocated": "n1:0"}
+    )
+
+    done = world.reconcile()
+
+    assert done.adopted == 1
+    assert world.states("waits") == ["failed"]
+    assert world.states("runs") == ["bound"]
+    assert Allocation.objects.get(pod_name="runs").confined is False
+    assert world.leases()["gpu-n1-0"].startswith(f"{NAMESPACE}/runs/")
+
+
+@pytest.mark.parametrize("value", ["n1:", "n2:0", "n1:7", "garbage", "n1:0,0"])
+def test_unreadable_annotations(world: World, value: str) -> None:
+    """LEASE-6 an annotation that cannot be read is reported once, and stops nobody else."""
+    world.node("n1", gpus=2)
+    world.claim("one", count=1)
+    annotations = {"gpu.scheduling/allocated": value}
+    world.server.add_pod("odd", namespace=NAMESPACE, node="n1", phase="Running", annotations=annotations)
+    world.server.add_pod(
+        "fine", namespace=NAMESPACE, node="n1", phase="Running", annotations={"gpu.scheduling/allocated": "n1:1"}
+    )
+
+    assert (world.reconcile().reported, world.reconcile().reported) == (1, 0)
+    assert world.states("fine") == ["bound"]
+    assert world.states("odd") == []
+
+
+def test_another_annotation_than_the_ledger(world: World) -> None:
+    """LEASE-6 a pod whose annotation was changed behind our back is reported; its devices stay its own."""
+    world.node("n1")
+    world.claim()
+    world.place("train")
+    world.annotate("train", **{"gpu.scheduling/allocated": "n1:2,3"})
+
+    done = world.reconcile()
+
+    assert done.reported == 1
+    assert "other devices" in world.told("reconcile.difference")[0]
+    assert world.used("n1") == [100, 100, 0, 0]
+
+
+def _lose_the_ledger() -> None:
+    """As after an install on a cluster that runs: no allocations, no claims, devices free."""
+    Allocation.objects.all().delete()
+    GpuClaim.objects.all().delete()
+    Event.objects.all().delete()
+    Device.objects.update(core_used=0, memory_used=0)
+    assert outside().cluster is not None

@@ -1,0 +1,70 @@
+"""What a plan may choose from: the devices that count as free, and the nodes that are candidates."""
+
+from allocations.engine.picture import DEVICE_PLUGIN
+from allocations.engine.plan import plan
+from claims.dialects.request import Dialect
+from tests.builders import GI, HALF, device_id, fleet, minors, node, share, whole
+
+
+class TestWhatCountsAsFree:
+    def test_its_own_hold_is_free_while_it_is_planned_again(self):
+        picture = fleet(node("a", gpus=2, taken=[0, 1]))
+        own = {device_id("a", "gpu", minor): (100, 80 * GI) for minor in (0, 1)}
+        assert plan(picture, whole(2)).node is None
+        assert minors(plan(picture, whole(2), own=own)) == [0, 1]
+
+    def test_part_of_a_device_comes_back(self):
+        picture = fleet(node("a", gpus=1, used={0: (100, 80 * GI)}))
+        freed = {device_id("a", "gpu", 0): HALF}
+        assert plan(picture, share(core=50, ratio=50), freed=freed).node == "a"
+        assert plan(picture, share(core=51), freed=freed).node is None
+        assert plan(picture, whole(), freed=freed).node is None
+
+    def test_own_and_freed_add_up(self):
+        picture = fleet(node("a", gpus=1, used={0: (100, 80 * GI)}))
+        half = {device_id("a", "gpu", 0): HALF}
+        assert plan(picture, whole(), own=half, freed=half).node == "a"
+
+    def test_blocked_devices_are_taken(self):
+        picture = fleet(node("a", gpus=2))
+        assert minors(plan(picture, whole(), blocked=[device_id("a", "gpu", 0)])) == [1]
+        refused = plan(picture, whole(2), blocked=[device_id("a", "gpu", 0)])
+        assert [reason.resolvable for _, reason in refused.refused()] == [True]
+
+    def test_devices_that_are_gone_are_passed_over(self):
+        assert plan(fleet(node("a", gpus=1)), whole(), own={999_999: (100, GI)}, blocked=[999_998]).node == "a"
+
+    def test_the_picture_itself_is_never_written(self):
+        picture = fleet(node("a", gpus=2, taken=[0]))
+        before = picture.core_used.copy(), picture.memory_used.copy(), picture.device_healthy.copy()
+        plan(picture, whole(2), own={device_id("a", "gpu", 0): (100, 80 * GI)}, blocked=[device_id("a", "gpu", 1)])
+        assert (picture.core_used == before[0]).all()
+        assert (picture.memory_used == before[1]).all()
+        assert (picture.device_healthy == before[2]).all()
+
+
+class TestCandidates:
+    def test_only_candidates_are_looked_at(self):
+        picture = fleet(node("a", gpus=1), node("b", gpus=1), node("c", gpus=1))
+        decision = plan(picture, whole(), candidates=[2, 1])
+        assert decision.node == "b"
+        assert [name for name, _ in decision.feasible()] == ["b", "c"]
+
+    def test_none_at_all(self):
+        assert plan(fleet(node("a", gpus=1)), whole(), candidates=[]).summary == "0/0 nodes can serve"
+        assert plan(fleet(), whole()).node is None
+
+    def test_a_node_where_the_last_hold_ended_unbound_ranks_last(self):
+        picture = fleet(node("a", gpus=2, taken=[0]), node("b", gpus=2))
+        assert plan(picture, whole(), last=[picture.node_index["a"]]).node == "b"
+        assert plan(picture, whole(2), last=[picture.node_index["b"]]).node == "b"
+
+    def test_device_plugin_nodes_take_whole_native_requests_only(self):
+        picture = fleet(node("a", gpus=2, mode=DEVICE_PLUGIN))
+        assert plan(picture, whole(dialect=Dialect.NATIVE)).node == "a"
+        for asked in (whole(), share(core=10, dialect=Dialect.NATIVE)):
+            ((_, reason),) = plan(picture, asked).refused()
+            assert (reason.text, reason.resolvable) == (
+                "node is in device-plugin mode, reservation pods are not available yet",
+                False,
+            )

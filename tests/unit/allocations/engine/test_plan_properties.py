@@ -1,0 +1,102 @@
+"""What never happens in a plan, whatever the fleet and whatever is asked of it."""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from allocations.engine.build import build_picture
+from allocations.engine.plan import plan
+from claims.dialects.request import DeviceAsk, Policy, SharePolicy
+from tests.builders import GI, MI, apply, nic, node, request, share, whole
+
+ASKED = st.one_of(
+    st.builds(whole, st.integers(1, 4), policy=st.sampled_from(Policy), policy_strict=st.booleans()),
+    st.builds(
+        share,
+        core=st.integers(1, 100),
+        ratio=st.one_of(st.none(), st.integers(1, 100)),
+        count=st.integers(1, 3),
+        policy=st.sampled_from(Policy),
+        share=st.sampled_from(SharePolicy),
+    ),
+    st.builds(share, core=st.integers(0, 60), memory=st.integers(1, 90 * GI)),
+    st.builds(lambda count: request(DeviceAsk("gpu", 1), DeviceAsk("rdma", count)), st.integers(1, 2)),
+    st.builds(lambda core: request(DeviceAsk("rdma", 1, core_percent=core)), st.integers(1, 100)),
+)
+
+
+@st.composite
+def fleets(draw):
+    rows = []
+    for number in range(draw(st.integers(1, 4))):
+        name = f"n{number}"
+        gpus = draw(st.integers(0, 6))
+        minor = st.integers(0, max(gpus - 1, 0))
+        rows.append(
+            node(
+                name,
+                gpus=gpus,
+                links=draw(st.lists(st.tuples(minor, minor, st.integers(0, 4)), max_size=8)),
+                memory=draw(st.sampled_from([0, 3, 46068 * MI, 80 * GI])),
+                sick=draw(st.sets(minor, max_size=2)),
+                others=[nic(name, at) for at in range(draw(st.integers(0, 2)))],
+            )
+        )
+    return rows
+
+
+@settings(max_examples=120, deadline=None)
+@given(fleets(), st.lists(ASKED, min_size=1, max_size=14))
+def test_capacity_is_never_exceeded(rows, requests):
+    """LEASE-2 plans applied in sequence never take more than a device has, nor a whole device twice."""
+    picture = build_picture(rows)
+    wholly: set[int] = set()
+    for asked in requests:
+        decision = plan(picture, asked)
+        assert (decision.node is None) == (len(decision.grants) == 0)
+        granted = [grant.device_id for grant in decision.grants]
+        assert len(set(granted)) == len(granted)
+        assert not wholly & set(granted)
+        rows_taken = picture.index.rows_of(granted)
+        assert picture.device_healthy[rows_taken].all()
+        for ask in asked.asks if decision.node else ():
+            of_type = [grant for grant in decision.grants if grant.type == ask.type]
+            assert len(of_type) == ask.count
+            if ask.whole:
+                assert (picture.core_used[picture.index.rows_of([one.device_id for one in of_type])] == 0).all()
+                wholly |= {one.device_id for one in of_type}
+        picture = apply(picture, decision)
+        assert (picture.core_used <= 100).all()
+        assert (picture.memory_used <= picture.memory_total).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(fleets(), st.lists(ASKED, min_size=1, max_size=8), st.randoms(use_true_random=False))
+def test_the_same_input_gives_the_same_plan(rows, requests, shuffler: random.Random):
+    """CLAIM-4 whatever order nodes and devices come in, and whatever was worked out before."""
+    picture = build_picture(rows)
+    mixed = list(rows)
+    shuffler.shuffle(mixed)
+    other = build_picture(mixed)
+    for asked in requests:
+        first, second = plan(picture, asked), plan(other, asked)
+        assert first.node == second.node
+        assert first.grants == second.grants
+        assert first.summary == second.summary
+        assert list(first.refused()) == list(second.refused())
+        assert list(first.feasible()) == list(second.feasible())
+        picture, other = apply(picture, first), apply(other, second)
+
+
+@settings(max_examples=60, deadline=None)
+@given(fleets(), st.lists(ASKED, min_size=1, max_size=8))
+def test_resolvable_means_that_an_empty_node_would_serve(rows, requests):
+    """SCALE-7 removing pods could help exactly where the reason says so."""
+    picture = empty = build_picture(rows)
+    for asked in requests:
+        decision = plan(picture, asked)
+        could = {name for name, _ in plan(empty, asked).feasible()}
+        for name, reason in decision.refused():
+            assert reason.resolvable == (name in could), (name, reason)
+        picture = apply(picture, decision)
