@@ -13,9 +13,18 @@ import re
 import sqlite3
 from collections.abc import Sequence
 from functools import cache, lru_cache
-from typing import Any, Self
+from itertools import chain
+from typing import Any, NamedTuple, Self
 
 from django.db import DEFAULT_DB_ALIAS, connections
+
+
+class Statement(NamedTuple):
+    """A statement that returns one column of the rows that it writes, and its parameters."""
+
+    text: str
+    values: Sequence[Any]
+
 
 _PLACE = re.compile(r"(?<!%)%s")
 
@@ -38,6 +47,31 @@ def hot_cursor() -> Any:
 
     cursor: Any = ServerBindingCursor(connection.connection)  # type: ignore[call-arg]  # stubs of psycopg 2, the class is psycopg 3's
     return connection.make_debug_cursor(cursor) if connection.queries_logged else connection.make_cursor(cursor)
+
+
+def run_together(statements: Sequence[Statement]) -> list[list[Any]]:
+    """Run all of them in the current transaction; the column that each returned, in their order.
+
+    On PostgreSQL they go to the server as one, and none sees what another wrote; on SQLite one runs after the other.
+    """
+    with hot_cursor() as cursor:
+        if on_postgresql():
+            cursor.execute(
+                _as_one(tuple(one.text for one in statements)), [*chain(*(one.values for one in statements))]
+            )
+            return list(cursor.fetchone())
+        found = []
+        for one in statements:
+            cursor.execute(one.text, one.values)
+            found.append([row[0] for row in cursor.fetchall()])
+        return found
+
+
+@lru_cache(maxsize=512)
+def _as_one(texts: tuple[str, ...]) -> str:
+    parts = ", ".join(f"part{place} AS ({text})" for place, text in enumerate(texts))
+    columns = ", ".join(f"ARRAY(SELECT * FROM part{place})" for place in range(len(texts)))  # noqa: S608 - numbers only
+    return f"WITH {parts} SELECT {columns}"
 
 
 class _LiteCursor:

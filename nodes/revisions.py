@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from django.db import connection
 
@@ -22,14 +23,26 @@ SQLITE_NEXT = (
     "INSERT INTO nodes_revision (id, value) VALUES (1, 1) "
     "ON CONFLICT (id) DO UPDATE SET value = value + 1 RETURNING value"
 )
-POSTGRESQL_NEXT = "SELECT pg_current_xact_id()::text::bigint"
+POSTGRESQL_OWN = "pg_current_xact_id()::text::bigint"
+
+
+class Stamp(NamedTuple):
+    """A revision as it is written into a statement: SQL, and the parameters in it."""
+
+    text: str
+    values: tuple[int, ...]
 
 
 def next_revision() -> int:
     """The revision of the current transaction. Call inside one, before writing devices."""
     with hot_cursor() as cursor:
-        cursor.execute(POSTGRESQL_NEXT if on_postgresql() else SQLITE_NEXT)
+        cursor.execute(f"SELECT {POSTGRESQL_OWN}" if on_postgresql() else SQLITE_NEXT)
         return int(cursor.fetchone()[0])
+
+
+def next_stamp() -> Stamp:
+    """The same for statements written by hand: PostgreSQL fills it in by itself, and is not asked for it."""
+    return Stamp(POSTGRESQL_OWN, ()) if on_postgresql() else Stamp("%s", (next_revision(),))
 
 
 @contextmanager

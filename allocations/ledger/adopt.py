@@ -15,15 +15,15 @@ from django.db import IntegrityError, connection
 from access.transactions import atomic_retry
 from allocations.choices import State
 from allocations.engine.decision import Grant
-from allocations.errors import PodHasOne
-from allocations.ledger.capacity import take
-from allocations.ledger.hold import devices_text, insert_allocation, insert_grants
+from allocations.ledger.capacity import taking
+from allocations.ledger.hold import devices_text
 from allocations.ledger.holder import Holder
+from allocations.ledger.rows import AllocationRow, meaning_of, write_taken
 from allocations.ledger.sql import identity, moment
 from audit.choices import Kind
-from audit.services import record
+from audit.happenings import Happening
 from claims.dialects.request import DeviceRequest
-from nodes.revisions import next_revision
+from nodes.revisions import next_stamp
 
 
 def adopt(
@@ -56,9 +56,10 @@ def adopt(
             actor,
         )
     except IntegrityError as error:
-        if "pod_uid" in str(error) or "allocation_live_once_a_pod" in str(error):
-            raise PodHasOne(f"pod {holder.label} already has a live allocation") from error
-        raise
+        known = meaning_of(error, holder, grants)
+        if known is None:
+            raise
+        raise known from error
     return allocation_id
 
 
@@ -76,38 +77,35 @@ def _adopt(
     confined: bool,
     actor: str,
 ) -> None:
-    revision = next_revision()
     expires = bound_at + timedelta(seconds=request.ttl_seconds) if request.ttl_seconds else None
-    with connection.cursor() as cursor:
-        take(cursor, grants, revision, unusable_too=True)
-        insert_allocation(
-            cursor,
-            allocation_id=allocation_id,
-            holder=holder,
-            request=request,
-            node=node,
-            claim_id=claim_id,
-            summary="adopted while running",
-            explanation={},
-            actor=actor,
-            now=now,
-            until=None,
-            priority=priority,
-            confined=confined,
-        )
-        insert_grants(cursor, allocation_id, grants)
-        cursor.execute(
-            "UPDATE allocations_allocation SET state = %s, bound_at = %s, expires_at = %s WHERE id = %s",
-            [State.BOUND.value, moment(bound_at), moment(expires), identity(allocation_id)],
-        )
-    record(
+    told = Happening(
         kind=Kind.ALLOCATION_ADOPTED,
         message=f"{holder.label} runs with {devices_text(grants)} of {node}: adopted",
         actor=actor,
-        now=now,
+        at=now,
         namespace=holder.namespace,
         name=holder.pod_name,
         node=node,
         claim=request.claim,
         allocation_id=allocation_id,
     )
+    row = AllocationRow(
+        id=allocation_id,
+        holder=holder,
+        request=request,
+        node=node,
+        claim_id=claim_id,
+        summary="adopted while running",
+        explanation={},
+        actor=actor,
+        now=now,
+        until=None,
+        priority=priority,
+        confined=confined,
+    )
+    write_taken(row, grants, taking(grants, next_stamp(), unusable_too=True), told)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE allocations_allocation SET state = %s, bound_at = %s, expires_at = %s WHERE id = %s",
+            [State.BOUND.value, moment(bound_at), moment(expires), identity(allocation_id)],
+        )

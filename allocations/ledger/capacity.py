@@ -1,35 +1,37 @@
 """Taking devices and giving them back: the only statements that change `core_used` and `memory_used`.
 
-Called by the ledger's verbs inside their transaction. Kept true: a take is a conditional UPDATE that
-must change exactly its rows; a give-back returns exactly what the live grants of one allocation say,
+Called by the ledger's verbs inside their transaction. Kept true: a take is conditional UPDATEs that
+must change exactly their rows; a give-back returns exactly what the live grants of one allocation say,
 once. Rows are locked in device order.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import Any
 
 from allocations.engine.decision import Grant
 from allocations.errors import LostRace
 from allocations.ledger.sql import identity
-from audit.cursors import on_postgresql
+from audit.cursors import Statement, on_postgresql
+from nodes.revisions import Stamp
 
 _USABLE = "healthy AND presence = 'present' AND stranger = ''"
 
 
-def take(cursor: Any, grants: Sequence[Grant], revision: int, *, unusable_too: bool = False) -> None:
-    """Mark the devices of `grants` used. Raises LostRace (roll the transaction back) when one is not free.
+def taking(grants: Sequence[Grant], revision: Stamp, *, unusable_too: bool = False) -> list[Statement]:
+    """The statements that mark the devices of `grants` used; what they return is for `check_taken`.
 
     A whole device must still have the memory of its grant, since that is what comes back.
     `unusable_too` is for adoption: a pod that runs holds its devices, sick or not.
     """
     guard = "1 = 1" if unusable_too else _USABLE
+    stamp = f"revision = {revision.text}"
     sizes = {grant.device_id: grant.memory_bytes or 0 for grant in grants if grant.whole}
     whole = sorted(sizes)
-    lost: list[int] = []
+    statements = []
     if whole:
         marks = ", ".join(["%s"] * len(whole))
         sized = ", ".join(["(%s, %s)"] * len(whole))
@@ -38,32 +40,35 @@ def take(cursor: Any, grants: Sequence[Grant], revision: int, *, unusable_too: b
             if on_postgresql() and len(whole) > 1
             else f"id IN ({marks})"
         )
-        cursor.execute(
-            f"UPDATE nodes_device SET core_used = 100, memory_used = memory_bytes, revision = %s "  # noqa: S608 - only marks and constants are put in
-            f"WHERE {rows} AND (id, memory_bytes) IN (VALUES {sized}) AND core_used = 0 AND memory_used = 0 AND {guard}",
-            [revision, *whole, *chain.from_iterable(sorted(sizes.items()))],
-        )
-        if cursor.rowcount != len(whole):
-            cursor.execute(
-                f"SELECT id FROM nodes_device WHERE id IN ({marks}) AND revision <> %s",  # noqa: S608 - only marks are put in
-                [*whole, revision],
+        statements.append(
+            Statement(
+                f"UPDATE nodes_device SET core_used = 100, memory_used = memory_bytes, {stamp} "  # noqa: S608 - only marks and constants are put in
+                f"WHERE {rows} AND (id, memory_bytes) IN (VALUES {sized}) AND core_used = 0 AND memory_used = 0 "
+                f"AND {guard} RETURNING id",
+                [*revision.values, *whole, *chain.from_iterable(sorted(sizes.items()))],
             )
-            lost += [row[0] for row in cursor.fetchall()]
-            raise LostRace(tuple(lost) or tuple(whole))
+        )
     for grant in sorted((grant for grant in grants if not grant.whole), key=lambda grant: grant.device_id):
         core, memory = grant.core_percent, grant.memory_bytes or 0
-        cursor.execute(
-            f"UPDATE nodes_device SET core_used = core_used + %s, memory_used = memory_used + %s, revision = %s "  # noqa: S608 - only a constant is put in
-            f"WHERE id = %s AND core_used <= 100 - %s AND memory_used <= memory_bytes - %s AND {guard}",
-            [core, memory, revision, grant.device_id, core, memory],
+        statements.append(
+            Statement(
+                f"UPDATE nodes_device SET core_used = core_used + %s, memory_used = memory_used + %s, {stamp} "  # noqa: S608 - only constants are put in
+                f"WHERE id = %s AND core_used <= 100 - %s AND memory_used <= memory_bytes - %s AND {guard} RETURNING id",
+                [core, memory, *revision.values, grant.device_id, core, memory],
+            )
         )
-        if cursor.rowcount != 1:
-            lost.append(grant.device_id)
+    return statements
+
+
+def check_taken(grants: Sequence[Grant], taken: Iterable[Iterable[int]]) -> None:
+    """Raises LostRace (roll the transaction back) when a device of `grants` was not free. `taken`: ids that the statements returned."""
+    found = set(chain.from_iterable(taken))
+    lost = sorted(grant.device_id for grant in grants if grant.device_id not in found)
     if lost:
         raise LostRace(tuple(lost))
 
 
-def give_back(cursor: Any, allocation_id: uuid.UUID, revision: int) -> int:
+def give_back(cursor: Any, allocation_id: uuid.UUID, revision: Stamp) -> int:
     """Return what the allocation's live grants took, and end the grants. Returns how many devices came back.
 
     A device that vanished while held is removed when its last holder lets go.
@@ -76,9 +81,9 @@ def give_back(cursor: Any, allocation_id: uuid.UUID, revision: int) -> int:
     rows = sorted(cursor.fetchall())
     for device_id, core, memory in rows:
         cursor.execute(
-            "UPDATE nodes_device SET core_used = core_used - %s, memory_used = memory_used - %s, revision = %s, "
+            f"UPDATE nodes_device SET core_used = core_used - %s, memory_used = memory_used - %s, revision = {revision.text}, "  # noqa: S608 - a constant
             "presence = CASE WHEN presence = 'vanished' AND core_used = %s AND memory_used = %s "
             "THEN 'removed' ELSE presence END WHERE id = %s",
-            [core, memory, revision, core, memory, device_id],
+            [core, memory, *revision.values, core, memory, device_id],
         )
     return len(rows)

@@ -19,7 +19,7 @@ from audit.announce import announce
 from audit.choices import Kind
 from audit.cursors import hot_cursor
 from audit.services import record_many
-from nodes.revisions import next_revision
+from nodes.revisions import next_stamp
 
 
 @atomic_retry
@@ -63,7 +63,7 @@ def begin_release(
 @atomic_retry
 def finish_release(*, allocation_id: uuid.UUID, outcome: State, now: datetime, actor: str) -> bool:
     """Releasing → released or failed: leases are gone, capacity comes back. False when somebody else finished it."""
-    revision = next_revision()
+    revision = next_stamp()
     with hot_cursor() as cursor:
         moved = move(cursor, allocation_id, (State.RELEASING,), outcome, now, ended_at=now)
         if moved is None:
@@ -91,7 +91,7 @@ def drop_hold(
     `failed` makes the node rank last for the pod for a while; `released` does not. False when it moved on, or
     when its `changed_at` is no longer `unchanged_since`: a newer filter prolonged it.
     """
-    revision = next_revision()
+    revision = next_stamp()
     with hot_cursor() as cursor:
         moved = move(
             cursor,
