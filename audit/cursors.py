@@ -20,10 +20,18 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 
 class Statement(NamedTuple):
-    """A statement that returns one column of the rows that it writes, and its parameters."""
+    """A statement that writes rows, and its parameters. `returning`: the column of them that is wanted, empty for none."""
 
     text: str
     values: Sequence[Any]
+    returning: str = ""
+
+
+class Written(NamedTuple):
+    """How many rows a `Statement` wrote, and what it returned of them."""
+
+    rows: int
+    returned: list[Any]
 
 
 _PLACE = re.compile(r"(?<!%)%s")
@@ -49,29 +57,34 @@ def hot_cursor() -> Any:
     return connection.make_debug_cursor(cursor) if connection.queries_logged else connection.make_cursor(cursor)
 
 
-def run_together(statements: Sequence[Statement]) -> list[list[Any]]:
-    """Run all of them in the current transaction; the column that each returned, in their order.
+def run_together(statements: Sequence[Statement]) -> list[Written]:
+    """Run all of them in the current transaction; what each wrote, in their order.
 
     On PostgreSQL they go to the server as one, and none sees what another wrote; on SQLite one runs after the other.
     """
     with hot_cursor() as cursor:
         if on_postgresql():
-            cursor.execute(
-                _as_one(tuple(one.text for one in statements)), [*chain(*(one.values for one in statements))]
-            )
-            return list(cursor.fetchone())
-        found = []
+            text = _as_one(tuple((one.text, one.returning) for one in statements))
+            cursor.execute(text, [*chain(*(one.values for one in statements))])
+            return [Written(len(found), found) for found in cursor.fetchone()]
+        written = []
         for one in statements:
-            cursor.execute(one.text, one.values)
-            found.append([row[0] for row in cursor.fetchall()])
-        return found
+            if one.returning:
+                cursor.execute(f"{one.text} RETURNING {one.returning}", one.values)
+                found = [row[0] for row in cursor.fetchall()]
+                written.append(Written(len(found), found))
+            else:
+                cursor.execute(one.text, one.values)
+                written.append(Written(cursor.rowcount, []))
+        return written
 
 
 @lru_cache(maxsize=512)
-def _as_one(texts: tuple[str, ...]) -> str:
-    parts = ", ".join(f"part{place} AS ({text})" for place, text in enumerate(texts))
-    columns = ", ".join(f"ARRAY(SELECT * FROM part{place})" for place in range(len(texts)))  # noqa: S608 - numbers only
-    return f"WITH {parts} SELECT {columns}"
+def _as_one(parts: tuple[tuple[str, str], ...]) -> str:
+    """One statement that answers with an array for each part: what it returns of every row, else a 1."""
+    named = ", ".join(f"part{place} AS ({text} RETURNING {wanted or 1})" for place, (text, wanted) in enumerate(parts))
+    arrays = ", ".join(f"ARRAY(SELECT * FROM part{place})" for place in range(len(parts)))  # noqa: S608 - numbers only
+    return f"WITH {named} SELECT {arrays}"
 
 
 class _LiteCursor:

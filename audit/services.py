@@ -8,7 +8,7 @@ carries the row's id and the rows are the truth.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -18,7 +18,7 @@ from django.db import connection, transaction
 
 from audit import feed
 from audit.choices import Kind
-from audit.cursors import Statement, on_postgresql, run_together
+from audit.cursors import Statement, Written, on_postgresql, run_together
 from audit.happenings import Happening
 
 LONGEST_MESSAGE = 500
@@ -65,12 +65,12 @@ def record_many(happenings: Sequence[Happening]) -> None:
     """Write events, in this order, into the current transaction."""
     for start in range(0, len(happenings), ROWS_A_STATEMENT):
         some = happenings[start : start + ROWS_A_STATEMENT]
-        (ids,) = run_together([recording(some)])
-        tell_later(ids, some)
+        (written,) = run_together([recording(some)])
+        tell_later(written, some)
 
 
 def recording(happenings: Sequence[Happening]) -> Statement:
-    """The statement that writes these events (up to `ROWS_A_STATEMENT`) and returns their ids, which are for `tell_later`."""
+    """The statement that writes these events (up to `ROWS_A_STATEMENT`); what it wrote is for `tell_later`."""
     postgresql = on_postgresql()
     parameters: list[Any] = []
     for happening in happenings:
@@ -88,10 +88,10 @@ def recording(happenings: Sequence[Happening]) -> Statement:
             orjson.dumps(happening.data or {}, default=str, option=orjson.OPT_NON_STR_KEYS).decode(),
         )
     rows = ", ".join([_ROW] * len(happenings))
-    return Statement(f"INSERT INTO audit_event ({_COLUMNS}) VALUES {rows} RETURNING id", parameters)  # noqa: S608 - constants only
+    return Statement(f"INSERT INTO audit_event ({_COLUMNS}) VALUES {rows}", parameters, "id")  # noqa: S608 - constants only
 
 
-def tell_later(ids: Iterable[int], happenings: Sequence[Happening]) -> None:
-    """Once the current transaction is committed, tell browsers of the events that it wrote under these ids."""
-    in_order = sorted(ids)
+def tell_later(written: Written, happenings: Sequence[Happening]) -> None:
+    """Once the current transaction is committed, tell browsers of the events that it wrote."""
+    in_order = sorted(written.returned)
     transaction.on_commit(lambda: feed.publish(zip(in_order, happenings, strict=True)))

@@ -15,7 +15,6 @@ from django.db import IntegrityError, connection
 from access.transactions import atomic_retry
 from allocations.choices import State
 from allocations.engine.decision import Grant
-from allocations.ledger.capacity import taking
 from allocations.ledger.hold import devices_text
 from allocations.ledger.holder import Holder
 from allocations.ledger.rows import AllocationRow, meaning_of, write_taken
@@ -23,7 +22,6 @@ from allocations.ledger.sql import identity, moment
 from audit.choices import Kind
 from audit.happenings import Happening
 from claims.dialects.request import DeviceRequest
-from nodes.revisions import next_stamp
 
 
 def adopt(
@@ -103,7 +101,7 @@ def _adopt(
         priority=priority,
         confined=confined,
     )
-    write_taken(row, grants, taking(grants, next_stamp(), unusable_too=True), told)
+    write_taken(row, grants, told, unusable_too=True)
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE allocations_allocation SET state = %s, bound_at = %s, expires_at = %s WHERE id = %s",

@@ -15,7 +15,7 @@ from typing import Any
 from allocations.engine.decision import Grant
 from allocations.errors import LostRace
 from allocations.ledger.sql import identity
-from audit.cursors import Statement, on_postgresql
+from audit.cursors import Statement, Written, hot_cursor, on_postgresql
 from nodes.revisions import Stamp
 
 _USABLE = "healthy AND presence = 'present' AND stranger = ''"
@@ -44,7 +44,7 @@ def taking(grants: Sequence[Grant], revision: Stamp, *, unusable_too: bool = Fal
             Statement(
                 f"UPDATE nodes_device SET core_used = 100, memory_used = memory_bytes, {stamp} "  # noqa: S608 - only marks and constants are put in
                 f"WHERE {rows} AND (id, memory_bytes) IN (VALUES {sized}) AND core_used = 0 AND memory_used = 0 "
-                f"AND {guard} RETURNING id",
+                f"AND {guard}",
                 [*revision.values, *whole, *chain.from_iterable(sorted(sizes.items()))],
             )
         )
@@ -53,19 +53,26 @@ def taking(grants: Sequence[Grant], revision: Stamp, *, unusable_too: bool = Fal
         statements.append(
             Statement(
                 f"UPDATE nodes_device SET core_used = core_used + %s, memory_used = memory_used + %s, {stamp} "  # noqa: S608 - only constants are put in
-                f"WHERE id = %s AND core_used <= 100 - %s AND memory_used <= memory_bytes - %s AND {guard} RETURNING id",
+                f"WHERE id = %s AND core_used <= 100 - %s AND memory_used <= memory_bytes - %s AND {guard}",
                 [core, memory, *revision.values, grant.device_id, core, memory],
             )
         )
     return statements
 
 
-def check_taken(grants: Sequence[Grant], taken: Iterable[Iterable[int]]) -> None:
-    """Raises LostRace (roll the transaction back) when a device of `grants` was not free. `taken`: ids that the statements returned."""
-    found = set(chain.from_iterable(taken))
-    lost = sorted(grant.device_id for grant in grants if grant.device_id not in found)
-    if lost:
-        raise LostRace(tuple(lost))
+def check_taken(grants: Sequence[Grant], taken: Iterable[Written], revision: Stamp) -> None:
+    """Raises LostRace (roll the transaction back) when a device of `grants` was not free. `taken`: what the statements wrote."""
+    if sum(one.rows for one in taken) == len(grants):
+        return
+    asked = sorted(grant.device_id for grant in grants)
+    marks = ", ".join(["%s"] * len(asked))
+    with hot_cursor() as cursor:
+        cursor.execute(
+            f"SELECT id FROM nodes_device WHERE id IN ({marks}) AND revision = {revision.text}",  # noqa: S608 - marks and constants
+            [*asked, *revision.values],
+        )
+        found = {row[0] for row in cursor.fetchall()}
+    raise LostRace(tuple(device for device in asked if device not in found))
 
 
 def give_back(cursor: Any, allocation_id: uuid.UUID, revision: Stamp) -> int:

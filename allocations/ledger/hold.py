@@ -14,7 +14,7 @@ from django.db import IntegrityError
 from access.transactions import atomic_retry
 from allocations.engine.decision import Decision, Grant
 from allocations.errors import MovedOn
-from allocations.ledger.capacity import give_back, taking
+from allocations.ledger.capacity import give_back
 from allocations.ledger.holder import Holder
 from allocations.ledger.own import Live
 from allocations.ledger.rows import AllocationRow, meaning_of, write_taken
@@ -24,7 +24,7 @@ from audit.choices import Kind
 from audit.cursors import hot_cursor
 from audit.happenings import Happening
 from claims.dialects.request import DeviceRequest
-from nodes.revisions import Stamp, next_stamp
+from nodes.revisions import next_stamp
 
 PROLONGED_UP_TO = 3
 """Times its length that a hold lasts in all, however often its pod is filtered again: a node on which the pod is
@@ -106,9 +106,8 @@ def _replace(
     confined: bool,
     actor: str,
 ) -> None:
-    revision = next_stamp()
     if previous is not None:
-        _let_go(previous, revision, now)
+        _let_go(previous, now)
     told = Happening(
         kind=Kind.ALLOCATION_HELD,
         message=f"{holder.label} holds {devices_text(decision.grants)} on {decision.node}",
@@ -135,10 +134,10 @@ def _replace(
         priority=priority,
         confined=confined,
     )
-    write_taken(row, decision.grants, taking(decision.grants, revision), told)
+    write_taken(row, decision.grants, told)
 
 
-def _let_go(previous: Live, revision: Stamp, now: datetime) -> None:
+def _let_go(previous: Live, now: datetime) -> None:
     with hot_cursor() as cursor:
         cursor.execute(
             "UPDATE allocations_allocation SET state = 'released', reason = %s, ended_at = %s, changed_at = %s "
@@ -147,7 +146,7 @@ def _let_go(previous: Live, revision: Stamp, now: datetime) -> None:
         )
         if cursor.rowcount != 1:
             raise MovedOn("the pod's hold changed meanwhile")
-        give_back(cursor, previous.id, revision)
+        give_back(cursor, previous.id, next_stamp())
     announce(node=previous.node)
 
 

@@ -15,13 +15,14 @@ from django.db import IntegrityError
 
 from allocations.engine.decision import Grant
 from allocations.errors import LostRace, MovedOn, PodHasOne
-from allocations.ledger.capacity import check_taken
+from allocations.ledger.capacity import check_taken, taking
 from allocations.ledger.holder import Holder
 from allocations.ledger.sql import document, identity, moment
 from audit.cursors import Statement, on_postgresql, run_together
 from audit.happenings import Happening
 from audit.services import recording, tell_later
 from claims.dialects.request import DeviceRequest
+from nodes.revisions import next_stamp
 
 
 class AllocationRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +47,7 @@ INSERT INTO allocations_allocation
   (id, state, outcome, reason, namespace, pod_name, pod_uid, holder, node_id, claim_id, claim_name, dialect, request,
    summary, explanation, priority, confined, created_by, ttl_seconds, created_at, hold_until, changed_at)
 SELECT %s, 'held', '', '', %s, %s, %s, %s, n.id, {claim}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
-FROM nodes_node n WHERE n.name = %s RETURNING node_id
+FROM nodes_node n WHERE n.name = %s
 """
 _CLAIM = "(SELECT c.id FROM claims_gpuclaim c WHERE c.id = %s{lock})"
 """The claim as it is now: deleted since the decision, it counts as deleted right after."""
@@ -55,19 +56,21 @@ _POSTGRESQL_INSERT = _INSERT.format(claim=_CLAIM.format(lock=" FOR KEY SHARE"))
 _GRANT = "(%s, %s, %s, %s, %s, %s, %s, %s, %s)"
 _INSERT_GRANTS = (
     "INSERT INTO allocations_allocationdevice "
-    "(allocation_id, device_id, uuid, type, minor, core_percent, memory_bytes, whole, live) VALUES {rows} RETURNING device_id"
+    "(allocation_id, device_id, uuid, type, minor, core_percent, memory_bytes, whole, live) VALUES {rows}"
 )
 
 
-def write_taken(row: AllocationRow, grants: Sequence[Grant], take: Sequence[Statement], told: Happening) -> None:
-    """Take the devices, and insert the allocation, its grants and the event.
+def write_taken(row: AllocationRow, grants: Sequence[Grant], told: Happening, *, unusable_too: bool = False) -> None:
+    """Take the devices (`unusable_too`: see `taking`), and insert the allocation, its grants and the event.
 
     Raises LostRace when a device is not free, MovedOn when the node is gone, IntegrityError (see `meaning_of`); then the
     transaction has to be rolled back.
     """
-    *taken, node, _, events = run_together([*take, _allocation(row), _grants(row.id, grants), recording([told])])
-    check_taken(grants, taken)
-    if not node:
+    revision = next_stamp()
+    take = taking(grants, revision, unusable_too=unusable_too)
+    *taken, inserted, _, events = run_together([*take, _allocation(row), _grants(row.id, grants), recording([told])])
+    check_taken(grants, taken, revision)
+    if not inserted.rows:
         raise MovedOn("the node is gone")
     tell_later(events, [told])
 
