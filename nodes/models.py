@@ -95,6 +95,21 @@ class Device(models.Model):
         return f"{self.type} {self.minor} of {self.node_id}"
 
 
+class KubeletCheckpoint(models.Model):
+    """What the kubelet of a node last said it gave to containers, by its own record (DEV-8). Written by `nodes.checkpoints`."""
+
+    node = models.OneToOneField(Node, on_delete=models.CASCADE, related_name="checkpoint")
+    entries = models.JSONField(default=list, help_text="[[pod UID, container, resource, [device id, …]], …]")
+    read_at = models.DateTimeField(help_text="when it last said something else than before")
+
+    class Meta:
+        ordering = ("node_id",)
+
+    def __str__(self) -> str:
+        """Node."""
+        return f"checkpoint of {self.node_id}"
+
+
 class MakingWay(models.Model):
     """A node is to make way for a pod: preemption is to take devices of less important pods there (`allocations.making_way`).
 

@@ -1,14 +1,15 @@
-"""Running pods without a row in the ledger: adopted by their annotations, or reported (DESIGN §3, Adoption; DEV-11).
+"""Running pods without a row in the ledger: adopted by their annotations, by what a kubelet gave them, or by their env; else reported (DESIGN §3,
+Adoption; DEV-8, DEV-9, DEV-11).
 
 Called by `allocations.reconcile.run`. Kept true: a pod that runs holds its devices, so a mere hold on one of them gives
 way; anything stronger is a conflict, which is reported and never overwritten; a pod that ended meanwhile is
-not adopted.
+not adopted; what a user wrote into env counts only for pods that were there before gpuplane.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -25,11 +26,13 @@ from allocations.reconcile.report import ACTOR, Difference
 from claims.admission.confinement import is_confined
 from claims.dialects import Adoption, Unreadable, asks_for_devices, parse_pod, read_allocation
 from claims.dialects.read_back import AdoptedDevice
+from claims.dialects.read_running import CHECKPOINT, ENV, kubelet_uid, read_env, read_given
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect
 from claims.lookup import ClaimFinder
 from kube.device_types import GPU
 from kube.keys import ALLOCATED, HAMI_ALLOCATED, KOORDINATOR_ALLOCATED
 from kube.objects import Pod
+from nodes.checkpoints import Given
 from nodes.choices import Presence
 from nodes.models import Device
 
@@ -40,6 +43,10 @@ BATCH = 500
 RESULTS = (ALLOCATED, KOORDINATOR_ALLOCATED, HAMI_ALLOCATED)
 
 
+GivenByPod = Mapping[str, Sequence[Given]]
+"""What kubelets gave away, by the UID under which they know the pod: `nodes.checkpoints.given_by_kubelets`."""
+
+
 @dataclass(slots=True)
 class Adopted:
     """Ids of new allocations, and what could not be adopted."""
@@ -48,9 +55,11 @@ class Adopted:
     differences: list[Difference] = field(default_factory=list)
 
 
-def runs_with_devices(pod: Pod) -> bool:
-    """Whether the pod is on a node, has not finished, and carries a result annotation of any dialect."""
-    return bool(pod.spec.node_name) and not pod.finished and any(key in pod.annotations for key in RESULTS)
+def runs_with_devices(pod: Pod, given: GivenByPod) -> bool:
+    """Whether the pod is on a node, has not finished, and holds devices by a result annotation of any dialect, a kubelet's record or its env."""
+    if not pod.spec.node_name or pod.finished:
+        return False
+    return any(key in pod.annotations for key in RESULTS) or kubelet_uid(pod) in given or read_env(pod) is not None
 
 
 def ran_past(*, pods: Iterable[Pod], known: Collection[str]) -> list[Difference]:
@@ -86,7 +95,7 @@ def ran_past(*, pods: Iterable[Pod], known: Collection[str]) -> list[Difference]
     ]
 
 
-def adopt_running(*, pods: Sequence[Pod], since: datetime, now: datetime) -> Adopted:
+def adopt_running(*, pods: Sequence[Pod], given: GivenByPod, since: datetime, now: datetime) -> Adopted:
     """Adopt each of these pods that has no live row, and none that ended after `since` (when the ledger was read)."""
     done = Adopted()
     for start in range(0, len(pods), BATCH):
@@ -98,7 +107,7 @@ def adopt_running(*, pods: Sequence[Pod], since: datetime, now: datetime) -> Ado
         fleet = _devices_of({pod.spec.node_name for pod in some})
         for pod in some:
             if pod.metadata.uid not in passed:
-                _adopt(pod, fleet, done, now)
+                _adopt(pod, fleet[pod.spec.node_name], given, done, now)
     return done
 
 
@@ -110,26 +119,39 @@ def _devices_of(nodes: Iterable[str]) -> dict[str, list[Device]]:
     return found
 
 
-def _adopt(pod: Pod, fleet: dict[str, list[Device]], done: Adopted, now: datetime) -> None:
+def _adopt(pod: Pod, devices: Sequence[Device], given: GivenByPod, done: Adopted, now: datetime) -> None:
     meta = pod.metadata
     finder = ClaimFinder()
     parsed = parse_pod(pod, find_claim=finder)
     asked = parsed if isinstance(parsed, DeviceRequest) else None
-    found = read_allocation(pod, request=asked)
+    found = read_allocation(pod, request=asked) or read_running(pod, devices, given)
     problem = ""
     if found is None:
-        return
-    if isinstance(found, Unreadable):
+        if not devices or read_env(pod) is None:
+            return
+        problem = f"names GPUs of {pod.spec.node_name} in its env, which gpuplane did not give it"
+    elif isinstance(found, Unreadable):
         problem = f"runs on {pod.spec.node_name} with devices that cannot be read: {found.problem}"
-    elif not fleet[pod.spec.node_name]:
+    elif not devices:
         problem = f"runs with devices of {pod.spec.node_name}, which has no inventory yet"
     else:
-        grants, problem = _grants(found, fleet[found.node])
+        grants, problem = _grants(found, devices)
         if not problem:
             problem = _write(pod, found, grants, asked or _request(found), finder.claim_id, done, now)
     if problem:
         told = f"pod {meta.namespace}/{meta.name} ({meta.uid}) {problem}"
         done.differences.append(Difference(told, namespace=meta.namespace, name=meta.name, node=pod.spec.node_name))
+
+
+def read_running(pod: Pod, devices: Sequence[Device], given: GivenByPod) -> Adoption | Unreadable | None:
+    """What a pod without a result annotation runs with on a node of ours, None for nothing that is known."""
+    if not devices:
+        return None
+    found = read_given(pod, given=given.get(kubelet_uid(pod), ()), known={device.uuid for device in devices})
+    if found is not None:
+        return found
+    bound = bound_at(pod)
+    return read_env(pod) if bound is not None and bound < devices[0].node.registered_at else None
 
 
 def _write(
@@ -220,7 +242,12 @@ def _grant(wanted: AdoptedDevice, device: Device) -> Grant:
     )
 
 
-_DIALECTS = {KOORDINATOR_ALLOCATED: Dialect.KOORDINATOR, HAMI_ALLOCATED: Dialect.NATIVE}
+_DIALECTS = {
+    KOORDINATOR_ALLOCATED: Dialect.KOORDINATOR,
+    HAMI_ALLOCATED: Dialect.NATIVE,
+    CHECKPOINT: Dialect.NATIVE,
+    ENV: Dialect.NATIVE,
+}
 
 
 def _request(found: Adoption) -> DeviceRequest:

@@ -19,6 +19,7 @@ from allocations.reconcile.leases import Leased, take_leases
 from allocations.reconcile.report import differences_report
 from audit.announce import announce
 from kube import pods
+from nodes.checkpoints import given_by_kubelets
 from nodes.choices import Presence
 from nodes.models import Device
 from nodes.newcomers import UNREAD
@@ -47,7 +48,9 @@ def read_newcomers(*, world: Outside, now: datetime) -> int:
     opened = 0
     for node, ids in newcomers().items():
         found = pods.list_all(world.cluster, field_selector=f"spec.nodeName={node}")
-        adopted = adopt_running(pods=[pod for pod in found.items if runs_with_devices(pod)], since=now, now=now)
+        given = given_by_kubelets(nodes=[node])
+        running = [pod for pod in found.items if runs_with_devices(pod, given)]
+        adopted = adopt_running(pods=running, given=given, since=now, now=now)
         taken = Leased()
         for live in adopted.allocations:
             take_leases(live, world, taken)

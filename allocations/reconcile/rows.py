@@ -14,6 +14,7 @@ from uuid import UUID
 from allocations.choices import LIVE, State
 from allocations.leases.port import lease_name
 from allocations.models import Allocation, AllocationDevice
+from allocations.reconcile.report import ACTOR
 from nodes.choices import Presence
 from nodes.models import Device
 
@@ -40,6 +41,8 @@ class Row:
     pod_uid: str
     holder: str
     changed_at: datetime
+    adopted: bool
+    """Its pod ran before it had the row, and may never have carried an annotation."""
     grants: tuple[GrantRow, ...]
 
     @property
@@ -48,7 +51,7 @@ class Row:
         return f"{self.namespace}/{self.pod_name}" if self.pod_name else self.holder
 
 
-_COLUMNS = ("id", "state", "node__name", "namespace", "pod_name", "pod_uid", "holder", "changed_at")
+_COLUMNS = ("id", "state", "node__name", "namespace", "pod_name", "pod_uid", "holder", "changed_at", "created_by")
 
 
 def live_rows(*, pod_uid: str = "") -> list[Row]:
@@ -66,8 +69,8 @@ def live_rows(*, pod_uid: str = "") -> list[Row]:
     ):
         grants[allocation_id].append(GrantRow(uuid, kind, minor, whole))
     return [
-        Row(id_, State(state), node, namespace, pod_name, pod_uid, holder, changed_at, tuple(grants[id_]))
-        for id_, state, node, namespace, pod_name, pod_uid, holder, changed_at in found
+        Row(id_, State(state), node, namespace, pod_name, pod_uid, holder, changed_at, by == ACTOR, tuple(grants[id_]))
+        for id_, state, node, namespace, pod_name, pod_uid, holder, changed_at, by in found
     ]
 
 

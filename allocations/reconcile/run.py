@@ -34,6 +34,7 @@ from kube.keys import ALLOCATED
 from kube.listing import Unreadable as UnreadableObject
 from kube.objects import Pod
 from nodes.advertise import advertise
+from nodes.checkpoints import given_by_kubelets
 from nodes.choices import NodeState
 from nodes.cluster import follow_all
 from nodes.models import Node
@@ -102,8 +103,8 @@ def reconcile(*, world: Outside, now: datetime) -> Reconciled:
     try:
         _nodes(world.cluster, seen, now, done)
         _pods(before, seen, now, done, differences)
-        _adopt(seen, world, now, done, differences)
-        differences += ran_past(pods=seen.pods.values(), known={row.pod_uid for row in before})
+        adopted = _adopt(seen, world, now, done, differences)
+        differences += ran_past(pods=seen.pods.values(), known=adopted.union(row.pod_uid for row in before))
         found = compare_leases(before=before, seen=seen.leases, living=_living(seen), world=world, now=now)
         _leased(found, done)
         differences += found.differences
@@ -229,7 +230,7 @@ def _compared(row: Row, pod: Pod) -> list[Difference]:
     elif isinstance(told, Unreadable):
         problem = f"carries an allocation that cannot be read: {told.problem}"
     elif told is None:
-        problem = "lost its allocation annotation"
+        problem = "" if row.adopted else "lost its allocation annotation"
     elif not _same_devices(told, row):
         problem = "carries other devices in its annotation than the ledger gave it"
     if not problem:
@@ -265,8 +266,11 @@ def _drop(row: Row, outcome: State, why: str, now: datetime, done: Reconciled) -
         done.lines.append(f"dropped the hold of {row.label} on {row.node}: {why}")
 
 
-def _adopt(seen: _Seen, world: Outside, now: datetime, done: Reconciled, differences: list[Difference]) -> None:
-    adopted = adopt_running(pods=[pod for pod in seen.pods.values() if runs_with_devices(pod)], since=now, now=now)
+def _adopt(seen: _Seen, world: Outside, now: datetime, done: Reconciled, differences: list[Difference]) -> set[str]:
+    """UIDs of the pods that were adopted."""
+    given = given_by_kubelets()
+    running = [pod for pod in seen.pods.values() if runs_with_devices(pod, given)]
+    adopted = adopt_running(pods=running, given=given, since=now, now=now)
     done.adopted = len(adopted.allocations)
     differences += adopted.differences
     found = Leased()
@@ -275,6 +279,7 @@ def _adopt(seen: _Seen, world: Outside, now: datetime, done: Reconciled, differe
         take_leases(live, world, found)
     _leased(found, done)
     differences += found.differences
+    return {live.holder.pod_uid for live in adopted.allocations}
 
 
 def _leased(found: Leased, done: Reconciled) -> None:

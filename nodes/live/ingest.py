@@ -2,7 +2,7 @@
 
 Called by gpuplane's routing once the caller is known. Kept true: a sample touches memory only; one
 agent's bad frame ends that agent's session and nothing else; a frame that changes the record
-(inventory, health) is acknowledged only after its transaction. Close codes: 1008 a rule is broken
+(inventory, health, checkpoint) is acknowledged only after its transaction. Close codes: 1008 a rule is broken
 (the reason says which), 1009 too large, 1003 text instead of binary, 1011 our own failure.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 import structlog
@@ -24,6 +24,7 @@ from agent.protocol import (
     AgentFrame,
     BadFrame,
     Checkpoint,
+    CheckpointEntry,
     FrameError,
     FrameTooLarge,
     Hello,
@@ -34,6 +35,7 @@ from agent.protocol import (
 )
 from audit.clock import database_now
 from nodes import inventory, services
+from nodes.checkpoints import Given, checkpoint_put
 from nodes.live import flush, presence
 from nodes.live.samples import TABLE, SampleTable, Taken
 from nodes.live.threads import in_database_thread
@@ -58,13 +60,16 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class Record(Protocol):
-    """Where frames that change the record go. Both raise GpuplaneError."""
+    """Where frames that change the record go. All raise GpuplaneError."""
 
     async def inventory(self, node: str, body: Mapping[str, Any], actor: Actor) -> tuple[str, ...]:
         """Store what the node has; the UUIDs of its GPUs by minor."""
 
     async def health(self, node: str, health: Mapping[str, str], actor: Actor) -> None:
         """Store device health."""
+
+    async def checkpoint(self, node: str, entries: Sequence[CheckpointEntry], actor: Actor) -> None:
+        """Store what the kubelet gave to containers."""
 
 
 Result = TypeVar("Result")
@@ -87,6 +92,11 @@ class DatabaseRecord:
     async def health(self, node: str, health: Mapping[str, str], actor: Actor) -> None:
         """See Record."""
         await _stored(lambda: services.devices_health(node_name=node, health=health, actor=actor, now=database_now()))
+
+    async def checkpoint(self, node: str, entries: Sequence[CheckpointEntry], actor: Actor) -> None:
+        """See Record."""
+        given = [Given(one.pod_uid, one.container, one.resource, tuple(one.devices)) for one in entries]
+        await _stored(lambda: checkpoint_put(node_name=node, entries=given, actor=actor, now=database_now()))
 
 
 async def _stored(work: Callable[[], Result]) -> Result:
@@ -125,13 +135,13 @@ class Session:
             return Ack(frame.boot, frame.seq, epoch, "older than a frame already taken; number it anew")
         if isinstance(frame, Hello):
             return self._hello(frame, epoch=epoch)
-        if isinstance(frame, Checkpoint):
-            return Ack(frame.boot, frame.seq, epoch, "checkpoints are not read yet")
         problem = ""
         try:
             if isinstance(frame, Inventory):
                 order = await self.record.inventory(self.node, frame.node, self.actor)
                 self.table.order(self.node, order)
+            elif isinstance(frame, Checkpoint):
+                await self.record.checkpoint(self.node, frame.entries, self.actor)
             else:
                 await self.record.health(self.node, frame.health, self.actor)
         except GpuplaneError as error:

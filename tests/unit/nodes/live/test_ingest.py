@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +14,19 @@ from django.db import connections
 from access.actors import SYSTEM, Actor
 from access.choices import Role
 from access.errors import BadInput, GpuplaneError
-from agent.protocol import FRAME_LIMIT, Ack, Checkpoint, Frame, Health, Hello, Inventory, Sample, decode_ack, encode
+from agent.protocol import (
+    FRAME_LIMIT,
+    Ack,
+    Checkpoint,
+    CheckpointEntry,
+    Frame,
+    Health,
+    Hello,
+    Inventory,
+    Sample,
+    decode_ack,
+    encode,
+)
 from nodes.live import flush, ingest, threads
 from nodes.live.ingest import agent_socket, answer_frame
 from nodes.live.samples import SampleTable
@@ -35,6 +47,7 @@ class Remembered:
     def __init__(self) -> None:
         self.inventories: dict[str, Mapping[str, Any]] = {}
         self.sick: dict[str, str] = {}
+        self.given: dict[str, list[CheckpointEntry]] = {}
         self.refusal: Exception | None = None
 
     async def inventory(self, node: str, body: Mapping[str, Any], actor: Actor) -> tuple[str, ...]:
@@ -45,6 +58,10 @@ class Remembered:
     async def health(self, node: str, health: Mapping[str, str], actor: Actor) -> None:
         self._refuse()
         self.sick.update(health)
+
+    async def checkpoint(self, node: str, entries: Sequence[CheckpointEntry], actor: Actor) -> None:
+        self._refuse()
+        self.given[node] = list(entries)
 
     def _refuse(self) -> None:
         if self.refusal is not None:
@@ -180,10 +197,14 @@ async def test_refused_inventory_keeps_the_session(
     assert not peer.session.done()
 
 
-async def test_checkpoint_is_answered(peer: Peer) -> None:
-    peer.send(HELLO, Checkpoint("b1", 2, 101.0, []))
-    await peer.ack()
-    assert (await peer.ack()).problem == "checkpoints are not read yet"
+async def test_a_checkpoint_is_stored(peer: Peer, record: Remembered) -> None:
+    """DEV-8 (part) what the kubelet gave replaces what was said before; an older frame does not."""
+    entry = CheckpointEntry("pod-1", "main", "nvidia.com/gpu", ["GPU-1"])
+    peer.send(
+        HELLO, Checkpoint("b1", 2, 101.0, [entry]), Checkpoint("b1", 4, 102.0, []), Checkpoint("b1", 3, 103.0, [entry])
+    )
+    assert [bool((await peer.ack()).problem) for _ in range(4)] == [False, False, False, True]
+    assert record.given == {"n1": []}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,81 @@
+"""Devices of pods that run without any result annotation: by the kubelet's own record, or by what their env says (DEV-8, DEV-9).
+
+Called by adoption, where `read_back` found nothing. Kept true: such a pod holds its devices whole, since nothing says otherwise; a pod that
+is shown all devices of its node (`NVIDIA_VISIBLE_DEVICES=all`, as monitoring is) holds none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Final, Protocol
+
+from claims.dialects.read_back import DEVICES_MOST, AdoptedDevice, Adoption, Unreadable
+from kube.device_types import GPU
+from kube.objects import Container, Pod
+
+ENV: Final = "NVIDIA_VISIBLE_DEVICES"
+CHECKPOINT: Final = "the kubelet's checkpoint"
+CONFIG_HASH: Final = "kubernetes.io/config.hash"
+"""Carried by the image in the API of a pod that the kubelet runs from a file: the UID by which the kubelet itself knows it."""
+
+_NONE: Final = frozenset({"", "all", "none", "void"})
+_INDEX: Final = re.compile(r"[0-9]{1,6}")
+_UUID: Final = re.compile(r"GPU-[A-Za-z0-9._-]{1,120}")
+_NVIDIA: Final = "nvidia.com/"
+
+
+class GivenView(Protocol):
+    """What is read of one entry of a checkpoint; `nodes.checkpoints.Given` has these."""
+
+    @property
+    def resource(self) -> str:
+        """Resource name."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Ids."""
+
+
+def kubelet_uid(pod: Pod) -> str:
+    """The UID by which the kubelet knows the pod."""
+    return pod.annotations.get(CONFIG_HASH) or pod.metadata.uid
+
+
+def read_given(pod: Pod, *, given: Iterable[GivenView], known: Collection[str]) -> Adoption | None:
+    """The devices that a kubelet gave to the pod's containers, None for none that concern us.
+
+    `known`: UUIDs of the node's devices. GPUs count in any case; devices of other resources only if they are known.
+    """
+    uuids = dict.fromkeys(
+        device for one in given for device in one.devices if device in known or one.resource.startswith(_NVIDIA)
+    )
+    if not uuids:
+        return None
+    devices = tuple(AdoptedDevice(type=GPU, uuid=uuid) for uuid in sorted(uuids))
+    return Adoption(node=pod.spec.node_name, devices=devices, source=CHECKPOINT)
+
+
+def read_env(pod: Pod) -> Adoption | Unreadable | None:
+    """The GPUs that the pod's containers name in their env, None where they name none or all."""
+    named: dict[str, None] = {}
+    for container in _running(pod):
+        for entry in container.env or ():
+            if entry.name == ENV and entry.value is not None and not entry.value_from:
+                words = [word.strip() for word in entry.value.split(",")]
+                named.update(dict.fromkeys(word for word in words if word.lower() not in _NONE))
+    if not named:
+        return None
+    if len(named) > DEVICES_MOST or not all(_INDEX.fullmatch(word) or _UUID.fullmatch(word) for word in named):
+        return Unreadable(problem=f"{ENV} does not list GPUs by index or UUID")
+    devices = tuple(
+        AdoptedDevice(type=GPU, minor=int(word)) if _INDEX.fullmatch(word) else AdoptedDevice(type=GPU, uuid=word)
+        for word in named
+    )
+    return Adoption(node=pod.spec.node_name, devices=devices, source=ENV)
+
+
+def _running(pod: Pod) -> list[Container]:
+    """Containers that run for as long as the pod does."""
+    sidecars = [one for one in pod.spec.init_containers or () if one.restart_policy == "Always"]
+    return [*sidecars, *(pod.spec.containers or ())]

@@ -1,0 +1,89 @@
+"""Devices of pods that run without a result annotation."""
+
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from claims.dialects import AdoptedDevice, Adoption, Unreadable
+from claims.dialects.read_running import CHECKPOINT, ENV, kubelet_uid, read_env, read_given
+from kube.objects import Pod
+
+
+class Given(NamedTuple):
+    resource: str
+    devices: tuple[str, ...]
+
+
+def pod(*containers: Any, init: Any = (), **metadata: Any) -> Pod:
+    spec = {"nodeName": "n1", "containers": list(containers), "initContainers": list(init)}
+    return msgspec.convert({"metadata": {"name": "p", "uid": "u-1", **metadata}, "spec": spec}, Pod)
+
+
+def container(value: Any = None, *, name: str = ENV, **more: Any) -> Any:
+    return {"name": "main", "env": [{"name": "A", "value": "b"}, {"name": name, "value": value}], **more}
+
+
+def gpus(*words: str | int) -> tuple[AdoptedDevice, ...]:
+    return tuple(
+        AdoptedDevice(type="gpu", minor=word) if isinstance(word, int) else AdoptedDevice(type="gpu", uuid=word)
+        for word in words
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [
+        pytest.param([], (), id="nothing"),
+        pytest.param([Given("nvidia.com/gpu", ("GPU-b", "GPU-a"))], ("GPU-a", "GPU-b"), id="GPUs"),
+        pytest.param(
+            [Given("nvidia.com/gpu", ("GPU-a",)), Given("nvidia.com/gpu", ("GPU-a",))],
+            ("GPU-a",),
+            id="one in two containers",
+        ),
+        pytest.param([Given("nvidia.com/gpu", ("GPU-z",))], ("GPU-z",), id="a GPU that we do not know"),
+        pytest.param([Given("nvidia.com/mig-1g.10gb", ("MIG-1",))], ("MIG-1",), id="a part of a GPU"),
+        pytest.param([Given("rdma/hca", ("hca-3",))], (), id="something else"),
+        pytest.param([Given("rdma/hca", ("hca-3", "NIC-0"))], ("NIC-0",), id="something else that we know"),
+    ],
+)
+def test_what_a_kubelet_gave(given: list[Given], want: tuple[str, ...]) -> None:
+    """DEV-9 GPUs in any case, other devices where the inventory has them."""
+    found = read_given(pod(), given=given, known={"GPU-a", "GPU-b", "NIC-0"})
+    assert found == (Adoption(node="n1", devices=gpus(*want), source=CHECKPOINT) if want else None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "want"),
+    [
+        pytest.param(pod(container("0")), gpus(0), id="an index"),
+        pytest.param(pod(container("0,2"), container("2, 3")), gpus(0, 2, 3), id="several containers"),
+        pytest.param(pod(container("GPU-aa,GPU-bb")), gpus("GPU-aa", "GPU-bb"), id="UUIDs"),
+        pytest.param(pod({}, init=[container("1", restartPolicy="Always")]), gpus(1), id="a sidecar"),
+        pytest.param(pod(container("1"), init=[container("0")]), gpus(1), id="not what is over"),
+        pytest.param(pod(container("all")), None, id="all"),
+        pytest.param(pod(container("none"), container("void"), container("")), None, id="none"),
+        pytest.param(pod(container("1", name="CUDA_VISIBLE_DEVICES")), None, id="renumbered"),
+        pytest.param(
+            pod({"env": [{"name": ENV, "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]}), None, id="a reference"
+        ),
+        pytest.param(pod({}), None, id="no env"),
+        pytest.param(pod(container("MIG-1")), "unreadable", id="a part of a GPU"),
+        pytest.param(pod(container("0:1")), "unreadable", id="another way of naming parts"),
+        pytest.param(pod(container("GPU-../x")), "unreadable", id="no UUID"),
+        pytest.param(pod(container(",".join(str(number) for number in range(1001)))), "unreadable", id="too many"),
+    ],
+)
+def test_what_env_names(asked: Pod, want: Any) -> None:
+    """DEV-9 GPUs by index or UUID; all of them is what monitoring sees, and holds none."""
+    found = read_env(asked)
+    if want == "unreadable":
+        assert found == Unreadable(problem="NVIDIA_VISIBLE_DEVICES does not list GPUs by index or UUID")
+    else:
+        assert found == (None if want is None else Adoption(node="n1", devices=want, source=ENV))
+
+
+def test_pods_from_files() -> None:
+    """DEV-9 the kubelet knows a pod that it runs from a file by another UID than the API server knows its image."""
+    assert kubelet_uid(pod()) == "u-1"
+    assert kubelet_uid(pod(annotations={"kubernetes.io/config.hash": "abc"})) == "abc"
