@@ -11,6 +11,8 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 # GpuClaim dialect (written by users)
 CLAIM: Final = "gpu.scheduling/claim"
+# Device types of a pod that are to be under the same PCIe switch (written by users)
+JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"
 # Results (written by gpuplane in the Binding, never by users)
 ALLOCATED: Final = "gpu.scheduling/allocated"
 VISIBLE_DEVICES: Final = "gpu.scheduling/visible-devices"

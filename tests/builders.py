@@ -111,10 +111,19 @@ def node(
 
 
 def nic(
-    node_name: str, minor: int, *, kind: str = "rdma", pcie: str = "", used: int = 0, healthy: bool = True
+    node_name: str,
+    minor: int,
+    *,
+    kind: str = "rdma",
+    numa: int = -1,
+    pcie: str = "",
+    used: int = 0,
+    healthy: bool = True,
 ) -> DeviceRow:
     """A device without memory."""
-    return device(node_name, minor, kind=kind, model="", memory=None, pcie=pcie, used=(used, 0), healthy=healthy)
+    return device(
+        node_name, minor, kind=kind, model="", memory=None, numa=numa, pcie=pcie, used=(used, 0), healthy=healthy
+    )
 
 
 def fleet(*nodes: NodeRow) -> Picture:

@@ -7,7 +7,7 @@ are distinct, each fits, whole GPUs are the best set (DESIGN §2), ties end at t
 from __future__ import annotations
 
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from allocations.engine.decision import Grant
 from allocations.engine.needs import amounts
@@ -20,24 +20,33 @@ from kube.device_types import GPU
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from allocations.engine.joint import Together
     from allocations.engine.needs import Need
     from allocations.engine.picture import Picture
     from claims.dialects.request import DeviceRequest
 
 
-def choose_devices(picture: Picture, request: DeviceRequest, needs: Sequence[Need], node: int) -> tuple[Grant, ...]:
-    """The devices of a node that can serve, in the order of the asks, then of their minors."""
+def choose_devices(
+    picture: Picture, request: DeviceRequest, needs: Sequence[Need], node: int, together: Together | None = None
+) -> tuple[Grant, ...]:
+    """The devices of a node that can serve, in the order of the asks, then of their minors.
+
+    `together`: the needs that come from under the same switches where the node has them so.
+    """
     grants: list[Grant] = []
-    switches: set[int] = set()
+    near = _Near(frozenset(), frozenset())
+    joint = together.choose(node, ranked=lambda need: _ranked(picture, request, need, node)) if together else {}
     for need in needs:
-        if need.ask.type != GPU:
-            rows = _others(picture, request, need, node, switches)
+        if need.ask.type in joint:
+            rows = joint[need.ask.type]
+        elif need.ask.type != GPU:
+            rows = _others(picture, request, need, node, near)
         elif need.ask.whole:
             rows = _whole_gpus(picture, request, need, node)
         else:
             rows = _gpu_shares(picture, request, need, node)
         if need.ask.type == GPU:
-            switches = {int(picture.device_pcie[row]) for row in rows} - {-1}
+            near = _Near.to(picture, rows)
         grants.extend(_grant(picture, need, row) for row in sorted(rows))
     return tuple(grants)
 
@@ -96,12 +105,41 @@ def _gpu_shares(picture: Picture, request: DeviceRequest, need: Need, node: int)
     return [row for _, _, row in ranked[:count]]
 
 
-def _others(picture: Picture, request: DeviceRequest, need: Need, node: int, switches: set[int]) -> list[int]:
-    """Devices of other types: whole ones by the switch of the chosen GPUs, shares by fullness first."""
+def _ranked(picture: Picture, request: DeviceRequest, need: Need, node: int) -> list[int]:
+    """The rows that can serve, the first choice first: whole devices by minor, shares by fullness."""
+    rows = _fitting(need, node)
+    if need.ask.whole:
+        return rows
+    return sorted(rows, key=lambda row: (_fullness(picture, request, row), int(picture.device_minor[row])))
+
+
+class _Near(NamedTuple):
+    """The PCIe switches and NUMA nodes of the chosen GPUs, as far as they are known."""
+
+    switches: frozenset[int]
+    numas: frozenset[int]
+
+    @staticmethod
+    def to(picture: Picture, rows: Sequence[int]) -> _Near:
+        """Those of these devices."""
+        switches, numas = (
+            {int(column[row]) for row in rows} - {-1} for column in (picture.device_pcie, picture.device_numa)
+        )
+        return _Near(frozenset(switches), frozenset(numas))
+
+    def distance(self, picture: Picture, row: int) -> int:
+        """0 under the same switch, 1 at the same NUMA node, 2 elsewhere."""
+        if int(picture.device_pcie[row]) in self.switches:
+            return 0
+        return 1 if int(picture.device_numa[row]) in self.numas else 2
+
+
+def _others(picture: Picture, request: DeviceRequest, need: Need, node: int, near: _Near) -> list[int]:
+    """Devices of other types: whole ones by their distance to the chosen GPUs, shares by fullness first."""
     ranked = [
         (
             (0.0, 0.0) if need.ask.whole else _fullness(picture, request, row),
-            int(picture.device_pcie[row]) not in switches,
+            near.distance(picture, row),
             int(picture.device_minor[row]),
             row,
         )

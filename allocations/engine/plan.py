@@ -19,6 +19,7 @@ from allocations.engine.build import with_freed
 from allocations.engine.choice import choose_devices, summary_of
 from allocations.engine.decision import Decision, Grant, Reason
 from allocations.engine.index import usage_of
+from allocations.engine.joint import Together
 from allocations.engine.needs import Need
 from allocations.engine.picture import DEVICE_PLUGIN
 from allocations.engine.reasons import kept_out_by_mode, summary_text, verdicts
@@ -38,6 +39,9 @@ Amounts = tuple[int, int]
 """Core percent and bytes."""
 
 NOTHING: tuple[Grant, ...] = ()
+
+_NOT_TOGETHER = -1_000
+"""Ranks after any number of switches."""
 
 _ISLAND_FIRST = 1 << 52
 """Added to the score of a set that one island holds where `contiguous` ranks nodes; above any score."""
@@ -90,6 +94,7 @@ class _Judge:
         self.everything = everything
         self.last = sorted(last)
         self.needs = [Need(picture, ask) for ask in request.asks]
+        self.together = Together.of(picture, request, self.needs)
         self.gpus = next((need for need in self.needs if need.ask.type == GPU), None)
         contiguous = request.policy is Policy.CONTIGUOUS
         self.strict = contiguous and request.policy_strict and self.gpus is not None
@@ -106,7 +111,7 @@ class _Judge:
         if node is None:
             grants, name, summary = NOTHING, None, None
         else:
-            grants = choose_devices(self.picture, self.request, self.needs, node)
+            grants = choose_devices(self.picture, self.request, self.needs, node, self.together)
             name = self.picture.node_names[node]
             summary = summary_of(self.picture, name, node, grants)
         if summary is None:
@@ -122,7 +127,12 @@ class _Judge:
         pending[self.candidates] = True
         kept_out = kept_out_by_mode(self.picture, takes_device_plugin=self.takes_device_plugin)
         code, reasons = verdicts(
-            self.picture, self.needs, pending & ~self.feasible, kept_out=kept_out, strict=self.strict
+            self.picture,
+            self.needs,
+            pending & ~self.feasible,
+            kept_out=kept_out,
+            strict=self.strict,
+            together=self.together,
         )
         return code[self.candidates], reasons
 
@@ -144,6 +154,8 @@ class _Judge:
             able = able & need.enough
         if self.strict and self.gpus is not None and self.gpus.ask.count > 1:
             able = able & (self.gpus.most_in_island(self.gpus.fits) >= self.gpus.ask.count)
+        if self.together is not None and self.together.required:
+            able = able & (self.together.fewest > 0)
         if self.everything:
             return able
         asked = np.zeros(len(able), dtype=np.bool_)
@@ -164,6 +176,9 @@ class _Judge:
         keys: list[Callable[[NDArray[np.intp]], NDArray[np.generic]]] = []
         if self.last:
             keys.append(lambda alive: ~np.isin(alive, self.last))
+        if self.together is not None:
+            fewest = self.together.fewest
+            keys.append(lambda alive: np.where(fewest[alive] > 0, -fewest[alive], _NOT_TOGETHER))
         sign = -1.0 if self.request.policy is Policy.SPREAD else 1.0
         code = self.needs[0].code if self.needs else -1
         fuller: list[Callable[[NDArray[np.intp]], NDArray[np.generic]]] = []

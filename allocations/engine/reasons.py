@@ -19,6 +19,7 @@ from kube.device_types import GPU
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from allocations.engine.joint import Together
     from allocations.engine.needs import Need
     from allocations.engine.picture import Picture
     from claims.dialects.request import DeviceAsk
@@ -60,11 +61,18 @@ class _Verdicts:
 
 
 def verdicts(
-    picture: Picture, needs: Sequence[Need], pending: NDArray[np.bool_], *, kept_out: NDArray[np.bool_], strict: bool
+    picture: Picture,
+    needs: Sequence[Need],
+    pending: NDArray[np.bool_],
+    *,
+    kept_out: NDArray[np.bool_],
+    strict: bool,
+    together: Together | None = None,
 ) -> tuple[NDArray[np.int16], tuple[Reason, ...]]:
     """A reason for each pending node ([n] bool): [n] indices into the reasons, -1 elsewhere.
 
-    `kept_out`: nodes whose mode does not take this request. `strict`: GPUs must share an island.
+    `kept_out`: nodes whose mode does not take this request. `strict`: GPUs must share an island. `together`: needs that
+    may have to be served under the same switches.
     """
     found = _Verdicts(pending)
     closed = pending & ~picture.index.problem_free
@@ -74,8 +82,13 @@ def verdicts(
     found.give(kept_out, DEVICE_PLUGIN_MODE.text, resolvable=False)
     for need in needs:
         _never(found, need, strict=strict and need.ask.type == GPU)
+    joint = together if together is not None and together.required else None
+    if joint is not None:
+        found.give(joint.ever == 0, f"no {joint.text} devices under the same PCIe switches", resolvable=False)
     for need in needs:
         _not_now(found, need, strict=strict and need.ask.type == GPU)
+    if joint is not None:
+        found.give(joint.fewest == 0, f"no {joint.text} devices free under the same PCIe switches", resolvable=True)
     return found.code, tuple(found.texts)
 
 

@@ -18,12 +18,12 @@ from typing import Any, Final
 import msgspec
 
 from claims.admission.counted import counted_patch
-from claims.admission.recognise import is_pod_create, looks_ours
+from claims.admission.recognise import is_for_another, is_pod_create, looks_ours
 from claims.admission.trust import Trust
 from claims.dialects.parse import dialect_of
 from claims.dialects.read_back import parse_allocated
 from claims.dialects.request import Dialect, Refusal
-from claims.dialects.write_back import VisibleDevices
+from claims.dialects.write_back import RENUMBERED, VisibleDevices
 from kube.admission import AdmissionRequest, AdmissionResponse, ObjectInvalid, allowed, decode_object, invalid
 from kube.keys import ALLOCATED, SCHEDULER_NAME, VISIBLE_DEVICES
 from kube.objects import Container, EnvVar, Pod
@@ -88,7 +88,7 @@ def mutate_pod(
     `visible`: how GpuClaim pods see devices (setting GPUPLANE_VISIBLE_DEVICES). `takeover`: the namespace is
     labelled for takeover, so `schedulerName` is rewritten too. `count_native`: pods by `nvidia.com/gpu` are counted
     among the others (setting GPUPLANE_COUNT_NATIVE). Pods that break a rule of their dialect pass
-    untouched: refusing them is the validating webhook's part.
+    untouched: refusing them is the validating webhook's part. So do pods that another dialect's own scheduler serves.
     """
     if not is_pod_create(request):
         return allowed(request)
@@ -98,6 +98,8 @@ def mutate_pod(
         return invalid(request, f"the pod is malformed: {error}") if looks_ours(request.object) else allowed(request)
     dialect = dialect_of(pod)
     if dialect is None or isinstance(dialect, Refusal) or not pod.spec.containers:
+        return allowed(request)
+    if not takeover and is_for_another(pod):
         return allowed(request)
     literal = None
     if ALLOCATED in pod.annotations and trust.is_own(request.user_info.username):
@@ -124,7 +126,7 @@ def _literal_value(pod: Pod) -> str | None:
 
 @lru_cache(maxsize=64)
 def _confinement(dialect: Dialect, *, visible: VisibleDevices, literal: str | None) -> _Confinement:
-    both = dialect in (Dialect.KOORDINATOR, Dialect.NATIVE)
+    both = dialect in RENUMBERED
     indices = not both and visible is VisibleDevices.INDEX if literal is None else bool(_INDICES.fullmatch(literal))
     cuda, nvidia = _Env(CUDA, literal), _Env(NVIDIA, literal)
     entries = [cuda]

@@ -12,12 +12,15 @@ from typing import Any, Final
 import msgspec
 
 from claims.admission.trust import result_dialect
-from claims.dialects.parse import is_asking_annotation, is_asking_resource
+from claims.dialects.parse import foreign_dialect, is_asking_annotation, is_asking_resource
 from kube.admission import UNDECODABLE, AdmissionRequest
+from kube.keys import SCHEDULER_NAME
+from kube.objects import Pod
 
 CREATE: Final = "CREATE"
 UPDATE: Final = "UPDATE"
 
+_NOT_ANOTHER: Final = frozenset({"", "default-scheduler", SCHEDULER_NAME})
 _TEXT: Final = re.compile(rb'"([!#-\[\]-~]{1,320})"')
 
 
@@ -29,6 +32,11 @@ def is_pod_create(request: AdmissionRequest) -> bool:
 def is_pod_update(request: AdmissionRequest) -> bool:
     """A pod is being changed, through whichever subresource."""
     return request.operation == UPDATE and request.kind.kind == "Pod"
+
+
+def is_for_another(pod: Pod) -> bool:
+    """Whether the pod names another scheduler than ours and Kubernetes' own, and asks in a dialect that such a scheduler understands too."""
+    return pod.spec.scheduler_name not in _NOT_ANOTHER and foreign_dialect(pod) is not None
 
 
 def looks_ours(raw: msgspec.Raw) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 
 from claims.admission.recognise import CREATE
 from claims.admission.trust import Trust, forbidden_changes
-from claims.dialects.parse import asks_for_devices, unavailable_dialect
+from claims.dialects.parse import asks_for_devices, foreign_dialect
 from kube.admission import (
     AdmissionRequest,
     AdmissionResponse,
@@ -43,7 +43,7 @@ def validate_binding(request: AdmissionRequest, *, pod: Pod | None, trust: Trust
         return forbidden(request, f"{planted[0]} is the result of an allocation; it is set by the scheduler only")
     if pod is None or not ours:
         return allowed(request)
-    dialect = unavailable_dialect(pod)
+    dialect = foreign_dialect(pod)
     if dialect is not None and trust.is_scheduler(dialect, username):
         return allowed(request)
     return forbidden(request, "the pod asks for devices; only gpuplane binds such pods")

@@ -17,6 +17,8 @@ import msgspec
 
 from claims.dialects.amounts import asks_any, pod_amounts
 from claims.dialects.gpuclaim import FindClaim, check_claim_name, parse_claim_annotation
+from claims.dialects.joint import joint_of
+from claims.dialects.kai import KAI_ANNOTATIONS, kai_ask
 from claims.dialects.koordinator import koordinator_ask
 from claims.dialects.native import native_ask
 from claims.dialects.refused import Refused
@@ -26,9 +28,6 @@ from kube.keys import CLAIM, KOORDINATOR_PREFIX, NATIVE_GPU, VISIBLE_DEVICES
 from kube.objects import Container, Pod
 
 HAMI_RESOURCES: Final = frozenset({"nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"})
-KAI_ANNOTATIONS: Final = frozenset(
-    {"gpu-fraction", "gpu-memory", "gpu-fraction-num-devices", "gpu-fraction-container-name"}
-)
 DEFAULT_NAMESPACE: Final = "default"
 
 _SPOKEN: Final = {
@@ -38,7 +37,8 @@ _SPOKEN: Final = {
     "hami": "HAMi's resources",
     "kai": "KAI's annotations",
 }
-_UNAVAILABLE: Final = ("hami", "kai")
+_UNAVAILABLE: Final = ("hami",)
+_WITH_SCHEDULERS: Final = ("hami", "kai")
 
 
 def asks_for_devices(pod: Pod, *, device_types: tuple[DeviceType, ...] = DEVICE_TYPES) -> bool:
@@ -58,15 +58,13 @@ def is_asking_resource(name: str, *, device_types: tuple[DeviceType, ...] = DEVI
     return name in _known(device_types)
 
 
-def unavailable_dialect(pod: Pod) -> str | None:
-    """The dialect the pod speaks and gpuplane does not yet (`hami`, `kai`), None where it speaks another."""
+def foreign_dialect(pod: Pod) -> str | None:
+    """The pod's dialect where another scheduler understands it too (`hami`, `kai`) and may be at work in the same cluster, else None."""
     try:
-        _read(pod, DEVICE_TYPES)
-    except _Unavailable as unavailable:
-        return unavailable.dialect
+        spoken = _dialects(pod, pod_amounts(pod, _known(DEVICE_TYPES)), DEVICE_TYPES)
     except Refused:
         return None
-    return None
+    return spoken[0] if len(spoken) == 1 and spoken[0] in _WITH_SCHEDULERS else None
 
 
 def parse_pod(pod: Pod, *, find_claim: FindClaim, device_types: tuple[DeviceType, ...] = DEVICE_TYPES) -> Parsed:
@@ -87,8 +85,13 @@ def parse_pod(pod: Pod, *, find_claim: FindClaim, device_types: tuple[DeviceType
                 namespace=pod.metadata.namespace or DEFAULT_NAMESPACE,
                 find_claim=find_claim,
             )
-            return msgspec.structs.replace(request, uuids=_sees_uuids(pod))
-        return _resource_request(asked, device_types)
+            request = msgspec.structs.replace(request, uuids=_sees_uuids(pod))
+        elif asked.dialect is Dialect.KAI:
+            request = DeviceRequest(asks=(kai_ask(pod),), dialect=Dialect.KAI)
+        else:
+            request = _resource_request(asked, device_types)
+        joint = joint_of(pod, request.asks)
+        return request if joint is None else msgspec.structs.replace(request, joint=joint)
     except Refused as refused:
         return refused.refusal
 
@@ -111,12 +114,6 @@ class _Asked(msgspec.Struct, frozen=True):
     amounts: Mapping[str, int]
 
 
-class _Unavailable(Refused):
-    def __init__(self, dialect: str) -> None:
-        super().__init__("dialect-unavailable", f"dialect {dialect} is not available yet")
-        self.dialect = dialect
-
-
 def _read(pod: Pod, device_types: tuple[DeviceType, ...]) -> _Asked:
     """Raises `Refused` for amounts that are no quantities, for two dialects, and for those not built yet."""
     amounts = pod_amounts(pod, _known(device_types))
@@ -130,7 +127,7 @@ def _read(pod: Pod, device_types: tuple[DeviceType, ...]) -> _Asked:
     if not spoken:
         return _Asked(dialect=None, amounts=amounts)
     if spoken[0] in _UNAVAILABLE:
-        raise _Unavailable(spoken[0])
+        raise Refused("dialect-unavailable", f"dialect {spoken[0]} is not available yet")
     return _Asked(dialect=Dialect(spoken[0]), amounts=amounts)
 
 

@@ -37,6 +37,7 @@ class Dialect(StrEnum):
     GPUCLAIM = "gpuclaim"
     NATIVE = "native"
     KOORDINATOR = "koordinator"
+    KAI = "kai"
     REST = "rest"
 
 
@@ -62,6 +63,13 @@ class DeviceAsk(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.core_percent is None and self.memory_bytes is None and self.memory_ratio is None
 
 
+class Joint(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Devices of these types are to be under the same PCIe switches: wherever possible, or `required` (DEV-10)."""
+
+    types: tuple[str, ...]
+    required: bool = False
+
+
 class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a pod, or a REST client, asks for. At most one ask a device type; asks sorted by type, gpu first."""
 
@@ -77,6 +85,7 @@ class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     ttl_seconds: int | None = None
     uuids: bool = False
     """The pod's NVIDIA_VISIBLE_DEVICES comes from our annotation too, so the env value holds UUIDs (DESIGN §4)."""
+    joint: Joint | None = None
 
     @property
     def shares(self) -> bool:

@@ -18,7 +18,7 @@ from kube.keys import ALLOCATED, KOORDINATOR_ALLOCATED, KUBERNETES_PREFIX, VISIB
 from kube.quantities import format_bytes
 
 AMOUNTS: Final = "gpu.scheduling/amounts"
-"""Result annotation of GpuClaim pods that hold anything but whole GPUs: their exact amounts, in the shape of
+"""Result annotation of pods by GpuClaim or KAI's annotations that hold anything but whole GPUs: their exact amounts, in the shape of
 Koordinator's annotation, so that the ledger can be rebuilt after the claim was edited or deleted."""
 
 
@@ -82,7 +82,7 @@ def binding_annotations(
         ALLOCATED: f"{node}:{','.join(str(grant.minor) for grant in shown)}",
         VISIBLE_DEVICES: visible_devices(request=request, grants=ordered, visible=visible),
     }
-    if request.dialect in _RENUMBERED:
+    if request.dialect in (Dialect.KOORDINATOR, Dialect.NATIVE):
         annotations[KOORDINATOR_ALLOCATED] = _device_json(ordered, request.key_prefix, memory_total, device_types)
     elif any(grant.type != GPU or not grant.whole for grant in ordered):
         annotations[AMOUNTS] = _device_json(ordered, KUBERNETES_PREFIX, memory_total, device_types)
@@ -92,12 +92,12 @@ def binding_annotations(
 def visible_devices(*, request: DeviceRequest, grants: Iterable[GrantView], visible: VisibleDevices) -> str:
     """The env value: GPUs by ascending minor, as UUIDs wherever NVIDIA_VISIBLE_DEVICES is injected too, else as set."""
     gpus = sorted((grant for grant in grants if grant.type == GPU), key=lambda grant: grant.minor)
-    if visible is VisibleDevices.UUID or request.uuids or request.dialect in _RENUMBERED:
+    if visible is VisibleDevices.UUID or request.uuids or request.dialect in RENUMBERED:
         return ",".join(gpu.uuid for gpu in gpus)
     return ",".join(str(gpu.minor) for gpu in gpus)
 
 
-_RENUMBERED: Final = (Dialect.KOORDINATOR, Dialect.NATIVE)
+RENUMBERED: Final = frozenset({Dialect.KOORDINATOR, Dialect.NATIVE, Dialect.KAI})
 """Dialects whose pods get NVIDIA_VISIBLE_DEVICES as well, which renumbers the devices inside."""
 
 

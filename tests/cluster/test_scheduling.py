@@ -1,6 +1,7 @@
 """The main job on a real cluster: claims and resource requests become Bindings, Leases and annotations, and come back (issues' 1 to 5)."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -95,26 +96,42 @@ def test_eight_hundred_pods_at_once_take_every_gpu_once(stack: Stack, namespace:
 
 
 def test_sixteen_halves_make_two_on_each_of_eight(stack: Stack, namespace: str) -> None:
-    """DEV-2 16 pods of half a GPU fill 8 GPUs with exactly two each."""
+    """DEV-2 16 pods of half a GPU fill 8 GPUs with exactly two each, whether they say it by resources or in KAI's words."""
     stack.add_nodes(["halves"])
     with watching(stack, namespace).watching() as seen:
-        stack.add_pods([pod(f"half-{number}", namespace, resources={"kubernetes.io/gpu": 50}) for number in range(16)])
+        words: list[dict[str, Any]] = [
+            {"resources": {"kubernetes.io/gpu": 50}},
+            {"annotations": {"gpu-fraction": "0.5"}},
+        ]
+        stack.add_pods([pod(f"half-{number}", namespace, **words[number % 2]) for number in range(16)])
         seen.until(count_bound(16), seconds=30, what="16 pods bound")
         held = Counter(minors(one)[0] for one in seen.now.values())
     assert held == dict.fromkeys(range(8), 2)
 
 
-def test_as_many_shares_of_memory_as_the_card_has(stack: Stack, namespace: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        pytest.param(
+            {"resources": {"kubernetes.io/gpu-memory": "2000Mi"}},
+            "1 Insufficient kubernetes.io/gpu-memory",
+            id="resources",
+        ),
+        pytest.param({"annotations": {"gpu-memory": "2000"}}, "1 no device with 2000 MiB memory free", id="KAI"),
+    ],
+)
+def test_as_many_shares_of_memory_as_the_card_has(
+    stack: Stack, namespace: str, words: dict[str, Any], reason: str
+) -> None:
     """DEV-2 24 pods of 2,000 MiB on one card of 46,068 MiB: 23 run, one waits with a reason."""
     stack.add_nodes(["card"], gpus=1, model="L40S", memory="46068Mi")
     with watching(stack, namespace).watching() as seen:
-        asked = {"kubernetes.io/gpu-memory": "2000Mi"}
-        stack.add_pods([pod(f"part-{number}", namespace, resources=asked) for number in range(24)])
+        stack.add_pods([pod(f"part-{number}", namespace, **words) for number in range(24)])
         seen.until(count_bound(23), seconds=30, what="23 pods bound")
         waiting = [name for name, one in pods_of(seen).items() if not one["spec"].get("nodeName")]
         assert len(waiting) == 1
         seen.until(unschedulable(*waiting), seconds=10, what="the last one Unschedulable")
-        assert "1 Insufficient kubernetes.io/gpu-memory" in said(pods_of(seen)[waiting[0]])
+        assert reason in said(pods_of(seen)[waiting[0]])
 
 
 def test_contiguous_takes_the_whole_island(stack: Stack, namespace: str) -> None:

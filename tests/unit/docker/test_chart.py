@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claims.admission import trust
-from claims.dialects import parse
+from claims.dialects import kai, parse
 from gpuplane.settings import variables
 from kube import crds, keys
 from kube.device_types import DEVICE_TYPES
@@ -92,7 +92,7 @@ def test_definitions_of_the_chart_are_those_that_gpuplane_applies():
 
 
 def test_asking_names_are_those_of_the_dialects():
-    assert {keys.CLAIM, *parse.KAI_ANNOTATIONS} == set(RECOGNISED["askingAnnotations"])
+    assert {keys.CLAIM, *kai.KAI_ANNOTATIONS} == set(RECOGNISED["askingAnnotations"])
     assert set(parse._known(DEVICE_TYPES)) == set(RECOGNISED["resources"])
     assert RECOGNISED["counted"] == keys.PODS_RESOURCE
 

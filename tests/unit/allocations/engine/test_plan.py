@@ -254,6 +254,12 @@ RDMA = request(DeviceAsk("rdma", 1))
             id="the NIC under the GPU's switch",
         ),
         pytest.param(
+            [nic("a", 0, pcie="x", numa=1), nic("a", 1, pcie="y", numa=0)],
+            request(DeviceAsk("gpu", 1), DeviceAsk("rdma", 1)),
+            [("gpu", 0, 100), ("rdma", 1, 100)],
+            id="the NIC at the GPU's NUMA node",
+        ),
+        pytest.param(
             [nic("a", 0, kind="fpga"), nic("a", 0)],
             request(DeviceAsk("gpu", 1, core_percent=10), DeviceAsk("fpga", 1), DeviceAsk("rdma", 1)),
             [("gpu", 0, 10), ("fpga", 0, 100), ("rdma", 0, 100)],

@@ -45,6 +45,7 @@ def env_after(obj: Any, **more: Any) -> Any:
         pytest.param(pod(annotations=CLAIM), UUID, [ref(CUDA)], id="claim, UUIDs"),
         pytest.param(pod(requests={"nvidia.com/gpu": "1"}), INDEX, [ref(CUDA), ref(NVIDIA)], id="native gets both"),
         pytest.param(pod(requests={"koordinator.sh/gpu": "50"}), INDEX, [ref(CUDA), ref(NVIDIA)], id="koordinator gets both"),
+        pytest.param(pod(annotations={"gpu-fraction": "0.5"}), INDEX, [ref(CUDA), ref(NVIDIA)], id="KAI's get both"),
         pytest.param(pod(requests={"kubernetes.io/rdma": "50"}), UUID, [ref(CUDA), ref(NVIDIA)], id="a pod without GPUs sees none"),
         pytest.param(pod(annotations=CLAIM, env=[]), UUID, [ref(CUDA)], id="empty env"),
         pytest.param(pod(annotations=CLAIM, env=[literal("A", "1")]), UUID, [literal("A", "1"), ref(CUDA)], id="other env stays"),
@@ -113,6 +114,16 @@ def test_env_of_a_pod_whose_devices_are_known(obj, visible, want):
     assert env_after(obj, visible=visible, user=US) == [want]
 
 
+def test_pods_of_another_dialects_scheduler_are_left_alone():
+    """DEV-11 KAI's own scheduler gives its pods their env, unless the namespace was taken over."""
+    served = pod(annotations={"gpu-fraction": "0.5"}, schedulerName="kai-scheduler")
+    assert operations(mutate(served)) == []
+    assert {"op": "add", "path": "/spec/schedulerName", "value": "gpu-scheduler"} in operations(
+        mutate(served, takeover=True)
+    )
+    assert operations(mutate(pod(annotations={"gpu-fraction": "0.5"}, schedulerName="gpu-scheduler"))) != []
+
+
 @pytest.mark.parametrize("user", [USER, KOORD, ""])
 def test_a_planted_allocation_is_not_believed(user):
     """CLAIM-7 the literal value is for gpuplane's own requests only."""
@@ -136,7 +147,6 @@ def test_our_own_malformed_allocation_is_refused():
         pytest.param(pod(), id="no devices"),
         pytest.param(pod(env=[literal(CUDA, "0")]), id="no devices but env"),
         pytest.param(pod(requests={"cpu": "1", "nvidia.com/gpu": "0"}), id="quantity 0"),
-        pytest.param(pod(annotations={"gpu-fraction": "0.5"}), id="KAI's"),
         pytest.param(pod(requests={"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}), id="HAMi's"),
         pytest.param(pod(annotations=CLAIM, requests={"nvidia.com/gpu": "1"}), id="two dialects: refused by validate"),
         pytest.param({"metadata": {"annotations": CLAIM}}, id="no spec: refused by the API server"),

@@ -87,6 +87,8 @@ def test_users_keep_their_own_annotations():
             "(rule two-dialects)",
             id="KAI and native",
         ),
+        pytest.param(pod(annotations={"gpu-fraction": "0.5"}), "", id="KAI fraction"),
+        pytest.param(pod(annotations={"gpu-fraction": "1.5"}), "(rule kai-fraction)", id="KAI, more than one"),
         pytest.param({"metadata": {"annotations": CLAIM}, "spec": 5}, "the pod is malformed", id="malformed, ours"),
         pytest.param({"metadata": 5}, "", id="malformed, not ours"),
     ],
@@ -108,7 +110,7 @@ def test_invalid_mixes_are_refused_at_admission(obj, want):
         pytest.param(pod(requests={"nvidia.com/gpu": 1}, nodeName="n1"), USER, False, id="native"),
         pytest.param(pod(requests={"koordinator.sh/gpu": 50}, nodeName="n1"), KOORD, True, id="by a trusted scheduler"),
         pytest.param(pod(requests={"nvidia.com/gpu": 1}, nodeName="n1"), US, True, id="by us"),
-        pytest.param(pod(annotations={"gpu-fraction": "0.5"}, nodeName="n1"), USER, False, id="not built yet"),
+        pytest.param(pod(annotations={"gpu-fraction": "0.5"}, nodeName="n1"), USER, False, id="KAI"),
         pytest.param(pod(requests={"nvidia.com/gpu": 0}, nodeName="n1"), USER, True, id="quantity 0"),
         pytest.param(pod(nodeName="n1"), USER, True, id="not ours"),
         pytest.param(
@@ -130,8 +132,21 @@ def test_nobody_chooses_the_node_of_a_device_pod(obj, user, want):
 
 
 def test_dialects_not_built_yet_pass_with_a_warning():
-    response = check(pod(annotations={"gpu-fraction": "0.5"}))
-    assert (response.allowed, response.warnings) == (True, ["dialect kai is not available yet"])
+    response = check(pod(requests={"nvidia.com/gpucores": 10}))
+    assert (response.allowed, response.warnings) == (True, ["dialect hami is not available yet"])
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "want"),
+    [("kai-scheduler", True), ("gpu-scheduler", False), ("default-scheduler", False), ("", False)],
+)
+def test_rules_of_ours_are_not_anothers(scheduler, want):
+    """DEV-11 what another dialect's own scheduler serves passes with a warning, although we would refuse it."""
+    response = check(pod(annotations={"gpu-fraction": "0.125"}, schedulerName=scheduler))
+    assert response.allowed is want
+    told = " ".join(response.warnings or []) if want else response.status.message
+    assert "whole percents" in told
+    assert check(pod(requests={"nvidia.com/gpu": "0.5"}, schedulerName=scheduler)).allowed is False
 
 
 def test_an_update_does_not_judge_the_mix_again():

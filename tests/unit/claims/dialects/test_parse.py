@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from claims.dialects import ClaimDevices, ClaimSpec, asks_for_devices, dialect_of, parse_pod
-from claims.dialects.parse import unavailable_dialect
+from claims.dialects.parse import foreign_dialect
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect, Policy, Refusal
 from kube.keys import CLAIM, VISIBLE_DEVICES
 from kube.objects import Pod
@@ -180,7 +180,7 @@ def test_two_dialects_are_refused(asked):
     assert asks_for_devices(asked)
     refusal: Any = dialect_of(asked)
     assert refusal.rule == "two-dialects"
-    assert unavailable_dialect(asked) is None
+    assert foreign_dialect(asked) is None
 
 
 @pytest.mark.parametrize(
@@ -189,17 +189,30 @@ def test_two_dialects_are_refused(asked):
         pytest.param(pod(container(NATIVE | {"nvidia.com/gpumem": "1000"})), "hami", id="HAMi memory"),
         pytest.param(pod(container({"nvidia.com/gpumem-percentage": "50"})), "hami", id="HAMi percentage"),
         pytest.param(pod(container({"nvidia.com/gpucores": "30"})), "hami", id="HAMi cores"),
-        pytest.param(pod(container(), annotations={"gpu-fraction": "0.5"}), "kai", id="KAI fraction"),
-        pytest.param(pod(container(), annotations={"gpu-memory": "2000"}), "kai", id="KAI memory"),
-        pytest.param(pod(container(), annotations={"gpu-fraction-num-devices": "2"}), "kai", id="KAI devices"),
     ],
 )
 def test_dialects_not_built_yet_are_never_misread(asked, want):
-    """DEV-3 HAMi's and KAI's pods are recognised and refused, never placed as something else."""
+    """DEV-3 HAMi's pods are recognised and refused, never placed as something else."""
     refusal = parse(asked)
     assert (refusal.rule, refusal.reason) == ("dialect-unavailable", f"dialect {want} is not available yet")
     assert asks_for_devices(asked)
-    assert unavailable_dialect(asked) == want
+
+
+@pytest.mark.parametrize(
+    ("asked", "want"),
+    [
+        pytest.param(pod(container(NATIVE | {"nvidia.com/gpumem": "1000"})), "hami", id="HAMi"),
+        pytest.param(pod(container(), annotations={"gpu-fraction": "0.5"}), "kai", id="KAI"),
+        pytest.param(pod(container(), annotations={"gpu-fraction": "much"}), "kai", id="KAI, malformed"),
+        pytest.param(pod(container(NATIVE)), None, id="native"),
+        pytest.param(pod(container(gpu("50"))), None, id="Koordinator"),
+        pytest.param(pod(container(), annotations=CLAIMED), None, id="GpuClaim"),
+        pytest.param(pod(container({"nvidia.com/gpumem": "much"})), None, id="an amount that is none"),
+    ],
+)
+def test_dialects_with_a_scheduler_of_their_own(asked, want):
+    """DEV-11 pods that another scheduler in the same cluster may be serving are known as such."""
+    assert foreign_dialect(asked) == want
 
 
 TRAIN = ClaimSpec(

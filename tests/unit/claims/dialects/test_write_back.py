@@ -65,6 +65,33 @@ def test_a_claims_result():
     assert write(request(uuids=True), gpu(1))["gpu.scheduling/visible-devices"] == "GPU-1"
 
 
+def test_the_result_of_kais_pods():
+    """DEV-7 exact amounts in our own annotation, and UUIDs, since the devices are renumbered in the container."""
+    annotations = write(request(Dialect.KAI), share(4, 0, 2000 * 1024**2))
+    assert annotations == {
+        "gpu.scheduling/allocated": "node-a:4",
+        "gpu.scheduling/visible-devices": "GPU-4",
+        "gpu.scheduling/amounts": json.dumps(
+            {
+                "gpu": [
+                    {
+                        "minor": 4,
+                        "resources": {
+                            "kubernetes.io/gpu-core": "0",
+                            "kubernetes.io/gpu-memory": "2000Mi",
+                            "kubernetes.io/gpu-memory-ratio": "2",
+                        },
+                    }
+                ]
+            },
+            separators=(",", ":"),
+        ),
+    }
+    assert read(annotations).devices == (
+        AdoptedDevice(type="gpu", minor=4, core_percent=0, memory_bytes=2000 * 1024**2),
+    )
+
+
 @pytest.mark.parametrize(
     ("dialect", "prefix"),
     [

@@ -1,0 +1,80 @@
+"""Koordinator's annotation that joins device types."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from claims.dialects import ClaimDevices, ClaimSpec, parse_pod
+from claims.dialects.request import DeviceRequest, Joint, Refusal
+from kube.keys import CLAIM, JOINT_ALLOCATE
+from kube.objects import Pod
+
+GPU_AND_NIC = {"koordinator.sh/gpu": "200", "koordinator.sh/rdma": "100"}
+
+
+def parse(text: str, limits: dict[str, str] | None = None, **annotations: str) -> Any:
+    manifest = {
+        "metadata": {"name": "p", "namespace": "team", "annotations": {JOINT_ALLOCATE: text, **annotations}},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": GPU_AND_NIC if limits is None else limits}}]},
+    }
+    claimed = ClaimSpec(devices=ClaimDevices(count=1))
+    return parse_pod(msgspec.convert(manifest, Pod), find_claim=lambda _namespace, _name: claimed)
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        pytest.param('{"deviceTypes": ["gpu", "rdma"]}', Joint(types=("gpu", "rdma")), id="preferred"),
+        pytest.param(
+            '{"deviceTypes": ["gpu", "rdma"], "requiredScope": ""}', Joint(types=("gpu", "rdma")), id="empty scope"
+        ),
+        pytest.param(
+            '{"deviceTypes": ["rdma", "gpu"], "requiredScope": "SamePCIe"}',
+            Joint(types=("rdma", "gpu"), required=True),
+            id="required",
+        ),
+    ],
+)
+def test_what_belongs_together(text: str, want: Joint) -> None:
+    """DEV-10 the types, and whether it has to be."""
+    found = parse(text)
+    assert isinstance(found, DeviceRequest)
+    assert found.joint == want
+    assert {ask.type for ask in found.asks} == {"gpu", "rdma"}
+
+
+@pytest.mark.parametrize(
+    ("text", "limits", "rule"),
+    [
+        pytest.param("", None, "joint-json", id="empty"),
+        pytest.param("gpu,rdma", None, "joint-json", id="no JSON"),
+        pytest.param("[" * 3000, None, "joint-json", id="nested"),
+        pytest.param("{}", None, "joint-json", id="no types"),
+        pytest.param('{"deviceTypes": "gpu"}', None, "joint-json", id="a text"),
+        pytest.param(
+            '{"deviceTypes": ["gpu", "rdma"], "scope": "SamePCIe"}', None, "joint-json", id="a misspelt field"
+        ),
+        pytest.param('{"deviceTypes": ["gpu", "rdma"]}' + " " * 5000, None, "joint-json", id="long"),
+        pytest.param(
+            '{"deviceTypes": ["gpu", "rdma"], "requiredScope": "SameNode"}', None, "joint-scope", id="another scope"
+        ),
+        pytest.param('{"deviceTypes": ["gpu"]}', None, "joint-types", id="one type"),
+        pytest.param('{"deviceTypes": ["gpu", "rdma", "gpu"]}', None, "joint-types", id="a type twice"),
+        pytest.param('{"deviceTypes": ["gpu", "fpga"]}', None, "joint-not-asked", id="a type not asked for"),
+        pytest.param('{"deviceTypes": ["gpu", "rdma"]}', {"nvidia.com/gpu": "1"}, "joint-not-asked", id="native alone"),
+    ],
+)
+def test_what_cannot_be_joined(text: str, limits: dict[str, str] | None, rule: str) -> None:
+    """DEV-10 refused, with the rule and the annotation named."""
+    found = parse(text, limits)
+    assert isinstance(found, Refusal)
+    assert found.rule == rule
+    assert JOINT_ALLOCATE in found.field
+
+
+def test_a_claim_asks_for_one_type() -> None:
+    """DEV-10 a claim has one type, so nothing can be joined with it."""
+    found = parse('{"deviceTypes": ["gpu", "rdma"]}', {}, **{CLAIM: "one"})
+    assert isinstance(found, Refusal)
+    assert found.rule == "joint-not-asked"
