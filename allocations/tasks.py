@@ -12,14 +12,17 @@ from django.conf import settings
 
 from allocations import collection, making_way, watching
 from allocations import reconcile as reconciling
+from allocations.choices import LIVE
 from allocations.claim_status import Publisher
 from allocations.models import Allocation
 from allocations.outside import outside
+from allocations.reconcile.report import ACTOR
 from allocations.sweep import sweep
 from audit.clock import database_now
 from kube.errors import KubeError
 from kube.following import Followed
 from kube.turns import turn
+from nodes import device_objects
 from nodes.newcomers import TASK as NEWCOMERS
 
 PRUNE_BATCH = 1000
@@ -99,6 +102,25 @@ def watch_pods() -> None:
         return
     if followed is Followed.DONE:
         watch_pods.apply_async(queue="watch", expires=30)
+
+
+@shared_task(name="allocations.tasks.publish_devices", ignore_result=True)
+def publish_devices() -> None:
+    """Keep the Device objects of the nodes up to date (every 30 s); one worker at a time."""
+    cluster = outside().cluster
+    if cluster is None:
+        return
+    with turn(settings.GPUPLANE_REDIS_URL, "device-objects") as ours:
+        if ours is None:
+            return
+        placed = Allocation.objects.filter(state__in=LIVE).exclude(created_by=ACTOR).values_list("pod_uid", flat=True)
+        try:
+            written = device_objects.publish(cluster=cluster, placed=set(placed))
+        except KubeError as error:
+            log.warning("device_objects.unpublished", error=str(error))
+            return
+        if written:
+            log.info("device_objects.published", nodes=len(written), first=written[0])
 
 
 @shared_task(name="allocations.tasks.publish_claims", ignore_result=True)

@@ -66,3 +66,6 @@ CRDS: Final = Resource(
 )
 GPU_CLAIMS: Final = Resource(group=keys.GROUP, version=keys.VERSION, plural="gpuclaims", kind="GpuClaim")
 GPU_GANGS: Final = Resource(group=keys.GROUP, version=keys.VERSION, plural="gpugangs", kind="GpuGang")
+DEVICES: Final = Resource(
+    group="scheduling.koordinator.sh", version="v1alpha1", plural="devices", kind="Device", namespaced=False
+)

@@ -3,7 +3,8 @@
 Called by reconciling, and soon after an inventory changed; `pods_tell` by whoever begins or ends making way. Kept true: only nodes in mode
 exclusive advertise their devices, and every node with devices advertises `gpu.scheduling/pods`, by which kube-scheduler counts pods
 that ask for devices: plenty, except while it makes way for a pod (`nodes.models.MakingWay`); only names of our own are written or taken away (an annotation remembers which); what stands there already is
-not written again; a node that the cluster does not know is passed over.
+not written again; a node that the cluster does not know is passed over. A sick device counts no more once nobody holds it: never less is
+advertised than running pods have, or a kubelet that restarts would turn some of them away.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Content:
-    """Devices of one node, by type: how many, their memory in bytes; the models of its GPUs; how many `gpu.scheduling/pods`."""
+    """Devices of one node that count, by type: how many, their memory in bytes; the models of its GPUs; how many `gpu.scheduling/pods`."""
 
     count: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     memory_bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
@@ -109,20 +110,23 @@ def _contents(modes: Mapping[str, Mode]) -> dict[str, Content]:
     """What nodes with devices advertise; one in mode device-plugin says only how many pods it takes."""
     contents = {name: Content() for name in modes}
     counted = set()
-    rows = Device.objects.filter(presence=Presence.PRESENT).values_list("node__name", "type", "memory_bytes", "model")
+    rows = Device.objects.filter(presence=Presence.PRESENT)
     if len(contents) < FEW:
         rows = rows.filter(node__name__in=contents)
-    for name, kind, memory_bytes, model in rows:
+    for name, kind, memory_bytes, model, healthy, core_used, memory_used in rows.values_list(
+        "node__name", "type", "memory_bytes", "model", "healthy", "core_used", "memory_used"
+    ):
         content = contents.get(name)
         if content is None:
             continue
         counted.add(name)
         if modes[name] != Mode.EXCLUSIVE:
             continue
-        content.count[kind] += 1
-        content.memory_bytes[kind] += memory_bytes
         if kind == GPU and model:
             content.models.add(model)
+        if healthy or core_used or memory_used:
+            content.count[kind] += 1
+            content.memory_bytes[kind] += memory_bytes
     lowered = _lowered(database_now())
     for name in counted:
         contents[name].pods = lowered.get(name, PLENTY)

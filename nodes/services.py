@@ -115,6 +115,7 @@ def devices_health(*, node_name: str, health: Mapping[str, str], actor: Actor, n
     audit.record_many([_health_event(device, node=node, actor=actor, now=now) for device in changed])
     if any(device.healthy for device in changed):
         announce(node=node.name)
+    advertise_soon(node=node.name)
     return tuple(changed)
 
 

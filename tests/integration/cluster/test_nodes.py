@@ -62,6 +62,28 @@ def test_rdma_and_fpga(world: World) -> None:
     assert ADVERTISED not in world.server.nodes["n1"]["metadata"].get("annotations", {})
 
 
+def test_sick_devices(world: World) -> None:
+    """DEV-5 a sick device is withdrawn when nobody holds it, so no running pod ever has more than its node advertises; well again, it counts."""
+    world.node("n1", gpus=2)
+    world.claim("one", count=1)
+    world.place("train", claim="one")
+    health = dict.fromkeys(Device.objects.values_list("uuid", flat=True), "Xid 79")
+    devices_health(node_name="n1", health=health, actor=SYSTEM, now=database_now())
+    bring(world)
+    capacity = world.server.nodes["n1"]["status"]["capacity"]
+    assert (capacity["nvidia.com/gpu"], capacity["kubernetes.io/gpu"]) == ("1", "100")
+    assert world.server.nodes["n1"]["metadata"]["labels"][MODEL_LABEL] == "H100"
+    assert world.states("train") == ["bound"]
+
+    world.finish("train")
+    assert world.reconcile().released == 1
+    bring(world)
+    assert "nvidia.com/gpu" not in world.server.nodes["n1"]["status"]["capacity"]
+    devices_health(node_name="n1", health=dict.fromkeys(health, ""), actor=SYSTEM, now=database_now())
+    bring(world)
+    assert world.server.nodes["n1"]["status"]["capacity"]["nvidia.com/gpu"] == "2"
+
+
 def test_a_device_plugin_runs_there(world: World) -> None:
     """DEV-5 `nvidia.com/gpu` is left to a device plugin that says it already."""
     world.node("n1", in_cluster=False)

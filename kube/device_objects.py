@@ -1,0 +1,61 @@
+"""Device objects (`scheduling.koordinator.sh/v1alpha1`): one a node, cluster-scoped, named after it (DEV-6).
+
+Called by `nodes.device_objects`. Kept true: an object is ours by its label, and no other is written or deleted; a write rests on the
+version that was read, and leaves labels and annotations of others as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kube.client import JSON_PATCH, Cluster
+from kube.crds import CustomObject
+from kube.errors import NotFoundInCluster
+from kube.listing import Listing
+from kube.resources import DEVICES
+
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+OURS: Final = "gpuplane"
+CHECKPOINTS: Final = "node.koordinator.sh/devices-checkpoints"
+"""Annotation: what the kubelet gave to pods that gpuplane did not place, as JSON (DEV-8)."""
+
+
+def is_ours(found: CustomObject) -> bool:
+    """Whether gpuplane keeps the object."""
+    return (found.metadata.labels or {}).get(MANAGED_BY) == OURS
+
+
+def list_all(cluster: Cluster) -> Listing[CustomObject]:
+    """Every Device object, ours or not. Raises `NotFoundInCluster` where the definition is missing."""
+    return cluster.list(DEVICES.path(), CustomObject)
+
+
+def create(cluster: Cluster, *, name: str, node_uid: str, spec: Mapping[str, Any], checkpoints: str) -> None:
+    """Make it, owned by its node, so that it goes when that goes. Raises `AlreadyExists`, `OutcomeUnknown`."""
+    owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node_uid}
+    meta: dict[str, Any] = {"name": name, "labels": {MANAGED_BY: OURS}, "ownerReferences": [owner]}
+    meta |= {"annotations": {CHECKPOINTS: checkpoints}} if checkpoints else {}
+    body = {"apiVersion": DEVICES.api_version, "kind": DEVICES.kind, "metadata": meta, "spec": spec}
+    cluster.create(DEVICES.path(), body, CustomObject)
+
+
+def replace(cluster: Cluster, *, found: CustomObject, spec: Mapping[str, Any], checkpoints: str) -> None:
+    """Bring it up to date, if it is still as found. Raises `ConflictInCluster`, `NotFoundInCluster`, `OutcomeUnknown`."""
+    annotations = {key: value for key, value in (found.metadata.annotations or {}).items() if key != CHECKPOINTS}
+    annotations |= {CHECKPOINTS: checkpoints} if checkpoints else {}
+    steps = [
+        {"op": "replace", "path": "/metadata/resourceVersion", "value": found.metadata.resource_version},
+        {"op": "add", "path": "/spec", "value": spec},
+        {"op": "add", "path": "/metadata/annotations", "value": annotations},
+    ]
+    path = DEVICES.path(name=found.metadata.name)
+    cluster.patch(path, steps, CustomObject, content_type=JSON_PATCH, idempotent=False)
+
+
+def delete(cluster: Cluster, *, found: CustomObject) -> None:
+    """Delete it; one that is gone already is passed over. Raises `ConflictInCluster` where it was made anew."""
+    try:
+        cluster.delete(DEVICES.path(name=found.metadata.name), uid=found.metadata.uid)
+    except NotFoundInCluster:
+        return

@@ -1,0 +1,134 @@
+"""What nodes have, published as Device objects (DEV-6), with what their kubelets gave away (DEV-8).
+
+Called by a task every half minute. Kept true: the record is the truth, so an object that was edited by hand, or deleted, is put right; a Device
+object that somebody else keeps (Koordinator's own agent, say) is left alone and told of.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import structlog
+
+from kube import device_objects as objects
+from kube.client import Cluster
+from kube.crds import CustomObject
+from kube.device_types import DEVICE_TYPES, DeviceType, Dimension
+from kube.errors import ConflictInCluster, NotFoundInCluster, PermanentKubeError
+from kube.keys import KUBERNETES_PREFIX
+from kube.quantities import format_bytes
+from nodes.choices import NodeState, Presence
+from nodes.models import Device, KubeletCheckpoint, Node
+
+WHOLE = "100"
+
+log = structlog.get_logger(__name__)
+
+
+class Published(NamedTuple):
+    """What the object of a node says. `checkpoints`: JSON, empty where there is nothing to tell."""
+
+    node_uid: str
+    spec: dict[str, Any]
+    checkpoints: str
+
+
+def publish(*, cluster: Cluster, placed: Collection[str]) -> list[str]:
+    """Bring all Device objects up to date; the names of those written or deleted. `placed`: UIDs of pods that gpuplane placed.
+
+    Raises TemporaryKubeError. Without the definition nothing is published.
+    """
+    try:
+        listed = objects.list_all(cluster)
+    except NotFoundInCluster:
+        log.warning("device_objects.no_definition")
+        return []
+    stored = {one.metadata.name: one for one in listed.items}
+    unreadable = {one.key[1] for one in listed.unreadable}
+    wanted = what_nodes_have(placed)
+    written = []
+    for name in sorted((stored.keys() | wanted.keys()) - unreadable):
+        try:
+            if _bring(cluster, name, stored.get(name), wanted.get(name)):
+                written.append(name)
+        except (ConflictInCluster, NotFoundInCluster) as error:
+            log.info(
+                "device_objects.changed_meanwhile", node=name, error=str(error)
+            )  # the next turn sees it as it is then
+        except PermanentKubeError as error:
+            log.error("device_objects.refused", node=name, error=str(error))  # noqa: TRY400 - the answer says it all
+    return written
+
+
+def _bring(cluster: Cluster, name: str, found: CustomObject | None, want: Published | None) -> bool:
+    """Whether anything was written."""
+    if found is None:
+        if want is None:
+            return False
+        objects.create(cluster, name=name, node_uid=want.node_uid, spec=want.spec, checkpoints=want.checkpoints)
+        return True
+    if not objects.is_ours(found):
+        if want is not None:
+            log.warning("device_objects.kept_by_another", node=name)
+        return False
+    if want is None:
+        objects.delete(cluster, found=found)
+        return True
+    said = (found.metadata.annotations or {}).get(objects.CHECKPOINTS, "")
+    if (found.spec, said) == (want.spec, want.checkpoints):
+        return False
+    objects.replace(cluster, found=found, spec=want.spec, checkpoints=want.checkpoints)
+    return True
+
+
+def what_nodes_have(placed: Collection[str]) -> dict[str, Published]:
+    """Node → what its object is to say, for every node of the cluster that has devices. Three queries."""
+    nodes = dict(Node.objects.exclude(state=NodeState.GONE).exclude(cluster_uid="").values_list("name", "cluster_uid"))
+    devices: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    rows = Device.objects.filter(presence=Presence.PRESENT).select_related("node").order_by("type", "minor")
+    for device in rows:
+        devices[device.node.name].append(_described(device))
+    given: dict[str, str] = {
+        name: _checkpoints(entries, placed)
+        for name, entries in KubeletCheckpoint.objects.values_list("node__name", "entries")
+    }
+    return {
+        name: Published(uid, {"devices": devices[name]}, given.get(name, ""))
+        for name, uid in nodes.items()
+        if name in devices
+    }
+
+
+def _described(device: Device) -> dict[str, Any]:
+    return {
+        "id": device.uuid,
+        "type": device.type,
+        "minor": device.minor,
+        "health": device.healthy,
+        "resources": resources_of(device.type, device.memory_bytes),
+        "topology": {"socketID": -1, "nodeID": device.numa, "pcieID": device.pcie},
+    }
+
+
+def resources_of(
+    kind: str, memory_bytes: int, *, device_types: tuple[DeviceType, ...] = DEVICE_TYPES
+) -> Mapping[str, str]:
+    """All that one device has: `{"kubernetes.io/gpu-core": "100", …}`; a type without parts counts 100 of its own name."""
+    row = next((one for one in device_types if one.type == kind), DeviceType(kind, units=kind))
+    if not row.core:
+        return {f"{KUBERNETES_PREFIX}/{row.units}": WHOLE}
+    amounts = {Dimension.CORE: WHOLE, Dimension.MEMORY: format_bytes(memory_bytes), Dimension.RATIO: WHOLE}
+    return {f"{KUBERNETES_PREFIX}/{name}": amounts[what] for what, name in row.dimensions() if what in amounts}
+
+
+def _checkpoints(entries: list[list[Any]], placed: Collection[str]) -> str:
+    """The annotation: without the pods that gpuplane placed."""
+    told = [
+        {"podUID": pod_uid, "containerName": container, "resourceName": resource, "deviceIDs": devices}
+        for pod_uid, container, resource, devices in entries
+        if pod_uid not in placed
+    ]
+    return msgspec.json.encode(told).decode() if told else ""

@@ -1,0 +1,171 @@
+"""Device objects of the cluster: what the record says of each node, whoever wrote into them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from access.actors import SYSTEM
+from audit.clock import database_now
+from kube.device_objects import CHECKPOINTS, list_all
+from kube.errors import TemporaryKubeError
+from nodes.checkpoints import Given, checkpoint_put
+from nodes.device_objects import publish, resources_of
+from nodes.models import Device, Node
+from tests.factories import DeviceFactory
+from tests.fakes.apikinds import Kind
+from tests.fakes.apiserver import Fault
+from tests.integration.cluster.conftest import MERGE, World
+
+NAME = "n1"
+
+
+@pytest.fixture
+def there(world: World) -> World:
+    """A node of two GPUs and a NIC that the cluster has."""
+    world.node(NAME, gpus=2)
+    DeviceFactory(node=Node.objects.get(name=NAME), type="rdma", minor=0, uuid="NIC-0", model="", memory_bytes=0)
+    Node.objects.update(cluster_uid="uid-of-n1")
+    return world
+
+
+def published(world: World, *, placed: frozenset[str] = frozenset()) -> list[str]:
+    assert world.outside.cluster is not None
+    return publish(cluster=world.outside.cluster, placed=placed)
+
+
+def kind(world: World) -> Kind:
+    return world.server.store.kind_of("scheduling.koordinator.sh", "v1alpha1", "devices")
+
+
+def stored(world: World, name: str = NAME) -> dict[str, Any]:
+    return world.server.store.get(kind(world), "", name)
+
+
+def edit(world: World, change: dict[str, Any]) -> None:
+    world.server.store.patch(kind(world), "", NAME, change, content_type=MERGE)
+
+
+def test_an_object_says_what_the_node_has(there: World) -> None:
+    """DEV-6 UUID, minor, type, health, resources and topology of each device; owned by the node, written once."""
+    assert published(there) == [NAME]
+    found = stored(there)
+    assert found["metadata"]["ownerReferences"] == [
+        {"apiVersion": "v1", "kind": "Node", "name": NAME, "uid": "uid-of-n1"}
+    ]
+    first = Device.objects.get(type="gpu", minor=0)
+    assert found["spec"]["devices"][0] == {
+        "id": first.uuid,
+        "type": "gpu",
+        "minor": 0,
+        "health": True,
+        "resources": {
+            "kubernetes.io/gpu-core": "100",
+            "kubernetes.io/gpu-memory": "80Gi",
+            "kubernetes.io/gpu-memory-ratio": "100",
+        },
+        "topology": {"socketID": -1, "nodeID": first.numa, "pcieID": first.pcie},
+    }
+    assert [(one["type"], one["minor"]) for one in found["spec"]["devices"]] == [("gpu", 0), ("gpu", 1), ("rdma", 0)]
+    assert found["spec"]["devices"][2]["resources"] == {"kubernetes.io/rdma": "100"}
+    assert published(there) == []
+
+
+def test_what_changes_is_followed(there: World) -> None:
+    """DEV-6 health, devices that come and go, and a node that has none any more."""
+    published(there)
+    Device.objects.filter(type="gpu", minor=1).update(healthy=False)
+    assert published(there) == [NAME]
+    assert [one["health"] for one in stored(there)["spec"]["devices"]] == [True, False, True]
+    Device.objects.filter(type="rdma").update(presence="removed")
+    assert published(there) == [NAME]
+    assert len(stored(there)["spec"]["devices"]) == 2
+    Device.objects.update(presence="removed")
+    assert published(there) == [NAME]
+    assert there.outside.cluster is not None
+    assert list_all(there.outside.cluster).items == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"spec": {"devices": []}}, id="emptied"),
+        pytest.param({"spec": {"devices": [{"id": "GPU-planted", "type": "gpu", "minor": 0}]}}, id="another device"),
+        pytest.param({"spec": None}, id="no spec"),
+        pytest.param({"metadata": {"annotations": {CHECKPOINTS: "[]"}}}, id="a planted checkpoint"),
+    ],
+)
+def test_what_is_edited_by_hand_is_put_right(there: World, change: dict[str, Any]) -> None:
+    """DEV-6 the record is the truth, never the object; what others noted beside it stays."""
+    published(there)
+    before = stored(there)["spec"]
+    edit(there, change)
+    edit(there, {"metadata": {"annotations": {"example.org/note": "kept"}, "labels": {"example.org/label": "kept"}}})
+    used = list(Device.objects.values_list("uuid", "healthy", "core_used"))
+    assert published(there) == [NAME]
+    found = stored(there)
+    assert found["spec"] == before
+    assert found["metadata"]["annotations"] == {"example.org/note": "kept"}
+    assert found["metadata"]["labels"]["example.org/label"] == "kept"
+    assert list(Device.objects.values_list("uuid", "healthy", "core_used")) == used
+
+
+def test_what_another_keeps_is_left_alone(there: World) -> None:
+    """DEV-6 an object without our label is another reporter's: neither written nor deleted."""
+    there.server.store.create(kind(there), "", {"metadata": {"name": NAME}, "spec": {"devices": []}})
+    there.server.store.create(kind(there), "", {"metadata": {"name": "n9"}, "spec": {"devices": []}})
+    assert published(there) == []
+    assert stored(there)["spec"] == {"devices": []}
+    assert stored(there, "n9")
+
+
+def test_what_the_kubelet_gave_to_others(there: World) -> None:
+    """DEV-8 (part) the annotation names the pods of the kubelet's record that gpuplane did not place, and goes with the last."""
+    entries = [Given(uid, "main", "nvidia.com/gpu", ("GPU-1",)) for uid in ("ours", "theirs")]
+    checkpoint_put(node_name=NAME, entries=entries, actor=SYSTEM, now=database_now())
+    assert published(there, placed=frozenset({"ours"})) == [NAME]
+    assert json.loads(stored(there)["metadata"]["annotations"][CHECKPOINTS]) == [
+        {"podUID": "theirs", "containerName": "main", "resourceName": "nvidia.com/gpu", "deviceIDs": ["GPU-1"]}
+    ]
+    checkpoint_put(node_name=NAME, entries=entries[:1], actor=SYSTEM, now=database_now())
+    assert published(there, placed=frozenset({"ours"})) == [NAME]
+    assert CHECKPOINTS not in (stored(there)["metadata"].get("annotations") or {})
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "reason"),
+    [("POST", 409, "AlreadyExists"), ("POST", 403, "Forbidden"), ("POST", 422, "Invalid"), ("PATCH", 409, "Conflict")],
+)
+def test_one_refusal_does_not_keep_the_others(there: World, method: str, status: int, reason: str) -> None:
+    """DEV-6 what could not be written is written at the next turn, and other nodes now."""
+    there.node("n2", gpus=1)
+    Node.objects.filter(name="n2").update(cluster_uid="uid-of-n2")
+    if method == "PATCH":
+        published(there)
+        Device.objects.update(healthy=False)
+    there.server.faults.append(Fault(method, "/devices", status=status, reason=reason))
+    assert published(there) == ["n2"]
+    assert published(there) == [NAME]
+
+
+def test_an_api_server_that_is_away(there: World) -> None:
+    """DEV-6 nothing is guessed: the caller hears of it, and the next turn does all."""
+    there.server.stop()
+    with pytest.raises(TemporaryKubeError):
+        published(there)
+    there.server.start()
+    assert published(there) == [NAME]
+
+
+@pytest.mark.parametrize(
+    ("type_", "want"),
+    [
+        ("fpga", {"kubernetes.io/fpga": "100"}),
+        ("npu", {"kubernetes.io/npu": "100"}),
+    ],
+)
+def test_types_without_parts(type_: str, want: dict[str, str]) -> None:
+    """DEV-4 a type that nobody knows counts 100 of its own name."""
+    assert resources_of(type_, 0) == want
