@@ -38,6 +38,42 @@ def test_kai_416():
     assert result.fleet["n1"][0].memory_used == 23 * 2000 * 1024**2
 
 
+def test_koordinators_core_200():
+    """DEV-3 Koordinator's own pods of core 200 with memory hang for ever; these are placed on two devices."""
+    result = run_file("koordinator-core-200")
+    (decision,) = result.decisions
+    assert [(one.minor, one.core, one.memory) for one in decision.devices] == [(0, 100, 16 * GI), (1, 100, 16 * GI)]
+
+
+def test_links_that_the_ends_count_differently():
+    """CLAIM-5 go-gpuallocator: no panic, and the smaller number counts, so the pair with two links wins over that with six and one."""
+    assert placed(run_file("asymmetric-links")) == {"pair": ("n1", [("gpu", 2), ("gpu", 3)])}
+
+
+def test_sixteen_gpus_by_two():
+    """CLAIM-5 go-gpuallocator: every pod gets a linked pair, and the ninth a reason."""
+    result = run_file("sixteen-gpus-by-two")
+    pairs = [tuple(one.minor for one in decision.devices) for decision in result.decisions]
+    assert set(pairs[:8]) == {(0, 9), (1, 8), (2, 11), (3, 10), (4, 13), (5, 12), (6, 15), (7, 14)}
+    assert result.decisions[8].reasons == {"n1": "fewer than 2 whole gpu devices free"}
+
+
+def test_a_full_first_gpu_blocks_nobody():
+    """SLOT-4 (part) Helix: what is free on GPUs 1 and 2 serves, whatever GPU 0 holds."""
+    assert placed(run_file("full-first-gpu")) == {"model": ("n1", [("gpu", 1), ("gpu", 2)])}
+
+
+def test_joint_allocation():
+    """DEV-10 VIEW-4 under the fewest switches, and a reason where a GPU and a NIC are left, but nowhere together."""
+    result = run_file("joint")
+    assert placed(result) == {
+        "pair": ("n1", [("gpu", 1), ("gpu", 2), ("rdma", 1), ("rdma", 2)]),
+        "one": ("n1", [("gpu", 0), ("rdma", 0)]),
+        "late": (None, []),
+    }
+    assert result.decisions[2].reasons == {"n1": "no gpu and rdma devices free under the same PCIe switches"}
+
+
 def test_contiguous_beats_fragmented():
     """CLAIM-5 one island on an emptier node beats two on a fuller one; policyStrict says why it cannot."""
     result = run_file("contiguous-beats-fragmented")
