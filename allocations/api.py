@@ -223,6 +223,7 @@ def allocation_row(allocation: Allocation) -> dict[str, Any]:
                 "core": grant.core_percent,
                 "memory": grant.memory_bytes or None,
                 "whole": grant.whole,
+                "problem": grant.problem,
             }
             for grant in allocation.devices.all()
         ],

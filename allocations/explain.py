@@ -22,6 +22,7 @@ from allocations.engine.picture import Picture
 from allocations.engine.plan import plan
 from allocations.ledger.own import request_of
 from allocations.models import Allocation, PodRefusal
+from allocations.selectors import granted
 from audit.models import Event
 from claims.lookup import ClaimFinder
 from claims.models import GpuClaim
@@ -39,7 +40,7 @@ def pod_explain(namespace: str, name: str, actor: Actor) -> dict[str, Any]:
     allocation = (
         Allocation.objects.filter(namespace=namespace, pod_name=name)
         .select_related("node")
-        .prefetch_related("devices")
+        .prefetch_related(granted())
         .order_by("-created_at")
         .first()
     )
@@ -67,7 +68,7 @@ def claim_explain(namespace: str, name: str, actor: Actor) -> dict[str, Any]:
     live = Allocation.objects.filter(namespace=namespace, claim_name=name, state__in=LIVE)
     holding = live.filter(pod_uid=OuterRef("pod_uid"))
     waiting = PodRefusal.objects.filter(~Exists(holding), namespace=namespace, claim_name=name)
-    newest = live.select_related("node").prefetch_related("devices").order_by("-created_at")
+    newest = live.select_related("node").prefetch_related(granted()).order_by("-created_at")
     pods = [_allocation_told(allocation) for allocation in newest[:PODS_TOLD]]
     refusals = list(waiting.order_by("-last_at")[:PODS_TOLD])
     if refusals:
@@ -99,6 +100,7 @@ def _allocation_told(allocation: Allocation) -> dict[str, Any]:
                 "core": device.core_percent,
                 "memory": device.memory_bytes or None,
                 "whole": device.whole,
+                "problem": device.problem,
             }
             for device in allocation.devices.all()
         ],

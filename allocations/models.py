@@ -12,6 +12,7 @@ from django.db.models import Q
 
 from allocations.choices import LIVE, State
 from claims.models import GpuClaim
+from nodes.choices import Presence
 from nodes.models import Device, Node
 
 
@@ -108,6 +109,16 @@ class AllocationDevice(models.Model):
     def __str__(self) -> str:
         """Device and amounts."""
         return f"{self.type} {self.minor}: core {self.core_percent}, {self.memory_bytes} bytes"
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the device while it is held, empty when nothing is. Reads the device's row."""
+        device = self.device if self.live else None
+        if device is None:
+            return ""
+        if not device.healthy:
+            return device.health_reason or "not healthy"
+        return "" if device.presence == Presence.PRESENT else "not there any more"
 
 
 class Lease(models.Model):

@@ -24,6 +24,9 @@ class GrantSchema(serializers.Serializer[Any]):
     core = serializers.IntegerField(help_text="percent")
     memory = serializers.IntegerField(allow_null=True, help_text="bytes, null where the type has none")
     whole = serializers.BooleanField()
+    problem = serializers.CharField(
+        allow_blank=True, help_text="what is wrong with the device while it is held, empty when nothing is"
+    )
 
 
 class AllocationSchema(serializers.Serializer[Any]):

@@ -15,6 +15,7 @@ from allocations.models import Allocation, PodRefusal
 from audit.choices import Kind
 from audit.models import Event
 from claims.models import GpuClaim
+from nodes.models import Device
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import PASSWORD, GpuClaimFactory, NodeFactory, UserFactory
 from tests.fakes.apiserver import ApiServer
@@ -371,3 +372,14 @@ def test_pages_say_that_the_cluster_is_away(as_user, fleet, settings, tmp_path):
             answer = page.get(path)
             assert answer.status_code == 200
             assert "The API server does not answer" in answer.content.decode()
+
+
+def test_a_sick_device_is_told_where_its_holder_is(fleet, as_user):
+    """VIEW-1 the list marks it, the holder's own page says what it is; others see no mark."""
+    held = allocation_of("research").devices.get()
+    Device.objects.filter(pk=held.device_id).update(healthy=False, health_reason="Xid 79")
+    browser = as_user(Role.ADMIN)
+    page = browser.get(f"/allocations/{allocation_of('research').pk}/").content.decode()
+    assert f"GPU {held.minor} is sick: Xid 79" in page
+    assert browser.get("/allocations/").content.decode().count("chip-bad") == 1
+    assert "is sick" not in browser.get(f"/allocations/{allocation_of('secret').pk}/").content.decode()

@@ -4,10 +4,13 @@ from datetime import datetime
 
 import pytest
 
+from access.actors import SYSTEM
 from allocations import fleet
 from allocations.models import Allocation, Lease
+from audit.clock import database_now
 from audit.models import Event
 from nodes.models import Device
+from nodes.services import devices_health
 from tests.integration.rest.conftest import claim_manifest, inventory
 
 pytestmark = pytest.mark.django_db
@@ -60,6 +63,30 @@ def test_devices_are_taken_shown_and_given_back(operator):
     assert used() == [(0, 0)] * 2
     assert not Lease.objects.exists()
     assert operator.get("claims/team-a/train/")[1]["status"]["allocated"] == 0
+
+
+def test_holders_of_sick_devices_are_marked(operator, admin):
+    """NODE-1 (part) a device that falls sick is told of with its holder, who keeps it; well again, or given back, it is told no more."""
+    claim(operator, count=2)
+    uid = operator.post("allocations/", WANT)[1]["uid"]
+    health(**{"GPU-n1-1": "Xid 79: fallen off the bus"})
+    _, shown = operator.get(f"allocations/{uid}/")
+    assert shown["state"] == "bound"
+    assert [grant["problem"] for grant in shown["devices"]] == ["", "Xid 79: fallen off the bus"]
+    told = operator.get("claims/team-a/train/explain/")[1]["pods"][0]
+    assert [grant["problem"] for grant in told["devices"]] == ["", "Xid 79: fallen off the bus"]
+    admin.put("nodes/n1/inventory/", inventory(gpus=1))
+    assert operator.get(f"allocations/{uid}/")[1]["devices"][1]["problem"] != ""
+    admin.put("nodes/n1/inventory/", inventory())
+    health(**{"GPU-n1-1": ""})
+    assert [grant["problem"] for grant in operator.get(f"allocations/{uid}/")[1]["devices"]] == ["", ""]
+    health(**{"GPU-n1-1": "Xid 79"})
+    operator.delete(f"allocations/{uid}/")
+    assert [grant["problem"] for grant in operator.get(f"allocations/{uid}/")[1]["devices"]] == ["", ""]
+
+
+def health(**reasons):
+    devices_health(node_name="n1", health=reasons, actor=SYSTEM, now=database_now())
 
 
 def test_what_does_not_fit_is_refused_with_the_reason(operator):
