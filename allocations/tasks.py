@@ -83,7 +83,8 @@ def read_newcomers() -> None:
             if ours is None:
                 return
             try:
-                reconciling.read_newcomers(world=world, now=database_now())
+                if not reconciling.read_newcomers(world=world, now=database_now()):
+                    return
             except KubeError as error:
                 log.warning("newcomers.unread", error=str(error))
                 return

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from typing import Any
 
 from django.conf import settings
 
 from access.errors import BadInput, NotFound, Unavailable
-from claims.dialects.gpuclaim import parse_claim_spec
+from claims.dialects.gpuclaim import KIND, parse_claim_spec
 from claims.errors import ClaimChanged, ClaimExists
 from claims.mirror import claim_mirror, claim_unmirror, is_changed, uid_of
 from claims.models import GpuClaim
@@ -31,6 +32,7 @@ from kube.errors import (
     OutcomeUnknown,
     TemporaryKubeError,
 )
+from kube.keys import API_VERSION
 from kube.resources import NAMESPACES
 from kube.shared import shared_cluster
 
@@ -70,11 +72,20 @@ class ClusterStore:
                 stored = found  # created in spite of the lost answer
         return claim_mirror(stored=stored, actor=actor, now=now)
 
-    def read(self, *, namespace: str, name: str, now: datetime) -> GpuClaim:
-        """The claim as the API server has it at this moment. Raises NotFound."""
+    def manifest(self, *, namespace: str, name: str) -> dict[str, Any]:
+        """The claim as the API server has it at this moment. Raises NotFound. Mirrors nothing: the watch may know a newer one by now."""
         with _answers(namespace, name):
             stored = self._get(namespace, name)
-        return claim_mirror(stored=stored, now=now, fresh=True)
+        meta = stored.metadata
+        metadata = {
+            "name": name,
+            "namespace": namespace,
+            "uid": meta.uid,
+            "resourceVersion": meta.resource_version,
+            "labels": meta.labels or {},
+            "annotations": meta.annotations or {},
+        }
+        return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": stored.spec}
 
     def replace(self, *, draft: ClaimDraft, actor: str, now: datetime) -> GpuClaim:
         """Make metadata and spec the draft's. Raises NotFound, ClaimChanged, BadInput."""

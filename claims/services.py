@@ -19,7 +19,6 @@ from access.errors import BadInput, NotFound
 from claims.dialects.gpuclaim import parse_claim_manifest
 from claims.errors import ClaimChanged
 from claims.models import GpuClaim
-from claims.selectors import claim_manifest
 from claims.store import ClaimDraft, claim_store
 from kube.names import InvalidName, check_namespace, check_subdomain
 
@@ -64,13 +63,19 @@ def claim_patch(*, namespace: str, name: str, patch: object, actor: Actor, now: 
     require_seen(namespace, name, actor=actor)
     actor.require_write(namespace)
 
-    def applied() -> GpuClaim:
-        claim = claim_store().read(namespace=namespace, name=name, now=now)
-        manifest = merged(claim_manifest(claim), patch)
-        return claim_replace(namespace=namespace, name=name, manifest=manifest, actor=actor, now=now)
-
     metadata = patch.get("metadata")
     versioned = isinstance(metadata, Mapping) and bool(metadata.get("resourceVersion"))
+
+    def applied() -> GpuClaim:
+        base = claim_store().manifest(namespace=namespace, name=name)
+        manifest = merged(base, patch)
+        if not versioned and isinstance(manifest.get("metadata", {}), Mapping):
+            # whatever the patch takes away, it rests on what was read
+            stated = manifest.get("metadata", {})
+            rests = {key: stated.get(key) or base["metadata"][key] for key in ("uid", "resourceVersion")}
+            manifest["metadata"] = {**stated, **rests}
+        return claim_replace(namespace=namespace, name=name, manifest=manifest, actor=actor, now=now)
+
     for _ in range(0 if versioned else PATCH_AGAIN):
         with suppress(ClaimChanged):
             return applied()

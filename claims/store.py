@@ -25,6 +25,7 @@ from audit.choices import Kind
 from claims.choices import Phase
 from claims.errors import ClaimChanged, ClaimExists
 from claims.models import GpuClaim
+from claims.selectors import claim_manifest
 
 
 class ClaimDraft(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,8 +46,8 @@ class ClaimStore(Protocol):
     def create(self, *, draft: ClaimDraft, actor: str, now: datetime) -> GpuClaim:
         """Create it. Raises ClaimExists."""
 
-    def read(self, *, namespace: str, name: str, now: datetime) -> GpuClaim:
-        """The claim as it is at this moment, to rest a write on. Raises NotFound."""
+    def manifest(self, *, namespace: str, name: str) -> dict[str, Any]:
+        """The claim as it is at this moment, to rest a write on, with its uid and resourceVersion. Raises NotFound."""
 
     def replace(self, *, draft: ClaimDraft, actor: str, now: datetime) -> GpuClaim:
         """Make metadata and spec the draft's. Raises NotFound, ClaimChanged."""
@@ -81,12 +82,12 @@ class DatabaseStore:
         record_change(claim, Kind.CLAIM_CREATED, "created", actor=actor, now=now)
         return claim
 
-    def read(self, *, namespace: str, name: str, now: datetime) -> GpuClaim:  # noqa: ARG002 - nothing is written
-        """The row. Raises NotFound."""
+    def manifest(self, *, namespace: str, name: str) -> dict[str, Any]:
+        """The row's. Raises NotFound."""
         claim = GpuClaim.objects.filter(namespace=namespace, name=name).first()
         if claim is None:
             raise _missing(namespace, name)
-        return claim
+        return claim_manifest(claim)
 
     @atomic_retry
     def replace(self, *, draft: ClaimDraft, actor: str, now: datetime) -> GpuClaim:

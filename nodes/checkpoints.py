@@ -46,11 +46,11 @@ def checkpoint_put(*, node_name: str, entries: Sequence[Given], actor: Actor, no
     return True
 
 
-def given_by_kubelets(*, nodes: Collection[str] | None = None) -> Mapping[str, list[Given]]:
-    """Pod UID → what its containers were given, on these nodes, or on all."""
+def given_by_kubelets(*, nodes: Collection[str] | None = None) -> Mapping[tuple[str, str], list[Given]]:
+    """(node, pod UID) → what the pod's containers were given there; of these nodes, or of all."""
     known = KubeletCheckpoint.objects.all() if nodes is None else KubeletCheckpoint.objects.filter(node__name__in=nodes)
-    found: dict[str, list[Given]] = defaultdict(list)
-    for entries in known.values_list("entries", flat=True):
+    found: dict[tuple[str, str], list[Given]] = defaultdict(list)
+    for node, entries in known.values_list("node__name", "entries"):
         for pod_uid, container, resource, devices in entries:
-            found[pod_uid].append(Given(pod_uid, container, resource, tuple(devices)))
+            found[node, pod_uid].append(Given(pod_uid, container, resource, tuple(devices)))
     return found

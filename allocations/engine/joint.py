@@ -67,19 +67,30 @@ class Together:
         return self._fewest([need.ever for need in self.needs])
 
     def _fewest(self, fits: Sequence[NDArray[np.bool_]]) -> NDArray[np.int64]:
-        nodes = len(self.picture.node_names)
-        found = np.zeros(nodes, dtype=np.int64)
+        found = np.zeros(len(self.picture.node_names), dtype=np.int64)
         tables = [self._by_switch(need, able) for need, able in zip(self.needs, fits, strict=True)]
-        switches = min(table.shape[1] for table in tables)
-        for size in range(1, min(self._widest, switches) + 1):
-            for columns in combinations(range(switches), size):
-                able = found == 0
-                for need, table in zip(self.needs, tables, strict=True):
-                    part = table[:, columns]
-                    able &= (part > 0).all(axis=1) & (part.sum(axis=1) >= need.ask.count)
-                found[able] = size
-            if found.all():
+        if any(not table.size for table in tables):
+            return found
+        counts = [need.ask.count for need in self.needs]
+        enough = np.logical_and.reduce(
+            [table.sum(axis=1) >= count for table, count in zip(tables, counts, strict=True)]
+        )
+        rows = np.flatnonzero(enough)  # the others never can, whatever the switches
+        tables = [table[rows] for table in tables]
+        common = (
+            np.logical_and.reduce([table > 0 for table in tables]) if len(rows) else np.zeros((0, 0), dtype=np.bool_)
+        )
+        columns = np.flatnonzero(common.any(axis=0)).tolist() if len(rows) else []
+        size_of = np.zeros(len(rows), dtype=np.int64)
+        for size in range(1, min(self._widest, len(columns)) + 1):
+            for chosen in combinations(columns, size):
+                able = (size_of == 0) & common[:, chosen].all(axis=1)
+                for table, count in zip(tables, counts, strict=True):
+                    able &= table[:, chosen].sum(axis=1) >= count
+                size_of[able] = size
+            if size_of.all():
                 break
+        found[rows] = size_of
         return found
 
     @property

@@ -72,7 +72,8 @@ def check_taken(grants: Sequence[Grant], taken: Iterable[Written], revision: Sta
             [*asked, *revision.values],
         )
         found = {row[0] for row in cursor.fetchall()}
-    raise LostRace(tuple(device for device in asked if device not in found))
+    lost = tuple(device for device in asked if device not in found)
+    raise LostRace(lost or tuple(asked))  # none: its own hold's, given back in this very transaction
 
 
 def give_back(cursor: Any, allocation_id: uuid.UUID, revision: Stamp) -> int:

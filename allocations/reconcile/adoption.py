@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import structlog
+from django.db import IntegrityError
 
 from allocations import ledger
 from allocations.asking import noted_priority
@@ -34,17 +35,19 @@ from kube.keys import ALLOCATED, HAMI_ALLOCATED, KOORDINATOR_ALLOCATED
 from kube.objects import Pod
 from nodes.checkpoints import Given
 from nodes.choices import Presence
-from nodes.models import Device
+from nodes.models import Device, Node
 
 log = structlog.get_logger(__name__)
 
+CHECKPOINT_WITHIN = timedelta(seconds=60)
+"""An agent sends the kubelet's record right after the inventory; no node is kept waiting longer for it."""
 BATCH = 500
 """Pods looked up in the ledger at once."""
 RESULTS = (ALLOCATED, KOORDINATOR_ALLOCATED, HAMI_ALLOCATED)
 
 
-GivenByPod = Mapping[str, Sequence[Given]]
-"""What kubelets gave away, by the UID under which they know the pod: `nodes.checkpoints.given_by_kubelets`."""
+GivenByPod = Mapping[tuple[str, str], Sequence[Given]]
+"""What kubelets gave away, by node and the UID under which they know the pod: `nodes.checkpoints.given_by_kubelets`."""
 
 
 @dataclass(slots=True)
@@ -59,7 +62,8 @@ def runs_with_devices(pod: Pod, given: GivenByPod) -> bool:
     """Whether the pod is on a node, has not finished, and holds devices by a result annotation of any dialect, a kubelet's record or its env."""
     if not pod.spec.node_name or pod.finished:
         return False
-    return any(key in pod.annotations for key in RESULTS) or kubelet_uid(pod) in given or read_env(pod) is not None
+    known = (pod.spec.node_name, kubelet_uid(pod)) in given
+    return known or any(key in pod.annotations for key in RESULTS) or read_env(pod) is not None
 
 
 def ran_past(*, pods: Iterable[Pod], known: Collection[str]) -> list[Difference]:
@@ -67,15 +71,7 @@ def ran_past(*, pods: Iterable[Pod], known: Collection[str]) -> list[Difference]
 
     `known`: UIDs of pods that had a row before the pods were listed. A Binding of ours carries its result, so none of ours is among them.
     """
-    suspects = [
-        pod
-        for pod in pods
-        if pod.spec.node_name
-        and not pod.finished
-        and pod.metadata.uid not in known
-        and not any(key in pod.annotations for key in RESULTS)
-        and asks_for_devices(pod)
-    ]
+    suspects = _without_devices(pods, known)
     if not suspects:
         return []
     there = Device.objects.exclude(presence=Presence.REMOVED).filter(
@@ -92,6 +88,31 @@ def ran_past(*, pods: Iterable[Pod], known: Collection[str]) -> list[Difference]
         )
         for pod in suspects
         if pod.spec.node_name in ours
+    ]
+
+
+def awaiting_checkpoint(*, pods: Iterable[Pod], known: Collection[str], now: datetime) -> set[str]:
+    """New nodes where pods run with devices of which nobody has told yet: their kubelet's record may come any moment.
+
+    `known`: as for `ran_past`.
+    """
+    names = {pod.spec.node_name for pod in _without_devices(pods, known)}
+    if not names:
+        return set()
+    young = Node.objects.filter(name__in=names, registered_at__gt=now - CHECKPOINT_WITHIN, checkpoint__isnull=True)
+    return set(young.values_list("name", flat=True))
+
+
+def _without_devices(pods: Iterable[Pod], known: Collection[str]) -> list[Pod]:
+    """Those that run, ask for devices, and have neither a row nor a result."""
+    return [
+        pod
+        for pod in pods
+        if pod.spec.node_name
+        and not pod.finished
+        and pod.metadata.uid not in known
+        and not any(key in pod.annotations for key in RESULTS)
+        and asks_for_devices(pod)
     ]
 
 
@@ -147,7 +168,9 @@ def read_running(pod: Pod, devices: Sequence[Device], given: GivenByPod) -> Adop
     """What a pod without a result annotation runs with on a node of ours, None for nothing that is known."""
     if not devices:
         return None
-    found = read_given(pod, given=given.get(kubelet_uid(pod), ()), known={device.uuid for device in devices})
+    found = read_given(
+        pod, given=given.get((pod.spec.node_name, kubelet_uid(pod)), ()), known={device.uuid for device in devices}
+    )
     if found is not None:
         return found
     bound = bound_at(pod)
@@ -182,6 +205,9 @@ def _write(
         except (PodHasOne, MovedOn) as error:
             log.info("reconcile.adopted_elsewhere", pod=meta.name, why=str(error))
             return ""
+        except IntegrityError as error:
+            log.exception("reconcile.not_adopted", pod=meta.name)
+            return f"runs with devices that could not be written down: {error}"
         except LostRace as lost:
             if last or not _drop_holds(lost.device_ids, now):
                 break
@@ -213,14 +239,14 @@ def _grants(found: Adoption, devices: Sequence[Device]) -> tuple[tuple[Grant, ..
     """(grants, problem)."""
     by_minor = {(device.type, device.minor): device for device in devices}
     by_uuid = {device.uuid: device for device in devices}
-    grants = []
+    grants: dict[int, Grant] = {}
     for wanted in found.devices:
         device = by_uuid.get(wanted.uuid) if wanted.minor is None else by_minor.get((wanted.type, wanted.minor))
         if device is None:
             named = wanted.uuid or f"{wanted.type} {wanted.minor}"
             return (), f"runs with {named}, which {found.node} does not have"
-        grants.append(_grant(wanted, device))
-    return tuple(grants), ""
+        grants.setdefault(device.pk, _grant(wanted, device))  # named twice, by minor and by UUID say, it is one
+    return tuple(grants.values()), ""
 
 
 def _grant(wanted: AdoptedDevice, device: Device) -> Grant:

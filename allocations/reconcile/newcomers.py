@@ -7,18 +7,21 @@ a device is opened only when the pods of its node were read after it was marked;
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 import structlog
 
 from access.transactions import atomic_retry
+from allocations.choices import LIVE
+from allocations.models import Allocation
 from allocations.outside import Outside
-from allocations.reconcile.adoption import adopt_running, runs_with_devices
+from allocations.reconcile.adoption import adopt_running, awaiting_checkpoint, runs_with_devices
 from allocations.reconcile.leases import Leased, take_leases
 from allocations.reconcile.report import differences_report
 from audit.announce import announce
 from kube import pods
+from kube.objects import Pod
 from nodes.checkpoints import given_by_kubelets
 from nodes.choices import Presence
 from nodes.models import Device
@@ -55,9 +58,17 @@ def read_newcomers(*, world: Outside, now: datetime) -> int:
         for live in adopted.allocations:
             take_leases(live, world, taken)
         differences_report(differences=[*adopted.differences, *taken.differences], now=now)
+        known = {live.holder.pod_uid for live in adopted.allocations} | _having_rows(found.items)
+        if awaiting_checkpoint(pods=found.items, known=known, now=now):
+            continue  # reconciling opens it, with the record or without
         opened += open_devices({node: ids}, now=now)
         log.info("newcomers.read", node=node, devices=len(ids), adopted=len(adopted.allocations))
     return opened
+
+
+def _having_rows(pods: Sequence[Pod]) -> set[str]:
+    live = Allocation.objects.filter(pod_uid__in=[pod.metadata.uid for pod in pods], state__in=LIVE)
+    return set(live.values_list("pod_uid", flat=True))
 
 
 def open_devices(read: Newcomers, *, now: datetime) -> int:

@@ -17,7 +17,7 @@ from django.conf import settings
 from allocations import ledger
 from allocations.choices import State
 from allocations.outside import Outside
-from allocations.reconcile.adoption import adopt_running, moment_of, ran_past, runs_with_devices
+from allocations.reconcile.adoption import adopt_running, awaiting_checkpoint, moment_of, ran_past, runs_with_devices
 from allocations.reconcile.forgotten import REMINDER
 from allocations.reconcile.leases import Leased, compare_leases, compare_rows, take_leases
 from allocations.reconcile.newcomers import newcomers, open_devices
@@ -104,11 +104,13 @@ def reconcile(*, world: Outside, now: datetime) -> Reconciled:
         _nodes(world.cluster, seen, now, done)
         _pods(before, seen, now, done, differences)
         adopted = _adopt(seen, world, now, done, differences)
-        differences += ran_past(pods=seen.pods.values(), known=adopted.union(row.pod_uid for row in before))
+        known = adopted.union(row.pod_uid for row in before)
+        differences += ran_past(pods=seen.pods.values(), known=known)
         found = compare_leases(before=before, seen=seen.leases, living=_living(seen), world=world, now=now)
         _leased(found, done)
         differences += found.differences
-        done.opened = open_devices(unread, now=now)
+        waiting = awaiting_checkpoint(pods=seen.pods.values(), known=known, now=now)
+        done.opened = open_devices({node: ids for node, ids in unread.items() if node not in waiting}, now=now)
         done.reminded = REMINDER.remind(pods=seen.pods, now=now)
     except KubeError as error:
         done.problem = f"the API server stopped answering: {error}"

@@ -17,7 +17,9 @@ from kube.objects import Container, Pod
 ENV: Final = "NVIDIA_VISIBLE_DEVICES"
 CHECKPOINT: Final = "the kubelet's checkpoint"
 CONFIG_HASH: Final = "kubernetes.io/config.hash"
-"""Carried by the image in the API of a pod that the kubelet runs from a file: the UID by which the kubelet itself knows it."""
+CONFIG_MIRROR: Final = "kubernetes.io/config.mirror"
+"""Both carried by the image in the API of a pod that the kubelet runs from a file: the UID by which the kubelet itself knows it. The second
+cannot be changed once the pod is there, and the kubelet deletes an image of a pod that it does not run."""
 
 _NONE: Final = frozenset({"", "all", "none", "void"})
 _INDEX: Final = re.compile(r"[0-9]{1,6}")
@@ -39,7 +41,8 @@ class GivenView(Protocol):
 
 def kubelet_uid(pod: Pod) -> str:
     """The UID by which the kubelet knows the pod."""
-    return pod.annotations.get(CONFIG_HASH) or pod.metadata.uid
+    mirrored = pod.annotations.get(CONFIG_MIRROR)
+    return mirrored if mirrored and mirrored == pod.annotations.get(CONFIG_HASH) else pod.metadata.uid
 
 
 def read_given(pod: Pod, *, given: Iterable[GivenView], known: Collection[str]) -> Adoption | None:

@@ -174,6 +174,37 @@ def test_a_patch_rests_on_what_the_claim_is(world: World, monkeypatch: pytest.Mo
         patch({"metadata": {"resourceVersion": read["metadata"]["resourceVersion"]}, "spec": {"ttlSeconds": 1}})
 
 
+@pytest.mark.parametrize("gone", [{"resourceVersion": None}, {"resourceVersion": ""}])
+def test_a_patch_that_takes_the_version_away(world: World, monkeypatch: pytest.MonkeyPatch, gone: Any) -> None:
+    """CLAIM-1 it still rests on what was read: what another wrote in between stays."""
+    create()
+    applied = claims.services.claim_replace
+    writes = iter([8])
+
+    def overtaken(**given: Any) -> GpuClaim:
+        for count in writes:
+            edit(world, {"spec": {"devices": {"count": count}}})
+        return applied(**given)
+
+    monkeypatch.setattr(claims.services, "claim_replace", overtaken)
+    patch({"metadata": gone, "spec": {"ttlSeconds": 90}})
+    assert stored(world)["spec"]["ttlSeconds"] == 90
+    assert stored(world)["spec"]["devices"]["count"] == 8
+
+
+def test_a_patch_that_is_refused_leaves_the_mirror(world: World) -> None:
+    """CLAIM-1 what the watch knows is not set back, nor made anew, by a patch that comes to nothing."""
+    create()
+    edit(world, {"spec": {"devices": {"count": 8}}})
+    with pytest.raises(BadInput):
+        patch({"spec": {"devices": {"count": 0}}})
+    assert GpuClaim.objects.get().spec["devices"]["count"] == 2  # the watch has not brought it yet
+    GpuClaim.objects.all().delete()
+    with pytest.raises(BadInput):
+        patch({"spec": {"devices": {"count": 0}}})
+    assert not GpuClaim.objects.exists()
+
+
 def patch(change: dict[str, Any]) -> GpuClaim:
     return claim_patch(namespace=NAMESPACE, name="two", patch=change, actor=SYSTEM, now=database_now())
 

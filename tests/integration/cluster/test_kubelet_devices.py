@@ -9,6 +9,7 @@ import pytest
 
 from access.actors import SYSTEM
 from allocations.models import Allocation
+from allocations.reconcile import read_newcomers
 from audit.clock import database_now
 from nodes.checkpoints import Given, checkpoint_put
 from nodes.models import Device, Node
@@ -133,6 +134,52 @@ def test_a_device_that_was_given_to_another(world: World) -> None:
     assert done.adopted == 0
     assert any("which the ledger gave to others" in line for line in done.lines)
     assert world.states("ours") == ["bound"]
+
+
+@pytest.mark.parametrize("mirror", [False, True])
+def test_nobody_takes_what_the_kubelet_gave_to_another(world: World, mirror: bool) -> None:
+    """DEV-8 (part) a pod that names another's UID in the annotations of pods from files gets nothing of it."""
+    world.node("n1", gpus=2)
+    world.node("n2", gpus=1)
+    victim = runs(world, "victim", limits={"nvidia.com/gpu": "2"})
+    given((victim, uuids()))
+    planted = {"kubernetes.io/config.hash": victim, "kubernetes.io/config.mirror": "another" if mirror else ""}
+    runs(world, "thief", annotations=planted)
+    world.server.add_pod("elsewhere", namespace=NAMESPACE, node="n2", phase="Running", annotations={**STATIC})
+    assert world.reconcile().adopted == 1
+    assert Allocation.objects.get().pod_uid == victim
+
+
+@pytest.mark.parametrize("spelling", ["0,00", "0,{uuid}"])
+def test_a_device_that_env_names_twice(world: World, spelling: str) -> None:
+    """DEV-9 it is one device; and no pod keeps others from being adopted."""
+    world.node("n1", gpus=2)
+    Node.objects.update(registered_at=database_now())
+    runs(world, "twice", spec=env(spelling.format(uuid=uuids()[0])))
+    runs(world, "plain", spec=env("1"))
+    assert world.reconcile().adopted == 2
+    assert world.used("n1") == [100, 100]
+
+
+def test_a_new_node_waits_for_its_checkpoint(world: World) -> None:
+    """DEV-8 (part) where a pod runs with devices of which nobody has told, a new node stays closed until the record comes, a minute at most."""
+    world.node("n1", gpus=2)
+    world.claim("one", count=1)
+    Node.objects.update(registered_at=database_now())
+    Device.objects.update(stranger=UNREAD, revision=next_revision())
+    uid = runs(world, "theirs", limits={"nvidia.com/gpu": "1"})
+    assert world.reconcile().opened == 0
+    assert read_newcomers(world=world.outside, now=database_now()) == 0
+    given((uid, uuids()[:1]))
+    assert read_newcomers(world=world.outside, now=database_now()) == 2
+    assert world.used("n1") == [100, 0]
+
+    world.node("n2", gpus=1)
+    Node.objects.filter(name="n2").update(registered_at=database_now())
+    Device.objects.filter(node__name="n2").update(stranger=UNREAD, revision=next_revision())
+    world.server.add_pod("silent", namespace=NAMESPACE, node="n2", phase="Running", limits={"nvidia.com/gpu": "1"})
+    assert world.reconcile().opened == 0
+    assert world.reconcile(later=61).opened == 1
 
 
 @pytest.mark.parametrize(

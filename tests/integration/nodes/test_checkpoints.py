@@ -28,8 +28,8 @@ def test_the_newest_word_replaces_all_others() -> None:
     NodeFactory(name="n2")
     assert put(ONE, OTHER)
     assert put(Given("pod-2", "main", "nvidia.com/gpu", ("GPU-9",)), node="n2")
-    assert given_by_kubelets(nodes=["n1"]) == {"pod-1": [ONE, OTHER]}
-    assert set(given_by_kubelets()) == {"pod-1", "pod-2"}
+    assert given_by_kubelets(nodes=["n1"]) == {("n1", "pod-1"): [ONE, OTHER]}
+    assert set(given_by_kubelets()) == {("n1", "pod-1"), ("n2", "pod-2")}
     assert not put(ONE, OTHER, later=5)
     assert KubeletCheckpoint.objects.get(node__name="n1").read_at == LONG_AGO
     assert put(later=9)

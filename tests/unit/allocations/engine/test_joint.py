@@ -130,6 +130,19 @@ def test_fewer_switches_come_first() -> None:
     assert plan(fleet(narrow, wide), joint(4, 2)).node == "narrow"
 
 
+def test_a_fleet_where_it_is_possible_here_and_there() -> None:
+    """DEV-10 every node by itself, whatever the others have: none, one switch, two, and fewer devices than asked."""
+    nodes = [
+        box("none", nics=()),
+        box("one", pcie=BY_FOUR, nics=("s0", "s0")),
+        box("two"),
+        box("short", nics=("s0",)),
+    ]
+    decision = plan(fleet(*nodes), joint(4, 2))
+    assert dict(decision.feasible()).keys() == {"one", "two"}
+    assert decision.node == "one"
+
+
 @st.composite
 def boxes(draw: st.DrawFn) -> NodeRow:
     """A node of up to eight GPUs and four NICs under up to four switches."""

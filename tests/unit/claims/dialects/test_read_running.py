@@ -86,4 +86,7 @@ def test_what_env_names(asked: Pod, want: Any) -> None:
 def test_pods_from_files() -> None:
     """DEV-9 the kubelet knows a pod that it runs from a file by another UID than the API server knows its image."""
     assert kubelet_uid(pod()) == "u-1"
-    assert kubelet_uid(pod(annotations={"kubernetes.io/config.hash": "abc"})) == "abc"
+    image = {"kubernetes.io/config.hash": "abc", "kubernetes.io/config.mirror": "abc"}
+    assert kubelet_uid(pod(annotations=image)) == "abc"
+    for planted in ({"kubernetes.io/config.hash": "abc"}, {**image, "kubernetes.io/config.hash": "another"}):
+        assert kubelet_uid(pod(annotations=planted)) == "u-1"
