@@ -76,11 +76,11 @@ class Together:
             [table.sum(axis=1) >= count for table, count in zip(tables, counts, strict=True)]
         )
         rows = np.flatnonzero(enough)  # the others never can, whatever the switches
+        if not len(rows):
+            return found
         tables = [table[rows] for table in tables]
-        common = (
-            np.logical_and.reduce([table > 0 for table in tables]) if len(rows) else np.zeros((0, 0), dtype=np.bool_)
-        )
-        columns = np.flatnonzero(common.any(axis=0)).tolist() if len(rows) else []
+        common = np.logical_and.reduce([table > 0 for table in tables])
+        columns = np.flatnonzero(common.any(axis=0)).tolist()
         size_of = np.zeros(len(rows), dtype=np.int64)
         for size in range(1, min(self._widest, len(columns)) + 1):
             for chosen in combinations(columns, size):
