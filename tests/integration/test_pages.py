@@ -375,7 +375,7 @@ def test_pages_say_that_the_cluster_is_away(as_user, fleet, settings, tmp_path):
 
 
 def test_a_sick_device_is_told_where_its_holder_is(fleet, as_user):
-    """VIEW-1 the list marks it, the holder's own page says what it is; others see no mark."""
+    """The list marks it, the holder's own page says what it is; others see no mark."""
     held = allocation_of("research").devices.get()
     Device.objects.filter(pk=held.device_id).update(healthy=False, health_reason="Xid 79")
     browser = as_user(Role.ADMIN)

@@ -66,7 +66,7 @@ def test_devices_are_taken_shown_and_given_back(operator):
 
 
 def test_holders_of_sick_devices_are_marked(operator, admin):
-    """NODE-1 (part) a device that falls sick is told of with its holder, who keeps it; well again, or given back, it is told no more."""
+    """A device that falls sick is told of with its holder, who keeps it; well again, or given back, it is told no more."""
     claim(operator, count=2)
     uid = operator.post("allocations/", WANT)[1]["uid"]
     health(**{"GPU-n1-1": "Xid 79: fallen off the bus"})

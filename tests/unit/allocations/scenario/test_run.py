@@ -59,7 +59,7 @@ def test_sixteen_gpus_by_two():
 
 
 def test_a_full_first_gpu_blocks_nobody():
-    """SLOT-4 (part) Helix: what is free on GPUs 1 and 2 serves, whatever GPU 0 holds."""
+    """Helix: what is free on GPUs 1 and 2 serves, whatever GPU 0 holds."""
     assert placed(run_file("full-first-gpu")) == {"model": ("n1", [("gpu", 1), ("gpu", 2)])}
 
 
