@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
 from django.conf import settings
 
 from claims.admission.confinement import is_confined
@@ -50,9 +49,8 @@ def noted_priority(pod: Pod) -> int | None:
 
 
 def with_settings(request: DeviceRequest) -> DeviceRequest:
-    """The request under the configured share policy."""
-    share = SharePolicy(settings.GPUPLANE_SHARE)
-    return request if request.share is share else msgspec.structs.replace(request, share=share)
+    """The request as the settings have it."""
+    return request.under(SharePolicy(settings.GPUPLANE_SHARE))
 
 
 def hold_seconds(pod: Pod) -> int:

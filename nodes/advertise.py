@@ -133,8 +133,10 @@ def _contents(modes: Mapping[str, Mode]) -> dict[str, Content]:
     return contents
 
 
-def amounts_of(content: Content, *, device_types: Iterable[DeviceType] = DEVICE_TYPES) -> dict[str, int]:
-    """Resource name → amount: 400 of each percentage for four GPUs, memory in bytes, `nvidia.com/gpu` in devices."""
+def amounts_of(
+    content: Content, *, device_types: Iterable[DeviceType] = DEVICE_TYPES, gpu_split: int = 1
+) -> dict[str, int]:
+    """Resource name → amount: 400 of each percentage for four GPUs, memory in bytes, `nvidia.com/gpu` in devices, `gpu_split` for each."""
     amounts: dict[str, int] = {}
     for row in device_types:
         count = content.count.get(row.type, 0)
@@ -144,7 +146,7 @@ def amounts_of(content: Content, *, device_types: Iterable[DeviceType] = DEVICE_
             amount = content.memory_bytes.get(row.type, 0) if name == row.memory else count * WHOLE
             amounts.update({f"{prefix}/{name}": amount for prefix in PREFIXES})
     if content.count.get(GPU):
-        amounts[NATIVE_GPU] = content.count[GPU]
+        amounts[NATIVE_GPU] = content.count[GPU] * gpu_split
     if content.pods:
         amounts[PODS_RESOURCE] = content.pods
     return amounts
@@ -159,7 +161,7 @@ def model_label(models: Iterable[str]) -> str | None:
 def _bring(cluster: Cluster, machine: kube_nodes.Node, content: Content) -> bool:
     """Write what differs; whether anything did."""
     ours = {name for name in machine.annotations.get(ADVERTISED, "").split(",") if name}
-    wanted = amounts_of(content)
+    wanted = amounts_of(content, gpu_split=settings.GPUPLANE_GPU_SPLIT)
     capacity, allocatable = machine.status.capacity or {}, machine.status.allocatable or {}
     if NATIVE_GPU not in ours and NATIVE_GPU in capacity:
         wanted.pop(NATIVE_GPU, None)  # a device plugin runs there and says it itself

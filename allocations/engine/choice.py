@@ -9,12 +9,14 @@ from __future__ import annotations
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from allocations.engine.decision import Grant
 from allocations.engine.needs import amounts
 from allocations.engine.picture import NO_MEMORY
 from allocations.engine.reasons import memory_text
 from allocations.engine.sets import best_set
-from claims.dialects.request import Policy, SharePolicy
+from claims.dialects.request import Policy
 from kube.device_types import GPU
 
 if TYPE_CHECKING:
@@ -23,16 +25,25 @@ if TYPE_CHECKING:
     from allocations.engine.joint import Together
     from allocations.engine.needs import Need
     from allocations.engine.picture import Picture
+    from allocations.engine.several import Several
     from claims.dialects.request import DeviceRequest
 
 
 def choose_devices(
-    picture: Picture, request: DeviceRequest, needs: Sequence[Need], node: int, together: Together | None = None
-) -> tuple[Grant, ...]:
+    picture: Picture,
+    request: DeviceRequest,
+    needs: Sequence[Need],
+    node: int,
+    *,
+    together: Together | None = None,
+    several: Several | None = None,
+) -> Chosen:
     """The devices of a node that can serve, in the order of the asks, then of their minors.
 
-    `together`: the needs that come from under the same switches where the node has them so.
+    `together`: the needs that come from under the same switches where the node has them so. `several`: the needs, where several are for one type.
     """
+    if several is not None:
+        return _summed(picture, needs, several.choose(node))
     grants: list[Grant] = []
     near = _Near(frozenset(), frozenset())
     joint = together.choose(node, ranked=lambda need: _ranked(picture, request, need, node)) if together else {}
@@ -48,7 +59,29 @@ def choose_devices(
         if need.ask.type == GPU:
             near = _Near.to(picture, rows)
         grants.extend(_grant(picture, need, row) for row in sorted(rows))
-    return tuple(grants)
+    return Chosen(tuple(grants))
+
+
+def _summed(picture: Picture, needs: Sequence[Need], rows: Sequence[Sequence[int]]) -> Chosen:
+    """One grant a device, of all that the asks take of it."""
+    by_row: dict[int, Grant] = {}
+    for need, own in zip(needs, rows, strict=True):
+        for row in own:
+            grant, before = _grant(picture, need, row), by_row.get(row)
+            if before is not None:
+                core, memory = grant.core_percent + before.core_percent, grant.memory_bytes
+                memory = None if memory is None else memory + (before.memory_bytes or 0)
+                grant = msgspec.structs.replace(grant, core_percent=core, memory_bytes=memory)
+            by_row[row] = grant
+    minors = tuple(tuple(int(picture.device_minor[row]) for row in own) for own in rows)
+    return Chosen(tuple(by_row[row] for row in sorted(by_row)), minors)
+
+
+class Chosen(NamedTuple):
+    """Devices of one node. `minors`: those of each ask, where several asks are for one type."""
+
+    grants: tuple[Grant, ...]
+    minors: tuple[tuple[int, ...], ...] = ()
 
 
 def summary_of(picture: Picture, name: str, node: int, grants: Sequence[Grant]) -> str:
@@ -58,7 +91,9 @@ def summary_of(picture: Picture, name: str, node: int, grants: Sequence[Grant]) 
         of_type = list(group)
         minors = ",".join(str(grant.minor) for grant in of_type)
         told = []
-        if not of_type[0].whole:
+        if len({(grant.core_percent, grant.memory_bytes) for grant in of_type}) > 1 and not of_type[0].whole:
+            told = ["shares of several sizes"]
+        elif not of_type[0].whole:
             told = [f"{of_type[0].core_percent} core"] if of_type[0].core_percent else []
             told += [f"{memory_text(of_type[0].memory_bytes)} memory"] if of_type[0].memory_bytes else []
         elif kind == GPU and len(of_type) > 1:
@@ -80,13 +115,18 @@ def _whole_gpus(picture: Picture, request: DeviceRequest, need: Need, node: int)
     rows = view.rows[own]
     usable = picture.device_healthy[rows] & (picture.core_used[rows] == 0) & (picture.memory_used[rows] == 0)
     free = _bits(usable.nonzero()[0].tolist())
-    eligible = None if need.of_model is None else _bits(need.of_model[own].nonzero()[0].tolist())
+    eligible = None if need.permitted is None else _bits(need.permitted[own].nonzero()[0].tolist())
     topology = picture.node_topology[node]
+    groups = [eligible]
+    if need.at_one_numa:
+        start = int(rows[0])
+        groups = [_bits([row - start for row in group]) for group in need.numas(_fitting(need, node))]
     found = None
-    if request.policy is Policy.CONTIGUOUS:
-        found = best_set(topology, free, need.ask.count, within_island=True, eligible=eligible)
-    if found is None:
-        found = best_set(topology, free, need.ask.count, within_island=False, eligible=eligible)
+    for within_island in (True, False) if request.policy is Policy.CONTIGUOUS else (False,):
+        sets = [best_set(topology, free, need.ask.count, within_island=within_island, eligible=one) for one in groups]
+        found = max(filter(None, sets), key=lambda one: one.score, default=None)
+        if found is not None:
+            break
     if found is None:
         raise AssertionError("the node was found able to serve")
     return [int(rows[place]) for place in found.positions]
@@ -96,6 +136,12 @@ def _gpu_shares(picture: Picture, request: DeviceRequest, need: Need, node: int)
     """The fullest devices that fit, or the emptiest; `contiguous`: those of one island where one has enough."""
     count = need.ask.count
     ranked = sorted((_fullness(picture, request, row), picture.device_minor[row], row) for row in _fitting(need, node))
+    if need.at_one_numa:
+        apart = need.numas([row for _, _, row in ranked])
+        return min(
+            (group[:count] for group in apart if len(group) >= count),
+            key=lambda group: [_fullness(picture, request, row) for row in group],
+        )
     if request.policy is Policy.CONTIGUOUS and count > 1:
         islands: dict[int, list[tuple[tuple[float, float], int, int]]] = {}
         for one in ranked:
@@ -158,8 +204,7 @@ def _fitting(need: Need, node: int) -> list[int]:
 
 def _fullness(picture: Picture, request: DeviceRequest, row: int) -> tuple[float, float]:
     """What to sort by: the fullest first (by memory, then core), or the emptiest."""
-    emptiest = request.policy is Policy.SPREAD or request.share is SharePolicy.GPUSPREAD
-    sign = 1.0 if emptiest else -1.0
+    sign = 1.0 if request.to_emptiest else -1.0
     memory = int(picture.memory_used[row]) / max(int(picture.memory_total[row]), 1)
     return sign * memory, sign * int(picture.core_used[row])
 

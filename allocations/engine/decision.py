@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from claims.dialects.request import DeviceRequest
+
 
 class Grant(msgspec.Struct, frozen=True):
     """One device, or a share of it, given to a request. Memory in bytes, None where the type has none."""
@@ -61,6 +63,8 @@ class Decision:
     node_names: tuple[str, ...]
     summary: str
     account: Account = field(repr=False)
+    minors: tuple[tuple[int, ...], ...] = ()
+    """Those of each ask, where several asks of the request are for one device type."""
 
     @cached_property
     def _judged(self) -> tuple[NDArray[np.int16], tuple[Reason, ...]]:
@@ -80,6 +84,15 @@ class Decision:
     def score(self) -> NDArray[np.float64]:
         """[c] 0..1, 0 where the node could not serve; higher is better, in the very order in which the engine chooses."""
         return self.account.scores()
+
+    def served(self, request: DeviceRequest) -> DeviceRequest:
+        """The request that was decided, with what each ask was given where that cannot be told from the grants."""
+        if not self.minors:
+            return request
+        asks = [
+            msgspec.structs.replace(ask, given=minors) for ask, minors in zip(request.asks, self.minors, strict=True)
+        ]
+        return msgspec.structs.replace(request, asks=tuple(asks))
 
     def counts(self) -> dict[str, int]:
         """Reason → how many candidates it refused."""

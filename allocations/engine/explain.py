@@ -28,12 +28,14 @@ class DeviceVerdict(NamedTuple):
 
 def explain_devices(picture: Picture, request: DeviceRequest, node_row: int) -> list[DeviceVerdict]:
     """Every device of a node, by type and minor, with why it cannot serve."""
-    asks = {ask.type: ask for ask in request.asks}
+    asks: dict[str, list[DeviceAsk]] = {}
+    for ask in request.asks:
+        asks.setdefault(ask.type, []).append(ask)
     verdicts = []
     for row in range(int(picture.node_start[node_row]), int(picture.node_start[node_row + 1])):
         kind = picture.types[picture.device_type[row]]
-        ask = asks.get(kind)
-        reason = "not of a type asked for" if ask is None else _reason(picture, ask, row)
+        told = [_reason(picture, ask, row) for ask in asks.get(kind, ())]
+        reason = min(told, key=bool, default="not of a type asked for")  # that of the first, unless it can serve one
         verdicts.append(DeviceVerdict(picture.device_uuid[row], int(picture.device_minor[row]), kind, reason))
     return verdicts
 
@@ -47,6 +49,10 @@ def _reason(picture: Picture, ask: DeviceAsk, row: int) -> str:
         return "not healthy"
     if ask.models and model.casefold() not in {one.casefold() for one in ask.models}:
         return f"model {model or 'unknown'} was not asked for"
+    if ask.limits is not None:
+        uuid, limits = picture.device_uuid[row], ask.limits
+        if not limits.permit(uuid=uuid, model=model, memory_total=total):
+            return "ruled out by the pod's annotations"
     if taken is None:
         return "has no memory to share"
     if taken[1] > total:

@@ -15,11 +15,16 @@ from numpy.typing import NDArray
 
 from allocations.engine.index import usage_of
 from allocations.engine.picture import NO_MEMORY
-from claims.dialects.request import CORE_WHOLE
+from claims.dialects.request import CORE_WHOLE, Limits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from allocations.engine.index import TypeView
     from allocations.engine.picture import Picture
     from claims.dialects.request import DeviceAsk
+
+_AT_ONE_NUMA = Limits(one_numa=True)
 
 NEVER = -1
 """Memory left over by an ask that a device of this size can never serve."""
@@ -49,20 +54,39 @@ class Need:
         self.view = picture.index.views.get(self.code)
 
     @cached_property
-    def of_model(self) -> NDArray[np.bool_] | None:
-        """[v] of a model that was asked for; None where any model will do."""
-        if not self.ask.models or self.view is None:
+    def permitted(self) -> NDArray[np.bool_] | None:
+        """[v] of a model that was asked for, and within the ask's limits; None where any device will do."""
+        if self.view is None:
             return None
-        wanted = {model.casefold() for model in self.ask.models}
-        return np.array([model.casefold() in wanted for model in self.picture.models], dtype=np.bool_)[self.view.model]
+        found = None
+        if self.ask.models:
+            wanted = {model.casefold() for model in self.ask.models}
+            known = [model.casefold() in wanted for model in self.picture.models]
+            found = np.array(known, dtype=np.bool_)[self.view.model]
+        if self.ask.limits is not None and self.ask.limits != _AT_ONE_NUMA:
+            within = self._within(self.ask.limits, self.view)
+            found = within if found is None else found & within
+        return found
+
+    def _within(self, limits: Limits, view: TypeView) -> NDArray[np.bool_]:
+        """[v] devices that the limits permit, each by itself."""
+        known = [limits.permit_model(model) for model in self.picture.models]
+        found = np.array(known, dtype=np.bool_)[view.model] & (view.memory_total >= limits.memory_least)
+        if limits.uuids or limits.not_uuids:
+            row_of = {uuid: row for row, uuid in enumerate(self.picture.device_uuid)}
+            named = np.full(len(self.picture.device_uuid), not limits.uuids)
+            named[[row_of[uuid] for uuid in limits.uuids if uuid in row_of]] = True
+            named[[row_of[uuid] for uuid in limits.not_uuids if uuid in row_of]] = False
+            found &= view.column(named)
+        return found
 
     @cached_property
     def eligible(self) -> NDArray[np.bool_]:
-        """[v] healthy and of a model that was asked for."""
+        """[v] healthy, of a model that was asked for, within the limits."""
         if self.view is None:
             return np.zeros(0, dtype=np.bool_)
         healthy = self.view.column(self.picture.device_healthy)
-        return healthy if self.of_model is None else healthy & self.of_model
+        return healthy if self.permitted is None else healthy & self.permitted
 
     @cached_property
     def spare(self) -> NDArray[np.int64]:
@@ -108,7 +132,9 @@ class Need:
         """[n] enough devices can serve now."""
         if self.view is None:
             return np.zeros(len(self.picture.node_names), dtype=np.bool_)
-        if self.ask.whole and self.of_model is None:
+        if self.at_one_numa:
+            return self.most_at_numa(self.fits) >= self.ask.count
+        if self.ask.whole and self.permitted is None:
             return usage_of(self.picture, self.code).free_count >= self.ask.count
         if self.ask.count == 1:
             return self.view.any_per_node(self.fits)
@@ -126,12 +152,40 @@ class Need:
             return np.zeros(len(self.picture.node_names), dtype=np.int64)
         return self.view.most_in_group(values)
 
+    @property
+    def at_one_numa(self) -> bool:
+        """Whether several devices have to be at one NUMA node."""
+        return self.ask.count > 1 and self.ask.limits is not None and self.ask.limits.one_numa
+
+    def most_at_numa(self, values: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """[n] the most set devices that one NUMA node of the node has; those of which it is not known count nowhere."""
+        nodes = len(self.picture.node_names)
+        if self.view is None:
+            return np.zeros(nodes, dtype=np.int64)
+        rows = self.view.rows[values]
+        numa = self.picture.device_numa[rows].astype(np.int64)
+        known = numa >= 0
+        span = int(numa.max(initial=0)) + 1
+        place = self.picture.device_node[rows[known]] * span + numa[known]
+        counts: NDArray[np.int64] = np.bincount(place, minlength=nodes * span).reshape(nodes, span)
+        most: NDArray[np.int64] = counts.max(axis=1)
+        return most
+
+    def numas(self, rows: Sequence[int]) -> list[list[int]]:
+        """These rows of one node, apart by NUMA node where they have to be; those of which it is not known are left out then."""
+        if not self.at_one_numa:
+            return [list(rows)]
+        by_numa: dict[int, list[int]] = {}
+        for row in rows:
+            by_numa.setdefault(int(self.picture.device_numa[row]), []).append(row)
+        return [by_numa[numa] for numa in sorted(by_numa) if numa >= 0]
+
     @cached_property
     def masks(self) -> NDArray[np.int64]:
         """[n] positions that can serve now, as bits; 0 on nodes with more than 16 devices of the type."""
         if self.view is None:
             return np.zeros(len(self.picture.node_names), dtype=np.int64)
-        if self.ask.whole and self.of_model is None:
+        if self.ask.whole and self.permitted is None:
             return usage_of(self.picture, self.code).free_mask
         return self.view.per_node(self.fits * self.view.bit)
 
@@ -151,4 +205,4 @@ class Need:
         core = CORE_WHOLE if self.ask.whole else self.ask.core_percent or 0
         found = self.picture.device_healthy[rows] & (self.picture.core_used[rows] <= CORE_WHOLE - core)
         found &= self.picture.memory_used[rows] <= self.spare[view.class_of[own]]
-        return found if self.of_model is None else found & self.of_model[own]
+        return found if self.permitted is None else found & self.permitted[own]

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocations.engine.build import with_freed
-from allocations.engine.choice import choose_devices, summary_of
-from allocations.engine.decision import Decision, Grant, Reason
+from allocations.engine.choice import Chosen, choose_devices, summary_of
+from allocations.engine.decision import Decision, Reason
 from allocations.engine.index import usage_of
 from allocations.engine.joint import Together
 from allocations.engine.needs import Need
@@ -25,6 +25,7 @@ from allocations.engine.picture import DEVICE_PLUGIN
 from allocations.engine.reasons import kept_out_by_mode, summary_text, verdicts
 from allocations.engine.set_scores import NO_SET
 from allocations.engine.sets import best_set
+from allocations.engine.several import Several
 from allocations.engine.topology import EXACT_UP_TO
 from claims.dialects.request import Dialect, Policy
 from kube.device_types import GPU
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
 Amounts = tuple[int, int]
 """Core percent and bytes."""
-
-NOTHING: tuple[Grant, ...] = ()
 
 _NOT_TOGETHER = -1_000
 """Ranks after any number of switches."""
@@ -95,6 +94,7 @@ class _Judge:
         self.last = sorted(last)
         self.needs = [Need(picture, ask) for ask in request.asks]
         self.together = Together.of(picture, request, self.needs)
+        self.several = Several.of(picture, request, self.needs)
         self.gpus = next((need for need in self.needs if need.ask.type == GPU), None)
         contiguous = request.policy is Policy.CONTIGUOUS
         self.strict = contiguous and request.policy_strict and self.gpus is not None
@@ -102,24 +102,29 @@ class _Judge:
 
     @property
     def takes_device_plugin(self) -> bool:
-        """Whether the kubelet's own device plugin can back the request."""
-        return self.request.dialect is Dialect.NATIVE and not self.request.shares
+        """Whether the kubelet's own device plugin can back the request, which chooses the devices by itself."""
+        native = self.request.dialect is Dialect.NATIVE and not self.request.shares
+        return native and all(ask.limits is None for ask in self.request.asks)
 
     def decide(self) -> Decision:
         """The Decision."""
         node = self._choose()
         if node is None:
-            grants, name, summary = NOTHING, None, None
+            chosen, name, summary = Chosen(()), None, None
         else:
-            grants = choose_devices(self.picture, self.request, self.needs, node, self.together)
+            chosen = choose_devices(
+                self.picture, self.request, self.needs, node, together=self.together, several=self.several
+            )
             name = self.picture.node_names[node]
-            summary = summary_of(self.picture, name, node, grants)
+            summary = summary_of(self.picture, name, node, chosen.grants)
         if summary is None:
             code, reasons = self.reasons()
             counts = np.bincount(code, minlength=len(reasons)).tolist() if len(reasons) else []
             told = [(reason.text, count) for reason, count in zip(reasons, counts, strict=True)]
             summary = summary_text(len(self.candidates), told)
-        return Decision(name, grants, self.candidates, self.picture.node_names, summary, self)
+        return Decision(
+            name, chosen.grants, self.candidates, self.picture.node_names, summary, self, minors=chosen.minors
+        )
 
     def reasons(self) -> tuple[NDArray[np.int16], tuple[Reason, ...]]:
         """See `Decision.reason_code` and `Decision.reasons`."""
@@ -133,6 +138,7 @@ class _Judge:
             kept_out=kept_out,
             strict=self.strict,
             together=self.together,
+            several=self.several,
         )
         return code[self.candidates], reasons
 
@@ -156,6 +162,8 @@ class _Judge:
             able = able & (self.gpus.most_in_island(self.gpus.fits) >= self.gpus.ask.count)
         if self.together is not None and self.together.required:
             able = able & (self.together.fewest > 0)
+        if self.several is not None:
+            able = able & self.several.able
         if self.everything:
             return able
         asked = np.zeros(len(able), dtype=np.bool_)
@@ -188,7 +196,7 @@ class _Judge:
                 lambda alive: sign * usage.memory_fraction[alive],
                 lambda alive: sign * usage.core_fraction[alive],
             ]
-        if self.gpus is None or self.gpus.ask.count == 1:
+        if self.gpus is None or self.gpus.ask.count == 1 or self.several is not None:
             return keys + fuller
         if self.request.policy is Policy.CONTIGUOUS:
             return [*keys, self._contiguous, *fuller]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from allocations.engine.joint import Together
     from allocations.engine.needs import Need
     from allocations.engine.picture import Picture
+    from allocations.engine.several import Several
     from claims.dialects.request import DeviceAsk
 
 DEVICE_PLUGIN_MODE = Reason("node is in device-plugin mode, reservation pods are not available yet", resolvable=False)
@@ -68,6 +69,7 @@ def verdicts(
     kept_out: NDArray[np.bool_],
     strict: bool,
     together: Together | None = None,
+    several: Several | None = None,
 ) -> tuple[NDArray[np.int16], tuple[Reason, ...]]:
     """A reason for each pending node ([n] bool): [n] indices into the reasons, -1 elsewhere.
 
@@ -85,10 +87,14 @@ def verdicts(
     joint = together if together is not None and together.required else None
     if joint is not None:
         found.give(joint.ever == 0, f"no {joint.text} devices under the same PCIe switches", resolvable=False)
+    if several is not None:
+        found.give(~several.ever, "no devices that serve all containers at once", resolvable=False)
     for need in needs:
         _not_now(found, need, strict=strict and need.ask.type == GPU)
     if joint is not None:
         found.give(joint.fewest == 0, f"no {joint.text} devices free under the same PCIe switches", resolvable=True)
+    if several is not None:
+        found.give(~several.able, "no devices free that serve all containers at once", resolvable=True)
     return found.code, tuple(found.texts)
 
 
@@ -114,10 +120,11 @@ def _never(found: _Verdicts, need: Need, *, strict: bool) -> None:
         return
     there = need.view.count.astype(np.int64)
     found.give(there == 0, f"no {kind} devices", resolvable=False)
-    if need.of_model is not None:
-        there = need.per_node(need.of_model)
-        found.give(there == 0, f"no {kind} of the models asked", resolvable=False)
-        found.give(there < count, f"fewer than {count} {kind} devices of the models asked", resolvable=False)
+    if need.permitted is not None:
+        which = "of the models asked" if ask.limits is None else "that the pod's annotations allow"
+        there = need.per_node(need.permitted)
+        found.give(there == 0, f"no {kind} {which}", resolvable=False)
+        found.give(there < count, f"fewer than {count} {kind} devices {which}", resolvable=False)
     found.give(there < count, f"fewer than {count} {kind} devices", resolvable=False)
     healthy = need.per_node(need.eligible)
     found.give(healthy == 0, f"no healthy {kind} device", resolvable=False)
@@ -127,6 +134,9 @@ def _never(found: _Verdicts, need: Need, *, strict: bool) -> None:
         without = need.view.node_memory <= 1
         found.give((serving < count) & without, f"{kind} devices have no memory to share", resolvable=False)
         found.give(serving < count, _devices(ask, share_text(ask), "gpu "), resolvable=False)
+    if need.at_one_numa:
+        text = f"fewer than {count} {kind} devices at one NUMA node"
+        found.give(need.most_at_numa(need.ever) < count, text, resolvable=False)
     if strict:
         found.give(
             need.most_in_island(need.ever) < count, f"no NVLink island of {count} {kind} devices", resolvable=False
@@ -138,6 +148,9 @@ def _not_now(found: _Verdicts, need: Need, *, strict: bool) -> None:
     ask, count = need.ask, need.ask.count
     if need.view is None:
         return
+    if need.at_one_numa and ask.whole:
+        text = f"fewer than {count} whole {ask.type} devices free at one NUMA node"
+        found.give(~need.enough, text, resolvable=True)
     if ask.whole:
         text = f"no whole {ask.type} device free" if count == 1 else f"fewer than {count} whole {ask.type} devices free"
         found.give(~need.enough, text, resolvable=True)
@@ -146,7 +159,8 @@ def _not_now(found: _Verdicts, need: Need, *, strict: bool) -> None:
             if told:
                 short = need.per_node(need.eligible & fits) < count
                 found.give(short, _devices(ask, f"{told} free"), resolvable=True)
-        found.give(~need.enough, _devices(ask, f"{share_text(ask)} free"), resolvable=True)
+        where = " at one NUMA node" if need.at_one_numa else ""
+        found.give(~need.enough, _devices(ask, f"{share_text(ask)} free{where}"), resolvable=True)
     if strict:
         text = f"no NVLink island with {count} {ask.type} devices free"
         found.give(need.most_in_island(need.fits) < count, text, resolvable=True)

@@ -56,6 +56,7 @@ def hold(
     (CLAIM-7). Raises LostRace when a device is no longer free, MovedOn when `previous` changed meanwhile, PodHasOne
     when another attempt of the pod was quicker.
     """
+    request = decision.served(request)
     until = now + timedelta(seconds=hold_seconds)
     if previous is not None and _is_same(previous, request, decision, claim_id):
         longest = previous.made_at + timedelta(seconds=hold_seconds * PROLONGED_UP_TO)

@@ -270,7 +270,7 @@ def _grant(wanted: AdoptedDevice, device: Device) -> Grant:
 
 _DIALECTS = {
     KOORDINATOR_ALLOCATED: Dialect.KOORDINATOR,
-    HAMI_ALLOCATED: Dialect.NATIVE,
+    HAMI_ALLOCATED: Dialect.HAMI,
     CHECKPOINT: Dialect.NATIVE,
     ENV: Dialect.NATIVE,
 }

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from allocations.engine.build import DeviceRow, NodeRow, build_picture, take
 from allocations.engine.needs import amounts
 from allocations.engine.picture import DEVICE_PLUGIN, EXCLUSIVE, NO_MEMORY, Picture
@@ -82,7 +80,7 @@ def _parsed(scenario: Scenario, pod: Pod) -> Parsed:
         return scenario.claims.get((namespace, name))
 
     parsed = parse_pod(pod, find_claim=find_claim)
-    return msgspec.structs.replace(parsed, share=scenario.share) if isinstance(parsed, DeviceRequest) else parsed
+    return parsed.under(scenario.share) if isinstance(parsed, DeviceRequest) else parsed
 
 
 def _place(picture: Picture, scenario: Scenario, pod: Pod) -> tuple[Picture, PodDecision]:

@@ -11,7 +11,7 @@ the container, so wherever it is injected too the annotation holds UUIDs (`Devic
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any, Final
 
@@ -20,7 +20,8 @@ import msgspec
 from claims.admission.counted import counted_patch
 from claims.admission.recognise import is_for_another, is_pod_create, looks_ours
 from claims.admission.trust import Trust
-from claims.dialects.parse import dialect_of
+from claims.dialects.own_keys import container_key
+from claims.dialects.parse import containers_apart, dialect_of
 from claims.dialects.read_back import parse_allocated
 from claims.dialects.request import Dialect, Refusal
 from claims.dialects.write_back import RENUMBERED, VisibleDevices
@@ -31,17 +32,17 @@ from kube.objects import Container, EnvVar, Pod
 CUDA: Final = "CUDA_VISIBLE_DEVICES"
 NVIDIA: Final = "NVIDIA_VISIBLE_DEVICES"
 ORDER: Final = "CUDA_DEVICE_ORDER"
-FIELD_PATH: Final = f"metadata.annotations['{VISIBLE_DEVICES}']"
 
 _LITERAL: Final = re.compile(r"[A-Za-z0-9._:,-]{0,65536}")
 _INDICES: Final = re.compile(r"[0-9]+(?:,[0-9]+)*")
 
 
 class _Env(msgspec.Struct, frozen=True):
-    """One env entry as it must be: a literal, or the reference where `literal` is None."""
+    """One env entry as it must be: a literal, or the reference to annotation `key` where `literal` is None."""
 
     name: str
     literal: str | None = None
+    key: str = VISIBLE_DEVICES
 
     def matches(self, entry: EnvVar) -> bool:
         """Whether the entry says the same already, defaults filled in by the API server or not."""
@@ -52,14 +53,14 @@ class _Env(msgspec.Struct, frozen=True):
             not entry.value
             and len(entry.value_from or {}) == 1
             and isinstance(reference, dict)
-            and reference.get("fieldPath") == FIELD_PATH
+            and reference.get("fieldPath") == field_path(self.key)
         )
 
     def manifest(self) -> dict[str, Any]:
         """The entry in manifest shape."""
         if self.literal is not None:
             return {"name": self.name, "value": self.literal}
-        return {"name": self.name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": FIELD_PATH}}}
+        return {"name": self.name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": field_path(self.key)}}}
 
 
 class _Confinement(msgspec.Struct, frozen=True):
@@ -72,6 +73,11 @@ class _Confinement(msgspec.Struct, frozen=True):
     def manifests(self) -> list[dict[str, Any]]:
         """All entries in manifest shape, for a container that has no env at all."""
         return [entry.manifest() for entry in self.entries]
+
+
+def field_path(key: str) -> str:
+    """Where the downward API finds an annotation."""
+    return f"metadata.annotations['{key}']"
 
 
 def mutate_pod(
@@ -106,7 +112,12 @@ def mutate_pod(
         literal = _literal_value(pod)
         if literal is None:
             return invalid(request, f"annotation {ALLOCATED} is not <node>:<minor>,<minor>")
-    confinement = _confinement(dialect, visible=visible, literal=literal)
+    apart = containers_apart(pod, dialect) if literal is None else frozenset()
+
+    def confinement(container: Container) -> _Confinement:
+        key = container_key(container.name) if container.name in apart else VISIBLE_DEVICES
+        return _confinement(dialect, visible=visible, literal=literal, key=key)
+
     patch = [*_env_patch(pod, confinement), *counted_patch(pod, counted=count_native or dialect is not Dialect.NATIVE)]
     if takeover and not pod.spec.node_name and pod.spec.scheduler_name != scheduler_name:
         patch.append({"op": "add", "path": "/spec/schedulerName", "value": scheduler_name})
@@ -125,10 +136,10 @@ def _literal_value(pod: Pod) -> str | None:
 
 
 @lru_cache(maxsize=64)
-def _confinement(dialect: Dialect, *, visible: VisibleDevices, literal: str | None) -> _Confinement:
+def _confinement(dialect: Dialect, *, visible: VisibleDevices, literal: str | None, key: str) -> _Confinement:
     both = dialect in RENUMBERED
     indices = not both and visible is VisibleDevices.INDEX if literal is None else bool(_INDICES.fullmatch(literal))
-    cuda, nvidia = _Env(CUDA, literal), _Env(NVIDIA, literal)
+    cuda, nvidia = _Env(CUDA, literal, key), _Env(NVIDIA, literal, key)
     entries = [cuda]
     if indices:
         # CUDA's own order is not the order of minors.
@@ -141,15 +152,14 @@ def _confinement(dialect: Dialect, *, visible: VisibleDevices, literal: str | No
     return _Confinement(entries=tuple(entries), own_nvidia=nvidia)
 
 
-def _env_patch(pod: Pod, confinement: _Confinement) -> Iterator[dict[str, Any]]:
-    everything = confinement.manifests()
+def _env_patch(pod: Pod, confinement: Callable[[Container], _Confinement]) -> Iterator[dict[str, Any]]:
     for part, containers in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
         for index, container in enumerate(containers or ()):
             path = f"/spec/{part}/{index}/env"
             if container.env is None:
-                yield {"op": "add", "path": path, "value": everything}
+                yield {"op": "add", "path": path, "value": confinement(container).manifests()}
             else:
-                yield from _container_patch(container, path, confinement)
+                yield from _container_patch(container, path, confinement(container))
 
 
 def _container_patch(container: Container, path: str, confinement: _Confinement) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from claims.dialects.own_keys import CONTAINER_KEYS
 from claims.dialects.write_back import AMOUNTS
 from kube.keys import (
     ALLOCATED,
@@ -73,6 +74,8 @@ def result_dialect(key: str) -> str | None:
     dialect = _RESULTS.get(key)
     if dialect is not None:
         return dialect
+    if key.startswith(CONTAINER_KEYS):
+        return OWN
     if key.startswith(f"{KAI_GPU_GROUP_LABEL}/"):
         return "kai"
     if key.startswith(_HAMI):

@@ -2,9 +2,8 @@
 that count as another number than one, or as one though they ask for no devices: they could keep others off a node.
 
 Called by the view of `/webhooks/pods/validate`. A claim that does not exist is not refused here: it may come
-later, and until then the pod is held unschedulable (CLAIM-3). A dialect that is not available yet passes with
-a warning: its pods are held too, and its own scheduler may be at work in the same cluster. So does what breaks our rules of a dialect
-that another scheduler understands too, in a pod that is meant for that one.
+later, and until then the pod is held unschedulable (CLAIM-3). What breaks our rules of a dialect that another
+scheduler understands too passes with a warning in a pod that is meant for that one.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def _check_dialect(request: AdmissionRequest, pod: Pod) -> AdmissionResponse:
         return forbidden(request, f"{PODS_RESOURCE} is set by gpuplane, to 1 a pod that asks for devices; leave it out")
     if not isinstance(refusal, Refusal):
         return allowed(request)
-    if refusal.rule == "dialect-unavailable" or is_for_another(pod):
+    if is_for_another(pod):
         return allowed(request, warnings=[refusal.reason])
     where = f"{refusal.field}: " if refusal.field else ""
     return invalid(request, f"{where}{refusal.reason} (rule {refusal.rule})")

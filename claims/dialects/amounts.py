@@ -56,6 +56,11 @@ def asks_any(pod: Pod, known: Known) -> bool:
     return False
 
 
+def container_amounts(container: Container, known: Known, path: str) -> dict[str, int]:
+    """The same of one container. `path`: where it stands in the pod, for refusals."""
+    return {name: amount for name, amount in _container_amounts(container, known, path).items() if amount}
+
+
 def _names_any(pod: Pod, known: Known) -> bool:
     for container in _containers(pod):
         resources = container.resources

@@ -1,7 +1,7 @@
 """One pod in, one `DeviceRequest` out, whatever dialect the pod speaks.
 
 Called by the extender's filter, by admission, by scenarios and by reconciling. Kept true: a pod that asks in
-two dialects, or in one that is not built yet, is refused and never placed by guesswork; no pod, however
+two dialects is refused and never placed by guesswork; no pod, however
 odd, raises. `nvidia.com/gpu` beside Koordinator's RDMA or FPGA is one dialect (device types may be combined);
 a GpuClaim beside any resource is two.
 """
@@ -17,17 +17,18 @@ import msgspec
 
 from claims.dialects.amounts import asks_any, pod_amounts
 from claims.dialects.gpuclaim import FindClaim, check_claim_name, parse_claim_annotation
+from claims.dialects.hami import HAMI_RESOURCES, hami_request, limits_of, with_policies
 from claims.dialects.joint import joint_of
 from claims.dialects.kai import KAI_ANNOTATIONS, kai_ask
 from claims.dialects.koordinator import koordinator_ask
 from claims.dialects.native import native_ask
+from claims.dialects.own_keys import container_key
 from claims.dialects.refused import Refused
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect, Parsed, Refusal
 from kube.device_types import DEVICE_TYPES, GPU, PREFIXES, DeviceType, Dimension
 from kube.keys import CLAIM, KOORDINATOR_PREFIX, NATIVE_GPU, VISIBLE_DEVICES
 from kube.objects import Container, Pod
 
-HAMI_RESOURCES: Final = frozenset({"nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"})
 DEFAULT_NAMESPACE: Final = "default"
 
 _SPOKEN: Final = {
@@ -37,12 +38,11 @@ _SPOKEN: Final = {
     "hami": "HAMi's resources",
     "kai": "KAI's annotations",
 }
-_UNAVAILABLE: Final = ("hami",)
 _WITH_SCHEDULERS: Final = ("hami", "kai")
 
 
 def asks_for_devices(pod: Pod, *, device_types: tuple[DeviceType, ...] = DEVICE_TYPES) -> bool:
-    """Whether the pod is ours to look at: cheap, true for malformed asks and for dialects not built yet too."""
+    """Whether the pod is ours to look at: cheap, true for malformed asks too."""
     if any(is_asking_annotation(key) for key in pod.annotations):
         return True
     return asks_any(pod, _known(device_types))
@@ -88,8 +88,10 @@ def parse_pod(pod: Pod, *, find_claim: FindClaim, device_types: tuple[DeviceType
             request = msgspec.structs.replace(request, uuids=_sees_uuids(pod))
         elif asked.dialect is Dialect.KAI:
             request = DeviceRequest(asks=(kai_ask(pod),), dialect=Dialect.KAI)
+        elif asked.dialect is Dialect.HAMI:
+            request = hami_request(pod)
         else:
-            request = _resource_request(asked, device_types)
+            request = _resource_request(pod, asked, device_types)
         joint = joint_of(pod, request.asks)
         return request if joint is None else msgspec.structs.replace(request, joint=joint)
     except Refused as refused:
@@ -97,7 +99,7 @@ def parse_pod(pod: Pod, *, find_claim: FindClaim, device_types: tuple[DeviceType
 
 
 def dialect_of(pod: Pod, *, device_types: tuple[DeviceType, ...] = DEVICE_TYPES) -> Dialect | Refusal | None:
-    """The pod's one dialect without its rules: a refusal for two dialects, unavailable ones and bad amounts or names."""
+    """The pod's one dialect without its rules: a refusal for two dialects and bad amounts or names."""
     try:
         asked = _read(pod, device_types)
         if asked.dialect is Dialect.GPUCLAIM:
@@ -105,6 +107,17 @@ def dialect_of(pod: Pod, *, device_types: tuple[DeviceType, ...] = DEVICE_TYPES)
     except Refused as refused:
         return refused.refusal
     return asked.dialect
+
+
+def containers_apart(pod: Pod, dialect: Dialect) -> frozenset[str]:
+    """Names of the containers that see devices of their own: where a dialect plans each by itself, and several ask."""
+    if dialect is not Dialect.HAMI:
+        return frozenset()
+    try:
+        asks = hami_request(pod).asks
+    except Refused:
+        return frozenset()
+    return frozenset(ask.container for ask in asks if len(asks) > 1 and container_key(ask.container) != VISIBLE_DEVICES)
 
 
 class _Asked(msgspec.Struct, frozen=True):
@@ -115,7 +128,7 @@ class _Asked(msgspec.Struct, frozen=True):
 
 
 def _read(pod: Pod, device_types: tuple[DeviceType, ...]) -> _Asked:
-    """Raises `Refused` for amounts that are no quantities, for two dialects, and for those not built yet."""
+    """Raises `Refused` for amounts that are no quantities, and for two dialects."""
     amounts = pod_amounts(pod, _known(device_types))
     spoken = _dialects(pod, amounts, device_types)
     if len(spoken) > 1:
@@ -126,8 +139,6 @@ def _read(pod: Pod, device_types: tuple[DeviceType, ...]) -> _Asked:
         )
     if not spoken:
         return _Asked(dialect=None, amounts=amounts)
-    if spoken[0] in _UNAVAILABLE:
-        raise Refused("dialect-unavailable", f"dialect {spoken[0]} is not available yet")
     return _Asked(dialect=Dialect(spoken[0]), amounts=amounts)
 
 
@@ -148,7 +159,7 @@ def _dialects(pod: Pod, amounts: Mapping[str, int], device_types: tuple[DeviceTy
     return spoken
 
 
-def _resource_request(asked: _Asked, device_types: tuple[DeviceType, ...]) -> DeviceRequest:
+def _resource_request(pod: Pod, asked: _Asked, device_types: tuple[DeviceType, ...]) -> DeviceRequest:
     names = _names(device_types)
     by_type: dict[DeviceType, dict[Dimension, int]] = defaultdict(dict)
     prefixes = set()
@@ -166,10 +177,12 @@ def _resource_request(asked: _Asked, device_types: tuple[DeviceType, ...]) -> De
     asks: list[DeviceAsk] = [
         koordinator_ask(device_type, amounts, prefix=prefix) for device_type, amounts in by_type.items()
     ]
-    if NATIVE_GPU in asked.amounts:
-        asks.append(native_ask(asked.amounts[NATIVE_GPU]))
+    native = NATIVE_GPU in asked.amounts
+    if native:
+        asks.append(native_ask(asked.amounts[NATIVE_GPU], limits=limits_of(pod)))
     asks.sort(key=lambda ask: (ask.type != GPU, ask.type))
-    return DeviceRequest(asks=tuple(asks), dialect=asked.dialect or Dialect.NATIVE, key_prefix=prefix)
+    request = DeviceRequest(asks=tuple(asks), dialect=asked.dialect or Dialect.NATIVE, key_prefix=prefix)
+    return with_policies(pod, request) if native else request
 
 
 def _sees_uuids(pod: Pod) -> bool:

@@ -38,7 +38,34 @@ class Dialect(StrEnum):
     NATIVE = "native"
     KOORDINATOR = "koordinator"
     KAI = "kai"
+    HAMI = "hami"
     REST = "rest"
+
+
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Which devices of its type an ask will have, besides those with room for it. Whatever is empty rules nothing out.
+
+    `uuids`: one of these; `not_uuids`: none of these. `models`, `not_models`: parts of a model's name, in any case. `memory_least`:
+    bytes of the whole device. `one_numa`: all devices of the ask at one NUMA node, which has to be known.
+    """
+
+    uuids: tuple[str, ...] = ()
+    not_uuids: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    not_models: tuple[str, ...] = ()
+    memory_least: int = 0
+    one_numa: bool = False
+
+    def permit(self, *, uuid: str, model: str, memory_total: int) -> bool:
+        """Whether this device may be given."""
+        named = (not self.uuids or uuid in self.uuids) and uuid not in self.not_uuids
+        return named and self.permit_model(model) and memory_total >= self.memory_least
+
+    def permit_model(self, model: str) -> bool:
+        """Whether devices of this model may be given."""
+        name = model.casefold()
+        wanted = not self.models or any(part.casefold() in name for part in self.models)
+        return wanted and not any(part.casefold() in name for part in self.not_models)
 
 
 class DeviceAsk(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -56,6 +83,11 @@ class DeviceAsk(msgspec.Struct, frozen=True, omit_defaults=True):
     memory_bytes: int | None = None
     memory_ratio: int | None = None
     models: tuple[str, ...] = ()
+    limits: Limits | None = None
+    container: str = ""
+    """The container whose ask this is, where a dialect plans each by itself."""
+    given: tuple[int, ...] = ()
+    """Minors that it was given: told by the engine where several asks of a request are for one type, and ignored by it."""
 
     @property
     def whole(self) -> bool:
@@ -71,12 +103,14 @@ class Joint(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a pod, or a REST client, asks for. At most one ask a device type; asks sorted by type, gpu first."""
+    """What a pod, or a REST client, asks for. Asks sorted by type, gpu first; several of one type where containers are planned one by one."""
 
     asks: tuple[DeviceAsk, ...]
     policy: Policy = Policy.NONE
     policy_strict: bool = False
     share: SharePolicy = SharePolicy.GPUPACK
+    own_share: bool = False
+    """The pod says itself how its shares go to devices: neither the setting nor `policy` decides it."""
     dialect: Dialect = Dialect.GPUCLAIM
     key_prefix: str = ""
     """Resource prefix the pod used (`kubernetes.io`, `koordinator.sh`), for writing the result back."""
@@ -86,6 +120,22 @@ class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     uuids: bool = False
     """The pod's NVIDIA_VISIBLE_DEVICES comes from our annotation too, so the env value holds UUIDs (DESIGN §4)."""
     joint: Joint | None = None
+    containers: tuple[str, ...] = ()
+    """The pod's containers in their order, then init containers that ask for themselves, where the result is written for each."""
+
+    def under(self, share: SharePolicy) -> DeviceRequest:
+        """The request under the share policy of the fleet, unless the pod names its own."""
+        return self if self.own_share or self.share is share else msgspec.structs.replace(self, share=share)
+
+    @property
+    def to_emptiest(self) -> bool:
+        """Whether shares go to the emptiest device of a node instead of the fullest."""
+        return self.share is SharePolicy.GPUSPREAD or (self.policy is Policy.SPREAD and not self.own_share)
+
+    @property
+    def several(self) -> bool:
+        """Whether several asks are for one device type."""
+        return len({ask.type for ask in self.asks}) < len(self.asks)
 
     @property
     def shares(self) -> bool:

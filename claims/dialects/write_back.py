@@ -6,19 +6,22 @@ same annotations, and `claims.dialects.read_back` reads the devices and exact am
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
+from claims.dialects.grants import GrantView, MemoryTotal
+from claims.dialects.hami_result import hami_annotations
+from claims.dialects.own_keys import container_key
 from claims.dialects.request import CORE_WHOLE, DeviceRequest, Dialect
 from kube.device_types import DEVICE_TYPES, GPU, DeviceType
 from kube.keys import ALLOCATED, KOORDINATOR_ALLOCATED, KUBERNETES_PREFIX, VISIBLE_DEVICES
 from kube.quantities import format_bytes
 
 AMOUNTS: Final = "gpu.scheduling/amounts"
-"""Result annotation of pods by GpuClaim or KAI's annotations that hold anything but whole GPUs: their exact amounts, in the shape of
+"""Result annotation of pods by GpuClaim, or in KAI's or HAMi's words, that hold anything but whole GPUs: their exact amounts, in the shape of
 Koordinator's annotation, so that the ledger can be rebuilt after the claim was edited or deleted."""
 
 
@@ -27,38 +30,6 @@ class VisibleDevices(StrEnum):
 
     UUID = "uuid"
     INDEX = "index"
-
-
-class GrantView(Protocol):
-    """What is read of one granted device; the engine's `Grant` has these."""
-
-    @property
-    def type(self) -> str:
-        """Device type."""
-
-    @property
-    def minor(self) -> int:
-        """Number of the device among those of its type on the node."""
-
-    @property
-    def uuid(self) -> str:
-        """The device's UUID."""
-
-    @property
-    def core_percent(self) -> int:
-        """0..100, 100 for a whole device."""
-
-    @property
-    def memory_bytes(self) -> int | None:
-        """Bytes taken, None where the type has no memory."""
-
-    @property
-    def whole(self) -> bool:
-        """Whether the device has this one holder."""
-
-
-MemoryTotal = Callable[[tuple[str, int]], int | None]
-"""(type, minor) → bytes of the whole device, None where unknown; a dict's `get` will do."""
 
 
 def binding_annotations(
@@ -82,6 +53,9 @@ def binding_annotations(
         ALLOCATED: f"{node}:{','.join(str(grant.minor) for grant in shown)}",
         VISIBLE_DEVICES: visible_devices(request=request, grants=ordered, visible=visible),
     }
+    if request.dialect is Dialect.HAMI:
+        annotations |= hami_annotations(request, node, ordered, memory_total)
+        annotations |= _by_container(request, ordered, visible)
     if request.dialect in (Dialect.KOORDINATOR, Dialect.NATIVE):
         annotations[KOORDINATOR_ALLOCATED] = _device_json(ordered, request.key_prefix, memory_total, device_types)
     elif any(grant.type != GPU or not grant.whole for grant in ordered):
@@ -97,7 +71,16 @@ def visible_devices(*, request: DeviceRequest, grants: Iterable[GrantView], visi
     return ",".join(str(gpu.minor) for gpu in gpus)
 
 
-RENUMBERED: Final = frozenset({Dialect.KOORDINATOR, Dialect.NATIVE, Dialect.KAI})
+def _by_container(request: DeviceRequest, grants: Sequence[GrantView], visible: VisibleDevices) -> dict[str, str]:
+    """Annotation → env value of each container that has devices of its own."""
+    return {
+        key: visible_devices(request=request, grants=[one for one in grants if one.minor in ask.given], visible=visible)
+        for ask in request.asks
+        if ask.given and (key := container_key(ask.container)) != VISIBLE_DEVICES
+    }
+
+
+RENUMBERED: Final = frozenset({Dialect.KOORDINATOR, Dialect.NATIVE, Dialect.KAI, Dialect.HAMI})
 """Dialects whose pods get NVIDIA_VISIBLE_DEVICES as well, which renumbers the devices inside."""
 
 

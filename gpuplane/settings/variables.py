@@ -170,6 +170,14 @@ VARIABLES: tuple[Variable, ...] = (
         "each other; node autoscalers then have to know of that resource",
         _flag,
     ),
+    Variable(
+        "GPUPLANE_GPU_SPLIT",
+        "number",
+        "1",
+        "how many `nvidia.com/gpu` a node in mode exclusive advertises for each GPU: more than one where pods share GPUs in HAMi's words, "
+        "each of which counts as one; pods by `nvidia.com/gpu` are then counted as under `GPUPLANE_COUNT_NATIVE`",
+        _whole(1, 100),
+    ),
     Variable("GPUPLANE_HOLD_SECONDS", "seconds", "30", "life of a hold", _whole(1, 3600)),
     Variable(
         "GPUPLANE_LONG_HOLD_SECONDS",

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from cryptography import x509
 
+from claims.dialects.hami import HAMI_RESOURCES
 from gpuplane.run import procfile
 from gpuplane.settings import variables
 from tests.cluster.controlplane.api import Api
@@ -347,7 +348,9 @@ def test_extender_entry_is_what_the_design_asks_for() -> None:
     assert configuration["leaderElection"]["resourceNamespace"] == NAMESPACE
     (profile,) = configuration["profiles"]
     assert profile["schedulerName"] == "gpu-scheduler"
-    assert profile["pluginConfig"][0]["args"]["ignoredResourceGroups"] == ["koordinator.sh"]
+    ignored = profile["pluginConfig"][0]["args"]
+    assert ignored["ignoredResourceGroups"] == ["koordinator.sh"]
+    assert set(ignored["ignoredResources"]) == HAMI_RESOURCES
     (extender,) = configuration["extenders"]
     assert extender == {
         "urlPrefix": "http://127.0.0.1:8001/extender",

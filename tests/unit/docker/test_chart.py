@@ -115,7 +115,18 @@ def is_result(key):
 
 
 PIECES = sorted(
-    {"hami.io/", "vgpu-", "bind-", "-devices-allocated", "-devices-to-allocate", "runai-gpu-group", "/", "gpu", "x"}
+    {
+        "hami.io/",
+        "vgpu-",
+        "bind-",
+        "-devices-allocated",
+        "-devices-to-allocate",
+        "runai-gpu-group",
+        "/",
+        "gpu",
+        "x",
+        ".",
+    }
     | set(trust._RESULTS)
 )
 

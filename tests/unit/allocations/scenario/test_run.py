@@ -63,6 +63,24 @@ def test_a_full_first_gpu_blocks_nobody():
     assert placed(run_file("full-first-gpu")) == {"model": ("n1", [("gpu", 1), ("gpu", 2)])}
 
 
+def test_hamis_words():
+    """DEV-2 VIEW-4 two containers have a device each, since one has no room for both; then a device of its own; reasons for all others."""
+    result = run_file("hami")
+    assert placed(result) == {
+        "two-containers": ("n1", [("gpu", 0), ("gpu", 1)]),
+        "alone": ("n1", [("gpu", 2)]),
+        "beside": ("n1", [("gpu", 0)]),
+        "not-there": (None, []),
+        "one-numa": (None, []),
+        "wrong": (None, []),
+    }
+    assert [one.reasons["n1"] for one in result.decisions[3:]] == [
+        "no gpu that the pod's annotations allow",
+        "fewer than 2 devices with 100 MiB memory free at one NUMA node",
+        "nvidia.com/gpucores is for each device, so it is at most 100",
+    ]
+
+
 def test_joint_allocation():
     """DEV-10 VIEW-4 under the fewest switches, and a reason where a GPU and a NIC are left, but nowhere together."""
     result = run_file("joint")

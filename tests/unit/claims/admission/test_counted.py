@@ -96,7 +96,6 @@ def test_native_pods_are_counted_by_what_they_ask_for(requests):
     [
         pytest.param(pod(), True, id="asks for nothing"),
         pytest.param(pod(requests={"nvidia.com/gpu": "0"}), True, id="asks for none"),
-        pytest.param(pod(requests={"nvidia.com/gpumem": "1000"}), True, id="a dialect that is not built yet"),
         pytest.param(pod(requests={PODS_RESOURCE: "0"}), True, id="names it, takes none"),
         pytest.param(pod(requests=ONE), False, id="takes of it, and asks for no devices"),
         pytest.param(pod(requests={PODS_RESOURCE: "100000"}), False, id="takes it all"),

@@ -114,6 +114,45 @@ def test_env_of_a_pod_whose_devices_are_known(obj, visible, want):
     assert env_after(obj, visible=visible, user=US) == [want]
 
 
+def hami_pod(*amounts: dict[str, str], names: Any = ("a", "b", "c")) -> Any:
+    listed = [{"name": name, "resources": {"limits": dict(one)}} for name, one in zip(names, amounts, strict=False)]
+    return {"metadata": {"name": "p"}, "spec": {"containers": listed}}
+
+
+def paths(obj: Any) -> list[Any]:
+    """Container by container, the annotations that its variables come from."""
+    return [
+        {entry["name"]: entry["valueFrom"]["fieldRef"]["fieldPath"] for entry in entries}
+        for entries in env_after(obj, visible=UUID)
+    ]
+
+
+def of(container: str = "") -> dict[str, str]:
+    path = f"metadata.annotations['gpu.scheduling/visible-devices{container}']"
+    return {CUDA: path, NVIDIA: path}
+
+
+SMALL = {"nvidia.com/gpumem": "1000"}
+
+
+@pytest.mark.parametrize(
+    ("obj", "want"),
+    [
+        pytest.param(hami_pod(SMALL, {}), [of(), of()], id="one asks: all see the pod's devices"),
+        pytest.param(hami_pod(SMALL, {}, SMALL), [of(".a"), of(), of(".c")], id="two ask: each sees its own"),
+        pytest.param(
+            hami_pod(SMALL, SMALL, names=("n" * 48, "b")), [of(), of(".b")], id="a name too long for an annotation"
+        ),
+        pytest.param(
+            hami_pod(SMALL, SMALL | {"nvidia.com/gpucores": "101"}), [of(), of()], id="refused by validate: as one"
+        ),
+    ],
+)
+def test_containers_planned_one_by_one_see_their_own_devices(obj, want):
+    """CLAIM-7 DEV-2 a container that asked for itself in HAMi's words sees no device of another container."""
+    assert paths(obj) == want
+
+
 def test_pods_of_another_dialects_scheduler_are_left_alone():
     """DEV-11 KAI's own scheduler gives its pods their env, unless the namespace was taken over."""
     served = pod(annotations={"gpu-fraction": "0.5"}, schedulerName="kai-scheduler")
@@ -147,7 +186,6 @@ def test_our_own_malformed_allocation_is_refused():
         pytest.param(pod(), id="no devices"),
         pytest.param(pod(env=[literal(CUDA, "0")]), id="no devices but env"),
         pytest.param(pod(requests={"cpu": "1", "nvidia.com/gpu": "0"}), id="quantity 0"),
-        pytest.param(pod(requests={"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}), id="HAMi's"),
         pytest.param(pod(annotations=CLAIM, requests={"nvidia.com/gpu": "1"}), id="two dialects: refused by validate"),
         pytest.param({"metadata": {"annotations": CLAIM}}, id="no spec: refused by the API server"),
         pytest.param({"metadata": 5, "spec": {}}, id="malformed, not ours"),

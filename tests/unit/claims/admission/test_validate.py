@@ -18,6 +18,7 @@ RESULTS = [
     ({"gpu.scheduling/visible-devices": "0"}, {US}),
     ({"gpu.scheduling/amounts": "{}"}, {US}),
     ({"scheduling.koordinator.sh/device-allocated": "{}"}, {US, KOORD}),
+    ({"gpu.scheduling/visible-devices.main": "GPU-1"}, {US}),
     ({"hami.io/vgpu-node": "n1"}, {US, HAMI_USER}),
     ({"hami.io/vgpu-devices-allocated": "x"}, {US, HAMI_USER}),
     ({"hami.io/vgpu-devices-to-allocate": "x"}, {US, HAMI_USER}),
@@ -131,9 +132,19 @@ def test_nobody_chooses_the_node_of_a_device_pod(obj, user, want):
     assert check(obj, old=obj, operation="UPDATE", user=user).allowed
 
 
-def test_dialects_not_built_yet_pass_with_a_warning():
-    response = check(pod(requests={"nvidia.com/gpucores": 10}))
-    assert (response.allowed, response.warnings) == (True, ["dialect hami is not available yet"])
+def test_hamis_rules_hold_unless_the_pod_is_for_hami():
+    """DEV-3 what breaks a rule of HAMi's is refused; in a pod for HAMi's own scheduler it is a warning."""
+    wrong = pod(requests={"nvidia.com/gpucores": 101})
+    response = check(wrong)
+    assert (response.allowed, response.status.code) == (False, 422)
+    assert "rule hami-over-100" in response.status.message
+    wrong["spec"]["schedulerName"] = "hami-scheduler"
+    response = check(wrong)
+    assert (response.allowed, response.warnings) == (
+        True,
+        ["nvidia.com/gpucores is for each device, so it is at most 100"],
+    )
+    assert check(pod(requests={"nvidia.com/gpucores": 10})).allowed
 
 
 @pytest.mark.parametrize(

@@ -186,21 +186,6 @@ def test_two_dialects_are_refused(asked):
 @pytest.mark.parametrize(
     ("asked", "want"),
     [
-        pytest.param(pod(container(NATIVE | {"nvidia.com/gpumem": "1000"})), "hami", id="HAMi memory"),
-        pytest.param(pod(container({"nvidia.com/gpumem-percentage": "50"})), "hami", id="HAMi percentage"),
-        pytest.param(pod(container({"nvidia.com/gpucores": "30"})), "hami", id="HAMi cores"),
-    ],
-)
-def test_dialects_not_built_yet_are_never_misread(asked, want):
-    """DEV-3 HAMi's pods are recognised and refused, never placed as something else."""
-    refusal = parse(asked)
-    assert (refusal.rule, refusal.reason) == ("dialect-unavailable", f"dialect {want} is not available yet")
-    assert asks_for_devices(asked)
-
-
-@pytest.mark.parametrize(
-    ("asked", "want"),
-    [
         pytest.param(pod(container(NATIVE | {"nvidia.com/gpumem": "1000"})), "hami", id="HAMi"),
         pytest.param(pod(container(), annotations={"gpu-fraction": "0.5"}), "kai", id="KAI"),
         pytest.param(pod(container(), annotations={"gpu-fraction": "much"}), "kai", id="KAI, malformed"),

@@ -128,6 +128,64 @@ def test_koordinators_result(dialect, prefix):
     }
 
 
+MIB = 1024**2
+HAMI = "hami.io/vgpu-devices-allocated"
+
+
+def hami_ask(container: Any, **more: Any) -> Any:
+    return DeviceAsk(type="gpu", count=more.pop("count", 1), container=container, **more)
+
+
+def test_the_result_of_hamis_pods():
+    """DEV-7 in HAMi's words: node, then UUID, type, MiB and cores of each device, container by container."""
+    asked = request(Dialect.HAMI, hami_ask("b", core_percent=30, memory_bytes=3000 * MIB), containers=("a", "b", "c"))
+    annotations = write(asked, share(4, 30, 3000 * MIB))
+    assert annotations.pop("gpu.scheduling/amounts")
+    assert annotations == {
+        "gpu.scheduling/allocated": "node-a:4",
+        "gpu.scheduling/visible-devices": "GPU-4",
+        "hami.io/vgpu-node": "node-a",
+        HAMI: ";GPU-4,NVIDIA,3000,30:;;",
+    }
+    whole = write(request(Dialect.HAMI, hami_ask("a", count=2), containers=("a",)), gpu(1), gpu(0))
+    assert whole[HAMI] == "GPU-0,NVIDIA,81920,100:GPU-1,NVIDIA,81920,100:;"
+    assert "gpu.scheduling/amounts" not in whole
+
+
+def test_containers_planned_one_by_one_are_told_apart():
+    """DEV-7 what several containers have of one device is told for each of them, and together it is what was granted."""
+    asked = request(
+        Dialect.HAMI,
+        hami_ask("a", core_percent=10, memory_bytes=1000 * MIB, given=(1,)),
+        hami_ask("b", core_percent=20, memory_ratio=50, given=(1, 2), count=2),
+        hami_ask("d", given=(0,)),
+        containers=("a", "b", "c", "d"),
+    )
+    granted = share(1, 30, 1000 * MIB + 40 * GI), share(2, 20, 40 * GI), gpu(0)
+    annotations = write(asked, *granted)
+    assert annotations[HAMI] == (
+        "GPU-1,NVIDIA,1000,10:;GPU-1,NVIDIA,40960,20:GPU-2,NVIDIA,40960,20:;;GPU-0,NVIDIA,81920,100:;"
+    )
+    assert {key: value for key, value in annotations.items() if key.startswith("gpu.scheduling/visible")} == {
+        "gpu.scheduling/visible-devices": "GPU-0,GPU-1,GPU-2",
+        "gpu.scheduling/visible-devices.a": "GPU-1",
+        "gpu.scheduling/visible-devices.b": "GPU-1,GPU-2",
+        "gpu.scheduling/visible-devices.d": "GPU-0",
+    }
+    exact = read(annotations).devices
+    assert exact == (
+        AdoptedDevice(type="gpu", minor=0),
+        AdoptedDevice(type="gpu", minor=1, core_percent=30, memory_bytes=1000 * MIB + 40 * GI),
+        AdoptedDevice(type="gpu", minor=2, core_percent=20, memory_bytes=40 * GI),
+    )
+    theirs = read({name: annotations[name] for name in (HAMI, "hami.io/vgpu-node")}).devices
+    assert [(one.core_percent, one.memory_bytes) for one in theirs] == [
+        (30, 1000 * MIB + 40 * GI),
+        (20, 40 * GI),
+        (None, None),
+    ]
+
+
 def test_a_pod_without_gpus():
     """CLAIM-6 where no GPU is asked for, the devices asked for are named, and no GPU is visible."""
     annotations = write(request(Dialect.GPUCLAIM, DeviceAsk(type="rdma", count=2)), rdma(1), rdma(0))

@@ -1,0 +1,215 @@
+"""Several asks for one device type: the containers of a pod, planned one by one, that may meet on a device.
+
+Called by `engine.plan` (which nodes serve all of them at once) and by `engine.choice` (with which devices). Kept true: amounts that meet on a
+device add up to no more than it has; a whole device is met by nobody; a node is passed over only where no way of dividing its devices
+would do, or where the first `TRIES` of them did not (a dozen containers that ask for several devices each, with all of different room).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from itertools import combinations
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allocations.engine.needs import amounts
+from allocations.engine.sets import best_set
+from claims.dialects.request import CORE_WHOLE
+from kube.device_types import GPU
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from allocations.engine.needs import Need
+    from allocations.engine.picture import Picture
+    from claims.dialects.request import DeviceRequest
+
+TRIES: Final = 5_000
+"""Sets of devices tried on one node, over all asks."""
+
+Rows = list[int]
+State = tuple[int, int, int, int, tuple[bool, ...]]
+
+
+class Several:
+    """The needs of a request of which several are for one type."""
+
+    def __init__(self, picture: Picture, request: DeviceRequest, needs: Sequence[Need]) -> None:
+        self.picture = picture
+        self.request = request
+        self.needs = needs
+
+    @staticmethod
+    def of(picture: Picture, request: DeviceRequest, needs: Sequence[Need]) -> Several | None:
+        """None where each type is asked for once."""
+        return Several(picture, request, needs) if request.several else None
+
+    @cached_property
+    def able(self) -> NDArray[np.bool_]:
+        """[n] all can be served now."""
+        return self._served(np.logical_and.reduce([need.enough for need in self.needs]), empty=False)
+
+    @cached_property
+    def ever(self) -> NDArray[np.bool_]:
+        """[n] all could be served if nothing were used."""
+        enough = [need.per_node(need.ever) >= need.ask.count for need in self.needs]
+        return self._served(np.logical_and.reduce(enough), empty=True)
+
+    def choose(self, node: int) -> list[Rows]:
+        """Device rows on a node that can serve, for each need."""
+        found = _Node(self, node, empty=False).divide()
+        if found is None:
+            raise AssertionError("the node was found able to serve")
+        return found
+
+    def _served(self, likely: NDArray[np.bool_], *, empty: bool) -> NDArray[np.bool_]:
+        """[n] those of the likely nodes that serve; nodes with devices in the same state are looked at once."""
+        found = np.zeros(len(likely), dtype=np.bool_)
+        states = self._states(empty=empty)
+        start = self.picture.node_start
+        known: dict[bytes, bool] = {}
+        for node in np.flatnonzero(likely).tolist():
+            state = states[start[node] : start[node + 1]].tobytes()
+            if state not in known:
+                known[state] = _Node(self, node, empty=empty).divide() is not None
+            found[node] = known[state]
+        return found
+
+    def _states(self, *, empty: bool) -> NDArray[np.int64]:
+        """[d, …] whatever of a device decides what it can serve."""
+        picture = self.picture
+        columns: list[NDArray[np.generic]] = [picture.device_type, picture.memory_total, picture.device_numa]
+        if not empty:
+            columns += [picture.core_used, picture.memory_used]
+        for need in self.needs:
+            eligible = np.zeros(len(picture.device_id), dtype=np.int64)
+            if need.view is not None:
+                eligible[need.view.rows] = need.eligible
+            columns.append(eligible)
+        return np.column_stack([column.astype(np.int64) for column in columns])
+
+
+class _Part:
+    """One ask on one node: what it would take of each device, None where it may not have it."""
+
+    def __init__(self, need: Need, place: int, rows: Rows, totals: Sequence[int], able: set[int]) -> None:
+        self.need = need
+        self.place = place
+        self.takes = [
+            amounts(need.ask, total) if row in able else None for row, total in zip(rows, totals, strict=True)
+        ]
+
+    @property
+    def size(self) -> tuple[bool, int, int, int]:
+        """What is hard to place comes first."""
+        known = [taken for taken in self.takes if taken is not None]
+        core, memory = max(known, default=(0, 0))
+        return self.need.ask.whole, self.need.ask.count, core, memory
+
+
+class _Node:
+    """The devices of one node while its room is divided."""
+
+    def __init__(self, several: Several, node: int, *, empty: bool) -> None:
+        picture = several.picture
+        self.picture = picture
+        self.node = node
+        self.request = several.request
+        self.first = int(picture.node_start[node])
+        self.rows = list(range(self.first, int(picture.node_start[node + 1])))
+        own = slice(self.first, self.first + len(self.rows))
+        self.total: list[int] = picture.memory_total[own].tolist()
+        self.numa: list[int] = picture.device_numa[own].tolist()
+        self.core: list[int] = [0] * len(self.rows) if empty else picture.core_used[own].tolist()
+        self.memory: list[int] = [0] * len(self.rows) if empty else picture.memory_used[own].tolist()
+        self.sealed = [False] * len(self.rows)
+        self.parts = [
+            _Part(need, place, self.rows, self.total, self._able(need)) for place, need in enumerate(several.needs)
+        ]
+        self.tries = 0
+
+    def divide(self) -> list[Rows] | None:
+        """Device rows for each need, None where there is no way."""
+        chosen: list[Rows] = [[] for _ in self.parts]
+        order = sorted(self.parts, key=lambda part: part.size, reverse=True)
+        return chosen if self._place(order, 0, chosen) else None
+
+    def _able(self, need: Need) -> set[int]:
+        """Rows of healthy devices that the ask may have at all."""
+        view = need.view
+        if view is None:
+            return set()
+        own = view.of_node(self.node)
+        return set(view.rows[own][need.eligible[own]].tolist())
+
+    def _place(self, order: Sequence[_Part], at: int, chosen: list[Rows]) -> bool:
+        if at == len(order):
+            return True
+        part = order[at]
+        tried: set[tuple[State, ...]] = set()
+        for devices in self._choices(part):
+            self.tries += 1
+            if self.tries > TRIES:
+                return False
+            alike = tuple(sorted(self._state(device) for device in devices))
+            if alike in tried:
+                continue
+            tried.add(alike)
+            before = self.core[:], self.memory[:], self.sealed[:]
+            self._take(part, devices)
+            if self._place(order, at + 1, chosen):
+                chosen[part.place] = sorted(self.rows[device] for device in devices)
+                return True
+            self.core, self.memory, self.sealed = before
+        return False
+
+    def _choices(self, part: _Part) -> Iterator[tuple[int, ...]]:
+        """Sets of devices that fit now, the one to take first before all others."""
+        count = part.need.ask.count
+        fitting = [device for device in range(len(self.rows)) if self._fits(part, device)]
+        limits = part.need.ask.limits
+        if limits is not None and limits.one_numa and count > 1:
+            groups = [
+                [device for device in fitting if self.numa[device] == numa]
+                for numa in sorted({self.numa[device] for device in fitting} - {-1})
+            ]
+        else:
+            groups = [fitting]
+        for group in groups:
+            if part.need.ask.whole:
+                best = self._best_wired(part, group)
+                yield from [best] if best is not None else []
+            yield from combinations(sorted(group, key=lambda device: (self._fullness(device), device)), count)
+
+    def _best_wired(self, part: _Part, group: Sequence[int]) -> tuple[int, ...] | None:
+        if part.need.ask.type != GPU:
+            return None
+        free = sum(1 << device for device in group)  # GPUs come first among a node's devices, as in its topology
+        found = best_set(self.picture.node_topology[self.node], free, part.need.ask.count, within_island=False)
+        return found.positions if found is not None else None
+
+    def _fits(self, part: _Part, device: int) -> bool:
+        taken = part.takes[device]
+        if taken is None or self.sealed[device]:
+            return False
+        if part.need.ask.whole:
+            return not self.core[device] and not self.memory[device]
+        return self.core[device] + taken[0] <= CORE_WHOLE and self.memory[device] + taken[1] <= self.total[device]
+
+    def _take(self, part: _Part, devices: Sequence[int]) -> None:
+        for device in devices:
+            taken = part.takes[device] or (0, 0)
+            self.core[device] += taken[0]
+            self.memory[device] += taken[1]
+            self.sealed[device] = self.sealed[device] or part.need.ask.whole
+
+    def _fullness(self, device: int) -> tuple[float, float]:
+        sign = 1.0 if self.request.to_emptiest else -1.0
+        return sign * self.memory[device] / max(self.total[device], 1), sign * self.core[device]
+
+    def _state(self, device: int) -> State:
+        """Devices alike in this serve the asks that follow equally well."""
+        allowed = tuple(other.takes[device] is not None for other in self.parts)
+        return self.core[device], self.memory[device], self.total[device], self.numa[device], allowed

@@ -1,0 +1,190 @@
+"""Several asks for one device type, and limits on which devices: compared with every way of dividing a node."""
+
+import itertools
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from allocations.engine.build import build_picture
+from allocations.engine.explain import explain_devices
+from allocations.engine.picture import DEVICE_PLUGIN
+from allocations.engine.plan import plan
+from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect, Limits, Policy, SharePolicy
+from tests.builders import GI, apply, device, fleet, full_mesh, halves, node, request, whole
+
+TEN = 10 * GI
+"""Memory of the small devices here."""
+
+
+def part(core: int, gigabytes: int, count: int = 1, **more: Any) -> DeviceAsk:
+    return DeviceAsk("gpu", count, core_percent=core, memory_bytes=gigabytes * GI, **more)
+
+
+def takes(ask: DeviceAsk, total: int) -> tuple[int, int]:
+    if ask.whole:
+        return 100, total
+    return ask.core_percent or 0, ask.memory_bytes or 0
+
+
+def divides(asked: DeviceRequest, devices: Any) -> bool:
+    """Whether there is any way, by trying all of them."""
+    ways = [itertools.combinations(range(len(devices)), ask.count) for ask in asked.asks]
+    for choice in itertools.product(*(list(way) for way in ways)):
+        core = [one.core_used for one in devices]
+        memory = [one.memory_used for one in devices]
+        sealed = [one.core_used > 0 or one.memory_used > 0 for one in devices]
+        met = [0] * len(devices)
+        fine = True
+        for ask, places in zip(asked.asks, choice, strict=True):
+            limits = ask.limits or Limits()
+            numas = {devices[place].numa for place in places}
+            if limits.one_numa and ask.count > 1 and (len(numas) > 1 or -1 in numas):
+                fine = False
+            for place in places:
+                one = devices[place]
+                taken = takes(ask, one.memory_bytes)
+                core[place] += taken[0]
+                memory[place] += taken[1]
+                met[place] += 1
+                fine &= one.healthy and limits.permit(uuid=one.uuid, model=one.model, memory_total=one.memory_bytes)
+                fine &= not (ask.whole and sealed[place])
+        held_whole = {place for ask, places in zip(asked.asks, choice, strict=True) if ask.whole for place in places}
+        fine &= all(met[place] == 1 for place in held_whole)
+        if fine and all(
+            used <= 100 and taken <= one.memory_bytes for used, taken, one in zip(core, memory, devices, strict=True)
+        ):
+            return True
+    return False
+
+
+LIMITS = st.one_of(
+    st.none(),
+    st.builds(
+        Limits,
+        uuids=st.sampled_from([(), ("GPU-a-0", "GPU-a-2"), ("GPU-a-1",), ("GPU-x",)]),
+        not_uuids=st.sampled_from([(), ("GPU-a-0",)]),
+        models=st.sampled_from([(), ("h1",), ("A100", "L40")]),
+        not_models=st.sampled_from([(), ("h100",)]),
+        memory_least=st.sampled_from([0, 11 * GI]),
+        one_numa=st.booleans(),
+    ),
+)
+ASKS = st.one_of(
+    st.builds(part, st.integers(0, 10).map(lambda tens: tens * 10), st.integers(1, 12), st.integers(1, 2)),
+    st.builds(DeviceAsk, st.just("gpu"), st.integers(1, 2)),
+)
+
+
+@st.composite
+def devices(draw: Any) -> Any:
+    return [
+        device(
+            "a",
+            minor,
+            model=draw(st.sampled_from(["H100", "A100-SXM"])),
+            memory=draw(st.sampled_from([TEN, 12 * GI])),
+            numa=draw(st.sampled_from([-1, 0, 1])),
+            healthy=draw(st.sampled_from([True, True, True, False])),
+            used=draw(st.sampled_from([(0, 0), (0, 0), (30, 4 * GI), (0, 9 * GI), (100, TEN)])),
+        )
+        for minor in range(draw(st.integers(1, 4)))
+    ]
+
+
+@settings(max_examples=300, deadline=None)
+@given(devices(), st.lists(ASKS, min_size=1, max_size=4), LIMITS, st.sampled_from(SharePolicy))
+def test_a_node_serves_exactly_where_there_is_a_way(own: Any, asks: Any, limits: Any, share: SharePolicy) -> None:
+    """DEV-2 containers planned one by one share devices or not, whichever serves them all; never more than a device has."""
+    asked = request(*(msgspec.structs.replace(ask, limits=limits) for ask in asks), share=share)
+    picture = build_picture([node("a", others=own)])
+    decision = plan(picture, asked)
+    able = divides(asked, own)
+    assert (decision.node == "a") == able
+    empty = [msgspec.structs.replace(one, core_used=0, memory_used=0) for one in own]
+    if not able:
+        (told,) = [reason for _, reason in decision.refused()]
+        assert told.resolvable == divides(asked, empty), told
+        return
+    after = apply(picture, decision)
+    assert (after.core_used <= 100).all()
+    assert (after.memory_used <= after.memory_total).all()
+    served = decision.served(asked)
+    if not asked.several:
+        assert served == asked
+        return
+    used: dict[int, list[int]] = {}
+    for ask in served.asks:
+        assert len(set(ask.given)) == ask.count
+        for minor in ask.given:
+            taken = takes(ask, own[minor].memory_bytes)
+            sums = used.setdefault(minor, [0, 0])
+            sums[0] += taken[0]
+            sums[1] += taken[1]
+    assert used == {grant.minor: [grant.core_percent, grant.memory_bytes] for grant in decision.grants}
+
+
+def test_containers_meet_or_part_as_the_policy_says() -> None:
+    asked = [part(20, 2, container="a"), part(20, 2, container="b")]
+    picture = fleet(node("n", gpus=4, memory=TEN))
+    packed, spread = (plan(picture, request(*asked, share=share)) for share in SharePolicy)
+    assert [grant.minor for grant in packed.grants] == [0]
+    assert packed.summary == "n: gpu 0 (40 core, 4 GiB memory)"
+    assert [grant.minor for grant in spread.grants] == [0, 1]
+    different = plan(picture, request(part(20, 2), part(90, 2)))
+    assert different.summary == "n: gpu 0,1 (shares of several sizes)"
+
+
+def test_several_whole_devices_are_the_best_set() -> None:
+    """CLAIM-4 of two containers with whole GPUs each has the best wired set that is left."""
+    picture = fleet(node("n", gpus=8, links=halves(8), taken=[0]))
+    decision = plan(picture, request(DeviceAsk("gpu", 4, container="a"), part(10, 1, container="b")))
+    assert decision.served(request(DeviceAsk("gpu", 4), part(10, 1))).asks[0].given == (4, 5, 6, 7)
+
+
+def test_one_numa_node_also_for_whole_devices() -> None:
+    limits = Limits(one_numa=True)
+    picture = fleet(node("n", gpus=8, links=full_mesh(8), taken=[0, 1, 2], numa=lambda minor: minor % 2))
+    asked = request(DeviceAsk("gpu", 3, limits=limits))
+    assert [grant.minor for grant in plan(picture, asked).grants] == [3, 5, 7]
+    four = plan(picture, request(DeviceAsk("gpu", 4, limits=limits)))
+    ((_, reason),) = four.refused()
+    assert (reason.text, reason.resolvable) == ("fewer than 4 whole gpu devices free at one NUMA node", True)
+    five = plan(picture, request(DeviceAsk("gpu", 5, limits=limits)))
+    ((_, reason),) = five.refused()
+    assert (reason.text, reason.resolvable) == ("fewer than 5 gpu devices at one NUMA node", False)
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+def test_shares_at_one_numa_node(policy: Policy) -> None:
+    picture = fleet(node("n", gpus=4, memory=TEN, used={0: (50, GI)}, numa=lambda minor: minor % 2))
+    asked = request(part(60, 1, 2, limits=Limits(one_numa=True)), policy=policy)
+    assert [grant.minor for grant in plan(picture, asked).grants] == [1, 3]
+
+
+def test_who_may_not_have_a_device_is_told() -> None:
+    """VIEW-3 device by device."""
+    picture = fleet(node("n", gpus=2))
+    asked = request(DeviceAsk("gpu", 1, limits=Limits(models=("A100",))))
+    decision = plan(picture, asked)
+    assert [reason.text for _, reason in decision.refused()] == ["no gpu that the pod's annotations allow"]
+    assert {one.reason for one in explain_devices(picture, asked, 0)} == {"ruled out by the pod's annotations"}
+    several = request(part(50, 81), part(50, 1))
+    assert {one.reason for one in explain_devices(picture, several, 0)} == {""}
+
+
+def test_pods_with_limits_are_not_for_the_kubelets_choice() -> None:
+    """DEV-3 on a node where the device plugin chooses nobody could keep to them."""
+    picture = fleet(node("n", gpus=2, mode=DEVICE_PLUGIN))
+    assert plan(picture, whole(dialect=Dialect.NATIVE)).node == "n"
+    limited = request(DeviceAsk("gpu", 1, limits=Limits(uuids=("GPU-n-0",))), dialect=Dialect.NATIVE)
+    assert plan(picture, limited).node is None
+
+
+def test_a_search_without_end_ends() -> None:
+    """CLAIM-4 a pod of forty containers that cannot fit is refused, not thought about for ever."""
+    asks = [part(34 + number % 7, 3 + number % 5, 2) for number in range(40)]
+    rows = [node("n", others=[device("n", minor, memory=(20 + minor) * GI) for minor in range(16)])]
+    assert plan(build_picture(rows), request(*asks)).node is None
