@@ -17,7 +17,7 @@ from access.errors import NotFound
 from allocations import fleet
 from allocations.asking import with_settings
 from allocations.choices import LIVE, State
-from allocations.engine.explain import explain_devices
+from allocations.engine.explain import count_devices, explain_devices
 from allocations.engine.picture import Picture
 from allocations.engine.plan import plan
 from allocations.ledger.own import request_of
@@ -54,7 +54,7 @@ def pod_explain(namespace: str, name: str, actor: Actor) -> dict[str, Any]:
     elif refusal is not None:
         picture, _ = fleet.current()
         told = _refusal_told(refusal, picture)
-        _tell_devices(told["nodes"], refusal, picture)
+        _tell_devices(told, refusal, picture)
     else:
         raise NotFound(f"no pod {namespace}/{name} is known")
     return {**told, "timeline": _timeline(Event.objects.filter(namespace=namespace, name=name))}
@@ -107,6 +107,7 @@ def _allocation_told(allocation: Allocation) -> dict[str, Any]:
         "summary": allocation.reason if allocation.state in {State.RELEASED, State.FAILED} else allocation.summary,
         "reasons": _reasons(allocation.explanation),
         "nodes": [],
+        "device_reasons": [],
     }
 
 
@@ -138,6 +139,7 @@ def _refusal_told(refusal: PodRefusal, picture: Picture) -> dict[str, Any]:
         "summary": summary,
         "reasons": _reasons(reasons),
         "nodes": nodes,
+        "device_reasons": [],
     }
 
 
@@ -156,14 +158,17 @@ def _others_lose(allocation: Allocation) -> dict[str, int]:
     return plan(picture, with_settings(request_of(allocation.request)), own=own).counts()
 
 
-def _tell_devices(nodes: list[dict[str, Any]], refusal: PodRefusal, picture: Picture) -> None:
-    """Add to each node told why each of its devices cannot serve."""
-    if refusal.request is None:
+def _tell_devices(told: dict[str, Any], refusal: PodRefusal, picture: Picture) -> None:
+    """Add to each node told why each of its devices cannot serve, and of how many in the fleet that is so."""
+    if refusal.request is None or not told["nodes"]:
         return
     request = with_settings(request_of(refusal.request))
-    for told in nodes:
-        verdicts = explain_devices(picture, request, picture.node_index[told["node"]])
-        told["devices"] = [verdict._asdict() for verdict in verdicts]
+    for node in told["nodes"]:
+        verdicts = explain_devices(picture, request, picture.node_index[node["node"]])
+        node["devices"] = [verdict._asdict() for verdict in verdicts]
+    told["device_reasons"] = [
+        {"reason": reason, "devices": count} for reason, count in count_devices(picture, request).items()
+    ]
 
 
 def _timeline(events: Any) -> list[dict[str, Any]]:

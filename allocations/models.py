@@ -154,6 +154,7 @@ class PodRefusal(models.Model):
     first_at = models.DateTimeField()
     last_at = models.DateTimeField()
     count = models.PositiveIntegerField(default=1)
+    told = models.JSONField(default=list, blank=True, help_text="reasons that the pod's last event told")
 
     class Meta:
         ordering = ("-last_at",)

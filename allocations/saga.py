@@ -29,7 +29,7 @@ from claims.dialects import VisibleDevices, binding_annotations
 from kube import pods
 from kube.client import Cluster
 from kube.errors import ConflictInCluster, KubeError, NotFoundInCluster, OutcomeUnknown, TemporaryKubeError
-from kube.keys import ALLOCATED
+from kube.keys import ALLOCATED, CHOSEN_BY, KUBELET
 from kube.objects import Pod
 
 log = structlog.get_logger(__name__)
@@ -85,13 +85,16 @@ def wants_of(live: Live) -> list[Want]:
 
 def binding_of(live: Live) -> pods.Binding:
     """The Binding of an allocation's pod, with what it carries into the pod."""
-    annotations = binding_annotations(
-        request=live.request,
-        node=live.node,
-        grants=live.grants,
-        visible=VisibleDevices(settings.GPUPLANE_VISIBLE_DEVICES),
-        memory_total=live.memory_total.get,
-    )
+    if live.by_kubelet:
+        annotations = {CHOSEN_BY: KUBELET}
+    else:
+        annotations = binding_annotations(
+            request=live.request,
+            node=live.node,
+            grants=live.grants,
+            visible=VisibleDevices(settings.GPUPLANE_VISIBLE_DEVICES),
+            memory_total=live.memory_total.get,
+        )
     holder = live.holder
     return pods.Binding(
         namespace=holder.namespace,
@@ -197,8 +200,13 @@ def is_ours(pod: Pod, live: Live) -> bool:
     return (
         pod.metadata.uid == live.holder.pod_uid
         and pod.spec.node_name == live.node
-        and pod.annotations.get(ALLOCATED) == binding_of(live).annotations[ALLOCATED]
+        and all(pod.annotations.get(key) == told for key, told in _marks(live).items())
     )
+
+
+def _marks(live: Live) -> dict[str, str]:
+    """The annotations by which a Binding is known to be that of the allocation."""
+    return {key: told for key, told in binding_of(live).annotations.items() if key in {ALLOCATED, CHOSEN_BY}}
 
 
 def _send_binding(attempt: Attempt, cluster: Cluster) -> None:

@@ -97,6 +97,13 @@ class ReasonSchema(serializers.Serializer[Any]):
     nodes = serializers.IntegerField()
 
 
+class DeviceReasonSchema(serializers.Serializer[Any]):
+    """A reason, and of how many devices it is true."""
+
+    reason = serializers.CharField()
+    devices = serializers.IntegerField()
+
+
 class PodExplanationSchema(serializers.Serializer[Any]):
     """Why a pod is where it is, or why it waits."""
 
@@ -111,6 +118,9 @@ class PodExplanationSchema(serializers.Serializer[Any]):
     summary = serializers.CharField(allow_blank=True)
     reasons = ReasonSchema(many=True)
     nodes = serializers.ListField(child=AnyObjectField(), help_text="node by node, the first hundred")
+    device_reasons = DeviceReasonSchema(
+        many=True, help_text="why devices of the types asked for cannot serve, over all nodes; for one pod that waits"
+    )
 
 
 class PodExplainedSchema(PodExplanationSchema):

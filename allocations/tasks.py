@@ -10,7 +10,7 @@ import structlog
 from celery import shared_task
 from django.conf import settings
 
-from allocations import collection, making_way, watching
+from allocations import collection, making_way, telling, watching
 from allocations import reconcile as reconciling
 from allocations.choices import LIVE
 from allocations.claim_status import Publisher
@@ -103,6 +103,16 @@ def watch_pods() -> None:
         return
     if followed is Followed.DONE:
         watch_pods.apply_async(queue="watch", expires=30)
+
+
+@shared_task(name="allocations.tasks.tell_waiting", ignore_result=True)
+def tell_waiting() -> int:
+    """Tell pods that wait why, by an event (every 5 s); one worker at a time."""
+    cluster = outside().cluster
+    if cluster is None:
+        return 0
+    with turn(settings.GPUPLANE_REDIS_URL, "tell-waiting") as ours:
+        return 0 if ours is None else telling.tell_waiting(cluster=cluster, now=database_now())
 
 
 @shared_task(name="allocations.tasks.publish_devices", ignore_result=True)

@@ -23,6 +23,7 @@ class Kind(TextChoices):
     ALLOCATION_RELEASED = "allocation.released", "Devices returned"
     ALLOCATION_FAILED = "allocation.failed", "Attempt failed, devices returned"
     ALLOCATION_ADOPTED = "allocation.adopted", "Running pod adopted"
+    ALLOCATION_CORRECTED = "allocation.corrected", "Devices are others than written"
     ALLOCATION_EVICTED = "allocation.evicted", "Pod asked to go"
     ALLOCATION_EXPIRED = "allocation.expired", "Time of the allocation ended"
     POD_REFUSED = "pod.refused", "Pod cannot be placed"

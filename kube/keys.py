@@ -16,6 +16,9 @@ JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"
 # Results (written by gpuplane in the Binding, never by users)
 ALLOCATED: Final = "gpu.scheduling/allocated"
 VISIBLE_DEVICES: Final = "gpu.scheduling/visible-devices"
+# Instead of the two, in the Binding of a pod whose devices its node's kubelet chooses
+CHOSEN_BY: Final = "gpu.scheduling/chosen-by"
+KUBELET: Final = "kubelet"
 KOORDINATOR_ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
 # Results of the dialects that later take part (guarded already, so that nobody plants one)
 KAI_GPU_GROUP_LABEL: Final = "runai-gpu-group"
@@ -25,12 +28,19 @@ HAMI_ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
 # HAMi also writes what it still has to allocate
 HAMI_TO_ALLOCATE: Final = "hami.io/vgpu-devices-to-allocate"
 
-# Nodes
+# Nodes: who hands out their GPUs; without the label gpuplane does
 MODE_LABEL: Final = "gpu.scheduling/mode"
+MODE_EXCLUSIVE: Final = "exclusive"
+MODE_DEVICE_PLUGIN: Final = "device-plugin"
 CAPACITY_CHANGED: Final = "gpu.scheduling/capacity-changed"
 MODEL_LABEL: Final = "gpu.scheduling/model"
 # Resource names that gpuplane put into the node's status, so that it takes away only its own
 ADVERTISED: Final = "gpu.scheduling/advertised"
+
+# Namespaces whose new pods with devices are taken over from other schedulers, and pods there that are not
+TAKEOVER: Final = "gpu.scheduling/takeover"
+TAKEOVER_ENABLED: Final = "enabled"
+TAKEOVER_DISABLED: Final = "disabled"
 
 # Leases
 SHARERS: Final = "gpu.scheduling/sharers"

@@ -65,6 +65,7 @@ class PodSpec(msgspec.Struct, rename="camel", omit_defaults=True):
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     node_name: str = ""
+    node_selector: dict[str, str] | None = None
     scheduler_name: str = ""
     volumes: list[Volume] | None = None
     resource_claims: list[dict[str, object]] | None = None

@@ -64,6 +64,18 @@ LEASES: Final = Resource(group="coordination.k8s.io", plural="leases", kind="Lea
 CRDS: Final = Resource(
     group="apiextensions.k8s.io", plural="customresourcedefinitions", kind="CustomResourceDefinition", namespaced=False
 )
+MUTATING_WEBHOOKS: Final = Resource(
+    group="admissionregistration.k8s.io",
+    plural="mutatingwebhookconfigurations",
+    kind="MutatingWebhookConfiguration",
+    namespaced=False,
+)
+VALIDATING_WEBHOOKS: Final = Resource(
+    group="admissionregistration.k8s.io",
+    plural="validatingwebhookconfigurations",
+    kind="ValidatingWebhookConfiguration",
+    namespaced=False,
+)
 GPU_CLAIMS: Final = Resource(group=keys.GROUP, version=keys.VERSION, plural="gpuclaims", kind="GpuClaim")
 GPU_GANGS: Final = Resource(group=keys.GROUP, version=keys.VERSION, plural="gpugangs", kind="GpuGang")
 DEVICES: Final = Resource(

@@ -1,11 +1,12 @@
 """Device by device: why one can or cannot serve, for the pages and endpoints that answer "why" (VIEW-3).
 
-Called by explain selectors for one node at a time. Kept true: a device said to serve is one that
+Called by explain selectors. Kept true: a device said to serve is one that
 `plan` may grant; the amounts told are those of the picture given.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from allocations.engine.needs import amounts
@@ -13,6 +14,8 @@ from allocations.engine.reasons import memory_text
 from claims.dialects.request import CORE_WHOLE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from allocations.engine.picture import Picture
     from claims.dialects.request import DeviceAsk, DeviceRequest
 
@@ -26,41 +29,90 @@ class DeviceVerdict(NamedTuple):
     reason: str
 
 
+class _Why(NamedTuple):
+    """Why a device cannot serve: with its own amounts, and as it is counted together with others. Empty where it can."""
+
+    exactly: str = ""
+    counted: str = ""
+
+
 def explain_devices(picture: Picture, request: DeviceRequest, node_row: int) -> list[DeviceVerdict]:
     """Every device of a node, by type and minor, with why it cannot serve."""
-    asks: dict[str, list[DeviceAsk]] = {}
-    for ask in request.asks:
-        asks.setdefault(ask.type, []).append(ask)
+    asks = _by_type(request)
     verdicts = []
     for row in range(int(picture.node_start[node_row]), int(picture.node_start[node_row + 1])):
         kind = picture.types[picture.device_type[row]]
-        told = [_reason(picture, ask, row) for ask in asks.get(kind, ())]
-        reason = min(told, key=bool, default="not of a type asked for")  # that of the first, unless it can serve one
-        verdicts.append(DeviceVerdict(picture.device_uuid[row], int(picture.device_minor[row]), kind, reason))
+        why = _why_not(picture, asks.get(kind, ()), row)
+        verdicts.append(DeviceVerdict(picture.device_uuid[row], int(picture.device_minor[row]), kind, why.exactly))
     return verdicts
 
 
-def _reason(picture: Picture, ask: DeviceAsk, row: int) -> str:
+def count_devices(picture: Picture, request: DeviceRequest) -> dict[str, int]:
+    """Reason → how many devices of the fleet cannot serve for it, of the types asked for, most frequent first."""
+    asks = _by_type(request)
+    by_name = any(ask.limits is not None and (ask.limits.uuids or ask.limits.not_uuids) for ask in request.asks)
+    columns = (
+        picture.device_type,
+        picture.device_model,
+        picture.device_healthy,
+        picture.memory_total,
+        picture.core_used,
+        picture.memory_used,
+        picture.device_id if by_name else picture.device_type,
+    )
+    known: dict[tuple[object, ...], str] = {}
+    counts: Counter[str] = Counter()
+    for row, alike in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
+        told = known.get(alike)
+        if told is None:
+            kind = picture.types[picture.device_type[row]]
+            told = known[alike] = _why_not(picture, asks[kind], row).counted if kind in asks else ""
+        if told:
+            counts[told] += 1
+    return dict(sorted(counts.items(), key=lambda one: (-one[1], one[0])))
+
+
+def _by_type(request: DeviceRequest) -> dict[str, list[DeviceAsk]]:
+    asks: dict[str, list[DeviceAsk]] = {}
+    for ask in request.asks:
+        asks.setdefault(ask.type, []).append(ask)
+    return asks
+
+
+def _why_not(picture: Picture, asks: Sequence[DeviceAsk], row: int) -> _Why:
+    """Why the device serves none of the asks: what is said of the first."""
+    told = [_reason(picture, ask, row) for ask in asks]
+    return min(told, key=lambda why: bool(why.exactly), default=_Why("not of a type asked for", "of another type"))
+
+
+def _reason(picture: Picture, ask: DeviceAsk, row: int) -> _Why:
     total, used = int(picture.memory_total[row]), int(picture.memory_used[row])
     core_free, memory_free = CORE_WHOLE - int(picture.core_used[row]), total - used
     model = picture.models[picture.device_model[row]]
     taken = amounts(ask, total)
     if not picture.device_healthy[row]:
-        return "not healthy"
+        return _Why("not healthy", "not healthy")
     if ask.models and model.casefold() not in {one.casefold() for one in ask.models}:
-        return f"model {model or 'unknown'} was not asked for"
+        return _Why(f"model {model or 'unknown'} was not asked for", "of another model")
     if ask.limits is not None:
         uuid, limits = picture.device_uuid[row], ask.limits
         if not limits.permit(uuid=uuid, model=model, memory_total=total):
-            return "ruled out by the pod's annotations"
+            return _Why(*["ruled out by the pod's annotations"] * 2)
     if taken is None:
-        return "has no memory to share"
+        return _Why(*["has no memory to share"] * 2)
     if taken[1] > total:
-        return f"{memory_text(taken[1])} memory asked, the device has {memory_text(total)}"
+        asked = memory_text(taken[1])
+        return _Why(f"{asked} memory asked, the device has {memory_text(total)}", f"smaller than {asked}")
     if ask.whole and (core_free < CORE_WHOLE or used):
-        return "in use, a whole device is asked"
+        return _Why(*["in use, a whole device is asked"] * 2)
     if taken[0] > core_free:
-        return f"{taken[0]} core asked, {core_free} free"
+        return _Why(f"{taken[0]} core asked, {core_free} free", f"less than {taken[0]} core free")
     if taken[1] > memory_free:
-        return f"{memory_text(taken[1])} memory asked, {memory_text(memory_free)} free"
-    return ""
+        asked = memory_text(taken[1])
+        return _Why(f"{asked} memory asked, {memory_text(memory_free)} free", _less(ask, asked))
+    return _Why()
+
+
+def _less(ask: DeviceAsk, asked: str) -> str:
+    """A ratio is another amount on each size of device."""
+    return f"less than {asked if ask.memory_ratio is None else f'{ask.memory_ratio}%'} memory free"

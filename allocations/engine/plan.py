@@ -22,12 +22,18 @@ from allocations.engine.index import usage_of
 from allocations.engine.joint import Together
 from allocations.engine.needs import Need
 from allocations.engine.picture import DEVICE_PLUGIN
-from allocations.engine.reasons import kept_out_by_mode, summary_text, verdicts
+from allocations.engine.reasons import (
+    DEVICE_PLUGIN_MODE,
+    NOT_SELECTED,
+    kept_out_by_mode,
+    summary_text,
+    verdicts,
+)
 from allocations.engine.set_scores import NO_SET
 from allocations.engine.sets import best_set
 from allocations.engine.several import Several
 from allocations.engine.topology import EXACT_UP_TO
-from claims.dialects.request import Dialect, Policy
+from claims.dialects.request import Policy
 from kube.device_types import GPU
 
 if TYPE_CHECKING:
@@ -103,8 +109,7 @@ class _Judge:
     @property
     def takes_device_plugin(self) -> bool:
         """Whether the kubelet's own device plugin can back the request, which chooses the devices by itself."""
-        native = self.request.dialect is Dialect.NATIVE and not self.request.shares
-        return native and all(ask.limits is None for ask in self.request.asks)
+        return self.request.for_kubelet
 
     def decide(self) -> Decision:
         """The Decision."""
@@ -136,6 +141,7 @@ class _Judge:
             self.needs,
             pending & ~self.feasible,
             kept_out=kept_out,
+            told=NOT_SELECTED if self.request.whole_native else DEVICE_PLUGIN_MODE,
             strict=self.strict,
             together=self.together,
             several=self.several,

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from allocations.engine.several import Several
     from claims.dialects.request import DeviceAsk
 
-DEVICE_PLUGIN_MODE = Reason("node is in device-plugin mode, reservation pods are not available yet", resolvable=False)
+DEVICE_PLUGIN_MODE = "node is in device-plugin mode, reservation pods are not available yet"
+NOT_SELECTED = "node is in device-plugin mode, which the pod does not select by gpu.scheduling/mode"
+"""Of pods that would do there, but see what our annotation names: kubelets choose by themselves."""
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
@@ -67,6 +69,7 @@ def verdicts(
     pending: NDArray[np.bool_],
     *,
     kept_out: NDArray[np.bool_],
+    told: str = DEVICE_PLUGIN_MODE,
     strict: bool,
     together: Together | None = None,
     several: Several | None = None,
@@ -81,7 +84,7 @@ def verdicts(
     for text in sorted({picture.node_problem[row] for row in np.flatnonzero(closed).tolist()}):
         having = np.array([problem == text for problem in picture.node_problem], dtype=np.bool_)
         found.give(having, text, resolvable=False)
-    found.give(kept_out, DEVICE_PLUGIN_MODE.text, resolvable=False)
+    found.give(kept_out, told, resolvable=False)
     for need in needs:
         _never(found, need, strict=strict and need.ask.type == GPU)
     joint = together if together is not None and together.required else None
@@ -106,10 +109,12 @@ def kept_out_by_mode(picture: Picture, *, takes_device_plugin: bool) -> NDArray[
 
 
 def summary_text(total: int, reasons: Iterable[tuple[str, int]]) -> str:
-    """`0/5 nodes can serve: 3 node is not ready, 2 no device with 50 core free`, most frequent first."""
+    """`5 of 8 nodes: no device with 50 core free; 3: node is not ready`, most frequent first."""
     counted = sorted(reasons, key=lambda one: (-one[1], one[0]))
-    told = ", ".join(f"{count} {text}" for text, count in counted)
-    return f"0/{total} nodes can serve" + (f": {told}" if told else "")
+    if not counted:
+        return f"none of {total} nodes can serve" if total else "there are no nodes"
+    (first, most), *others = counted
+    return "; ".join([f"{most} of {total} nodes: {first}", *(f"{count}: {text}" for text, count in others)])
 
 
 def _never(found: _Verdicts, need: Need, *, strict: bool) -> None:

@@ -12,20 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import repeat
-from typing import Any
 
 import numpy as np
 from django.conf import settings
 from numpy.typing import NDArray
 
 from allocations import fleet, ledger, making_way
-from allocations.asking import Asks, pod_asks
+from allocations.asking import Asks, is_confined_on, pod_asks
 from allocations.choices import State
 from allocations.collection import expire_holds, lapsed_drop
 from allocations.ended import settle_ended
 from allocations.engine.decision import Decision
 from allocations.engine.picture import Picture
 from allocations.engine.plan import plan
+from allocations.engine.reasons import summary_text
 from allocations.errors import LostRace, MovedOn, PodHasOne
 from allocations.extender.identity import pod_problem
 from allocations.extender.reasons import BEING_UNDONE, ELSEWHERE, NOT_REGISTERED, RACING
@@ -122,7 +122,7 @@ class _Filter:
                     now=now,
                     hold_seconds=self.asks.hold_seconds,
                     priority=self.asks.priority,
-                    confined=self.asks.confined,
+                    confined=is_confined_on(self.asks, picture, decision.node),
                 )
             except LostRace as lost:
                 if attempt >= ATTEMPTS // 2:
@@ -179,7 +179,7 @@ class _Filter:
             claim_name=self.asks.request.claim,
             request=self.asks.request,
             rule="",
-            summary=_summary(reasons, len(self.asked.names)),
+            summary=summary_text(len(self.asked.names), reasons.items()),
             reasons=reasons,
             now=now,
         )
@@ -221,8 +221,3 @@ def _refused_by_rule(asked: Asked, pod: Pod, refusal: Refusal) -> bytes:
         now=database_now(),
     )
     return asked.refuse(refusal.reason)
-
-
-def _summary(reasons: dict[str, int], asked: int) -> str:
-    told: list[Any] = [f"{count} {reason}" for reason, count in sorted(reasons.items(), key=lambda item: -item[1])]
-    return f"0/{asked} nodes can serve: " + ", ".join(told)

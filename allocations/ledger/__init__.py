@@ -1,4 +1,4 @@
-"""The only writer of capacity. Verbs: hold, reserve, bind (`bound`), release, adopt; recount, for what was written past them."""
+"""The only writer of capacity. Verbs: hold, reserve, bind (`bound`), release, adopt; regrant, where a kubelet chose; recount, for what was written past them."""
 
 from allocations.ledger.adopt import adopt
 from allocations.ledger.binding import bound, bound_many, reserve, reserve_held, retake
@@ -7,11 +7,13 @@ from allocations.ledger.holder import Holder, pod_holder
 from allocations.ledger.moves import begin_release, drop_hold, finish_release, renew
 from allocations.ledger.own import Live, Own, read_live, read_own
 from allocations.ledger.recount import recount
+from allocations.ledger.regrant import Regrant, regrant
 
 __all__ = [
     "Holder",
     "Live",
     "Own",
+    "Regrant",
     "adopt",
     "begin_release",
     "bound",
@@ -23,6 +25,7 @@ __all__ = [
     "read_live",
     "read_own",
     "recount",
+    "regrant",
     "renew",
     "reserve",
     "reserve_held",

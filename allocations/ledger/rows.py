@@ -70,7 +70,7 @@ def write_taken(row: AllocationRow, grants: Sequence[Grant], told: Happening, *,
     take = taking(grants, revision, unusable_too=unusable_too)
     # apart from the rest: a take that fails must not wait behind the grants of whoever has the device, nor hide which it was
     check_taken(grants, run_together(take), revision)
-    inserted, _, events = run_together([_allocation(row), _grants(row.id, grants), recording([told])])
+    inserted, _, events = run_together([_allocation(row), granting(row.id, grants), recording([told])])
     if not inserted.rows:
         raise MovedOn("the node is gone")
     tell_later(events, [told])
@@ -113,8 +113,8 @@ def _allocation(row: AllocationRow) -> Statement:
     )
 
 
-def _grants(allocation_id: uuid.UUID, grants: Sequence[Grant]) -> Statement:
-    """One live grant a device."""
+def granting(allocation_id: uuid.UUID, grants: Sequence[Grant]) -> Statement:
+    """The statement that writes one live grant a device."""
     values: list[object] = []
     for grant in grants:
         values += [

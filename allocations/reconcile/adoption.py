@@ -199,7 +199,7 @@ def _write(
                 now=now,
                 bound_at=bound_at(pod),
                 priority=noted_priority(pod),
-                confined=is_confined(pod),
+                confined=is_confined(pod) or found.source == CHECKPOINT,
                 actor=ACTOR,
             )
         except (PodHasOne, MovedOn) as error:
@@ -209,7 +209,7 @@ def _write(
             log.exception("reconcile.not_adopted", pod=meta.name)
             return f"runs with devices that could not be written down: {error}"
         except LostRace as lost:
-            if last or not _drop_holds(lost.device_ids, now):
+            if last or not drop_holds(lost.device_ids, now):
                 break
         else:
             live = ledger.read_live(allocation_id)
@@ -220,7 +220,7 @@ def _write(
     return f"runs with {named} of {found.node}, which the ledger gave to others"
 
 
-def _drop_holds(device_ids: tuple[int, ...], now: datetime) -> int:
+def drop_holds(device_ids: tuple[int, ...], now: datetime) -> int:
     """Pods that are not bound yet give way to one that runs."""
     held = AllocationDevice.objects.filter(device__in=device_ids, live=True, allocation__state=State.HELD)
     return sum(

@@ -17,8 +17,16 @@ from django.conf import settings
 from allocations import ledger
 from allocations.choices import State
 from allocations.outside import Outside
-from allocations.reconcile.adoption import adopt_running, awaiting_checkpoint, moment_of, ran_past, runs_with_devices
+from allocations.reconcile.adoption import (
+    GivenByPod,
+    adopt_running,
+    awaiting_checkpoint,
+    moment_of,
+    ran_past,
+    runs_with_devices,
+)
 from allocations.reconcile.forgotten import REMINDER
+from allocations.reconcile.kubelets import correct_choices
 from allocations.reconcile.leases import Leased, compare_leases, compare_rows, take_leases
 from allocations.reconcile.newcomers import newcomers, open_devices
 from allocations.reconcile.report import ACTOR, Difference, differences_report
@@ -30,7 +38,7 @@ from claims.dialects import Adoption, Unreadable, read_allocation
 from kube import leases, nodes, pods
 from kube.client import Cluster
 from kube.errors import KubeError, PermanentKubeError
-from kube.keys import ALLOCATED
+from kube.keys import ALLOCATED, CHOSEN_BY
 from kube.listing import Unreadable as UnreadableObject
 from kube.objects import Pod
 from nodes.advertise import advertise
@@ -58,6 +66,7 @@ class Reconciled(msgspec.Struct):
     strangers_cleared: int = 0
     opened: int = 0
     reminded: int = 0
+    corrected: int = 0
     nodes_changed: int = 0
     nodes_advertised: int = 0
     differences: int = 0
@@ -103,7 +112,9 @@ def reconcile(*, world: Outside, now: datetime) -> Reconciled:
     try:
         _nodes(world.cluster, seen, now, done)
         _pods(before, seen, now, done, differences)
-        adopted = _adopt(seen, world, now, done, differences)
+        given = given_by_kubelets()
+        _choices(seen, given, world, now, done, differences)
+        adopted = _adopt(seen, given, world, now, done, differences)
         known = adopted.union(row.pod_uid for row in before)
         differences += ran_past(pods=seen.pods.values(), known=known)
         found = compare_leases(before=before, seen=seen.leases, living=_living(seen), world=world, now=now)
@@ -232,7 +243,7 @@ def _compared(row: Row, pod: Pod) -> list[Difference]:
     elif isinstance(told, Unreadable):
         problem = f"carries an allocation that cannot be read: {told.problem}"
     elif told is None:
-        problem = "" if row.adopted else "lost its allocation annotation"
+        problem = "" if row.adopted or CHOSEN_BY in pod.annotations else "lost its allocation annotation"
     elif not _same_devices(told, row):
         problem = "carries other devices in its annotation than the ledger gave it"
     if not problem:
@@ -268,9 +279,39 @@ def _drop(row: Row, outcome: State, why: str, now: datetime, done: Reconciled) -
         done.lines.append(f"dropped the hold of {row.label} on {row.node}: {why}")
 
 
-def _adopt(seen: _Seen, world: Outside, now: datetime, done: Reconciled, differences: list[Difference]) -> set[str]:
+def _choices(
+    seen: _Seen,
+    given: GivenByPod,
+    world: Outside,
+    now: datetime,
+    done: Reconciled,
+    differences: list[Difference],
+) -> None:
+    """Follow the kubelets' records; leases are let go of first, since devices may change hands."""
+    corrected = correct_choices(pods=seen.pods, given=given, now=now)
+    done.corrected = len(corrected.moved)
+    differences += corrected.differences
+    for moved in corrected.moved:
+        done.lines.append(f"{moved.holder.label} has other devices of {moved.node}: the kubelet chose")
+        world.leases.drop(moved.left, moved.holder.identity)
+    found = Leased()
+    for moved in corrected.moved:
+        live = ledger.read_live(moved.allocation_id)
+        if live is not None:
+            take_leases(live, world, found)
+    _leased(found, done)
+    differences += found.differences
+
+
+def _adopt(
+    seen: _Seen,
+    given: GivenByPod,
+    world: Outside,
+    now: datetime,
+    done: Reconciled,
+    differences: list[Difference],
+) -> set[str]:
     """UIDs of the pods that were adopted."""
-    given = given_by_kubelets()
     running = [pod for pod in seen.pods.values() if runs_with_devices(pod, given)]
     adopted = adopt_running(pods=running, given=given, since=now, now=now)
     done.adopted = len(adopted.allocations)

@@ -6,6 +6,7 @@ the same pod twice gives no second patch; a user's own CUDA_/NVIDIA_VISIBLE_DEVI
 A pod is created before it is scheduled and env is immutable, so the value is a downward-API reference to
 `gpu.scheduling/visible-devices`, which the Binding carries. NVIDIA_VISIBLE_DEVICES renumbers the devices inside
 the container, so wherever it is injected too the annotation holds UUIDs (`DeviceRequest.uuids`, DESIGN §4).
+A pod's env comes after that of the kubelet's device plugin and wins, so pods meant for nodes where that one chooses get none.
 """
 
 from __future__ import annotations
@@ -26,7 +27,14 @@ from claims.dialects.read_back import parse_allocated
 from claims.dialects.request import Dialect, Refusal
 from claims.dialects.write_back import RENUMBERED, VisibleDevices
 from kube.admission import AdmissionRequest, AdmissionResponse, ObjectInvalid, allowed, decode_object, invalid
-from kube.keys import ALLOCATED, SCHEDULER_NAME, VISIBLE_DEVICES
+from kube.keys import (
+    ALLOCATED,
+    MODE_DEVICE_PLUGIN,
+    MODE_EXCLUSIVE,
+    MODE_LABEL,
+    SCHEDULER_NAME,
+    VISIBLE_DEVICES,
+)
 from kube.objects import Container, EnvVar, Pod
 
 CUDA: Final = "CUDA_VISIBLE_DEVICES"
@@ -87,13 +95,15 @@ def mutate_pod(
     trust: Trust,
     takeover: bool = False,
     count_native: bool = False,
+    native_mode: str = MODE_EXCLUSIVE,
     scheduler_name: str = SCHEDULER_NAME,
 ) -> AdmissionResponse:
     """The verdict on a pod being created.
 
     `visible`: how GpuClaim pods see devices (setting GPUPLANE_VISIBLE_DEVICES). `takeover`: the namespace is
-    labelled for takeover, so `schedulerName` is rewritten too. `count_native`: pods by `nvidia.com/gpu` are counted
-    among the others (setting GPUPLANE_COUNT_NATIVE). Pods that break a rule of their dialect pass
+    labelled for takeover, so `schedulerName` is rewritten too, to `scheduler_name`. `count_native`: pods by `nvidia.com/gpu` are counted
+    among the others (setting GPUPLANE_COUNT_NATIVE). `native_mode`: the mode of the nodes for which pods by `nvidia.com/gpu` are meant that
+    select none themselves (setting GPUPLANE_NATIVE_MODE). Pods that break a rule of their dialect pass
     untouched: refusing them is the validating webhook's part. So do pods that another dialect's own scheduler serves.
     """
     if not is_pod_create(request):
@@ -105,20 +115,27 @@ def mutate_pod(
     dialect = dialect_of(pod)
     if dialect is None or isinstance(dialect, Refusal) or not pod.spec.containers:
         return allowed(request)
-    if not takeover and is_for_another(pod):
+    if not takeover and is_for_another(pod, scheduler_name=scheduler_name):
         return allowed(request)
     literal = None
     if ALLOCATED in pod.annotations and trust.is_own(request.user_info.username):
         literal = _literal_value(pod)
         if literal is None:
             return invalid(request, f"annotation {ALLOCATED} is not <node>:<minor>,<minor>")
+    to_kubelet = dialect is Dialect.NATIVE and literal is None and _is_for_kubelets(pod, native_mode)
     apart = containers_apart(pod, dialect) if literal is None else frozenset()
 
     def confinement(container: Container) -> _Confinement:
+        if to_kubelet:
+            return _KUBELETS
         key = container_key(container.name) if container.name in apart else VISIBLE_DEVICES
         return _confinement(dialect, visible=visible, literal=literal, key=key)
 
-    patch = [*_env_patch(pod, confinement), *counted_patch(pod, counted=count_native or dialect is not Dialect.NATIVE)]
+    patch = [
+        *_env_patch(pod, confinement),
+        *_selector_patch(pod, to_kubelet=to_kubelet),
+        *counted_patch(pod, counted=count_native or dialect is not Dialect.NATIVE),
+    ]
     if takeover and not pod.spec.node_name and pod.spec.scheduler_name != scheduler_name:
         patch.append({"op": "add", "path": "/spec/schedulerName", "value": scheduler_name})
     return allowed(request, patch=patch)
@@ -152,14 +169,36 @@ def _confinement(dialect: Dialect, *, visible: VisibleDevices, literal: str | No
     return _Confinement(entries=tuple(entries), own_nvidia=nvidia)
 
 
+_KUBELETS: Final = _Confinement(entries=(), own_nvidia=None)
+"""What containers get whose devices the kubelet chooses: nothing, and nothing of their own either."""
+
+
+def _is_for_kubelets(pod: Pod, native_mode: str) -> bool:
+    """Whether the pod is meant for nodes in mode device-plugin."""
+    return (pod.spec.node_selector or {}).get(MODE_LABEL, native_mode) == MODE_DEVICE_PLUGIN
+
+
+def _selector_patch(pod: Pod, *, to_kubelet: bool) -> Iterator[dict[str, Any]]:
+    """Without our env it must not come to a node where nobody else confines it."""
+    if not to_kubelet:
+        return
+    if pod.spec.node_selector is None:
+        yield {"op": "add", "path": "/spec/nodeSelector", "value": {MODE_LABEL: MODE_DEVICE_PLUGIN}}
+    elif MODE_LABEL not in pod.spec.node_selector:
+        escaped = MODE_LABEL.replace("/", "~1")
+        yield {"op": "add", "path": f"/spec/nodeSelector/{escaped}", "value": MODE_DEVICE_PLUGIN}
+
+
 def _env_patch(pod: Pod, confinement: Callable[[Container], _Confinement]) -> Iterator[dict[str, Any]]:
     for part, containers in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
         for index, container in enumerate(containers or ()):
             path = f"/spec/{part}/{index}/env"
+            wanted = confinement(container)
             if container.env is None:
-                yield {"op": "add", "path": path, "value": confinement(container).manifests()}
+                if wanted.entries:
+                    yield {"op": "add", "path": path, "value": wanted.manifests()}
             else:
-                yield from _container_patch(container, path, confinement(container))
+                yield from _container_patch(container, path, wanted)
 
 
 def _container_patch(container: Container, path: str, confinement: _Confinement) -> Iterator[dict[str, Any]]:

@@ -14,13 +14,13 @@ import msgspec
 from claims.admission.trust import result_dialect
 from claims.dialects.parse import foreign_dialect, is_asking_annotation, is_asking_resource
 from kube.admission import UNDECODABLE, AdmissionRequest
-from kube.keys import SCHEDULER_NAME
+from kube.keys import CLAIM, SCHEDULER_NAME
 from kube.objects import Pod
 
 CREATE: Final = "CREATE"
 UPDATE: Final = "UPDATE"
 
-_NOT_ANOTHER: Final = frozenset({"", "default-scheduler", SCHEDULER_NAME})
+_KUBERNETES: Final = frozenset({"", "default-scheduler"})
 _TEXT: Final = re.compile(rb'"([!#-\[\]-~]{1,320})"')
 
 
@@ -34,9 +34,15 @@ def is_pod_update(request: AdmissionRequest) -> bool:
     return request.operation == UPDATE and request.kind.kind == "Pod"
 
 
-def is_for_another(pod: Pod) -> bool:
+def is_for_another(pod: Pod, *, scheduler_name: str = SCHEDULER_NAME) -> bool:
     """Whether the pod names another scheduler than ours and Kubernetes' own, and asks in a dialect that such a scheduler understands too."""
-    return pod.spec.scheduler_name not in _NOT_ANOTHER and foreign_dialect(pod) is not None
+    named = pod.spec.scheduler_name
+    return named != scheduler_name and named not in _KUBERNETES and foreign_dialect(pod) is not None
+
+
+def is_meant_for_us(pod: Pod, *, scheduler_name: str = SCHEDULER_NAME) -> bool:
+    """Whether the pod names our scheduler, or asks in a way that nobody else understands."""
+    return pod.spec.scheduler_name == scheduler_name or CLAIM in pod.annotations
 
 
 def looks_ours(raw: msgspec.Raw) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from claims.admission.recognise import CREATE
+from claims.admission.recognise import CREATE, is_meant_for_us
 from claims.admission.trust import Trust, forbidden_changes
 from claims.dialects.parse import asks_for_devices, foreign_dialect
 from kube.admission import (
@@ -21,6 +21,7 @@ from kube.admission import (
     forbidden,
     invalid,
 )
+from kube.keys import SCHEDULER_NAME
 from kube.objects import ObjectMeta, Pod
 
 
@@ -28,12 +29,24 @@ class _Binding(msgspec.Struct):
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
 
-def validate_binding(request: AdmissionRequest, *, pod: Pod | None, trust: Trust) -> AdmissionResponse:
-    """The verdict on a Binding; `pod` is the pod it binds, None where it is not known."""
+def validate_binding(
+    request: AdmissionRequest,
+    *,
+    pod: Pod | None,
+    trust: Trust,
+    everywhere: bool = True,
+    scheduler_name: str = SCHEDULER_NAME,
+) -> AdmissionResponse:
+    """The verdict on a Binding; `pod` is the pod it binds, None where it is not known.
+
+    `everywhere`: whatever asks for devices is ours to bind, not only what is meant for us (setting GPUPLANE_GUARD).
+    """
     username = request.user_info.username
     if request.kind.kind != "Binding" or request.operation != CREATE or trust.is_own(username):
         return allowed(request)
     ours = pod is not None and asks_for_devices(pod)
+    if pod is not None and not everywhere:
+        ours = ours and is_meant_for_us(pod, scheduler_name=scheduler_name)
     try:
         binding = decode_object(request.object, _Binding)
     except ObjectInvalid as error:

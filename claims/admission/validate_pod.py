@@ -25,7 +25,7 @@ from kube.admission import (
     forbidden,
     invalid,
 )
-from kube.keys import PODS_RESOURCE
+from kube.keys import PODS_RESOURCE, SCHEDULER_NAME
 from kube.objects import ObjectMeta, Pod
 
 MIRROR: Final = "kubernetes.io/config.mirror"
@@ -33,7 +33,7 @@ MIRROR: Final = "kubernetes.io/config.mirror"
 deletes the image of a pod that it does not run."""
 
 
-def validate_pod(request: AdmissionRequest, *, trust: Trust) -> AdmissionResponse:
+def validate_pod(request: AdmissionRequest, *, trust: Trust, scheduler_name: str = SCHEDULER_NAME) -> AdmissionResponse:
     """The verdict on a pod being created or changed."""
     creating = is_pod_create(request)
     if not creating and not is_pod_update(request):
@@ -52,7 +52,7 @@ def validate_pod(request: AdmissionRequest, *, trust: Trust) -> AdmissionRespons
         return allowed(request)
     if _places_itself(pod, trust.may_place(request.user_info.username)):
         return forbidden(request, "spec.nodeName: only gpuplane places pods that ask for devices; leave it out")
-    return _check_dialect(request, pod)
+    return _check_dialect(request, pod, scheduler_name)
 
 
 def _places_itself(pod: Pod, trusted: bool) -> bool:
@@ -60,13 +60,13 @@ def _places_itself(pod: Pod, trusted: bool) -> bool:
     return bool(pod.spec.node_name) and not trusted and MIRROR not in pod.annotations and asks_for_devices(pod)
 
 
-def _check_dialect(request: AdmissionRequest, pod: Pod) -> AdmissionResponse:
+def _check_dialect(request: AdmissionRequest, pod: Pod, scheduler_name: str) -> AdmissionResponse:
     refusal = parse_pod(pod, find_claim=_assume_claim)
     if takes_some(pod) if refusal is None else names_another_amount(pod):
         return forbidden(request, f"{PODS_RESOURCE} is set by gpuplane, to 1 a pod that asks for devices; leave it out")
     if not isinstance(refusal, Refusal):
         return allowed(request)
-    if is_for_another(pod):
+    if is_for_another(pod, scheduler_name=scheduler_name):
         return allowed(request, warnings=[refusal.reason])
     where = f"{refusal.field}: " if refusal.field else ""
     return invalid(request, f"{where}{refusal.reason} (rule {refusal.rule})")

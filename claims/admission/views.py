@@ -1,6 +1,6 @@
 """The webhooks as functions from body to answer. Thin: decode, one pure verdict, encode.
 
-Called by `gpuplane.doors`; `pods_mutate` on the event loop itself, so it touches neither database nor
+Called by `gpuplane.doors`; `pods_mutate` and `pods_takeover` on the event loop itself, so it touches neither database nor
 network. Kept true: whatever comes in, an AdmissionReview goes out; no call has a side effect, so dry
 runs and repeats are answered alike.
 """
@@ -43,20 +43,37 @@ log = structlog.get_logger(__name__)
 
 def pods_mutate(body: bytes) -> bytes:
     """POST /webhooks/pods/mutate."""
+    return _mutated(body, takeover=False)
+
+
+def pods_takeover(body: bytes) -> bytes:
+    """POST /webhooks/pods/takeover: the same, for pods that another scheduler was to have (DEV-11)."""
+    return _mutated(body, takeover=True)
+
+
+def _mutated(body: bytes, *, takeover: bool) -> bytes:
     try:
         request = decode_review(body)
     except ReviewInvalid as problem:
         return _unreadable(body, problem)
-    visible = _VISIBLE[settings.GPUPLANE_VISIBLE_DEVICES]
     return encode_review(
-        mutate_pod(request, visible=visible, trust=_trust(), count_native=settings.GPUPLANE_COUNT_NATIVE)
+        mutate_pod(
+            request,
+            visible=_VISIBLE[settings.GPUPLANE_VISIBLE_DEVICES],
+            trust=_trust(),
+            takeover=takeover,
+            count_native=settings.GPUPLANE_COUNT_NATIVE,
+            native_mode=settings.GPUPLANE_NATIVE_MODE,
+            scheduler_name=settings.GPUPLANE_SCHEDULER_NAME,
+        )
     )
 
 
 def pods_validate(body: bytes) -> bytes:
     """POST /webhooks/pods/validate."""
     try:
-        return encode_review(validate_pod(decode_review(body), trust=_trust()))
+        request = decode_review(body)
+        return encode_review(validate_pod(request, trust=_trust(), scheduler_name=settings.GPUPLANE_SCHEDULER_NAME))
     except ReviewInvalid as problem:
         return _unreadable(body, problem)
 
@@ -86,7 +103,14 @@ def bindings_validate(body: bytes) -> bytes:
     except KubeError as error:
         log.warning("webhook.binding_without_pod", error=str(error))
         return encode_review(forbidden(request, "gpuplane cannot see whether the pod asks for devices; try again"))
-    return encode_review(validate_binding(request, pod=pod, trust=_trust()))
+    verdict = validate_binding(
+        request,
+        pod=pod,
+        trust=_trust(),
+        everywhere=settings.GPUPLANE_GUARD == "everywhere",
+        scheduler_name=settings.GPUPLANE_SCHEDULER_NAME,
+    )
+    return encode_review(verdict)
 
 
 def _pod_of(request: AdmissionRequest) -> Pod | None:

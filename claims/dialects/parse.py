@@ -182,7 +182,9 @@ def _resource_request(pod: Pod, asked: _Asked, device_types: tuple[DeviceType, .
         asks.append(native_ask(asked.amounts[NATIVE_GPU], limits=limits_of(pod)))
     asks.sort(key=lambda ask: (ask.type != GPU, ask.type))
     request = DeviceRequest(asks=tuple(asks), dialect=asked.dialect or Dialect.NATIVE, key_prefix=prefix)
-    return with_policies(pod, request) if native else request
+    if not native:
+        return request
+    return with_policies(pod, msgspec.structs.replace(request, uuids=_sees_uuids(pod)))
 
 
 def _sees_uuids(pod: Pod) -> bool:

@@ -118,7 +118,7 @@ class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """Name of the GpuClaim in the pod's namespace, empty for other dialects."""
     ttl_seconds: int | None = None
     uuids: bool = False
-    """The pod's NVIDIA_VISIBLE_DEVICES comes from our annotation too, so the env value holds UUIDs (DESIGN §4)."""
+    """The pod's NVIDIA_VISIBLE_DEVICES comes from our annotation too, so the env value holds UUIDs (DESIGN §4), and no kubelet may choose."""
     joint: Joint | None = None
     containers: tuple[str, ...] = ()
     """The pod's containers in their order, then init containers that ask for themselves, where the result is written for each."""
@@ -131,6 +131,16 @@ class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     def to_emptiest(self) -> bool:
         """Whether shares go to the emptiest device of a node instead of the fullest."""
         return self.share is SharePolicy.GPUSPREAD or (self.policy is Policy.SPREAD and not self.own_share)
+
+    @property
+    def whole_native(self) -> bool:
+        """Whether it is for whole GPUs by `nvidia.com/gpu`, whichever."""
+        return self.dialect is Dialect.NATIVE and all(ask.whole and ask.limits is None for ask in self.asks)
+
+    @property
+    def for_kubelet(self) -> bool:
+        """Whether a kubelet may choose the devices, by its device plugin: in a pod that sees what that one tells it, not what we do."""
+        return self.whole_native and not self.uuids
 
     @property
     def several(self) -> bool:

@@ -81,6 +81,7 @@ ROUTES: Mapping[str, Route] = {
         Route("/extender/bind", _EXTENDER, "bind_together", together=True),
         Route("/extender/preempt", _EXTENDER, "preempt"),
         Route("/webhooks/pods/mutate", _ADMISSION, "pods_mutate", inline=True),
+        Route("/webhooks/pods/takeover", _ADMISSION, "pods_takeover", inline=True),
         Route("/webhooks/pods/validate", _ADMISSION, "pods_validate"),
         Route("/webhooks/gpuclaims/validate", _ADMISSION, "gpuclaims_validate"),
         Route("/webhooks/bindings/validate", _ADMISSION, "bindings_validate"),

@@ -142,6 +142,21 @@ VARIABLES: tuple[Variable, ...] = (
         _words,
     ),
     Variable(
+        "GPUPLANE_SCHEDULER_NAME",
+        "text",
+        "gpu-scheduler",
+        "`spec.schedulerName` of the kube-scheduler that asks us; pods that are taken over get it",
+        _text,
+    ),
+    Variable(
+        "GPUPLANE_GUARD",
+        "word",
+        "everywhere",
+        "whose Bindings by others the webhook refuses: of all pods that ask for devices (`everywhere`), or, while a cluster is taken over, of those "
+        "alone that name our scheduler or a GpuClaim (`ours`)",
+        _one_of("everywhere", "ours"),
+    ),
+    Variable(
         "GPUPLANE_EXTENDER_MODE",
         "word",
         "decisive",
@@ -169,6 +184,14 @@ VARIABLES: tuple[Variable, ...] = (
         "pods that ask by `nvidia.com/gpu` carry one `gpu.scheduling/pods` as all others do, so that they and pods with claims preempt "
         "each other; node autoscalers then have to know of that resource",
         _flag,
+    ),
+    Variable(
+        "GPUPLANE_NATIVE_MODE",
+        "word",
+        "exclusive",
+        "for nodes of which mode pods by `nvidia.com/gpu` are meant that select none by `gpu.scheduling/mode` themselves: `exclusive`, or "
+        "`device-plugin`, where kubelets choose the devices",
+        _one_of("exclusive", "device-plugin"),
     ),
     Variable(
         "GPUPLANE_GPU_SPLIT",

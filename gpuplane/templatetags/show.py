@@ -162,6 +162,12 @@ def nodes_in_all(reasons: Iterable[dict[str, Any]]) -> int:
 
 
 @register.filter
+def devices_in_all(reasons: Iterable[dict[str, Any]]) -> int:
+    """How many devices a list of {reason, devices} speaks of."""
+    return sum(reason["devices"] for reason in reasons)
+
+
+@register.filter
 def moment(text: str) -> datetime:
     """A time written as ISO 8601."""
     return datetime.fromisoformat(text)

@@ -17,6 +17,7 @@ ALLOCATED = "gpu.scheduling/allocated"
 VISIBLE = "gpu.scheduling/visible-devices"
 KOORDINATOR = "scheduling.koordinator.sh/device-allocated"
 AMOUNTS = "gpu.scheduling/amounts"
+CHOSEN_BY = "gpu.scheduling/chosen-by"
 SHARED = "gpuplane/shares"
 SCHEDULER = "gpu-scheduler"
 TWICE = 2
@@ -157,7 +158,11 @@ def _annotations(truth: Truth) -> Iterator[str]:
     """What a pod was told is what the ledger gave it."""
     for row in truth.allocations:
         pod = truth.pods.get(row.pod_uid)
-        if row.state != "bound" or pod is None or not row.grants:
+        if row.state != "bound" or pod is None or not row.grants or _chosen_by_others(pod):
+            continue
+        if CHOSEN_BY in pod.annotations:
+            if ALLOCATED in pod.annotations:
+                yield f"{row.label} was left to the kubelet, and its pod says {pod.annotations[ALLOCATED]}"
             continue
         ordered = sorted(row.grants, key=lambda grant: (grant.type != "gpu", grant.type, grant.minor))
         first = [grant for grant in ordered if grant.type == ordered[0].type]
@@ -173,6 +178,11 @@ def _annotations(truth: Truth) -> Iterator[str]:
                 yield f"{row.label} has a pod whose {key} cannot be read"
             elif said != _amounts_of(ordered):
                 yield f"{row.label} got {_listed(_amounts_of(ordered))}, its pod's {key} says {_listed(said)}"
+
+
+def _chosen_by_others(pod: PodView) -> bool:
+    """Placed by another scheduler, with devices that its node's kubelet chose: nobody told it."""
+    return pod.scheduler != SCHEDULER and ALLOCATED not in pod.annotations
 
 
 def _amounts(text: str) -> set[Amount] | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.cluster.invariants import ALLOCATED, AMOUNTS, KOORDINATOR, VISIBLE, problems, unrest
+from tests.cluster.invariants import ALLOCATED, AMOUNTS, CHOSEN_BY, KOORDINATOR, VISIBLE, problems, unrest
 from tests.cluster.planting import (
     BIG,
     GIB,
@@ -124,6 +124,11 @@ PLANTED = [
     ),
     pytest.param(
         says("left", ALLOCATED, None), ["team/left (bound) got n:2, its pod says None"], id="annotation taken away"
+    ),
+    pytest.param(
+        says("left", CHOSEN_BY, "kubelet"),
+        ["team/left (bound) was left to the kubelet, and its pod says n:2"],
+        id="left to the kubelet, and told all the same",
     ),
     pytest.param(
         says("lone", ALLOCATED, "n:1,0"), ["team/lone (bound) got n:0,1, its pod says n:1,0"], id="minors in disorder"

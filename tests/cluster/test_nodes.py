@@ -1,18 +1,11 @@
 """Nodes go, fall silent and come back: nothing new is placed on them, holders keep what they have, nothing is booked twice."""
 
-import asyncio
-import threading
-import time
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
 
-from agent.protocol import AgentFrame, Hello, Inventory, Sample, decode_ack, encode
-from tests.cluster.controlplane.api import Json, Observer
+from tests.cluster.controlplane.api import Observer
+from tests.cluster.controlplane.heartbeat import Heartbeat
 from tests.cluster.controlplane.kubernetes import NODE_GRACE_SECONDS
 from tests.cluster.controlplane.objects import claim, inventory, node, pod
 from tests.cluster.controlplane.stack import Stack, eventually
@@ -31,63 +24,6 @@ def watching(stack: Stack, namespace: str) -> Observer:
 def state_of(stack: Stack, name: str) -> str:
     """A node's state as REST shows it."""
     return str(stack.gpuplane.rest.get(f"/api/v1/nodes/{name}/").json()["state"])
-
-
-class Heartbeat:
-    """An agent of one node that says hello and inventory and then samples each second, until it is told to be silent."""
-
-    def __init__(self, stack: Stack, body: Json) -> None:
-        self._name = body["name"]
-        self._body = body
-        self._gpus = sum(1 for device in body["devices"] if device["type"] == "gpu")
-        self._url = f"ws://127.0.0.1:{stack.doors.main}/ws/agents/{self._name}/"
-        self._headers = {"Authorization": str(stack.gpuplane.rest.headers["Authorization"])}
-        self._boot = uuid.uuid4().hex
-        self._seq = 0
-
-    @contextmanager
-    def beating(self) -> Iterator[None]:
-        """The session lasts as long as the block."""
-        opened, ended = threading.Event(), threading.Event()
-        failures: list[BaseException] = []
-
-        def run() -> None:
-            try:
-                asyncio.run(self._session(opened, ended))
-            except Exception as error:  # noqa: BLE001 - told to the test below
-                failures.append(error)
-            finally:
-                opened.set()
-
-        thread = threading.Thread(target=run, name="agent")
-        thread.start()
-        assert opened.wait(20)
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join(20)
-        assert not failures, failures
-
-    async def _session(self, opened: threading.Event, ended: threading.Event) -> None:
-        async with connect(self._url, additional_headers=self._headers, compression=None, proxy=None) as socket:
-            await self._say(socket, Hello(*self._stamp(), self._name, "1", []))
-            await self._say(socket, Inventory(*self._stamp(), self._body))
-            opened.set()
-            while not ended.is_set():
-                known: list[int | float | None] = [10] * self._gpus
-                await socket.send(encode(Sample(*self._stamp(), utilisation_percent=known)))
-                await asyncio.to_thread(ended.wait, 1.0)
-
-    async def _say(self, socket: ClientConnection, frame: AgentFrame) -> None:
-        await socket.send(encode(frame))
-        answer = await asyncio.wait_for(socket.recv(), 10)
-        assert isinstance(answer, bytes)
-        assert decode_ack(answer).problem == ""
-
-    def _stamp(self) -> tuple[str, int, float]:
-        self._seq += 1
-        return self._boot, self._seq, time.time()
 
 
 def test_a_node_is_deleted_and_comes_back(stack: Stack, namespace: str) -> None:

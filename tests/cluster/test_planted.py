@@ -4,8 +4,6 @@ gpuplane's own repairing is halted while errors are planted that it would mend t
 """
 
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 
@@ -13,7 +11,6 @@ import pytest
 
 from tests.cluster.controlplane.api import ApiRefused, Observer
 from tests.cluster.controlplane.objects import pod
-from tests.cluster.controlplane.program import ROOT
 from tests.cluster.controlplane.stack import LEASES, Stack, eventually
 from tests.cluster.invariants import ALLOCATED, problems, settled, unrest
 from tests.cluster.planting import GIB
@@ -53,16 +50,8 @@ def halted(stack: Stack) -> Iterator[sqlite3.Connection]:
 
 def compared(stack: Stack) -> str:
     """What `manage.py reconcile` prints: the comparison that the worker makes every 25 s, at once."""
-    doors = stack.gpuplane.doors
-    done = subprocess.run(
-        [sys.executable, "manage.py", "reconcile"],
-        cwd=ROOT,
-        env=stack.gpuplane.environment(doors.main, doors.extender, doors.webhook),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    done = stack.gpuplane.manage("reconcile")
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 

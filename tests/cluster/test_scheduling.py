@@ -9,7 +9,7 @@ from tests.cluster.controlplane.api import Observer
 from tests.cluster.controlplane.objects import all_linked, claim, pod, two_islands
 from tests.cluster.controlplane.stack import Stack, eventually
 from tests.cluster.invariants import settled
-from tests.cluster.waiting import bound, count_bound, gone, pods_of, said, unschedulable
+from tests.cluster.waiting import bound, count_bound, gone, minors, pods_of, said, unschedulable
 
 pytestmark = pytest.mark.parametrize("module_stack", ["sqlite", "postgresql"], indirect=True)
 
@@ -20,12 +20,6 @@ VISIBLE = "gpu.scheduling/visible-devices"
 def watching(stack: Stack, namespace: str) -> Observer:
     """An observer of the namespace's pods."""
     return Observer(stack.api, f"/api/v1/namespaces/{namespace}/pods")
-
-
-def minors(found: dict[str, object]) -> list[int]:
-    """The GPUs that a pod was given."""
-    text = found["metadata"]["annotations"][ALLOCATED]  # type: ignore[index]
-    return [int(part) for part in text.partition(":")[2].split(",")]
 
 
 def test_a_claim_and_its_pod_by_kubectl(stack: Stack, namespace: str) -> None:

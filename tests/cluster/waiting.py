@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from kube.keys import ALLOCATED
 from tests.cluster.controlplane.api import Json, Observer
 
 Seen = Callable[[Observer], object]
@@ -25,6 +26,12 @@ def bound(*names: str) -> Seen:
 def count_bound(count: int) -> Seen:
     """So many pods have a node."""
     return lambda seen: sum(map(is_bound, seen.now.values())) >= count
+
+
+def minors(pod: Json) -> list[int]:
+    """The devices that a pod was given."""
+    told = pod["metadata"]["annotations"][ALLOCATED]
+    return [int(minor) for minor in told.partition(":")[2].split(",")]
 
 
 def said(pod: Json) -> str:

@@ -95,6 +95,20 @@ PODS = Kind("", "v1", "pods", "Pod", status=True)
 NODES = Kind("", "v1", "nodes", "Node", namespaced=False, status=True)
 EVENTS = Kind("", "v1", "events", "Event")
 LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease", unconditional=False, create_on_update=True)
+MUTATING = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    namespaced=False,
+)
+VALIDATING = Kind(
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    namespaced=False,
+)
 CRDS = Kind(
     "apiextensions.k8s.io",
     "v1",

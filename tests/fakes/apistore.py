@@ -24,9 +24,11 @@ from tests.fakes.apikinds import (
     CRDS,
     EVENTS,
     LEASES,
+    MUTATING,
     NAMESPACES,
     NODES,
     PODS,
+    VALIDATING,
     ApiFault,
     Key,
     Kind,
@@ -74,7 +76,7 @@ class Store:
     snapshots: dict[str, tuple[int, list[Object]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for kind in (NAMESPACES, PODS, NODES, EVENTS, LEASES, CRDS):
+        for kind in (NAMESPACES, PODS, NODES, EVENTS, LEASES, CRDS, MUTATING, VALIDATING):
             self.objects[kind] = {}
         for name in ("default", "kube-system"):
             self.create(NAMESPACES, "", {"metadata": {"name": name}})

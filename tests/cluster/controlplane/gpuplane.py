@@ -123,6 +123,10 @@ class Gpuplane:
         for one in (*self.webs, *self.balancers):
             one.wait_ready()
 
+    def configure(self, **settings: str) -> None:
+        """Settings that processes have from their next start on."""
+        self._settings |= settings
+
     def stop(self) -> None:
         """Stop everything, the last first."""
         for one in reversed(self.programs):
@@ -140,15 +144,7 @@ class Gpuplane:
             name = f"cluster_{uuid.uuid4().hex}"
             _administer(f'CREATE DATABASE "{name}"')
             self.database_url = f"{postgres.server_url()}/{name}"
-        done = subprocess.run(
-            [sys.executable, "manage.py", "bootstrap"],
-            cwd=ROOT,
-            env=self.environment(*self._ports[0]),
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=False,
-        )
+        done = self.manage("bootstrap")
         if done.returncode:
             raise ProgramFailed(f"bootstrap failed:\n{done.stdout}{done.stderr}")
         credentials = json.loads((self.data / "credentials.json").read_text())
@@ -187,6 +183,18 @@ class Gpuplane:
             "GPUPLANE_CLIENT_CA": str(self.doors.authority.certificate),
             **self._settings,
         }
+
+    def manage(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`manage.py` with these words, as it would be run in one of gpuplane's pods."""
+        return subprocess.run(
+            [sys.executable, "manage.py", *words],
+            cwd=ROOT,
+            env=self.environment(*self._ports[0]),
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
 
     def _web(self, command: list[str], number: int) -> Program:
         ports = self._ports[number]

@@ -45,8 +45,8 @@ class Stack:
 
     # installing
 
-    def values(self, doors: Doors) -> Json:
-        """The chart's values for a gpuplane that runs as processes beside the cluster, behind these doors."""
+    def values(self, doors: Doors, *, scope: str = "everywhere") -> Json:
+        """The chart's values for a gpuplane that runs as processes beside the cluster, behind these doors. `scope`: of its webhooks."""
         tls: Json = {}
         if doors.tls:
             client = self.plane.authority.issue("gpu-scheduler")
@@ -57,7 +57,7 @@ class Stack:
                 "caFile": str(self.plane.authority.certificate),
             }
         return {
-            "webhooks": {"url": doors.webhook_url, "caBundle": self.plane.authority.pem},
+            "webhooks": {"url": doors.webhook_url, "caBundle": self.plane.authority.pem, "scope": scope},
             "scheduler": {
                 "kubeconfig": str(self.plane.scheduler_kubeconfig),
                 "leaderElect": False,
@@ -65,11 +65,11 @@ class Stack:
             },
         }
 
-    def install(self, doors: Doors | None = None) -> None:
+    def install(self, doors: Doors | None = None, *, scope: str = "everywhere") -> None:
         """Apply what the chart renders, as the administrator, and take the ServiceAccount's credentials."""
         used = doors or self.doors
         self.plane.namespace(chart.NAMESPACE)
-        values = self.values(used)
+        values = self.values(used, scope=scope)
         # without a scheduler of its own the ServiceAccount has gpuplane's own rights and nothing more; ours is system:kube-scheduler
         rendered = chart.render({**values, "scheduler": {**values["scheduler"], "enabled": False}})
         self.api.apply(*chart.cluster_objects(rendered))

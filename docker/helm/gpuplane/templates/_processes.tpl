@@ -36,6 +36,10 @@
   value: {{ $root.Release.Namespace }}
 - name: GPUPLANE_SERVICE_ACCOUNT
   value: {{ include "gpuplane.user" $root }}
+- name: GPUPLANE_SCHEDULER_NAME
+  value: {{ $root.Values.scheduler.name }}
+- name: GPUPLANE_GUARD
+  value: {{ $root.Values.webhooks.scope }}
 - name: GPUPLANE_LOG_LEVEL
   value: {{ $root.Values.logLevel }}
 {{- range $name, $value := $root.Values.settings }}

@@ -17,6 +17,12 @@ object.metadata.?annotations.orValue({}).exists(key, key in {{ include "gpuplane
     amounts.exists(name, amounts[name] != '0' && name in {{ include "gpuplane.cel.strings" $names.resources }})))
 {{- end }}
 
+{{/* Names gpuplane's scheduler, or asks in a way that nobody else understands. */}}
+{{- define "gpuplane.cel.isOurs" -}}
+object.spec.?schedulerName.orValue('') == '{{ .Values.scheduler.name }}'
+|| 'gpu.scheduling/claim' in object.metadata.?annotations.orValue({})
+{{- end }}
+
 {{/* Has a container that takes of the resource by which pods with devices are counted. */}}
 {{- define "gpuplane.cel.isCounted" -}}
 {{- $names := .Files.Get "files/recognised.yaml" | fromYaml -}}
@@ -25,21 +31,26 @@ object.metadata.?annotations.orValue({}).exists(key, key in {{ include "gpuplane
     amounts.exists(name, amounts[name] != '0' && name == '{{ $names.counted }}')))
 {{- end }}
 
-{{/* Whether `key` is the result of an allocation. */}}
+{{/* Whether `key` is the result of an allocation. Takes root and prefix: of those only that begin so. */}}
 {{- define "gpuplane.cel.isResult" -}}
-{{- $results := (.Files.Get "files/recognised.yaml" | fromYaml).results -}}
-(key in {{ include "gpuplane.cel.strings" $results.exact }}
-{{- range $results.starts }} || key.startsWith('{{ . }}'){{ end }}
-{{- range $results.framed.ends }} || (key.startsWith('{{ $results.framed.start }}') && key.endsWith('{{ . }}')){{ end }})
+{{- $results := (.root.Files.Get "files/recognised.yaml" | fromYaml).results -}}
+{{- $prefix := .prefix }}
+{{- $exact := list }}
+{{- range $results.exact }}{{ if hasPrefix $prefix . }}{{ $exact = append $exact . }}{{ end }}{{ end -}}
+(key in {{ include "gpuplane.cel.strings" $exact }}
+{{- range $results.starts }}{{ if hasPrefix $prefix . }} || key.startsWith('{{ . }}'){{ end }}{{ end }}
+{{- if hasPrefix $prefix $results.framed.start }}
+{{- range $results.framed.ends }} || (key.startsWith('{{ $results.framed.start }}') && key.endsWith('{{ . }}')){{ end }}
+{{- end }})
 {{- end }}
 
-{{/* Carries a result among its annotations or labels. */}}
+{{/* Carries a result among its annotations or labels. Takes root and prefix. */}}
 {{- define "gpuplane.cel.carriesResult" -}}
 [object.metadata.?annotations.orValue({}), object.metadata.?labels.orValue({})].exists(told,
   told.exists(key, {{ include "gpuplane.cel.isResult" . }}))
 {{- end }}
 
-{{/* A result is set, changed or taken away by this update. */}}
+{{/* A result is set, changed or taken away by this update. Takes root and prefix. */}}
 {{- define "gpuplane.cel.changesResult" -}}
 [[object.metadata.?annotations.orValue({}), oldObject.metadata.?annotations.orValue({})],
  [object.metadata.?labels.orValue({}), oldObject.metadata.?labels.orValue({})]].exists(pair,

@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allocations.engine.explain import explain_devices
+from allocations.engine.explain import count_devices, explain_devices
 from allocations.engine.plan import plan
-from claims.dialects.request import DeviceAsk
+from claims.dialects.request import DeviceAsk, Limits
 from tests.builders import GI, fleet, nic, node, request, share, whole
 
 
@@ -25,6 +25,31 @@ def test_every_reason_a_share_can_meet():
         ("gpu", 3): "50 core asked, 0 free",
         ("gpu", 4): "",
         ("rdma", 0): "not of a type asked for",
+    }
+
+
+def test_devices_are_counted_by_their_reason():
+    """VIEW-3 over the whole fleet: of the types asked for, however much each device has left."""
+    picture = fleet(
+        node("a", gpus=4, used={0: (60, 0), 1: (80, 0), 2: (0, 70 * GI)}, sick=[3], others=[nic("a", 0)]),
+        node("b", gpus=2, used={0: (70, 0)}, model="L40S", memory=10 * GI),
+    )
+    assert count_devices(picture, share(core=50, memory=16 * GI)) == {
+        "less than 50 core free": 2,
+        "smaller than 16 GiB": 2,
+        "less than 16 GiB memory free": 1,
+        "not healthy": 1,
+    }
+    assert count_devices(picture, share(ratio=50)) == {"not healthy": 1, "less than 50% memory free": 1}
+    assert count_devices(picture, whole(models=("L40S",))) == {
+        "of another model": 3,
+        "in use, a whole device is asked": 1,
+        "not healthy": 1,
+    }
+    limits = Limits(uuids=("GPU-a-0", "GPU-b-1"))
+    assert count_devices(picture, request(DeviceAsk("gpu", 1, core_percent=0, limits=limits))) == {
+        "ruled out by the pod's annotations": 3,
+        "not healthy": 1,
     }
 
 

@@ -300,7 +300,7 @@ def test_twenty_four_pods_of_2000_mib_on_one_card():
         decisions.append(plan(picture, share(memory=2000 * MI)))
         picture = apply(picture, decisions[-1])
     assert [one.node for one in decisions] == ["a"] * 23 + [None]
-    assert decisions[-1].summary == "0/1 nodes can serve: 1 no device with 2000 MiB memory free"
+    assert decisions[-1].summary == "1 of 1 nodes: no device with 2000 MiB memory free"
 
 
 class TestScores:

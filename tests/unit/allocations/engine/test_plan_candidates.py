@@ -51,7 +51,7 @@ class TestCandidates:
         assert [name for name, _ in decision.feasible()] == ["b", "c"]
 
     def test_none_at_all(self):
-        assert plan(fleet(node("a", gpus=1)), whole(), candidates=[]).summary == "0/0 nodes can serve"
+        assert plan(fleet(node("a", gpus=1)), whole(), candidates=[]).summary == "there are no nodes"
         assert plan(fleet(), whole()).node is None
 
     def test_a_node_where_the_last_hold_ended_unbound_ranks_last(self):

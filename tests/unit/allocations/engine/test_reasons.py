@@ -104,13 +104,14 @@ def test_reason(there, asked, want_text, want_resolvable):
     decision = plan(fleet(there), asked)
     ((name, reason),) = decision.refused()
     assert (name, reason.text, reason.resolvable) == ("a", want_text, want_resolvable)
-    assert decision.summary == f"0/1 nodes can serve: 1 {want_text}"
+    assert decision.summary == f"1 of 1 nodes: {want_text}"
 
 
 def test_equal_reasons_count_together():
+    """VIEW-3 nodes aggregated by their reason, the most frequent first."""
     nodes = [node(f"n{at}", gpus=2, taken=[0, 1]) for at in range(3)] + [node("x", problem="node is not ready")]
     decision = plan(fleet(*nodes), whole())
-    assert decision.summary == "0/4 nodes can serve: 3 no whole gpu device free, 1 node is not ready"
+    assert decision.summary == "3 of 4 nodes: no whole gpu device free; 1: node is not ready"
     assert len(decision.reasons) == 2
 
 

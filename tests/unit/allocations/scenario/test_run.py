@@ -208,4 +208,4 @@ def test_a_refused_pod_has_its_reason_on_every_node():
     (decision,) = result.decisions
     assert decision.node is None
     assert set(decision.reasons) == {"n1", "n2"}
-    assert decision.summary.startswith("0/2 nodes can serve: 2 ")
+    assert decision.summary.startswith("2 of 2 nodes: ")

@@ -153,6 +153,59 @@ def test_containers_planned_one_by_one_see_their_own_devices(obj, want):
     assert paths(obj) == want
 
 
+def native_pod(env: Any = (), selector: Any = None) -> Any:
+    container: Any = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    if env:
+        container["env"] = [dict(one) for one in env]
+    spec: Any = {"containers": [container]}
+    if selector is not None:
+        spec["nodeSelector"] = dict(selector)
+    return {"metadata": {"name": "p"}, "spec": spec}
+
+
+PLUGIN, EXCLUSIVE = ({"gpu.scheduling/mode": mode} for mode in ("device-plugin", "exclusive"))
+ELSEWHERE = {"zone": "a"}
+
+
+@pytest.mark.parametrize(
+    ("selector", "mode", "left_to_kubelet"),
+    [
+        (None, "exclusive", False),
+        (None, "device-plugin", True),
+        (PLUGIN, "exclusive", True),
+        (PLUGIN, "device-plugin", True),
+        (EXCLUSIVE, "exclusive", False),
+        (EXCLUSIVE, "device-plugin", False),
+        (ELSEWHERE, "exclusive", False),
+        (ELSEWHERE, "device-plugin", True),
+    ],
+)
+def test_pods_for_nodes_where_kubelets_choose(selector, mode, left_to_kubelet):
+    """DEV-8 their env is the device plugin's: ours would win over it. They go to no other node, and nobody widens what they see."""
+    own = [literal(NVIDIA, "all"), literal("OTHER", "x")]
+    response = mutate_pod(review(native_pod(own, selector)), visible=UUID, trust=TRUST, native_mode=mode)
+    after = patched(native_pod(own, selector), response)
+    env = after["spec"]["containers"][0]["env"]
+    again = mutate_pod(review(after), visible=UUID, trust=TRUST, native_mode=mode)
+    assert operations(again) == []
+    if left_to_kubelet:
+        assert env == [literal("OTHER", "x")]
+        assert after["spec"]["nodeSelector"] == {**(selector or {}), **PLUGIN}
+    else:
+        assert {one["name"] for one in env} == {CUDA, NVIDIA, "OTHER"}
+        assert literal(NVIDIA, "all") not in env
+        assert after["spec"].get("nodeSelector") == selector
+
+
+def test_other_dialects_never_go_where_kubelets_choose():
+    """DEV-8 shares and claims need reservation pods there; until then the setting is for pods by nvidia.com/gpu."""
+    obj = pod(annotations=CLAIM)
+    response = mutate_pod(review(obj), visible=UUID, trust=TRUST, native_mode="device-plugin")
+    after = patched(pod(annotations=CLAIM), response)
+    assert "nodeSelector" not in after["spec"]
+    assert [one["name"] for one in after["spec"]["containers"][0]["env"]] == [CUDA]
+
+
 def test_pods_of_another_dialects_scheduler_are_left_alone():
     """DEV-11 KAI's own scheduler gives its pods their env, unless the namespace was taken over."""
     served = pod(annotations={"gpu-fraction": "0.5"}, schedulerName="kai-scheduler")

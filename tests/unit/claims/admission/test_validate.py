@@ -207,10 +207,11 @@ def test_claims_are_checked_with_field_and_rule(obj, more, want):
         assert want in response.status.message
 
 
-def bind(target: Any, *, user: Any = USER, metadata: Any = None) -> Any:
+def bind(target: Any, *, user: Any = USER, metadata: Any = None, everywhere: bool = True) -> Any:
     binding = {"metadata": {"name": "p", **(metadata or {})}, "target": {"name": "n1"}}
     known = None if target is None else msgspec.convert(target, Pod)
-    return validate_binding(review(binding, kind="Binding", sub_resource="binding", user=user), pod=known, trust=TRUST)
+    request = review(binding, kind="Binding", sub_resource="binding", user=user)
+    return validate_binding(request, pod=known, trust=TRUST, everywhere=everywhere)
 
 
 KAI, HAMI = pod(annotations={"gpu-fraction": "0.5"}), pod(requests={"nvidia.com/gpucores": 10})
@@ -239,6 +240,27 @@ def test_only_gpuplane_binds_device_pods(target, user, want):
     response = bind(target, user=user)
     assert response.allowed is want
     assert want or response.status.code == 403
+
+
+def named(target: Any, scheduler: str) -> Any:
+    return {**target, "spec": {**target["spec"], "schedulerName": scheduler}}
+
+
+@pytest.mark.parametrize(
+    ("target", "want"),
+    [
+        pytest.param(pod(annotations=CLAIM), False, id="a claim's pod"),
+        pytest.param(named(pod(requests={"nvidia.com/gpu": 1}), "gpu-scheduler"), False, id="names our scheduler"),
+        pytest.param(pod(requests={"nvidia.com/gpu": 1}), True, id="by nvidia.com/gpu for whoever"),
+        pytest.param(named(KAI, "kai-scheduler"), True, id="KAI's for KAI"),
+        pytest.param(named(pod(), "gpu-scheduler"), True, id="asks for nothing"),
+    ],
+)
+def test_while_a_cluster_is_taken_over_others_go_on(target, want):
+    """DEV-11 the guard looks only at what is meant for gpuplane; a planted result is refused all the same."""
+    assert bind(target, everywhere=False).allowed is want
+    planted = {"annotations": {"gpu.scheduling/allocated": "n1:0"}}
+    assert not bind(target, everywhere=False, metadata=planted).allowed
 
 
 @pytest.mark.parametrize("target", [None, pod()])

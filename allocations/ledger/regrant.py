@@ -1,0 +1,76 @@
+"""`regrant`: bound allocations get other devices of their node than they were written with, all at once.
+
+Called by reconciling where a kubelet chose by itself (DEV-8): what the ledger held was a guess. Kept true: whatever was written since the
+rows were read is left alone; devices may change hands between the allocations of one call; one that is in other hands refuses them all.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db import connection
+
+from access.transactions import atomic_retry
+from allocations.engine.decision import Grant
+from allocations.errors import MovedOn
+from allocations.ledger.capacity import check_taken, give_back, taking
+from allocations.ledger.hold import devices_text
+from allocations.ledger.holder import Holder
+from allocations.ledger.rows import granting
+from allocations.ledger.sql import identity, moment
+from audit.choices import Kind
+from audit.cursors import run_together
+from audit.happenings import Happening
+from audit.services import record_many
+from nodes.revisions import next_stamp
+
+
+@dataclass(frozen=True, slots=True)
+class Regrant:
+    """What one allocation is to hold from now on. `seen`: its `changed_at` when it was read."""
+
+    allocation_id: uuid.UUID
+    holder: Holder
+    node: str
+    seen: datetime
+    grants: tuple[Grant, ...]
+
+
+@atomic_retry
+def regrant(changes: Sequence[Regrant], *, now: datetime, actor: str) -> None:
+    """Write them in one transaction. Raises MovedOn (a row changed meanwhile), LostRace (a device is in other hands)."""
+    stamp = next_stamp()
+    with connection.cursor() as cursor:
+        for change in sorted(changes, key=lambda one: one.allocation_id):
+            cursor.execute(
+                "UPDATE allocations_allocation SET changed_at = %s WHERE id = %s AND state = 'bound' AND changed_at = %s",
+                [moment(now), identity(change.allocation_id), moment(change.seen)],
+            )
+            if cursor.rowcount != 1:
+                raise MovedOn("the allocation changed meanwhile")
+        for change in changes:
+            give_back(cursor, change.allocation_id, stamp)
+            cursor.execute(
+                "DELETE FROM allocations_allocationdevice WHERE allocation_id = %s", [identity(change.allocation_id)]
+            )
+    wanted = [grant for change in changes for grant in change.grants]
+    check_taken(wanted, run_together(taking(wanted, stamp, unusable_too=True)), stamp)
+    run_together([granting(change.allocation_id, change.grants) for change in changes])
+    record_many(
+        [
+            Happening(
+                kind=Kind.ALLOCATION_CORRECTED,
+                message=f"{change.holder.label} has {devices_text(change.grants)} of {change.node}: the kubelet chose",
+                actor=actor,
+                at=now,
+                namespace=change.holder.namespace,
+                name=change.holder.pod_name,
+                node=change.node,
+                allocation_id=change.allocation_id,
+            )
+            for change in changes
+        ]
+    )

@@ -1,0 +1,71 @@
+"""Pods that wait for devices are told why, by a Kubernetes event on the pod: all nodes, by their reasons (VIEW-3).
+
+kube-scheduler's own event tells the reasons that it heard at one attempt; this one tells what explain tells, in one sentence. Called by a
+periodic task. Kept true: a pod is told again only when its reasons are others, not their numbers; what is over within `SETTLED` is never
+told; a burst of refusals becomes at most `MOST` events a turn, those that wait longest first.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+from django.db.models import Exists, OuterRef
+
+from allocations.choices import LIVE
+from allocations.engine.reasons import summary_text
+from allocations.models import Allocation, PodRefusal
+from kube import pods
+from kube.client import Cluster
+from kube.errors import AlreadyExists, KubeError, PermanentKubeError
+
+REASON: Final = "WaitingForDevices"
+SETTLED: Final = timedelta(seconds=2)
+"""A refusal that is younger may be over before anybody reads of it."""
+RECENT: Final = timedelta(minutes=10)
+"""kube-scheduler asks again within five minutes; a pod not asked for in twice that is gone."""
+MOST: Final = 100
+
+log = structlog.get_logger(__name__)
+
+
+def tell_waiting(*, cluster: Cluster, now: datetime) -> int:
+    """Write an event for every pod whose reasons have changed since it was told; how many were told."""
+    done = 0
+    for refusal in _untold(now):
+        message = summary_text(sum(refusal.reasons.values()), refusal.reasons.items())
+        try:
+            pods.event_record(
+                cluster,
+                namespace=refusal.namespace,
+                name=refusal.pod_name,
+                uid=refusal.pod_uid,
+                reason=REASON,
+                message=message,
+                now=now,
+                kind="Warning",
+            )
+        except AlreadyExists:
+            log.debug("telling.told_already", pod=f"{refusal.namespace}/{refusal.pod_name}")
+        except PermanentKubeError as error:  # the namespace is being deleted, say: nobody is there to be told
+            log.info("telling.refused", pod=f"{refusal.namespace}/{refusal.pod_name}", error=str(error))
+        except KubeError as error:
+            log.warning("telling.interrupted", error=str(error))
+            return done
+        else:
+            done += 1
+        PodRefusal.objects.filter(pk=refusal.pk).update(told=sorted(refusal.reasons))
+    return done
+
+
+def _untold(now: datetime) -> list[PodRefusal]:
+    holding = Allocation.objects.filter(state__in=LIVE, pod_uid=OuterRef("pod_uid"))
+    waiting = PodRefusal.objects.filter(~Exists(holding), first_at__lt=now - SETTLED, last_at__gt=now - RECENT)
+    found: list[PodRefusal] = []
+    for refusal in waiting.order_by("first_at", "pk").iterator(chunk_size=500):
+        if sorted(refusal.reasons) != refusal.told:
+            found.append(refusal)
+            if len(found) == MOST:
+                break
+    return found

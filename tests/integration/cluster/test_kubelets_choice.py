@@ -1,0 +1,171 @@
+"""Nodes in mode device-plugin: gpuplane says which node, the kubelet says which GPUs, and the ledger follows its record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from access.actors import SYSTEM
+from allocations.models import Allocation
+from audit.clock import database_now
+from kube.keys import ALLOCATED, CHOSEN_BY
+from nodes.checkpoints import Given, checkpoint_put
+from nodes.models import Device, Node
+from tests.integration.cluster.conftest import NAMESPACE, World
+
+GPU = "nvidia.com/gpu"
+
+
+@pytest.fixture
+def plugin(world: World) -> World:
+    """n1 has four GPUs that its kubelet hands out."""
+    world.node("n1", gpus=4, labels={"gpu.scheduling/mode": "device-plugin"})
+    world.reconcile()
+    assert Node.objects.get(name="n1").mode == "device-plugin"
+    return world
+
+
+def native(world: World, name: str, *, gpus: int = 1, **options: Any) -> str:
+    """A pod by nvidia.com/gpu that gpuplane placed; its UID."""
+    made = world.server.add_pod(name, namespace=NAMESPACE, limits={GPU: str(gpus)}, **options)
+    node = world.filter(name)
+    assert node == "n1"
+    assert world.bind(name, node) == ""
+    return str(made["metadata"]["uid"])
+
+
+def by_others(world: World, name: str, *, gpus: int = 1) -> str:
+    """A running pod that another scheduler placed; its UID."""
+    made = world.server.add_pod(name, namespace=NAMESPACE, limits={GPU: str(gpus)}, node="n1", phase="Running")
+    return str(made["metadata"]["uid"])
+
+
+def chose(**minors: list[int]) -> None:
+    """What the kubelet of n1 gave: pod UID → minors."""
+    uuids = list(Device.objects.filter(node__name="n1").order_by("minor").values_list("uuid", flat=True))
+    said = [Given(uid, "main", GPU, tuple(uuids[minor] for minor in listed)) for uid, listed in minors.items()]
+    checkpoint_put(node_name="n1", entries=said, actor=SYSTEM, now=database_now())
+
+
+def holds(name: str) -> list[int]:
+    (row,) = Allocation.objects.filter(pod_name=name, state="bound")
+    return [grant.minor for grant in row.devices.all() if grant.live]
+
+
+def test_the_binding_names_no_device(plugin: World) -> None:
+    """DEV-8 what the ledger guesses is told to nobody as fact; the kubelet's plugin confines the pod."""
+    native(plugin, "one")
+    annotations = plugin.server.pods[NAMESPACE, "one"]["metadata"]["annotations"]
+    assert annotations == {CHOSEN_BY: "kubelet"}
+    assert ALLOCATED not in annotations
+    assert Allocation.objects.get(pod_name="one").confined
+    done = plugin.reconcile()
+    assert (done.differences, done.released, done.corrected) == (0, 0, 0)
+
+
+def test_the_ledger_follows_the_kubelet(plugin: World) -> None:
+    """DEV-8 the very devices of the record, their leases, and no capacity lost or won."""
+    one, two = native(plugin, "one"), native(plugin, "two", gpus=2)
+    assert (holds("one"), holds("two")) == ([0], [1, 2])
+    chose(**{one: [3], two: [0, 2]})
+    done = plugin.reconcile()
+    assert (done.corrected, done.differences) == (2, 0)
+    assert (holds("one"), holds("two")) == ([3], [0, 2])
+    assert plugin.used("n1") == [100, 0, 100, 100]
+    assert plugin.told("allocation.corrected") == [
+        f"{NAMESPACE}/one has gpu 3 of n1: the kubelet chose",
+        f"{NAMESPACE}/two has gpu 0,2 of n1: the kubelet chose",
+    ]
+    again = plugin.reconcile()
+    assert (again.corrected, again.differences) == (0, 0)
+    assert sorted(plugin.leases()) == ["gpu-n1-0", "gpu-n1-2", "gpu-n1-3"]
+    plugin.finish("two")
+    plugin.reconcile()
+    assert plugin.used("n1") == [0, 0, 0, 100]
+
+
+def test_two_that_guessed_each_others(plugin: World) -> None:
+    """DEV-8 LEASE-2 devices change hands in one transaction; no moment has one of them twice."""
+    one, two = native(plugin, "one"), native(plugin, "two")
+    chose(**{one: [1], two: [0]})
+    assert plugin.reconcile().corrected == 2
+    assert (holds("one"), holds("two")) == ([1], [0])
+    assert plugin.used("n1") == [100, 100, 0, 0]
+
+
+def test_a_guess_makes_room(plugin: World) -> None:
+    """DEV-8 a pod of which the record does not speak yet keeps as many devices, others."""
+    one = native(plugin, "one")
+    native(plugin, "young", gpus=2)
+    assert holds("young") == [1, 2]
+    chose(**{one: [1]})
+    assert plugin.reconcile().corrected == 2
+    assert (holds("one"), holds("young")) == ([1], [0, 2])
+
+
+def test_a_pod_of_another_scheduler_has_what_the_kubelet_gave_it(plugin: World) -> None:
+    """DEV-8 DEV-9 the guess gives way to a pod that the ledger did not know, which is adopted in the same turn."""
+    native(plugin, "ours")
+    assert holds("ours") == [0]
+    theirs = by_others(plugin, "theirs")
+    chose(**{theirs: [0]})
+    done = plugin.reconcile()
+    assert (done.corrected, done.adopted, done.differences) == (1, 1, 0)
+    assert (holds("ours"), holds("theirs")) == ([1], [0])
+    assert Allocation.objects.get(pod_name="theirs").confined
+
+
+def test_a_hold_gives_way(plugin: World) -> None:
+    """DEV-8 what is only held, for a pod not bound yet, is planned again."""
+    one = native(plugin, "one")
+    plugin.server.add_pod("next", namespace=NAMESPACE, limits={GPU: "1"})
+    assert plugin.filter("next") == "n1"
+    chose(**{one: [1]})
+    assert plugin.reconcile().corrected == 1
+    assert holds("one") == [1]
+    assert plugin.states("next") == ["failed"]
+    assert plugin.filter("next") == "n1"
+
+
+@pytest.mark.parametrize(
+    ("told", "problem"),
+    [
+        ({"one": ["GPU-elsewhere"]}, "gave GPU-elsewhere to research/one, and n1 has no such GPU"),
+        ({"one": ["GPU-n1-3"], "two": ["GPU-n1-3"]}, "gave GPU-n1-3 to more than one pod"),
+    ],
+)
+def test_a_record_that_cannot_be_is_reported(plugin: World, told: dict[str, list[str]], problem: str) -> None:
+    """DEV-8 a GPU shared by time, or of another node: said, once, and nothing is changed."""
+    uids = {name: native(plugin, name) for name in ("one", "two")}
+    said = [Given(uids[name], "main", GPU, tuple(listed)) for name, listed in told.items()]
+    checkpoint_put(node_name="n1", entries=said, actor=SYSTEM, now=database_now())
+    done = plugin.reconcile()
+    assert (done.corrected, done.differences, done.reported) == (0, 1, 1)
+    assert plugin.told("reconcile.difference") == [f"the kubelet of n1 {problem}"]
+    assert (holds("one"), holds("two")) == ([0], [1])
+    assert plugin.reconcile().reported == 0
+
+
+def test_a_pod_that_sees_what_we_name_keeps_it(world: World) -> None:
+    """DEV-8 the node became a device-plugin node later: a pod with our env has the devices that its annotation names, whatever the kubelet thinks."""
+    world.node("n1", gpus=4)
+    reference = {"fieldRef": {"fieldPath": "metadata.annotations['gpu.scheduling/visible-devices']"}}
+    env = [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": reference}]
+    container = {"name": "main", "image": "x", "env": env, "resources": {"limits": {GPU: "1"}}}
+    uid = native(world, "ours", spec={"containers": [container]})
+    assert ALLOCATED in world.server.pods[NAMESPACE, "ours"]["metadata"]["annotations"]
+    Node.objects.filter(name="n1").update(mode="device-plugin")
+    world.server.store.patch(
+        world.server.store.kind_of("", "v1", "nodes"),
+        "",
+        "n1",
+        {"metadata": {"labels": {"gpu.scheduling/mode": "device-plugin"}}},
+        content_type="application/merge-patch+json",
+    )
+    chose(**{uid: [3]})
+    assert world.reconcile().corrected == 0
+    assert holds("ours") == [0]
+    world.server.add_pod("next", namespace=NAMESPACE, spec={"containers": [container]})
+    assert world.filter("next") is None
+    assert "which the pod does not select" in world.told("pod.refused")[0]
