@@ -46,8 +46,8 @@ def links_of(number: int, gpus: int = GPUS) -> Links:
 
 
 @transaction.atomic
-def register(count: int, *, held: bool = True) -> None:
-    """`count` nodes × 8 GPUs, the claims of `bodies`, and allocations in state bound."""
+def register(count: int, *, held: bool = True, nics: int = 0) -> None:
+    """`count` nodes × 8 GPUs and so many NICs, the claims of `bodies`, and allocations in state bound (`held`)."""
     revision = revisions.next_revision()
     nodes = Node.objects.bulk_create(
         [
@@ -82,12 +82,34 @@ def register(count: int, *, held: bool = True) -> None:
         ],
         batch_size=500,
     )
+    Device.objects.bulk_create(
+        (
+            Device(
+                node=one,
+                type="rdma",
+                minor=minor,
+                uuid=f"NIC-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{one.name}/{minor}')}",
+                pcie=f"0000:{minor:02x}",
+                numa=minor // 2,
+                revision=revision,
+                changed_at=MADE,
+            )
+            for one in nodes
+            for minor in range(nics)
+        ),
+        batch_size=500,
+    )
     if held:
         _allocate(nodes, devices)
     GpuClaim.objects.bulk_create(
         GpuClaim(namespace=NAMESPACE, name=name, spec=spec, created_at=MADE, changed_at=MADE)
         for name, spec in CLAIMS.items()
     )
+
+
+def running(count: int) -> int:
+    """How many pods `register` puts on so many nodes."""
+    return sum(len(_HELD[number % len(_HELD)]) for number in range(count))
 
 
 def analyze() -> None:

@@ -47,11 +47,12 @@ class Bench:
 
     def pods(self, count: int) -> list[dict[str, Any]]:
         """Pods that were never seen before, in the mix of `bodies.MIX`."""
-        found = []
-        for _ in range(count):
-            number = next(_numbers)
-            found.append(bodies.pod(f"train-{number:06d}", bodies.MIX[number % len(bodies.MIX)]))
-        return found
+        names = self.fresh_names(count)
+        return [bodies.pod(name, bodies.MIX[int(name[-6:]) % len(bodies.MIX)]) for name in names]
+
+    def fresh_names(self, count: int) -> list[str]:
+        """Names of pods that were never seen before."""
+        return [f"train-{next(_numbers):06d}" for _ in range(count)]
 
     def give_back_one(self) -> None:
         """The oldest hold ends, as pods do in a cluster in balance."""
@@ -70,13 +71,13 @@ class Bench:
 
 
 @contextlib.contextmanager
-def bench(vendor: str, folder: Path, node_count: int) -> Iterator[Bench]:
-    """A web process that knows `node_count` nodes."""
+def bench(vendor: str, folder: Path, node_count: int, *, held: bool = True, nics: int = 0) -> Iterator[Bench]:
+    """A web process that knows `node_count` nodes with so many NICs; `held`: pods run on them."""
     with web.running(
         vendor=vendor, folder=folder, redis_url=redis.server_url("bench"), module="tests.bench.serving"
     ) as app:
         if node_count:
-            fleets.register(node_count)
+            fleets.register(node_count, held=held, nics=nics)
             fleets.analyze()
         try:
             yield Bench(app, vendor, node_count)
@@ -175,6 +176,20 @@ def measure_growth(small: Figure, large: Figure, report: Report) -> None:
             value=growth,
             floor=(large.floor or 1) / (small.floor or 1),
             aims=[Aim("exponent ≤ 1", exponent, 1.0)],
+        )
+    )
+
+
+def measure_crowd(alone: Figure, crowded: Figure, report: Report, *, nodes: int) -> None:
+    """Filter with pods running against filter with none: nothing in it may grow with them."""
+    report.add(
+        Figure(
+            name="filter, with pods running against none",
+            database=crowded.database,
+            unit="×",
+            value=crowded.value / alone.value,
+            floor=(crowded.floor or 1) / (alone.floor or 1),
+            note=f"{fleets.running(nodes):,} pods",
         )
     )
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import orjson
 
-from tests.bench import in_process, over_http
+from tests.bench import in_process, over_http, words
 from tests.bench.figures import Report
 from tests.bench.machine import load, machine_told
 from tests.servers import postgres, session
 
 RESULTS = Path("bench-results")
 VENDORS = ("sqlite", "postgresql")
-PARTS = ("engine", "frames", "filter", "nodes", "bind", "mutate", "list", "memory")
+PARTS = ("engine", "frames", "filter", "words", "nodes", "bind", "mutate", "list", "memory")
 
 
 def main() -> int:
@@ -58,6 +58,9 @@ def _measure(
             continue
         if only & {"filter", "nodes", "bind", "mutate", "list", "memory"}:
             _measure_web(report, folder / vendor, vendor, only, rounds, nodes)
+        if "words" in only:
+            with over_http.bench(vendor, folder / vendor / "words", nodes, nics=4) as at:
+                words.measure_words(at, report, rounds=rounds, each=20)
 
 
 def _measure_web(report: Report, folder: Path, vendor: str, only: frozenset[str], rounds: int, nodes: int) -> None:
@@ -67,7 +70,10 @@ def _measure_web(report: Report, folder: Path, vendor: str, only: frozenset[str]
         with over_http.bench(vendor, folder / "empty", 0) as none:
             over_http.measure_mutate(none, Report({}, quiet=True), rounds=2, each=50)
             empty = none.memory()
-    small = None
+    small = alone = None
+    if "filter" in only:
+        with over_http.bench(vendor, folder / "alone", nodes, held=False) as at:
+            alone = over_http.measure_filter(at, Report({}, quiet=True), rounds=rounds, each=25, aims=False)
     if only & {"filter", "nodes", "bind", "mutate"}:
         with over_http.bench(vendor, folder / "small", 500) as at:
             if "mutate" in only and first:
@@ -84,6 +90,8 @@ def _measure_web(report: Report, folder: Path, vendor: str, only: frozenset[str]
                 large = over_http.measure_filter(
                     at, report, rounds=rounds if "filter" in only else 2, each=50, aims=True
                 )
+                if alone is not None:
+                    over_http.measure_crowd(alone, large, report, nodes=nodes)
                 if small is not None:
                     over_http.measure_growth(small, large, report)
                     over_http.measure_commit(at, report, rounds=rounds, each=25)

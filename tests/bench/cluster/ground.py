@@ -78,9 +78,9 @@ class _Pods(msgspec.Struct):
 class BenchStack(Stack):
     """The tests' stack with a scheduler that is never held back by its own client's limits."""
 
-    def values(self, doors: Doors) -> Json:
+    def values(self, doors: Doors, *, scope: str = "everywhere") -> Json:
         """The chart's values."""
-        told = super().values(doors)
+        told = super().values(doors, scope=scope)
         told["scheduler"]["clientConnection"] = CLIENT
         return told
 
