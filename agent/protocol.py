@@ -14,7 +14,7 @@ Growth: new fields are added at a frame's end with a default, so either side may
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -195,6 +195,24 @@ def decode_ack(body: bytes) -> Ack:
         return _ack_decoder.decode(body)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise BadFrame(str(error)[:200]) from error
+
+
+def sample_of(stamp: tuple[str, int, float], columns: Mapping[str, list[int | float | None]]) -> Sample:
+    """A sample frame; `stamp`: boot, seq, time. A column that is not given is unknown for every device."""
+    boot, seq, now = stamp
+    return Sample(
+        boot,
+        seq,
+        now,
+        utilisation_percent=columns.get("utilisation_percent", []),
+        memory_used_bytes=columns.get("memory_used_bytes", []),
+        temperature_celsius=columns.get("temperature_celsius", []),
+        power_watts=columns.get("power_watts", []),
+        nvlink_tx_bytes=columns.get("nvlink_tx_bytes", []),
+        nvlink_rx_bytes=columns.get("nvlink_rx_bytes", []),
+        pcie_tx_bytes=columns.get("pcie_tx_bytes", []),
+        pcie_rx_bytes=columns.get("pcie_rx_bytes", []),
+    )
 
 
 def values_of(sample: Sample, *, count: int) -> tuple[dict[str, Values], int]:

@@ -17,7 +17,7 @@ import structlog
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from agent.protocol import Ack, AgentFrame, FrameError, Health, Hello, Inventory, Sample, decode_ack, encode
+from agent.protocol import Ack, AgentFrame, FrameError, Health, Hello, Inventory, decode_ack, encode, sample_of
 from simulator.api import pause_seconds
 from simulator.fleet import SimNode
 from simulator.signals import Signals
@@ -135,7 +135,7 @@ class Agent:
             due = max(due + SAMPLE_SECONDS, time.monotonic())
             if self._unsaid:
                 await self._say_health(socket)
-            await socket.send(encode(_sample(self._stamp(), self._signals.of_node(self._index))))
+            await socket.send(encode(sample_of(self._stamp(), self._signals.of_node(self._index))))
 
     async def _say_health(self, socket: ClientConnection) -> None:
         said = dict(self._unsaid)
@@ -170,17 +170,3 @@ class Agent:
         """(boot, next sequence, time)."""
         self._seq += 1
         return self._boot, self._seq, time.time()
-
-
-def _sample(stamp: tuple[str, int, float], columns: dict[str, list[int | float | None]]) -> Sample:
-    return Sample(
-        *stamp,
-        utilisation_percent=columns["utilisation_percent"],
-        memory_used_bytes=columns["memory_used_bytes"],
-        temperature_celsius=columns["temperature_celsius"],
-        power_watts=columns["power_watts"],
-        nvlink_tx_bytes=columns["nvlink_tx_bytes"],
-        nvlink_rx_bytes=columns["nvlink_rx_bytes"],
-        pcie_tx_bytes=columns["pcie_tx_bytes"],
-        pcie_rx_bytes=columns["pcie_rx_bytes"],
-    )

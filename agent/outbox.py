@@ -1,0 +1,102 @@
+"""What an agent still has to say: changes of state until they are acknowledged, samples while they are new.
+
+Filled by `agent.program`, emptied by `agent.session`, both on one event loop. Kept true: a change of state is said again until the server has taken
+it, in its newest form (NODE-2); of samples only the newest few are kept, the oldest go first; memory is bounded whatever the network does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from agent.protocol import CheckpointEntry
+from agent.sources import Column
+
+SAMPLES_MOST: Final = 5
+"""A second old each: what is older than that nobody wants to see live."""
+
+
+class StateChange(msgspec.Struct, frozen=True):
+    """One thing to say and to have acknowledged. Exactly one of the three is given."""
+
+    inventory: dict[str, Any] | None = None
+    health: Mapping[str, str] | None = None
+    checkpoint: Sequence[CheckpointEntry] | None = None
+
+
+class Outbox:
+    """One agent's."""
+
+    def __init__(self) -> None:
+        self._inventory: dict[str, Any] | None = None
+        self._inventory_due = False
+        self._health: dict[str, str] = {}
+        self._checkpoint: Sequence[CheckpointEntry] | None = None
+        self._samples: deque[Mapping[str, Column]] = deque(maxlen=SAMPLES_MOST)
+        self._filled = asyncio.Event()
+        self.dropped = 0
+        """Samples that were never sent."""
+
+    def put_inventory(self, body: dict[str, Any]) -> None:
+        """The node as it is now."""
+        self._inventory = body
+        self._inventory_due = True
+        self._filled.set()
+
+    def inventory_again(self) -> None:
+        """The server has forgotten it, or never knew."""
+        self._inventory_due = self._inventory is not None
+        self._filled.set()
+
+    def put_health(self, changes: Mapping[str, str]) -> None:
+        """UUID → what is wrong, empty where all is well again."""
+        self._health.update(changes)
+        if changes:
+            self._filled.set()
+
+    def put_checkpoint(self, entries: Sequence[CheckpointEntry]) -> None:
+        """All that the kubelet has given away."""
+        self._checkpoint = entries
+        self._filled.set()
+
+    def put_sample(self, columns: Mapping[str, Column]) -> None:
+        """What the devices do now."""
+        self.dropped += len(self._samples) == SAMPLES_MOST
+        self._samples.append(columns)
+        self._filled.set()
+
+    async def filled(self) -> None:
+        """Return when there is something to say."""
+        await self._filled.wait()
+
+    def next_change(self) -> StateChange | None:
+        """What is to be said next and acknowledged, None for nothing: inventory before what speaks of its devices."""
+        if self._inventory_due:
+            return StateChange(inventory=self._inventory)
+        if self._health:
+            return StateChange(health=dict(self._health))
+        if self._checkpoint is not None:
+            return StateChange(checkpoint=self._checkpoint)
+        return None
+
+    def done(self, change: StateChange) -> None:
+        """The server has it, or will never take it; what changed since is still to be said."""
+        if change.inventory is not None and change.inventory is self._inventory:
+            self._inventory_due = False
+        for uuid, reason in (change.health or {}).items():
+            if self._health.get(uuid) == reason:
+                del self._health[uuid]
+        if change.checkpoint is not None and change.checkpoint is self._checkpoint:
+            self._checkpoint = None
+
+    def next_sample(self) -> Mapping[str, Column] | None:
+        """The oldest sample that is still kept; None, and asleep, when there is nothing left to say."""
+        if self._samples:
+            return self._samples.popleft()
+        if self.next_change() is None:
+            self._filled.clear()
+        return None

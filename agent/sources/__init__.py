@@ -1,0 +1,93 @@
+"""Where an agent's figures come from: the driver (`nvml`), a make-believe machine (`simulated:<machine>`), or a recording (`recorded:<file>`).
+
+Called by `agent.program` from worker threads, one call at a time. Kept true: what a source does not know is None, never 0; a device that
+cannot be read hides no other; only `SourceAway` says that nothing at all can be read now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+Column = list[int | float | None]
+"""One value a GPU, by minor."""
+
+
+class SourceAway(Exception):
+    """Nothing can be read now; the text says why. Asked again, a source tries anew."""
+
+
+class BadSource(Exception):
+    """The name of a source cannot be understood; the text says what can."""
+
+
+class DeviceFacts(msgspec.Struct, frozen=True):
+    """One device as it is built. Memory in bytes; `numa` -1 and `pcie` empty where unknown; minors are unique per type."""
+
+    minor: int
+    uuid: str
+    model: str = ""
+    memory: int = 0
+    numa: int = -1
+    pcie: str = ""
+    type: str = "gpu"
+
+
+class Machine(msgspec.Struct, frozen=True):
+    """The devices by type and minor, and NVLinks: (minor, minor, how many between them), the lower minor first."""
+
+    devices: tuple[DeviceFacts, ...] = ()
+    links: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def gpus(self) -> tuple[DeviceFacts, ...]:
+        """GPUs by minor: the order of samples."""
+        return tuple(one for one in self.devices if one.type == "gpu")
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """One moment: columns of `agent.protocol.COLUMNS` that are known, and what is wrong, by UUID, with every device that is not named well."""
+
+    columns: Mapping[str, Column] = {}
+    health: Mapping[str, str] = {}
+
+
+class Source(Protocol):
+    """What the program reads. Every call may block, and may raise SourceAway."""
+
+    def machine(self) -> Machine:
+        """What is there now."""
+
+    def read(self, machine: Machine, /) -> Reading:
+        """What these devices do now."""
+
+    def close(self) -> None:
+        """Let go of the driver; never raises."""
+
+
+def open_source(name: str, *, sys: Path = Path("/sys")) -> Source:
+    """The source of this name. `sys`: where the host's sysfs is mounted. Raises BadSource."""
+    kind, _, rest = name.partition(":")
+    if kind == "nvml" and not rest:
+        from agent.sources.nvml import NvmlSource
+
+        return NvmlSource(sys=sys)
+    if kind == "simulated":
+        from agent.sources.simulated import MACHINES, SimulatedSource
+
+        if rest in MACHINES:
+            return SimulatedSource(rest)
+        raise BadSource(f"simulated: is followed by one of {', '.join(sorted(MACHINES))}")
+    if kind == "recorded" and rest:
+        from agent.sources.recorded import RecordedSource
+
+        return RecordedSource(Path(rest))
+    raise BadSource("a source is nvml, simulated:<machine> or recorded:<file>")
+
+
+def same_order(machine: Machine) -> Sequence[str]:
+    """UUIDs of the GPUs in the order of samples."""
+    return [gpu.uuid for gpu in machine.gpus]

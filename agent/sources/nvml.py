@@ -1,0 +1,304 @@
+"""The driver itself, through NVML: devices, NVLink graph, figures, ECC and Xid health.
+
+Opened by `agent.sources`; names and meanings are those of NVIDIA's NVML API reference. Kept true: what the driver does not support on a GPU is unknown
+there, never zero; a GPU that falls off the bus is reported, and the others go on; a driver that is missing, or goes away, is
+SourceAway until it is there again, and then everything is read anew.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from agent.sources import Column, DeviceFacts, Machine, Reading, SourceAway
+from agent.sources.counters import Rates
+from agent.sources.wiring import Seen, links_of, numa_of, switch_of
+
+T = TypeVar("T")
+
+FALLEN: Final = "fallen off the bus"
+HARMLESS_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
+"""Faults of a program, not of the GPU (NVIDIA's Xid catalogue): the next program runs as if nothing had happened."""
+KIB: Final = 1024
+_ALL_LINKS: Final = 0xFFFFFFFF
+_BUS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
+
+log = structlog.get_logger(__name__)
+
+
+class NvmlSource:
+    """All GPUs of this machine. `nv`: the module, for tests. `clock`: seconds, for rates."""
+
+    def __init__(
+        self, *, sys: Path = Path("/sys"), nv: Any = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        if nv is None:
+            import pynvml
+
+            nv = pynvml
+        self._nv = nv
+        self._sys = sys
+        self._rates = Rates(clock)
+        self._handles: dict[str, Any] = {}
+        self._wrong: dict[str, str] = {}
+        self._events: Any = None
+        self._open = False
+
+    def machine(self) -> Machine:
+        """See Source. GPUs that cannot be read at all are left out, those that were there before are reported by `read`."""
+        self._begin()
+        nv = self._nv
+        seen: list[Seen] = []
+        for index in range(self._sure(nv.nvmlDeviceGetCount)):
+            try:
+                handle = nv.nvmlDeviceGetHandleByIndex(index)
+                seen.append(self._seen(handle, index))
+            except nv.NVMLError as error:
+                self._gone(error)
+                log.warning("nvml.device_unread", index=index, error=str(error))
+        fresh = {one.facts.uuid: one.handle for one in seen}
+        if fresh.keys() - self._handles.keys():
+            self._listen(fresh)
+        self._handles = {**self._handles, **fresh}
+        devices = tuple(sorted((one.facts for one in seen), key=lambda facts: facts.minor))
+        return Machine(devices, links_of(seen))
+
+    def read(self, machine: Machine, /) -> Reading:
+        """See Source."""
+        self._begin()
+        self._hear()
+        columns: dict[str, Column] = {}
+        health: dict[str, str] = {}
+        for gpu in machine.gpus:
+            values, wrong = self._one(gpu.uuid)
+            for name, value in values.items():
+                columns.setdefault(name, []).append(value)
+            wrong = wrong or self._wrong.get(gpu.uuid, "")
+            if wrong:
+                health[gpu.uuid] = wrong
+        known = {name: column for name, column in columns.items() if any(value is not None for value in column)}
+        return Reading(known, health)
+
+    def close(self) -> None:
+        """See Source."""
+        if self._open:
+            self._open = False
+            self._handles.clear()
+            self._events = None
+            try:
+                self._nv.nvmlShutdown()
+            except self._nv.NVMLError as error:
+                log.info("nvml.shutdown", error=str(error))
+
+    # the driver
+
+    def _begin(self) -> None:
+        if self._open:
+            return
+        try:
+            self._nv.nvmlInit()
+        except self._nv.NVMLError as error:
+            raise SourceAway(f"the driver does not answer: {error}") from error
+        self._open = True
+        self._wrong.clear()  # what was said of GPUs before the driver was loaded anew is over
+        self._rates.forget()
+
+    def _gone(self, error: Exception) -> None:
+        """Raise SourceAway where the error says that the driver has gone, not one GPU."""
+        nv = self._nv
+        if isinstance(error, (nv.NVMLError_Uninitialized, nv.NVMLError_DriverNotLoaded)):
+            self.close()
+            raise SourceAway(f"the driver has gone: {error}") from error
+
+    def _sure(self, call: Callable[[], T]) -> T:
+        """What the call gives. Raises SourceAway."""
+        try:
+            return call()
+        except self._nv.NVMLError as error:
+            self._gone(error)
+            self.close()
+            raise SourceAway(f"the driver does not answer: {error}") from error
+
+    def _maybe(self, call: Callable[..., T], *args: Any) -> T | None:
+        """What the call gives, None where this GPU or this driver has no such thing. Raises NVMLError_GpuIsLost, SourceAway."""
+        nv = self._nv
+        try:
+            return call(*args)
+        except nv.NVMLError_GpuIsLost:
+            raise
+        except nv.NVMLError as error:
+            self._gone(error)
+            return None
+
+    # one GPU
+
+    def _seen(self, handle: Any, index: int) -> Seen:
+        nv = self._nv
+        uuid = _text(nv.nvmlDeviceGetUUID(handle))
+        memory = self._maybe(nv.nvmlDeviceGetMemoryInfo, handle)
+        minor = self._maybe(nv.nvmlDeviceGetMinorNumber, handle)
+        bus = _text(nv.nvmlDeviceGetPciInfo(handle).busId).lower()
+        facts = DeviceFacts(
+            minor=index if minor is None else minor,
+            uuid=uuid,
+            model=_text(self._maybe(nv.nvmlDeviceGetName, handle) or ""),
+            memory=memory.total if memory is not None else 0,
+            numa=numa_of(self._sys, bus),
+            pcie=switch_of(self._sys, bus),
+        )
+        peers, switched = self._nvlinks(handle)
+        return Seen(facts, handle, bus, peers, switched)
+
+    def _nvlinks(self, handle: Any) -> tuple[list[str], int]:
+        """(bus ids at the far end of active links, how many of the links end at an NVSwitch)."""
+        nv = self._nv
+        peers: list[str] = []
+        switched = 0
+        for link in range(nv.NVML_NVLINK_MAX_LINKS):
+            state = self._maybe(nv.nvmlDeviceGetNvLinkState, handle, link)
+            if state is None:
+                break  # links are numbered without gaps
+            if state != nv.NVML_FEATURE_ENABLED:
+                continue
+            kind = self._maybe(nv.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+            if kind == nv.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+                switched += 1
+                continue
+            remote = self._maybe(nv.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+            if remote is not None and _BUS.fullmatch(bus := _text(remote.busId).lower()):
+                peers.append(bus)
+        return peers, switched
+
+    def _one(self, uuid: str) -> tuple[dict[str, int | float | None], str]:
+        """(column → value, what is wrong)."""
+        nv = self._nv
+        nothing: dict[str, int | float | None] = dict.fromkeys(_READ)
+        handle = self._handles.get(uuid)
+        if handle is None:
+            return nothing, FALLEN
+        try:
+            rates = self._maybe(nv.nvmlDeviceGetUtilizationRates, handle)
+            memory = self._maybe(nv.nvmlDeviceGetMemoryInfo, handle)
+            power = self._maybe(nv.nvmlDeviceGetPowerUsage, handle)
+            fields = self._fields(handle)
+            values = {
+                "utilisation_percent": None if rates is None else rates.gpu,
+                "memory_used_bytes": None if memory is None else memory.used,
+                "temperature_celsius": self._maybe(nv.nvmlDeviceGetTemperature, handle, nv.NVML_TEMPERATURE_GPU),
+                "power_watts": None if power is None else power / 1000,
+                "nvlink_tx_bytes": self._rates.of(uuid, "nvlink-tx", _times(fields.get("nvlink_tx"), KIB)),
+                "nvlink_rx_bytes": self._rates.of(uuid, "nvlink-rx", _times(fields.get("nvlink_rx"), KIB)),
+                "pcie_tx_bytes": self._rates.of(uuid, "pcie-tx", fields.get("pcie_tx")),
+                "pcie_rx_bytes": self._rates.of(uuid, "pcie-rx", fields.get("pcie_rx")),
+            }
+        except nv.NVMLError_GpuIsLost:
+            self._handles.pop(uuid, None)
+            self._wrong[uuid] = FALLEN
+            return nothing, FALLEN
+        return values, _unsound(fields)
+
+    def _fields(self, handle: Any) -> dict[str, int]:
+        """Field values that this GPU has."""
+        nv = self._nv
+        wanted = {
+            name: getattr(nv, field)
+            for name, field in _FIELDS.items()
+            if hasattr(nv, field)  # fields grow with the driver's headers
+        }
+        asked = [(number, _ALL_LINKS) if name.startswith("nvlink") else number for name, number in wanted.items()]
+        answers = self._maybe(nv.nvmlDeviceGetFieldValues, handle, asked)
+        found: dict[str, int] = {}
+        for name, answer in zip(wanted, answers or (), strict=False):
+            if answer.nvmlReturn == nv.NVML_SUCCESS:
+                found[name] = int(_value(nv, answer))
+        return found
+
+    # faults
+
+    def _listen(self, handles: dict[str, Any]) -> None:
+        """Hear of Xid errors from now on, on those GPUs that tell."""
+        nv = self._nv
+        self._events = self._maybe(nv.nvmlEventSetCreate)
+        if self._events is None:
+            return
+        for uuid, handle in handles.items():
+            try:
+                supported = self._maybe(nv.nvmlDeviceGetSupportedEventTypes, handle) or 0
+                wanted = (nv.nvmlEventTypeXidCriticalError | nv.nvmlEventTypeDoubleBitEccError) & supported
+                if wanted:
+                    self._maybe(nv.nvmlDeviceRegisterEvents, handle, wanted, self._events)
+            except nv.NVMLError_GpuIsLost:
+                self._wrong[uuid] = FALLEN
+
+    def _hear(self) -> None:
+        """Take note of the faults since the last time; waits for none."""
+        nv = self._nv
+        if self._events is None:
+            return
+        for _ in range(256):
+            try:
+                event = self._maybe(nv.nvmlEventSetWait, self._events, 0)
+                uuid = None if event is None else self._maybe(nv.nvmlDeviceGetUUID, event.device)
+            except nv.NVMLError_GpuIsLost:
+                return  # which one it is, its own figures tell
+            if event is None:
+                return
+            if event.eventType == nv.nvmlEventTypeXidCriticalError and event.eventData not in HARMLESS_XIDS:
+                reason = f"Xid {event.eventData}"
+            elif event.eventType == nv.nvmlEventTypeDoubleBitEccError:
+                reason = "double-bit ECC error"
+            else:
+                continue
+            for one in self._handles if uuid is None else [_text(uuid)]:
+                self._wrong[one] = reason
+
+
+_READ: Final = (
+    "utilisation_percent",
+    "memory_used_bytes",
+    "temperature_celsius",
+    "power_watts",
+    "nvlink_tx_bytes",
+    "nvlink_rx_bytes",
+    "pcie_tx_bytes",
+    "pcie_rx_bytes",
+)
+_FIELDS: Final = {
+    "nvlink_tx": "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX",
+    "nvlink_rx": "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX",
+    "pcie_tx": "NVML_FI_DEV_PCIE_COUNT_TX_BYTES",
+    "pcie_rx": "NVML_FI_DEV_PCIE_COUNT_RX_BYTES",
+    "remap_failed": "NVML_FI_DEV_REMAPPED_FAILURE",
+}
+"""NVLink counts are KiB since the driver was loaded, over all links; PCIe counts are bytes."""
+
+
+def _unsound(fields: dict[str, int]) -> str:
+    return "row remapping failed" if fields.get("remap_failed") else ""
+
+
+def _value(nv: Any, answer: Any) -> int | float:
+    """The member of the union that holds the value."""
+    members = {
+        nv.NVML_VALUE_TYPE_DOUBLE: "dVal",
+        nv.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+        nv.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+        nv.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+        nv.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+    }
+    value: int | float = getattr(answer.value, members.get(answer.valueType, "ullVal"))
+    return value
+
+
+def _times(value: int | None, unit: int) -> int | None:
+    return None if value is None else value * unit
+
+
+def _text(value: str | bytes) -> str:
+    """Older bindings give bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value

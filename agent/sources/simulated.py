@@ -1,0 +1,136 @@
+"""Make-believe machines for places without GPUs: the wiring of real ones, with figures that rise and fall like those of training and serving.
+
+Kept true: the same machine, name of node and moment give the same figures; power follows utilisation, temperature follows power, NVLink
+traffic comes from machines with NVLinks only.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import time
+from collections.abc import Callable
+from itertools import combinations
+from typing import Final
+from uuid import NAMESPACE_DNS, uuid5
+
+import msgspec
+
+from agent.sources import Column, DeviceFacts, Machine, Reading
+
+GIB: Final = 2**30
+NVLINK_BYTES: Final = 25e9
+"""Bytes a second of one NVLink in one direction, in every generation since V100."""
+PCIE_BYTES: Final = 25e9
+
+Links = tuple[tuple[int, int, int], ...]
+
+
+class Build(msgspec.Struct, frozen=True):
+    """One kind of machine."""
+
+    model: str
+    gpus: int
+    memory: int
+    links: Links
+    gpus_a_switch: int
+    watts: tuple[int, int]
+    """Idle and full."""
+
+
+def _all_pairs(gpus: int, links: int) -> Links:
+    return tuple((low, high, links) for low, high in combinations(range(gpus), 2))
+
+
+def _cube_mesh() -> Links:
+    """Eight V100 with six links each: to three neighbours one, to another two of them two, none to the rest."""
+    double = {(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)}
+    single = {(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)}
+    return tuple(sorted([(low, high, 2) for low, high in double] + [(low, high, 1) for low, high in single]))
+
+
+MACHINES: Final = {
+    "h100-8": Build("NVIDIA H100 80GB HBM3", 8, 80 * GIB, _all_pairs(8, 18), 2, (70, 700)),
+    "a100-8": Build("NVIDIA A100-SXM4-80GB", 8, 80 * GIB, _all_pairs(8, 12), 2, (55, 400)),
+    "dgx1-8": Build("Tesla V100-SXM2-32GB", 8, 32 * GIB, _cube_mesh(), 2, (42, 300)),
+    "l40s-4": Build("NVIDIA L40S", 4, 46068 * 2**20, (), 2, (33, 350)),
+    "pcie-4": Build("NVIDIA A100-PCIE-40GB", 4, 40 * GIB, (), 4, (35, 250)),
+}
+
+
+class SimulatedSource:
+    """One machine. `node` makes its UUIDs; `clock`: seconds since 1970."""
+
+    def __init__(self, name: str, *, node: str = "", clock: Callable[[], float] = time.time) -> None:
+        self._build = MACHINES[name]
+        self._node = node or socket.gethostname()
+        self._clock = clock
+        self._wrong: dict[int, str] = {}
+        self._fallen: set[int] = set()
+
+    def fall_sick(self, minor: int, reason: str) -> None:
+        """The GPU is there and not well."""
+        self._wrong[minor] = reason
+
+    def fall_off(self, minor: int) -> None:
+        """The GPU answers no more."""
+        self._fallen.add(minor)
+
+    def recover(self, minor: int) -> None:
+        """All is well again with it."""
+        self._wrong.pop(minor, None)
+        self._fallen.discard(minor)
+
+    def machine(self) -> Machine:
+        """See Source."""
+        build = self._build
+        half = max(build.gpus // 2, 1)
+        devices = tuple(
+            DeviceFacts(
+                minor=minor,
+                uuid=f"GPU-{uuid5(NAMESPACE_DNS, f'{self._node}/{minor}')}",
+                model=build.model,
+                memory=build.memory,
+                numa=minor // half,
+                pcie=f"0000:{0x10 + minor // build.gpus_a_switch:02x}:00.0",
+            )
+            for minor in range(build.gpus)
+        )
+        return Machine(devices, build.links)
+
+    def read(self, machine: Machine, /) -> Reading:
+        """See Source."""
+        now = self._clock()
+        busy: list[float | None] = [
+            None if gpu.minor in self._fallen else self._busy(gpu.minor, now) for gpu in machine.gpus
+        ]
+        idle, full = self._build.watts
+        linked = {minor for low, high, _ in machine.links for minor in (low, high)}
+        traffic = [NVLINK_BYTES * 4 if gpu.minor in linked else 0.0 for gpu in machine.gpus]
+        columns = {
+            "utilisation_percent": _column(busy, lambda part, _: 100 * part),
+            "memory_used_bytes": _column(busy, lambda part, _: self._build.memory * (0.05 + 0.85 * part)),
+            "temperature_celsius": _column(busy, lambda part, _: 32 + 45 * part),
+            "power_watts": _column(busy, lambda part, _: idle + (full - idle) * part),
+            "nvlink_tx_bytes": _column(busy, lambda part, place: traffic[place] * part),
+            "nvlink_rx_bytes": _column(busy, lambda part, place: traffic[place] * part),
+            "pcie_tx_bytes": _column(busy, lambda part, _: PCIE_BYTES * 0.1 * part),
+            "pcie_rx_bytes": _column(busy, lambda part, _: PCIE_BYTES * 0.2 * part),
+        }
+        health = {gpu.uuid: self._wrong[gpu.minor] for gpu in machine.gpus if gpu.minor in self._wrong}
+        health |= {gpu.uuid: "fallen off the bus" for gpu in machine.gpus if gpu.minor in self._fallen}
+        return Reading(columns, health)
+
+    def close(self) -> None:
+        """See Source."""
+
+    def _busy(self, minor: int, now: float) -> float:
+        """0..1: slow waves of work, quick ones of steps, each GPU at its own time."""
+        shift = int.from_bytes(uuid5(NAMESPACE_DNS, f"{self._node}/{minor}").bytes[:2]) / 65_536
+        slow = 0.5 + 0.5 * math.sin(2 * math.pi * (now / 300 + shift))
+        quick = 0.5 + 0.5 * math.sin(2 * math.pi * (now / 7 + shift))
+        return max(0.0, min(1.0, 0.8 * slow + 0.2 * quick * slow))
+
+
+def _column(busy: list[float | None], of: Callable[[float, int], float]) -> Column:
+    return [None if part is None else round(of(part, place)) for place, part in enumerate(busy)]

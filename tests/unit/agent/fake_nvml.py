@@ -1,0 +1,169 @@
+"""A driver that does what a test says, with the names, errors and constants of the real binding."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+
+KIB = 1024
+
+
+@dataclass
+class Card:
+    """One GPU. `links`: minor at the far end of each NVLink, `switch`, or None for one that is down. `without`: calls it does not support."""
+
+    uuid: str
+    minor: int
+    links: list[Any] = field(default_factory=list)
+    power: int = 350_000
+    memory: tuple[int, int] = (80 * 2**30, 2**30)
+    nvlink: int = 0
+    pcie: int = 0
+    remap_failed: int = 0
+    without: set[str] = field(default_factory=set)
+    lost: bool = False
+
+    @property
+    def bus(self) -> str:
+        return f"00000000:{0x10 + self.minor:02X}:00.0"
+
+
+class FakeNvml:
+    """Stands in for the module `pynvml`."""
+
+    def __init__(self, *cards: Card) -> None:
+        self.cards = list(cards)
+        self.loaded = True
+        self.initialised = 0
+        self.events: list[SimpleNamespace] = []
+        self.listening: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("nvml") and not name.startswith("nvmlEventType"):
+            raise AssertionError(f"{name} is not faked")
+        return getattr(pynvml, name)
+
+    # the driver
+
+    def nvmlInit(self) -> None:  # noqa: N802 - NVML's name
+        if not self.loaded:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
+        self.initialised += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802 - NVML's name
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802 - NVML's name
+        self._driver()
+        return len(self.cards)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Card:  # noqa: N802 - NVML's name
+        return self._card(self.cards[index], "handle")
+
+    # facts
+
+    def nvmlDeviceGetUUID(self, card: Card) -> str:  # noqa: N802 - NVML's name
+        return self._card(card, "uuid").uuid
+
+    def nvmlDeviceGetMinorNumber(self, card: Card) -> int:  # noqa: N802 - NVML's name
+        return self._card(card, "minor").minor
+
+    def nvmlDeviceGetName(self, card: Card) -> str:  # noqa: N802 - NVML's name
+        self._card(card, "name")
+        return "NVIDIA H100 80GB HBM3"
+
+    def nvmlDeviceGetMemoryInfo(self, card: Card) -> Any:  # noqa: N802 - NVML's name
+        total, used = self._card(card, "memory").memory
+        return SimpleNamespace(total=total, used=used)
+
+    def nvmlDeviceGetPciInfo(self, card: Card) -> Any:  # noqa: N802 - NVML's name
+        return SimpleNamespace(busId=self._card(card, "pci").bus)
+
+    def nvmlDeviceGetNvLinkState(self, card: Card, link: int) -> int:  # noqa: N802 - NVML's name
+        if link >= len(self._card(card, "nvlink").links):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_INVALID_ARGUMENT)
+        return int(card.links[link] is not None)
+
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, card: Card, link: int) -> int:  # noqa: N802 - NVML's name
+        switch = card.links[link] == "switch"
+        return int(pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH if switch else pynvml.NVML_NVLINK_DEVICE_TYPE_GPU)
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, card: Card, link: int) -> Any:  # noqa: N802 - NVML's name
+        return SimpleNamespace(busId=f"00000000:{0x10 + card.links[link]:02X}:00.0".encode())
+
+    # figures
+
+    def nvmlDeviceGetUtilizationRates(self, card: Card) -> Any:  # noqa: N802 - NVML's name
+        self._card(card, "utilisation")
+        return SimpleNamespace(gpu=40 + card.minor)
+
+    def nvmlDeviceGetPowerUsage(self, card: Card) -> int:  # noqa: N802 - NVML's name
+        return self._card(card, "power").power
+
+    def nvmlDeviceGetTemperature(self, card: Card, _: int) -> int:  # noqa: N802 - NVML's name
+        self._card(card, "temperature")
+        return 55
+
+    def nvmlDeviceGetFieldValues(self, card: Card, asked: list[Any]) -> list[Any]:  # noqa: N802 - NVML's name
+        self._card(card, "fields")
+        known = {
+            pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX: card.nvlink,
+            pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX: 2 * card.nvlink,
+            pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES: card.pcie,
+            pynvml.NVML_FI_DEV_REMAPPED_FAILURE: card.remap_failed,
+        }
+        answers = []
+        for one in asked:
+            number = one[0] if isinstance(one, tuple) else one
+            supported = number in known and str(number) not in card.without
+            answers.append(
+                SimpleNamespace(
+                    nvmlReturn=pynvml.NVML_SUCCESS if supported else pynvml.NVML_ERROR_NOT_SUPPORTED,
+                    valueType=pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG,
+                    value=SimpleNamespace(ullVal=known.get(number, 0)),
+                )
+            )
+        return answers
+
+    # events
+
+    def nvmlEventSetCreate(self) -> object:  # noqa: N802 - NVML's name
+        return self
+
+    def nvmlDeviceGetSupportedEventTypes(self, card: Card) -> int:  # noqa: N802 - NVML's name
+        self._card(card, "events")
+        return int(pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError)
+
+    def nvmlDeviceRegisterEvents(self, card: Card, _wanted: int, _events: object) -> None:  # noqa: N802 - NVML's name
+        self.listening.add(self._card(card, "events").uuid)
+
+    def nvmlEventSetWait(self, _events: object, _milliseconds: int) -> Any:  # noqa: N802 - NVML's name
+        self._driver()
+        if not self.events:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
+        return self.events.pop(0)
+
+    def xid(self, card: Card, number: int) -> None:
+        """An Xid error of a GPU."""
+        kind = pynvml.nvmlEventTypeXidCriticalError
+        self.events.append(SimpleNamespace(device=card, eventType=kind, eventData=number))
+
+    def double_bit(self, card: Card) -> None:
+        """An uncorrectable ECC error of a GPU."""
+        kind = pynvml.nvmlEventTypeDoubleBitEccError
+        self.events.append(SimpleNamespace(device=card, eventType=kind, eventData=0))
+
+    def _driver(self) -> None:
+        if not self.loaded:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_UNINITIALIZED)
+
+    def _card(self, card: Card, call: str) -> Card:
+        self._driver()
+        if card.lost:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        if call in card.without:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return card

@@ -1,0 +1,149 @@
+"""The NVML source against a driver that does everything a driver may do."""
+
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from agent.sources import SourceAway
+from agent.sources.nvml import HARMLESS_XIDS, NvmlSource
+from tests.unit.agent.fake_nvml import KIB, Card, FakeNvml
+
+
+class World:
+    """A driver, a source on it, and a clock."""
+
+    def __init__(self, tmp_path: Path, *cards: Card) -> None:
+        self.nv = FakeNvml(*cards)
+        self.now = 0.0
+        self.source = NvmlSource(sys=tmp_path, nv=self.nv, clock=lambda: self.now)
+
+
+def cards(count: int = 2) -> list[Card]:
+    return [Card(f"GPU-{minor}", minor) for minor in range(count)]
+
+
+def test_what_is_there(tmp_path: Path) -> None:
+    """NODE-1 NODE-4 devices by minor, and the NVLink graph as both ends see it."""
+    one, two, three = cards(3)
+    one.links, two.links, three.links = [1, 1, 2, None], [0, 0], [0]
+    world = World(tmp_path, two, one, three)
+    machine = world.source.machine()
+    assert [(gpu.minor, gpu.uuid, gpu.memory, gpu.model) for gpu in machine.gpus] == [
+        (minor, f"GPU-{minor}", 80 * 2**30, "NVIDIA H100 80GB HBM3") for minor in range(3)
+    ]
+    assert machine.links == ((0, 1, 2), (0, 2, 1))
+
+
+def test_a_machine_with_switches(tmp_path: Path) -> None:
+    """NODE-4 behind NVSwitches every GPU reaches every other."""
+    made = cards(4)
+    for card in made:
+        card.links = ["switch"] * 18
+    made[3].links = ["switch"] * 17 + [None]
+    machine = World(tmp_path, *made).source.machine()
+    assert machine.links == ((0, 1, 18), (0, 2, 18), (0, 3, 17), (1, 2, 18), (1, 3, 17), (2, 3, 17))
+
+
+def test_figures(tmp_path: Path) -> None:
+    """NODE-1 units of the protocol; rates from counters."""
+    one, two = cards()
+    world = World(tmp_path, one, two)
+    machine = world.source.machine()
+    first = world.source.read(machine)
+    assert first.columns["utilisation_percent"] == [40, 41]
+    assert first.columns["power_watts"] == [350.0, 350.0]
+    assert first.columns["memory_used_bytes"] == [2**30, 2**30]
+    assert first.columns["temperature_celsius"] == [55, 55]
+    assert "nvlink_tx_bytes" not in first.columns  # one look makes no rate
+    world.now, one.nvlink, one.pcie = 2.0, 10, 4000
+    second = world.source.read(machine)
+    assert second.columns["nvlink_tx_bytes"] == [10 * KIB / 2, 0]
+    assert second.columns["nvlink_rx_bytes"] == [20 * KIB / 2, 0]
+    assert second.columns["pcie_tx_bytes"] == [2000, 0]
+    assert "pcie_rx_bytes" not in second.columns
+    assert second.health == {}
+
+
+@pytest.mark.parametrize(
+    "call", ["utilisation", "memory", "power", "temperature", "fields", "name", "minor", "events", "nvlink"]
+)
+def test_what_is_not_supported_is_unknown(tmp_path: Path, call: str) -> None:
+    """NODE-1 never zero, and no other figure is lost for it."""
+    one, two = cards()
+    one.without = {call}
+    world = World(tmp_path, one, two)
+    machine = world.source.machine()
+    reading = world.source.read(machine)
+    column = {"utilisation": "utilisation_percent", "memory": "memory_used_bytes", "power": "power_watts"}.get(call)
+    column = "temperature_celsius" if call == "temperature" else column
+    for name in ("utilisation_percent", "memory_used_bytes", "power_watts", "temperature_celsius"):
+        values = reading.columns[name]
+        assert (values[0] is None) == (name == column)
+        assert values[1] is not None
+    assert reading.health == {}
+    assert len(machine.gpus) == 2
+
+
+def test_a_gpu_that_falls_off_the_bus(tmp_path: Path) -> None:
+    """NODE-1 it is reported, the others go on, and it stays reported."""
+    one, two = cards()
+    world = World(tmp_path, one, two)
+    machine = world.source.machine()
+    one.lost = True
+    for _ in range(2):
+        reading = world.source.read(machine)
+        assert reading.health == {"GPU-0": "fallen off the bus"}
+        assert reading.columns["power_watts"] == [None, 350.0]
+    assert [gpu.uuid for gpu in world.source.machine().gpus] == ["GPU-1"]
+
+
+def test_faults(tmp_path: Path) -> None:
+    """NODE-1 Xid and ECC health by the driver's events; what only a program did wrong is none."""
+    one, two = cards()
+    world = World(tmp_path, one, two)
+    machine = world.source.machine()
+    assert world.nv.listening == {"GPU-0", "GPU-1"}
+    for number in sorted(HARMLESS_XIDS):
+        world.nv.xid(one, number)
+    assert world.source.read(machine).health == {}
+    world.nv.xid(one, 79)
+    world.nv.double_bit(two)
+    want = {"GPU-0": "Xid 79", "GPU-1": "double-bit ECC error"}
+    assert world.source.read(machine).health == want
+    assert world.source.read(machine).health == want
+    two.remap_failed = 1
+    assert world.source.read(machine).health["GPU-1"] == "row remapping failed"
+
+
+def test_a_driver_that_goes_and_comes(tmp_path: Path) -> None:
+    """NODE-1 away while it is away; then everything is read anew, and old faults are over."""
+    one, two = cards()
+    world = World(tmp_path, one, two)
+    machine = world.source.machine()
+    world.nv.xid(one, 79)
+    assert world.source.read(machine).health
+    world.nv.loaded = False
+    for _ in range(2):
+        with pytest.raises(SourceAway, match="driver"):
+            world.source.read(machine)
+    with pytest.raises(SourceAway, match="does not answer"):
+        world.source.machine()
+    world.nv.loaded = True
+    machine = world.source.machine()
+    assert world.source.read(machine).health == {}
+    assert world.nv.initialised == 2
+    world.source.close()
+    world.source.close()
+
+
+def test_without_any_driver() -> None:
+    """NODE-1 the real binding on a machine that has no driver: away, with a sentence."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        with pytest.raises(SourceAway, match="the driver does not answer"):
+            NvmlSource().machine()
+    else:
+        pynvml.nvmlShutdown()
+        assert NvmlSource().machine().gpus

@@ -1,0 +1,91 @@
+"""What an agent still has to say."""
+
+import asyncio
+
+from agent.outbox import SAMPLES_MOST, Outbox, StateChange
+from agent.protocol import CheckpointEntry
+
+BODY = {"name": "n1", "devices": [], "links": []}
+ENTRY = CheckpointEntry("pod", "main", "nvidia.com/gpu", ["GPU-1"])
+
+
+def asleep(outbox: Outbox) -> bool:
+    async def ask() -> bool:
+        try:
+            await asyncio.wait_for(outbox.filled(), 0.01)
+        except TimeoutError:
+            return True
+        return False
+
+    return asyncio.run(ask())
+
+
+def test_state_goes_before_samples_and_the_machine_before_all() -> None:
+    outbox = Outbox()
+    outbox.put_sample({"power_watts": [1]})
+    outbox.put_checkpoint([ENTRY])
+    outbox.put_health({"GPU-1": "Xid 79"})
+    outbox.put_inventory(BODY)
+    said = []
+    while (change := outbox.next_change()) is not None:
+        said.append(change)
+        outbox.done(change)
+    assert said == [
+        StateChange(inventory=BODY),
+        StateChange(health={"GPU-1": "Xid 79"}),
+        StateChange(checkpoint=[ENTRY]),
+    ]
+    assert outbox.next_sample() == {"power_watts": [1]}
+    assert outbox.next_sample() is None
+    assert asleep(outbox)
+
+
+def test_what_is_not_acknowledged_is_said_again() -> None:
+    """NODE-2 a session that ends before the ack loses no change of state."""
+    outbox = Outbox()
+    outbox.put_health({"GPU-1": "Xid 79"})
+    assert outbox.next_change() == outbox.next_change() == StateChange(health={"GPU-1": "Xid 79"})
+    assert not asleep(outbox)
+
+
+def test_what_changed_while_it_was_said_is_said_again() -> None:
+    """NODE-2 the newest form of everything reaches the server."""
+    outbox = Outbox()
+    outbox.put_health({"GPU-1": "Xid 79", "GPU-2": "Xid 48"})
+    outbox.put_inventory(BODY)
+    outbox.put_checkpoint([ENTRY])
+    first = StateChange(inventory=BODY), StateChange(health={"GPU-1": "Xid 79", "GPU-2": "Xid 48"})
+    newer = {**BODY, "links": [[0, 1, 4]]}
+    outbox.put_inventory(newer)
+    outbox.put_health({"GPU-1": ""})
+    outbox.put_checkpoint([])
+    for change in (*first, StateChange(checkpoint=[ENTRY])):
+        outbox.done(change)
+    left = []
+    while (change := outbox.next_change()) is not None:
+        left.append(change)
+        outbox.done(change)
+    assert left == [StateChange(inventory=newer), StateChange(health={"GPU-1": ""}), StateChange(checkpoint=[])]
+
+
+def test_the_server_may_ask_for_the_inventory_again() -> None:
+    outbox = Outbox()
+    outbox.inventory_again()
+    assert outbox.next_change() is None
+    outbox.put_inventory(BODY)
+    outbox.done(StateChange(inventory=BODY))
+    assert outbox.next_change() is None
+    outbox.inventory_again()
+    assert outbox.next_change() == StateChange(inventory=BODY)
+
+
+def test_of_samples_the_oldest_are_dropped() -> None:
+    """NODE-2 memory is bounded however long nobody listens."""
+    outbox = Outbox()
+    for number in range(1000):
+        outbox.put_sample({"power_watts": [number]})
+    kept = []
+    while (sample := outbox.next_sample()) is not None:
+        kept.append(sample["power_watts"][0])
+    assert kept == list(range(1000 - SAMPLES_MOST, 1000))
+    assert outbox.dropped == 1000 - SAMPLES_MOST

@@ -1,0 +1,156 @@
+"""What the agent makes of what its source says, second by second."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.outbox import Outbox
+from agent.program import MACHINE_SECONDS, Program
+from agent.protocol import CheckpointEntry
+from agent.sources import Machine, Reading, SourceAway
+from agent.sources.simulated import SimulatedSource
+
+
+class Told:
+    """A program on a simulated machine whose clock stands still until it is told to go on."""
+
+    def __init__(self, checkpoint: Path | None = None) -> None:
+        self.now = 0.0
+        self.source = Fragile()
+        self.program = Program("n1", self.source, Outbox(), checkpoint=checkpoint, clock=lambda: self.now)
+
+    def look(self, *, later: float = 1.0) -> Any:
+        self.now += later
+        return self.program.look()
+
+
+class Fragile(SimulatedSource):
+    """A simulated machine whose driver may go, and whose cards may vanish."""
+
+    def __init__(self) -> None:
+        super().__init__("h100-8", node="n1", clock=lambda: 0.0)
+        self.away = ""
+        self.vanished: set[int] = set()
+
+    def machine(self) -> Machine:
+        if self.away:
+            raise SourceAway(self.away)
+        whole = super().machine()
+        devices = tuple(device for device in whole.devices if device.minor not in self.vanished)
+        links = tuple(link for link in whole.links if not self.vanished & {link[0], link[1]})
+        return Machine(devices, links)
+
+    def read(self, machine: Machine, /) -> Reading:
+        if self.away:
+            raise SourceAway(self.away)
+        reading = super().read(machine)
+        health = {gpu.uuid: "fallen off the bus" for gpu in machine.gpus if gpu.minor in self.vanished}
+        return Reading(reading.columns, {**reading.health, **health})
+
+
+def test_the_machine_is_told_once_and_when_it_changes() -> None:
+    """NODE-1 inventory and link matrix on start and on change."""
+    told = Told()
+    first = told.look().inventory
+    assert first is not None
+    assert (first["name"], len(first["devices"]), len(first["links"])) == ("n1", 8, 28)
+    assert all(device["healthy"] for device in first["devices"])
+    assert told.look().inventory is None
+    assert told.look(later=MACHINE_SECONDS).inventory is None
+    told.source._build = told.source._build.__class__("H200", 8, 141 * 2**30, (), 2, (1, 2))
+    assert told.look().inventory is None  # not looked at yet
+    changed = told.look(later=MACHINE_SECONDS).inventory
+    assert changed is not None
+    assert {device["model"] for device in changed["devices"]} == {"H200"}
+    assert changed["links"] == []
+
+
+def test_every_look_brings_a_sample() -> None:
+    told = Told()
+    for _ in range(3):
+        assert len(told.look().columns["power_watts"]) == 8
+
+
+def test_health_is_told_when_it_changes() -> None:
+    """NODE-2 once when a device falls sick, once when it is well."""
+    told = Told()
+    assert told.look().health == {}
+    uuid = told.program.machine.gpus[3].uuid
+    told.source.fall_sick(3, "Xid 79")
+    assert told.look().health == {uuid: "Xid 79"}
+    assert told.look().health == {}
+    told.source.recover(3)
+    assert told.look().health == {uuid: ""}
+
+
+def test_a_gpu_that_vanishes_stays_in_the_inventory() -> None:
+    """NODE-1 its holder is still known, it is told to be sick, and the wiring stays as built."""
+    told = Told()
+    before = told.look().inventory
+    uuid = told.program.machine.gpus[5].uuid
+    told.source.vanished = {5}
+    news = told.look(later=MACHINE_SECONDS)
+    assert news.inventory is None
+    assert news.health == {uuid: "fallen off the bus"}
+    assert len(told.program.machine.gpus) == 8
+    told.source.vanished = set()
+    news = told.look(later=MACHINE_SECONDS)
+    assert (news.inventory, news.health) == (None, {uuid: ""})
+    assert before is not None
+
+
+def test_a_driver_that_goes_and_comes() -> None:
+    """NODE-1 every GPU is told to be sick, nothing is sampled, and all is well again when it is back."""
+    told = Told()
+    told.look()
+    uuids = {gpu.uuid for gpu in told.program.machine.gpus}
+    told.source.away = "the driver has gone"
+    news = told.look()
+    assert news.health == dict.fromkeys(uuids, "the driver does not answer")
+    assert (news.columns, news.inventory) == ({}, None)
+    assert told.look().health == {}
+    told.source.away = ""
+    news = told.look()
+    assert news.health == dict.fromkeys(uuids, "")
+    assert news.columns
+
+
+def test_without_a_driver_from_the_start() -> None:
+    """NODE-1 nothing is known, and nothing is said; when the driver comes the machine is told."""
+    told = Told()
+    told.source.away = "no driver"
+    news = told.look()
+    assert (news.inventory, dict(news.health), news.columns) == (None, {}, {})
+    told.source.away = ""
+    assert told.look().inventory is not None
+
+
+def checkpoint(*pods: str) -> str:
+    entries = [
+        {"PodUID": pod, "ContainerName": "main", "ResourceName": "nvidia.com/gpu", "DeviceIDs": {"-1": ["GPU-1"]}}
+        for pod in pods
+    ]
+    return json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1})
+
+
+def test_the_kubelets_record_is_told_when_it_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """DEV-8 read again only when the file is another one; what cannot be understood is not sent and hides nothing that was."""
+    path = tmp_path / "kubelet_internal_checkpoint"
+    told = Told(path)
+    assert told.look().checkpoint is None
+    path.write_text(checkpoint("a"))
+    assert told.look().checkpoint == [CheckpointEntry("a", "main", "nvidia.com/gpu", ["GPU-1"])]
+    assert told.look().checkpoint is None
+    path.write_text(checkpoint("a", "b")[:-20])
+    assert told.look().checkpoint is None
+    assert "checkpoint.unreadable" in caplog.text
+    path.write_text(checkpoint("a", "b"))
+    assert [entry.pod_uid for entry in told.look().checkpoint] == ["a", "b"]
+    path.write_text(checkpoint())
+    assert told.look().checkpoint == []
+    path.unlink()
+    assert told.look().checkpoint is None

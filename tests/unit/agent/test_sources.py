@@ -1,0 +1,184 @@
+"""Sources without a driver: the simulated machines, recordings, rates, wiring."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.protocol import BOUNDS, COLUMNS
+from agent.sources import BadSource, DeviceFacts, Machine, Reading, SourceAway, open_source
+from agent.sources.counters import Rates
+from agent.sources.recorded import BadRecording, RecordedSource, Recorder
+from agent.sources.simulated import MACHINES, SimulatedSource
+from agent.sources.wiring import Seen, links_of, numa_of, short, switch_of
+
+
+@pytest.mark.parametrize("name", sorted(MACHINES))
+def test_simulated_machines_are_whole(name: str) -> None:
+    """NODE-1 wiring of real machines; every figure within its bounds, at every moment."""
+    now = iter(itertools.count(1_700_000_000.0, 17.3))
+    source = SimulatedSource(name, node="n1", clock=lambda: next(now))
+    machine = source.machine()
+    gpus = int(name.rpartition("-")[2])
+    assert [gpu.minor for gpu in machine.gpus] == list(range(gpus))
+    assert len({gpu.uuid for gpu in machine.gpus}) == gpus
+    assert all(low < high < gpus and links > 0 for low, high, links in machine.links)
+    assert machine == SimulatedSource(name, node="n1").machine()
+    assert machine != SimulatedSource(name, node="n2").machine()
+    for _ in range(50):
+        reading = source.read(machine)
+        assert reading.health == {}
+        assert set(reading.columns) == set(COLUMNS)
+        for column, values in reading.columns.items():
+            low, high = BOUNDS[column]
+            assert len(values) == gpus
+            assert all(value is not None and low <= value <= high for value in values)
+        if not machine.links:
+            assert set(reading.columns["nvlink_tx_bytes"]) == {0}
+
+
+def test_a_cube_mesh_is_one() -> None:
+    """NODE-4 eight V100 with six links each."""
+    links = MACHINES["dgx1-8"].links
+    assert [sum(count for low, high, count in links if gpu in (low, high)) for gpu in range(8)] == [6] * 8
+
+
+def test_a_gpu_that_falls_off_hides_no_other() -> None:
+    """NODE-1 its figures are unknown, those of the others go on."""
+    source = SimulatedSource("pcie-4", node="n1")
+    machine = source.machine()
+    source.fall_off(2)
+    source.fall_sick(0, "Xid 63")
+    reading = source.read(machine)
+    assert reading.health == {machine.gpus[0].uuid: "Xid 63", machine.gpus[2].uuid: "fallen off the bus"}
+    assert [value is None for value in reading.columns["power_watts"]] == [False, False, True, False]
+    source.recover(2)
+    source.recover(0)
+    assert source.read(machine).health == {}
+
+
+def test_a_recording_is_played_as_it_was(tmp_path: Path) -> None:
+    """NODE-1 what one session saw is test data for all others."""
+    path = tmp_path / "machine.jsonl"
+    inner = SimulatedSource("l40s-4", node="n1")
+    recorder = Recorder(inner, path)
+    machine = recorder.machine()
+    readings = [recorder.read(machine) for _ in range(3)]
+    inner.fall_sick(1, "Xid 79")
+    readings.append(recorder.read(recorder.machine()))
+    recorder.close()
+    played = RecordedSource(path)
+    for _ in range(2):
+        assert [played.read(played.machine()) for _ in range(4)] == readings
+    assert played.machine() == machine
+    recorder = Recorder(_Away(), path)
+    with pytest.raises(SourceAway):
+        recorder.machine()
+    recorder.close()
+    again = RecordedSource(path)
+    for _ in range(4):
+        again.read(again.machine())
+    with pytest.raises(SourceAway, match="no driver"):
+        again.read(again.machine())
+
+
+class _Away:
+    def machine(self) -> Machine:
+        raise SourceAway("no driver")
+
+    def read(self, _: Machine, /) -> Reading:
+        raise SourceAway("no driver")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ([], "does not begin with a machine"),
+        ([{"reading": {}}], "does not begin with a machine"),
+        ([{"machine": {}}], "holds no reading"),
+        ([{"machine": {}}, {"reading": {}, "away": "x"}], "line 2: one of machine, reading, away"),
+        ([{"machine": {}}, {"other": 1}], "line 2"),
+        ([{"machine": {"devices": [{"minor": "x"}]}}], "line 1"),
+    ],
+)
+def test_what_is_no_recording(tmp_path: Path, lines: list[Any], problem: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_bytes(b"\n".join(msgspec.json.encode(line) for line in lines))
+    with pytest.raises(BadRecording, match=problem):
+        RecordedSource(path)
+    with pytest.raises(BadRecording, match="cannot be read"):
+        RecordedSource(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("name", ["", "nvml:x", "simulated", "simulated:tpu-4", "recorded:", "cuda"])
+def test_sources_that_do_not_exist(name: str) -> None:
+    with pytest.raises(BadSource):
+        open_source(name)
+
+
+def test_rates() -> None:
+    """A counter that began anew, or was not there, gives no rate; one that stands still gives 0."""
+    now = [0.0]
+    rates = Rates(lambda: now[0])
+    assert rates.of("g", "tx", 1000) is None
+    now[0] = 2.0
+    assert rates.of("g", "tx", 5000) == 2000
+    assert rates.of("h", "tx", 5000) is None
+    now[0] = 3.0
+    assert rates.of("g", "tx", 5000) == 0
+    now[0] = 4.0
+    assert rates.of("g", "tx", 10) is None
+    assert rates.of("g", "tx", None) is None
+    now[0] = 5.0
+    assert rates.of("g", "tx", 20) is None
+    rates.forget()
+    now[0] = 6.0
+    assert rates.of("g", "tx", 30) is None
+
+
+def seen(minor: int, peers: list[int] = [], switched: int = 0) -> Seen:  # noqa: B006 - never changed
+    facts = DeviceFacts(minor=minor, uuid=f"G{minor}")
+    return Seen(facts, None, f"00000000:{minor:02x}:00.0", [f"0000:{peer:02X}:00.0" for peer in peers], switched)
+
+
+def test_links() -> None:
+    """NODE-4 as many as both ends count; over switches every pair; nothing for devices that are not GPUs here."""
+    assert links_of([seen(0, [1, 1, 2]), seen(1, [0, 0]), seen(2, [0, 9])]) == ((0, 1, 2), (0, 2, 1))
+    assert links_of([seen(0, switched=18), seen(1, switched=18), seen(2, switched=17), seen(3)]) == (
+        (0, 1, 18),
+        (0, 2, 17),
+        (1, 2, 17),
+    )
+    assert links_of([seen(1, [0]), seen(0)]) == ()
+
+
+@given(st.lists(st.lists(st.integers(0, 3), max_size=8), min_size=4, max_size=4))
+def test_links_never_exceed_what_either_end_counts(peers: list[list[int]]) -> None:
+    found = links_of([seen(minor, listed) for minor, listed in enumerate(peers)])
+    assert [link[:2] for link in found] == sorted({link[:2] for link in found})
+    for low, high, links in found:
+        assert low < high
+        assert links == min(peers[low].count(high), peers[high].count(low)) > 0
+
+
+def test_switches_and_numa_nodes(tmp_path: Path) -> None:
+    """DEV-10 the upstream port names the switch; a card right at the root port is under none."""
+    switched = tmp_path / "devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/0000:3c:08.0/0000:3d:00.0"
+    alone = tmp_path / "devices/pci0000:5d/0000:5d:00.0/0000:5e:00.0"
+    links = tmp_path / "bus/pci/devices"
+    links.mkdir(parents=True)
+    for folder, numa in ((switched, "1"), (alone, "x")):
+        folder.mkdir(parents=True)
+        (folder / "numa_node").write_text(numa)
+        (links / folder.name).symlink_to(folder)
+    assert short("00000000:3D:00.0") == "0000:3d:00.0"
+    assert (switch_of(tmp_path, "00000000:3D:00.0"), numa_of(tmp_path, "00000000:3D:00.0")) == ("0000:3b:00.0", 1)
+    assert (switch_of(tmp_path, "0000:5e:00.0"), numa_of(tmp_path, "0000:5e:00.0")) == ("", -1)
+    assert (switch_of(tmp_path, "0000:ff:00.0"), numa_of(tmp_path, "0000:ff:00.0")) == ("", -1)
