@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
 
 from agent.protocol import (
     AgentFrame,
@@ -22,6 +23,9 @@ from agent.protocol import (
 )
 from tests.cluster.controlplane.api import Json
 from tests.cluster.controlplane.stack import Stack
+
+RESTART = 1012
+"""Close code of a server that is being restarted."""
 
 
 class Heartbeat:
@@ -55,7 +59,7 @@ class Heartbeat:
 
         def run() -> None:
             try:
-                asyncio.run(self._session(opened, ended))
+                asyncio.run(self._sessions(opened, ended))
             except Exception as error:  # noqa: BLE001 - told to the test below
                 failures.append(error)
             finally:
@@ -70,6 +74,17 @@ class Heartbeat:
             ended.set()
             thread.join(20)
         assert not failures, failures
+
+    async def _sessions(self, opened: threading.Event, ended: threading.Event) -> None:
+        """One after the other, while gpuplane is stopped and started again."""
+        while not ended.is_set():
+            try:
+                await self._session(opened, ended)
+            except (ConnectionClosed, ConnectionRefusedError) as error:
+                restarted = isinstance(error, ConnectionRefusedError) or (error.rcvd and error.rcvd.code == RESTART)
+                if not (restarted and opened.is_set()):
+                    raise
+                await asyncio.to_thread(ended.wait, 0.2)
 
     async def _session(self, opened: threading.Event, ended: threading.Event) -> None:
         async with connect(self._url, additional_headers=self._headers, compression=None, proxy=None) as socket:

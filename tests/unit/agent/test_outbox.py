@@ -62,9 +62,9 @@ def test_what_changed_while_it_was_said_is_said_again() -> None:
     for change in (*first, StateChange(checkpoint=[ENTRY])):
         outbox.done(change)
     left = []
-    while (change := outbox.next_change()) is not None:
-        left.append(change)
-        outbox.done(change)
+    while (again := outbox.next_change()) is not None:
+        left.append(again)
+        outbox.done(again)
     assert left == [StateChange(inventory=newer), StateChange(health={"GPU-1": ""}), StateChange(checkpoint=[])]
 
 
