@@ -20,6 +20,8 @@ class Actor:
     role: Role
     namespaces: frozenset[str] | None = frozenset()
     service: bool = False
+    node: str = ""
+    """The one node that it speaks for, as its agent; empty for everybody else."""
 
     def sees(self, namespace: str) -> bool:
         """Whether objects of the namespace may be shown."""
@@ -31,6 +33,11 @@ class Actor:
             raise NotAllowed("viewers cannot change anything")
         if not self.sees(namespace):
             raise NotAllowed(f"none of your teams owns the namespace {namespace}")
+
+    def require_node(self, node: str) -> None:
+        """Refuse an agent that speaks for another node. Raises NotAllowed."""
+        if self.node and self.node != node:
+            raise NotAllowed(f"this token speaks for node {self.node} alone")
 
     def require_admin(self) -> None:
         """Refuse unless an admin. Raises NotAllowed."""

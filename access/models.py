@@ -13,6 +13,9 @@ class Profile(models.Model):
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="profile")
     role = models.CharField(max_length=16, choices=Role.choices, default=Role.VIEWER)
     service = models.BooleanField(default=False)
+    node = models.CharField(
+        max_length=253, blank=True, default="", help_text="of an agent's account: the one node that it speaks for"
+    )
     theme = models.CharField(max_length=8, blank=True, default="", help_text="light, dark, or empty for the system's")
 
     class Meta:

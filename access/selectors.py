@@ -18,7 +18,7 @@ from access.models import Profile, TeamNamespace
 def actor_of(user: AbstractBaseUser | AnonymousUser) -> Actor:
     """The actor a signed-in user is: at most two queries. Raises NotAllowed for anonymous or inactive users.
 
-    Admins and service accounts see every namespace, everybody else those of their teams. A superuser
+    Admins and service accounts see every namespace, agents of one node none, everybody else those of their teams. A superuser
     is an admin.
     """
     if not isinstance(user, User) or not user.is_active:
@@ -28,12 +28,13 @@ def actor_of(user: AbstractBaseUser | AnonymousUser) -> Actor:
     except Profile.DoesNotExist:
         profile = Profile(user=user)
     role = Role.ADMIN if user.is_superuser else Role(profile.role)
-    everything = role == Role.ADMIN or profile.service
+    everything = role == Role.ADMIN or (profile.service and not profile.node)
     return Actor(
         name=user.get_username(),
         role=role,
         namespaces=None if everything else namespaces_of(user),
         service=profile.service,
+        node=profile.node,
     )
 
 

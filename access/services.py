@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from hashlib import sha256
+from typing import Any, Final
 
 from django.contrib.auth.models import User
 from django.contrib.auth.password_validation import validate_password
@@ -24,7 +25,10 @@ from access.models import Profile, Team, TeamNamespace
 from access.transactions import atomic_retry
 from audit import services as audit
 from audit.choices import Kind
-from kube.names import InvalidName, check_label, check_namespace
+from kube.names import InvalidName, check_label, check_namespace, check_subdomain
+
+LONGEST_NODE: Final = 140
+"""Of a node's name that is part of an account's."""
 
 
 @atomic_retry
@@ -36,9 +40,13 @@ def user_create(
     actor: Actor,
     now: datetime,
     service: bool = False,
+    node: str = "",
     teams: Iterable[Team] = (),
 ) -> User:
-    """Create an account; without a password it can only use tokens. Raises NotAllowed, BadInput, Conflict."""
+    """Create an account; without a password it can only use tokens. `node`: it speaks for this node alone.
+
+    Raises NotAllowed, BadInput, Conflict.
+    """
     actor.require_admin()
     try:
         User.username_validator(username)
@@ -51,10 +59,31 @@ def user_create(
     if password is not None:
         _check_password(password, username)
     user = User.objects.create_user(username, password=password)
-    Profile.objects.create(user=user, role=role, service=service)
+    Profile.objects.create(user=user, role=role, service=service, node=node)
     user.teams.set(teams)
     _changed(f"account {username} created as {role}", name=username, actor=actor, now=now, role=role, service=service)
     return user
+
+
+@atomic_retry
+def agent_token(*, node: str, actor: Actor, now: datetime) -> str:
+    """A fresh token by which the agent of one node may speak for it, and for no other; those before it are revoked.
+
+    Shown this once. Raises NotAllowed, BadInput.
+    """
+    actor.require_admin()
+    try:
+        check_subdomain(node, what="node")
+    except InvalidName as error:
+        raise BadInput(str(error), field="node", rule="node") from error
+    user = User.objects.filter(profile__node=node).first()
+    if user is None:
+        name = f"agent@{node}" if len(node) <= LONGEST_NODE else f"agent@{sha256(node.encode()).hexdigest()}"
+        user = user_create(
+            username=name, password=None, role=Role.VIEWER, actor=actor, now=now, service=True, node=node
+        )
+    tokens.revoke_all(user)
+    return token_issue(user=user, actor=actor, now=now)
 
 
 @atomic_retry

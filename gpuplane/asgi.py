@@ -27,6 +27,7 @@ from django.core.asgi import get_asgi_application  # noqa: E402
 from django.urls import re_path  # noqa: E402
 
 from access import tokens  # noqa: E402
+from gpuplane.doors.agent_tokens import AgentTokens  # noqa: E402
 from gpuplane.doors.agents import Agents  # noqa: E402
 from gpuplane.doors.answers import refuse_socket, send_problem  # noqa: E402
 from gpuplane.doors.bearer import Bearer  # noqa: E402
@@ -35,6 +36,7 @@ from gpuplane.doors.cluster import ROUTES, Cluster  # noqa: E402
 from gpuplane.doors.lifespan import serve_lifespan  # noqa: E402
 from gpuplane.doors.static import StaticFiles  # noqa: E402
 from gpuplane.doors.threads import BINDERS, workers  # noqa: E402
+from kube.shared import shared_cluster  # noqa: E402
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +46,12 @@ class Application:
 
     def __init__(self) -> None:
         executor = workers("cluster")
-        self._bearer = Bearer(known=tokens.known, verify=tokens.verify, executor=executor)
+        agents = AgentTokens(
+            cluster=lambda: shared_cluster(settings.GPUPLANE_KUBECONFIG),
+            account=settings.GPUPLANE_AGENT_SERVICE_ACCOUNT,
+            audience=settings.GPUPLANE_AGENT_AUDIENCE,
+        )
+        self._bearer = Bearer(known=tokens.known, verify=tokens.verify, executor=executor, agents=agents)
         self._cluster = Cluster(
             routes=ROUTES,
             bearer=self._bearer,

@@ -91,7 +91,7 @@ class NodeViewSet(GenericViewSet[Node]):
     def inventory(self, request: Request, name: str) -> Response:
         """Inventory by PUT."""
         actor = request_actor(request)
-        require_inventory_writer(actor)
+        require_inventory_writer(actor, node=name)
         if isinstance(request.data, Mapping) and request.data.get("devices") is None:
             # in a scenario it may be left out; here that would take every device away
             raise BadInput("devices is required; write [] for a node without any", field="devices", rule="required")
@@ -103,7 +103,7 @@ class NodeViewSet(GenericViewSet[Node]):
     def destroy(self, request: Request, name: str) -> Response:
         """Refused while any of its devices is held."""
         actor = request_actor(request)
-        require_inventory_writer(actor)
+        require_inventory_writer(actor, node=name)
         node_remove(node=node_get(known_name(name)), actor=actor, now=database_now())
         return Response(status=204)
 

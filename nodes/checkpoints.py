@@ -30,7 +30,7 @@ class Given(NamedTuple):
 @atomic_retry
 def checkpoint_put(*, node_name: str, entries: Sequence[Given], actor: Actor, now: datetime) -> bool:
     """Replace what is known of the node; False when it says the same as before. Raises NotAllowed, NotFound."""
-    require_inventory_writer(actor)
+    require_inventory_writer(actor, node=node_name)
     node = Node.objects.filter(name=node_name).first()
     if node is None:
         raise NotFound(f"there is no node {node_name}")

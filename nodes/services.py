@@ -37,10 +37,11 @@ if TYPE_CHECKING:
 LONGEST_REASON = 200
 
 
-def require_inventory_writer(actor: Actor) -> None:
-    """Refuse unless an admin or a service account. Raises NotAllowed."""
+def require_inventory_writer(actor: Actor, *, node: str) -> None:
+    """Refuse unless an admin, a service account, or the node's own agent. Raises NotAllowed."""
     if actor.role != Role.ADMIN and not actor.service:
         raise NotAllowed("only admins and service accounts may change what a node has")
+    actor.require_node(node)
 
 
 def inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Node, bool]:
@@ -49,7 +50,7 @@ def inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Nod
     A device left out is marked `vanished` while somebody holds it, else removed. Raises NotAllowed,
     BadInput (a UUID that another node has), Conflict (a held device would change under its holder).
     """
-    require_inventory_writer(actor)
+    require_inventory_writer(actor, node=shape.name)
     try:
         return _inventory_put(shape=shape, actor=actor, now=now)
     except IntegrityError:
@@ -97,7 +98,7 @@ def devices_health(*, node_name: str, health: Mapping[str, str], actor: Actor, n
 
     Raises NotFound (no such node), NotAllowed.
     """
-    require_inventory_writer(actor)
+    require_inventory_writer(actor, node=node_name)
     node = _existing(node_name)
     changed = []
     rows = Device.objects.select_for_update(no_key=True).filter(node=node, uuid__in=health, presence=Presence.PRESENT)
@@ -122,7 +123,7 @@ def devices_health(*, node_name: str, health: Mapping[str, str], actor: Actor, n
 @atomic_retry
 def node_state_set(*, node: Node, state: NodeState, problem: str, actor: Actor, now: datetime) -> bool:
     """Move the node to a state, with the reason why nothing new is placed there; whether that changed anything."""
-    require_inventory_writer(actor)
+    require_inventory_writer(actor, node=node.name)
     problem = problem[:LONGEST_REASON]
     locked = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
     if (locked.state, locked.problem) == (state, problem):
@@ -154,7 +155,9 @@ def node_remove(*, node: Node, actor: Actor, now: datetime, even_if_held: bool =
     Rows stay: the history of allocations refers to them. Raises Conflict while devices are held, unless
     `even_if_held` (the cluster says that the node is gone).
     """
-    require_inventory_writer(actor)
+    require_inventory_writer(actor, node=node.name)
+    if actor.node:
+        raise NotAllowed("agents do not take nodes out")
     locked = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
     devices = [device for device in _lock_devices(node) if device.presence != Presence.REMOVED]
     held = [device for device in devices if device.core_used or device.memory_used]

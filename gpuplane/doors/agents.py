@@ -46,7 +46,7 @@ class Agents:
             await refuse_socket(scope, send, 404, "there is no such path")
             return
         try:
-            actor = await self.bearer.actor(scope)
+            actor = await self.bearer.agent(scope, node=named[1])
         except Refused as refused:
             await receive()
             await refuse_socket(scope, send, refused.status, refused.detail, refused.headers)
@@ -63,7 +63,7 @@ class Agents:
             await send_problem(send, 405, "only POST is understood here", [(b"allow", b"POST")])
             return
         try:
-            actor = await self.bearer.actor(scope)
+            actor = await self.bearer.agent(scope, node=named[1])
             body = await read_body(scope, receive, limit=self.body_limit)
         except Refused as refused:
             await send_problem(send, refused.status, refused.detail, refused.headers)

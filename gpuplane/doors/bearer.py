@@ -1,6 +1,6 @@
 """Who knocks: the bearer token of a request on the cluster's paths, checked from memory where possible.
 
-Used by `cluster` and `agents`. Only admins and service accounts may use these paths.
+Used by `cluster` and `agents`. Only admins and service accounts may use these paths, and agents those of their own node.
 """
 
 from __future__ import annotations
@@ -9,16 +9,21 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+import structlog
+
 from access.actors import Actor
 from access.choices import Role
 from gpuplane.doors import Scope
+from gpuplane.doors.agent_tokens import AgentTokens, ReviewAway, looks_signed
 from gpuplane.doors.threads import in_thread
+
+log = structlog.get_logger(__name__)
 
 CHALLENGE = (b"www-authenticate", b'Bearer realm="gpuplane"')
 
 
 class Refused(Exception):
-    """401 or 403 with its sentence."""
+    """401, 403 or 503 with its sentence."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -38,20 +43,52 @@ class Bearer:
     known: Callable[[str], Actor | None]
     verify: Callable[[str], Actor | None]
     executor: Executor
+    agents: AgentTokens | None = None
+    """Who signs in by a ServiceAccount, where there is a cluster."""
 
     async def actor(self, scope: Scope) -> Actor:
-        """Who asks. Raises Refused."""
-        token = _token(scope)
-        if not token:
-            raise Refused(401, "this path needs the header Authorization: Bearer <token>")
+        """Who asks on the cluster's paths. Raises Refused."""
+        found = await self._known(_stated(scope))
+        if found.node or not (found.service or found.role == Role.ADMIN):
+            raise Refused(403, "only service accounts and admins may use the cluster's paths")
+        return found
+
+    async def agent(self, scope: Scope, *, node: str) -> Actor:
+        """Who speaks for the node: its agent, or whoever may speak for any. Raises Refused."""
+        token = _stated(scope)
+        found = await self._signed(token, self.agents) if self.agents and looks_signed(token) else None
+        if found is None:
+            found = await self._known(token)
+        if not (found.service or found.role == Role.ADMIN):
+            raise Refused(403, "only service accounts and admins may use the cluster's paths")
+        if found.node not in ("", node):
+            log.warning("agent.other_node", actor=found.name, node=node)
+            raise Refused(403, f"this token speaks for node {found.node} alone")
+        return found
+
+    async def _known(self, token: str) -> Actor:
         found = self.known(token)
         if found is None:
             found = await in_thread(self.executor, self.verify, token)
         if found is None:
             raise Refused(401, "the token is not known, or was revoked")
-        if not (found.service or found.role == Role.ADMIN):
-            raise Refused(403, "only service accounts and admins may use the cluster's paths")
         return found
+
+    async def _signed(self, token: str, agents: AgentTokens) -> Actor | None:
+        found = agents.known(token)
+        if found is not None:
+            return found
+        try:
+            return await in_thread(self.executor, agents.verify, token)
+        except ReviewAway as away:
+            raise Refused(503, "the API server does not say whose token this is; come again") from away
+
+
+def _stated(scope: Scope) -> str:
+    token = _token(scope)
+    if not token:
+        raise Refused(401, "this path needs the header Authorization: Bearer <token>")
+    return token
 
 
 def _token(scope: Scope) -> str:

@@ -142,6 +142,14 @@ VARIABLES: tuple[Variable, ...] = (
         _words,
     ),
     Variable(
+        "GPUPLANE_AGENT_SERVICE_ACCOUNT",
+        "text",
+        "system:serviceaccount:gpuplane-system:gpuplane-agent",
+        "the ServiceAccount of agents: with a token bound to their pod they speak for that pod's node",
+        _text,
+    ),
+    Variable("GPUPLANE_AGENT_AUDIENCE", "text", "gpuplane", "audience of agents' ServiceAccount tokens", _text),
+    Variable(
         "GPUPLANE_SCHEDULER_NAME",
         "text",
         "gpu-scheduler",

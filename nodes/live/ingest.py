@@ -3,12 +3,13 @@
 Called by gpuplane's routing once the caller is known. Kept true: a sample touches memory only; one
 agent's bad frame ends that agent's session and nothing else; a frame that changes the record
 (inventory, health, checkpoint) is acknowledged only after its transaction. Close codes: 1008 a rule is broken
-(the reason says which), 1009 too large, 1003 text instead of binary, 1011 our own failure.
+(the reason says which), 1009 too large, 1003 text instead of binary, 1011 our own failure, 1012 the sign-in counts no more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
@@ -42,6 +43,9 @@ from nodes.live.threads import in_database_thread
 
 HELLO_SECONDS: Final = 10.0
 POLICY, TOO_LARGE, NOT_BINARY, OUR_FAILURE = 1008, 1009, 1003, 1011
+SIGN_IN_AGAIN: Final = 1012
+SESSION_SECONDS: Final = 3600.0
+"""How long a sign-in counts, give or take a tenth, so that not all agents come again at once: tokens are short-lived, and may be revoked."""
 LONGEST_REASON: Final = 120
 """A close frame carries at most 123 bytes of reason."""
 
@@ -198,9 +202,11 @@ async def agent_socket(
     session = Session(node, actor, table=table, record=record)
     with SESSIONS.track_inprogress():
         try:
-            await _talk(session, receive, send)
+            await _talk(session, receive, send, until=time.monotonic() + SESSION_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311
         except FrameTooLarge as error:
             await _close(send, session, TOO_LARGE, error.reason, str(error))
+        except _Over:
+            await _close(send, session, SIGN_IN_AGAIN, "sign-in", "sign in again")
         except TimeoutError:
             await _close(send, session, POLICY, "no-hello", f"no hello within {HELLO_SECONDS:.0f} s")
         except FrameError as error:
@@ -210,8 +216,12 @@ async def agent_socket(
             await _close(send, session, OUR_FAILURE, "failure", "gpuplane failed; connect again")
 
 
-async def _talk(session: Session, receive: Receive, send: Send) -> None:
-    """Frames in, acks out, until the peer leaves. Raises FrameError and, for a missing hello, TimeoutError."""
+class _Over(Exception):
+    """The sign-in counts no more."""
+
+
+async def _talk(session: Session, receive: Receive, send: Send, *, until: float) -> None:
+    """Frames in, acks out, until the peer leaves. Raises FrameError, _Over and, for a missing hello, TimeoutError."""
     async with asyncio.timeout(HELLO_SECONDS):
         body = await _next(receive)
     if body is None:
@@ -226,6 +236,8 @@ async def _talk(session: Session, receive: Receive, send: Send) -> None:
             raise BadFrame("this hello is older than a frame already taken")
         if ack is not None:
             await send({"type": "websocket.send", "bytes": encode(ack)})
+        if time.monotonic() > until:
+            raise _Over
         body = await _next(receive)
         if body is None:
             return

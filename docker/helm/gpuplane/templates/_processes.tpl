@@ -36,6 +36,8 @@
   value: {{ $root.Release.Namespace }}
 - name: GPUPLANE_SERVICE_ACCOUNT
   value: {{ include "gpuplane.user" $root }}
+- name: GPUPLANE_AGENT_SERVICE_ACCOUNT
+  value: system:serviceaccount:{{ $root.Release.Namespace }}:{{ include "gpuplane.fullname" $root }}-agent
 - name: GPUPLANE_SCHEDULER_NAME
   value: {{ $root.Values.scheduler.name }}
 - name: GPUPLANE_GUARD

@@ -1,0 +1,32 @@
+"""`manage.py agent_token NODE`: a token for the agent of one node, where agents do not sign in by ServiceAccount.
+
+Prints the token, and nothing else, so that it can be written into a file. The tokens that the node had before are revoked.
+"""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+
+from django.core.management.base import BaseCommand, CommandError
+
+from access.actors import SYSTEM
+from access.errors import BadInput
+from access.services import agent_token
+from audit.clock import database_now
+
+
+class Command(BaseCommand):
+    """The command."""
+
+    help = "Print a fresh token by which the agent of one node may speak for it"
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """NODE."""
+        parser.add_argument("node", help="name of the node")
+
+    def handle(self, *args: object, **options: str) -> None:
+        """Issue it."""
+        try:
+            self.stdout.write(agent_token(node=options["node"], actor=SYSTEM, now=database_now()))
+        except BadInput as error:
+            raise CommandError(str(error)) from error

@@ -1,0 +1,51 @@
+"""Whose a ServiceAccount's token is: the API server's answer (TokenReview).
+
+Called by the door that lets agents in. Kept true: a token counts only for the audience that is asked about.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from kube.client import Cluster
+
+_PATH: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
+NODE: Final = "authentication.kubernetes.io/node-name"
+"""Extra field: the node of the pod to which the token is bound (Kubernetes 1.30 and later)."""
+
+
+class _User(msgspec.Struct):
+    username: str = ""
+    extra: dict[str, list[str]] | None = None
+
+
+class _Status(msgspec.Struct):
+    authenticated: bool = False
+    user: _User = msgspec.field(default_factory=_User)
+    audiences: list[str] | None = None
+
+
+class _Review(msgspec.Struct):
+    status: _Status = msgspec.field(default_factory=_Status)
+
+
+class Reviewed(msgspec.Struct, frozen=True):
+    """`username`: `system:serviceaccount:<namespace>:<name>`. `node`: of the pod that the token is bound to, empty where it is bound to none."""
+
+    username: str
+    node: str
+
+
+def review(cluster: Cluster, *, token: str, audience: str, timeout: float | None = None) -> Reviewed | None:
+    """Whose token it is; None where it is nobody's, or for another audience. Raises KubeError."""
+    body = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenReview",
+        "spec": {"token": token, "audiences": [audience]},
+    }
+    status = cluster.create(_PATH, body, _Review, idempotent=True, timeout=timeout).status
+    if not status.authenticated or audience not in (status.audiences or ()):
+        return None
+    return Reviewed(status.user.username, next(iter((status.user.extra or {}).get(NODE, ())), ""))
