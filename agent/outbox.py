@@ -21,11 +21,12 @@ SAMPLES_MOST: Final = 5
 
 
 class StateChange(msgspec.Struct, frozen=True):
-    """One thing to say and to have acknowledged. Exactly one of the three is given."""
+    """One thing to say and to have acknowledged. Exactly one of the three is given; `version` is that of the inventory."""
 
     inventory: dict[str, Any] | None = None
     health: Mapping[str, str] | None = None
     checkpoint: Sequence[CheckpointEntry] | None = None
+    version: int = 0
 
 
 class Outbox:
@@ -34,7 +35,9 @@ class Outbox:
     def __init__(self) -> None:
         self._inventory: dict[str, Any] | None = None
         self._inventory_due = False
+        self._version = 0
         self._health: dict[str, str] = {}
+        self._sick: dict[str, bool] = {}
         self._checkpoint: Sequence[CheckpointEntry] | None = None
         self._samples: deque[Mapping[str, Column]] = deque(maxlen=SAMPLES_MOST)
         self._filled = asyncio.Event()
@@ -45,6 +48,7 @@ class Outbox:
         """The node as it is now."""
         self._inventory = body
         self._inventory_due = True
+        self._version += 1
         self._filled.set()
 
     def inventory_again(self) -> None:
@@ -55,6 +59,7 @@ class Outbox:
     def put_health(self, changes: Mapping[str, str]) -> None:
         """UUID → what is wrong, empty where all is well again."""
         self._health.update(changes)
+        self._sick.update({uuid: bool(reason) for uuid, reason in changes.items()})
         if changes:
             self._filled.set()
 
@@ -75,8 +80,8 @@ class Outbox:
 
     def next_change(self) -> StateChange | None:
         """What is to be said next and acknowledged, None for nothing: inventory before what speaks of its devices."""
-        if self._inventory_due:
-            return StateChange(inventory=self._inventory)
+        if self._inventory_due and self._inventory is not None:
+            return StateChange(inventory=self._with_health(self._inventory), version=self._version)
         if self._health:
             return StateChange(health=dict(self._health))
         if self._checkpoint is not None:
@@ -85,13 +90,21 @@ class Outbox:
 
     def done(self, change: StateChange) -> None:
         """The server has it, or will never take it; what changed since is still to be said."""
-        if change.inventory is not None and change.inventory is self._inventory:
+        if change.inventory is not None and change.version == self._version:
             self._inventory_due = False
         for uuid, reason in (change.health or {}).items():
             if self._health.get(uuid) == reason:
                 del self._health[uuid]
         if change.checkpoint is not None and change.checkpoint is self._checkpoint:
             self._checkpoint = None
+
+    def _with_health(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The inventory with the health of now: it may be asked for again long after it was put."""
+        devices = [
+            {**device, "healthy": not self._sick[device["uuid"]]} if device["uuid"] in self._sick else device
+            for device in body["devices"]
+        ]
+        return {**body, "devices": devices}
 
     def next_sample(self) -> Mapping[str, Column] | None:
         """The oldest sample that is still kept; None, and asleep, when there is nothing left to say."""

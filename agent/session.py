@@ -61,7 +61,12 @@ class Session:
         token: Callable[[], str],
         devices: Callable[[], Sequence[str]],
         outbox: Outbox,
+        on_open: Callable[[], None] | None = None,
+        on_end: Callable[[str], None] | None = None,
     ) -> None:
+        """`on_open`, `on_end`: told instead of the log, of each session that was opened and why it ended."""
+        self._on_open = on_open or (lambda: log.info("session.open", node=node))
+        self._on_end = on_end or (lambda why: log.warning("session.ended", why=why))
         self._url = f"{url.replace('http', 'ws', 1).rstrip('/')}/ws/agents/{node}/"
         self._node = node
         self._version = version
@@ -70,8 +75,7 @@ class Session:
         self._outbox = outbox
         self._boot = secrets.token_hex(8)
         self._seq = 0
-        self.sessions = 0
-        """How many were opened."""
+        self._opened = False
 
     async def run(self) -> None:
         """Connect, talk, and connect again, until cancelled."""
@@ -83,14 +87,22 @@ class Session:
                 await self._one()
             except ConnectionClosed as error:
                 code = error.rcvd.code if error.rcvd else None
-                log.warning("session.ended", code=code, why=str(error))
+                self._ended(f"{code}: {error}")
                 longest = OUR_FAULT_PAUSE if code in OUR_FAULTS else LONGEST_PAUSE
             except InvalidStatus as error:
                 log.warning("session.refused", status=error.response.status_code)
             except (OSError, WebSocketException, TimeoutError, FrameError, Ended) as error:
-                log.warning("session.ended", why=str(error) or type(error).__name__)
+                self._ended(str(error) or type(error).__name__)
             attempt = 1 if time.monotonic() - began > STEADY_SECONDS else attempt + 1
             await asyncio.sleep(pause_seconds(attempt, longest=longest))
+
+    def _ended(self, why: str) -> None:
+        """Where there was a session; a connection that never came about is only logged."""
+        if self._opened:
+            self._opened = False
+            self._on_end(why)
+        else:
+            log.info("session.none", why=why)
 
     async def _one(self) -> None:
         async with connect(
@@ -101,7 +113,6 @@ class Session:
             compression=None,
             proxy=None,
         ) as socket:
-            self.sessions += 1
             acks: asyncio.Queue[Ack] = asyncio.Queue()
             reader = asyncio.create_task(self._read(socket, acks))
             writer = asyncio.create_task(self._talk(socket, acks))
@@ -117,7 +128,8 @@ class Session:
     async def _talk(self, socket: ClientConnection, acks: asyncio.Queue[Ack]) -> None:
         devices = list(self._devices())
         self._heed(await self._say(socket, acks, Hello(*self._stamp(), self._node, self._version, devices)))
-        log.info("session.open", node=self._node)
+        self._opened = True
+        self._on_open()
         while True:
             await self._outbox.filled()
             change = self._outbox.next_change()

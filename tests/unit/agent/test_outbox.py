@@ -31,7 +31,7 @@ def test_state_goes_before_samples_and_the_machine_before_all() -> None:
         said.append(change)
         outbox.done(change)
     assert said == [
-        StateChange(inventory=BODY),
+        StateChange(inventory=BODY, version=1),
         StateChange(health={"GPU-1": "Xid 79"}),
         StateChange(checkpoint=[ENTRY]),
     ]
@@ -54,7 +54,7 @@ def test_what_changed_while_it_was_said_is_said_again() -> None:
     outbox.put_health({"GPU-1": "Xid 79", "GPU-2": "Xid 48"})
     outbox.put_inventory(BODY)
     outbox.put_checkpoint([ENTRY])
-    first = StateChange(inventory=BODY), StateChange(health={"GPU-1": "Xid 79", "GPU-2": "Xid 48"})
+    first = StateChange(inventory=BODY, version=1), StateChange(health={"GPU-1": "Xid 79", "GPU-2": "Xid 48"})
     newer = {**BODY, "links": [[0, 1, 4]]}
     outbox.put_inventory(newer)
     outbox.put_health({"GPU-1": ""})
@@ -65,7 +65,11 @@ def test_what_changed_while_it_was_said_is_said_again() -> None:
     while (again := outbox.next_change()) is not None:
         left.append(again)
         outbox.done(again)
-    assert left == [StateChange(inventory=newer), StateChange(health={"GPU-1": ""}), StateChange(checkpoint=[])]
+    assert left == [
+        StateChange(inventory=newer, version=2),
+        StateChange(health={"GPU-1": ""}),
+        StateChange(checkpoint=[]),
+    ]
 
 
 def test_the_server_may_ask_for_the_inventory_again() -> None:
@@ -73,10 +77,10 @@ def test_the_server_may_ask_for_the_inventory_again() -> None:
     outbox.inventory_again()
     assert outbox.next_change() is None
     outbox.put_inventory(BODY)
-    outbox.done(StateChange(inventory=BODY))
+    outbox.done(StateChange(inventory=BODY, version=1))
     assert outbox.next_change() is None
     outbox.inventory_again()
-    assert outbox.next_change() == StateChange(inventory=BODY)
+    assert outbox.next_change() == StateChange(inventory=BODY, version=1)
 
 
 def test_of_samples_the_oldest_are_dropped() -> None:
@@ -89,3 +93,19 @@ def test_of_samples_the_oldest_are_dropped() -> None:
         kept.append(sample["power_watts"][0])
     assert kept == list(range(1000 - SAMPLES_MOST, 1000))
     assert outbox.dropped == 1000 - SAMPLES_MOST
+
+
+def test_an_inventory_that_is_asked_for_again_has_the_health_of_now() -> None:
+    """NODE-2 a GPU that fell sick since is not told to be well by it."""
+    outbox = Outbox()
+    device = {"uuid": "GPU-1", "healthy": True}
+    outbox.put_inventory({**BODY, "devices": [device, {"uuid": "GPU-2", "healthy": False}]})
+    first = outbox.next_change()
+    assert first is not None
+    outbox.done(first)
+    outbox.put_health({"GPU-1": "Xid 79", "GPU-2": ""})
+    outbox.inventory_again()
+    again = outbox.next_change()
+    assert again is not None
+    assert again.inventory is not None
+    assert [one["healthy"] for one in again.inventory["devices"]] == [False, True]

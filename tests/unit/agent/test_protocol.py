@@ -179,7 +179,7 @@ def test_no_bytes_raise_anything_but_a_frame_error(body: bytes) -> None:
     ],
 )
 def test_values(name: str, given_value: float | None, want: int | None, want_unreadable: int) -> None:
-    """NODE-1 what a GPU does not say is unknown, never zero."""
+    """NODE-1 (part) what a GPU does not say is unknown, never zero."""
     columns, unreadable = values_of(_sample(name, [given_value]), count=1)
     assert columns[name] == (want,)
     assert unreadable == want_unreadable

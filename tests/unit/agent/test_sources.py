@@ -19,7 +19,7 @@ from agent.sources.wiring import Seen, links_of, numa_of, short, switch_of
 
 @pytest.mark.parametrize("name", sorted(MACHINES))
 def test_simulated_machines_are_whole(name: str) -> None:
-    """NODE-1 wiring of real machines; every figure within its bounds, at every moment."""
+    """NODE-1 (part) wiring of real machines; every figure within its bounds, at every moment."""
     now = iter(itertools.count(1_700_000_000.0, 17.3))
     source = SimulatedSource(name, node="n1", clock=lambda: next(now))
     machine = source.machine()
@@ -48,7 +48,7 @@ def test_a_cube_mesh_is_one() -> None:
 
 
 def test_a_gpu_that_falls_off_hides_no_other() -> None:
-    """NODE-1 its figures are unknown, those of the others go on."""
+    """NODE-1 (part) its figures are unknown, those of the others go on."""
     source = SimulatedSource("pcie-4", node="n1")
     machine = source.machine()
     source.fall_off(2)
@@ -62,7 +62,7 @@ def test_a_gpu_that_falls_off_hides_no_other() -> None:
 
 
 def test_a_recording_is_played_as_it_was(tmp_path: Path) -> None:
-    """NODE-1 what one session saw is test data for all others."""
+    """NODE-1 (part) what one session saw is test data for all others."""
     path = tmp_path / "machine.jsonl"
     inner = SimulatedSource("l40s-4", node="n1")
     recorder = Recorder(inner, path)

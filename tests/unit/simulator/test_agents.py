@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from websockets.asyncio.server import Server, ServerConnection, serve
 
+from agent import session as sessions
 from agent.protocol import Ack, AgentFrame, Health, Hello, Inventory, Sample, decode, encode
 from simulator import agents as module
 from simulator.agents import Agent, Crowd
@@ -65,7 +66,7 @@ async def server(hearing: Hearing) -> AsyncIterator[Server]:
 @pytest.fixture
 async def agent(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Agent]:
     """A running agent that does not pause between sessions, nor between samples."""
-    monkeypatch.setattr(module, "pause_seconds", lambda attempt, jitter: 0.0)
+    monkeypatch.setattr(sessions, "pause_seconds", lambda _attempt, *, longest: 0.0 * longest)
     monkeypatch.setattr(module, "SAMPLE_SECONDS", 0.01)
     port = next(iter(server.sockets)).getsockname()[1]
     made = Agent(
