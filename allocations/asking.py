@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from django.conf import settings
 
-from allocations.engine.picture import DEVICE_PLUGIN, Picture
 from claims.admission.confinement import is_confined
 from claims.admission.counted import is_counted
 from claims.dialects import parse_pod
@@ -42,13 +41,6 @@ def pod_asks(pod: Pod) -> Asks | Refusal | None:
     if parsed is None or isinstance(parsed, Refusal):
         return parsed
     return Asks(with_settings(parsed), finder.claim_id, hold_seconds(pod), is_confined(pod), noted_priority(pod))
-
-
-def is_confined_on(asks: Asks, picture: Picture, node: str | None) -> bool:
-    """Whether the pod will see its own devices only on this node: by our reference, or since the kubelet's device plugin sees to it."""
-    row = picture.node_index.get(node or "", -1)
-    by_kubelet = asks.request.for_kubelet and row >= 0 and picture.node_mode[row] == DEVICE_PLUGIN
-    return asks.confined or bool(by_kubelet)
 
 
 def noted_priority(pod: Pod) -> int | None:

@@ -85,7 +85,7 @@ def wants_of(live: Live) -> list[Want]:
 
 def binding_of(live: Live) -> pods.Binding:
     """The Binding of an allocation's pod, with what it carries into the pod."""
-    if live.by_kubelet:
+    if live.request.by_kubelet:
         annotations = {CHOSEN_BY: KUBELET}
     else:
         annotations = binding_annotations(

@@ -74,17 +74,21 @@ class _World:
     """What cluster and ledger look like."""
 
     pods: Sequence[Pod]
+    unreadable: Sequence[str]
     machines: Sequence[kube_nodes.Node]
     hooks: Sequence[Configuration]
     labels: dict[str, dict[str, str]]
 
     @cached_property
     def asking(self) -> list[Pod]:
-        """Pods that ask for devices and have not ended, but those of namespaces that the webhooks leave alone."""
+        """Pods that ask for devices and have not ended."""
+        return [pod for pod in self.pods if not pod.finished and asks_for_devices(pod)]
+
+    @cached_property
+    def ours_to_take(self) -> list[Pod]:
+        """Those of them that are to come to gpuplane: not in namespaces that the webhooks leave alone, and not opted out."""
         return [
-            pod
-            for pod in self.pods
-            if not pod.finished and pod.metadata.namespace not in self.excluded and asks_for_devices(pod)
+            pod for pod in self.asking if pod.metadata.namespace not in self.excluded and not self.is_opted_out(pod)
         ]
 
     @cached_property
@@ -105,8 +109,10 @@ class _World:
 
 def takeover_steps(cluster: Cluster) -> list[Step]:
     """All steps, in their order. Raises KubeError."""
+    listed = pods.list_all(cluster)
     world = _World(
-        pods=pods.list_all(cluster).items,
+        pods=listed.items,
+        unreadable=["/".join(one.key) for one in listed.unreadable],
         machines=kube_nodes.list_all(cluster).items,
         hooks=configurations(cluster),
         labels=namespace_labels(cluster),
@@ -176,22 +182,21 @@ def _running(world: _World) -> Verdict:
         for pod in world.asking
         if pod.spec.node_name and pod.metadata.uid not in placed
     ]
+    missing += [f"pod {name} cannot be read" for name in world.unreadable]
     return _few(missing), "manage.py reconcile says why; pods whose devices nobody can tell have to be started again"
 
 
 def _pending(world: _World) -> Verdict:
     missing = [
         f"pod {_label(pod)} waits for scheduler {pod.spec.scheduler_name or 'default-scheduler'}"
-        for pod in world.asking
-        if not pod.spec.node_name
-        and pod.spec.scheduler_name != settings.GPUPLANE_SCHEDULER_NAME
-        and not world.is_opted_out(pod)
+        for pod in world.ours_to_take
+        if not pod.spec.node_name and pod.spec.scheduler_name != settings.GPUPLANE_SCHEDULER_NAME
     ]
     return _few(missing), "stop what creates such pods, let them be placed or delete them, then stop that scheduler"
 
 
 def _namespaces(world: _World) -> Verdict:
-    asking = sorted({pod.metadata.namespace for pod in world.asking if not world.is_opted_out(pod)})
+    asking = sorted({pod.metadata.namespace for pod in world.ours_to_take})
     missing = [
         f"namespace {name} is not labelled"
         for name in asking
@@ -224,7 +229,7 @@ def _placed() -> Verdict:
 
 def _guard(world: _World) -> Verdict:
     scopes = {
-        (one.metadata.annotations or {}).get(SCOPE, "everywhere")
+        (one.metadata.annotations or {}).get(SCOPE, "")
         for one in world.hooks
         if any(hook.name in WEBHOOKS for hook in one.webhooks or ())
     }

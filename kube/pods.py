@@ -156,7 +156,7 @@ def event_record(
     The name is made of pod, uid, reason and `now`, so that telling the same twice is refused as `AlreadyExists`.
     """
     moment = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    suffix = f"{int(now.timestamp() * 1_000_000):x}-{reason.lower()}"
+    suffix = f"{uid[-12:].lower()}-{int(now.timestamp() * 1_000_000):x}-{reason.lower()}".strip("-.")
     body = {
         "apiVersion": "v1",
         "kind": "Event",

@@ -10,7 +10,7 @@ advertised than running pods have, or a kubelet that restarts would turn some of
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -50,6 +50,8 @@ class Content:
     memory_bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     models: set[str] = field(default_factory=set)
     pods: int = 0
+    kept: int = 0
+    """GPUs that are there, sick ones too, where pods hold any of the node's."""
 
 
 def advertise(*, cluster: Cluster, machines: Iterable[kube_nodes.Node]) -> list[str]:
@@ -110,6 +112,8 @@ def _contents(modes: Mapping[str, Mode]) -> dict[str, Content]:
     """What nodes with devices advertise; one in mode device-plugin says only how many pods it takes."""
     contents = {name: Content() for name in modes}
     counted = set()
+    gpus: Counter[str] = Counter()
+    busy = set()
     rows = Device.objects.filter(presence=Presence.PRESENT)
     if len(contents) < FEW:
         rows = rows.filter(node__name__in=contents)
@@ -127,6 +131,12 @@ def _contents(modes: Mapping[str, Mode]) -> dict[str, Content]:
         if healthy or core_used or memory_used:
             content.count[kind] += 1
             content.memory_bytes[kind] += memory_bytes
+        if kind == GPU:
+            gpus[name] += 1
+            if core_used or memory_used:
+                busy.add(name)
+    for name in busy:
+        contents[name].kept = gpus[name]
     lowered = _lowered(database_now())
     for name in counted:
         contents[name].pods = lowered.get(name, PLENTY)
@@ -146,7 +156,9 @@ def amounts_of(
             amount = content.memory_bytes.get(row.type, 0) if name == row.memory else count * WHOLE
             amounts.update({f"{prefix}/{name}": amount for prefix in PREFIXES})
     if content.count.get(GPU):
-        amounts[NATIVE_GPU] = content.count[GPU] * gpu_split
+        # several pods may count on one GPU, so with one that fell sick others are counted that run on the rest
+        counted = content.count[GPU] if gpu_split == 1 else max(content.count[GPU], content.kept)
+        amounts[NATIVE_GPU] = counted * gpu_split
     if content.pods:
         amounts[PODS_RESOURCE] = content.pods
     return amounts
@@ -163,8 +175,12 @@ def _bring(cluster: Cluster, machine: kube_nodes.Node, content: Content) -> bool
     ours = {name for name in machine.annotations.get(ADVERTISED, "").split(",") if name}
     wanted = amounts_of(content, gpu_split=settings.GPUPLANE_GPU_SPLIT)
     capacity, allocatable = machine.status.capacity or {}, machine.status.allocatable or {}
-    if NATIVE_GPU not in ours and NATIVE_GPU in capacity:
-        wanted.pop(NATIVE_GPU, None)  # a device plugin runs there and says it itself
+    if NATIVE_GPU not in ours and not (
+        _equal(capacity.get(NATIVE_GPU, "0"), 0) and _equal(allocatable.get(NATIVE_GPU, "0"), 0)
+    ):
+        wanted.pop(
+            NATIVE_GPU, None
+        )  # a device plugin runs there and says it itself; of one that is gone the kubelet keeps a 0
     changes: dict[str, int | str | None] = {
         name: amount
         for name, amount in wanted.items()

@@ -65,6 +65,8 @@ class Decision:
     account: Account = field(repr=False)
     minors: tuple[tuple[int, ...], ...] = ()
     """Those of each ask, where several asks of the request are for one device type."""
+    by_kubelet: bool = False
+    """The node is one where the kubelet chooses the devices."""
 
     @cached_property
     def _judged(self) -> tuple[NDArray[np.int16], tuple[Reason, ...]]:
@@ -86,7 +88,9 @@ class Decision:
         return self.account.scores()
 
     def served(self, request: DeviceRequest) -> DeviceRequest:
-        """The request that was decided, with what each ask was given where that cannot be told from the grants."""
+        """The request that was decided, with what each ask was given where that cannot be told from the grants, and by whom."""
+        if request.by_kubelet != self.by_kubelet:
+            request = msgspec.structs.replace(request, by_kubelet=self.by_kubelet)
         if not self.minors:
             return request
         asks = [

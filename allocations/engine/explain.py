@@ -1,7 +1,7 @@
 """Device by device: why one can or cannot serve, for the pages and endpoints that answer "why" (VIEW-3).
 
-Called by explain selectors. Kept true: a device said to serve is one that
-`plan` may grant; the amounts told are those of the picture given.
+Called by explain selectors. Kept true: a device is looked at by itself, so one said to serve is one
+that `plan` may grant where its node is open and enough others serve too; the amounts told are those of the picture given.
 """
 
 from __future__ import annotations

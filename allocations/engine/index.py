@@ -8,7 +8,7 @@ have one entry for each node of the picture, zero where the node has no device o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -159,6 +159,8 @@ class PictureIndex:
     """[n] whether new work may be placed there at all."""
     every_node: NDArray[np.int32]
     """[n] all node rows."""
+    by_uuid: dict[str, int] = field(default_factory=dict, repr=False)
+    """See `rows_by_uuid`, which fills it when a request first names devices."""
 
     def rows_of(self, device_ids: Sequence[int] | NDArray[np.int64]) -> NDArray[np.intp]:
         """The rows of these devices, -1 for one that the picture does not have."""
@@ -167,6 +169,14 @@ class PictureIndex:
             return np.full(len(asked), -1, dtype=np.intp)
         place = np.minimum(np.searchsorted(self.ids, asked), len(self.ids) - 1)
         return np.where(self.ids[place] == asked, self.id_rows[place], -1)
+
+
+def rows_by_uuid(picture: Picture) -> dict[str, int]:
+    """UUID → device row, worked out once for all pictures of the same devices."""
+    known = picture.index.by_uuid
+    if not known:
+        known.update({uuid: row for row, uuid in enumerate(picture.device_uuid)})
+    return known
 
 
 def usage_of(picture: Picture, code: int) -> Usage:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from allocations.engine.index import usage_of
+from allocations.engine.index import rows_by_uuid, usage_of
 from allocations.engine.picture import NO_MEMORY
 from claims.dialects.request import CORE_WHOLE, Limits
 
@@ -73,7 +73,7 @@ class Need:
         known = [limits.permit_model(model) for model in self.picture.models]
         found = np.array(known, dtype=np.bool_)[view.model] & (view.memory_total >= limits.memory_least)
         if limits.uuids or limits.not_uuids:
-            row_of = {uuid: row for row, uuid in enumerate(self.picture.device_uuid)}
+            row_of = rows_by_uuid(self.picture)
             named = np.full(len(self.picture.device_uuid), not limits.uuids)
             named[[row_of[uuid] for uuid in limits.uuids if uuid in row_of]] = True
             named[[row_of[uuid] for uuid in limits.not_uuids if uuid in row_of]] = False

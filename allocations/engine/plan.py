@@ -128,18 +128,26 @@ class _Judge:
             told = [(reason.text, count) for reason, count in zip(reasons, counts, strict=True)]
             summary = summary_text(len(self.candidates), told)
         return Decision(
-            name, chosen.grants, self.candidates, self.picture.node_names, summary, self, minors=chosen.minors
+            name,
+            chosen.grants,
+            self.candidates,
+            self.picture.node_names,
+            summary,
+            self,
+            minors=chosen.minors,
+            by_kubelet=node is not None and bool(self.picture.node_mode[node] == DEVICE_PLUGIN),
         )
 
     def reasons(self) -> tuple[NDArray[np.int16], tuple[Reason, ...]]:
         """See `Decision.reason_code` and `Decision.reasons`."""
         pending = np.zeros(len(self.picture.node_names), dtype=np.bool_)
         pending[self.candidates] = True
+        feasible = self._serving()
         kept_out = kept_out_by_mode(self.picture, takes_device_plugin=self.takes_device_plugin)
         code, reasons = verdicts(
             self.picture,
             self.needs,
-            pending & ~self.feasible,
+            pending & ~feasible,
             kept_out=kept_out,
             told=NOT_SELECTED if self.request.whole_native else DEVICE_PLUGIN_MODE,
             strict=self.strict,
@@ -151,14 +159,21 @@ class _Judge:
     def scores(self) -> NDArray[np.float64]:
         """See `Decision.score`: the place in the engine's order, the best one 1."""
         score = np.zeros(len(self.picture.node_names), dtype=np.float64)
-        alive = np.flatnonzero(self.feasible)
-        keys = [key(alive) for key in self._keys()]
-        order = np.lexsort((-alive, *reversed(keys)))
-        score[alive[order]] = np.arange(1, len(alive) + 1) / max(len(alive), 1)
+        alive = np.flatnonzero(self._serving())
+        score[self._ranked(alive)] = np.arange(1, len(alive) + 1) / max(len(alive), 1)
         return score[self.candidates]
 
+    def _ranked(self, alive: NDArray[np.intp]) -> NDArray[np.intp]:
+        """The rows, the best last."""
+        keys = [key(alive) for key in self._keys()]
+        return alive[np.lexsort((-alive, *reversed(keys)))]
+
+    def _serving(self) -> NDArray[np.bool_]:
+        """[n] candidates that serve, each looked at where several asks meet."""
+        return self.feasible if self.several is None else self.several.able(self.feasible)
+
     def _feasible(self) -> NDArray[np.bool_]:
-        """[n] candidates that can serve."""
+        """[n] candidates that can serve, as far as each ask alone is concerned where several are for one type."""
         able = self.picture.index.problem_free
         if not self.takes_device_plugin:
             able = able & (self.picture.node_mode != DEVICE_PLUGIN)
@@ -168,8 +183,6 @@ class _Judge:
             able = able & (self.gpus.most_in_island(self.gpus.fits) >= self.gpus.ask.count)
         if self.together is not None and self.together.required:
             able = able & (self.together.fewest > 0)
-        if self.several is not None:
-            able = able & self.several.able
         if self.everything:
             return able
         asked = np.zeros(len(able), dtype=np.bool_)
@@ -178,6 +191,9 @@ class _Judge:
 
     def _choose(self) -> int | None:
         alive = np.flatnonzero(self.feasible)
+        if self.several is not None:
+            best_first = reversed(self._ranked(alive).tolist())
+            return next((node for node in best_first if self.several.serves(node)), None)
         for key in self._keys():
             if len(alive) <= 1:
                 break

@@ -29,6 +29,10 @@ DEVICE_PLUGIN_MODE = "node is in device-plugin mode, reservation pods are not av
 NOT_SELECTED = "node is in device-plugin mode, which the pod does not select by gpu.scheduling/mode"
 """Of pods that would do there, but see what our annotation names: kubelets choose by themselves."""
 
+SEVERAL_NEVER = "no devices that serve all containers at once"
+SEVERAL_NOT_NOW = "no devices free that serve all containers at once"
+TOO_MANY_WAYS = "no devices found that serve all containers at once; not every way was tried"
+
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -91,13 +95,14 @@ def verdicts(
     if joint is not None:
         found.give(joint.ever == 0, f"no {joint.text} devices under the same PCIe switches", resolvable=False)
     if several is not None:
-        found.give(~several.ever, "no devices that serve all containers at once", resolvable=False)
+        found.give(~several.ever(found.open), SEVERAL_NEVER, resolvable=False)
     for need in needs:
         _not_now(found, need, strict=strict and need.ask.type == GPU)
     if joint is not None:
         found.give(joint.fewest == 0, f"no {joint.text} devices free under the same PCIe switches", resolvable=True)
     if several is not None:
-        found.give(~several.able, "no devices free that serve all containers at once", resolvable=True)
+        able = several.able(found.open)
+        found.give(~able, TOO_MANY_WAYS if several.given_up else SEVERAL_NOT_NOW, resolvable=True)
     return found.code, tuple(found.texts)
 
 

@@ -2,14 +2,14 @@
 
 Called by `engine.plan` (which nodes serve all of them at once) and by `engine.choice` (with which devices). Kept true: amounts that meet on a
 device add up to no more than it has; a whole device is met by nobody; a node is passed over only where no way of dividing its devices
-would do, or where the first `TRIES` of them did not (a dozen containers that ask for several devices each, with all of different room).
+would do, or where the first ways that were tried did not (`TRIES_A_NODE`, `TRIES`), and then that is said. Nodes are looked at one by one, the
+best first, so a pod that fits where it should costs one look.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from allocations.engine.picture import Picture
     from claims.dialects.request import DeviceRequest
 
-TRIES: Final = 5_000
-"""Sets of devices tried on one node, over all asks."""
+TRIES_A_NODE: Final = 1_000
+"""Sets of devices tried on one node, over all asks: some 10 ms."""
+TRIES: Final = 8_000
+"""The same over all nodes of one request."""
 
 Rows = list[int]
 State = tuple[int, int, int, int, tuple[bool, ...]]
@@ -40,55 +42,66 @@ class Several:
         self.picture = picture
         self.request = request
         self.needs = needs
+        self._known: dict[tuple[bool, bytes], bool | None] = {}
+        self._left = TRIES
+        self.given_up = False
+        """Whether nodes were passed over that were not looked at to the end."""
 
     @staticmethod
     def of(picture: Picture, request: DeviceRequest, needs: Sequence[Need]) -> Several | None:
         """None where each type is asked for once."""
         return Several(picture, request, needs) if request.several else None
 
-    @cached_property
-    def able(self) -> NDArray[np.bool_]:
-        """[n] all can be served now."""
-        return self._served(np.logical_and.reduce([need.enough for need in self.needs]), empty=False)
+    def serves(self, node: int) -> bool:
+        """Whether all can be served now on a node that can serve each alone."""
+        return self._look(node, empty=False) is True
 
-    @cached_property
-    def ever(self) -> NDArray[np.bool_]:
-        """[n] all could be served if nothing were used."""
+    def _look(self, node: int, *, empty: bool) -> bool | None:
+        """Whether all can be served, None where that was not tried to the end. Nodes with devices in the same state are looked at once."""
+        state = empty, self._state(node, empty=empty)
+        if state not in self._known:
+            if self._left <= 0:
+                self.given_up = True
+                return None
+            looked = _Node(self, node, empty=empty, most=min(TRIES_A_NODE, self._left))
+            found = looked.divide() is not None
+            self._left -= looked.tries
+            self.given_up = self.given_up or looked.given_up
+            self._known[state] = None if looked.given_up and not found else found
+        return self._known[state]
+
+    def able(self, likely: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """[n] those of the likely nodes where all can be served now."""
+        return self._served(likely, empty=False, untold=False)
+
+    def ever(self, likely: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """[n] those of the likely nodes where all could be served if nothing were used, or where that is not known."""
         enough = [need.per_node(need.ever) >= need.ask.count for need in self.needs]
-        return self._served(np.logical_and.reduce(enough), empty=True)
+        return self._served(np.logical_and.reduce([likely, *enough]), empty=True, untold=True)
 
     def choose(self, node: int) -> list[Rows]:
-        """Device rows on a node that can serve, for each need."""
-        found = _Node(self, node, empty=False).divide()
+        """Device rows on a node that serves, for each need."""
+        found = _Node(self, node, empty=False, most=TRIES_A_NODE).divide()
         if found is None:
             raise AssertionError("the node was found able to serve")
         return found
 
-    def _served(self, likely: NDArray[np.bool_], *, empty: bool) -> NDArray[np.bool_]:
-        """[n] those of the likely nodes that serve; nodes with devices in the same state are looked at once."""
+    def _served(self, likely: NDArray[np.bool_], *, empty: bool, untold: bool) -> NDArray[np.bool_]:
         found = np.zeros(len(likely), dtype=np.bool_)
-        states = self._states(empty=empty)
-        start = self.picture.node_start
-        known: dict[bytes, bool] = {}
         for node in np.flatnonzero(likely).tolist():
-            state = states[start[node] : start[node + 1]].tobytes()
-            if state not in known:
-                known[state] = _Node(self, node, empty=empty).divide() is not None
-            found[node] = known[state]
+            looked = self._look(node, empty=empty)
+            found[node] = untold if looked is None else looked
         return found
 
-    def _states(self, *, empty: bool) -> NDArray[np.int64]:
-        """[d, …] whatever of a device decides what it can serve."""
+    def _state(self, node: int, *, empty: bool) -> bytes:
+        """Whatever of the node's devices decides what they can serve."""
         picture = self.picture
-        columns: list[NDArray[np.generic]] = [picture.device_type, picture.memory_total, picture.device_numa]
+        own = slice(int(picture.node_start[node]), int(picture.node_start[node + 1]))
+        columns: list[NDArray[Any]] = [picture.device_type, picture.memory_total, picture.device_numa]
         if not empty:
             columns += [picture.core_used, picture.memory_used]
-        for need in self.needs:
-            eligible = np.zeros(len(picture.device_id), dtype=np.int64)
-            if need.view is not None:
-                eligible[need.view.rows] = need.eligible
-            columns.append(eligible)
-        return np.column_stack([column.astype(np.int64) for column in columns])
+        eligible = [need.eligible[need.view.of_node(node)] for need in self.needs if need.view is not None]
+        return b"|".join([*(column[own].tobytes() for column in columns), *(one.tobytes() for one in eligible)])
 
 
 class _Part:
@@ -112,7 +125,8 @@ class _Part:
 class _Node:
     """The devices of one node while its room is divided."""
 
-    def __init__(self, several: Several, node: int, *, empty: bool) -> None:
+    def __init__(self, several: Several, node: int, *, empty: bool, most: int) -> None:
+        """`most`: so many sets of devices are tried."""
         picture = several.picture
         self.picture = picture
         self.node = node
@@ -129,6 +143,8 @@ class _Node:
             _Part(need, place, self.rows, self.total, self._able(need)) for place, need in enumerate(several.needs)
         ]
         self.tries = 0
+        self.most = most
+        self.given_up = False
 
     def divide(self) -> list[Rows] | None:
         """Device rows for each need, None where there is no way."""
@@ -151,7 +167,8 @@ class _Node:
         tried: set[tuple[State, ...]] = set()
         for devices in self._choices(part):
             self.tries += 1
-            if self.tries > TRIES:
+            if self.tries > self.most:
+                self.given_up = True
                 return False
             alike = tuple(sorted(self._state(device) for device in devices))
             if alike in tried:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from django.conf import settings
 
 from allocations import fleet, ledger, making_way
-from allocations.asking import Asks, is_confined_on, pod_asks
+from allocations.asking import Asks, pod_asks
 from allocations.choices import State
 from allocations.engine.decision import Decision
 from allocations.engine.plan import plan
@@ -131,7 +131,7 @@ def _hold_on_node(args: BindArgs, held: ledger.Live | None, world: Outside, bloc
         now=now,
         hold_seconds=asks.hold_seconds,
         priority=asks.priority,
-        confined=is_confined_on(asks, picture, decision.node),
+        confined=asks.confined or decision.by_kubelet,
     )
 
 

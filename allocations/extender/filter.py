@@ -18,7 +18,7 @@ from django.conf import settings
 from numpy.typing import NDArray
 
 from allocations import fleet, ledger, making_way
-from allocations.asking import Asks, is_confined_on, pod_asks
+from allocations.asking import Asks, pod_asks
 from allocations.choices import State
 from allocations.collection import expire_holds, lapsed_drop
 from allocations.ended import settle_ended
@@ -122,7 +122,7 @@ class _Filter:
                     now=now,
                     hold_seconds=self.asks.hold_seconds,
                     priority=self.asks.priority,
-                    confined=is_confined_on(self.asks, picture, decision.node),
+                    confined=self.asks.confined or decision.by_kubelet,
                 )
             except LostRace as lost:
                 if attempt >= ATTEMPTS // 2:

@@ -15,7 +15,6 @@ from allocations.ledger.holder import Holder
 from allocations.ledger.sql import identity, moment, read_identity, read_moment
 from audit.cursors import hot_cursor
 from claims.dialects.request import DeviceRequest
-from kube.keys import MODE_DEVICE_PLUGIN
 
 SHUN = timedelta(minutes=5)
 """A node on which the pod's attempt ended unbound ranks last for it that long (DESIGN §3, Holds)."""
@@ -40,8 +39,6 @@ class Live:
     usable: bool
     made_at: datetime
     hold_until: datetime | None
-    by_kubelet: bool = False
-    """The node's kubelet chooses the devices; the grants are a guess until its record is read."""
 
     def lapsed(self, now: datetime) -> bool:
         """Whether it is a hold past its time that nobody has dropped yet."""
@@ -64,7 +61,7 @@ class Own:
 _LIVE = ", ".join(f"'{state.value}'" for state in LIVE)
 _SELECT = """
 SELECT a.id, a.state, n.name, a.namespace, a.pod_name, a.pod_uid, a.holder, a.request, a.claim_id,
-       a.created_at, a.hold_until, n.mode,
+       a.created_at, a.hold_until,
        g.device_id, g.uuid, g.type, g.minor, g.core_percent, g.memory_bytes, g.whole, d.memory_bytes,
        d.healthy AND d.presence = 'present' AND d.stranger = '' AND n.state = 'ready' AND n.problem = ''
 FROM allocations_allocation a
@@ -115,24 +112,22 @@ def request_of(stored: object) -> DeviceRequest:
 def _live(rows: list[tuple[object, ...]]) -> Live | None:
     if not rows:
         return None
-    raw_id, state, node, namespace, pod_name, pod_uid, held_by, request, claim_id, made_at, until, mode = rows[0][:12]
+    raw_id, state, node, namespace, pod_name, pod_uid, held_by, request, claim_id, made_at, until = rows[0][:11]
     created_at = read_moment(made_at)
     assert created_at is not None  # the column is never null
-    devices = [row[12:] for row in rows if row[12] is not None]
-    asked = _REQUEST.decode(str(request))
+    devices = [row[11:] for row in rows if row[11] is not None]
     return Live(
         id=read_identity(raw_id),
         state=State(str(state)),
         node=str(node),
         holder=Holder(namespace=str(namespace), identity=str(held_by), pod_name=str(pod_name), pod_uid=str(pod_uid)),
-        request=asked,
+        request=_REQUEST.decode(str(request)),
         claim_id=claim_id if isinstance(claim_id, int) else None,
         grants=tuple(_grant(*device[:7], total=device[7]) for device in devices),
         memory_total={(str(device[2]), int(str(device[3]))): int(str(device[7])) for device in devices},
         usable=all(device[8] for device in devices),
         made_at=created_at,
         hold_until=read_moment(until),
-        by_kubelet=mode == MODE_DEVICE_PLUGIN and asked.for_kubelet,
     )
 
 

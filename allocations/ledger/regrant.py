@@ -21,10 +21,12 @@ from allocations.ledger.hold import devices_text
 from allocations.ledger.holder import Holder
 from allocations.ledger.rows import granting
 from allocations.ledger.sql import identity, moment
+from allocations.models import AllocationDevice
 from audit.choices import Kind
-from audit.cursors import run_together
+from audit.cursors import on_postgresql, run_together
 from audit.happenings import Happening
 from audit.services import record_many
+from nodes.models import Device
 from nodes.revisions import next_stamp
 
 
@@ -51,6 +53,7 @@ def regrant(changes: Sequence[Regrant], *, now: datetime, actor: str) -> None:
             )
             if cursor.rowcount != 1:
                 raise MovedOn("the allocation changed meanwhile")
+        _lock(changes)
         for change in changes:
             give_back(cursor, change.allocation_id, stamp)
             cursor.execute(
@@ -74,3 +77,13 @@ def regrant(changes: Sequence[Regrant], *, now: datetime, actor: str) -> None:
             for change in changes
         ]
     )
+
+
+def _lock(changes: Sequence[Regrant]) -> None:
+    """Lock all devices that are left or taken, in their order, as every writer of the ledger does. SQLite's writers are serial."""
+    if not on_postgresql():
+        return
+    allocations = [change.allocation_id for change in changes]
+    left = AllocationDevice.objects.filter(allocation__in=allocations, live=True).values_list("device_id", flat=True)
+    wanted = {*left, *(grant.device_id for change in changes for grant in change.grants)}
+    list(Device.objects.select_for_update().filter(pk__in=wanted).order_by("pk").values_list("pk", flat=True))

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+import msgspec
 import structlog
 from django.db import IntegrityError
 
@@ -145,7 +146,10 @@ def _adopt(pod: Pod, devices: Sequence[Device], given: GivenByPod, done: Adopted
     finder = ClaimFinder()
     parsed = parse_pod(pod, find_claim=finder)
     asked = parsed if isinstance(parsed, DeviceRequest) else None
-    found = read_allocation(pod, request=asked) or read_running(pod, devices, given)
+    found = read_allocation(pod, request=asked)
+    if isinstance(found, Adoption) and not _asked_for(found, asked):
+        found = Unreadable(f"{found.source} names devices that the pod does not ask for")
+    found = found or read_running(pod, devices, given)
     problem = ""
     if found is None:
         if not devices or read_env(pod) is None:
@@ -158,10 +162,22 @@ def _adopt(pod: Pod, devices: Sequence[Device], given: GivenByPod, done: Adopted
     else:
         grants, problem = _grants(found, devices)
         if not problem:
-            problem = _write(pod, found, grants, asked or _request(found), finder.claim_id, done, now)
+            request = msgspec.structs.replace(asked or _request(found), by_kubelet=found.source == CHECKPOINT)
+            problem = _write(pod, found, grants, request, finder.claim_id, done, now)
     if problem:
         told = f"pod {meta.namespace}/{meta.name} ({meta.uid}) {problem}"
         done.differences.append(Difference(told, namespace=meta.namespace, name=meta.name, node=pod.spec.node_name))
+
+
+def _asked_for(found: Adoption, asked: DeviceRequest | None) -> bool:
+    """Whether another scheduler's result is of a pod that asks in that scheduler's words for so many devices.
+
+    While a cluster is taken over nobody guards those annotations for others' pods: whoever asks for nothing holds nothing by them.
+    """
+    words = _WORDS.get(found.source)
+    if words is None:
+        return True
+    return asked is not None and asked.dialect in words and len(found.devices) <= sum(ask.count for ask in asked.asks)
 
 
 def read_running(pod: Pod, devices: Sequence[Device], given: GivenByPod) -> Adoption | Unreadable | None:
@@ -268,6 +284,11 @@ def _grant(wanted: AdoptedDevice, device: Device) -> Grant:
     )
 
 
+_WORDS = {
+    KOORDINATOR_ALLOCATED: frozenset({Dialect.KOORDINATOR, Dialect.NATIVE}),
+    HAMI_ALLOCATED: frozenset({Dialect.HAMI, Dialect.NATIVE}),
+}
+"""Annotations that others than gpuplane write → the dialects of pods on which they do."""
 _DIALECTS = {
     KOORDINATOR_ALLOCATED: Dialect.KOORDINATOR,
     HAMI_ALLOCATED: Dialect.HAMI,

@@ -1,4 +1,4 @@
-"""Nodes in mode device-plugin: what the ledger guessed when it placed a pod gives way to what the kubelet chose (DEV-8).
+"""Pods placed where kubelets choose: what the ledger guessed when it placed a pod gives way to what the kubelet chose (DEV-8).
 
 Called by a comparison, before pods are adopted. The kubelet's own record (`nodes.checkpoints`) says who has what. Kept true: a pod of which it
 does not speak yet keeps as many devices, others where its own turned out to be somebody else's; a device that the record gives to a pod
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum, auto
 from uuid import UUID
 
 from allocations import ledger
@@ -19,7 +20,6 @@ from allocations.engine.decision import Grant
 from allocations.errors import LostRace, MovedOn
 from allocations.leases.port import Want, lease_name
 from allocations.ledger.holder import Holder
-from allocations.ledger.own import request_of
 from allocations.models import Allocation
 from allocations.reconcile.adoption import GivenByPod, drop_holds
 from allocations.reconcile.report import ACTOR, Difference
@@ -29,7 +29,7 @@ from claims.dialects.request import CORE_WHOLE
 from kube.device_types import GPU
 from kube.keys import NATIVE_GPU
 from kube.objects import Pod
-from nodes.choices import Mode, Presence
+from nodes.choices import Presence
 from nodes.models import Device
 
 
@@ -62,12 +62,12 @@ class _Choice:
 
 
 def correct_choices(*, pods: Mapping[str, Pod], given: GivenByPod, now: datetime) -> Corrected:
-    """Node by node. `pods`: those of the cluster, by UID."""
+    """Node by node, whatever mode a node is in by now. `pods`: those of the cluster, by UID."""
     done = Corrected()
     by_node: dict[str, list[Allocation]] = {}
-    bound = Allocation.objects.filter(state=State.BOUND, node__mode=Mode.DEVICE_PLUGIN).exclude(pod_uid="")
+    bound = Allocation.objects.filter(state=State.BOUND, request__by_kubelet=True)
     for row in bound.select_related("node").prefetch_related(granted()).order_by("created_at"):
-        if row.pod_uid in pods and request_of(row.request).for_kubelet:
+        if row.pod_uid in pods:
             by_node.setdefault(row.node.name, []).append(row)
     if by_node:
         known = set(Allocation.objects.filter(state__in=LIVE).values_list("pod_uid", flat=True))
@@ -111,19 +111,24 @@ def _correct(
     done: Corrected,
     now: datetime,
 ) -> None:
-    devices = {
-        device.uuid: device
-        for device in Device.objects.filter(node__name=node, type=GPU, presence=Presence.PRESENT).order_by("minor")
-    }
+    there = Device.objects.filter(node__name=node, type=GPU).exclude(presence=Presence.REMOVED)
+    devices = {device.uuid: device for device in there.order_by("minor")}
     choices = [_choice(row, record.gpus(node, row.pod_uid)) for row in rows]
-    problem = _impossible(node, choices, devices)
-    if not problem:
-        _move_guesses(choices, devices, strangers)
-        changed = [choice for choice in choices if choice.gets != choice.has]
-        problem = _write(node, changed, devices, now) if changed else ""
-        if changed and not problem:
-            done.moved += [_moved(node, choice, devices) for choice in changed]
-    if problem:
+    sound = []
+    for choice, problem in zip(choices, _problems(node, choices, devices), strict=True):
+        if problem:
+            done.differences.append(Difference(problem, choice.row.namespace, choice.row.pod_name, node, choice.row.id))
+        else:
+            sound.append(choice)
+    kept = {uuid for choice in choices if choice not in sound for uuid in choice.has}
+    _move_guesses(sound, devices, strangers | kept)
+    changed = [choice for choice in sound if choice.gets != choice.has]
+    outcome = _write(node, changed, devices, now) if changed else _Outcome.LATER
+    if outcome is _Outcome.DONE:
+        done.moved += [_moved(node, choice, devices) for choice in changed]
+    elif outcome is _Outcome.LOST:
+        named = ", ".join(_label(choice.row) for choice in changed)
+        problem = f"the kubelet of {node} gave devices to {named} that the ledger gave to others"
         done.differences.append(Difference(problem, node=node))
 
 
@@ -132,23 +137,29 @@ def _choice(row: Allocation, told: frozenset[str]) -> _Choice:
     return _Choice(row, has, told or has, known=bool(told))
 
 
-def _impossible(node: str, choices: Sequence[_Choice], devices: Mapping[str, Device]) -> str:
-    """Why the record cannot be followed, empty when it can."""
+def _problems(node: str, choices: Sequence[_Choice], devices: Mapping[str, Device]) -> list[str]:
+    """Why the record cannot be followed, choice by choice; empty where it can."""
+    given = Counter(uuid for choice in choices if choice.known for uuid in choice.gets)
+    told = []
     for choice in choices:
-        if choice.known and not choice.gets <= devices.keys():
-            strange = min(choice.gets - devices.keys())
-            return f"the kubelet of {node} gave {strange} to {_label(choice.row)}, and {node} has no such GPU"
-    twice = [uuid for uuid, count in Counter(_uuids(choices, known=True)).items() if count > 1]
-    return f"the kubelet of {node} gave {min(twice)} to more than one pod" if twice else ""
+        strange = sorted(choice.gets - devices.keys()) if choice.known else []
+        twice = sorted(uuid for uuid in choice.gets if given[uuid] > 1) if choice.known else []
+        if strange:
+            told.append(f"the kubelet of {node} gave {strange[0]} to {_label(choice.row)}, and {node} has no such GPU")
+        elif twice:
+            told.append(f"the kubelet of {node} gave {twice[0]} to {_label(choice.row)} and to another pod")
+        else:
+            told.append("")
+    return told
 
 
 def _uuids(choices: Sequence[_Choice], *, known: bool) -> list[str]:
     return [uuid for choice in choices if choice.known is known for uuid in choice.gets]
 
 
-def _move_guesses(choices: Sequence[_Choice], devices: Mapping[str, Device], strangers: frozenset[str]) -> None:
-    """Pods of which the record does not speak yet take what is left."""
-    taken = {*_uuids(choices, known=True), *strangers}
+def _move_guesses(choices: Sequence[_Choice], devices: Mapping[str, Device], others: frozenset[str]) -> None:
+    """Pods of which the record does not speak yet take what is left. `others`: devices of whom nothing is moved."""
+    taken = {*_uuids(choices, known=True), *others}
     ours = {uuid for choice in choices for uuid in choice.has}
     guesses = [choice for choice in choices if not choice.known]
     for choice in guesses:
@@ -159,20 +170,30 @@ def _move_guesses(choices: Sequence[_Choice], devices: Mapping[str, Device], str
         if uuid not in taken
         and uuid not in _uuids(choices, known=False)
         and (uuid in ours or not (device.core_used or device.memory_used))
+        and device.presence == Presence.PRESENT
+        and not device.stranger
     ]
     left.sort(key=lambda uuid: not devices[uuid].healthy)
     for choice in guesses:
         missing = len(choice.has) - len(choice.gets)
         choice.gets |= frozenset(left[:missing])
         del left[:missing]
-        if len(choice.gets) < len(choice.has):
+        if len(choice.gets) < len(choice.has) or not choice.gets <= devices.keys():
             choice.gets = (
                 choice.has
             )  # nothing is left for it: what it guessed is in other hands, and writing will say so
 
 
-def _write(node: str, changed: Sequence[_Choice], devices: Mapping[str, Device], now: datetime) -> str:
-    """What keeps the ledger from following the record, empty when it did."""
+class _Outcome(Enum):
+    """What became of writing. LATER: rows changed meanwhile, the next comparison sees what they are now."""
+
+    DONE = auto()
+    LATER = auto()
+    LOST = auto()
+
+
+def _write(node: str, changed: Sequence[_Choice], devices: Mapping[str, Device], now: datetime) -> _Outcome:
+    """LOST: a device is in other hands than those of the pods in question."""
     changes = [
         ledger.Regrant(
             choice.row.id,
@@ -187,14 +208,13 @@ def _write(node: str, changed: Sequence[_Choice], devices: Mapping[str, Device],
         try:
             ledger.regrant(changes, now=now, actor=ACTOR)
         except MovedOn:
-            return ""  # the next comparison sees what it is now
+            return _Outcome.LATER
         except LostRace as lost:
             if last or not drop_holds(lost.device_ids, now):
-                named = ", ".join(_label(choice.row) for choice in changed)
-                return f"the kubelet of {node} gave devices to {named} that the ledger gave to others"
+                return _Outcome.LOST
         else:
-            return ""
-    return ""
+            return _Outcome.DONE
+    return _Outcome.LOST
 
 
 def _moved(node: str, choice: _Choice, devices: Mapping[str, Device]) -> Moved:

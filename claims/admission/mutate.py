@@ -22,7 +22,7 @@ from claims.admission.counted import counted_patch
 from claims.admission.recognise import is_for_another, is_pod_create, looks_ours
 from claims.admission.trust import Trust
 from claims.dialects.own_keys import container_key
-from claims.dialects.parse import containers_apart, dialect_of
+from claims.dialects.parse import containers_apart, dialect_of, may_leave_to_kubelet
 from claims.dialects.read_back import parse_allocated
 from claims.dialects.request import Dialect, Refusal
 from claims.dialects.write_back import RENUMBERED, VisibleDevices
@@ -122,7 +122,7 @@ def mutate_pod(
         literal = _literal_value(pod)
         if literal is None:
             return invalid(request, f"annotation {ALLOCATED} is not <node>:<minor>,<minor>")
-    to_kubelet = dialect is Dialect.NATIVE and literal is None and _is_for_kubelets(pod, native_mode)
+    to_kubelet = literal is None and is_for_kubelets(pod, dialect, native_mode)
     apart = containers_apart(pod, dialect) if literal is None else frozenset()
 
     def confinement(container: Container) -> _Confinement:
@@ -173,9 +173,10 @@ _KUBELETS: Final = _Confinement(entries=(), own_nvidia=None)
 """What containers get whose devices the kubelet chooses: nothing, and nothing of their own either."""
 
 
-def _is_for_kubelets(pod: Pod, native_mode: str) -> bool:
-    """Whether the pod is meant for nodes in mode device-plugin."""
-    return (pod.spec.node_selector or {}).get(MODE_LABEL, native_mode) == MODE_DEVICE_PLUGIN
+def is_for_kubelets(pod: Pod, dialect: Dialect, native_mode: str) -> bool:
+    """Whether a kubelet is to choose the devices: whole GPUs by `nvidia.com/gpu`, any, on nodes in mode device-plugin."""
+    selected = (pod.spec.node_selector or {}).get(MODE_LABEL, native_mode)
+    return dialect is Dialect.NATIVE and selected == MODE_DEVICE_PLUGIN and may_leave_to_kubelet(pod)
 
 
 def _selector_patch(pod: Pod, *, to_kubelet: bool) -> Iterator[dict[str, Any]]:
@@ -209,7 +210,8 @@ def _container_patch(container: Container, path: str, confinement: _Confinement)
     seen = set()
     surplus = []
     for index, entry in enumerate(container.env or ()):
-        if entry.name in seen or (entry.name == NVIDIA and NVIDIA not in wanted):
+        stray = entry.name == NVIDIA or (entry.name == CUDA and confinement is _KUBELETS)
+        if entry.name in seen or (stray and entry.name not in wanted):
             surplus.append(index)
         elif entry.name in wanted:
             seen.add(entry.name)

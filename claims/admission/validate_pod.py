@@ -15,7 +15,7 @@ from claims.admission.recognise import is_for_another, is_pod_create, is_pod_upd
 from claims.admission.trust import Trust, forbidden_changes
 from claims.dialects.gpuclaim import ClaimDevices, ClaimSpec
 from claims.dialects.parse import asks_for_devices, parse_pod
-from claims.dialects.request import Refusal
+from claims.dialects.request import DeviceRequest, Dialect, Refusal
 from kube.admission import (
     AdmissionRequest,
     AdmissionResponse,
@@ -25,9 +25,10 @@ from kube.admission import (
     forbidden,
     invalid,
 )
-from kube.keys import PODS_RESOURCE, SCHEDULER_NAME
+from kube.keys import MODE_DEVICE_PLUGIN, MODE_LABEL, PODS_RESOURCE, SCHEDULER_NAME
 from kube.objects import ObjectMeta, Pod
 
+KUBELETS_CHOOSE: Final = "nodes in mode device-plugin give any GPUs, whichever the kubelet chooses; leave the selector out, or what says which GPUs"
 MIRROR: Final = "kubernetes.io/config.mirror"
 """Carried by the image in the API of a pod that the kubelet runs from a file: refusing the image would only hide the pod. The kubelet
 deletes the image of a pod that it does not run."""
@@ -65,11 +66,20 @@ def _check_dialect(request: AdmissionRequest, pod: Pod, scheduler_name: str) -> 
     if takes_some(pod) if refusal is None else names_another_amount(pod):
         return forbidden(request, f"{PODS_RESOURCE} is set by gpuplane, to 1 a pod that asks for devices; leave it out")
     if not isinstance(refusal, Refusal):
+        if refusal is not None and _cannot_be_kept_to(pod, refusal):
+            return invalid(request, f"spec.nodeSelector: {KUBELETS_CHOOSE} (rule kubelet-chooses)")
         return allowed(request)
     if is_for_another(pod, scheduler_name=scheduler_name):
         return allowed(request, warnings=[refusal.reason])
     where = f"{refusal.field}: " if refusal.field else ""
     return invalid(request, f"{where}{refusal.reason} (rule {refusal.rule})")
+
+
+def _cannot_be_kept_to(pod: Pod, request: DeviceRequest) -> bool:
+    """Whether it says which GPUs it will have, and selects nodes where kubelets choose them."""
+    selected = (pod.spec.node_selector or {}).get(MODE_LABEL)
+    native = request.dialect is Dialect.NATIVE
+    return native and not request.whole_native and selected == MODE_DEVICE_PLUGIN
 
 
 def _assume_claim(_namespace: str, _name: str) -> ClaimSpec:

@@ -14,7 +14,7 @@ for no more than a container that runs later runs on that one's devices, any oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -47,6 +47,8 @@ GPU_POLICY: Final = "hami.io/gpu-scheduler-policy"
 _KNOWN: Final = dict.fromkeys((NATIVE_GPU, *HAMI_RESOURCES), Dimension.UNITS)
 _MIB: Final = 1024**2
 _LISTED_MOST: Final = 1_000
+CONTAINERS_MOST: Final = 16
+"""Containers of a pod that ask: each is planned by itself, beside all others."""
 _TOPOLOGY_AWARE: Final = "topology-aware"
 """A policy of HAMi's for what the engine does for every pod: several whole GPUs are the best wired set."""
 _NODE_POLICIES: Final = {"binpack": Policy.BINPACK, "spread": Policy.SPREAD}
@@ -59,10 +61,15 @@ def hami_request(pod: Pod) -> DeviceRequest:
     containers = tuple(pod.spec.containers or ())
     inits = tuple(pod.spec.init_containers or ())
     asks = list(_asks(containers, "spec.containers", limits))
-    early: list[DeviceAsk] = []
-    for ask in _asks(inits, "spec.initContainers", limits):
-        (asks if ask.container in _sidecars(inits) else early).append(ask)
-    asks += [ask for ask in early if not any(_covers(running, ask) for running in asks)]
+    # the last first: an init container may run on the devices of what starts after it, never beside what runs already
+    for ask in reversed(list(_asks(inits, "spec.initContainers", limits))):
+        place = None if ask.container in _sidecars(inits) else _covered_by(asks, ask)
+        if place is None:
+            asks.append(ask)
+        else:
+            asks[place] = _holding(asks[place], ask)
+    if len(asks) > CONTAINERS_MOST:
+        raise Refused("hami-containers", f"at most {CONTAINERS_MOST} containers of a pod may ask for devices")
     if sum(ask.count for ask in asks) > DEVICES_MOST:
         raise Refused("too-many", f"the pod asks for more than {DEVICES_MOST} devices of type {GPU}")
     names = dict.fromkeys((*(container.name for container in containers), *(ask.container for ask in asks)))
@@ -125,19 +132,33 @@ def _ask(amounts: Mapping[str, int], where: str, container: str, limits: Limits 
     return msgspec.structs.replace(ask, core_percent=cores, memory_bytes=memory or None, memory_ratio=ratio)
 
 
+def _covered_by(later: Sequence[DeviceAsk], early: DeviceAsk) -> int | None:
+    """Which of the asks that start later is for devices that serve the early one too, None where none is."""
+    return next((place for place, ask in enumerate(later) if _covers(ask, early)), None)
+
+
 def _covers(running: DeviceAsk, early: DeviceAsk) -> bool:
-    """Whether whatever serves the first serves the second."""
+    """Whether devices of the first serve the second, given that they are large enough (`_holding`)."""
     if running.count < early.count:
         return False
     if running.whole:
-        least = early.limits.memory_least if early.limits else 0
-        held = running.limits.memory_least if running.limits else 0
-        return (early.memory_bytes or least) <= held if early.memory_bytes or least else True
+        return True
     if early.whole or (early.core_percent or 0) > (running.core_percent or 0):
         return False
+    if running.memory_ratio == CORE_WHOLE:
+        return True  # all of the memory
     if early.memory_bytes is not None:
         return running.memory_bytes is not None and early.memory_bytes <= running.memory_bytes
     return running.memory_ratio is not None and (early.memory_ratio or 0) <= running.memory_ratio
+
+
+def _holding(running: DeviceAsk, early: DeviceAsk) -> DeviceAsk:
+    """The first for devices that have the memory which the second asks for."""
+    least = early.memory_bytes or (early.limits.memory_least if early.limits else 0)
+    limits = running.limits or Limits()
+    if running.memory_bytes is not None or least <= limits.memory_least:
+        return running
+    return msgspec.structs.replace(running, limits=msgspec.structs.replace(limits, memory_least=least))
 
 
 def _sidecars(containers: tuple[Container, ...]) -> set[str]:

@@ -109,6 +109,15 @@ def dialect_of(pod: Pod, *, device_types: tuple[DeviceType, ...] = DEVICE_TYPES)
     return asked.dialect
 
 
+def may_leave_to_kubelet(pod: Pod) -> bool:
+    """Whether a pod by `nvidia.com/gpu` asks for nothing that a kubelet could not keep to: any GPUs, and no other devices."""
+    try:
+        asked = _read(pod, DEVICE_TYPES)
+        return asked.dialect is Dialect.NATIVE and _resource_request(pod, asked, DEVICE_TYPES).whole_native
+    except Refused:
+        return False
+
+
 def containers_apart(pod: Pod, dialect: Dialect) -> frozenset[str]:
     """Names of the containers that see devices of their own: where a dialect plans each by itself, and several ask."""
     if dialect is not Dialect.HAMI:

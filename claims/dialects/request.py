@@ -120,6 +120,8 @@ class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     uuids: bool = False
     """The pod's NVIDIA_VISIBLE_DEVICES comes from our annotation too, so the env value holds UUIDs (DESIGN §4), and no kubelet may choose."""
     joint: Joint | None = None
+    by_kubelet: bool = False
+    """The kubelet chooses the devices: told by the engine of the node that it chose, and ignored by it."""
     containers: tuple[str, ...] = ()
     """The pod's containers in their order, then init containers that ask for themselves, where the result is written for each."""
 

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 
 from access.actors import SYSTEM
+from allocations.errors import MovedOn
 from allocations.models import Allocation
 from audit.clock import database_now
 from kube.keys import ALLOCATED, CHOSEN_BY
 from nodes.checkpoints import Given, checkpoint_put
 from nodes.models import Device, Node
-from tests.integration.cluster.conftest import NAMESPACE, World
+from tests.fakes.apikinds import NODES
+from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
 
 GPU = "nvidia.com/gpu"
 
@@ -129,20 +131,23 @@ def test_a_hold_gives_way(plugin: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "problem"),
+    ("told", "problems"),
     [
-        ({"one": ["GPU-elsewhere"]}, "gave GPU-elsewhere to research/one, and n1 has no such GPU"),
-        ({"one": ["GPU-n1-3"], "two": ["GPU-n1-3"]}, "gave GPU-n1-3 to more than one pod"),
+        ({"one": ["GPU-elsewhere"]}, ["gave GPU-elsewhere to research/one, and n1 has no such GPU"]),
+        (
+            {"one": ["GPU-n1-3"], "two": ["GPU-n1-3"]},
+            [f"gave GPU-n1-3 to research/{name} and to another pod" for name in ("one", "two")],
+        ),
     ],
 )
-def test_a_record_that_cannot_be_is_reported(plugin: World, told: dict[str, list[str]], problem: str) -> None:
+def test_a_record_that_cannot_be_is_reported(plugin: World, told: dict[str, list[str]], problems: list[str]) -> None:
     """DEV-8 a GPU shared by time, or of another node: said, once, and nothing is changed."""
     uids = {name: native(plugin, name) for name in ("one", "two")}
     said = [Given(uids[name], "main", GPU, tuple(listed)) for name, listed in told.items()]
     checkpoint_put(node_name="n1", entries=said, actor=SYSTEM, now=database_now())
     done = plugin.reconcile()
-    assert (done.corrected, done.differences, done.reported) == (0, 1, 1)
-    assert plugin.told("reconcile.difference") == [f"the kubelet of n1 {problem}"]
+    assert (done.corrected, done.differences, done.reported) == (0, len(problems), len(problems))
+    assert plugin.told("reconcile.difference") == [f"the kubelet of n1 {problem}" for problem in problems]
     assert (holds("one"), holds("two")) == ([0], [1])
     assert plugin.reconcile().reported == 0
 
@@ -169,3 +174,77 @@ def test_a_pod_that_sees_what_we_name_keeps_it(world: World) -> None:
     world.server.add_pod("next", namespace=NAMESPACE, spec={"containers": [container]})
     assert world.filter("next") is None
     assert "which the pod does not select" in world.told("pod.refused")[0]
+
+
+def test_the_record_is_followed_whatever_becomes_of_the_node(plugin: World) -> None:
+    """DEV-8 LEASE-2 the node goes over to gpuplane while a pod runs there by the kubelet's choice: its GPU is given to nobody else."""
+    one = native(plugin, "one")
+    patch = {"metadata": {"labels": {"gpu.scheduling/mode": None}}}
+    plugin.server.store.patch(NODES, "", "n1", patch, content_type=MERGE)
+    chose(**{one: [3]})
+    plugin.reconcile()
+    assert Node.objects.get(name="n1").mode == "exclusive"
+    assert holds("one") == [3]
+    plugin.claim("three", count=3)
+    plugin.place("mine", claim="three")
+    assert holds("mine") == [0, 1, 2]
+
+
+def test_our_own_binding_is_known_whatever_became_of_the_node(plugin: World) -> None:
+    """LEASE-3 a bind whose end was lost, on a node that changed its mode since: the pod is ours, and keeps its devices."""
+    native(plugin, "one")
+    Node.objects.filter(name="n1").update(mode="exclusive")
+    row = Allocation.objects.get(pod_name="one")
+    Allocation.objects.filter(pk=row.pk).update(state="reserved", reserved_at=row.created_at)
+    plugin.sweep(later=60)
+    assert plugin.states("one") == ["bound"]
+    assert plugin.used("n1") == [100, 0, 0, 0]
+
+
+def test_a_guess_that_vanished(plugin: World) -> None:
+    """DEV-8 a device that the inventory lists no more stops no comparison: of the guess what is there is moved."""
+    one = native(plugin, "one")
+    native(plugin, "young", gpus=2)
+    Device.objects.filter(node__name="n1", minor=2).update(presence="vanished")
+    chose(**{one: [1]})
+    done = plugin.reconcile()
+    assert (done.corrected, done.problem) == (2, "")
+    assert (holds("one"), holds("young")) == ([1], [0, 2])
+
+
+def test_a_strangers_device_is_no_guess(plugin: World) -> None:
+    """DEV-8 what somebody outside the ledger holds is not guessed again."""
+    one = native(plugin, "one")
+    native(plugin, "young")
+    Device.objects.filter(node__name="n1", minor=0).update(stranger="somebody/else")
+    chose(**{one: [1]})
+    plugin.reconcile()
+    assert (holds("one"), holds("young")) == ([1], [2])
+
+
+def test_what_changed_meanwhile_waits_for_the_next_comparison(plugin: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DEV-8 nothing is said to have been corrected, and no lease is let go of, that was not."""
+
+    def moved(*_: object, **__: object) -> None:
+        raise MovedOn("changed meanwhile")
+
+    one = native(plugin, "one")
+    plugin.reconcile()
+    before = plugin.server.leases
+    chose(**{one: [3]})
+    with monkeypatch.context() as patched:
+        patched.setattr("allocations.ledger.regrant", moved)
+        done = plugin.reconcile()
+    assert (done.corrected, done.leases_taken, done.leases_deleted) == (0, 0, 0)
+    assert plugin.server.leases == before
+    assert plugin.reconcile().corrected == 1
+
+
+def test_an_impossible_record_of_one_pod_holds_up_no_other(plugin: World) -> None:
+    """DEV-8 others on the node are corrected all the same."""
+    odd, plain = native(plugin, "odd"), native(plugin, "plain")
+    said = [Given(odd, "main", GPU, ("MIG-7",)), Given(plain, "main", GPU, ("GPU-n1-3",))]
+    checkpoint_put(node_name="n1", entries=said, actor=SYSTEM, now=database_now())
+    done = plugin.reconcile()
+    assert (done.corrected, done.differences) == (1, 1)
+    assert (holds("odd"), holds("plain")) == ([0], [3])

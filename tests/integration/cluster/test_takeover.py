@@ -196,6 +196,76 @@ def test_what_is_missing_is_named(ready: World, change: Callable[[World], None],
         assert found["pending"][-1] == "and 2 more"
 
 
+def test_pods_left_alone_run_on_devices_all_the_same(ready: World) -> None:
+    """DEV-11 LEASE-2 a system pod with a GPU is nobody's to take over, but its device has to be known."""
+    ready.server.add_namespace("left-alone")
+    ready.server.add_pod("driver", namespace="left-alone", node="n1", phase="Running", limits={"nvidia.com/gpu": "1"})
+    told = "pod left-alone/driver runs on n1 with devices that the ledger does not know"
+    found = missing(ready)
+    assert found["pods"] == (told,)
+    assert set(found) == {"pods", "checkpoints"}
+
+
+def test_what_cannot_be_seen_does_not_hold(ready: World) -> None:
+    """DEV-11 a pod that cannot be read, and webhooks that do not say whom they look at."""
+    ready.server.store.create(
+        PODS, NAMESPACE, {"metadata": {"name": "odd", "namespace": NAMESPACE}, "spec": {"priority": "high"}}
+    )
+    body = {"metadata": {"annotations": {"gpu.scheduling/scope": None}}}
+    ready.server.store.patch(MUTATING, "", "gpuplane", body, content_type=MERGE)
+    found = missing(ready)
+    assert found["pods"] == (f"pod {NAMESPACE}/odd cannot be read",)
+    assert set(found) == {"pods", "guard"}
+
+
+def test_a_plugin_that_is_gone_leaves_a_zero(world: World) -> None:
+    """DEV-5 DEV-11 the kubelet keeps the name with nothing under it: gpuplane advertises then, and not while there is something."""
+    world.node("n1", gpus=2)
+    status = {"capacity": {"nvidia.com/gpu": "2"}, "allocatable": {"nvidia.com/gpu": "2"}}
+    world.server.store.patch(NODES, "", "n1", {"status": status}, content_type=MERGE, subresource="status")
+    world.reconcile()
+    assert "nvidia.com/gpu" not in world.server.nodes["n1"]["metadata"]["annotations"]["gpu.scheduling/advertised"]
+    gone = {"capacity": {"nvidia.com/gpu": "0"}, "allocatable": {"nvidia.com/gpu": "0"}}
+    world.server.store.patch(NODES, "", "n1", {"status": gone}, content_type=MERGE, subresource="status")
+    world.reconcile()
+    assert world.server.nodes["n1"]["status"]["allocatable"]["nvidia.com/gpu"] == "2"
+    assert "nvidia.com/gpu" in world.server.nodes["n1"]["metadata"]["annotations"]["gpu.scheduling/advertised"]
+
+
+def test_several_pods_on_a_gpu_are_never_more_than_the_node_says(world: World, settings: Settings) -> None:
+    """DEV-5 with a split, a sick GPU is not withdrawn from what counts pods while others run on the rest."""
+    settings.GPUPLANE_GPU_SPLIT = 2
+    world.node("n1", gpus=2)
+    for number in range(3):
+        name = f"shares-{number}"
+        world.server.add_pod(name, namespace=NAMESPACE, limits={"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"})
+        assert world.filter(name) == "n1"
+        assert world.bind(name, "n1") == ""
+    Device.objects.filter(node__name="n1", minor=1).update(healthy=False)
+    world.reconcile()
+    assert world.server.nodes["n1"]["status"]["allocatable"]["nvidia.com/gpu"] == "4"
+    for number in range(3):
+        world.finish(f"shares-{number}")
+    world.reconcile()
+    world.reconcile()
+    assert world.server.nodes["n1"]["status"]["allocatable"]["nvidia.com/gpu"] == "2"
+
+
+@pytest.mark.parametrize("limits", [{}, {"nvidia.com/gpu": "1"}])
+def test_nobody_takes_devices_by_anothers_words(world: World, limits: dict[str, str]) -> None:
+    """DEV-9 while a cluster is taken over others' results are not guarded: they count for no more than the pod asks."""
+    world.node("n1", gpus=4)
+    uuids = Device.objects.filter(node__name="n1").values_list("uuid", flat=True)
+    planted = ";".join(f"{uuid},NVIDIA,1000,10:" for uuid in uuids)
+    annotations = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-devices-allocated": f"{planted};"}
+    world.server.add_pod(
+        "greedy", namespace=NAMESPACE, node="n1", phase="Running", limits=limits, annotations=annotations
+    )
+    done = world.reconcile()
+    assert (done.adopted, world.used("n1")) == (0, [0, 0, 0, 0])
+    assert "names devices that the pod does not ask for" in world.told("reconcile.difference")[0]
+
+
 def test_a_plugin_node_may_have_a_plugin(ready: World) -> None:
     another_plugin(ready)
     Node.objects.filter(name="n2").update(mode="device-plugin")

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+from access.actors import SYSTEM
 from allocations.models import PodRefusal
 from allocations.telling import MOST, tell_waiting
 from audit.clock import database_now
+from nodes.models import Device
+from nodes.services import devices_health
 from tests.integration.cluster.conftest import NAMESPACE, World
 
 
@@ -58,12 +61,30 @@ def test_told_again_when_the_reason_is_another(waiting: World) -> None:
     waiting.node("n4", gpus=1)
     waiting.filter("waits")
     assert tell(waiting) == 0
-    waiting.claim("three", count=3)
-    waiting.remove("waits")
-    waiting.pod("waits", claim="three")
+    assert events(waiting) == [("waits", FIRST)]
+    uuid = Device.objects.get(node__name="n3", minor=1).uuid
+    devices_health(node_name="n3", health={uuid: "Xid 79"}, actor=SYSTEM, now=database_now())
     waiting.filter("waits")
     assert tell(waiting) == 1
-    assert events(waiting)[-1] == ("waits", "4 of 4 nodes: fewer than 3 gpu devices")
+    (_, (name, message)) = events(waiting)
+    assert (name, "fewer than 2 healthy gpu devices" in message) == ("waits", True)
+
+
+def test_pods_with_long_names_are_each_told(world: World) -> None:
+    """Names of events are cut; two pods that begin alike are told both."""
+    now = database_now()
+    for number in range(2):
+        PodRefusal.objects.create(
+            pod_uid=f"7d1f{number}",
+            namespace=NAMESPACE,
+            pod_name="n" * 240 + str(number),
+            summary="x",
+            reasons={"no whole gpu device free": 1},
+            first_at=now - timedelta(seconds=60),
+            last_at=now,
+        )
+    assert tell(world) == 2
+    assert len(events(world)) == 2
 
 
 def test_whoever_waits_no_more_is_not_told(waiting: World) -> None:

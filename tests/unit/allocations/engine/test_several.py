@@ -12,6 +12,8 @@ from allocations.engine.build import build_picture
 from allocations.engine.explain import explain_devices
 from allocations.engine.picture import DEVICE_PLUGIN
 from allocations.engine.plan import plan
+from allocations.engine.reasons import TOO_MANY_WAYS
+from allocations.engine.several import TRIES, TRIES_A_NODE
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect, Limits, Policy, SharePolicy
 from tests.builders import GI, apply, device, fleet, full_mesh, halves, node, request, whole
 
@@ -183,8 +185,39 @@ def test_pods_with_limits_are_not_for_the_kubelets_choice() -> None:
     assert plan(picture, limited).node is None
 
 
+def hostile(nodes: int) -> tuple[Any, DeviceRequest]:
+    """Nodes in all of different states, and a pod that nearly fits on each: the sums do not tell that it cannot."""
+    rows = [
+        node(
+            f"n{number:04}",
+            others=[
+                device(f"n{number:04}", minor, memory=80 * GI, used=(0, (number * 8 + minor) * 1000))
+                for minor in range(8)
+            ],
+        )
+        for number in range(nodes)
+    ]
+    return build_picture(rows), request(*[part(0, 40 + number % 3, container=f"c{number}") for number in range(17)])
+
+
 def test_a_search_without_end_ends() -> None:
-    """CLAIM-4 a pod of forty containers that cannot fit is refused, not thought about for ever."""
-    asks = [part(34 + number % 7, 3 + number % 5, 2) for number in range(40)]
-    rows = [node("n", others=[device("n", minor, memory=(20 + minor) * GI) for minor in range(16)])]
-    assert plan(build_picture(rows), request(*asks)).node is None
+    """CLAIM-4 the ways that are tried are bounded for the whole request, and whoever was not looked at to the end is told so."""
+    picture, asked = hostile(200)
+    decision = plan(picture, asked)
+    assert decision.node is None
+    assert set(decision.counts()) == {TOO_MANY_WAYS}
+    assert all(reason.resolvable for _, reason in decision.refused())
+    account: Any = decision.account
+    assert -TRIES_A_NODE <= account.several._left <= 0
+
+
+def test_one_look_at_the_best_node_is_enough() -> None:
+    """CLAIM-4 a pod that fits is not tried on every node; asked about one node, only that one is looked at."""
+    picture, _ = hostile(300)
+    asked = request(part(10, 1, container="a"), part(20, 2, container="b"))
+    judge: Any = plan(picture, asked).account
+    assert judge.several._left == TRIES - 2
+    one = plan(picture, asked, candidates=[7])
+    assert one.node == "n0007"
+    judge = one.account
+    assert judge.several._left == TRIES - 2

@@ -182,7 +182,7 @@ ELSEWHERE = {"zone": "a"}
 )
 def test_pods_for_nodes_where_kubelets_choose(selector, mode, left_to_kubelet):
     """DEV-8 their env is the device plugin's: ours would win over it. They go to no other node, and nobody widens what they see."""
-    own = [literal(NVIDIA, "all"), literal("OTHER", "x")]
+    own = [literal(NVIDIA, "all"), literal("OTHER", "x"), literal(CUDA, "3")]
     response = mutate_pod(review(native_pod(own, selector)), visible=UUID, trust=TRUST, native_mode=mode)
     after = patched(native_pod(own, selector), response)
     env = after["spec"]["containers"][0]["env"]
@@ -195,6 +195,16 @@ def test_pods_for_nodes_where_kubelets_choose(selector, mode, left_to_kubelet):
         assert {one["name"] for one in env} == {CUDA, NVIDIA, "OTHER"}
         assert literal(NVIDIA, "all") not in env
         assert after["spec"].get("nodeSelector") == selector
+
+
+@pytest.mark.parametrize("selector", [None, PLUGIN], ids=["selects nothing", "selects such nodes"])
+def test_pods_that_say_which_gpus_are_not_for_kubelets(selector):
+    """DEV-8 a kubelet cannot keep to HAMi's annotations: such a pod is treated as for nodes in mode exclusive."""
+    obj = native_pod([literal(NVIDIA, "all")], selector)
+    obj["metadata"]["annotations"] = {"nvidia.com/use-gputype": "H100"}
+    after = patched(obj, mutate_pod(review(obj), visible=UUID, trust=TRUST, native_mode="device-plugin"))
+    assert {one["name"] for one in after["spec"]["containers"][0]["env"]} == {CUDA, NVIDIA}
+    assert after["spec"].get("nodeSelector") == selector
 
 
 def test_other_dialects_never_go_where_kubelets_choose():

@@ -242,6 +242,19 @@ def test_only_gpuplane_binds_device_pods(target, user, want):
     assert want or response.status.code == 403
 
 
+def test_which_gpus_and_whichever_the_kubelet_chooses_contradict():
+    """DEV-3 DEV-8 refused with the rule; each by itself is fine."""
+    both = pod(requests={"nvidia.com/gpu": 1}, annotations={"nvidia.com/use-gputype": "H100"})
+    both["spec"]["nodeSelector"] = {"gpu.scheduling/mode": "device-plugin"}
+    response = check(both)
+    assert (response.allowed, "rule kubelet-chooses" in response.status.message) == (False, True)
+    del both["metadata"]["annotations"]
+    assert check(both).allowed
+    with_nic = pod(requests={"nvidia.com/gpu": 1, "koordinator.sh/rdma": 50})
+    assert check(with_nic).allowed
+    assert check(pod(requests={"nvidia.com/gpu": 1}, annotations={"nvidia.com/use-gputype": "H100"})).allowed
+
+
 def named(target: Any, scheduler: str) -> Any:
     return {**target, "spec": {**target["spec"], "schedulerName": scheduler}}
 

@@ -135,12 +135,11 @@ def test_init_containers_run_on_the_devices_of_those_after_them(inits: Any, name
 @pytest.mark.parametrize(
     ("running", "early", "alone"),
     [
-        pytest.param({"gpucores": "100"}, {"gpumem": "10"}, False, id="whole, some memory"),
+        pytest.param({"gpucores": "100"}, {"gpumem": "10"}, True, id="whole, some memory"),
         pytest.param({"gpucores": "100", "gpumem": "20"}, {"gpumem": "10"}, True, id="whole with enough memory"),
-        pytest.param(
-            {"gpucores": "100", "gpumem": "20"}, {"gpucores": "100", "gpumem": "30"}, False, id="larger whole"
-        ),
+        pytest.param({"gpucores": "100", "gpumem": "20"}, {"gpucores": "100", "gpumem": "30"}, True, id="larger whole"),
         pytest.param({"gpucores": "100"}, {"gpumem-percentage": "70"}, True, id="whole, a part"),
+        pytest.param({"gpucores": "50"}, {"gpumem": "100"}, True, id="all of the memory, some"),
         pytest.param({"gpumem-percentage": "70"}, {"gpumem-percentage": "70"}, True, id="the same part"),
         pytest.param({"gpumem-percentage": "70"}, {"gpumem-percentage": "71"}, False, id="a larger part"),
         pytest.param({"gpumem-percentage": "70"}, {"gpumem": "1"}, False, id="bytes of an unknown device"),
@@ -150,6 +149,30 @@ def test_init_containers_run_on_the_devices_of_those_after_them(inits: Any, name
 def test_which_devices_serve_two(running: Any, early: Any, alone: bool) -> None:
     stated = {f"nvidia.com/{name}": amount for name, amount in running.items()}
     assert len(asks(stated, inits=[init("i", **early)])) == (1 if alone else 2)
+
+
+def test_devices_are_large_enough_for_an_init_container_that_is_covered() -> None:
+    """DEV-2 all of a device's memory serves a container that asks for bytes, if the device has so many."""
+    (ask,) = asks({"nvidia.com/gpucores": "50"}, inits=[init("i", gpumem="3000"), init("j", gpumem="2000")])
+    assert ask.limits == Limits(memory_least=3000 * MIB)
+    (ask,) = asks({"nvidia.com/gpucores": "100", "nvidia.com/gpumem": "9000"}, inits=[init("i", gpumem="3000")])
+    assert ask.limits == Limits(memory_least=9000 * MIB)
+
+
+def test_an_init_container_runs_beside_the_sidecars_before_it() -> None:
+    """DEV-2 what runs at once is counted at once: only what starts later makes room for an init container."""
+    big: Any = {"gpumem": "40000", "gpucores": "60"}
+    before = [init("side", always=True, **big), init("i", **big)]
+    assert [ask.container for ask in asks(SMALL, inits=before)] == ["c0", "i", "side"]
+    after = [init("i", **big), init("side", always=True, **big)]
+    assert [ask.container for ask in asks(SMALL, inits=after)] == ["c0", "side"]
+
+
+def test_a_pod_of_many_containers_is_refused() -> None:
+    """DEV-3 planning them all at once has a bound; it is told at admission."""
+    assert len(asks(*[SMALL] * 16)) == 16
+    refusal = parse(hami_pod(*[SMALL] * 17))
+    assert (refusal.rule, "16 containers" in refusal.reason) == ("hami-containers", True)
 
 
 @pytest.mark.parametrize("limits", [SMALL, {"nvidia.com/gpu": "2"}])
