@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line."""
     given = _parsed(arguments, os.environ)
     try:
-        source = open_source(given.source, sys=given.sys)
+        source = open_source(given.source, node=given.node, sys=given.sys)
     except (BadSource, SourceAway) as error:
         sys.stderr.write(f"agent: --source {given.source}: {error}\n")
         return 2

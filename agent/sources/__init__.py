@@ -68,8 +68,8 @@ class Source(Protocol):
         """Let go of the driver; never raises."""
 
 
-def open_source(name: str, *, sys: Path = Path("/sys")) -> Source:
-    """The source of this name. `sys`: where the host's sysfs is mounted. Raises BadSource."""
+def open_source(name: str, *, node: str, sys: Path = Path("/sys")) -> Source:
+    """The source of this name. `node`: whose it is (simulated machines have UUIDs of their own); `sys`: the host's sysfs. Raises BadSource."""
     kind, _, rest = name.partition(":")
     if kind == "nvml" and not rest:
         from agent.sources.nvml import NvmlSource
@@ -79,7 +79,7 @@ def open_source(name: str, *, sys: Path = Path("/sys")) -> Source:
         from agent.sources.simulated import MACHINES, SimulatedSource
 
         if rest in MACHINES:
-            return SimulatedSource(rest)
+            return SimulatedSource(rest, node=node)
         raise BadSource(f"simulated: is followed by one of {', '.join(sorted(MACHINES))}")
     if kind == "recorded" and rest:
         from agent.sources.recorded import RecordedSource

@@ -7,7 +7,6 @@ traffic comes from machines with NVLinks only.
 from __future__ import annotations
 
 import math
-import socket
 import time
 from collections.abc import Callable
 from itertools import combinations
@@ -61,9 +60,9 @@ MACHINES: Final = {
 class SimulatedSource:
     """One machine. `node` makes its UUIDs; `clock`: seconds since 1970."""
 
-    def __init__(self, name: str, *, node: str = "", clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, name: str, *, node: str, clock: Callable[[], float] = time.time) -> None:
         self._build = MACHINES[name]
-        self._node = node or socket.gethostname()
+        self._node = node
         self._clock = clock
         self._wrong: dict[int, str] = {}
         self._fallen: set[int] = set()

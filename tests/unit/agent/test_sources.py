@@ -120,7 +120,7 @@ def test_what_is_no_recording(tmp_path: Path, lines: list[Any], problem: str) ->
 @pytest.mark.parametrize("name", ["", "nvml:x", "simulated", "simulated:tpu-4", "recorded:", "cuda"])
 def test_sources_that_do_not_exist(name: str) -> None:
     with pytest.raises(BadSource):
-        open_source(name)
+        open_source(name, node="n1")
 
 
 def test_rates() -> None:
