@@ -20,7 +20,7 @@ JOINT = '{"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}'
 WORDS: dict[str, tuple[Sequence[Limits], Mapping[str, str]]] = {
     "a share, memory in bytes": ([{"koordinator.sh/gpu-core": "30", "koordinator.sh/gpu-memory": "16Gi"}], {}),
     "a share by ratio": ([{"koordinator.sh/gpu-core": "25", "koordinator.sh/gpu-memory-ratio": "40"}], {}),
-    "two GPUs and two NICs, one switch": (
+    "two GPUs and a NIC, one switch": (
         [{"koordinator.sh/gpu": "200", "koordinator.sh/rdma": "100"}],
         {JOINT_ALLOCATE: JOINT},
     ),
