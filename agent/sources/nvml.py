@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from agent.protocol import COLUMNS
 from agent.sources import Column, DeviceFacts, Machine, Reading, SourceAway
 from agent.sources.counters import Rates
 from agent.sources.wiring import Seen, links_of, numa_of, switch_of
@@ -177,7 +178,7 @@ class NvmlSource:
     def _one(self, uuid: str) -> tuple[dict[str, int | float | None], str]:
         """(column → value, what is wrong)."""
         nv = self._nv
-        nothing: dict[str, int | float | None] = dict.fromkeys(_READ)
+        nothing: dict[str, int | float | None] = dict.fromkeys(COLUMNS)
         handle = self._handles.get(uuid)
         if handle is None:
             return nothing, FALLEN
@@ -258,16 +259,6 @@ class NvmlSource:
                 self._wrong[one] = reason
 
 
-_READ: Final = (
-    "utilisation_percent",
-    "memory_used_bytes",
-    "temperature_celsius",
-    "power_watts",
-    "nvlink_tx_bytes",
-    "nvlink_rx_bytes",
-    "pcie_tx_bytes",
-    "pcie_rx_bytes",
-)
 _FIELDS: Final = {
     "nvlink_tx": "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX",
     "nvlink_rx": "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX",
