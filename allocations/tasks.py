@@ -10,7 +10,7 @@ import structlog
 from celery import shared_task
 from django.conf import settings
 
-from allocations import collection, making_way, telling, watching
+from allocations import collection, making_way, node_statuses, telling, watching
 from allocations import reconcile as reconciling
 from allocations.choices import LIVE
 from allocations.claim_status import Publisher
@@ -103,6 +103,24 @@ def watch_pods() -> None:
         return
     if followed is Followed.DONE:
         watch_pods.apply_async(queue="watch", expires=30)
+
+
+@shared_task(name="allocations.tasks.publish_node_statuses", ignore_result=True)
+def publish_node_statuses() -> None:
+    """Keep the GpuNodeStatus of the nodes up to date (every 30 s); one worker at a time."""
+    cluster = outside().cluster
+    if cluster is None:
+        return
+    with turn(settings.GPUPLANE_REDIS_URL, "node-statuses") as ours:
+        if ours is None:
+            return
+        try:
+            written = node_statuses.publish(cluster=cluster)
+        except KubeError as error:
+            log.warning("node_statuses.interrupted", error=str(error))
+            return
+        if written:
+            log.info("node_statuses.published", nodes=len(written))
 
 
 @shared_task(name="allocations.tasks.tell_waiting", ignore_result=True)

@@ -43,6 +43,7 @@ PERIODIC = (
     Periodic("access.tasks.prune_idempotency", 3600),
     Periodic("allocations.tasks.publish_claims", 2, cluster=True),
     Periodic("allocations.tasks.publish_devices", 30, cluster=True),
+    Periodic("allocations.tasks.publish_node_statuses", 30, cluster=True),
     Periodic("allocations.tasks.tell_waiting", 5, cluster=True),
     Periodic("allocations.tasks.watch_pods", 5, WATCH_QUEUE, cluster=True),
     Periodic("nodes.tasks.watch_nodes", 5, WATCH_QUEUE, cluster=True),

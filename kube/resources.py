@@ -77,6 +77,9 @@ VALIDATING_WEBHOOKS: Final = Resource(
     namespaced=False,
 )
 GPU_CLAIMS: Final = Resource(group=keys.GROUP, version=keys.VERSION, plural="gpuclaims", kind="GpuClaim")
+GPU_NODE_STATUSES: Final = Resource(
+    group=keys.GROUP, version=keys.VERSION, plural="gpunodestatuses", kind="GpuNodeStatus", namespaced=False
+)
 GPU_GANGS: Final = Resource(group=keys.GROUP, version=keys.VERSION, plural="gpugangs", kind="GpuGang")
 DEVICES: Final = Resource(
     group="scheduling.koordinator.sh", version="v1alpha1", plural="devices", kind="Device", namespaced=False

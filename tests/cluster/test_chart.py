@@ -163,6 +163,14 @@ MAY = [
     "create devices.scheduling.koordinator.sh",
     "patch devices.scheduling.koordinator.sh",
     "delete devices.scheduling.koordinator.sh",
+    "list gpunodestatuses.gpu.scheduling",
+    "create gpunodestatuses.gpu.scheduling",
+    "delete gpunodestatuses.gpu.scheduling",
+    "patch gpunodestatuses.gpu.scheduling/status",
+    "list namespaces",
+    "list mutatingwebhookconfigurations.admissionregistration.k8s.io",
+    "list validatingwebhookconfigurations.admissionregistration.k8s.io",
+    "create tokenreviews.authentication.k8s.io",
     "create customresourcedefinitions.apiextensions.k8s.io",
     f"create leases.coordination.k8s.io in {NAMESPACE}",
     f"update leases.coordination.k8s.io in {NAMESPACE}",
@@ -187,6 +195,8 @@ MAY_NOT = [
     "patch mutatingwebhookconfigurations.admissionregistration.k8s.io",
     "escalate clusterroles.rbac.authorization.k8s.io",
     "impersonate users",
+    "patch gpunodestatuses.gpu.scheduling",
+    "patch namespaces",
 ]
 
 

@@ -88,7 +88,12 @@ def test_readme_names_every_value():
 def test_definitions_of_the_chart_are_those_that_gpuplane_applies():
     shipped = {yaml.safe_load(path.read_text())["metadata"]["name"] for path in (CHART / "crds").iterdir()}
     assert {definition["metadata"]["name"] for definition in crds.manifests()} == shipped
-    assert shipped == {"devices.scheduling.koordinator.sh", "gpuclaims.gpu.scheduling", "gpugangs.gpu.scheduling"}
+    assert shipped == {
+        "devices.scheduling.koordinator.sh",
+        "gpuclaims.gpu.scheduling",
+        "gpugangs.gpu.scheduling",
+        "gpunodestatuses.gpu.scheduling",
+    }
 
 
 def test_asking_names_are_those_of_the_dialects():

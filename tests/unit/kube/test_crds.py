@@ -14,7 +14,12 @@ from kube.resources import GPU_GANGS
 from kube.watch import Stop
 from tests.fakes.apiserver import ApiServer, Fault
 
-NAMES = {"devices.scheduling.koordinator.sh", "gpuclaims.gpu.scheduling", "gpugangs.gpu.scheduling"}
+NAMES = {
+    "devices.scheduling.koordinator.sh",
+    "gpuclaims.gpu.scheduling",
+    "gpugangs.gpu.scheduling",
+    "gpunodestatuses.gpu.scheduling",
+}
 WHERE: dict[str, Any] = {"namespace": "default", "name": "c"}
 
 

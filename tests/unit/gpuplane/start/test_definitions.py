@@ -23,7 +23,12 @@ def test_created_is_not_yet_served(
         server.store.auto_establish = served
         settings.GPUPLANE_KUBECONFIG = str(server.kubeconfig(tmp_path / "kubeconfig"))
         missing = definitions.install(Stop())
-        both = {"devices.scheduling.koordinator.sh", "gpuclaims.gpu.scheduling", "gpugangs.gpu.scheduling"}
+        both = {
+            "devices.scheduling.koordinator.sh",
+            "gpuclaims.gpu.scheduling",
+            "gpugangs.gpu.scheduling",
+            "gpunodestatuses.gpu.scheduling",
+        }
         assert set(server.crds) == both
         assert missing == (set() if served else both)
         cluster = shared_cluster(settings.GPUPLANE_KUBECONFIG)

@@ -1,0 +1,141 @@
+"""What each node's GPUs are, how they do and who holds them, published as GpuNodeStatus (NODE-3).
+
+Called by a task every half minute. Kept true: the record is the truth, so a status that was edited is put right; what says so already is
+not written again; a node that the cluster does not have, or that has no GPUs, has no object.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import structlog
+
+from allocations.models import AllocationDevice
+from kube import node_statuses as objects
+from kube.client import Cluster
+from kube.crds import CustomObject
+from kube.device_types import GPU
+from kube.errors import AlreadyExists, ConflictInCluster, NotFoundInCluster, PermanentKubeError
+from kube.quantities import format_bytes
+from nodes.choices import NodeState, Presence
+from nodes.models import Device, Node
+
+LINKS_MOST: Final = 18
+"""NVLinks that one GPU has at most: where the pairs add up to more, they share them over a switch."""
+LINK_GBPS: Final = 50
+"""Both directions of one NVLink, from V100 to H200."""
+FASTER: Final = re.compile(r"\bG?B\d{3}")
+"""Models whose NVLinks are twice as fast (Blackwell)."""
+
+log = structlog.get_logger(__name__)
+Status = dict[str, Any]
+
+
+def publish(*, cluster: Cluster) -> list[str]:
+    """Bring all objects up to date; the names of those written or deleted. Raises TemporaryKubeError. Without the definition nothing is published."""
+    try:
+        listed = objects.list_all(cluster)
+    except NotFoundInCluster:
+        log.warning("node_statuses.no_definition")
+        return []
+    stored = {one.metadata.name: one for one in listed.items}
+    unreadable = {one.key[1] for one in listed.unreadable}
+    uids, wanted = what_nodes_do()
+    written = []
+    for name in sorted((stored.keys() | wanted.keys()) - unreadable):
+        try:
+            if _bring(cluster, name, stored.get(name), uids.get(name, ""), wanted.get(name)):
+                written.append(name)
+        except (AlreadyExists, ConflictInCluster, NotFoundInCluster) as error:
+            log.info(
+                "node_statuses.changed_meanwhile", node=name, error=str(error)
+            )  # the next turn sees it as it is then
+        except PermanentKubeError as error:
+            log.error("node_statuses.refused", node=name, error=str(error))  # noqa: TRY400 - the answer says it all
+    return written
+
+
+def _bring(cluster: Cluster, name: str, found: CustomObject | None, uid: str, want: Status | None) -> bool:
+    """Whether anything was written."""
+    if want is None:
+        if found is not None:
+            objects.delete(cluster, found=found)
+        return found is not None
+    if found is None:
+        found = objects.create(cluster, name=name, node_uid=uid)
+    if found.status == want:
+        return False
+    objects.write(cluster, found=found, status=want)
+    return True
+
+
+def what_nodes_do() -> tuple[dict[str, str], dict[str, Status]]:
+    """(node → its UID in the cluster, node → status) of every node of the cluster that has GPUs. Three queries."""
+    nodes = {node.name: node for node in Node.objects.exclude(state=NodeState.GONE).exclude(cluster_uid="")}
+    holders: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    grants = AllocationDevice.objects.filter(live=True, type=GPU).select_related("allocation")
+    for grant in grants.order_by("allocation__created_at", "pk"):
+        if grant.device_id is not None:
+            holders[grant.device_id].append(_holder(grant))
+    devices: dict[str, list[Device]] = defaultdict(list)
+    rows = Device.objects.filter(type=GPU, presence=Presence.PRESENT).select_related("node").order_by("minor")
+    for device in rows:
+        devices[device.node.name].append(device)
+    told = {
+        name: _status(node, devices[name], [holders[device.pk] for device in devices[name]])
+        for name, node in nodes.items()
+        if devices[name]
+    }
+    return {name: node.cluster_uid for name, node in nodes.items()}, told
+
+
+def _status(node: Node, devices: Sequence[Device], holders: Iterable[list[dict[str, Any]]]) -> Status:
+    links = links_of(node.links)
+    listed = [_device(device, links.get(device.minor, 0), held) for device, held in zip(devices, holders, strict=True)]
+    free = sum(device.healthy and not (device.core_used or device.memory_used or device.stranger) for device in devices)
+    return {
+        "state": str(node.state),
+        "reason": node.problem,
+        "mode": str(node.mode),
+        "gpus": len(devices),
+        "free": free,
+        "unhealthy": sum(not device.healthy for device in devices),
+        "devices": listed,
+    }
+
+
+def _device(device: Device, links: int, held: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "id": device.minor,
+        "uuid": device.uuid,
+        "model": device.model,
+        "memory": format_bytes(device.memory_bytes),
+        "island": f"nvlink-group-{device.island}" if links else "",
+        "bandwidthGBps": links * LINK_GBPS * (2 if FASTER.search(device.model) else 1),
+        "health": "Healthy" if device.healthy else "Unhealthy",
+        "reason": device.health_reason,
+        "holders": held,
+    }
+
+
+def _holder(grant: AllocationDevice) -> dict[str, Any]:
+    allocation = grant.allocation
+    return {
+        "namespace": allocation.namespace,
+        "pod": allocation.pod_name or allocation.holder,
+        "uid": allocation.pod_uid,
+        "core": grant.core_percent,
+        "memory": format_bytes(grant.memory_bytes),
+    }
+
+
+def links_of(matrix: Iterable[Sequence[int]]) -> dict[int, int]:
+    """Minor → how many NVLinks the GPU has. Behind a switch every pair counts all links of the two, so there the largest pair tells."""
+    pairs: dict[int, list[int]] = defaultdict(list)
+    for low, high, links in matrix:
+        pairs[low].append(links)
+        pairs[high].append(links)
+    return {minor: sum(counts) if sum(counts) <= LINKS_MOST else max(counts) for minor, counts in pairs.items()}
