@@ -35,7 +35,7 @@ from gpuplane.doors.bodies import limited  # noqa: E402
 from gpuplane.doors.cluster import ROUTES, Cluster  # noqa: E402
 from gpuplane.doors.lifespan import serve_lifespan  # noqa: E402
 from gpuplane.doors.static import StaticFiles  # noqa: E402
-from gpuplane.doors.threads import BINDERS, workers  # noqa: E402
+from gpuplane.doors.threads import BINDERS, REVIEWERS, workers  # noqa: E402
 from kube.shared import shared_cluster  # noqa: E402
 
 log = structlog.get_logger(__name__)
@@ -51,7 +51,13 @@ class Application:
             account=settings.GPUPLANE_AGENT_SERVICE_ACCOUNT,
             audience=settings.GPUPLANE_AGENT_AUDIENCE,
         )
-        self._bearer = Bearer(known=tokens.known, verify=tokens.verify, executor=executor, agents=agents)
+        self._bearer = Bearer(
+            known=tokens.known,
+            verify=tokens.verify,
+            executor=executor,
+            agents=agents,
+            reviewers=workers("review", REVIEWERS),
+        )
         self._cluster = Cluster(
             routes=ROUTES,
             bearer=self._bearer,

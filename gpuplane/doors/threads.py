@@ -20,6 +20,9 @@ WORKERS = 8
 BINDERS = 64
 """Binds by the saga spend their time waiting for the API server; in a pool of their own, since no filter may queue behind them."""
 
+REVIEWERS = 4
+"""Ask the API server whose an agent's token is, in a pool of their own too: when it is slow, a thousand agents that come again wait, and nobody else."""
+
 
 def workers(name: str, count: int = WORKERS) -> ThreadPoolExecutor:
     """A pool for `in_thread`."""
