@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from asgiref.sync import async_to_sync
-from django.core.handlers.asgi import ASGIRequest
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -17,8 +14,7 @@ from access.pages import PageRequest, page
 from allocations.leases.port import lease_name
 from allocations.overviews import device_rows, leases_of
 from audit.selectors import event_list
-from nodes.live.flush import read_latest
-from nodes.live.samples import SampleView
+from nodes.live.asked import latest_for
 from nodes.models import Device
 from nodes.overviews import link_matrix
 from nodes.selectors import device_list, node_devices, node_get
@@ -65,7 +61,7 @@ def device_card(request: PageRequest, device_id: int) -> HttpResponse:
 def _devices(request: PageRequest, name: str) -> dict[str, Any]:
     found = node_get(name)
     devices = list(node_devices(found))
-    sample = _latest(request).get(found.name)
+    sample = latest_for(request).get(found.name)
     now = timezone.now()
     if sample is not None and sample.age_seconds(now=now.timestamp()) > OLD_SAMPLE_SECONDS:
         sample = None
@@ -82,14 +78,3 @@ def _devices(request: PageRequest, name: str) -> dict[str, Any]:
         "islands": len({gpu.island for gpu in gpus}),
         "models": sorted({gpu.model for gpu in gpus if gpu.model}),
     }
-
-
-def _latest(request: PageRequest) -> Mapping[str, SampleView]:
-    """Samples are read in the event loop, to which the table belongs, where the server has one."""
-    if not isinstance(request, ASGIRequest):
-        return read_latest()
-    return async_to_sync(_read)()
-
-
-async def _read() -> Mapping[str, SampleView]:
-    return read_latest()

@@ -23,6 +23,7 @@ from allocations.api import AllocationViewSet, ClaimExplain, ClaimRenew, LeaseVi
 from allocations.selectors import claim_statuses, device_holders
 from claims.api import ClaimViewSet
 from gpuplane.rest.events import EventViewSet
+from gpuplane.rest.fleet_metrics import FleetMetrics
 from gpuplane.rest.idempotency import View, bounded, idempotent
 from gpuplane.rest.simulations import Simulations
 from gpuplane.rest.summary import FleetSummary
@@ -59,6 +60,7 @@ resources = [
     at("events/", EventViewSet.as_view({"get": "list"}), "events"),
     at("simulations/", Simulations.as_view(), "simulations"),
     at("fleet/summary/", FleetSummary.as_view(), "fleet-summary"),
+    at("fleet/metrics/", FleetMetrics.as_view(), "fleet-metrics"),
 ]
 
 

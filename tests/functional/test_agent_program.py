@@ -76,6 +76,12 @@ def _more(app: LiveApp, count: float) -> bool:
     return samples(app) >= count
 
 
+def _scraped(app: LiveApp, node: str) -> bool:
+    with app.client() as client:
+        lines = client.get("/api/v1/fleet/metrics/").text.splitlines()
+    return sum(line.startswith("gpuplane_gpu_power_watts{") and f'node="{node}"' in line for line in lines) == 8
+
+
 @pytest.fixture
 def own(live_app: LiveApp) -> Callable[[str], str]:
     """Token of a node's own agent."""
@@ -94,6 +100,7 @@ def test_a_node_tells_what_it_has_and_does(live_app: LiveApp, own: Callable[[str
             assert {device["model"] for device in found["inventory"]} == {"NVIDIA H100 80GB HBM3"}
             assert all(device["healthy"] for device in found["inventory"])
             eventually(partial(_more, live_app, before + 3), "samples each second")
+            eventually(partial(_scraped, live_app, "sim-1"), "every GPU's power in Prometheus' text")
     assert "Traceback" not in (tmp_path / "sim-1.log").read_text()
 
 

@@ -1,0 +1,104 @@
+"""Every GPU for Prometheus: what it does, how it is, who holds it, with the labels by which GPU dashboards join.
+
+Called by REST (`fleet/metrics/`) for scrapers that may see every namespace. Kept true: what is not known has no line; a sample older than
+`FRESH_SECONDS` is not known; a GPU that several pods share carries none of their names on its own lines, and one line for each of them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from allocations.choices import LIVE
+from allocations.models import AllocationDevice
+from kube.device_types import GPU
+from nodes.choices import Presence
+from nodes.live.samples import SampleView
+from nodes.models import Device
+
+FRESH_SECONDS: Final = 15.0
+MEASURED: Final = {
+    "utilisation_percent": ("gpuplane_gpu_utilisation_percent", "Utilisation"),
+    "memory_used_bytes": ("gpuplane_gpu_memory_used_bytes", "Memory in use"),
+    "temperature_celsius": ("gpuplane_gpu_temperature_celsius", "Temperature"),
+    "power_watts": ("gpuplane_gpu_power_watts", "Power drawn"),
+    "nvlink_tx_bytes": ("gpuplane_gpu_nvlink_transmit_bytes_per_second", "Sent over all NVLinks"),
+    "nvlink_rx_bytes": ("gpuplane_gpu_nvlink_receive_bytes_per_second", "Received over all NVLinks"),
+    "pcie_tx_bytes": ("gpuplane_gpu_pcie_transmit_bytes_per_second", "Sent over PCIe"),
+    "pcie_rx_bytes": ("gpuplane_gpu_pcie_receive_bytes_per_second", "Received over PCIe"),
+}
+"""Column of a sample → metric, meaning."""
+KNOWN: Final = {
+    "gpuplane_gpu_memory_total_bytes": "Memory of the GPU",
+    "gpuplane_gpu_healthy": "1 where it can be given to pods, 0 where it is sick",
+    "gpuplane_gpu_core_allocated_percent": "Computing power given away",
+    "gpuplane_gpu_memory_allocated_bytes": "Memory given away",
+}
+HELD: Final = {
+    "gpuplane_gpu_holder_core_percent": "Computing power that one holder was given",
+    "gpuplane_gpu_holder_memory_bytes": "Memory that one holder was given",
+}
+_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+
+
+class _Holder(NamedTuple):
+    namespace: str
+    pod: str
+    core: int
+    memory: int
+
+
+def fleet_metrics(*, samples: Mapping[str, SampleView], now: float) -> str:
+    """The exposition, text format 0.0.4. `now`: seconds since 1970. Two queries."""
+    holders = _holders()
+    lines: dict[str, list[str]] = defaultdict(list)
+    rows = Device.objects.filter(type=GPU).exclude(presence=Presence.REMOVED).select_related("node")
+    for device in rows.order_by("node__name", "minor"):
+        own = holders.get(device.pk, [])
+        single = own[0] if len(own) == 1 else _Holder("", "", 0, 0)
+        labels = _labels(device, single)
+        lines["gpuplane_gpu_memory_total_bytes"].append(f"{labels} {device.memory_bytes}")
+        lines["gpuplane_gpu_healthy"].append(f"{labels} {int(device.healthy)}")
+        lines["gpuplane_gpu_core_allocated_percent"].append(f"{labels} {device.core_used}")
+        lines["gpuplane_gpu_memory_allocated_bytes"].append(f"{labels} {device.memory_used}")
+        for holder in own:
+            shared = _labels(device, holder)
+            lines["gpuplane_gpu_holder_core_percent"].append(f"{shared} {holder.core}")
+            lines["gpuplane_gpu_holder_memory_bytes"].append(f"{shared} {holder.memory}")
+        sample = samples.get(device.node.name)
+        if sample is not None and sample.age_seconds(now=now) <= FRESH_SECONDS:
+            for column, value in (sample.of(device.uuid) or {}).items():
+                if value is not None:
+                    lines[MEASURED[column][0]].append(f"{labels} {value}")
+    return "".join(_exposed(lines))
+
+
+def _holders() -> dict[int, list[_Holder]]:
+    found: dict[int, list[_Holder]] = defaultdict(list)
+    grants = AllocationDevice.objects.filter(live=True, type=GPU, allocation__state__in=LIVE)
+    columns = ("device_id", "allocation__namespace", "allocation__pod_name", "allocation__holder", "core_percent")
+    for device, namespace, pod, holder, core, memory in grants.order_by("pk").values_list(*columns, "memory_bytes"):
+        if device is not None:
+            found[device].append(_Holder(namespace, pod or holder, core, memory))
+    return found
+
+
+def _labels(device: Device, holder: _Holder) -> str:
+    told = {
+        "gpu": str(device.minor),
+        "uuid": device.uuid,
+        "model": device.model,
+        "node": device.node.name,
+        "namespace": holder.namespace,
+        "pod": holder.pod,
+    }
+    return "{" + ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in told.items()) + "}"
+
+
+def _exposed(lines: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    meanings = {**KNOWN, **HELD, **dict(MEASURED.values())}
+    for name, meaning in meanings.items():
+        if lines.get(name):
+            yield f"# HELP {name} {meaning}\n# TYPE {name} gauge\n"
+            yield from (f"{name}{line}\n" for line in lines[name])
