@@ -3,7 +3,7 @@
 Called by the extender's bind and by REST claims (which have no Binding). Kept true: nothing goes
 outside inside a database transaction, and no Binding later than `BIND_DEADLINE` after the reservation, so
 that collection may act on older ones (a Lease that comes later is one too many, which reconciling takes away); a Binding whose
-answer was lost is sent again and then read, never undone on a guess (DESIGN §3, Unknown outcomes). A process killed between any two steps leaves a row
+answer was lost, in this attempt or in one before it, is sent again and then read, never undone on a guess (DESIGN §3, Unknown outcomes). A process killed between any two steps leaves a row
 that `allocations.collection` finishes or undoes.
 """
 
@@ -28,7 +28,14 @@ from audit.clock import database_now
 from claims.dialects import VisibleDevices, binding_annotations
 from kube import pods
 from kube.client import Cluster
-from kube.errors import ConflictInCluster, KubeError, NotFoundInCluster, OutcomeUnknown, TemporaryKubeError
+from kube.errors import (
+    ConflictInCluster,
+    KubeError,
+    NotFoundInCluster,
+    OutcomeUnknown,
+    PermanentKubeError,
+    TemporaryKubeError,
+)
 from kube.keys import ALLOCATED, CHOSEN_BY, KUBELET
 from kube.objects import Pod
 
@@ -116,10 +123,16 @@ def step_reserve(attempt: Attempt) -> None:
 
 
 def step_lease(attempt: Attempt) -> None:
-    """One lease a device. Raises LeaseTaken, KubeError."""
-    if attempt.outside.cluster is not None:
+    """One lease a device. Raises LeaseTaken, KubeError, and OutcomeOpen where an attempt before this one may have bound the pod."""
+    cluster = attempt.outside.cluster
+    if cluster is not None:
         connection_let_go()  # for the API server's answers, here and in the next step, binds wait by the dozen
-    attempt.outside.leases.take(attempt.wants, attempt.live.holder.identity)
+    try:
+        attempt.outside.leases.take(attempt.wants, attempt.live.holder.identity)
+    except (LeaseTaken, PermanentKubeError) as error:
+        if cluster is None or not _bound_before(attempt, cluster):
+            raise
+        log.warning("bind.bound_before", pod=attempt.live.holder.label, lease=str(error))
 
 
 def step_bind(attempt: Attempt) -> None:
@@ -209,6 +222,24 @@ def _marks(live: Live) -> dict[str, str]:
     return {key: told for key, told in binding_of(live).annotations.items() if key in {ALLOCATED, CHOSEN_BY}}
 
 
+def _bound_before(attempt: Attempt, cluster: Cluster) -> bool:
+    """Whether the pod was bound by an attempt of which this one took the reservation up. Raises OutcomeOpen where nobody can say."""
+    live = attempt.live
+    if live.state is not State.RESERVED or not live.holder.pod_uid:
+        return False
+    pod = _read(attempt, cluster)
+    return pod is not None and is_ours(pod, live)
+
+
+def _read(attempt: Attempt, cluster: Cluster) -> Pod | None:
+    """The pod as it is now. Raises OutcomeOpen."""
+    holder = attempt.live.holder
+    try:
+        return pods.find(cluster, namespace=holder.namespace, name=holder.pod_name, timeout=REQUEST_SECONDS)
+    except KubeError as error:
+        raise OutcomeOpen(f"the API server does not say what became of the Binding: {error}") from error
+
+
 def _send_binding(attempt: Attempt, cluster: Cluster) -> None:
     """Send until it is known what became of it, within the deadline."""
     live = attempt.live
@@ -241,10 +272,7 @@ def _compare(attempt: Attempt, cluster: Cluster, refusal: str) -> None:
     `refusal` empty: nobody refused, so what was sent may still be applied after this look.
     """
     live = attempt.live
-    try:
-        pod = pods.find(cluster, namespace=live.holder.namespace, name=live.holder.pod_name, timeout=REQUEST_SECONDS)
-    except KubeError as error:
-        raise OutcomeOpen(f"the API server does not say what became of the Binding: {error}") from error
+    pod = _read(attempt, cluster)
     if pod is None:
         raise BindFailed("the pod is gone")
     if pod.metadata.uid != live.holder.pod_uid:

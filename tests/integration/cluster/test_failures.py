@@ -15,6 +15,7 @@ from audit.clock import database_now
 from audit.models import Event
 from kube.keys import CAPACITY_CHANGED
 from nodes.models import Device
+from tests.fakes.apikinds import LEASES
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import NAMESPACE, World
 
@@ -145,6 +146,71 @@ def test_unbound_is_not_refused(world: World, monkeypatch: pytest.MonkeyPatch) -
     world.server.faults.clear()
     assert world.filter("train") == "n1"
     assert world.bind("train", "n1") == ""
+    assert world.states("train") == ["bound"]
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("refusal", ["denied", "a stranger's lease"])
+def test_a_lease_refused_after_the_binding_was_sent(
+    world: World, applied: bool, refusal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LEASE-1 LEASE-3 the Binding's answer is lost, and the next bind is refused the lease: the pod is read before anything is given back.
+
+    An API server that starts up answers 403 for a moment, until it knows its roles.
+    """
+    monkeypatch.setattr("allocations.saga.BIND_DEADLINE", timedelta(seconds=0.5))
+    world.node("n1")
+    world.claim()
+    world.pod("train")
+    assert world.filter("train") == "n1"
+    world.server.faults += [
+        Fault("POST", r"/binding$", drop="after" if applied else "before"),
+        Fault("POST", r"/binding$", drop="before", times=500),
+        Fault("GET", r"/pods/train$", drop="before", times=500),
+    ]
+    assert world.bind("train", "n1") != ""
+    assert world.states("train") == ["reserved"]
+    world.server.faults.clear()
+    if refusal == "denied":
+        world.server.faults.append(Fault("POST", r"/leases$", status=403, reason="Forbidden"))
+    else:
+        world.server.store.delete(LEASES, "gpuplane-system", "gpu-n1-1", {})
+        world.server.add_lease("gpu-n1-1", "somebody-else")
+
+    told = world.bind("train", "n1")
+
+    if applied:
+        assert told == ""
+        assert world.states("train") == ["bound"]
+        assert world.used("n1") == [100, 100, 0, 0]
+    elif refusal == "denied":
+        assert "refused" in told
+        assert world.states("train") == ["failed"]
+        assert world.leases() == {}
+    else:
+        assert told == ""  # planned again, on others of the node
+        assert world.states("train") == ["released", "bound"]
+        assert world.used("n1")[1] == 0
+
+
+def test_the_pod_unread_after_a_lease_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEASE-3 refused the lease and refused the pod, nobody knows: the reservation stays, and collection finishes it."""
+    monkeypatch.setattr("allocations.saga.BIND_DEADLINE", timedelta(seconds=0.5))
+    world.node("n1")
+    world.claim()
+    world.pod("train")
+    assert world.filter("train") == "n1"
+    world.server.faults += [
+        Fault("POST", r"/binding$", drop="after"),
+        Fault("POST", r"/binding$", drop="before", times=500),
+        Fault("GET", r"/pods/train$", status=403, times=2),
+    ]
+    assert world.bind("train", "n1") != ""
+    world.server.faults.append(Fault("POST", r"/leases$", status=403, reason="Forbidden"))
+    assert "does not say" in world.bind("train", "n1")
+    assert world.states("train") == ["reserved"]
+    world.server.faults.clear()
+    world.sweep(later=60)
     assert world.states("train") == ["bound"]
 
 

@@ -150,6 +150,26 @@ def test_what_is_not_answered_with_yes_goes_on_by_the_saga(world: World, alone: 
     agreed(world)
 
 
+def test_an_answer_lost_and_then_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEASE-1 LEASE-3 the API server dies with the answer to a Binding that it applied, and starting up refuses the saga's lease: the devices stay the pod's."""
+    world.node("n1", gpus=4)
+    world.claim()
+    world.place("first")
+    one = held(world, "second")
+
+    def starting_up(args: BindArgs) -> str:
+        world.server.faults.append(Fault("POST", LEASE, status=403, reason="Forbidden"))
+        return bind_pod(args)
+
+    monkeypatch.setattr(views, "bind_pod", starting_up)
+    world.server.faults.append(Fault("POST", BINDING, drop="after"))
+    assert bound_by_the_door([one]) == [""]
+    assert [fault.times for fault in world.server.faults] == [0, 0]
+    assert states() == {State.BOUND: 2}
+    assert world.used("n1") == [100] * 4
+    agreed(world)
+
+
 def test_shares_and_ends_are_left_to_the_saga(world: World, alone: list[str]) -> None:
     world.node("n1", gpus=2)
     world.claim("short", count=1, ttl=600)
