@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TITLES = ROOT / "docs" / "requirements.toml"
 PAGE = ROOT / "docs" / "requirements.md"
 AGAIN = "python -m tests.checks.requirements_table --write"
-_IDS = re.compile(r"[A-Z]+-\d+(?:(?:,\s*|\s+and\s+)[A-Z]+-\d+)*")
+_IDS = re.compile(r"[A-Z]+-\d+(?:(?:,\s*|\s+and\s+|\s+)[A-Z]+-\d+)*")
 
 HEAD = f"""# Requirements and their proofs
 

@@ -13,6 +13,7 @@ from tests.checks.requirements_table import UnknownId, ids_of, proofs
         pytest.param("LEASE-1 the second creator is refused.", ["LEASE-1"], id="one"),
         pytest.param("LEASE-1, LEASE-3 undone.", ["LEASE-1", "LEASE-3"], id="two with a comma"),
         pytest.param("LEASE-1 and DEV-2 both.", ["LEASE-1", "DEV-2"], id="two with and"),
+        pytest.param("LEASE-1 LEASE-3 both, KAI #416 is none.", ["LEASE-1", "LEASE-3"], id="two with a space"),
         pytest.param("Proves nothing like LEASE-1.", [], id="not at the start"),
         pytest.param(None, [], id="no docstring"),
     ],
