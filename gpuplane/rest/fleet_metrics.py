@@ -1,4 +1,4 @@
-"""Every GPU for Prometheus: `fleet/metrics/`."""
+"""Every GPU and the ledger for Prometheus: `fleet/metrics/`."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from rest_framework.views import APIView
 from access.authentication import request_actor
 from access.errors import NotAllowed
 from allocations.fleet_metrics import fleet_metrics
+from allocations.ledger_metrics import ledger_metrics
 from nodes.live.asked import latest_for
 
 
 class FleetMetrics(APIView):
-    """Gauges of every GPU, in Prometheus' text format."""
+    """Gauges of every GPU and of the ledger, in Prometheus' text format."""
 
     @extend_schema(
         summary="Every GPU for Prometheus",
         description="Names of pods and namespaces are among the labels, so only who sees every namespace may scrape: admins and service accounts. "
-        "Figures older than 15 seconds are left out.",
+        "Figures of GPUs older than 15 seconds are left out. Beside the GPUs: live allocations by state, waiting pods by rule, the age of each node's last sample.",
         responses={(200, "text/plain"): OpenApiTypes.STR},
     )
     def get(self, request: Request) -> HttpResponse:
-        """Two queries, whatever the size."""
+        """Four queries, whatever the size."""
         if request_actor(request).namespaces is not None:
             raise NotAllowed("only admins and service accounts may scrape the whole fleet")
-        return HttpResponse(
-            fleet_metrics(samples=latest_for(request), now=time.time()), content_type=CONTENT_TYPE_LATEST
-        )
+        samples, now = latest_for(request), time.time()
+        told = fleet_metrics(samples=samples, now=now) + ledger_metrics(samples=samples, now=now)
+        return HttpResponse(told, content_type=CONTENT_TYPE_LATEST)

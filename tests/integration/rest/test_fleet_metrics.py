@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,6 +14,8 @@ from access.choices import Role
 from access.tokens import issue
 from agent.protocol import COLUMNS
 from allocations.fleet_metrics import FRESH_SECONDS, MEASURED, fleet_metrics
+from allocations.ledger_metrics import ledger_metrics
+from allocations.models import PodRefusal
 from nodes.live.samples import SampleView
 from nodes.models import Device
 from tests.extender import bound, filtered, pod_manifest
@@ -69,6 +73,52 @@ def test_what_each_gpu_does_and_who_holds_it() -> None:
     assert set(labels) == {"gpu", "uuid", "model", "node", "namespace", "pod"}
 
 
+def families(text: str) -> dict[tuple[str, ...], float]:
+    """(metric, value of its label) → value."""
+    return {
+        (one.name, *one.labels.values()): one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+    }
+
+
+def test_the_ledger_as_a_whole() -> None:
+    """VIEW-5 live allocations by state, waiting pods by rule and the longest wait, the age of samples; zero is told too."""
+    empty = families(ledger_metrics(samples={}, now=time.time()))
+    nothing: dict[tuple[str, ...], float] = {
+        ("gpuplane_allocations", "held"): 0,
+        ("gpuplane_allocations", "reserved"): 0,
+        ("gpuplane_allocations", "bound"): 0,
+        ("gpuplane_allocations", "releasing"): 0,
+        ("gpuplane_pods_waiting", "no-room"): 0,
+        ("gpuplane_pod_waiting_longest_seconds",): 0,
+    }
+    assert empty == nothing
+    NodeFactory(name="n1", gpus=2)
+    GpuClaimFactory(name="one", spec={"devices": {"count": 1}})
+    GpuClaimFactory(name="many", spec={"devices": {"count": 3}})
+    placed, held = pod_manifest("placed", claim="one"), pod_manifest("held", claim="one")
+    assert bound(placed, filtered(placed, ["n1"])) == ""
+    assert filtered(held, ["n1"]) == "n1"
+    for name in ("large", "larger"):
+        assert filtered(pod_manifest(name, claim="many"), ["n1"]) is None
+    assert filtered(pod_manifest("lost", claim="missing"), ["n1"]) is None
+    PodRefusal.objects.filter(pod_name="larger").update(first_at=datetime.fromtimestamp(NOW - 90, UTC))
+    PodRefusal.objects.exclude(pod_name="larger").update(first_at=datetime.fromtimestamp(NOW - 30, UTC))
+
+    found = families(ledger_metrics(samples={"n1": sample("n1", age=4.5)}, now=NOW))
+    assert (found["gpuplane_allocations", "bound"], found["gpuplane_allocations", "held"]) == (1, 1)
+    assert found["gpuplane_pods_waiting", "no-room"] == 2
+    assert [value for (name, *of), value in found.items() if name == "gpuplane_pods_waiting" and of != ["no-room"]] == [
+        1
+    ]
+    assert found["gpuplane_pod_waiting_longest_seconds",] == 90
+    assert found["gpuplane_node_sample_age_seconds", "n1"] == 4.5
+
+    assert filtered(pod_manifest("lost", claim="one"), ["n1"]) is None  # another reason, told anew
+    assert families(ledger_metrics(samples={}, now=NOW))["gpuplane_pods_waiting", "no-room"] == 3
+
+
 def test_every_column_has_a_metric() -> None:
     assert set(MEASURED) == set(COLUMNS)
 
@@ -86,5 +136,7 @@ def test_who_may_scrape(role: Role, service: bool, status: int) -> None:
     assert answer.status_code == status
     if status == 200:
         assert answer["Content-Type"].startswith("text/plain")
-        assert "gpuplane_gpu_healthy{" in answer.content.decode()
+        told = families(answer.content.decode())
+        assert ("gpuplane_allocations", "held") in told
+        assert any(name == "gpuplane_gpu_healthy" for name, *_ in told)
     assert client.get(URL).status_code == 401
