@@ -9,17 +9,16 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
-
-import structlog
+from typing import Any, Final, NamedTuple
 
 from allocations.models import AllocationDevice
 from kube import node_statuses as objects
 from kube.client import Cluster
 from kube.crds import CustomObject
 from kube.device_types import GPU
-from kube.errors import AlreadyExists, ConflictInCluster, NotFoundInCluster, PermanentKubeError
+from kube.owned import bring_all, delete
 from kube.quantities import format_bytes
+from kube.resources import GPU_NODE_STATUSES
 from nodes.choices import NodeState, Presence
 from nodes.models import Device, Node
 
@@ -30,50 +29,42 @@ LINK_GBPS: Final = 50
 FASTER: Final = re.compile(r"\bG?B\d{3}")
 """Models whose NVLinks are twice as fast (Blackwell)."""
 
-log = structlog.get_logger(__name__)
 Status = dict[str, Any]
+
+
+class Published(NamedTuple):
+    """What the object of a node says."""
+
+    node_uid: str
+    status: Status
 
 
 def publish(*, cluster: Cluster) -> list[str]:
     """Bring all objects up to date; the names of those written or deleted. Raises TemporaryKubeError. Without the definition nothing is published."""
-    try:
-        listed = objects.list_all(cluster)
-    except NotFoundInCluster:
-        log.warning("node_statuses.no_definition")
-        return []
-    stored = {one.metadata.name: one for one in listed.items}
-    unreadable = {one.key[1] for one in listed.unreadable}
-    uids, wanted = what_nodes_do()
-    written = []
-    for name in sorted((stored.keys() | wanted.keys()) - unreadable):
-        try:
-            if _bring(cluster, name, stored.get(name), uids.get(name, ""), wanted.get(name)):
-                written.append(name)
-        except (AlreadyExists, ConflictInCluster, NotFoundInCluster) as error:
-            log.info(
-                "node_statuses.changed_meanwhile", node=name, error=str(error)
-            )  # the next turn sees it as it is then
-        except PermanentKubeError as error:
-            log.error("node_statuses.refused", node=name, error=str(error))  # noqa: TRY400 - the answer says it all
-    return written
+    return bring_all(
+        cluster,
+        GPU_NODE_STATUSES,
+        wanted=what_nodes_do,
+        bring=lambda name, found, want: _bring(cluster, name, found, want),
+    )
 
 
-def _bring(cluster: Cluster, name: str, found: CustomObject | None, uid: str, want: Status | None) -> bool:
+def _bring(cluster: Cluster, name: str, found: CustomObject | None, want: Published | None) -> bool:
     """Whether anything was written."""
     if want is None:
         if found is not None:
-            objects.delete(cluster, found=found)
+            delete(cluster, GPU_NODE_STATUSES, found)
         return found is not None
     if found is None:
-        found = objects.create(cluster, name=name, node_uid=uid)
-    if found.status == want:
+        found = objects.create(cluster, name=name, node_uid=want.node_uid)
+    if found.status == want.status:
         return False
-    objects.write(cluster, found=found, status=want)
+    objects.write(cluster, found=found, status=want.status)
     return True
 
 
-def what_nodes_do() -> tuple[dict[str, str], dict[str, Status]]:
-    """(node → its UID in the cluster, node → status) of every node of the cluster that has GPUs. Three queries."""
+def what_nodes_do() -> dict[str, Published]:
+    """Node → what its object is to say, for every node of the cluster that has GPUs. Three queries."""
     nodes = {node.name: node for node in Node.objects.exclude(state=NodeState.GONE).exclude(cluster_uid="")}
     holders: dict[int, list[dict[str, Any]]] = defaultdict(list)
     grants = AllocationDevice.objects.filter(live=True, type=GPU).select_related("allocation")
@@ -84,12 +75,13 @@ def what_nodes_do() -> tuple[dict[str, str], dict[str, Status]]:
     rows = Device.objects.filter(type=GPU, presence=Presence.PRESENT).select_related("node").order_by("minor")
     for device in rows:
         devices[device.node.name].append(device)
-    told = {
-        name: _status(node, devices[name], [holders[device.pk] for device in devices[name]])
+    return {
+        name: Published(
+            node.cluster_uid, _status(node, devices[name], [holders[device.pk] for device in devices[name]])
+        )
         for name, node in nodes.items()
-        if devices[name]
+        if name in devices
     }
-    return {name: node.cluster_uid for name, node in nodes.items()}, told
 
 
 def _status(node: Node, devices: Sequence[Device], holders: Iterable[list[dict[str, Any]]]) -> Status:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import msgspec
@@ -19,6 +20,7 @@ from allocations.outside import outside
 from allocations.reconcile.report import ACTOR
 from allocations.sweep import sweep
 from audit.clock import database_now
+from kube.client import Cluster
 from kube.errors import KubeError
 from kube.following import Followed
 from kube.turns import turn
@@ -108,19 +110,7 @@ def watch_pods() -> None:
 @shared_task(name="allocations.tasks.publish_node_statuses", ignore_result=True)
 def publish_node_statuses() -> None:
     """Keep the GpuNodeStatus of the nodes up to date (every 30 s); one worker at a time."""
-    cluster = outside().cluster
-    if cluster is None:
-        return
-    with turn(settings.GPUPLANE_REDIS_URL, "node-statuses") as ours:
-        if ours is None:
-            return
-        try:
-            written = node_statuses.publish(cluster=cluster)
-        except KubeError as error:
-            log.warning("node_statuses.interrupted", error=str(error))
-            return
-        if written:
-            log.info("node_statuses.published", nodes=len(written))
+    _publish("node-statuses", lambda cluster: node_statuses.publish(cluster=cluster))
 
 
 @shared_task(name="allocations.tasks.tell_waiting", ignore_result=True)
@@ -136,20 +126,29 @@ def tell_waiting() -> int:
 @shared_task(name="allocations.tasks.publish_devices", ignore_result=True)
 def publish_devices() -> None:
     """Keep the Device objects of the nodes up to date (every 30 s); one worker at a time."""
+
+    def publish(cluster: Cluster) -> list[str]:
+        placed = Allocation.objects.filter(state__in=LIVE).exclude(created_by=ACTOR).values_list("pod_uid", flat=True)
+        return device_objects.publish(cluster=cluster, placed=set(placed))
+
+    _publish("device-objects", publish)
+
+
+def _publish(of: str, publish: Callable[[Cluster], list[str]]) -> None:
+    """A turn of one kind of object; `publish` returns the names of those written."""
     cluster = outside().cluster
     if cluster is None:
         return
-    with turn(settings.GPUPLANE_REDIS_URL, "device-objects") as ours:
+    with turn(settings.GPUPLANE_REDIS_URL, of) as ours:
         if ours is None:
             return
-        placed = Allocation.objects.filter(state__in=LIVE).exclude(created_by=ACTOR).values_list("pod_uid", flat=True)
         try:
-            written = device_objects.publish(cluster=cluster, placed=set(placed))
+            written = publish(cluster)
         except KubeError as error:
-            log.warning("device_objects.unpublished", error=str(error))
+            log.warning("objects.unpublished", of=of, error=str(error))
             return
         if written:
-            log.info("device_objects.published", nodes=len(written), first=written[0])
+            log.info("objects.published", of=of, nodes=len(written), first=written[0])
 
 
 @shared_task(name="allocations.tasks.publish_claims", ignore_result=True)

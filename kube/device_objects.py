@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from kube.client import JSON_PATCH, Cluster
 from kube.crds import CustomObject
-from kube.errors import NotFoundInCluster
-from kube.listing import Listing
+from kube.owned import owned_by_node
 from kube.resources import DEVICES
 
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
@@ -26,15 +25,9 @@ def is_ours(found: CustomObject) -> bool:
     return (found.metadata.labels or {}).get(MANAGED_BY) == OURS
 
 
-def list_all(cluster: Cluster) -> Listing[CustomObject]:
-    """Every Device object, ours or not. Raises `NotFoundInCluster` where the definition is missing."""
-    return cluster.list(DEVICES.path(), CustomObject)
-
-
 def create(cluster: Cluster, *, name: str, node_uid: str, spec: Mapping[str, Any], checkpoints: str) -> None:
     """Make it, owned by its node, so that it goes when that goes. Raises `AlreadyExists`, `OutcomeUnknown`."""
-    owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node_uid}
-    meta: dict[str, Any] = {"name": name, "labels": {MANAGED_BY: OURS}, "ownerReferences": [owner]}
+    meta = {**owned_by_node(name, node_uid), "labels": {MANAGED_BY: OURS}}
     meta |= {"annotations": {CHECKPOINTS: checkpoints}} if checkpoints else {}
     body = {"apiVersion": DEVICES.api_version, "kind": DEVICES.kind, "metadata": meta, "spec": spec}
     cluster.create(DEVICES.path(), body, CustomObject)
@@ -51,11 +44,3 @@ def replace(cluster: Cluster, *, found: CustomObject, spec: Mapping[str, Any], c
     ]
     path = DEVICES.path(name=found.metadata.name)
     cluster.patch(path, steps, CustomObject, content_type=JSON_PATCH, idempotent=False)
-
-
-def delete(cluster: Cluster, *, found: CustomObject) -> None:
-    """Delete it; one that is gone already is passed over. Raises `ConflictInCluster` where it was made anew."""
-    try:
-        cluster.delete(DEVICES.path(name=found.metadata.name), uid=found.metadata.uid)
-    except NotFoundInCluster:
-        return

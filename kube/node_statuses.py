@@ -1,6 +1,6 @@
 """GpuNodeStatus objects (`gpu.scheduling/v1`): one a node, cluster-scoped, named after it (NODE-3).
 
-Called by `allocations.node_statuses`. Kept true: an object is owned by its node, so that it goes when that goes; only the status is written, and
+Called by `allocations.node_statuses`. Kept true: only the status is written, and
 rests on the version that was read.
 """
 
@@ -11,20 +11,13 @@ from typing import Any
 
 from kube.client import JSON_PATCH, Cluster
 from kube.crds import CustomObject
-from kube.errors import NotFoundInCluster
-from kube.listing import Listing
+from kube.owned import owned_by_node
 from kube.resources import GPU_NODE_STATUSES
-
-
-def list_all(cluster: Cluster) -> Listing[CustomObject]:
-    """All of them. Raises `NotFoundInCluster` where the definition is missing."""
-    return cluster.list(GPU_NODE_STATUSES.path(), CustomObject)
 
 
 def create(cluster: Cluster, *, name: str, node_uid: str) -> CustomObject:
     """Make it, still without a status. Raises `AlreadyExists`, `OutcomeUnknown`."""
-    owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node_uid}
-    meta = {"name": name, "ownerReferences": [owner]}
+    meta = owned_by_node(name, node_uid)
     body = {"apiVersion": GPU_NODE_STATUSES.api_version, "kind": GPU_NODE_STATUSES.kind, "metadata": meta}
     return cluster.create(GPU_NODE_STATUSES.path(), body, CustomObject)
 
@@ -37,11 +30,3 @@ def write(cluster: Cluster, *, found: CustomObject, status: Mapping[str, Any]) -
     ]
     path = GPU_NODE_STATUSES.path(name=found.metadata.name, subresource="status")
     cluster.patch(path, steps, CustomObject, content_type=JSON_PATCH, idempotent=False)
-
-
-def delete(cluster: Cluster, *, found: CustomObject) -> None:
-    """Delete it; one that is gone already is passed over. Raises `ConflictInCluster` where it was made anew."""
-    try:
-        cluster.delete(GPU_NODE_STATUSES.path(name=found.metadata.name), uid=found.metadata.uid)
-    except NotFoundInCluster:
-        return

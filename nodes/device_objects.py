@@ -17,9 +17,10 @@ from kube import device_objects as objects
 from kube.client import Cluster
 from kube.crds import CustomObject
 from kube.device_types import DEVICE_TYPES, DeviceType, Dimension
-from kube.errors import ConflictInCluster, NotFoundInCluster, PermanentKubeError
 from kube.keys import KUBERNETES_PREFIX
+from kube.owned import bring_all, delete
 from kube.quantities import format_bytes
+from kube.resources import DEVICES
 from nodes.choices import NodeState, Presence
 from nodes.models import Device, KubeletCheckpoint, Node
 
@@ -41,26 +42,12 @@ def publish(*, cluster: Cluster, placed: Collection[str]) -> list[str]:
 
     Raises TemporaryKubeError. Without the definition nothing is published.
     """
-    try:
-        listed = objects.list_all(cluster)
-    except NotFoundInCluster:
-        log.warning("device_objects.no_definition")
-        return []
-    stored = {one.metadata.name: one for one in listed.items}
-    unreadable = {one.key[1] for one in listed.unreadable}
-    wanted = what_nodes_have(placed)
-    written = []
-    for name in sorted((stored.keys() | wanted.keys()) - unreadable):
-        try:
-            if _bring(cluster, name, stored.get(name), wanted.get(name)):
-                written.append(name)
-        except (ConflictInCluster, NotFoundInCluster) as error:
-            log.info(
-                "device_objects.changed_meanwhile", node=name, error=str(error)
-            )  # the next turn sees it as it is then
-        except PermanentKubeError as error:
-            log.error("device_objects.refused", node=name, error=str(error))  # noqa: TRY400 - the answer says it all
-    return written
+    return bring_all(
+        cluster,
+        DEVICES,
+        wanted=lambda: what_nodes_have(placed),
+        bring=lambda name, found, want: _bring(cluster, name, found, want),
+    )
 
 
 def _bring(cluster: Cluster, name: str, found: CustomObject | None, want: Published | None) -> bool:
@@ -75,7 +62,7 @@ def _bring(cluster: Cluster, name: str, found: CustomObject | None, want: Publis
             log.warning("device_objects.kept_by_another", node=name)
         return False
     if want is None:
-        objects.delete(cluster, found=found)
+        delete(cluster, DEVICES, found)
         return True
     said = (found.metadata.annotations or {}).get(objects.CHECKPOINTS, "")
     if (found.spec, said) == (want.spec, want.checkpoints):

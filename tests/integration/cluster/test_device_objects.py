@@ -9,8 +9,10 @@ import pytest
 
 from access.actors import SYSTEM
 from audit.clock import database_now
-from kube.device_objects import CHECKPOINTS, list_all
+from kube.crds import CustomObject
+from kube.device_objects import CHECKPOINTS
 from kube.errors import TemporaryKubeError
+from kube.resources import DEVICES
 from nodes.checkpoints import Given, checkpoint_put
 from nodes.device_objects import publish, resources_of
 from nodes.models import Device, Node
@@ -85,7 +87,7 @@ def test_what_changes_is_followed(there: World) -> None:
     Device.objects.update(presence="removed")
     assert published(there) == [NAME]
     assert there.outside.cluster is not None
-    assert list_all(there.outside.cluster).items == []
+    assert there.outside.cluster.list(DEVICES.path(), CustomObject).items == []
 
 
 @pytest.mark.parametrize(
