@@ -110,6 +110,11 @@ def allocation_counts(*, actor: Actor) -> dict[str, int]:
     return {state.value: counts.get(state.value, 0) for state in LIVE}
 
 
+def holding_pods() -> set[str]:
+    """UIDs of all pods that hold devices."""
+    return set(Allocation.objects.filter(state__in=LIVE).exclude(pod_uid="").values_list("pod_uid", flat=True))
+
+
 def pending_count(*, actor: Actor, since: datetime) -> int:
     """Pods refused since then that hold nothing now."""
     holding = Allocation.objects.filter(state__in=LIVE).exclude(pod_uid="").values("pod_uid")

@@ -14,8 +14,9 @@ from typing import Final
 import msgspec
 from django.conf import settings
 
-from allocations.choices import LIVE, State
+from allocations.choices import State
 from allocations.models import Allocation
+from allocations.selectors import holding_pods
 from claims.dialects import asks_for_devices
 from claims.dialects.parse import is_asking_resource
 from kube import nodes as kube_nodes
@@ -102,6 +103,11 @@ class _World:
         return (pod.metadata.labels or {}).get(TAKEOVER) == TAKEOVER_DISABLED
 
     @cached_property
+    def holding(self) -> set[str]:
+        """UIDs of the pods of the ledger."""
+        return holding_pods()
+
+    @cached_property
     def known(self) -> dict[str, Node]:
         """Nodes of the ledger that are there, by name."""
         return {node.name: node for node in Node.objects.exclude(state=NodeState.GONE)}
@@ -163,12 +169,13 @@ def _has_gpus(machine: kube_nodes.Node) -> bool:
 
 def _checkpoints(world: _World) -> Verdict:
     told = set(KubeletCheckpoint.objects.values_list("node__name", flat=True))
-    placed = _uids_in_ledger()
     blind = sorted(
         {
             pod.spec.node_name
             for pod in world.asking
-            if pod.spec.node_name in world.known and pod.spec.node_name not in told and pod.metadata.uid not in placed
+            if pod.spec.node_name in world.known
+            and pod.spec.node_name not in told
+            and pod.metadata.uid not in world.holding
         }
     )
     missing = [f"node {name} runs pods with devices, and its kubelet's checkpoint is not known" for name in blind]
@@ -176,11 +183,10 @@ def _checkpoints(world: _World) -> Verdict:
 
 
 def _running(world: _World) -> Verdict:
-    placed = _uids_in_ledger()
     missing = [
         f"pod {_label(pod)} runs on {pod.spec.node_name} with devices that the ledger does not know"
         for pod in world.asking
-        if pod.spec.node_name and pod.metadata.uid not in placed
+        if pod.spec.node_name and pod.metadata.uid not in world.holding
     ]
     missing += [f"pod {name} cannot be read" for name in world.unreadable]
     return _few(missing), "manage.py reconcile says why; pods whose devices nobody can tell have to be started again"
@@ -235,10 +241,6 @@ def _guard(world: _World) -> Verdict:
     }
     missing = [] if scopes == {"everywhere"} else ["the webhooks look only at pods that are meant for gpuplane"]
     return _few(missing), "helm upgrade with webhooks.scope=everywhere"
-
-
-def _uids_in_ledger() -> set[str]:
-    return set(Allocation.objects.filter(state__in=LIVE).values_list("pod_uid", flat=True))
 
 
 def _label(pod: Pod) -> str:

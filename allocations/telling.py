@@ -63,7 +63,7 @@ def _untold(now: datetime) -> list[PodRefusal]:
     holding = Allocation.objects.filter(state__in=LIVE, pod_uid=OuterRef("pod_uid"))
     waiting = PodRefusal.objects.filter(~Exists(holding), first_at__lt=now - SETTLED, last_at__gt=now - RECENT)
     found: list[PodRefusal] = []
-    for refusal in waiting.order_by("first_at", "pk").iterator(chunk_size=500):
+    for refusal in waiting.order_by("first_at", "pk").defer("request").iterator(chunk_size=500):
         if sorted(refusal.reasons) != refusal.told:
             found.append(refusal)
             if len(found) == MOST:

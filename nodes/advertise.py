@@ -178,9 +178,8 @@ def _bring(cluster: Cluster, machine: kube_nodes.Node, content: Content) -> bool
     if NATIVE_GPU not in ours and not (
         _equal(capacity.get(NATIVE_GPU, "0"), 0) and _equal(allocatable.get(NATIVE_GPU, "0"), 0)
     ):
-        wanted.pop(
-            NATIVE_GPU, None
-        )  # a device plugin runs there and says it itself; of one that is gone the kubelet keeps a 0
+        # a device plugin runs there and says it itself; of one that is gone the kubelet keeps a 0
+        wanted.pop(NATIVE_GPU, None)
     changes: dict[str, int | str | None] = {
         name: amount
         for name, amount in wanted.items()

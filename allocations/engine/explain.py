@@ -35,6 +35,11 @@ class _Why(NamedTuple):
     exactly: str = ""
     counted: str = ""
 
+    @classmethod
+    def plainly(cls, text: str) -> _Why:
+        """The same either way."""
+        return cls(text, text)
+
 
 def explain_devices(picture: Picture, request: DeviceRequest, node_row: int) -> list[DeviceVerdict]:
     """Every device of a node, by type and minor, with why it cannot serve."""
@@ -91,20 +96,20 @@ def _reason(picture: Picture, ask: DeviceAsk, row: int) -> _Why:
     model = picture.models[picture.device_model[row]]
     taken = amounts(ask, total)
     if not picture.device_healthy[row]:
-        return _Why("not healthy", "not healthy")
+        return _Why.plainly("not healthy")
     if ask.models and model.casefold() not in {one.casefold() for one in ask.models}:
         return _Why(f"model {model or 'unknown'} was not asked for", "of another model")
     if ask.limits is not None:
         uuid, limits = picture.device_uuid[row], ask.limits
         if not limits.permit(uuid=uuid, model=model, memory_total=total):
-            return _Why(*["ruled out by the pod's annotations"] * 2)
+            return _Why.plainly("ruled out by the pod's annotations")
     if taken is None:
-        return _Why(*["has no memory to share"] * 2)
+        return _Why.plainly("has no memory to share")
     if taken[1] > total:
         asked = memory_text(taken[1])
         return _Why(f"{asked} memory asked, the device has {memory_text(total)}", f"smaller than {asked}")
     if ask.whole and (core_free < CORE_WHOLE or used):
-        return _Why(*["in use, a whole device is asked"] * 2)
+        return _Why.plainly("in use, a whole device is asked")
     if taken[0] > core_free:
         return _Why(f"{taken[0]} core asked, {core_free} free", f"less than {taken[0]} core free")
     if taken[1] > memory_free:

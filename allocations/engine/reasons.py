@@ -158,18 +158,15 @@ def _not_now(found: _Verdicts, need: Need, *, strict: bool) -> None:
     ask, count = need.ask, need.ask.count
     if need.view is None:
         return
-    if need.at_one_numa and ask.whole:
-        text = f"fewer than {count} whole {ask.type} devices free at one NUMA node"
-        found.give(~need.enough, text, resolvable=True)
+    where = " at one NUMA node" if need.at_one_numa else ""
     if ask.whole:
-        text = f"no whole {ask.type} device free" if count == 1 else f"fewer than {count} whole {ask.type} devices free"
-        found.give(~need.enough, text, resolvable=True)
+        few = f"no whole {ask.type} device" if count == 1 else f"fewer than {count} whole {ask.type} devices"
+        found.give(~need.enough, f"{few} free{where}", resolvable=True)
     else:
         for fits, told in ((need.core_fits, _core_text(ask)), (need.memory_fits, _memory_text(ask))):
             if told:
                 short = need.per_node(need.eligible & fits) < count
                 found.give(short, _devices(ask, f"{told} free"), resolvable=True)
-        where = " at one NUMA node" if need.at_one_numa else ""
         found.give(~need.enough, _devices(ask, f"{share_text(ask)} free{where}"), resolvable=True)
     if strict:
         text = f"no NVLink island with {count} {ask.type} devices free"

@@ -43,6 +43,7 @@ class Several:
         self.request = request
         self.needs = needs
         self._known: dict[tuple[bool, bytes], bool | None] = {}
+        self._divided: dict[int, list[Rows]] = {}
         self._left = TRIES
         self.given_up = False
         """Whether nodes were passed over that were not looked at to the end."""
@@ -64,7 +65,10 @@ class Several:
                 self.given_up = True
                 return None
             looked = _Node(self, node, empty=empty, most=min(TRIES_A_NODE, self._left))
-            found = looked.divide() is not None
+            divided = looked.divide()
+            found = divided is not None
+            if divided is not None and not empty:
+                self._divided[node] = divided
             self._left -= looked.tries
             self.given_up = self.given_up or looked.given_up
             self._known[state] = None if looked.given_up and not found else found
@@ -81,7 +85,9 @@ class Several:
 
     def choose(self, node: int) -> list[Rows]:
         """Device rows on a node that serves, for each need."""
-        found = _Node(self, node, empty=False, most=TRIES_A_NODE).divide()
+        found = self._divided.get(node)
+        if found is None:  # one in the same state was looked at, whose GPUs may be wired otherwise
+            found = _Node(self, node, empty=False, most=TRIES_A_NODE).divide()
         if found is None:
             raise AssertionError("the node was found able to serve")
         return found

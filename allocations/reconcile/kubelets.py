@@ -15,7 +15,7 @@ from enum import Enum, auto
 from uuid import UUID
 
 from allocations import ledger
-from allocations.choices import LIVE, State
+from allocations.choices import State
 from allocations.engine.decision import Grant
 from allocations.errors import LostRace, MovedOn
 from allocations.leases.port import Want, lease_name
@@ -23,7 +23,7 @@ from allocations.ledger.holder import Holder
 from allocations.models import Allocation
 from allocations.reconcile.adoption import GivenByPod, drop_holds
 from allocations.reconcile.report import ACTOR, Difference
-from allocations.selectors import granted
+from allocations.selectors import granted, holding_pods
 from claims.dialects.read_running import kubelet_uid
 from claims.dialects.request import CORE_WHOLE
 from kube.device_types import GPU
@@ -70,8 +70,7 @@ def correct_choices(*, pods: Mapping[str, Pod], given: GivenByPod, now: datetime
         if row.pod_uid in pods:
             by_node.setdefault(row.node.name, []).append(row)
     if by_node:
-        known = set(Allocation.objects.filter(state__in=LIVE).values_list("pod_uid", flat=True))
-        strangers = _strangers(pods, given, known)
+        strangers = _strangers(pods, given, holding_pods())
         for node, rows in by_node.items():
             _correct(node, rows, _Record(pods, given), strangers.get(node, frozenset()), done, now)
     return done
@@ -179,9 +178,8 @@ def _move_guesses(choices: Sequence[_Choice], devices: Mapping[str, Device], oth
         choice.gets |= frozenset(left[:missing])
         del left[:missing]
         if len(choice.gets) < len(choice.has) or not choice.gets <= devices.keys():
-            choice.gets = (
-                choice.has
-            )  # nothing is left for it: what it guessed is in other hands, and writing will say so
+            # nothing is left for it: what it guessed is in other hands, and writing will say so
+            choice.gets = choice.has
 
 
 class _Outcome(Enum):

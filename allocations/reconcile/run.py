@@ -7,7 +7,7 @@ not answer changes nothing (DESIGN §6); every move is conditional on the row as
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -294,13 +294,8 @@ def _choices(
     for moved in corrected.moved:
         done.lines.append(f"{moved.holder.label} has other devices of {moved.node}: the kubelet chose")
         world.leases.drop(moved.left, moved.holder.identity)
-    found = Leased()
-    for moved in corrected.moved:
-        live = ledger.read_live(moved.allocation_id)
-        if live is not None:
-            take_leases(live, world, found)
-    _leased(found, done)
-    differences += found.differences
+    lives = [ledger.read_live(moved.allocation_id) for moved in corrected.moved]
+    differences += _take_leases([live for live in lives if live is not None], world, done)
 
 
 def _adopt(
@@ -316,13 +311,18 @@ def _adopt(
     adopted = adopt_running(pods=running, given=given, since=now, now=now)
     done.adopted = len(adopted.allocations)
     differences += adopted.differences
+    done.lines += [f"adopted {live.holder.label}, which runs on {live.node}" for live in adopted.allocations]
+    differences += _take_leases(adopted.allocations, world, done)
+    return {live.holder.pod_uid for live in adopted.allocations}
+
+
+def _take_leases(lives: Iterable[ledger.Live], world: Outside, done: Reconciled) -> list[Difference]:
+    """Those of pods that run already; what stands in the way."""
     found = Leased()
-    for live in adopted.allocations:
-        done.lines.append(f"adopted {live.holder.label}, which runs on {live.node}")
+    for live in lives:
         take_leases(live, world, found)
     _leased(found, done)
-    differences += found.differences
-    return {live.holder.pod_uid for live in adopted.allocations}
+    return found.differences
 
 
 def _leased(found: Leased, done: Reconciled) -> None:

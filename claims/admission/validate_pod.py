@@ -15,6 +15,7 @@ from claims.admission.recognise import is_for_another, is_pod_create, is_pod_upd
 from claims.admission.trust import Trust, forbidden_changes
 from claims.dialects.gpuclaim import ClaimDevices, ClaimSpec
 from claims.dialects.parse import asks_for_devices, parse_pod
+from claims.dialects.read_running import CONFIG_MIRROR
 from claims.dialects.request import DeviceRequest, Dialect, Refusal
 from kube.admission import (
     AdmissionRequest,
@@ -29,9 +30,6 @@ from kube.keys import MODE_DEVICE_PLUGIN, MODE_LABEL, PODS_RESOURCE, SCHEDULER_N
 from kube.objects import ObjectMeta, Pod
 
 KUBELETS_CHOOSE: Final = "nodes in mode device-plugin give any GPUs, whichever the kubelet chooses; leave the selector out, or what says which GPUs"
-MIRROR: Final = "kubernetes.io/config.mirror"
-"""Carried by the image in the API of a pod that the kubelet runs from a file: refusing the image would only hide the pod. The kubelet
-deletes the image of a pod that it does not run."""
 
 
 def validate_pod(request: AdmissionRequest, *, trust: Trust, scheduler_name: str = SCHEDULER_NAME) -> AdmissionResponse:
@@ -58,7 +56,8 @@ def validate_pod(request: AdmissionRequest, *, trust: Trust, scheduler_name: str
 
 def _places_itself(pod: Pod, trusted: bool) -> bool:
     """Needs no scheduler and no Binding: it would run with devices that the ledger knows nothing of."""
-    return bool(pod.spec.node_name) and not trusted and MIRROR not in pod.annotations and asks_for_devices(pod)
+    # refusing the image of a pod that the kubelet runs from a file would only hide the pod
+    return bool(pod.spec.node_name) and not trusted and CONFIG_MIRROR not in pod.annotations and asks_for_devices(pod)
 
 
 def _check_dialect(request: AdmissionRequest, pod: Pod, scheduler_name: str) -> AdmissionResponse:

@@ -202,7 +202,8 @@ async def agent_socket(
     session = Session(node, actor, table=table, record=record)
     with SESSIONS.track_inprogress():
         try:
-            await _talk(session, receive, send, until=time.monotonic() + SESSION_SECONDS * random.uniform(0.9, 1.1))  # noqa: S311
+            lasts = SESSION_SECONDS * random.uniform(0.9, 1.1)  # noqa: S311 - jitter, no secret
+            await _talk(session, receive, send, until=time.monotonic() + lasts)
         except FrameTooLarge as error:
             await _close(send, session, TOO_LARGE, error.reason, str(error))
         except _Over:
