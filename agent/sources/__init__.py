@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 Column = list[int | float | None]
 """One value a GPU, by minor."""
+
+FALLEN: Final = "fallen off the bus"
+"""What is wrong with a GPU that answers no more."""
 
 
 class SourceAway(Exception):

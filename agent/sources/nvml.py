@@ -16,13 +16,12 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from agent.protocol import COLUMNS
-from agent.sources import Column, DeviceFacts, Machine, Reading, SourceAway
+from agent.sources import FALLEN, Column, DeviceFacts, Machine, Reading, SourceAway
 from agent.sources.counters import Rates
 from agent.sources.wiring import Seen, links_of, numa_of, switch_of
 
 T = TypeVar("T")
 
-FALLEN: Final = "fallen off the bus"
 HARMLESS_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """Faults of a program, not of the GPU (NVIDIA's Xid catalogue): the next program runs as if nothing had happened."""
 KIB: Final = 1024

@@ -15,7 +15,7 @@ from uuid import NAMESPACE_DNS, uuid5
 
 import msgspec
 
-from agent.sources import Column, DeviceFacts, Machine, Reading
+from agent.sources import FALLEN, Column, DeviceFacts, Machine, Reading
 
 GIB: Final = 2**30
 NVLINK_BYTES: Final = 25e9
@@ -117,7 +117,7 @@ class SimulatedSource:
             "pcie_rx_bytes": _column(busy, lambda part, _: PCIE_BYTES * 0.2 * part),
         }
         health = {gpu.uuid: self._wrong[gpu.minor] for gpu in machine.gpus if gpu.minor in self._wrong}
-        health |= {gpu.uuid: "fallen off the bus" for gpu in machine.gpus if gpu.minor in self._fallen}
+        health |= {gpu.uuid: FALLEN for gpu in machine.gpus if gpu.minor in self._fallen}
         return Reading(columns, health)
 
     def close(self) -> None:

@@ -105,9 +105,8 @@ def test_not_enough_without_the_strangers(world: World) -> None:
     assert world.live() == 0
 
 
-@pytest.mark.parametrize("applied", [True, False])
-def test_api_server_goes_away_during_bind(world: World, applied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LEASE-3 an outcome that nobody knows waits; when the API server is back, collection reads the pod and finishes or undoes."""
+def lose_the_answer(world: World, monkeypatch: pytest.MonkeyPatch, *, applied: bool) -> None:
+    """The API server goes away with the answer to the Binding, before or after applying it, and stays away: pod `train` on `n1` stays reserved."""
     monkeypatch.setattr("allocations.saga.BIND_DEADLINE", timedelta(seconds=0.5))
     world.node("n1")
     world.claim()
@@ -120,6 +119,12 @@ def test_api_server_goes_away_during_bind(world: World, applied: bool, monkeypat
     ]
     assert world.bind("train", "n1") != ""
     assert world.states("train") == ["reserved"]
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_api_server_goes_away_during_bind(world: World, applied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEASE-3 an outcome that nobody knows waits; when the API server is back, collection reads the pod and finishes or undoes."""
+    lose_the_answer(world, monkeypatch, applied=applied)
     world.sweep(later=60)
     assert world.states("train") == ["reserved"]
 
@@ -158,18 +163,7 @@ def test_a_lease_refused_after_the_binding_was_sent(
 
     An API server that starts up answers 403 for a moment, until it knows its roles.
     """
-    monkeypatch.setattr("allocations.saga.BIND_DEADLINE", timedelta(seconds=0.5))
-    world.node("n1")
-    world.claim()
-    world.pod("train")
-    assert world.filter("train") == "n1"
-    world.server.faults += [
-        Fault("POST", r"/binding$", drop="after" if applied else "before"),
-        Fault("POST", r"/binding$", drop="before", times=500),
-        Fault("GET", r"/pods/train$", drop="before", times=500),
-    ]
-    assert world.bind("train", "n1") != ""
-    assert world.states("train") == ["reserved"]
+    lose_the_answer(world, monkeypatch, applied=applied)
     world.server.faults.clear()
     if refusal == "denied":
         world.server.faults.append(Fault("POST", r"/leases$", status=403, reason="Forbidden"))
@@ -194,18 +188,8 @@ def test_a_lease_refused_after_the_binding_was_sent(
 
 
 def test_the_pod_unread_after_a_lease_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LEASE-3 refused the lease and refused the pod, nobody knows: the reservation stays, and collection finishes it."""
-    monkeypatch.setattr("allocations.saga.BIND_DEADLINE", timedelta(seconds=0.5))
-    world.node("n1")
-    world.claim()
-    world.pod("train")
-    assert world.filter("train") == "n1"
-    world.server.faults += [
-        Fault("POST", r"/binding$", drop="after"),
-        Fault("POST", r"/binding$", drop="before", times=500),
-        Fault("GET", r"/pods/train$", status=403, times=2),
-    ]
-    assert world.bind("train", "n1") != ""
+    """LEASE-3 refused the lease and the pod not read, nobody knows: the reservation stays, and collection finishes it."""
+    lose_the_answer(world, monkeypatch, applied=True)
     world.server.faults.append(Fault("POST", r"/leases$", status=403, reason="Forbidden"))
     assert "does not say" in world.bind("train", "n1")
     assert world.states("train") == ["reserved"]

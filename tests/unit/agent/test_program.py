@@ -58,7 +58,6 @@ def test_the_machine_is_told_once_and_when_it_changes() -> None:
     first = told.look().inventory
     assert first is not None
     assert (first["name"], len(first["devices"]), len(first["links"])) == ("n1", 8, 28)
-    assert all(device["healthy"] for device in first["devices"])
     assert told.look().inventory is None
     assert told.look(later=MACHINE_SECONDS).inventory is None
     told.source._build = told.source._build.__class__("H200", 8, 141 * 2**30, (), 2, (1, 2))
@@ -67,6 +66,18 @@ def test_the_machine_is_told_once_and_when_it_changes() -> None:
     assert changed is not None
     assert {device["model"] for device in changed["devices"]} == {"H200"}
     assert changed["links"] == []
+
+
+def test_the_first_word_has_what_is_sick() -> None:
+    """NODE-1 (part) the inventory as it goes out tells of a GPU that was sick before anything was said."""
+    told = Told()
+    told.source.fall_sick(3, "Xid 79")
+    told.program.tell(told.look())
+    change = told.program.outbox.next_change()
+    assert change is not None
+    assert change.inventory is not None
+    sick = [device["minor"] for device in change.inventory["devices"] if not device.get("healthy", True)]
+    assert sick == [3]
 
 
 def test_every_look_brings_a_sample() -> None:
