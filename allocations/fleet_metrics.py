@@ -30,6 +30,8 @@ MEASURED: Final = {
     "nvlink_rx_bytes": ("gpuplane_gpu_nvlink_receive_bytes_per_second", "Received over all NVLinks"),
     "pcie_tx_bytes": ("gpuplane_gpu_pcie_transmit_bytes_per_second", "Sent over PCIe"),
     "pcie_rx_bytes": ("gpuplane_gpu_pcie_receive_bytes_per_second", "Received over PCIe"),
+    "sm_clock_mhz": ("gpuplane_gpu_sm_clock_megahertz", "Clock of the SMs"),
+    "memory_clock_mhz": ("gpuplane_gpu_memory_clock_megahertz", "Clock of the memory"),
 }
 """Column of a sample → metric, meaning."""
 KNOWN: Final = {

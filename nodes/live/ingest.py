@@ -26,6 +26,7 @@ from agent.protocol import (
     BadFrame,
     Checkpoint,
     CheckpointEntry,
+    Details,
     FrameError,
     FrameTooLarge,
     Hello,
@@ -131,6 +132,11 @@ class Session:
         """
         if isinstance(frame, Sample):
             return self._sample(frame, now=now, epoch=epoch)
+        if isinstance(frame, Details):
+            taken = self.table.put_details(self.node, frame, now=now, received_at=epoch)
+            if taken is Taken.NEW:
+                FRAMES.labels("details").inc()
+            return self._unused(taken, frame, epoch)
         if isinstance(frame, Hello) and frame.node != self.node:
             raise BadFrame(f"hello names another node than the path: {frame.node[:60]}")
         FRAMES.labels(type(frame).__name__.lower()).inc()
@@ -165,6 +171,11 @@ class Session:
             UNREADABLE.inc(unreadable)
         if taken is Taken.NEW:
             _SAMPLES.inc()
+        return self._unused(taken, frame, epoch)
+
+    def _unused(self, taken: Taken, frame: Sample | Details, epoch: float) -> Ack | None:
+        """What to answer where a frame that needs no answer could not be used."""
+        if taken is Taken.NEW:
             return None
         REFUSED.labels(str(taken)).inc()
         if taken is Taken.NO_ORDER:
