@@ -35,6 +35,7 @@ from agent.protocol import (
     decode,
     decode_ack,
     encode,
+    sample_of,
     values_of,
 )
 from agent.sources.nvml_details import NAME_MOST, PROCESSES_MOST
@@ -108,7 +109,10 @@ def test_frame_survives_the_way(frame: protocol.AgentFrame) -> None:
 
 def test_sample_of_eight_gpus_is_small() -> None:
     column: list[int | float | None] = [10**11] * 8
-    frame = Sample("0123456789abcdef", 10**9, 1767225600.5, *([column] * 8), None, *([[2_000, 1_593] * 4] * 2))
+    clocks: list[int | float | None] = [2_000] * 8
+    frame = sample_of(
+        ("0123456789abcdef", 10**9, 1767225600.5), dict.fromkeys(COLUMNS, column) | dict.fromkeys(COLUMNS[-2:], clocks)
+    )
     assert len(encode(frame)) <= 680
 
 
