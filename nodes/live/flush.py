@@ -2,9 +2,9 @@
 
 One asyncio task a process, started with the web process, or by the first agent session or reader. Each round it
 writes the samples that came since the last (hash `gpuplane:samples`: node → MessagePack of
-SampleView; then a notice on the channel `gpuplane:samples`: MessagePack `[process, round, nodes]`,
-`round` counting up by one so that a listener sees gaps), reads other processes' samples if anybody
-here looks at them, and lets `presence` write who was heard. Kept true: with Redis down samples stay
+SampleView; the ring of `nodes.history`; then a notice on the channel `gpuplane:samples`: MessagePack `[process, round, nodes]`,
+`round` counting up by one so that a listener sees gaps) and details (hash `gpuplane:details`: node → MessagePack of DetailsView), reads other processes'
+samples if anybody here looks at them, and lets `presence` write who was heard. Kept true: with Redis down samples stay
 in memory and nothing else suffers; that is logged once, and once more when it is back.
 """
 
@@ -23,12 +23,14 @@ import redis.exceptions
 import structlog
 from django.conf import settings
 
+from nodes.history import ring
 from nodes.live import presence
 from nodes.live.samples import FORGET_SECONDS, TABLE, Heard, SampleTable, SampleView
 from nodes.live.threads import in_database_thread
 
 KEY: Final = "gpuplane:samples"
 CHANNEL: Final = "gpuplane:samples"
+DETAILS_KEY: Final = "gpuplane:details"
 ROUND_SECONDS: Final = 1.0
 TIMEOUT_SECONDS: Final = 2.0
 READERS_SECONDS: Final = 10.0
@@ -88,21 +90,28 @@ class Flusher:
         await self._note_presence(now)
 
     async def _flush(self, *, epoch: float, gone: list[str]) -> None:
-        changed = self._table.take_changed()
+        changed, details = self._table.take_changed(), self._table.take_changed_details()
         try:
+            packed = await asyncio.to_thread(ring.pack, list(changed.values())) if changed else {}
             async with self._client.pipeline(transaction=False) as pipeline:
+                if details:
+                    told = [part for name, view in details.items() for part in (name, _encoder.encode(view))]
+                    pipeline.hset(DETAILS_KEY, items=told)
                 if changed:
                     items = [part for name, view in changed.items() for part in (name, _encoder.encode(view))]
                     pipeline.hset(KEY, items=items)
+                    ring.append(pipeline, packed, epoch=epoch)
                     pipeline.publish(CHANNEL, _encoder.encode([self._process, self._rounds, len(changed)]))
                 if gone:
                     pipeline.hdel(KEY, *gone)
+                    pipeline.hdel(DETAILS_KEY, *gone)
                 if self._started is None:
                     self._started = epoch
                 pipeline.hset(presence.EARS, self._process, presence.ear(started=self._started, last=epoch))
                 await pipeline.execute()
         except BaseException:
             self._table.put_back(changed)
+            self._table.put_back_details(details)
             raise
 
     async def _fetch(self, *, epoch: float) -> None:
@@ -127,6 +136,7 @@ class Flusher:
         self._table.replace_foreign({view.node: view for _, view in found.values()})
         if stale:
             await self._client.hdel(KEY, *stale)
+            await self._client.hdel(DETAILS_KEY, *stale)
 
     async def _note_presence(self, now: float) -> None:
         heard = self._table.heard_since(self._presence_mark, now=now)

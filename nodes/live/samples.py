@@ -9,6 +9,7 @@ uses a table.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cached_property
@@ -51,6 +52,11 @@ class SampleView(msgspec.Struct, array_like=True, frozen=True, dict=True):
     pcie_rx_bytes: Values
     sm_clock_mhz: Values
     memory_clock_mhz: Values
+
+    @cached_property
+    def order(self) -> int:
+        """Mark of the devices' UUIDs in their order."""
+        return zlib.crc32("\n".join(self.devices).encode())
 
     @cached_property
     def row_of(self) -> Mapping[str, int]:
