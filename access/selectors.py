@@ -12,7 +12,7 @@ from django.contrib.auth.models import AnonymousUser, User
 from access.actors import Actor
 from access.choices import Role
 from access.errors import NotAllowed
-from access.models import Profile, TeamNamespace
+from access.models import Profile, Team, TeamNamespace
 
 
 def actor_of(user: AbstractBaseUser | AnonymousUser) -> Actor:
@@ -41,3 +41,10 @@ def actor_of(user: AbstractBaseUser | AnonymousUser) -> Actor:
 def namespaces_of(user: User) -> frozenset[str]:
     """Namespaces of the user's teams."""
     return frozenset(TeamNamespace.objects.filter(team__members=user).values_list("namespace", flat=True))
+
+
+def team_of_namespace(user: User, actor: Actor) -> dict[str, str]:
+    """Namespace → the team that owns it, first by name where several do, as far as this user may know: their own teams, or all for who sees all."""
+    teams = Team.objects.all() if actor.namespaces is None else Team.objects.filter(members=user)
+    owned = teams.order_by("-name").values_list("namespaces__namespace", "name")
+    return {namespace: name for namespace, name in owned if namespace is not None}

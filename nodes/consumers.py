@@ -1,15 +1,18 @@
 """`WS /ws/fleet/`: the live fleet for one browser (docs/fleet-stream.md).
 
 Anonymous sockets are closed with 4401; a user who signs out or is switched off is closed within a
-minute. A browser that lost a frame sends `{"ask": "full"}`.
+minute. A browser says which columns it looks at, by `?columns=` and later by `{"ask": "columns", "columns": […]}`;
+one that lost a frame sends `{"ask": "full"}`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import parse_qs
 
+import msgspec
 import structlog
 from channels.auth import get_user
 from channels.db import database_sync_to_async
@@ -17,14 +20,25 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
 from nodes.live import hub
+from nodes.live.fleet_frames import ALL, column_set
 
 NOT_SIGNED_IN = 4401
 TRY_AGAIN = 1013
 CHECK_FRAMES = 60
 """After so many frames the session is looked at again."""
-LONGEST_MESSAGE = 200
+LONGEST_MESSAGE = 400
 
 log = structlog.get_logger(__name__)
+
+
+class Ask(msgspec.Struct):
+    """What a browser may say."""
+
+    ask: Literal["full", "columns"]
+    columns: list[str] = []
+
+
+_decoder = msgspec.json.Decoder(Ask)
 
 
 class FleetConsumer(AsyncWebsocketConsumer):
@@ -43,7 +57,7 @@ class FleetConsumer(AsyncWebsocketConsumer):
         if user is None or not user.is_authenticated or not user.is_active:
             await self.close(NOT_SIGNED_IN)
             return
-        self._viewer = hub.HUB.join()
+        self._viewer = hub.HUB.join(columns_asked(self.scope.get("query_string", b"")))
         self._pump = asyncio.get_running_loop().create_task(self._send_pictures(self._viewer))
 
     async def disconnect(self, code: int) -> None:  # noqa: ARG002 - Channels passes it by position
@@ -56,9 +70,17 @@ class FleetConsumer(AsyncWebsocketConsumer):
                 await self._pump
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:  # noqa: ARG002 - Channels' signature
-        """The one thing a browser says. Anything else is ignored."""
-        if text_data and len(text_data) < LONGEST_MESSAGE and '"full"' in text_data and self._viewer is not None:
+        """Other columns, or everything again. Anything else is ignored."""
+        if self._viewer is None or not text_data or len(text_data) > LONGEST_MESSAGE:
+            return
+        try:
+            said = _decoder.decode(text_data)
+        except msgspec.DecodeError:
+            return
+        if said.ask == "full":
             self._viewer.forget()
+        else:
+            self._viewer.look_at(column_set(said.columns))
 
     async def _send_pictures(self, viewer: hub.Viewer) -> None:
         sent = 0
@@ -87,3 +109,9 @@ class FleetConsumer(AsyncWebsocketConsumer):
             log.warning("fleet.stream.session", error=str(error))
             return True
         return bool(user.is_authenticated and user.is_active)
+
+
+def columns_asked(query: bytes) -> int:
+    """The set of columns in `columns=utilisation,power`; all of them where nothing is said."""
+    said = parse_qs(query.decode("latin-1"), keep_blank_values=True).get("columns")
+    return ALL if said is None else column_set(said[-1].split(","))

@@ -1,9 +1,11 @@
-"""A node's page, and the card of one device on the heatmap. They show holders, so they stand above `nodes`."""
+"""A node's page, and what the heatmap shows of holders: one device's card, and teams. They stand above `nodes`, since the ledger does."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
+import msgspec
+from django.contrib.auth.models import User
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -11,8 +13,10 @@ from django.views.decorators.http import require_GET
 
 from access.errors import NotFound
 from access.pages import PageRequest, page
+from access.selectors import team_of_namespace
 from allocations.leases.port import lease_name
 from allocations.overviews import device_rows, leases_of
+from allocations.team_holdings import team_holdings
 from audit.selectors import event_list
 from nodes.live.asked import latest_for
 from nodes.models import Device
@@ -56,6 +60,15 @@ def device_card(request: PageRequest, device_id: int) -> HttpResponse:
         raise NotFound("there is no such device")
     (row,) = device_rows([device], node=device.node, actor=request.actor, sample=None)
     return render(request, "fleet/card.html", {"row": row})
+
+
+@require_GET
+@page
+def fleet_teams(request: PageRequest) -> HttpResponse:
+    """`{"teams": {name: [device id, …]}, "others": [device id, …]}`: who holds what, as far as this user may know."""
+    team_of = team_of_namespace(cast("User", request.user), request.actor)
+    found = team_holdings(actor=request.actor, team_of=team_of)
+    return HttpResponse(msgspec.json.encode(found), content_type="application/json")
 
 
 def _devices(request: PageRequest, name: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ urlpatterns = [
     path("sign-out/", access.SignOut.as_view(), name="sign-out"),
     path("theme/", access.theme, name="theme"),
     path("", nodes.fleet, name="fleet"),
+    path("fleet/teams/", node_pages.fleet_teams, name="fleet-teams"),
     path("nodes/", nodes.node_table, name="nodes"),
     path("nodes/<str:name>/", node_pages.node, name="node"),
     path("nodes/<str:name>/devices/", node_pages.node_devices_part, name="node-devices"),

@@ -1,41 +1,57 @@
 """The bytes of `WS /ws/fleet/`: layout messages and binary frames (docs/fleet-stream.md).
 
-Called by `nodes.live.hub`. Pure: columns in, bytes out. The browser's half is static/js/fleet/frames.js.
+Called by `nodes.live.hub`. Pure: columns in, bytes out. Kept true: a column of a tick is compared and coded once, however many
+browsers ask for it in whatever company. The browser's half is static/js/fleet/frames.js.
 """
 
 from __future__ import annotations
 
 import struct
-from enum import IntFlag
+from collections.abc import Iterable
+from enum import IntEnum, IntFlag
 from typing import Any, Final
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
+from nodes.live.fleet_columns import COLUMNS, Columns, Figures
 from nodes.live.fleet_rows import Layout
 
-VERSION: Final = 1
-FULL: Final = 0
-DELTA: Final = 1
-UNKNOWN: Final = 255
-POWER_STEP_WATTS: Final = 4
-COLUMNS: Final = ("core", "memory", "utilisation", "memory_in_use", "temperature", "power", "flags")
-"""One uint8 a device each: allocated core %, allocated memory %, then as measured: utilisation %, memory in use %,
-°C, power in steps of 4 W (255 where unknown), and the bits of `Flag`."""
+VERSION: Final = 2
+ALL: Final = (1 << len(COLUMNS)) - 1
+"""A set of columns is a number: bit i stands for COLUMNS[i]. This is all of them."""
+ALWAYS: Final = 1 << COLUMNS.index("flags")
+"""In every set."""
+MOST_KEPT: Final = 32
+"""Frames kept of one tick. Browsers with yet another view have theirs joined anew, from blocks that are kept."""
 
-_HEADER: Final = struct.Struct("<2sBBBxxxIIdII")
-"""Magic, version, kind, conditions, three empty bytes, sequence, layout, time (s since 1970), rows here, rows in all."""
+_HEADER: Final = struct.Struct("<2sBBBBxxIIdIIIIIff")
+"""Magic, version, kind, conditions, blocks, two empty bytes, sequence, layout, time (s since 1970), rows; then the figures: total,
+used, free, unhealthy, allocated %, utilisation %."""
+_BLOCK: Final = struct.Struct("<BBxxI")
+"""Column, coding, two empty bytes, values that follow."""
+_NAN: Final = float("nan")
 
 
-class Flag(IntFlag):
-    """State of a device."""
+class Kind(IntEnum):
+    """What a frame needs."""
 
-    HEALTHY = 1
-    PRESENT = 2
-    STRANGER = 4
-    HELD = 8
-    NODE_READY = 16
+    WHOLE = 0
+    """Nothing: every column is whole."""
+    CHANGES = 1
+    """At least one column holds against the frame before."""
+
+
+class Coding(IntEnum):
+    """How a column's values are written. Which one is the smallest decides."""
+
+    WHOLE = 0
+    """A value a row."""
+    ROWS = 1
+    """uint32 rows that changed, then their values."""
+    MARKS = 2
+    """A bit a row, lowest first, set where it changed; then the values of those."""
 
 
 class Condition(IntFlag):
@@ -45,25 +61,97 @@ class Condition(IntFlag):
     REDIS_DOWN = 2
 
 
-Columns = NDArray[np.uint8]
-"""[len(COLUMNS), devices], C order."""
+def column_set(names: Iterable[str]) -> int:
+    """The set of these columns and those that always go along; a name that is none is passed over."""
+    return ALWAYS | sum({1 << COLUMNS.index(name) for name in names if name in COLUMNS and name != "flags"})
 
 
-def full_frame(columns: Columns, *, sequence: int, layout: int, time: float, conditions: Condition) -> bytes:
-    """Header and every column whole, one after another."""
-    count = columns.shape[1]
-    return _header(FULL, sequence, layout, time, conditions, count, count) + columns.tobytes()
+class Picture:
+    """The frames of one tick, each made when it is first asked for. Used from one thread."""
+
+    def __init__(
+        self,
+        columns: Columns,
+        previous: Columns | None,
+        *,
+        sequence: int,
+        layout: int,
+        time: float,
+        conditions: Condition,
+        figures: Figures,
+    ) -> None:
+        self._columns = columns
+        self._previous = previous
+        self._about = (sequence & 0xFFFFFFFF, layout, time, columns.shape[1])
+        self._conditions = int(conditions)
+        self._figures = (
+            figures.total,
+            figures.used,
+            figures.free,
+            figures.unhealthy,
+            _NAN if figures.allocated_percent is None else figures.allocated_percent,
+            _NAN if figures.utilisation_percent is None else figures.utilisation_percent,
+        )
+        self._whole: dict[int, bytes] = {}
+        self._smallest: dict[int, tuple[bool, bytes]] = {}
+        self._frames: dict[tuple[int, int], bytes] = {}
+
+    def frame(self, wanted: int, held: int) -> bytes:
+        """Header and a block for each column wanted; for one that the browser holds as of the tick before, only what changed where that is smaller."""
+        held = held & wanted if self._previous is not None else 0
+        known = self._frames.get((wanted, held))
+        if known is not None:
+            return known
+        kind, blocks = Kind.WHOLE, []
+        for at in range(len(COLUMNS)):
+            if not wanted >> at & 1:
+                continue
+            if held >> at & 1:
+                changes, block = self._block_of_changes(at)
+                kind = Kind.CHANGES if changes else kind
+            else:
+                block = self._block_whole(at)
+            blocks.append(block)
+        header = _HEADER.pack(b"GF", VERSION, kind, self._conditions, len(blocks), *self._about, *self._figures)
+        made = b"".join((header, *blocks))
+        if len(self._frames) < MOST_KEPT:
+            self._frames[wanted, held] = made
+        return made
+
+    def _block_whole(self, at: int) -> bytes:
+        block = self._whole.get(at)
+        if block is None:
+            block = self._whole[at] = _block(at, Coding.WHOLE, self._columns[at])
+        return block
+
+    def _block_of_changes(self, at: int) -> tuple[bool, bytes]:
+        """Whether it holds against the tick before, and the bytes."""
+        known = self._smallest.get(at)
+        if known is None:
+            coding, changed = _smallest(self._columns[at], self._previous[at])  # type: ignore[index]  # asked only where there is one
+            if coding is Coding.WHOLE:
+                known = (False, self._block_whole(at))
+            elif coding is Coding.ROWS:
+                rows = np.flatnonzero(changed)
+                known = (True, _block(at, coding, self._columns[at][rows], rows.astype("<u4").tobytes()))
+            else:
+                marks = np.packbits(changed, bitorder="little").tobytes()
+                known = (True, _block(at, coding, self._columns[at][changed], marks))
+            self._smallest[at] = known
+        return known
 
 
-def delta_frame(
-    columns: Columns, previous: Columns, *, sequence: int, layout: int, time: float, conditions: Condition
-) -> bytes | None:
-    """Header, uint32 rows that differ from `previous`, their columns. None where that is no smaller than a full one."""
-    changed = np.flatnonzero((columns != previous).any(axis=0)).astype("<u4")
-    if len(changed) * (4 + len(COLUMNS)) >= columns.size and columns.size:
-        return None
-    header = _header(DELTA, sequence, layout, time, conditions, len(changed), columns.shape[1])
-    return header + changed.tobytes() + np.ascontiguousarray(columns[:, changed]).tobytes()
+def _smallest(now: NDArray[np.uint8], before: NDArray[np.uint8]) -> tuple[Coding, NDArray[np.bool_]]:
+    changed = now != before
+    count = int(np.count_nonzero(changed))
+    sizes = {Coding.ROWS: 5 * count, Coding.MARKS: -(-len(now) // 8) + count, Coding.WHOLE: len(now)}
+    return min(sizes, key=lambda coding: sizes[coding]), changed
+
+
+def _block(at: int, coding: Coding, values: NDArray[np.uint8], places: bytes = b"") -> bytes:
+    """Ends at a multiple of four bytes, so that a browser can read the next one's rows where they lie."""
+    made = b"".join((_BLOCK.pack(at, coding, len(values)), places, values.tobytes()))
+    return made + bytes(-len(made) % 4)
 
 
 def layout_message(layout: Layout, *, version: int) -> str:
@@ -71,6 +159,7 @@ def layout_message(layout: Layout, *, version: int) -> str:
     types: dict[str, int] = {}
     models: dict[str, int] = {}
     racks: dict[str, int] = {}
+    pools: dict[str, int] = {}
     nodes: list[list[Any]] = []
     for node in layout.nodes:
         devices = [
@@ -84,17 +173,15 @@ def layout_message(layout: Layout, *, version: int) -> str:
             ]
             for device in node.devices
         ]
-        nodes.append([node.name, racks.setdefault(node.rack, len(racks)), node.mode, devices])
+        rack, pool = racks.setdefault(node.rack, len(racks)), pools.setdefault(node.pool, len(pools))
+        nodes.append([node.name, rack, pool, node.mode, devices])
     message = {
         "kind": "layout",
         "version": version,
         "types": list(types),
         "models": list(models),
         "racks": list(racks),
+        "pools": list(pools),
         "nodes": nodes,
     }
     return orjson.dumps(message).decode()
-
-
-def _header(kind: int, sequence: int, layout: int, time: float, conditions: Condition, rows: int, total: int) -> bytes:
-    return _HEADER.pack(b"GF", VERSION, kind, int(conditions), sequence & 0xFFFFFFFF, layout, time, rows, total)

@@ -22,6 +22,14 @@ from nodes.choices import NodeState, Presence
 from nodes.models import Device, Node
 
 RACK_LABELS = ("topology.kubernetes.io/rack", "gpu.scheduling/rack", "rack", "topology.kubernetes.io/zone")
+POOL_LABELS = (
+    "karpenter.sh/nodepool",
+    "cloud.google.com/gke-nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "kubernetes.azure.com/agentpool",
+    "agentpool",
+    "pool",
+)
 HOLDING_STATES = ("held", "reserved")
 """States of an allocation (named in `allocations.choices`, a floor above) in which no pod runs yet."""
 
@@ -54,6 +62,7 @@ class LayoutNode:
 
     name: str
     rack: str
+    pool: str
     mode: str
     devices: tuple[LayoutDevice, ...]
     gpus: tuple[str, ...]
@@ -76,7 +85,7 @@ class FleetRows:
     """Rows kept up to date. Used by one thread at a time.
 
     Columns, one entry a device of `layout`: `size` (bytes of memory), `core` and `memory` (uint8, percent given), `healthy`,
-    `present`, `stranger`, `held`, `node_ready` (bool).
+    `present`, `stranger`, `held`, `node_ready`, `gpu` (bool).
     """
 
     def __init__(self) -> None:
@@ -131,7 +140,10 @@ class FleetRows:
         mark = self._next_mark()
         self._stated = self._nodes_now()
         nodes = sorted(
-            ((_rack(node.labels), node.name, node) for node in Node.objects.only("pk", "name", "mode", "labels")),
+            (
+                (_label(node.labels, RACK_LABELS), node.name, node)
+                for node in Node.objects.only("pk", "name", "mode", "labels")
+            ),
             key=lambda entry: (natural(entry[0]), natural(entry[1])),
         )
         found: dict[int, list[_Row]] = {}
@@ -148,6 +160,7 @@ class FleetRows:
                 LayoutNode(
                     node.name,
                     rack,
+                    _label(node.labels, POOL_LABELS),
                     node.mode,
                     tuple(LayoutDevice(row[0], *row[2:8]) for row in rows),
                     tuple(row[4] for row in rows if row[2] == GPU),
@@ -173,10 +186,12 @@ class FleetRows:
         self.stranger = np.zeros(count, bool)
         self.held = np.zeros(count, bool)
         self.node_ready = np.zeros(count, bool)
+        self.gpu = np.zeros(count, bool)
 
     def _put(self, at: int, row: _Row) -> None:
         size, core, used, healthy, presence, stranger = row[6], row[8], row[9], row[10], row[11], row[12]
         self.size[at] = size
+        self.gpu[at] = row[2] == GPU
         self.core[at] = core
         self.memory[at] = min(100, -(-100 * used // size)) if size else 0
         self.healthy[at] = healthy
@@ -198,5 +213,6 @@ def natural(name: str) -> tuple[tuple[int, str], ...]:
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name))
 
 
-def _rack(labels: dict[str, str]) -> str:
-    return next((str(labels[key]) for key in RACK_LABELS if labels.get(key)), "")
+def _label(labels: dict[str, str], keys: tuple[str, ...]) -> str:
+    """The first of these labels that says something."""
+    return next((str(labels[key]) for key in keys if labels.get(key)), "")

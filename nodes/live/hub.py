@@ -1,8 +1,8 @@
 """One picture a second for every browser that looks at the fleet.
 
 Called by `nodes.consumers`. Kept true: one computation for all viewers of the process and none without
-viewers; a viewer that is slow skips pictures, never queues them; sequence numbers only grow, and a viewer
-is sent a delta only when it has the picture before it.
+viewers, one encoding for all who look at the same; a viewer that is slow skips pictures, never queues them;
+sequence numbers only grow, and a viewer is sent what changed only in columns that it has as of the tick before.
 """
 
 from __future__ import annotations
@@ -14,30 +14,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import structlog
 from channels.db import database_sync_to_async
 from django.db import DatabaseError, connections
-from numpy.typing import NDArray
 
-from nodes.live.fleet_frames import (
-    COLUMNS,
-    POWER_STEP_WATTS,
-    UNKNOWN,
-    Columns,
-    Condition,
-    Flag,
-    delta_frame,
-    full_frame,
-    layout_message,
-)
-from nodes.live.fleet_rows import FleetRows, Layout
+from nodes.live.fleet_columns import Columns, Figures, columns_of, figures_of
+from nodes.live.fleet_frames import ALL, Condition, Picture, layout_message
+from nodes.live.fleet_rows import FleetRows
 from nodes.live.flush import read_latest, redis_is_down
 from nodes.live.samples import SampleView
 
 TICK_SECONDS = 1.0
-OLD_SAMPLE_SECONDS = 10.0
-"""A sample older than this says nothing about now."""
 
 log = structlog.get_logger(__name__)
 
@@ -48,24 +35,28 @@ class HubStopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What was true at one tick, ready to be sent. `delta` None: only the full picture will do."""
+    """What was true at one tick, ready to be sent."""
 
     sequence: int
     layout_version: int
     layout: str
-    full: bytes
-    delta: bytes | None
+    picture: Picture
 
 
 class Viewer:
-    """One browser's place in the stream."""
+    """One browser's place in the stream. It keeps one moment, the newest, which it shares with every other viewer.
 
-    def __init__(self) -> None:
+    `columns`: the set it looks at (`fleet_frames.column_set`).
+    """
+
+    def __init__(self, columns: int = ALL) -> None:
+        self._columns = columns
         self._news = asyncio.Event()
         self._moment: Moment | None = None
         self._stopped = False
         self._sequence = -1
         self._layout_version = -1
+        self._held = 0
 
     def tell(self, moment: Moment) -> None:
         """A newer picture replaces the one not yet taken."""
@@ -77,12 +68,20 @@ class Viewer:
         self._stopped = True
         self._news.set()
 
+    def look_at(self, columns: int) -> None:
+        """Other columns from now on: at once, as of the last tick, where there is one that the browser has not got."""
+        missing = columns & ~self._held
+        self._columns = columns
+        self._held &= columns
+        if missing and self._moment is not None:
+            self._news.set()
+
     def forget(self) -> None:
         """The browser missed something: the next picture is sent whole, with its layout."""
         self._sequence = self._layout_version = -1
 
     async def next(self) -> tuple[str | None, bytes]:
-        """Wait for a picture newer than the last: (layout message if it is new, frame). Raises HubStopped."""
+        """Wait for a picture not sent yet: (layout message if it is new, frame). Raises HubStopped."""
         await self._news.wait()
         if self._stopped or self._moment is None:
             raise HubStopped
@@ -90,8 +89,8 @@ class Viewer:
         moment = self._moment
         layout = moment.layout if moment.layout_version != self._layout_version else None
         follows = layout is None and moment.sequence == self._sequence + 1
-        frame = moment.delta if follows and moment.delta is not None else moment.full
-        self._sequence, self._layout_version = moment.sequence, moment.layout_version
+        frame = moment.picture.frame(self._columns, self._held if follows else 0)
+        self._sequence, self._layout_version, self._held = moment.sequence, moment.layout_version, self._columns
         return layout, frame
 
 
@@ -124,9 +123,9 @@ class Hub:
         """How many browsers look."""
         return len(self._viewers)
 
-    def join(self) -> Viewer:
-        """A new viewer; the first one starts the ticking."""
-        viewer = Viewer()
+    def join(self, columns: int = ALL) -> Viewer:
+        """A new viewer of a set of columns; the first one starts the ticking."""
+        viewer = Viewer(columns)
         self._viewers.add(viewer)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run(), name="fleet-hub")
@@ -182,71 +181,26 @@ class Hub:
         if self._redis_down():
             conditions |= Condition.REDIS_DOWN
         loop = asyncio.get_running_loop()
-        columns = await loop.run_in_executor(executor, partial(columns_of, rows, samples, now=now))
+        columns, figures = await loop.run_in_executor(executor, partial(_look, rows, samples, now=now))
         self._sequence += 1
-        about = {"sequence": self._sequence, "layout": self._layout_version}
-        delta = None
-        if self._previous is not None:
-            delta = delta_frame(columns, self._previous, **about, time=now, conditions=conditions)
-        full = full_frame(columns, **about, time=now, conditions=conditions)
+        picture = Picture(
+            columns,
+            self._previous,
+            sequence=self._sequence,
+            layout=self._layout_version,
+            time=now,
+            conditions=conditions,
+            figures=figures,
+        )
         self._previous = columns
-        self._moment = Moment(self._sequence, self._layout_version, self._layout, full, delta)
+        self._moment = Moment(self._sequence, self._layout_version, self._layout, picture)
         for viewer in self._viewers:
             viewer.tell(self._moment)
 
 
-def columns_of(rows: FleetRows, samples: Mapping[str, SampleView], *, now: float) -> Columns:
-    """The columns of one frame from the ledger's rows and the agents' samples; `now` in seconds since 1970."""
-    layout = rows.layout
-    columns = np.full((len(COLUMNS), layout.device_count), UNKNOWN, np.uint8)
-    columns[0] = rows.core
-    columns[1] = rows.memory
-    columns[6] = (
-        rows.healthy * Flag.HEALTHY
-        + rows.present * Flag.PRESENT
-        + rows.stranger * Flag.STRANGER
-        + rows.held * Flag.HELD
-        + rows.node_ready * Flag.NODE_READY
-    )
-    utilisation, memory, temperature, power = _measured(layout, samples, now)
-    columns[2] = _bytes(utilisation)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        columns[3] = _bytes(100 * memory / rows.size)
-    columns[4] = _bytes(temperature)
-    columns[5] = _bytes(power / POWER_STEP_WATTS)
-    return columns
-
-
-def _measured(layout: Layout, samples: Mapping[str, SampleView], now: float) -> tuple[NDArray[np.float64], ...]:
-    """Four columns of what agents said last, NaN where unknown. Whole nodes at a time where the order is the layout's."""
-    said: tuple[list[int | None], ...] = ([], [], [], [])
-    for node in layout.nodes:
-        sample = samples.get(node.name)
-        if sample is None or sample.age_seconds(now=now) > OLD_SAMPLE_SECONDS:
-            for column in said:
-                column.extend([None] * len(node.devices))
-            continue
-        values = (
-            sample.utilisation_percent,
-            sample.memory_used_bytes,
-            sample.temperature_celsius,
-            sample.power_watts,
-        )
-        if sample.devices == node.gpus:
-            others = [None] * (len(node.devices) - len(node.gpus))
-            for column, known in zip(said, values, strict=True):
-                column.extend(known)
-                column.extend(others)
-        else:
-            places = [sample.row_of.get(device.uuid) for device in node.devices]
-            for column, known in zip(said, values, strict=True):
-                column.extend(None if place is None else known[place] for place in places)
-    return tuple(np.array(column, np.float64) for column in said)
-
-
-def _bytes(values: NDArray[np.float64]) -> NDArray[np.uint8]:
-    known = np.isfinite(values)
-    return np.where(known, np.clip(np.where(known, values, 0), 0, UNKNOWN - 1), UNKNOWN).astype(np.uint8)
+def _look(rows: FleetRows, samples: Mapping[str, SampleView], *, now: float) -> tuple[Columns, Figures]:
+    columns = columns_of(rows, samples, now=now)
+    return columns, figures_of(rows, columns)
 
 
 HUB = Hub()

@@ -51,7 +51,13 @@ def register(count: int, *, held: bool = True, nics: int = 0) -> None:
     revision = revisions.next_revision()
     nodes = Node.objects.bulk_create(
         [
-            Node(name=name, links=[list(link) for link in links_of(number)], registered_at=MADE, changed_at=MADE)
+            Node(
+                name=name,
+                labels={"topology.kubernetes.io/rack": f"r{number // 8:03d}", "pool": f"pool-{number % 5}"},
+                links=[list(link) for link in links_of(number)],
+                registered_at=MADE,
+                changed_at=MADE,
+            )
             for number, name in enumerate(names(count))
         ],
         batch_size=500,

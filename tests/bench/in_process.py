@@ -1,6 +1,6 @@
-"""What is measured without a server: the engine, and the frames of the fleet stream.
+"""What is measured without a server: the engine.
 
-Called by `run`. The floor of each is what nobody can do without: reading the columns once.
+Called by `run`. Its floor is what nobody can do without: reading the columns once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from allocations.engine.build import patch
 from allocations.engine.picture import Picture
 from allocations.engine.plan import plan
 from claims.dialects.request import Policy
-from nodes.live.fleet_frames import COLUMNS, Condition, delta_frame, full_frame
 from tests.bench import fleets
 from tests.bench.figures import Report, timed_figure
 from tests.bench.wire import Rounds
@@ -31,11 +30,11 @@ def measure_engine(report: Report, *, rounds: int) -> None:
     cold, warm, changed = Rounds(), Rounds(), Rounds()
     for picture in pictures:
         _forget(picture)
-        floor = [_timed(lambda: _floor(picture)) for _ in range(5)]  # noqa: B023 - called at once
+        floor = [timed(lambda: _floor(picture)) for _ in range(5)]  # noqa: B023 - called at once
         cold.floor.append(floor)
-        cold.product.append([_timed(lambda: plan(picture, FOUR))])  # noqa: B023 - called at once
+        cold.product.append([timed(lambda: plan(picture, FOUR))])  # noqa: B023 - called at once
         warm.floor.append(floor)
-        warm.product.append([_timed(lambda: plan(picture, FOUR)) for _ in range(5)])  # noqa: B023 - called at once
+        warm.product.append([timed(lambda: plan(picture, FOUR)) for _ in range(5)])  # noqa: B023 - called at once
         times = []
         following = picture
         for _ in range(20):
@@ -70,26 +69,8 @@ def _floor(picture: Picture) -> int:
     return int(np.add.reduceat(free, picture.node_start[:-1], dtype=np.int64).max())
 
 
-def measure_frames(report: Report, *, rounds: int, devices: int) -> None:
-    """One picture of the whole fleet for the browsers, whole and as what changed."""
-    chance = np.random.default_rng(7)
-    before = chance.integers(0, 100, size=(len(COLUMNS), devices), dtype=np.uint8)
-    after = before.copy()
-    busy = chance.choice(devices, devices // 2, replace=False)
-    after[2:6, busy] = chance.integers(0, 100, size=(4, len(busy)), dtype=np.uint8)
-    about = {"sequence": 1, "layout": 1, "time": 0.0, "conditions": Condition(0)}
-    full, delta = Rounds(), Rounds()
-    for _ in range(rounds):
-        floor = [_timed(after.tobytes) for _ in range(20)]
-        full.floor.append(floor)
-        delta.floor.append(floor)
-        full.product.append([_timed(lambda: full_frame(after, **about)) for _ in range(20)])  # type: ignore[arg-type]  # keywords as written above
-        delta.product.append([_timed(lambda: delta_frame(after, before, **about)) for _ in range(20)])  # type: ignore[arg-type]  # as above
-    report.add(timed_figure(f"fleet frame, {devices:,} devices, whole", full))
-    report.add(timed_figure("fleet frame, half of them changed", delta))
-
-
-def _timed(work: Callable[[], object]) -> int:
+def timed(work: Callable[[], object]) -> int:
+    """Nanoseconds that it takes, the collector of garbage kept away."""
     gc.disable()
     began = time.perf_counter_ns()
     work()

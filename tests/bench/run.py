@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from tests.bench import in_process, over_http, words
+from tests.bench import frames, in_process, over_http, words
 from tests.bench.figures import Report
 from tests.bench.machine import load, machine_told
 from tests.servers import postgres, session
@@ -51,7 +51,7 @@ def _measure(
     if "engine" in only:
         in_process.measure_engine(report, rounds=min(rounds, 10))
     if "frames" in only:
-        in_process.measure_frames(report, rounds=rounds, devices=nodes * 8)
+        frames.measure_frames(report, folder / "frames", rounds=rounds, nodes=nodes)
     for vendor in vendors:
         if vendor == "postgresql" and (missing := missing_postgres()):
             report.machine["left_out"] = missing

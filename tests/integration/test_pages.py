@@ -60,7 +60,9 @@ def object_pages(namespace):
             f"/pending/{namespace}/{namespace}-large/", f"/pending/{namespace}/{namespace}-pod/"]  # fmt: skip
 
 
-@pytest.mark.parametrize("path", [*OPEN_PAGES, "/nodes/n1/", "/nodes/n1/devices/", "/claims/new/", "/devices/1/card/"])
+@pytest.mark.parametrize(
+    "path", [*OPEN_PAGES, "/nodes/n1/", "/nodes/n1/devices/", "/claims/new/", "/devices/1/card/", "/fleet/teams/"]
+)
 def test_every_page_asks_for_a_sign_in(client, fleet, path):
     """VIEW-6 nothing is shown to anybody unknown, and a refresh is sent to the sign-in page."""
     answer = client.get(path)

@@ -1,129 +1,135 @@
-// Where every device sits: nodes as small trays, racks as blocks of trays side by side, in the largest cells that fit.
-const SIZES = [34, 30, 27, 24, 22, 20, 18, 16, 14, 12, 10, 9, 8, 7, 6, 5];
-const READABLE = 9;
-const SCREENS = 3;
-const MARGIN = 16;
+// Where every device sits at zoom 1: nodes as small trays, groups as blocks of trays side by side, in the largest cells
+// with which the whole fleet is in view. Pure; in CSS pixels.
+const SIZES = [34, 30, 27, 24, 22, 20, 18, 16, 14, 12, 10, 9, 8, 7, 6, 5, 4, 3];
+const MARGIN = 14;
 export const LABEL_FONT = 11;
+/** Height that a tray's name needs above it. */
+export const LABEL_ROOM = LABEL_FONT + 5;
 
 /** Columns of cells inside a node: trays of up to four abreast, wider for many devices. */
 const across = (count) => (count <= 4 ? Math.max(1, count) : count <= 8 ? 4 : 8);
 
 /**
- * `groups`: [{node, rows: [row, …]}]. Returns {cell, gap, labels, height, x, y (by index of `order`), order (rows),
- * placeOf (row → index), blocks: [{node, label, x, y, width, height}], racks: [{name, x, y, width}]}.
+ * `groups` as `chooseGroups` gives them. Returns {cell, gap, labels, space, width, height, order (rows), x, y (by index of
+ * `order`), placeOf (row → index, -1), trays: [{node, label, x, y, width, height, columns, first, count, above}], heads: [{name,
+ * count, x, y, width}]}. A tray's cells are `first` … `first + count - 1` of `order`, from `y + above` on.
  */
-export function arrange(groups, width, height) {
-  const racks = byRack(groups);
-  const prefix = sharedBeginning(groups.map((group) => group.node.name));
-  const most = Math.max(1, ...racks.map((rack) => rack.groups.length));
-  let best = { cell: 0, height: Infinity, abreast: 1 };
-  for (const cell of SIZES) {
-    best = { cell, height: Infinity, abreast: 1 };
-    // a rack stands 2, 4, 8 … trays wide: the width that makes the whole the lowest wins
-    for (let abreast = racks.length > 1 ? Math.min(2, most) : most; ; abreast = Math.min(most, abreast * 2)) {
-      const plan = place(racks, width, cell, abreast, prefix, false);
-      if (plan.height < best.height) best = { cell, height: plan.height, abreast };
-      if (abreast >= most) break;
-    }
-    if (best.height <= height) break;
-    if (cell <= READABLE && best.height <= SCREENS * height) break; // scrolling a little reads better than squinting
+export function arrange(groups, rows, width, height) {
+  const prefix = sharedBeginning(groups);
+  const most = Math.max(1, ...groups.map((group) => group.trays.length));
+  const widths = [];
+  for (let abreast = groups.length > 1 ? Math.min(2, most) : most; ; abreast = Math.min(most, abreast * 2)) {
+    widths.push(abreast); // a group stands 2, 4, 8 … trays wide: the width that makes the whole the lowest wins
+    if (abreast >= most) break;
   }
-  return place(racks, width, best.cell, best.abreast, prefix, true);
-}
-
-function byRack(groups) {
-  const racks = [];
-  for (const group of groups) {
-    if (racks.at(-1)?.name !== group.node.rack) racks.push({ name: group.node.rack, groups: [] });
-    racks.at(-1).groups.push(group);
+  const lowest = (cell) => {
+    const plans = widths.map((abreast) => ({ cell, abreast, height: place(groups, width, cell, abreast) }));
+    return plans.reduce((best, plan) => (plan.height < best.height ? plan : best));
+  };
+  let best = lowest(SIZES.at(-1));
+  let [low, high] = [0, SIZES.length - 1]; // a larger cell is never lower: halve the list
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    const plan = lowest(SIZES[middle]);
+    if (plan.height <= height) [best, high] = [plan, middle];
+    else low = middle + 1;
   }
-  return racks;
+  const count = groups.reduce((sum, group) => sum + group.count, 0);
+  const plan = { trays: [], heads: [], order: new Int32Array(count), x: new Float32Array(count), y: new Float32Array(count) };
+  plan.placeOf = new Int32Array(rows).fill(-1);
+  plan.width = width;
+  plan.cell = best.cell;
+  plan.height = Math.max(1, place(groups, width, best.cell, best.abreast, plan, prefix));
+  return plan;
 }
 
 /** What all names begin with, up to a separator: it need not be written on every tray. */
-function sharedBeginning(names) {
-  if (names.length < 2) return 0;
+function sharedBeginning(groups) {
+  const names = groups.flatMap((group) => group.trays.map((tray) => tray.node.name));
+  if (names.length < 2 || names.every((name) => name === names[0])) return 0;
   let length = names[0].length;
   for (const name of names) while (!name.startsWith(names[0].slice(0, length))) length -= 1;
   const end = Math.max(...["-", "."].map((mark) => names[0].slice(0, length).lastIndexOf(mark))) + 1;
   return names.every((name) => name.length > end) ? end : 0;
 }
 
-/** The plan; without `cells` only its height is right, which is enough to compare and costs little. */
-function place(racks, width, cell, abreast, prefix, cells) {
+/** Place everything and give the height; without `plan` nothing is kept, which is enough to compare and costs little. */
+function place(groups, width, cell, abreast, plan = null, prefix = 0) {
   const gap = cell >= 18 ? 3 : cell >= 9 ? 2 : 1;
   const labels = cell >= 9;
-  const label = labels ? LABEL_FONT + 5 : 0;
-  const space = cell >= 16 ? 14 : cell >= 10 ? 10 : 6;
-  const between = space + 12;
-  const named = racks.some((rack) => rack.name !== "");
-  const head = named ? LABEL_FONT + 11 : 0;
-  const plan = { cell, gap, labels, x: [], y: [], order: [], placeOf: new Map(), blocks: [], racks: [] };
+  const above = labels ? LABEL_ROOM : 0;
+  const space = cell >= 16 ? 14 : cell >= 10 ? 10 : cell >= 5 ? 6 : 4;
+  const between = space + (cell >= 5 ? 12 : 6);
+  const named = groups.some((group) => group.name !== "");
+  const head = named ? LABEL_FONT + (cell >= 5 ? 11 : 6) : 0;
+  if (plan) Object.assign(plan, { gap, labels, space });
   const right = width - MARGIN;
+  const pitch = cell + gap;
+  let at = 0;
   let left = MARGIN;
   let top = 12;
   let lowest = top;
-  for (const rack of racks) {
-    const trays = rack.groups.map(({ rows }) => {
-      const columns = across(rows.length);
-      return { columns, width: columns * (cell + gap) - gap, height: label + Math.ceil(rows.length / columns) * (cell + gap) - gap };
-    });
-    const rackWidth = widest(trays, abreast, space, right - MARGIN);
-    if (left > MARGIN && left + rackWidth > right) {
+  for (const { name, count, trays } of groups) {
+    const blockWidth = widest(trays, abreast, space, pitch, gap, right - MARGIN);
+    if (left > MARGIN && left + blockWidth > right) {
       left = MARGIN;
       top = lowest + between;
     }
-    if (named) plan.racks.push({ name: rack.name || "no rack", x: left, y: top, width: rackWidth });
+    if (plan && named) plan.heads.push({ name, count, x: left, y: top, width: blockWidth, room: head });
     let x = left;
     let y = top + head;
     let tallest = 0;
     let inLine = 0;
-    rack.groups.forEach(({ node, rows }, index) => {
-      const tray = trays[index];
-      if (inLine && (inLine >= abreast || x + tray.width > right)) {
+    for (const { node, rows } of trays) {
+      const columns = across(rows.length);
+      const trayWidth = columns * pitch - gap;
+      const trayHeight = above + Math.ceil(rows.length / columns) * pitch - gap;
+      if (inLine && (inLine >= abreast || x + trayWidth > right)) {
         x = left;
         y += tallest + space;
         tallest = inLine = 0;
       }
-      if (cells) plan.blocks.push({ node, label: node.name.slice(prefix), x, y, width: tray.width, height: tray.height });
-      if (cells) rows.forEach((row, place) => {
-        plan.placeOf.set(row, plan.order.length);
-        plan.order.push(row);
-        plan.x.push(x + (place % tray.columns) * (cell + gap));
-        plan.y.push(y + label + Math.floor(place / tray.columns) * (cell + gap));
-      });
-      x += tray.width + space;
-      tallest = Math.max(tallest, tray.height);
+      if (plan) {
+        plan.trays.push({ node, label: node.name.slice(prefix), x, y, width: trayWidth, height: trayHeight, columns, first: at, count: rows.length, above });
+        for (let i = 0; i < rows.length; i++, at++) {
+          plan.placeOf[rows[i]] = at;
+          plan.order[at] = rows[i];
+          plan.x[at] = x + (i % columns) * pitch;
+          plan.y[at] = y + above + Math.floor(i / columns) * pitch;
+        }
+      }
+      x += trayWidth + space;
+      if (trayHeight > tallest) tallest = trayHeight;
       inLine += 1;
-    });
+    }
     lowest = Math.max(lowest, y + tallest);
-    left += rackWidth + between;
+    left += blockWidth + between;
   }
-  plan.height = lowest + 14;
-  return plan;
+  return lowest + 12;
 }
 
-/** Width of a rack's widest line of trays. */
-function widest(trays, abreast, space, limit) {
+/** Width of a group's widest line of trays. */
+function widest(trays, abreast, space, pitch, gap, limit) {
   let most = 0;
-  for (let start = 0; start < trays.length; start += abreast) {
-    const line = trays.slice(start, start + Math.min(abreast, trays.length));
-    most = Math.max(most, line.reduce((sum, tray) => sum + tray.width + space, -space));
+  let line = 0;
+  for (let i = 0; i < trays.length && most < limit; i++) {
+    if (i % abreast === 0) line = -space;
+    line += across(trays[i].rows.length) * pitch - gap + space;
+    if (line > most) most = line;
   }
   return Math.min(most, limit);
 }
 
-/** Index of the cell at a point, -1 where there is none. Blocks are few; cells are looked for inside the one hit. */
+/** Index of the cell at a point of the plan, -1 where there is none. Trays are few; the cell inside is reckoned. */
 export function cellAt(plan, x, y) {
   const reach = plan.gap / 2;
-  for (const block of plan.blocks) {
-    if (x < block.x - reach || x > block.x + block.width + reach || y < block.y || y > block.y + block.height + reach) continue;
-    for (let row = block.node.first; row < block.node.first + block.node.count; row++) {
-      const at = plan.placeOf.get(row);
-      if (at === undefined) continue;
-      const inside = x >= plan.x[at] - reach && x <= plan.x[at] + plan.cell + reach && y >= plan.y[at] - reach && y <= plan.y[at] + plan.cell + reach;
-      if (inside) return at;
-    }
+  const pitch = plan.cell + plan.gap;
+  for (const tray of plan.trays) {
+    if (x < tray.x - reach || x > tray.x + tray.width + reach || y < tray.y - reach || y > tray.y + tray.height + reach) continue;
+    const column = Math.min(tray.columns - 1, Math.max(0, Math.floor((x - tray.x + reach) / pitch)));
+    const line = Math.floor((y - tray.y - tray.above + reach) / pitch);
+    const place = line * tray.columns + column;
+    return line >= 0 && place < tray.count ? tray.first + place : -1;
   }
   return -1;
 }

@@ -1,27 +1,19 @@
-// The figures above the map, and the last minutes of the two that move.
-import { figures } from "./measures.js";
-
+// The figures above the map as the server reckons them, and the last minutes of the two that move.
 const KEPT = 300;
 const history = { allocated: [], utilisation: [] };
 
-/** Counts over the fleet, written into [data-figure] elements. */
-export function showFigures(layout, columns) {
-  const now = figures(layout, columns);
-  const shown = {
-    total: String(now.total),
-    used: String(now.used),
-    free: String(now.free),
-    unhealthy: String(now.unhealthy),
-    allocated: now.allocated === null ? "–" : now.allocated.toFixed(1),
-    utilisation: now.utilisation === null ? "–" : now.utilisation.toFixed(1),
-  };
+/** Numbers over the fleet, written into [data-figure] elements; `anew`: a tick not shown yet. */
+export function showFigures(figures, anew) {
+  const percent = (value) => (value === null ? "–" : value.toFixed(1));
+  const shown = { ...figures, allocated: percent(figures.allocated), utilisation: percent(figures.utilisation) };
   for (const element of document.querySelectorAll("[data-figure]")) {
-    const text = shown[element.dataset.figure];
-    if (text !== undefined && element.textContent !== text) element.textContent = text;
+    const text = String(shown[element.dataset.figure]);
+    if (element.textContent !== text) element.textContent = text;
   }
-  document.querySelector("[data-alarm=unhealthy]")?.classList.toggle("alarm", now.unhealthy > 0);
+  document.querySelector("[data-alarm=unhealthy]")?.classList.toggle("alarm", figures.unhealthy > 0);
+  if (!anew) return;
   for (const [name, values] of Object.entries(history)) {
-    values.push(now[name]);
+    values.push(figures[name]);
     if (values.length > KEPT) values.shift();
     spark(document.querySelector(`[data-spark=${name}]`), values);
   }

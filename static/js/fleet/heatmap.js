@@ -1,29 +1,53 @@
-// The canvas: draws the cells in view, and of those only what changed. The canvas is as large as the view;
-// a spacer gives the scroll its length, so tens of thousands of devices cost no more than what is seen.
-import { arrange, cellAt, LABEL_FONT, neighbour } from "./arrange.js";
-import { FLAG } from "./frames.js";
-import { level, MEASURES, stateOf } from "./measures.js";
-import { palette } from "./scale.js";
+// The canvas: paints the cells in view as pixels into one image, whose size is the view's. Whatever changes, the whole view
+// is painted anew, once a frame of the screen: tens of thousands of cells cost what their pixels cost.
+import { arrange, cellAt, neighbour } from "./arrange.js";
+import { Camera } from "./camera.js";
+import { Labels } from "./labels.js";
+import { levelOf, MEASURES, shortValue, stateOf, valueWords } from "./measures.js";
+import { palette, statePalette } from "./scale.js";
+import { fromHex, packed, Sprites } from "./sprites.js";
+
+const NUMBERS_FROM = 30; // CSS pixels of a cell
+const PAINTS_KEPT = 600;
 
 export class Heatmap {
-  constructor(view, canvas, spacer, { onPoint, onOpen }) {
-    Object.assign(this, { view, canvas, spacer, onPoint, onOpen });
-    this.context = canvas.getContext("2d", { alpha: false });
+  /** `view` holds the world, the world a lens that stays in view with two canvases, and the ring around the pointed cell. */
+  constructor(view, { onPoint, onOpen, onMove }) {
+    Object.assign(this, { view, onPoint, onOpen, onMove });
+    this.world = view.querySelector(".heat-world");
+    this.ring = view.querySelector(".heat-ring");
+    this.canvas = view.querySelector("[data-cells]");
+    this.context = this.canvas.getContext("2d", { alpha: false });
+    this.labels = new Labels(view.querySelector("[data-labels]"));
     this.measure = MEASURES.allocated;
     this.groups = [];
+    this.rows = 0;
     this.columns = null;
     this.plan = null;
     this.pointed = -1;
-    this.drawn = new Int32Array(0);
-    this.queued = false;
+    this.byKey = false;
+    this.queued = 0;
+    this.moved = true;
+    this.sprites = new Map();
+    this.paints = [];
+    this.camera = new Camera(view, this.world, (zoomed) => this.look(zoomed));
     this.readTheme();
     new ResizeObserver(() => this.rearrange()).observe(view);
-    view.addEventListener("scroll", () => { this.point(-1); this.queueAll(); }, { passive: true });
-    document.addEventListener("gpuplane:theme", () => { this.readTheme(); this.queueAll(); });
-    window.matchMedia(`(resolution: ${window.devicePixelRatio}dppx)`).addEventListener?.("change", () => this.rearrange());
-    canvas.addEventListener("pointermove", (event) => this.point(this.at(event), event));
-    canvas.addEventListener("pointerleave", () => this.point(-1));
-    canvas.addEventListener("click", (event) => { const at = this.at(event); if (at >= 0) this.onOpen(this.plan.order[at]); });
+    document.addEventListener("gpuplane:theme", () => { this.readTheme(); this.queue(true); });
+    this.listen();
+  }
+
+  listen() {
+    const { canvas } = this;
+    let touched = false;
+    canvas.addEventListener("pointerdown", (event) => { touched = event.pointerType === "touch"; });
+    canvas.addEventListener("pointermove", (event) => { if (event.pointerType !== "touch" && !this.camera.dragging) this.point(this.at(event), event); });
+    canvas.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") this.point(-1); });
+    canvas.addEventListener("click", (event) => {
+      const at = this.at(event);
+      if (touched && at !== this.pointed) this.point(at, event); // a finger cannot hover: its first tap shows, its second opens
+      else if (at >= 0) this.onOpen(this.plan.order[at]);
+    });
     canvas.addEventListener("keydown", (event) => this.key(event));
     canvas.addEventListener("blur", () => this.point(-1));
   }
@@ -31,247 +55,219 @@ export class Heatmap {
   readTheme() {
     const style = getComputedStyle(document.documentElement);
     const read = (name) => style.getPropertyValue(name).trim();
-    this.dark = document.documentElement.dataset.bsTheme === "dark";
-    this.colours = palette(this.dark);
-    this.ink = { panel: read("--gp-panel"), text: read("--gp-ink"), quiet: read("--gp-ink-2"), line: read("--gp-track"), bad: read("--gp-bad"), held: read("--gp-held"), focus: read("--tblr-primary") };
-    this.font = `${LABEL_FONT}px ${getComputedStyle(document.body).fontFamily}`;
+    const dark = document.documentElement.dataset.bsTheme === "dark";
+    this.colours = palette(dark);
+    this.stateColours = statePalette(dark);
+    this.ink = { panel: fromHex(read("--gp-panel")), quiet: fromHex(read("--gp-ink-2")), line: fromHex(read("--gp-edge")), bad: fromHex(read("--gp-bad")), held: fromHex(read("--gp-held")) };
+    this.family = getComputedStyle(document.body).fontFamily;
+    this.labels.setTheme({ text: read("--gp-ink"), quiet: read("--gp-ink-2"), line: read("--gp-track") }, this.family);
+    this.sprites.clear();
   }
 
-  /** Which devices are shown: [{node, rows}]. */
-  show(groups) {
-    this.groups = groups;
+  /** Which devices are shown, as `chooseGroups` gives them, out of so many rows. */
+  show(groups, rows) {
+    Object.assign(this, { groups, rows });
     this.rearrange();
   }
 
   setMeasure(name) {
     this.measure = MEASURES[name];
-    this.queueAll();
+    this.queue();
   }
 
-  /** New values; `rows` null means any of them. */
-  update(columns, rows) {
+  /** New values. */
+  update(columns) {
     this.columns = columns;
-    if (!this.plan || rows === null || this.queued) this.queueAll();
-    else for (const row of rows) {
-      const at = this.plan.placeOf.get(row);
-      if (at !== undefined) this.drawCell(at, false);
-    }
+    this.queue();
   }
 
   rearrange() {
-    const width = this.view.clientWidth;
-    const height = this.view.clientHeight;
-    if (!width || !height) return;
-    const keep = this.pointed >= 0 && this.plan ? this.plan.order[this.pointed] : -1;
-    this.plan = arrange(this.groups, width, height);
-    this.spacer.style.height = `${Math.max(0, this.plan.height - height)}px`;
+    const { view } = this;
+    if (!view.clientWidth || !view.clientHeight) return;
+    const kept = this.pointed >= 0 && this.plan ? this.plan.order[this.pointed] : -1;
+    this.plan = arrange(this.groups, this.rows, view.clientWidth, view.offsetHeight);
+    this.camera.fit(this.plan.width, this.plan.height, this.plan.cell);
+    this.pointed = kept >= 0 && kept < this.rows ? this.plan.placeOf[kept] : -1;
+    this.labels.forget();
+    this.placeRing();
+    cancelAnimationFrame(this.queued);
+    this.paint();
+  }
+
+  /** The camera looks elsewhere. */
+  look(zoomed) {
+    if (!this.plan) return;
+    if (zoomed) this.labels.forget();
+    if (this.byKey && this.pointed >= 0) {
+      this.placeRing();
+      this.onPoint(this.plan.order[this.pointed], this.boundsOf(this.pointed), false);
+    } else this.point(-1);
+    this.queue(true);
+    this.onMove();
+  }
+
+  /** Paint with the screen's next frame; `moved`: the words, too. */
+  queue(moved = false) {
+    this.moved ||= moved;
+    if (!this.queued) this.queued = requestAnimationFrame(() => this.paint());
+  }
+
+  paint() {
+    const began = performance.now();
+    this.queued = 0;
+    if (!this.plan) return;
+    this.resize();
+    if (this.columns) this.paintCells();
+    else this.pixels.fill(packed(this.ink.panel));
+    this.context.putImageData(this.image, 0, 0);
+    if (this.columns && this.plan.cell * this.camera.zoom >= NUMBERS_FROM) this.paintNumbers();
+    if (this.moved) this.labels.draw(this.plan, this.camera, this.scale);
+    this.moved = false;
+    this.paints.push(performance.now() - began);
+    if (this.paints.length > PAINTS_KEPT) this.paints.shift();
+  }
+
+  /** Canvases and image as large as the view is now, in the screen's own pixels. */
+  resize() {
     const scale = window.devicePixelRatio || 1;
-    this.canvas.width = Math.round(width * scale);
-    this.canvas.height = Math.round(height * scale);
-    this.canvas.style.width = `${width}px`;
-    this.canvas.style.height = `${height}px`;
+    const [width, height] = [this.view.clientWidth, this.view.clientHeight];
+    const [across, down] = [Math.round(width * scale), Math.round(height * scale)];
+    if (this.image?.width === across && this.image.height === down && this.scale === scale) return;
     this.scale = scale;
-    this.drawn = new Int32Array(this.plan.order.length).fill(-9);
-    this.pointed = this.plan.placeOf.get(keep) ?? -1;
-    this.drawAll();
+    this.moved = true;
+    for (const canvas of [this.canvas, this.labels.canvas]) {
+      Object.assign(canvas, { width: across, height: down });
+      Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
+    }
+    this.image = new ImageData(across, down);
+    this.pixels = new Uint32Array(this.image.data.buffer);
   }
 
-  queueAll() {
-    if (this.queued) return;
-    this.queued = true;
-    requestAnimationFrame(() => { this.queued = false; this.drawAll(); });
+  spritesOf(size) {
+    const kind = `${size}|${Boolean(this.measure.states)}`;
+    let found = this.sprites.get(kind);
+    if (!found) {
+      if (this.sprites.size > 6) this.sprites.clear(); // sizes passed through while zooming
+      const states = Boolean(this.measure.states);
+      found = new Sprites({ size, scale: this.scale, colours: states ? this.stateColours : this.colours, ink: this.ink, states });
+      this.sprites.set(kind, found);
+    }
+    return found;
   }
 
-  drawAll() {
-    const { context, plan } = this;
-    if (!plan) return;
-    context.setTransform(this.scale, 0, 0, this.scale, 0, 0);
-    context.fillStyle = this.ink.panel;
-    context.fillRect(0, 0, this.canvas.width, this.canvas.height);
-    const top = this.view.scrollTop;
-    const bottom = top + this.view.clientHeight;
-    context.font = this.font;
-    context.textBaseline = "alphabetic";
-    if (plan.labels) {
-      for (const block of plan.blocks) {
-        if (block.y + block.height < top || block.y > bottom) continue;
-        context.fillStyle = this.ink.quiet;
-        context.fillText(shorten(context, block.label, block.width), block.x, block.y - top + LABEL_FONT);
+  paintCells() {
+    const { plan, camera, scale, pixels, measure, columns } = this;
+    const { width, height } = this.image;
+    const ratio = camera.zoom * scale;
+    const [left, top] = [Math.round(camera.x * scale), Math.round(camera.y * scale)];
+    const size = Math.max(1, Math.floor(plan.cell * ratio));
+    const sprites = this.spritesOf(size);
+    const { flags } = columns;
+    pixels.fill(packed(this.ink.panel));
+    for (const tray of plan.trays) {
+      if (tray.y * ratio > top + height || (tray.y + tray.height) * ratio < top) continue;
+      if (tray.x * ratio > left + width || (tray.x + tray.width) * ratio < left) continue;
+      for (let at = tray.first; at < tray.first + tray.count; at++) {
+        const row = plan.order[at];
+        const x = Math.round(plan.x[at] * ratio) - left;
+        const y = Math.round(plan.y[at] * ratio) - top;
+        const sprite = sprites.get(levelOf(measure, columns, row), flags[row]);
+        const from = x < 0 ? -x : 0;
+        const to = x + size > width ? width - x : size;
+        const last = y + size > height ? height - y : size;
+        for (let line = y < 0 ? -y : 0; line < last; line++) {
+          const source = line * size;
+          const target = (y + line) * width + x;
+          for (let i = from; i < to; i++) pixels[target + i] = sprite[source + i];
+        }
       }
     }
-    for (const rack of plan.racks) {
-      if (rack.y + 24 < top || rack.y > bottom) continue;
-      context.font = `600 ${this.font}`;
-      context.fillStyle = this.ink.text;
-      const name = shorten(context, rack.name, rack.width);
-      context.fillText(name, rack.x, rack.y - top + LABEL_FONT);
-      const end = context.measureText(name).width + 8;
-      this.line(rack.x + end, rack.y - top + 7.5, rack.x + rack.width, rack.y - top + 7.5, this.ink.line, 1);
-    }
-    context.font = this.font;
-    if (this.columns) for (let at = 0; at < plan.order.length; at++) {
-      if (plan.y[at] + plan.cell >= top && plan.y[at] <= bottom) this.drawCell(at, true);
-    }
-    if (this.pointed >= 0) this.ring(this.pointed);
   }
 
-  drawCell(at, forced) {
-    const { context, plan, columns } = this;
-    const row = plan.order[at];
-    const value = level(this.measure, columns, row);
-    const flags = columns.flags[row];
-    const look = (value + 1) * 256 + flags;
-    if (!forced && this.drawn[at] === look) return;
-    this.drawn[at] = look;
-    const x = plan.x[at];
-    const y = plan.y[at] - this.view.scrollTop;
-    const size = plan.cell;
-    if (y + size < 0 || y > this.view.clientHeight) return;
-    if (!forced) {
-      context.fillStyle = this.ink.panel;
-      context.fillRect(x - 0.5, y - 0.5, size + 1, size + 1);
+  /** The value itself, in cells with room for it. */
+  paintNumbers() {
+    const { context, plan, camera, scale, measure, columns } = this;
+    if (measure.states) return;
+    const size = plan.cell * camera.zoom;
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    context.font = `600 ${Math.min(16, Math.round(size * 0.34))}px ${this.family}`;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    for (let at = 0; at < plan.order.length; at++) {
+      const x = (plan.x[at] + plan.cell / 2) * camera.zoom - camera.x;
+      const y = (plan.y[at] + plan.cell / 2) * camera.zoom - camera.y;
+      if (x < -size || y < -size || x > this.canvas.width / scale + size || y > this.canvas.height / scale + size) continue;
+      const row = plan.order[at];
+      const flags = columns.flags[row];
+      if ((flags & 19) !== 19 || flags & 4) continue; // a mark is there
+      const text = shortValue(measure, columns, row);
+      if (!text) continue;
+      context.fillStyle = this.colours.lightInk[levelOf(measure, columns, row)] ? "#fff" : "#0a1018";
+      context.fillText(text, x, y + 0.5);
     }
-    const fill = value < 0 ? this.ink.panel : this.colours.css[value];
-    this.box(x, y, size);
-    context.fillStyle = fill;
-    context.fill();
-    if (value < 0 || value === 0) {
-      context.strokeStyle = this.ink.line;
-      context.lineWidth = 1;
-      this.box(x + 0.5, y + 0.5, size - 1);
-      context.stroke();
-    }
-    if (value < 0 && size >= 8) this.line(x + size * 0.35, y + size / 2, x + size * 0.65, y + size / 2, this.ink.quiet, 1.5);
-    this.marks(x, y, size, flags, value);
-    if (at === this.pointed) this.ring(at);
-  }
-
-  /** What colour alone must not say. */
-  marks(x, y, size, flags, value) {
-    const { context } = this;
-    const contrast = value >= 0 && this.colours.lightInk[value] ? "rgb(255 255 255 / .9)" : "rgb(10 16 24 / .82)";
-    if (!(flags & FLAG.NODE_READY)) {
-      context.save();
-      this.box(x, y, size);
-      context.clip();
-      const step = Math.max(4, size / 4);
-      for (let offset = -size; offset < size; offset += step) this.line(x + offset, y + size, x + offset + size, y, contrast, 1);
-      context.restore();
-    }
-    if (!(flags & FLAG.HEALTHY) || !(flags & FLAG.PRESENT)) {
-      context.strokeStyle = this.ink.bad;
-      context.lineWidth = size >= 14 ? 2 : 1.25;
-      this.box(x + 1, y + 1, size - 2);
-      context.stroke();
-      const inset = size * 0.3;
-      if (flags & FLAG.PRESENT || size < 8) this.line(x + inset, y + inset, x + size - inset, y + size - inset, this.ink.bad, size >= 14 ? 2.25 : 1.25);
-      this.line(x + size - inset, y + inset, x + inset, y + size - inset, this.ink.bad, size >= 14 ? 2.25 : 1.25);
-      return;
-    }
-    if (flags & FLAG.HELD) {
-      context.fillStyle = this.ink.held;
-      context.beginPath();
-      const corner = Math.max(4, size * 0.45);
-      context.moveTo(x + size - corner, y);
-      context.lineTo(x + size, y);
-      context.lineTo(x + size, y + corner);
-      context.closePath();
-      context.fill();
-    }
-    if (flags & FLAG.STRANGER) {
-      context.fillStyle = contrast;
-      context.beginPath();
-      context.arc(x + size / 2, y + size / 2, Math.max(1.5, size * 0.16), 0, 2 * Math.PI);
-      context.fill();
-    }
-  }
-
-  box(x, y, size) {
-    this.context.beginPath();
-    if (size >= 10) this.context.roundRect(x, y, size, size, Math.min(4, size * 0.18));
-    else this.context.rect(x, y, size, size);
-  }
-
-  line(x1, y1, x2, y2, colour, width) {
-    const { context } = this;
-    context.strokeStyle = colour;
-    context.lineWidth = width;
-    context.beginPath();
-    context.moveTo(x1, y1);
-    context.lineTo(x2, y2);
-    context.stroke();
-  }
-
-  ring(at) {
-    const { context, plan } = this;
-    const x = plan.x[at];
-    const y = plan.y[at] - this.view.scrollTop;
-    context.strokeStyle = this.ink.text;
-    context.lineWidth = 2;
-    this.box(x + 1, y + 1, plan.cell - 2);
-    context.stroke();
   }
 
   at(event) {
     if (!this.plan) return -1;
-    const bounds = this.canvas.getBoundingClientRect();
-    return cellAt(this.plan, event.clientX - bounds.left, event.clientY - bounds.top + this.view.scrollTop);
+    const { x, y } = this.camera.inside(event);
+    return cellAt(this.plan, (x + this.camera.x) / this.camera.zoom, (y + this.camera.y) / this.camera.zoom);
   }
 
   /** Where on the screen a cell is. */
   boundsOf(at) {
-    const bounds = this.canvas.getBoundingClientRect();
-    const x = bounds.left + this.plan.x[at];
-    const y = bounds.top + this.plan.y[at] - this.view.scrollTop;
-    return { left: x, top: y, right: x + this.plan.cell, bottom: y + this.plan.cell };
+    const bounds = this.view.getBoundingClientRect();
+    const { zoom } = this.camera;
+    const left = bounds.left + this.plan.x[at] * zoom - this.camera.x;
+    const top = bounds.top + this.plan.y[at] * zoom - this.camera.y;
+    const size = this.plan.cell * zoom;
+    return { left, top, right: left + size, bottom: top + size };
   }
 
   point(at, event) {
     if (at === this.pointed) return;
-    const before = this.pointed;
     this.pointed = at;
-    if (this.columns && this.plan) {
-      if (before >= 0 && before < this.plan.order.length) { this.drawn[before] = -9; this.drawCell(before, false); }
-      if (at >= 0) this.ring(at);
-    }
-    this.onPoint(at < 0 || !this.plan ? null : this.plan.order[at], at < 0 ? null : this.boundsOf(at), event === undefined);
+    this.byKey = at >= 0 && event === undefined;
+    this.placeRing();
+    this.onPoint(at < 0 || !this.plan ? null : this.plan.order[at], at < 0 ? null : this.boundsOf(at), this.byKey);
+  }
+
+  placeRing() {
+    const { ring, pointed, plan, camera } = this;
+    ring.hidden = pointed < 0 || !plan;
+    if (ring.hidden) return;
+    const size = Math.floor(plan.cell * camera.zoom);
+    Object.assign(ring.style, { left: `${plan.x[pointed] * camera.zoom}px`, top: `${plan.y[pointed] * camera.zoom}px`, width: `${size}px`, height: `${size}px` });
   }
 
   key(event) {
     const direction = { ArrowLeft: "left", ArrowRight: "right", ArrowUp: "up", ArrowDown: "down" }[event.key];
-    if (!this.plan?.order.length) return;
-    if (direction) {
-      event.preventDefault();
-      const at = this.pointed < 0 ? 0 : neighbour(this.plan, this.pointed, direction);
-      this.reveal(at);
-      this.point(at);
-    } else if (event.key === "Home" || event.key === "End") {
-      event.preventDefault();
-      const at = event.key === "Home" ? 0 : this.plan.order.length - 1;
-      this.reveal(at);
-      this.point(at);
-    } else if (event.key === "Enter" && this.pointed >= 0) this.onOpen(this.plan.order[this.pointed]);
+    if (!this.plan?.order.length || event.ctrlKey || event.metaKey || event.altKey) return;
+    let at = -1;
+    if (direction) at = this.pointed < 0 ? 0 : neighbour(this.plan, this.pointed, direction);
+    else if (event.key === "Home") at = 0;
+    else if (event.key === "End") at = this.plan.order.length - 1;
+    else if (event.key === "Enter" && this.pointed >= 0) this.onOpen(this.plan.order[this.pointed]);
     else if (event.key === "Escape") this.point(-1);
+    if (at < 0) return;
+    event.preventDefault();
+    this.reveal(at);
+    this.point(at);
   }
 
+  /** Bring a cell into view. */
   reveal(at) {
-    const top = this.plan.y[at] - 40;
-    const bottom = this.plan.y[at] + this.plan.cell + 40;
-    if (top < this.view.scrollTop) this.view.scrollTop = top;
-    else if (bottom > this.view.scrollTop + this.view.clientHeight) this.view.scrollTop = bottom - this.view.clientHeight;
+    const { plan, camera, view } = this;
+    const size = plan.cell * camera.zoom;
+    const [x, y] = [plan.x[at] * camera.zoom, plan.y[at] * camera.zoom];
+    const room = Math.min(40, (view.clientHeight - size) / 2);
+    if (y - room < view.scrollTop) view.scrollTop = y - room;
+    else if (y + size + room > view.scrollTop + view.clientHeight) view.scrollTop = y + size + room - view.clientHeight;
+    if (x - room < view.scrollLeft) view.scrollLeft = x - room;
+    else if (x + size + room > view.scrollLeft + view.clientWidth) view.scrollLeft = x + size + room - view.clientWidth;
   }
 
   /** Text of a device for screen readers. */
   words(device, row) {
-    const value = this.measure.value(this.columns, row);
-    const shown = value === null ? "unknown" : `${value}${this.measure.unit}`;
-    return `${device.node.name}, ${device.type} ${device.minor}, ${stateOf(this.columns, row)}, ${this.measure.label.toLowerCase()} ${shown}`;
+    return `${device.node.name}, ${device.type} ${device.minor}, ${stateOf(this.columns, row)}, ${this.measure.label.toLowerCase()} ${valueWords(this.measure, this.columns, row)}`;
   }
-}
-
-function shorten(context, text, width) {
-  if (context.measureText(text).width <= width) return text;
-  let from = 1;
-  while (from < text.length && context.measureText(`…${text.slice(from)}`).width > width) from++;
-  return `…${text.slice(from)}`;
 }

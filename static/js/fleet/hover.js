@@ -1,7 +1,10 @@
 // The card beside the pointed device: what the stream knows at once, who holds it from the server
 // (holders are shown by namespace, so they are not in the stream).
-import { given, stateOf } from "./measures.js";
-import { POWER_STEP_WATTS, UNKNOWN } from "./frames.js";
+import { FLAG } from "./frames.js";
+import { given, MEASURES, stateOf, valueWords } from "./measures.js";
+
+/** What the card tells of: while it is shown the page looks at these, whatever the map shows. */
+export const CARD_COLUMNS = ["core", "memory", "utilisation", "memory_in_use", "temperature", "power", "nvlink"];
 
 const WAIT_MS = 140;
 const KEPT_MS = 5000;
@@ -22,20 +25,29 @@ export class HoverCard {
     this.request?.abort();
   }
 
-  show(device, row, columns, bounds) {
+  /** `has(column)`: whether its values are of now; one that is not yet is shown as on its way. */
+  show(device, row, columns, has, bounds) {
     const other = this.device !== device;
     this.device = device;
-    const shown = (column, unit, factor = 1) => (columns[column][row] === UNKNOWN ? "–" : `${columns[column][row] * factor}${unit}`);
+    const shown = (name) => {
+      const measure = MEASURES[name];
+      const words = measure.columns.every(has) ? valueWords(measure, columns, row) : "…";
+      return words === "unknown" ? "–" : words;
+    };
+    const known = has("core") && has("memory");
+    const whole = columns.core[row] === columns.memory[row];
     const facts = [
-      ["State", stateOf(columns, row)],
-      ["Allocated", columns.core[row] === columns.memory[row] ? `${given(columns, row)} %` : `core ${columns.core[row]} %, memory ${columns.memory[row]} %`],
-      ["Utilisation", shown("utilisation", " %")],
-      ["Memory in use", device.memoryMiB ? `${shown("memoryInUse", " %")} of ${Math.round(device.memoryMiB / 1024)} GiB` : "–"],
-      ["Temperature", shown("temperature", " °C")],
-      ["Power", shown("power", " W", POWER_STEP_WATTS)],
+      ["State", known ? stateOf(columns, row) : "…"],
+      ["Allocated", !known || whole ? shown("allocated") : `core ${columns.core[row]}%, memory ${columns.memory[row]}%`],
+      ["Utilisation", shown("utilisation")],
+      ["Memory in use", device.memoryMiB ? `${shown("memory")} of ${Math.round(device.memoryMiB / 1024)} GiB` : "–"],
+      ["Temperature", shown("temperature")],
+      ["Power", shown("power")],
+      ["NVLink", shown("nvlink")],
     ];
+    const place = [device.model || "model unknown", device.node.rack && `rack ${device.node.rack}`, device.node.pool && `pool ${device.node.pool}`];
     this.part("[data-title]").textContent = `${device.node.name} · ${device.type.toUpperCase()} ${device.minor}`;
-    this.part("[data-sub]").textContent = device.model || "model unknown";
+    this.part("[data-sub]").textContent = place.filter(Boolean).join(" · ");
     const list = this.part("dl");
     list.replaceChildren(...facts.flatMap(([name, value]) => {
       const dt = document.createElement("dt");
@@ -44,7 +56,12 @@ export class HoverCard {
       dd.textContent = value;
       return [dt, dd];
     }));
-    if (other) this.holders(device, given(columns, row) > 0);
+    if (other) this.asked = false;
+    if (!this.asked && known) {
+      this.asked = true;
+      const flags = columns.flags[row];
+      this.holders(device, given(columns, row) > 0 || !(flags & FLAG.HEALTHY) || Boolean(flags & FLAG.STRANGER));
+    } else if (other) this.part("[data-holders]").textContent = "";
     this.element.hidden = false;
     this.place(bounds);
   }

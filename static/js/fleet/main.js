@@ -1,112 +1,137 @@
 // The fleet page: ties stream, map, card and figures together; what is shown is kept in the address.
+import { readAddress, writeAddress } from "./address.js";
+import { readFilter } from "./filter.js";
 import { CONDITION } from "./frames.js";
 import { showFigures } from "./figures.js";
+import { chooseGroups, choosingColumns, moves, needsTeams, sameGroups } from "./groups.js";
 import { Heatmap } from "./heatmap.js";
-import { HoverCard } from "./hover.js";
-import { MEASURES, stateOf } from "./measures.js";
-import { palette } from "./scale.js";
+import { CARD_COLUMNS, HoverCard } from "./hover.js";
+import { MEASURES } from "./measures.js";
 import { FleetStream } from "./stream.js";
+import { Teams } from "./teams.js";
+import { listenToKeys, press, showLegend } from "./tools.js";
 
+const ADDRESS_AFTER_MS = 250;
+const CARD_RESTS_MS = 120;
 const page = document.getElementById("fleet");
-const view = page.querySelector(".heat");
+const heat = page.querySelector(".heat");
 const empty = page.querySelector(".heat-empty");
 const filter = page.querySelector("#fleet-filter");
 const stateFilter = page.querySelector("#fleet-state");
 const typeFilter = page.querySelector("#fleet-type");
+const grouping = page.querySelector("#fleet-group");
 const live = document.querySelector(".live");
 const banner = document.getElementById("stream-banner");
 const speech = page.querySelector("#fleet-speech");
-const query = new URLSearchParams(location.search);
 
+const { place, ...view } = readAddress(location.search);
+let placeToTake = place;
 let layout = null;
 let columns = null;
+let groups = null;
 let pointedRow = null;
-let measure = MEASURES[query.get("by")] ? query.get("by") : "allocated";
-filter.value = query.get("q") ?? "";
-stateFilter.value = query.get("state") ?? "";
-let type = query.get("type") ?? "gpu";
+let cardShown = false;
+let sequence = -1;
 
+const chosen = () => ({ type: view.type, state: view.state, group: view.group, terms: readFilter(view.q) });
 const card = new HoverCard(document.getElementById("device-card"), page.dataset.cardUrl);
-const map = new Heatmap(view, view.querySelector("canvas"), view.querySelector(".spacer"), {
+const teams = new Teams(page.dataset.teamsUrl, () => choose());
+const map = new Heatmap(heat, {
   onPoint(row, bounds, byKey) {
     pointedRow = row;
+    rest();
     if (row === null || !columns) return card.hide();
-    card.show(layout.devices[row], row, columns, bounds);
+    card.show(layout.devices[row], row, columns, (name) => stream.has(name), bounds);
     if (byKey) speech.textContent = map.words(layout.devices[row], row);
   },
   onOpen(row) {
     const device = layout.devices[row];
+    keepInAddress();
     location.assign(`${page.dataset.nodeUrl.replace("NODE", encodeURIComponent(device.node.name))}#${device.type}-${device.minor}`);
   },
+  onMove: later,
 });
 
-function matches(device, row, words) {
-  if (device.type !== type) return false;
-  if (stateFilter.value && columns) {
-    const state = stateOf(columns, row);
-    const wanted = stateFilter.value;
-    const fits = { free: state === "free", used: ["in use", "shared", "held", "taken outside"].includes(state), trouble: ["unhealthy", "vanished", "node not ready"].includes(state) }[wanted];
-    if (!fits) return false;
-  }
-  const text = `${device.node.name} ${device.model} ${device.node.rack}`.toLowerCase();
-  return words.every((word) => text.includes(word));
+// the card's columns are asked for once the pointer rests, and left alone once it has gone
+let resting = 0;
+function rest() {
+  clearTimeout(resting);
+  resting = setTimeout(() => {
+    cardShown = pointedRow !== null;
+    stream.lookAt(wanted());
+  }, CARD_RESTS_MS);
 }
 
-let shownKey = "";
-function choose(force) {
-  if (!layout) return;
-  const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-  const groups = [];
-  for (const node of layout.nodes) {
-    const rows = [];
-    for (let row = node.first; row < node.first + node.count; row++) if (matches(layout.devices[row], row, words)) rows.push(row);
-    if (rows.length) groups.push({ node, rows });
+/** The columns that what is shown needs; the flags come by themselves. */
+function wanted() {
+  const names = [...MEASURES[view.by].columns, ...choosingColumns(chosen()), ...(cardShown ? CARD_COLUMNS : [])];
+  return [...new Set(names)].sort();
+}
+
+/** Choose what is shown; the map is arranged anew only when that differs. */
+function choose() {
+  if (!layout || !columns) return;
+  const next = chooseGroups(layout, columns, chosen(), (device) => teams.of(device));
+  if (sameGroups(groups, next)) return;
+  groups = next;
+  map.show(groups, layout.devices.length);
+  if (placeToTake && groups.length) {
+    map.camera.restore(placeToTake);
+    placeToTake = null;
   }
-  const key = `${layout.version}|${type}|${groups.map((group) => group.rows.join()).join("|")}`;
-  if (!force && key === shownKey) return;
-  shownKey = key;
-  map.show(groups);
-  empty.hidden = groups.length > 0;
   const none = layout.devices.length === 0;
+  empty.hidden = groups.length > 0;
   empty.querySelector("strong").textContent = none ? "No devices yet" : "Nothing matches";
   empty.querySelector("p").textContent = none ? "Nodes appear here as soon as an agent reports them or an inventory is sent." : "Change the filter to see devices again.";
+  tellCount();
+}
+
+function tellCount() {
+  const shown = groups.reduce((sum, group) => sum + group.count, 0);
+  const racks = new Set(layout.nodes.map((node) => node.rack).filter(Boolean)).size;
+  const parts = [`${layout.nodes.length} nodes`, `${layout.devices.length} devices`];
+  if (racks) parts.push(`${racks} racks`);
+  if (view.q || view.state) parts.push(`${shown} shown`);
+  document.querySelector("[data-fleet-size]").textContent = parts.join(" · ");
+}
+
+let waiting = 0;
+function later() {
+  clearTimeout(waiting);
+  waiting = setTimeout(keepInAddress, ADDRESS_AFTER_MS);
 }
 
 function keepInAddress() {
-  const next = new URLSearchParams();
-  if (measure !== "allocated") next.set("by", measure);
-  if (filter.value) next.set("q", filter.value);
-  if (stateFilter.value) next.set("state", stateFilter.value);
-  if (type !== "gpu") next.set("type", type);
-  const text = next.toString();
-  history.replaceState(null, "", text ? `?${text}` : location.pathname);
+  clearTimeout(waiting);
+  const position = placeToTake ?? map.camera.position();
+  const movable = placeToTake !== null || heat.classList.contains("movable");
+  history.replaceState(null, "", location.pathname + writeAddress(view, position, movable));
 }
 
-function legend() {
-  const { css } = palette(document.documentElement.dataset.bsTheme === "dark");
-  const canvas = page.querySelector(".heat-legend canvas");
-  const context = canvas.getContext("2d");
-  for (let i = 0; i < canvas.width; i++) {
-    context.fillStyle = css[Math.round((255 * i) / (canvas.width - 1))];
-    context.fillRect(i, 0, 1, canvas.height);
-  }
-  const chosen = MEASURES[measure];
-  page.querySelector("[data-legend=low]").textContent = `${chosen.low}${chosen.unit}`;
-  page.querySelector("[data-legend=high]").textContent = `${chosen.high}${chosen.unit}`;
+/** Show another view: part of {by, group, type, state, q}. What is in view starts over unless only the colours change. */
+function change(part) {
+  Object.assign(view, part);
+  if (Object.keys(part).join() !== "by") map.camera.step(0);
+  showView();
+  choose();
+  later();
 }
 
-function setMeasure(name) {
-  measure = name;
-  page.querySelectorAll("[data-measure]").forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.measure === name)));
-  map.setMeasure(name);
-  legend();
-  keepInAddress();
+function showView() {
+  press(page, "measure", view.by);
+  grouping.value = view.group;
+  stateFilter.value = view.state;
+  if (filter.value !== view.q) filter.value = view.q;
+  map.setMeasure(view.by);
+  showLegend(page, view.by);
+  teams.follow(needsTeams(chosen()));
+  stream?.lookAt(wanted());
 }
 
 function types() {
-  if (!layout.types.includes(type)) type = layout.types.includes("gpu") || !layout.types.length ? "gpu" : layout.types[0];
+  if (!layout.types.includes(view.type)) view.type = layout.types.includes("gpu") || !layout.types.length ? "gpu" : layout.types[0];
   typeFilter.hidden = layout.types.length < 2;
-  typeFilter.replaceChildren(...layout.types.map((name) => new Option(name.toUpperCase(), name, false, name === type)));
+  typeFilter.replaceChildren(...layout.types.map((name) => new Option(name.toUpperCase(), name, false, name === view.type)));
 }
 
 function say(text, bad) {
@@ -127,33 +152,35 @@ function tell() {
   else say("");
 }
 
-page.querySelectorAll("[data-measure]").forEach((button) => button.addEventListener("click", () => setMeasure(button.dataset.measure)));
-filter.addEventListener("input", () => { choose(); keepInAddress(); });
-stateFilter.addEventListener("change", () => { choose(); keepInAddress(); });
-typeFilter.addEventListener("change", () => { type = typeFilter.value; choose(); keepInAddress(); });
-document.addEventListener("gpuplane:theme", legend);
-setMeasure(measure);
+page.querySelectorAll("[data-measure]").forEach((button) => button.addEventListener("click", () => change({ by: button.dataset.measure })));
+page.querySelectorAll("[data-zoom]").forEach((button) => button.addEventListener("click", () => map.camera.step(Number(button.dataset.zoom))));
+filter.addEventListener("input", () => change({ q: filter.value }));
+stateFilter.addEventListener("change", () => change({ state: stateFilter.value }));
+typeFilter.addEventListener("change", () => change({ type: typeFilter.value }));
+grouping.addEventListener("change", () => change({ group: grouping.value }));
+document.addEventListener("gpuplane:theme", () => showLegend(page, view.by));
+listenToKeys(filter, (step) => map.camera.step(step));
 
+let stream = null;
+showView();
 const scheme = location.protocol === "https:" ? "wss" : "ws";
-const stream = new FleetStream(`${scheme}://${location.host}${page.dataset.stream}`, {
+stream = new FleetStream(`${scheme}://${location.host}${page.dataset.stream}`, wanted(), {
   onLayout(next) {
+    if (map.plan && !placeToTake) placeToTake = map.camera.position();
     layout = next;
-    columns = null;
-    pointedRow = null;
+    columns = groups = pointedRow = null;
     card.hide();
+    map.point(-1);
     types();
-    showCount();
   },
-  onColumns(next, rows, header) {
-    const first = columns === null;
+  onFrame(next, header) {
     columns = next;
     conditions = header.conditions;
-    map.columns = next;
-    if (first) choose(true);
-    else if (stateFilter.value) choose();
-    map.update(next, rows);
-    showFigures(layout, next);
-    if (pointedRow !== null && map.pointed >= 0) card.show(layout.devices[pointedRow], pointedRow, next, map.boundsOf(map.pointed));
+    if (!groups || moves(chosen())) choose();
+    map.update(next);
+    showFigures(header.figures, header.sequence !== sequence);
+    sequence = header.sequence;
+    if (pointedRow !== null && map.pointed >= 0) card.show(layout.devices[pointedRow], pointedRow, next, (name) => stream.has(name), map.boundsOf(map.pointed));
     page.dataset.frames = String(Number(page.dataset.frames ?? 0) + 1);
   },
   onState(next) {
@@ -162,12 +189,5 @@ const stream = new FleetStream(`${scheme}://${location.host}${page.dataset.strea
   },
 });
 
-function showCount() {
-  const racks = new Set(layout.nodes.map((node) => node.rack).filter(Boolean)).size;
-  const parts = [`${layout.nodes.length} nodes`, `${layout.devices.length} devices`];
-  if (racks) parts.push(`${racks} racks`);
-  document.querySelector("[data-fleet-size]").textContent = parts.join(" · ");
-}
-
-// for tests and for the curious: what the page holds, nothing more
-window.gpuplaneFleet = { stream, map, get columns() { return columns; }, get layout() { return layout; } };
+// for tests, the bench and the curious: what the page holds, nothing more; `paints`: how long each took, in ms
+window.gpuplaneFleet = { stream, map, view, paints: map.paints, get columns() { return columns; }, get layout() { return layout; } };

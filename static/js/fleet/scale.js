@@ -1,5 +1,6 @@
-// Colours of the heatmap: one path through OKLCH with steadily rising lightness, so that order survives
+// Colours of the heatmap: one path through OKLCH with steadily moving lightness, so that order survives
 // every kind of colour blindness and a grey print. More is darker on a light page, brighter on a dark one.
+// The states of health differ in lightness, too, the worse the further from the page.
 
 /** OKLCH (lightness 0..1, chroma, hue in degrees) to [r, g, b] in 0..255. */
 function oklch(lightness, chroma, hue) {
@@ -32,14 +33,15 @@ function colourAt(t, dark) {
   return oklch(mix(0.92, 0.38, t), 0.07 + 0.05 * Math.sin(Math.PI * t) + 0.06 * t, mix(128, 292, t ** 0.9));
 }
 
-/** 256 CSS colours, and whether ink on each should be light. */
-export function palette(dark) {
-  const css = new Array(256);
-  const lightInk = new Uint8Array(256);
-  for (let i = 0; i < 256; i++) {
-    const [r, g, b] = colourAt(i / 255, dark);
-    css[i] = `rgb(${r} ${g} ${b})`;
-    lightInk[i] = r * 0.299 + g * 0.587 + b * 0.114 < 128 ? 1 : 0;
-  }
-  return { css, lightInk };
-}
+// well, taken outside, node not ready, unhealthy, vanished
+const STATES_LIGHT = [[0.88, 0.055, 170], [0.74, 0.06, 290], [0.72, 0.14, 75], [0.55, 0.19, 20], [0.36, 0.02, 260]];
+const STATES_DARK = [[0.42, 0.06, 175], [0.55, 0.07, 290], [0.7, 0.13, 75], [0.72, 0.16, 18], [0.9, 0.02, 260]];
+
+const isDark = ([r, g, b]) => r * 0.299 + g * 0.587 + b * 0.114 < 128;
+const inked = (colours) => ({ rgb: colours, css: colours.map(([r, g, b]) => `rgb(${r} ${g} ${b})`), lightInk: colours.map(isDark) });
+
+/** 256 colours ([r, g, b] and CSS), and whether ink on each should be light. */
+export const palette = (dark) => inked(Array.from({ length: 256 }, (_, i) => colourAt(i / 255, dark)));
+
+/** The same for the states of health, in the order of `MEASURES.health.states`. */
+export const statePalette = (dark) => inked((dark ? STATES_DARK : STATES_LIGHT).map((place) => oklch(...place)));

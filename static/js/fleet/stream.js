@@ -1,17 +1,17 @@
-// Keeps the socket to /ws/fleet/ open: back-off on failure, a full picture after a gap, one verdict on freshness.
-import { applyDelta, readFull, readHeader, readLayout } from "./frames.js";
+// Keeps the socket to /ws/fleet/ open: the columns looked at, back-off on failure, a full picture after a gap, one verdict on freshness.
+import { applyFrame, noColumns, readHeader, readLayout } from "./frames.js";
 
 const SILENT_MS = 5000;
 const LONGEST_WAIT_MS = 15000;
 const NOT_SIGNED_IN = 4401;
 
 /**
- * Calls back with what the page shows: `onLayout(layout)`, `onColumns(columns, rows | null, header)` where rows
- * null means all, and `onState(state)`: "connecting", "live", "stale" or "signed-out".
+ * Calls back with what the page shows: `onLayout(layout)`, `onFrame(columns, header)` and `onState(state)`:
+ * "connecting", "live", "stale" or "signed-out". `wanted`: names of the columns looked at.
  */
 export class FleetStream {
-  constructor(address, { onLayout, onColumns, onState }) {
-    Object.assign(this, { address, onLayout, onColumns, onState });
+  constructor(address, wanted, { onLayout, onFrame, onState }) {
+    Object.assign(this, { address, wanted, onLayout, onFrame, onState });
     this.layout = null;
     this.columns = null;
     this.sequence = -1;
@@ -28,12 +28,13 @@ export class FleetStream {
   connect() {
     clearTimeout(this.timer);
     this.timer = 0;
-    this.sequence = -1;
     this.asked = false;
-    const socket = new WebSocket(this.address);
+    const named = this.wanted.join();
+    const socket = new WebSocket(`${this.address}?columns=${named}`);
     this.socket = socket;
     this.openedAt = performance.now();
     socket.binaryType = "arraybuffer";
+    socket.onopen = () => named !== this.wanted.join() && this.askForColumns();
     socket.onmessage = (event) => socket === this.socket && this.receive(event.data);
     socket.onclose = (event) => socket === this.socket && this.closed(event.code);
   }
@@ -46,6 +47,7 @@ export class FleetStream {
   }
 
   closed(code) {
+    if (this.columns) for (const name in this.columns.asOf) this.columns.asOf[name] = -1; // another server counts anew
     if (code === NOT_SIGNED_IN) {
       this.onState("signed-out");
       return;
@@ -69,6 +71,18 @@ export class FleetStream {
     }
   }
 
+  /** Look at these columns from now on. */
+  lookAt(names) {
+    if (names.join() === this.wanted.join()) return;
+    this.wanted = names;
+    this.askForColumns();
+  }
+
+  /** Whether a column is as of the last frame. */
+  has(name) {
+    return this.columns !== null && this.columns.asOf[name] === this.sequence;
+  }
+
   receive(data) {
     if (typeof data === "string") {
       const message = JSON.parse(data);
@@ -80,25 +94,24 @@ export class FleetStream {
     }
     const header = readHeader(data);
     this.lastFrame = performance.now();
-    if (!this.layout || header.layout !== this.layout.version || header.total !== this.layout.devices.length) {
+    if (!this.layout || header.layout !== this.layout.version || header.rows !== this.layout.devices.length) {
       this.askForAll();
       return;
     }
-    let rows = null;
-    if (header.delta) {
-      if (!this.columns || header.sequence !== this.sequence + 1) {
-        this.askForAll();
-        return;
-      }
-      rows = applyDelta(data, header, this.columns);
-    } else {
-      this.columns = readFull(data, header);
+    this.columns ??= noColumns(header.rows);
+    if (!applyFrame(data, header, this.columns)) {
+      this.askForAll();
+      return;
     }
     this.asked = false;
     this.sequence = header.sequence;
     this.failures = 0;
-    this.onColumns(this.columns, rows, header);
+    this.onFrame(this.columns, header);
     this.onState("live");
+  }
+
+  askForColumns() {
+    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify({ ask: "columns", columns: this.wanted }));
   }
 
   askForAll() {

@@ -7,9 +7,8 @@ from django.db import transaction
 
 from agent.protocol import COLUMNS as SAMPLED
 from nodes import revisions
-from nodes.live.fleet_frames import COLUMNS, Flag
+from nodes.live.fleet_columns import COLUMNS, Figures, Flag, columns_of, figures_of
 from nodes.live.fleet_rows import FleetRows
-from nodes.live.hub import columns_of
 from nodes.live.samples import SampleView
 from nodes.models import Device, Node
 from tests.extender import bound, filtered, pod_manifest
@@ -41,6 +40,46 @@ def test_the_layout_is_by_rack_and_name(fleet):
     assert [node.name for node in fleet.layout.nodes] == ["n10", "n2"]
     assert fleet.layout.nodes[1].rack == "r1"
     assert not fleet.refresh()
+
+
+@pytest.mark.parametrize(
+    ("labels", "want"),
+    [
+        pytest.param({}, "", id="none"),
+        pytest.param({"karpenter.sh/nodepool": "burst"}, "burst", id="Karpenter"),
+        pytest.param({"cloud.google.com/gke-nodepool": "a3"}, "a3", id="GKE"),
+        pytest.param({"eks.amazonaws.com/nodegroup": "p5"}, "p5", id="EKS"),
+        pytest.param({"agentpool": "nd", "kubernetes.azure.com/agentpool": "ndv5"}, "ndv5", id="AKS, the newer label"),
+        pytest.param({"karpenter.sh/nodepool": "", "pool": "own"}, "own", id="an empty label says nothing"),
+    ],
+)
+def test_the_pool_follows_the_nodes_labels(fleet, labels, want):
+    """VIEW-1 a node's pool is by the labels that clouds and Karpenter set, and moves with them."""
+    Node.objects.filter(name="n2").update(labels=labels, changed_at=datetime.now(UTC))
+    assert fleet.refresh()
+    assert {node.name: node.pool for node in fleet.layout.nodes} == {"n10": "", "n2": want}
+
+
+def test_the_figures_count_the_gpus_of_the_fleet(fleet):
+    """VIEW-1 the server says the numbers above the map; other devices than GPUs count in none of them."""
+    DeviceFactory(node=Node.objects.get(name="n2"), type="rdma", minor=0, uuid="nic", memory_bytes=0)
+    half, sick = Device.objects.filter(node__name="n10").order_by("minor")
+    taken, _ = Device.objects.filter(node__name="n2", type="gpu").order_by("minor")
+    change(half, core_used=50)
+    change(sick, healthy=False)
+    change(taken, stranger="someone")
+    fleet.refresh()
+    samples = {"n10": sample("n10", received_at=999.0, utilisation_percent=(30, 61))}
+    columns = columns_of(fleet, samples, now=1000.0)
+    assert figures_of(fleet, columns) == Figures(
+        total=4, used=2, free=1, unhealthy=1, allocated_percent=12.5, utilisation_percent=45.5
+    )
+
+
+def test_an_empty_fleet_has_means_of_nothing(ledger_db):
+    rows = FleetRows()
+    rows.refresh()
+    assert figures_of(rows, columns_of(rows, {}, now=1000.0)) == Figures(0, 0, 0, 0, None, None)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +161,21 @@ def sample(node, *, received_at, **columns):
     [
         pytest.param("utilisation", {"utilisation_percent": (70, None)}, 1, [70, UNKNOWN], id="unknown is not zero"),
         pytest.param("memory_in_use", {"memory_used_bytes": (40 << 30, 0)}, 1, [50, 0], id="memory in percent"),
-        pytest.param("power", {"power_watts": (700, 5000)}, 1, [175, 254], id="power in steps of 4 W, bounded"),
+        pytest.param("power", {"power_watts": (702, 5000)}, 1, [117, 254], id="power in steps of 6 W, bounded"),
+        pytest.param(
+            "nvlink",
+            {"nvlink_tx_bytes": (450_000_000_000, 1), "nvlink_rx_bytes": (450_000_000_000, 0)},
+            1,
+            [123, 1],
+            id="NVLink both ways by its root: the least traffic shows",
+        ),
+        pytest.param(
+            "nvlink",
+            {"nvlink_tx_bytes": (0, 7), "nvlink_rx_bytes": (0, None)},
+            1,
+            [0, UNKNOWN],
+            id="no traffic, and half of it unknown",
+        ),
         pytest.param("temperature", {"temperature_celsius": (61, 62)}, 11, [UNKNOWN, UNKNOWN], id="an old sample"),
     ],
 )

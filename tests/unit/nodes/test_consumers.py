@@ -13,8 +13,10 @@ from django.db import DatabaseError
 from nodes import consumers
 from nodes.consumers import FleetConsumer
 from nodes.live import hub
+from nodes.live.fleet_columns import COLUMNS
 from nodes.live.fleet_frames import Condition
 from tests.factories import NodeFactory, UserFactory
+from tests.fleet_reader import Reader
 
 pytestmark = pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
 SIGNED_IN = User(pk=1, username="ann", is_active=True)
@@ -32,8 +34,8 @@ def quick_hub(ledger_db, monkeypatch):
 class Browser(ApplicationCommunicator):
     """The client's end of a socket (the package of channels' own needs daphne)."""
 
-    def __init__(self, user):
-        self.scope = {"type": "websocket", "path": "/ws/fleet/", "headers": [], "user": user}
+    def __init__(self, user, query=b""):
+        self.scope = {"type": "websocket", "path": "/ws/fleet/", "headers": [], "user": user, "query_string": query}
         super().__init__(FleetConsumer.as_asgi(), self.scope)
 
     async def connect(self):
@@ -88,10 +90,44 @@ async def test_a_browser_gets_layout_then_frames_and_all_again_when_it_asks(quic
     assert quick_hub.viewers == 0
 
 
+@pytest.mark.parametrize(
+    ("query", "want"),
+    [
+        pytest.param(b"columns=utilisation", ["utilisation", "flags"], id="one"),
+        pytest.param(b"columns=power,core", ["core", "power", "flags"], id="two"),
+        pytest.param(b"columns=", ["flags"], id="none: the flags go along"),
+        pytest.param(b"columns=%00,cores", ["flags"], id="none that exists"),
+        pytest.param(b"", list(COLUMNS), id="nothing said: all"),
+    ],
+)
+async def test_the_first_frame_is_of_the_columns_in_the_address(quick_hub, query, want):
+    """VIEW-1 a browser is sent what it looks at, from its first frame on."""
+    communicator = Browser(SIGNED_IN, query)
+    await communicator.connect()
+    await communicator.hear()
+    assert list(Reader().take(await communicator.hear()).codings) == want
+    await communicator.leave()
+
+
+async def test_a_browser_looks_elsewhere_without_a_new_layout(quick_hub):
+    """VIEW-1 another measure needs one message, and every frame can be applied."""
+    communicator = Browser(SIGNED_IN, b"columns=utilisation")
+    await communicator.connect()
+    await communicator.hear()
+    reader = Reader().take(await communicator.hear())
+    await communicator.say(text='{"ask": "columns", "columns": ["temperature", "nvlink"]}')
+    while "nvlink" not in reader.codings:
+        reader.take(await communicator.hear())
+    assert list(reader.codings) == ["temperature", "nvlink", "flags"]
+    reader.take(await communicator.hear())
+    assert list(reader.codings) == ["temperature", "nvlink", "flags"]
+    await communicator.leave()
+
+
 async def test_whatever_else_a_browser_says_is_ignored(quick_hub):
     communicator = Browser(SIGNED_IN)
     await communicator.connect()
-    for text in ("", "{", '{"ask": "everything"}', "x" * 10_000):
+    for text in ("", "{", '{"ask": "everything"}', '{"ask": "columns", "columns": [1]}', "[]", "x" * 10_000):
         await communicator.say(text=text)
     await communicator.say(bytes=b"\x00\xff")
     assert orjson.loads(await communicator.hear())["kind"] == "layout"
@@ -114,14 +150,15 @@ async def test_a_database_that_is_away_is_said_and_the_last_picture_stays(quick_
     communicator = Browser(SIGNED_IN)
     await communicator.connect()
     await communicator.hear()
+    reader = Reader().take(await communicator.hear())
 
     def away():
         raise DatabaseError("gone")
 
     monkeypatch.setattr(quick_hub._rows, "refresh", away)
-    while not (frame := await communicator.hear())[4] & Condition.DATABASE_DOWN:
+    while not reader.take(await communicator.hear()).header["conditions"] & Condition.DATABASE_DOWN:
         pass
-    assert int.from_bytes(frame[28:32], "little") == 2
+    assert reader.header["rows"] == len(reader.values["core"]) == 2
     await communicator.leave()
 
 

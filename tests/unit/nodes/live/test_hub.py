@@ -1,63 +1,144 @@
 """One viewer's place in the stream: no gap unnoticed, nothing queued."""
 
 import asyncio
+import gc
+import weakref
 
+import numpy as np
 import pytest
 
+from nodes.live.fleet_columns import COLUMNS, Figures
+from nodes.live.fleet_frames import ALL, Coding, Condition, Picture, column_set
 from nodes.live.hub import HubStopped, Moment, Viewer
+from tests.fleet_reader import Reader
+
+ROWS = 64
+UTILISATION, POWER = column_set(["utilisation"]), column_set(["power"])
 
 
-def moment(sequence, *, layout=1, delta=True):
-    return Moment(
-        sequence, layout, f"layout {layout}", b"full %d" % sequence, b"delta %d" % sequence if delta else None
+def columns_at(sequence):
+    """Every tick, one device differs from the tick before."""
+    return np.full((len(COLUMNS), ROWS), 0, np.uint8) + (np.arange(ROWS) < sequence).astype(np.uint8)
+
+
+def moment(sequence, *, layout=1, follows=True):
+    picture = Picture(
+        columns_at(sequence),
+        columns_at(sequence - 1) if follows else None,
+        sequence=sequence,
+        layout=layout,
+        time=0.0,
+        conditions=Condition(0),
+        figures=Figures(ROWS, 0, ROWS, 0, 0.0, None),
     )
+    return Moment(sequence, layout, f"layout {layout}", picture)
+
+
+def told(answer, reader=None):
+    """(layout message, sequence, whether it needs the frame before), once the frame could be applied."""
+    layout, frame = answer
+    header = (reader or Reader()).take(frame).header
+    return layout, header["sequence"], bool(header["kind"])
 
 
 async def taken(viewer, *moments):
     """What the viewer is sent when it looks after each of the moments."""
     sent = []
+    reader = Reader()
     for one in moments:
         viewer.tell(one)
-        sent.append(await viewer.next())
+        sent.append(told(await viewer.next(), reader))
     return sent
 
 
 @pytest.mark.parametrize(
     ("moments", "want"),
     [
-        pytest.param([moment(5)], [("layout 1", b"full 5")], id="the first picture is whole, with its layout"),
-        pytest.param([moment(5), moment(6)], [("layout 1", b"full 5"), (None, b"delta 6")], id="then deltas"),
-        pytest.param([moment(5), moment(7)], [("layout 1", b"full 5"), (None, b"full 7")], id="after a gap whole"),
+        pytest.param([moment(5)], [("layout 1", 5, False)], id="the first picture is whole, with its layout"),
+        pytest.param([moment(5), moment(6)], [("layout 1", 5, False), (None, 6, True)], id="then changes"),
+        pytest.param([moment(5), moment(7)], [("layout 1", 5, False), (None, 7, False)], id="after a gap whole"),
         pytest.param(
-            [moment(5), moment(6, delta=False)], [("layout 1", b"full 5"), (None, b"full 6")], id="a delta no smaller"
+            [moment(5), moment(6, follows=False)],
+            [("layout 1", 5, False), (None, 6, False)],
+            id="nothing to compare with",
         ),
         pytest.param(
-            [moment(5), moment(6, layout=2)], [("layout 1", b"full 5"), ("layout 2", b"full 6")], id="a new layout"
+            [moment(5), moment(6, layout=2)], [("layout 1", 5, False), ("layout 2", 6, False)], id="a new layout"
         ),
     ],
 )
 async def test_what_a_viewer_is_sent(moments, want):
-    """VIEW-1 a delta goes only to a browser that has the picture before it."""
+    """VIEW-1 what changed goes only to a browser that has the picture before it."""
     assert await taken(Viewer(), *moments) == want
 
 
-async def test_a_slow_viewer_skips_and_keeps_only_the_newest():
+async def test_a_viewer_that_looks_elsewhere_is_sent_that_at_once_and_changes_of_it_after():
+    """VIEW-1 another measure is there without waiting for a tick."""
+    viewer, reader = Viewer(UTILISATION), Reader()
+    viewer.tell(moment(3))
+    assert told(await viewer.next(), reader) == ("layout 1", 3, False)
+    viewer.look_at(POWER)
+    assert told(await viewer.next(), reader) == (None, 3, False)
+    assert list(reader.codings) == ["power", "flags"]
+    viewer.tell(moment(4))
+    assert told(await viewer.next(), reader) == (None, 4, True)
+    assert reader.codings == {"power": Coding.ROWS, "flags": Coding.ROWS}
+
+
+async def test_looking_at_less_is_worth_no_frame():
+    viewer = Viewer(UTILISATION | POWER)
+    viewer.tell(moment(3))
+    await viewer.next()
+    viewer.look_at(POWER)
+    assert await nothing_new(viewer)
+
+
+async def test_looking_before_the_first_tick_waits_for_it():
+    viewer = Viewer(UTILISATION)
+    viewer.look_at(POWER)
+    assert await nothing_new(viewer)
+
+
+async def nothing_new(viewer):
+    """Whether the viewer would wait."""
+    waiting = asyncio.ensure_future(viewer.next())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    quiet = not waiting.done()
+    waiting.cancel()
+    return quiet
+
+
+async def test_a_slow_viewer_skips_to_the_newest():
     viewer = Viewer()
     await taken(viewer, moment(1))
     for sequence in range(2, 500):
         viewer.tell(moment(sequence))
-    assert await viewer.next() == (None, b"full 499")
-    late = asyncio.ensure_future(viewer.next())
-    await asyncio.sleep(0)
-    assert not late.done()
-    late.cancel()
+    assert told(await viewer.next()) == (None, 499, False)
+    assert await nothing_new(viewer)
+
+
+async def test_a_viewer_that_never_reads_keeps_one_picture():
+    """VIEW-1 a browser that hangs costs the server one tick's memory, shared with all the others, for as long as it hangs."""
+    stuck, lively = Viewer(), Viewer(UTILISATION)
+    kept = []
+    for sequence in range(1, 300):
+        one = moment(sequence)
+        kept.append(weakref.ref(one.picture))
+        for viewer in (stuck, lively):
+            viewer.tell(one)
+        await lively.next()
+    del one
+    gc.collect()
+    assert [alive() is not None for alive in kept].count(True) == 1
+    assert stuck._moment is lively._moment
 
 
 async def test_a_viewer_that_missed_something_is_told_all_again():
-    viewer = Viewer()
+    viewer = Viewer(ALL)
     await taken(viewer, moment(1), moment(2))
     viewer.forget()
-    assert await taken(viewer, moment(3)) == [("layout 1", b"full 3")]
+    assert await taken(viewer, moment(3)) == [("layout 1", 3, False)]
 
 
 async def test_a_stopped_hub_wakes_its_viewers():

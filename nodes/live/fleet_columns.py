@@ -1,0 +1,132 @@
+"""One tick of the fleet as columns of bytes, and the figures over all of it.
+
+Called by `nodes.live.hub`, in a thread; `nodes.live.fleet_frames` sends them. Pure: the ledger's rows and the agents' samples in,
+one uint8 a device and measure out. Kept true: what is not known is UNKNOWN, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nodes.live.fleet_rows import FleetRows, Layout
+from nodes.live.samples import SampleView
+
+UNKNOWN: Final = 255
+POWER_STEP_WATTS: Final = 6
+NVLINK_UNIT_BYTES: Final = 60_000_000
+"""NVLink traffic is written as the square root of its bytes a second over this: 60 MB/s can be seen, 3.8 TB/s be said."""
+OLD_SAMPLE_SECONDS: Final = 10.0
+"""A sample older than this says nothing about now."""
+COLUMNS: Final = ("core", "memory", "utilisation", "memory_in_use", "temperature", "power", "nvlink", "flags")
+"""One uint8 a device each: allocated core %, allocated memory %, then as measured: utilisation %, memory in use %, °C, power in
+steps of 6 W, NVLink traffic by its square root (255 where unknown), and the bits of `Flag`."""
+
+Columns = NDArray[np.uint8]
+"""[len(COLUMNS), devices], C order."""
+
+
+class Flag(IntFlag):
+    """State of a device."""
+
+    HEALTHY = 1
+    PRESENT = 2
+    STRANGER = 4
+    HELD = 8
+    NODE_READY = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The GPUs of the fleet in numbers. Means over all of them; of utilisation, over those measured. None: of nothing."""
+
+    total: int
+    used: int
+    """Given to somebody, or taken outside gpuplane."""
+    free: int
+    """Not used, well, on a node that is ready."""
+    unhealthy: int
+    """Sick, or vanished."""
+    allocated_percent: float | None
+    utilisation_percent: float | None
+
+
+def columns_of(rows: FleetRows, samples: Mapping[str, SampleView], *, now: float) -> Columns:
+    """The columns of one tick from the ledger's rows and the agents' samples; `now` in seconds since 1970."""
+    layout = rows.layout
+    columns = np.full((len(COLUMNS), layout.device_count), UNKNOWN, np.uint8)
+    columns[0] = rows.core
+    columns[1] = rows.memory
+    utilisation, memory, temperature, power, sent, received = _measured(layout, samples, now)
+    columns[2] = _bytes(utilisation)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        columns[3] = _bytes(100 * memory / rows.size)
+    columns[4] = _bytes(temperature)
+    columns[5] = _bytes(power / POWER_STEP_WATTS)
+    with np.errstate(invalid="ignore"):
+        columns[6] = _bytes(np.ceil(np.sqrt((sent + received) / NVLINK_UNIT_BYTES)))
+    columns[7] = (
+        rows.healthy * Flag.HEALTHY
+        + rows.present * Flag.PRESENT
+        + rows.stranger * Flag.STRANGER
+        + rows.held * Flag.HELD
+        + rows.node_ready * Flag.NODE_READY
+    )
+    return columns
+
+
+def figures_of(rows: FleetRows, columns: Columns) -> Figures:
+    """The numbers above the map."""
+    gpu = rows.gpu
+    given = np.maximum(columns[0], columns[1])[gpu]
+    sick = ~(rows.healthy & rows.present)[gpu]
+    used = (given > 0) | rows.stranger[gpu]
+    utilisation = columns[2][gpu]
+    measured = utilisation[utilisation != UNKNOWN]
+    return Figures(
+        total=len(given),
+        used=int(np.count_nonzero(used)),
+        free=int(np.count_nonzero(~used & ~sick & rows.node_ready[gpu])),
+        unhealthy=int(np.count_nonzero(sick)),
+        allocated_percent=float(given.mean()) if len(given) else None,
+        utilisation_percent=float(measured.mean()) if len(measured) else None,
+    )
+
+
+def _measured(layout: Layout, samples: Mapping[str, SampleView], now: float) -> tuple[NDArray[np.float64], ...]:
+    """Six columns of what agents said last, NaN where unknown. Whole nodes at a time where the order is the layout's."""
+    said: tuple[list[int | None], ...] = ([], [], [], [], [], [])
+    for node in layout.nodes:
+        sample = samples.get(node.name)
+        if sample is None or sample.age_seconds(now=now) > OLD_SAMPLE_SECONDS:
+            for column in said:
+                column.extend([None] * len(node.devices))
+            continue
+        values = (
+            sample.utilisation_percent,
+            sample.memory_used_bytes,
+            sample.temperature_celsius,
+            sample.power_watts,
+            sample.nvlink_tx_bytes,
+            sample.nvlink_rx_bytes,
+        )
+        if sample.devices == node.gpus:
+            others = [None] * (len(node.devices) - len(node.gpus))
+            for column, known in zip(said, values, strict=True):
+                column.extend(known)
+                column.extend(others)
+        else:
+            places = [sample.row_of.get(device.uuid) for device in node.devices]
+            for column, known in zip(said, values, strict=True):
+                column.extend(None if place is None else known[place] for place in places)
+    return tuple(np.array(column, np.float64) for column in said)
+
+
+def _bytes(values: NDArray[np.float64]) -> NDArray[np.uint8]:
+    known = np.isfinite(values)
+    return np.where(known, np.clip(np.where(known, values, 0), 0, UNKNOWN - 1), UNKNOWN).astype(np.uint8)

@@ -1,0 +1,46 @@
+// The words of the filter field: plain ones and `key:value`, all of which must fit; `-` before one turns it round,
+// commas between values mean any of them. `h100 rack:a01 team:vision -state:free`, `model:h100,a100`. Pure.
+import { isState, stateOf } from "./measures.js";
+
+const TEXTS = {
+  node: (device) => device.node.name,
+  rack: (device) => device.node.rack,
+  pool: (device) => device.node.pool,
+  mode: (device) => device.node.mode,
+  model: (device) => device.model,
+  type: (device) => device.type,
+};
+export const KEYS = [...Object.keys(TEXTS), "team", "state"];
+
+/** [{key, words, not}]; `key` empty for plain words. A key that is none is taken as a plain word. */
+export function readFilter(text) {
+  return text.toLowerCase().split(/\s+/).map((part) => {
+    const not = part.length > 1 && part.startsWith("-");
+    const rest = not ? part.slice(1) : part;
+    const colon = rest.indexOf(":");
+    const key = KEYS.includes(rest.slice(0, colon)) ? rest.slice(0, colon) : "";
+    const words = (key ? rest.slice(colon + 1) : rest).split(",").filter(Boolean);
+    return { key, words, not };
+  }).filter((term) => term.words.length);
+}
+
+/** Whether the filter looks at something that moves: states, or who holds what. */
+export const asksFor = (terms, key) => terms.some((term) => term.key === key);
+
+/** Does a device fit? `teams`: names of its holders' teams, `null` when nobody asked for them. */
+export function fits(terms, device, row, columns, teams) {
+  for (const { key, words, not } of terms) {
+    let found;
+    if (key === "state") found = words.some((word) => isState(stateOf(columns, row), word));
+    else if (key === "team") found = words.some((word) => teams?.some((team) => team.toLowerCase().includes(word)));
+    else if (key) found = words.some((word) => TEXTS[key](device).toLowerCase().includes(word));
+    else found = words.some((word) => plainText(device).includes(word));
+    if (Boolean(found) === not) return false;
+  }
+  return true;
+}
+
+function plainText(device) {
+  device.text ??= `${device.node.name} ${device.model} ${device.node.rack} ${device.node.pool}`.toLowerCase();
+  return device.text;
+}

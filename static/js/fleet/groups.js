@@ -1,0 +1,92 @@
+// Which devices are shown, and what they stand together by. Pure.
+import { FLAG } from "./frames.js";
+import { asksFor, fits } from "./filter.js";
+import { isState, stateOf } from "./measures.js";
+
+const collator = new Intl.Collator(undefined, { numeric: true });
+const byName = (one, other) => collator.compare(one, other);
+const NOBODY = "free";
+const OUTSIDE = "taken outside";
+const SEVERAL = "several teams";
+const OTHERS = "another team";
+
+/** Name of a group → what it says of a device; `none`: what stands over those without. */
+export const GROUPINGS = {
+  node: { none: "" },
+  rack: { of: (device) => device.node.rack, none: "no rack" },
+  pool: { of: (device) => device.node.pool, none: "no pool" },
+  model: { of: (device) => device.model, none: "model unknown" },
+  team: { moves: true, last: [OTHERS, SEVERAL, OUTSIDE, NOBODY] },
+};
+
+/** Whether the view must be chosen anew with every frame, since what it depends on moves. */
+export const moves = (view) => Boolean(view.state) || asksFor(view.terms, "state");
+
+/** Whether it needs to be known who holds what. */
+export const needsTeams = (view) => view.group === "team" || asksFor(view.terms, "team");
+
+/** The columns that choosing needs. */
+export const choosingColumns = (view) => (moves(view) ? ["core", "memory"] : []);
+
+/**
+ * [{name, count, trays: [{node, rows}]}] of what `view` ({type, state, terms, group}) shows. `teamsOf(device)` gives names,
+ * `null` where that is not known. Nodes stay whole within a group, in the layout's order.
+ */
+export function chooseGroups(layout, columns, view, teamsOf) {
+  const grouping = GROUPINGS[view.group];
+  const found = new Map();
+  const wantsTeams = needsTeams(view);
+  for (const node of layout.nodes) {
+    let tray = null;
+    let trayName = null;
+    for (let row = node.first; row < node.first + node.count; row++) {
+      const device = layout.devices[row];
+      if (device.type !== view.type) continue;
+      if (view.state && !isState(stateOf(columns, row), view.state)) continue;
+      const teams = wantsTeams ? teamsOf(device) : null;
+      if (view.terms.length && !fits(view.terms, device, row, columns, teams)) continue;
+      const name = view.group === "team" ? teamName(teams, columns.flags[row]) : grouping.of ? grouping.of(device) || grouping.none : "";
+      if (name !== trayName) {
+        tray = trayIn(found, name, node);
+        trayName = name;
+      }
+      tray.rows.push(row);
+    }
+  }
+  const groups = [...found.values()].sort((one, other) => place(grouping, one.name) - place(grouping, other.name) || byName(one.name, other.name));
+  if (view.group === "node") for (const group of groups) group.trays.sort((one, other) => byName(one.node.name, other.node.name));
+  for (const group of groups) group.count = group.trays.reduce((sum, tray) => sum + tray.rows.length, 0);
+  return groups;
+}
+
+function trayIn(found, name, node) {
+  let group = found.get(name);
+  if (!group) found.set(name, (group = { name, trays: [] }));
+  let tray = group.trays.at(-1);
+  if (tray?.node !== node) group.trays.push((tray = { node, rows: [] }));
+  return tray;
+}
+
+function teamName(teams, flags) {
+  if (teams?.length) return teams.length === 1 ? teams[0] : SEVERAL;
+  return flags & FLAG.STRANGER ? OUTSIDE : NOBODY;
+}
+
+/** Groups that are no names come last. */
+function place(grouping, name) {
+  if (grouping.last) return grouping.last.indexOf(name) + 1;
+  return grouping.none && name === grouping.none ? 1 : 0;
+}
+
+/** Whether two choices show the same devices in the same company. */
+export function sameGroups(one, other) {
+  if (!one || one.length !== other.length) return false;
+  return one.every((group, at) => {
+    const twin = other[at];
+    if (group.name !== twin.name || group.count !== twin.count || group.trays.length !== twin.trays.length) return false;
+    return group.trays.every((tray, index) => {
+      const rows = twin.trays[index].rows;
+      return tray.rows.length === rows.length && tray.rows.every((row, i) => row === rows[i]);
+    });
+  });
+}

@@ -1,0 +1,63 @@
+"""Who holds what by team, as the fleet page asks for it: no more than a device's card tells."""
+
+import pytest
+
+from access.choices import Role
+from access.models import Team, TeamNamespace
+from nodes.models import Device
+from tests.extender import bound, filtered, pod_manifest
+from tests.factories import NodeFactory, TeamFactory, UserFactory
+
+pytestmark = [pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True), pytest.mark.usefixtures("ledger_db")]
+
+
+@pytest.fixture
+def fleet(ledger_db):
+    """A node whose first GPU research holds, and whose second GPU secret holds."""
+    node = NodeFactory(name="n1", gpus=3)
+    for namespace in ("research", "secret"):
+        pod = pod_manifest(f"{namespace}-pod", namespace=namespace, resources={"nvidia.com/gpu": "1"})
+        assert bound(pod, filtered(pod, ["n1"])) == ""
+    return node
+
+
+@pytest.mark.parametrize(
+    ("role", "namespaces", "want_teams", "want_others"),
+    [
+        pytest.param(Role.VIEWER, ["research"], {"the readers": [0]}, [1], id="my team's by name, others' unnamed"),
+        pytest.param(Role.VIEWER, [], {}, [0, 1], id="who is in no team sees no name"),
+        pytest.param(Role.ADMIN, [], {"the readers": [0], "secret": [1]}, [], id="admins see all, without a team the namespace"),
+    ],
+)  # fmt: skip
+def test_teams_of_holders_are_told_as_on_the_card(client, fleet, role, namespaces, want_teams, want_others):
+    """VIEW-1 VIEW-6 the fleet by team tells no more than a device's card: names of my own teams only."""
+    user = UserFactory(role=role)
+    readers = TeamFactory(name="the readers")
+    TeamNamespace.objects.create(team=readers, namespace="research")
+    if namespaces:
+        readers.members.add(user)
+    TeamNamespace.objects.create(team=TeamFactory(name="another"), namespace="research")
+    if role == Role.ADMIN:
+        Team.objects.filter(name="another").delete()
+    client.force_login(user)
+    minor_of = {device.pk: device.minor for device in fleet.devices.all()}
+    answer = client.get("/fleet/teams/")
+    assert answer["Content-Type"] == "application/json"
+    told = answer.json()
+    assert {team: [minor_of[pk] for pk in held] for team, held in told["teams"].items()} == want_teams
+    assert [minor_of[pk] for pk in told["others"]] == want_others
+
+
+def test_a_device_of_two_teams_is_with_both(client):
+    """VIEW-1 shares of one GPU: each holder's team has it, once."""
+    NodeFactory(name="n1", gpus=1)
+    for name, namespace in (("a", "research"), ("b", "research"), ("c", "secret")):
+        share = {"koordinator.sh/gpu-core": "20", "koordinator.sh/gpu-memory-ratio": "20"}
+        pod = pod_manifest(name, namespace=namespace, resources=share)
+        assert bound(pod, filtered(pod, ["n1"])) == ""
+    client.force_login(UserFactory(role=Role.ADMIN))
+    (device,) = Device.objects.all()
+    assert client.get("/fleet/teams/").json() == {
+        "teams": {"research": [device.pk], "secret": [device.pk]},
+        "others": [],
+    }
