@@ -38,6 +38,7 @@ from audit.clock import database_now
 from nodes import inventory, services
 from nodes.checkpoints import Given, checkpoint_put
 from nodes.live import flush, presence
+from nodes.live.lag import note_lag
 from nodes.live.samples import TABLE, SampleTable, Taken
 from nodes.live.threads import in_database_thread
 
@@ -165,6 +166,7 @@ class Session:
             UNREADABLE.inc(unreadable)
         if taken is Taken.NEW:
             _SAMPLES.inc()
+            note_lag(sent=frame.time, received=epoch)
             return None
         REFUSED.labels(str(taken)).inc()
         if taken is Taken.NO_ORDER:
