@@ -89,6 +89,10 @@ ROUTES: Mapping[str, Route] = {
     )
 }
 
+for _path in ROUTES:  # there from the start: a first request would otherwise be no increase
+    SECONDS.labels(_path)
+    ANSWERS.labels(_path, "200")
+
 
 class Cluster:
     """The dispatcher, an ASGI application for HTTP scopes."""
