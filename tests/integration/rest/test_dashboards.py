@@ -71,7 +71,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, set[str]]]:
     view = SampleView(node="n1", boot="b", seq=1, time=now, received_at=now, devices=uuids, **columns)
     monkeypatch.setattr(fleet_metrics, "latest_for", lambda _: {"n1": view})
     token = issue(UserFactory(role=Role.OPERATOR, service=True))
-    scraped = [
+    scraped: list[Any] = [
         Client().get("/metrics"),
         APIClient().get("/api/v1/fleet/metrics/", headers={"Authorization": f"Bearer {token}"}),
     ]
