@@ -39,6 +39,7 @@ from audit.clock import database_now
 from nodes import inventory, services
 from nodes.checkpoints import Given, checkpoint_put
 from nodes.live import flush, presence
+from nodes.live.lag import note_lag
 from nodes.live.samples import TABLE, SampleTable, Taken
 from nodes.live.threads import in_database_thread
 
@@ -171,6 +172,7 @@ class Session:
             UNREADABLE.inc(unreadable)
         if taken is Taken.NEW:
             _SAMPLES.inc()
+            note_lag(sent=frame.time, received=epoch)
         return self._unused(taken, frame, epoch)
 
     def _unused(self, taken: Taken, frame: Sample | Details, epoch: float) -> Ack | None:
