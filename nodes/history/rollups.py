@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 import redis
@@ -20,8 +20,6 @@ from nodes.choices import Presence
 from nodes.history import figures, ring, totals
 from nodes.history.figures import Figures
 from nodes.history.totals import Totals
-from nodes.live.flush import KEY
-from nodes.live.samples import SampleView
 from nodes.models import Device, FleetRollup, Node, Rollup
 
 MINUTE: Final = 60
@@ -55,7 +53,7 @@ def roll_up(connection: redis.Redis, *, now: datetime) -> list[datetime]:
 
 
 def _write_minute(connection: redis.Redis, start: datetime) -> None:
-    orders = _orders(connection)
+    orders = ring.orders_of_all(connection)
     pks = dict(Node.objects.order_by().values_list("name", "pk"))
     measured: dict[str, Figures] = {}
     for bucket in range(ring.BUCKETS):
@@ -82,18 +80,6 @@ def _figures_of(
         found = figures.of_moments(orders[node][1], some)
         if found is not None:
             yield node, found
-
-
-def _orders(connection: redis.Redis) -> dict[str, tuple[int, tuple[str, ...]]]:
-    """Node → (mark, UUIDs) of its newest sample."""
-    found = {}
-    for raw in cast("dict[bytes, bytes]", connection.hgetall(KEY)).values():
-        try:
-            view = msgspec.msgpack.decode(raw, type=SampleView)
-        except msgspec.MsgspecError:
-            continue  # another version's; it will be written again
-        found[view.node] = view.order, view.devices
-    return found
 
 
 def _store(start: datetime, seconds: int, found: Mapping[int, Figures]) -> None:

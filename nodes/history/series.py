@@ -6,7 +6,7 @@ rolled up yet, are made of their minutes; where nothing was measured there is a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
@@ -45,32 +45,47 @@ class Series:
 
 def device_series(device: Device, *, since: datetime, until: datetime) -> Series:
     """Every column of one GPU; its node is loaded."""
+    return node_series(device.node, [device.uuid], since=since, until=until)[device.uuid]
+
+
+def node_series(node: Node, uuids: Sequence[str], *, since: datetime, until: datetime) -> dict[str, Series]:
+    """Every column of these GPUs of a node, all over the same times."""
     step = MINUTE if until - since <= BY_MINUTE_UP_TO else HOUR
-    spans = list(_spans(device.node, since, until, step))
+    of = {int(start.timestamp()): found for start, found in _spans(node, since, until, step)}
+    times = _filled(of, step)
+    return {uuid: _series(uuid, of, times, step) for uuid in uuids}
+
+
+def _series(uuid: str, of: Mapping[int, Figures], times: list[int], step: int) -> Series:
     means: dict[str, list[float | None]] = {name: [] for name in COLUMNS}
     largest: dict[str, list[float | None]] = {name: [] for name in COLUMNS}
-    times = _filled([start for start, _ in spans], step)
-    of = {int(start.timestamp()): found for start, found in spans}
     for time in times:
         found = of.get(time)
         for name in COLUMNS:
-            one = None if found is None else found.of(device.uuid, name)
+            one = None if found is None else found.of(uuid, name)
             means[name].append(None if one is None else one[1])
             largest[name].append(None if one is None else float(one[2]))
     return Series(step, times, means, largest)
 
 
-def last_seconds(connection: redis.Redis, device: Device, *, order: int, place: int, until: float) -> Series:
-    """The ring's part of one GPU: the last minutes, second by second. `order`, `place`: of the newest sample that has it. Raises redis.RedisError."""
-    found = ring.read_node(connection, device.node.name, since=until - ring.KEPT_SECONDS, until=until)
-    some = [moment for moment in found if moment.order == order]
-    values = {
-        name: [
-            None if moment.columns[row][place] is None else float(moment.columns[row][place] or 0) for moment in some
-        ]
-        for row, name in enumerate(COLUMNS)
-    }
-    return Series(1, [round(moment.received_at) for moment in some], values, values)
+def last_seconds(connection: redis.Redis, node: str, uuids: Sequence[str], *, until: float) -> dict[str, Series]:
+    """The ring's part: these GPUs of a node, second by second, over the last minutes. Empty where nobody knows the node. Raises redis.RedisError."""
+    order, devices = ring.order_of(connection, node)
+    found = ring.read_node(connection, node, since=until - ring.KEPT_SECONDS, until=until)
+    moments = [moment for moment in found if moment.order == order]
+    times = [round(moment.received_at) for moment in moments]
+    made = {}
+    for place, uuid in enumerate(devices):
+        if uuid in uuids:
+            values = {
+                name: [_known(moment.columns[row][place]) for moment in moments] for row, name in enumerate(COLUMNS)
+            }
+            made[uuid] = Series(1, times, values, values)
+    return made
+
+
+def _known(value: int | None) -> float | None:
+    return None if value is None else float(value)
 
 
 def _spans(node: Node, since: datetime, until: datetime, step: int) -> Iterator[tuple[datetime, Figures]]:
@@ -111,7 +126,7 @@ def fleet_series(*, group: str, since: datetime, until: datetime) -> Series:
     for start, groups in rows.values_list("start", "groups"):
         if group in groups:
             found[int(start.timestamp())] = msgspec.convert(groups[group], Totals)
-    times = _filled([datetime.fromtimestamp(time, UTC) for time in found], step)
+    times = _filled(found, step)
     means = {
         name: [None if time not in found else float(getattr(found[time], name)) for time in times]
         for name in Totals.__struct_fields__
@@ -142,7 +157,6 @@ def _rows(rows: QuerySet[Row], since: datetime, until: datetime, step: int) -> Q
     return rows.filter(seconds=step, start__gte=since, start__lt=until).order_by("start")
 
 
-def _filled(starts: Iterable[datetime], step: int) -> list[int]:
+def _filled(known: Collection[int], step: int) -> list[int]:
     """Every step from the first to the last, so that a gap is seen as one."""
-    known = [int(start.timestamp()) for start in starts]
     return list(range(min(known), max(known) + 1, step)) if known else []

@@ -25,10 +25,10 @@ from django.conf import settings
 
 from nodes.history import ring
 from nodes.live import presence
-from nodes.live.samples import FORGET_SECONDS, TABLE, Heard, SampleTable, SampleView
+from nodes.live.samples import FORGET_SECONDS, TABLE, DetailsView, Heard, SampleTable, SampleView
 from nodes.live.threads import in_database_thread
 
-KEY: Final = "gpuplane:samples"
+KEY: Final = ring.SAMPLES
 CHANNEL: Final = "gpuplane:samples"
 DETAILS_KEY: Final = "gpuplane:details"
 ROUND_SECONDS: Final = 1.0
@@ -36,6 +36,8 @@ TIMEOUT_SECONDS: Final = 2.0
 READERS_SECONDS: Final = 10.0
 """Other processes' samples are fetched for so long after somebody last read."""
 PRUNE_ROUNDS: Final = 60
+OWN_SECONDS: Final = 3.0
+"""While a sample that this process received is younger, no other process has a newer one."""
 PRESENCE_ROUNDS: Final = 5
 """How often presence is written, well below the silence that makes a node suspect; nodes that come at once."""
 
@@ -43,6 +45,7 @@ log = structlog.get_logger(__name__)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[SampleView] = msgspec.msgpack.Decoder(SampleView)
+_details_decoder: msgspec.msgpack.Decoder[DetailsView] = msgspec.msgpack.Decoder(DetailsView)
 
 PresenceWriter = Callable[[Mapping[str, Heard]], Awaitable[None]]
 
@@ -138,6 +141,20 @@ class Flusher:
             await self._client.hdel(KEY, *stale)
             await self._client.hdel(DETAILS_KEY, *stale)
 
+    async def fetch_node(self, node: str) -> tuple[SampleView | None, DetailsView | None]:
+        """One node's newest sample and details, as Redis has them. Raises redis.exceptions.RedisError, OSError."""
+        async with self._client.pipeline(transaction=False) as pipeline:
+            pipeline.hget(KEY, node)
+            pipeline.hget(DETAILS_KEY, node)
+            sample, details = await pipeline.execute()
+        try:
+            return (
+                None if sample is None else _decoder.decode(sample),
+                None if details is None else _details_decoder.decode(details),
+            )
+        except msgspec.MsgspecError:
+            return None, None  # another version's form; its writer will write it again
+
     async def _note_presence(self, now: float) -> None:
         heard = self._table.heard_since(self._presence_mark, now=now)
         came = heard.keys() - self._present
@@ -203,6 +220,22 @@ def read_latest() -> Mapping[str, SampleView]:
     """
     reader_came()
     return TABLE.latest()
+
+
+async def read_node(node: str) -> tuple[SampleView | None, DetailsView | None]:
+    """One node's newest sample and details: from memory where its agent talks to this process, else from Redis; (None, None) where nobody knows."""
+    ensure_running()
+    own = TABLE.view(node)
+    if own is not None and own.age_seconds(now=time.time()) < OWN_SECONDS:
+        return own, TABLE.details(node)
+    if _Running.flusher is None:
+        return own, TABLE.details(node)
+    try:
+        sample, details = await _Running.flusher.fetch_node(node)
+    except (redis.exceptions.RedisError, OSError):
+        return own, TABLE.details(node)  # the round says that Redis is down
+    newer = own if sample is None or (own is not None and own.received_at > sample.received_at) else sample
+    return newer, details or TABLE.details(node)
 
 
 def reader_came() -> None:

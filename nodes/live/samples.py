@@ -190,6 +190,11 @@ class SampleTable:
         entry = self._entries.get(node)
         return entry.devices if entry is not None and entry.boot == frame.boot else None
 
+    def view(self, node: str) -> SampleView | None:
+        """The newest sample that this process received of a node."""
+        entry = self._entries.get(node)
+        return None if entry is None else entry.view
+
     def details(self, node: str) -> DetailsView | None:
         """What this process was told of a node last."""
         entry = self._entries.get(node)

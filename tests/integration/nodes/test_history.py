@@ -47,7 +47,6 @@ class World:
 
     def __init__(self, connection: redis.Redis) -> None:
         self.connection = connection
-        self.newest: dict[str, SampleView] = {}
         self.minute = timezone.now().astimezone(UTC).replace(second=0, microsecond=0) - 2 * MINUTES
 
     def sample(self, node: Node, second: float, **columns: tuple[int | None, ...]) -> None:
@@ -57,7 +56,6 @@ class World:
         at = self.minute.timestamp() + second
         known = {name: columns.get(name, unknown) for name in COLUMNS}
         view = SampleView(node.name, "boot", int(second * 10), at, at, devices, **known)
-        self.newest[node.name] = view
         self.connection.hset(KEY, node.name, msgspec.msgpack.encode(view))
         ring.append(Backdated(self.connection, at), ring.pack([view]), epoch=at)
 
@@ -212,12 +210,13 @@ def test_the_last_seconds(world: World) -> None:
     node = NodeFactory(name="n1", gpus=2)
     for second in (1, 2, 3):
         world.sample(node, second, utilisation_percent=(second, None))
-    view = world.newest["n1"]
     until = world.minute.timestamp() + 4
-    found = series.last_seconds(world.connection, gpu(node), order=view.order, place=0, until=until)
-    assert found.means["utilisation_percent"] == [1.0, 2.0, 3.0]
-    other = series.last_seconds(world.connection, gpu(node, 1), order=view.order, place=1, until=until)
-    assert other.means["utilisation_percent"] == [None] * 3
+    one, other = (gpu(node, minor).uuid for minor in (0, 1))
+    found = series.last_seconds(world.connection, "n1", [one, other, "GPU-9"], until=until)
+    assert found.keys() == {one, other}
+    assert found[one].means["utilisation_percent"] == [1.0, 2.0, 3.0]
+    assert found[other].means["utilisation_percent"] == [None] * 3
+    assert series.last_seconds(world.connection, "n9", [one], until=until) == {}
 
 
 def test_what_is_old_goes(world: World) -> None:
