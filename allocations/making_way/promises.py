@@ -154,8 +154,8 @@ def end(promises: Iterable[Promise], now: datetime, *, vain: bool = False) -> No
     ended = list(promises)
     if not ended:
         return
-    MakingWay.objects.filter(pod_uid__in=[one.pod_uid for one in ended]).delete()
-    WAYS_ENDED.labels("yes" if vain else "no").inc(len(ended))
+    deleted, _ = MakingWay.objects.filter(pod_uid__in=[one.pod_uid for one in ended]).delete()
+    WAYS_ENDED.labels("yes" if vain else "no").inc(deleted)  # two may end the same one
     with _MEMORY.lock:
         for one in ended:
             _MEMORY.promises.pop(one.pod_uid, None)
