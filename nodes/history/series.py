@@ -42,6 +42,11 @@ class Series:
     means: dict[str, list[float | None]]
     largest: dict[str, list[float | None]]
 
+    @classmethod
+    def empty(cls) -> Series:
+        """No points of any column."""
+        return cls(1, [], {name: [] for name in COLUMNS}, {name: [] for name in COLUMNS})
+
 
 def device_series(device: Device, *, since: datetime, until: datetime) -> Series:
     """Every column of one GPU; its node is loaded."""

@@ -21,7 +21,6 @@ from django.views.decorators.http import require_GET
 
 from access.errors import NotFound
 from access.pages import PageRequest, asked_word, page
-from agent.protocol import COLUMNS
 from nodes.history import ring, series
 from nodes.history.ranges import LIVE, RANGES, known_range
 from nodes.history.series import Series
@@ -67,7 +66,7 @@ def node_history(request: PageRequest, name: str) -> HttpResponse:
     gpus = [device for device in node_devices(node) if device.type == "gpu"]
     asked = known_range(asked_word(request, "range"), default=LIVE)
     found = _of(node, [gpu.uuid for gpu in gpus], asked)
-    some = next(iter(found.values()), Series(1, [], {}, {}))
+    some = next(iter(found.values()), Series.empty())
     wanted = [name for name in asked_word(request, "columns", longest=300).split(",") if name in some.means]
     columns = {name: [found[gpu.uuid].means[name] for gpu in gpus] for name in wanted}
     devices = [{"id": gpu.pk, "minor": gpu.minor, "uuid": gpu.uuid} for gpu in gpus]
@@ -118,9 +117,7 @@ def _of(node: Node, uuids: Sequence[str], asked: str) -> Mapping[str, Series]:
         found = {}
     finally:
         connection.close()
-    return {
-        uuid: found.get(uuid) or Series(1, [], dict.fromkeys(COLUMNS, []), dict.fromkeys(COLUMNS, [])) for uuid in uuids
-    }
+    return {uuid: found.get(uuid) or Series.empty() for uuid in uuids}
 
 
 def _json(body: dict[str, Any]) -> HttpResponse:
