@@ -62,10 +62,15 @@ def _line(row: DeviceRow) -> list[object]:
         device.pcie,
         device.island if device.island >= 0 else "",
         row.state,
-        device.health_reason or ("" if device.healthy else "unhealthy"),
+        _plain(device.health_reason) or ("" if device.healthy else "unhealthy"),
         device.core_used,
         device.memory_used,
         " ".join(holding.holder for holding in row.holdings),
         "" if device.idle_since is None else device.idle_since.isoformat(),
         *("" if (value := row.measured.get(name)) is None else value for name in COLUMNS),
     ]
+
+
+def _plain(text: str) -> str:
+    """Text that somebody else wrote, so that no spreadsheet takes it for a formula."""
+    return f"'{text}" if text[:1] in {"=", "+", "-", "@", "\t", "\r"} else text

@@ -37,7 +37,9 @@ def node(request: PageRequest, name: str) -> HttpResponse:
     devices: list[Device] = context["devices"]
     context |= {
         "matrix": link_matrix(devices, context["node"].links),
-        "gpus": [{"minor": gpu.minor, "uuid": gpu.uuid} for gpu in devices if gpu.type == "gpu"],
+        "gpus_json": msgspec.json.encode(
+            [{"minor": one.minor, "uuid": one.uuid} for one in devices if one.type == "gpu"]
+        ).decode(),
         "drawing": draw(devices, context["node"].links),
         "ranges": WORDS,
         "range": known_range(asked_word(request, "range"), default=LIVE),

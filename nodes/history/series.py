@@ -132,11 +132,15 @@ def fleet_series(*, group: str, since: datetime, until: datetime) -> Series:
         if group in groups:
             found[int(start.timestamp())] = msgspec.convert(groups[group], Totals)
     times = _filled(found, step)
-    means = {
-        name: [None if time not in found else float(getattr(found[time], name)) for time in times]
-        for name in Totals.__struct_fields__
-    }
+    means = {name: [_total(found.get(time), name) for time in times] for name in Totals.__struct_fields__}
     return Series(step, times, means, {})
+
+
+def _total(found: Totals | None, name: str) -> float | None:
+    """None where there is no such minute, or nobody measured."""
+    if found is None or (name in totals.MEASURED and not found.measured):
+        return None
+    return float(getattr(found, name))
 
 
 def groups_known() -> list[str]:

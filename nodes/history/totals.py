@@ -26,6 +26,9 @@ POOL_LABELS: Final = (
 IDLE_BELOW: Final = 5
 """A GPU whose largest utilisation stays below so many percent is idle."""
 
+MEASURED: Final = frozenset({"used", "idle", "memory_used", "power"})
+"""Totals that are unknown, not 0, where no GPU of the group was measured."""
+
 
 class Totals(msgspec.Struct):
     """Sums over a group's GPUs; a span's counts are means over its minutes. `allocated` and `used` are in GPUs, memory in bytes."""

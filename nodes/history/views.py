@@ -45,7 +45,7 @@ def device_history(request: PageRequest, device_id: int) -> HttpResponse:
         for name in found.means
         if any(value is not None for value in found.means[name])
     }
-    return _json({"range": asked, "step": found.step, "times": found.times, "columns": columns})
+    return _json(asked, found, columns=columns)
 
 
 @require_GET
@@ -70,7 +70,7 @@ def node_history(request: PageRequest, name: str) -> HttpResponse:
     wanted = [name for name in asked_word(request, "columns", longest=300).split(",") if name in some.means]
     columns = {name: [found[gpu.uuid].means[name] for gpu in gpus] for name in wanted}
     devices = [{"id": gpu.pk, "minor": gpu.minor, "uuid": gpu.uuid} for gpu in gpus]
-    return _json({"range": asked, "step": some.step, "times": some.times, "devices": devices, "columns": columns})
+    return _json(asked, some, devices=devices, columns=columns)
 
 
 @require_GET
@@ -78,7 +78,7 @@ def node_history(request: PageRequest, name: str) -> HttpResponse:
 def fleet_history(request: PageRequest) -> HttpResponse:
     """Totals of the fleet, or a group of it (`?group=model:H100`), over a range of minutes or more."""
     group, asked, found = _fleet(request)
-    return _json({"range": asked, "group": group, "step": found.step, "times": found.times, "columns": found.means})
+    return _json(asked, found, group=group, columns=found.means)
 
 
 @require_GET
@@ -120,8 +120,15 @@ def _of(node: Node, uuids: Sequence[str], asked: str) -> Mapping[str, Series]:
     return {uuid: found.get(uuid) or Series.empty() for uuid in uuids}
 
 
-def _json(body: dict[str, Any]) -> HttpResponse:
-    return HttpResponse(orjson.dumps(body), content_type="application/json")
+def _json(asked: str, found: Series, **more: Any) -> HttpResponse:
+    about = {
+        "range": asked,
+        "seconds": RANGES[asked].total_seconds(),
+        "until": timezone.now().timestamp(),
+        "step": found.step,
+        "times": found.times,
+    }
+    return HttpResponse(orjson.dumps(about | more), content_type="application/json")
 
 
 def _csv(rows: Any, name: str) -> HttpResponse:

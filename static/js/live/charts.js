@@ -8,12 +8,35 @@ const HEIGHT = 168;
 /** Steps for axes of bytes: powers of two, so that ticks are whole GiB. */
 const BINARY_STEPS = Array.from({ length: 46 }, (_, power) => 2 ** power);
 
+const two = (value) => String(value).padStart(2, "0");
+
+/** Times of an axis, 24 hours to the day; the first of a day has the date below. */
+function times(_, splits, __, ___, step) {
+  let day = "";
+  return splits.map((split) => {
+    const at = new Date(split * 1000);
+    const date = `${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+    if (step >= 86_400) return date;
+    const time = `${two(at.getHours())}:${two(at.getMinutes())}${step < 60 ? `:${two(at.getSeconds())}` : ""}`;
+    const text = date === day ? time : `${time}\n${date}`;
+    day = date;
+    return text;
+  });
+}
+
+/** Indices of points that no line reaches, so that one measurement between two gaps is seen. */
+function alone(plot, line) {
+  const values = plot.data[line];
+  return values.flatMap((value, at) => (value !== null && (values[at - 1] ?? null) === null && (values[at + 1] ?? null) === null ? [at] : []));
+}
+
 export class Chart {
   /** `write(value)`: text of a value; `low`, `high`: ends of the scale, null: by the data; `lines`: [{label, dashed}]. */
   constructor(element, { title, write, low = null, high = null, binary = false, lines }) {
     Object.assign(this, { element, title, write, low, high, binary, lines });
     this.data = [[], ...lines.map(() => [])];
     this.plot = null;
+    this.span = null;
     new ResizeObserver(() => this.resize()).observe(element);
     document.addEventListener("gpuplane:theme", () => this.build());
     this.build();
@@ -32,8 +55,8 @@ export class Chart {
         height: HEIGHT,
         cursor: { sync: { key: "gpuplane" }, points: { size: 5 }, drag: { x: true, y: false } },
         legend: { live: true },
-        scales: { x: { time: true }, y: { range: (_, least, most) => this.range(least, most) } },
-        axes: [axis, { ...axis, size: 74, values: (_, values) => values.map((value) => this.write(value)), ...(this.binary ? { incrs: BINARY_STEPS } : {}) }],
+        scales: { x: { time: true, range: (_, least, most) => this.span ?? [least, most] }, y: { range: (_, least, most) => this.range(least, most) } },
+        axes: [{ ...axis, values: times, space: 66 }, { ...axis, size: 74, values: (_, values) => values.map((value) => this.write(value)), ...(this.binary ? { incrs: BINARY_STEPS } : {}) }],
         series: [
           { value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" },
           ...this.lines.map(({ label, dashed }, at) => ({
@@ -42,7 +65,7 @@ export class Chart {
             width: dashed ? 1 : 1.5,
             dash: dashed || at > 3 ? DASH : undefined,
             spanGaps: false,
-            points: { show: false },
+            points: { size: 4, filter: alone },
             value: (_, value) => (value === null || value === undefined ? "–" : this.write(value)),
           })),
         ],
@@ -64,8 +87,9 @@ export class Chart {
     if (width && this.plot && width !== this.plot.width) this.plot.setSize({ width, height: HEIGHT });
   }
 
-  /** Everything anew: times in seconds since 1970, one list of values a line. */
-  set(times, values) {
+  /** Everything anew: times in seconds since 1970, one list of values a line; `span`: [first, last] time to show, null: those of the values. */
+  set(times, values, span = null) {
+    this.span = span;
     this.data = [times, ...values];
     this.plot.setData(this.data);
     this.describe();

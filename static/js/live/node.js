@@ -5,7 +5,7 @@ import { LiveStream, showState } from "./stream.js";
 import { bytes, MEASURES, written } from "./units.js";
 
 const page = document.getElementById("node");
-const gpus = JSON.parse(document.getElementById("node-gpus").textContent);
+const gpus = JSON.parse(page.dataset.gpus);
 const history = new History(page.querySelector("[data-history-note]"));
 const charts = new Map();
 for (const element of page.querySelectorAll("[data-chart]")) {
@@ -18,7 +18,7 @@ const range = rangePicker(page.querySelector("[data-range]"), async (chosen) => 
   if (!body) return;
   const place = new Map(body.devices.map((device, at) => [device.uuid, at]));
   for (const [name, chart] of charts) {
-    chart.set(body.times, gpus.map((gpu) => body.columns[name]?.[place.get(gpu.uuid)] ?? body.times.map(() => null)));
+    chart.set(body.times, gpus.map((gpu) => body.columns[name]?.[place.get(gpu.uuid)] ?? body.times.map(() => null)), body.span);
   }
 });
 
@@ -36,7 +36,7 @@ function showNow() {
     const at = place.get(cell.dataset.traffic);
     const sent = columns.nvlink_tx_bytes?.[at];
     const received = columns.nvlink_rx_bytes?.[at];
-    cell.textContent = sent === null || sent === undefined ? "–" : `${bytes(sent)}/s ↑ ${bytes(received ?? 0)}/s ↓`;
+    cell.textContent = sent === null || sent === undefined ? "–" : `↑ ${bytes(sent)}/s  ↓ ${bytes(received ?? 0)}/s`;
     const most = Number(cell.dataset.most);
     cell.dataset.heat = sent === null || sent === undefined || !most ? "" : String(Math.min(4, Math.ceil((4 * Math.max(sent, received ?? 0)) / most)));
   }

@@ -37,6 +37,7 @@ export class History {
       if (!answer.ok) throw new Error(`${answer.status}`);
       const body = await answer.json();
       if (number !== this.asked) return null;
+      if (parameters.range !== LIVE) body.span = [body.until - body.seconds, body.until];
       this.say(body.times.length ? "" : "Nothing was measured in this range.");
       return body;
     } catch (error) {

@@ -25,7 +25,7 @@ async function load(chosen) {
   csv.href = `${csv.dataset.base}?${new URLSearchParams({ range: chosen, group: group.value })}`;
   const body = await history.get(page.dataset.history, { range: chosen, group: group.value });
   if (!body) return;
-  for (const { columns, chart } of charts) chart.set(body.times, columns.map((name) => body.columns[name]));
+  for (const { columns, chart } of charts) chart.set(body.times, columns.map((name) => body.columns[name]), body.span);
   const last = (name) => body.columns[name]?.findLast((value) => value !== null) ?? null;
   for (const element of page.querySelectorAll("[data-total]")) {
     const [part, whole] = element.dataset.total.split("/");

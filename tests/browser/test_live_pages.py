@@ -1,0 +1,195 @@
+"""Pages of a node, a device and the fleet's usage in a real browser: figures and charts move with what an agent says."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from django.utils import timezone
+from playwright.sync_api import Page, expect
+
+from access.choices import Role
+from agent.protocol import Details, DeviceDetails, LinkDetails, ProcessDetails, Sample, encode
+from nodes.history import figures
+from nodes.history.rollups import MINUTE
+from nodes.history.totals import Totals
+from nodes.models import Device, FleetRollup, Node, Rollup
+from tests.extender import bound, filtered, pod_manifest
+from tests.factories import GpuClaimFactory, NodeFactory
+from tests.servers.web import LiveApp
+
+
+class Agent:
+    """A node's agent that says what a test tells it to, by POST."""
+
+    def __init__(self, app: LiveApp, node: Node) -> None:
+        self.app = app
+        self.node = node
+        self.uuids = [device.uuid for device in node.devices.order_by("minor")]
+        self.seq = int(time.time() * 1000)
+
+    def say(self, *utilisation: int | None) -> None:
+        self.seq += 1
+        columns: dict[str, Any] = {
+            "utilisation_percent": list(utilisation),
+            "power_watts": [None if one is None else 70 + 6 * one for one in utilisation],
+            "nvlink_tx_bytes": [None if one is None else one * 10**9 for one in utilisation],
+        }
+        self._post(Sample("b", self.seq, time.time(), devices=self.uuids, **columns))
+
+    def tell(self, *, down: int = 0, process: str = "") -> None:
+        self.seq += 1
+        links = [LinkDetails(number, number >= down, "switch", 0, 0, 0) for number in range(18)]
+        processes = [ProcessDetails(4711, process, 2**30)] if process else []
+        details = [DeviceDetails(links, 0, 0, processes), *[DeviceDetails(links) for _ in self.uuids[1:]]]
+        self._post(Details("b", self.seq, time.time(), details, self.uuids))
+
+    def _post(self, frame: Sample | Details) -> None:
+        with self.app.client() as client:
+            answer = client.post(f"/api/v1/agents/{self.node.name}/samples/", content=encode(frame))
+        assert answer.status_code == 200, answer.content
+
+
+@pytest.fixture(scope="module")
+def agent(live_app: LiveApp, browser: object) -> Agent:
+    """A node of two GPUs; research holds the first, and history has ten minutes of it."""
+    node = NodeFactory(name="n1", gpus=2)
+    GpuClaimFactory(name="own")
+    pod = pod_manifest("holder", claim="own")
+    assert bound(pod, filtered(pod, ["n1"])) == ""
+    now = timezone.now().replace(second=0, microsecond=0)
+    uuid = Device.objects.get(node=node, minor=0).uuid
+    for minute in range(1, 11):
+        start = now - timedelta(minutes=minute + 5)
+        column = figures.Column((60,), (10 * minute * 10,), (10 * minute,))
+        body = figures.pack(figures.Figures((uuid,), {"utilisation_percent": column}))
+        Rollup.objects.create(node=node, seconds=MINUTE, start=start, body=body)
+        totals = Totals(gpus=2, held=1, measured=2, used=minute / 10, idle=1)
+        FleetRollup.objects.create(seconds=MINUTE, start=start, groups=msgspec.to_builtins({"all": totals}))
+    Device.objects.filter(node=node, minor=0).update(idle_since=now - timedelta(minutes=7))
+    return Agent(live_app, node)
+
+
+def points(page: Page, which: str) -> list[Any]:
+    """What the first chart of a page shows, its first line."""
+    found: list[Any] = page.evaluate(f"{which}.data[1]")
+    return found
+
+
+def test_a_nodes_page_moves(sign_in: Any, agent: Agent) -> None:
+    """VIEW-1 figures in the table, a point on each chart, the links' state: as the agent says them."""
+    agent.say(37, 5)
+    page: Page = sign_in()
+    page.goto("/nodes/n1/")
+    row = page.locator("#gpu-0")
+    expect(row.locator("[data-now=utilisation_percent]")).to_have_text("37 %")
+    expect(page.locator(".live")).to_have_attribute("data-state", "live")
+    agent.say(81, 6)
+    expect(row.locator("[data-now=utilisation_percent]")).to_have_text("81 %")
+    expect(row.locator("[data-now=power_watts]")).to_have_text("556 W")
+    page.wait_for_function("() => window.gpuplaneNode?.charts.get('utilisation_percent').data[1].at(-1) === 81")
+    agent.tell()
+    expect(page.locator("[data-links]").first).to_have_text("18 up")
+    agent.tell(down=2)
+    expect(page.locator("[data-links]").first).to_have_text("2 of 18 down")
+    expect(page.locator("[data-traffic]").first).to_contain_text("GiB/s")
+
+
+def test_a_nodes_history_by_range(sign_in: Any, agent: Agent) -> None:
+    """VIEW-1 an hour by minutes, kept in the address; the drawing leads to a device."""
+    page: Page = sign_in()
+    page.goto("/nodes/n1/")
+    page.get_by_role("button", name="1 hour", exact=True).click()
+    page.wait_for_url("**/nodes/n1/?range=1h")
+    page.wait_for_function("() => window.gpuplaneNode?.charts.get('utilisation_percent').data[0].length === 10")
+    assert points(page, "window.gpuplaneNode?.charts.get('utilisation_percent')") == [
+        10.0 * n for n in range(10, 0, -1)
+    ]
+    page.reload()
+    page.wait_for_function("() => window.gpuplaneNode?.charts.get('utilisation_percent').data[0].length === 10")
+    page.locator(".wiring a").first.click()
+    page.wait_for_url("**/devices/*/")
+    expect(page.get_by_role("heading", level=1)).to_have_text("GPU 0")
+
+
+def test_a_devices_page_moves(sign_in: Any, agent: Agent) -> None:
+    """VIEW-1 VIEW-2 figures, processes and history of one GPU; CSV of what is shown."""
+    agent.say(12, 5)
+    agent.tell(process="trainer")
+    page: Page = sign_in()
+    page.goto(f"/devices/{Device.objects.get(node=agent.node, minor=0).pk}/")
+    figure = page.locator("[data-now=utilisation_percent]")
+    expect(figure).to_have_text("12 %")
+    agent.say(99, 5)
+    expect(figure).to_have_text("99 %")
+    page.wait_for_function("() => window.gpuplaneDevice?.charts[0].chart.data[1].at(-1) === 99")
+    expect(page.get_by_text("trainer")).to_be_visible()
+    page.get_by_role("button", name="6 hours").click()
+    page.wait_for_function("() => window.gpuplaneDevice?.charts[0].chart.data[0].length === 10")
+    assert (
+        page.locator("[data-chart]").first.get_attribute("aria-label") == "Utilisation: Utilisation 10 %, Largest 10 %"
+    )
+    with page.expect_download() as started:
+        page.get_by_role("link", name="CSV").click()
+    assert started.value.suggested_filename == "n1-gpu-0-6h.csv"
+    page.get_by_role("button", name="90 days").click()
+    page.wait_for_function("() => window.gpuplaneDevice?.charts[0].chart.data[0].length > 0")
+
+
+def test_an_agent_that_falls_silent_is_said(sign_in: Any, live_app: LiveApp, agent: Agent) -> None:
+    """VIEW-1 a node of which nobody speaks is not shown as idle."""
+    NodeFactory(name="quiet", gpus=1)
+    page: Page = sign_in()
+    page.goto("/nodes/quiet/")
+    expect(page.locator(".live")).to_have_attribute("data-state", "silent")
+    expect(page.locator("#gpu-0 [data-now=utilisation_percent]")).to_have_text("–")
+
+
+def test_a_broken_stream_comes_back(sign_in: Any, agent: Agent) -> None:
+    """VIEW-1 the page says that it is not live, connects again by itself, and goes on."""
+    agent.say(21, 5)
+    page: Page = sign_in()
+    page.goto("/nodes/n1/")
+    cell = page.locator("#gpu-0 [data-now=utilisation_percent]")
+    expect(cell).to_have_text("21 %")
+    page.evaluate("window.gpuplaneNode.stream.socket.close()")
+    expect(page.locator(".live")).to_have_attribute("data-state", "stale")
+    agent.say(22, 5)
+    expect(cell).to_have_text("22 %")
+    expect(page.locator(".live")).to_have_attribute("data-state", "live")
+
+
+def test_usage(sign_in: Any, agent: Agent) -> None:
+    """VIEW-1 allocated against used over time, by range and group; who holds GPUs and leaves them idle."""
+    page: Page = sign_in(Role.VIEWER, "research")
+    page.goto("/usage/?range=1h")
+    page.wait_for_function("() => window.gpuplaneUsage?.charts[0].chart.data[0].length === 10")
+    expect(page.locator("[data-total='held/gpus']")).to_have_text("50")
+    expect(page.locator("[data-total='used/gpus']")).to_have_text("5")
+    expect(page.locator("#idle")).to_contain_text("research/holder")
+    page.get_by_role("button", name="7 days").click()
+    page.wait_for_url("**/usage/?range=7d")
+    with page.expect_download() as started:
+        page.get_by_role("link", name="CSV", exact=True).click()
+    assert started.value.suggested_filename == "fleet-all-7d.csv"
+    with page.expect_download() as devices:
+        page.get_by_role("link", name="Devices as CSV").click()
+    assert devices.value.suggested_filename == "fleet.csv"
+
+
+def test_dark_mode_redraws_the_charts(sign_in: Any, agent: Agent) -> None:
+    """VIEW-1 legible on dark ground, values kept."""
+    agent.say(50, 5)
+    page: Page = sign_in()
+    page.goto("/nodes/n1/?range=1h")
+    page.wait_for_function("() => window.gpuplaneNode?.charts.get('utilisation_percent').data[0].length === 10")
+    before = page.evaluate("window.gpuplaneNode?.charts.get('utilisation_percent').plot.series[1].stroke()")
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_function(
+        "(before) => window.gpuplaneNode?.charts.get('utilisation_percent').plot.series[1].stroke() !== before",
+        arg=before,
+    )
+    assert len(points(page, "window.gpuplaneNode?.charts.get('utilisation_percent')")) == 10
