@@ -81,6 +81,11 @@ class Drawing:
     bars: list[Bar] = field(default_factory=list)
 
     @property
+    def shown_width(self) -> int:
+        """Pixels at which labels read well."""
+        return round(1.3 * self.width)
+
+    @property
     def top(self) -> int:
         """Lower edge of what is above the GPUs."""
         return TOP
