@@ -89,9 +89,10 @@ function choose() {
 function tellCount() {
   const shown = groups.reduce((sum, group) => sum + group.count, 0);
   const racks = new Set(layout.nodes.map((node) => node.rack).filter(Boolean)).size;
-  const parts = [`${layout.nodes.length} nodes`, `${layout.devices.length} devices`];
-  if (racks) parts.push(`${racks} racks`);
-  if (view.q || view.state) parts.push(`${shown} shown`);
+  const counted = new Intl.NumberFormat("en").format;
+  const parts = [`${counted(layout.nodes.length)} nodes`, `${counted(layout.devices.length)} devices`];
+  if (racks) parts.push(`${counted(racks)} racks`);
+  if (view.q || view.state) parts.push(`${counted(shown)} shown`);
   document.querySelector("[data-fleet-size]").textContent = parts.join(" · ");
 }
 
@@ -103,9 +104,8 @@ function later() {
 
 function keepInAddress() {
   clearTimeout(waiting);
-  const position = placeToTake ?? map.camera.position();
-  const movable = placeToTake !== null || heat.classList.contains("movable");
-  history.replaceState(null, "", location.pathname + writeAddress(view, position, movable));
+  const address = location.pathname + writeAddress(view, placeToTake ?? map.camera.position());
+  if (address !== location.pathname + location.search) history.replaceState(null, "", address);
 }
 
 /** Show another view: part of {by, group, type, state, q}. What is in view starts over unless only the colours change. */
