@@ -77,7 +77,8 @@ def test_each_measure_colours_the_map(feed, fleet_page, measure, column):
     assert colour(fleet_page, "gpu-00001", 2) != one
     assert colour(fleet_page, "gpu-00001", 3) == one
     legend = fleet_page.locator(".heat-legend")
-    expect(legend.get_by_text("taken outside")).to_have_count(2 if column == "flags" else 1)
+    expect(legend.get_by_text("taken outside").filter(visible=True)).to_have_count(1)
+    expect(legend.get_by_text("not measured")).to_be_visible(visible=column != "flags")
 
 
 @pytest.mark.parametrize(
@@ -95,6 +96,13 @@ def test_devices_stand_together_by(fleet_page, grouping, want):
     assert heads(fleet_page) == want
     assert shown(fleet_page) == 512
     assert look(fleet_page, "map.plan.heads.length") == (0 if grouping == "node" else len(want))
+    words = fleet_page.evaluate("""() => {
+        const { labels, plan, camera, scale } = window.gpuplaneFleet.map;
+        const before = labels.canvas.toDataURL();
+        labels.draw(plan, camera, scale);
+        return [before, labels.canvas.toDataURL()];
+    }""")
+    assert words[0] == words[1], "the words are those of this grouping"
     if grouping != "rack":
         fleet_page.wait_for_url(f"**/?group={grouping}")
 
@@ -281,6 +289,7 @@ def test_devices_stand_together_by_their_holders_teams(sign_in):
     (team,) = Team.objects.filter(pk__in=TeamNamespace.objects.filter(namespace="vision").values("team"))
     ready(page)
     page.get_by_label("Group by").select_option("team")
+    assert look(page, "stream.wanted") == ["core", "memory"]
     page.evaluate(
         "async () => { while (window.gpuplaneFleet.map.groups.length !== 3) await new Promise(requestAnimationFrame); }"
     )

@@ -2,6 +2,8 @@
 // is in view with the largest cells possible; nearer, the same lines are laid out in larger cells. Pure; in CSS pixels.
 const SIZES = [36, 33, 30, 28, 26, 24, 22, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2];
 const MARGIN = 14;
+const NAMES_FROM = 9;
+const NAMES_LATER = 20;
 export const LABEL_FONT = 11;
 
 /** Columns of cells inside a node: trays of up to four abreast, wider for many devices. */
@@ -9,31 +11,39 @@ const across = (count) => (count <= 4 ? Math.max(1, count) : count <= 8 ? 4 : 8)
 const within = (low, value, high) => Math.min(high, Math.max(low, value));
 
 /** What lies between cells of a size: grows with them, up to what a gap needs. `above`: a tray's name; `head`: a group's, none for specks. */
-function spaces(cell) {
+function spaces(cell, namesFrom) {
   const space = within(2, 0.9 * cell, 20);
   return {
     gap: within(1, Math.round(cell / 7), 6),
     space,
     between: space + within(3, 2.2 * cell, 14),
-    above: (LABEL_FONT + 5) * within(0, (cell - 7) / 2, 1),
+    above: cell < namesFrom ? 0 : LABEL_FONT + 5,
     head: cell < 4 ? 0 : LABEL_FONT + within(5, 2 * cell, 12),
   };
 }
 
 /**
- * How `groups` (as `chooseGroups` gives them) break into lines in a view of this size: {cell: the size of cells with which all is in
- * view, abreast: trays of a group side by side, rows: groups that begin a new line}, to be laid out.
+ * How `groups` (as `chooseGroups` gives them) break into lines in a view of this size, to be laid out: {cell: the size of cells with
+ * which all is in view, newRow: groups that begin a line, newLine: trays that do, namesFrom: the size from which trays have names}.
+ * Names wait for the zoom where cells can be much larger without them.
  */
 export function breakLines(groups, width, height) {
+  const named = largest(groups, width, height, NAMES_FROM);
+  if (named.cell * 1.3 > NAMES_LATER) return named;
+  const bare = largest(groups, width, height, NAMES_LATER);
+  return bare.cell >= 1.3 * named.cell ? bare : named;
+}
+
+function largest(groups, width, height, namesFrom) {
   const most = Math.max(1, ...groups.map((group) => group.trays.length));
   const widths = [];
   for (let abreast = groups.length > 1 ? Math.min(2, most) : most; ; abreast = Math.min(most, abreast * 2)) {
     widths.push(abreast); // a group stands 2, 4, 8 … trays wide: the width that makes the whole the lowest wins
     if (abreast >= most) break;
   }
-  const lowest = (cell) => widths.map((abreast) => broken(groups, width, cell, abreast)).reduce((best, plan) => (plan.height < best.height ? plan : best));
+  const lowest = (cell) => widths.map((abreast) => broken(groups, width, cell, abreast, namesFrom)).reduce((best, plan) => (plan.height < best.height ? plan : best));
   let best = lowest(SIZES.at(-1));
-  let [low, high] = [0, SIZES.length - 1]; // a larger cell is never lower: halve the list
+  let [low, high] = [0, SIZES.length - 1]; // a larger cell is hardly ever lower: halve the list
   while (low < high) {
     const middle = (low + high) >> 1;
     const plan = lowest(SIZES[middle]);
@@ -44,9 +54,9 @@ export function breakLines(groups, width, height) {
 }
 
 /** Break into lines at the right edge. */
-function broken(groups, width, cell, abreast) {
-  const { gap, space, between, above, head } = spaces(cell);
-  const lines = { cell, width, newRow: [], newLine: [] };
+function broken(groups, width, cell, abreast, namesFrom) {
+  const { gap, space, between, above, head } = spaces(cell, namesFrom);
+  const lines = { cell, namesFrom, newRow: [], newLine: [] };
   const room = width - 2 * MARGIN;
   const named = groups.some((group) => group.name !== "");
   let left = 0;
@@ -88,7 +98,7 @@ function broken(groups, width, cell, abreast) {
  * `first` … `first + count - 1` of `order`, from `y + above` on. `rows`: how many there are in all.
  */
 export function layOut(groups, rows, lines, cell) {
-  const { gap, space, between, above, head: headRoom } = spaces(cell);
+  const { gap, space, between, above, head: headRoom } = spaces(cell, lines.namesFrom);
   const count = groups.reduce((sum, group) => sum + group.count, 0);
   const plan = { cell, gap, above, space, trays: [], heads: [], order: new Int32Array(count), x: new Float32Array(count), y: new Float32Array(count) };
   plan.placeOf = new Int32Array(rows).fill(-1);

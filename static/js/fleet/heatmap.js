@@ -8,6 +8,7 @@ import { palette, statePalette } from "./scale.js";
 import { fromHex, packed, Sprites } from "./sprites.js";
 
 const NUMBERS_FROM = 30; // CSS pixels of a cell
+const RING_PIXELS = 3;
 const PAINTS_KEPT = 600;
 
 export class Heatmap {
@@ -19,6 +20,7 @@ export class Heatmap {
     this.canvas = view.querySelector("[data-cells]");
     this.context = this.canvas.getContext("2d", { alpha: false });
     this.labels = new Labels(view.querySelector("[data-labels]"));
+    this.scale = window.devicePixelRatio || 1;
     this.measure = MEASURES.allocated;
     this.groups = [];
     this.rows = 0;
@@ -96,6 +98,7 @@ export class Heatmap {
     this.camera.fit(this.lines.cell);
     this.pointed = kept >= 0 && kept < this.rows ? this.plan.placeOf[kept] : -1;
     this.labels.forget();
+    this.moved = true;
     this.placeRing();
     cancelAnimationFrame(this.queued);
     this.paint();
@@ -242,8 +245,9 @@ export class Heatmap {
     const { ring, pointed, plan } = this;
     ring.hidden = pointed < 0 || !plan;
     if (ring.hidden) return;
-    const size = `${Math.floor(plan.cell)}px`;
-    Object.assign(ring.style, { left: `${plan.x[pointed]}px`, top: `${plan.y[pointed]}px`, width: size, height: size });
+    const around = `${Math.floor(plan.cell) + 2 * RING_PIXELS}px`;
+    const place = (at) => `${at - RING_PIXELS}px`;
+    Object.assign(ring.style, { left: place(plan.x[pointed]), top: place(plan.y[pointed]), width: around, height: around });
   }
 
   key(event) {

@@ -32,7 +32,7 @@ export class Labels {
       const y = Math.round(head.y + LABEL_FONT - top);
       if (seen(x, y, head.width)) this.head(head, x, y, head.width);
     }
-    if (plan.above <= LABEL_FONT) return;
+    if (!plan.above) return;
     context.font = this.font;
     context.fillStyle = this.ink.quiet;
     for (const tray of plan.trays) {

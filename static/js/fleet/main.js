@@ -9,7 +9,7 @@ import { CARD_COLUMNS, HoverCard } from "./hover.js";
 import { MEASURES } from "./measures.js";
 import { FleetStream } from "./stream.js";
 import { Teams } from "./teams.js";
-import { listenToKeys, press, showLegend } from "./tools.js";
+import { listenToKeys, press, showLegend, SIGN_PIXELS } from "./tools.js";
 
 const ADDRESS_AFTER_MS = 250;
 const CARD_RESTS_MS = 120;
@@ -70,8 +70,9 @@ function wanted() {
 
 /** Choose what is shown; the map is arranged anew only when that differs. */
 function choose() {
-  if (!layout || !columns) return;
-  const next = chooseGroups(layout, columns, chosen(), (device) => teams.of(device));
+  const asked = chosen();
+  if (!layout || !columns || (needsTeams(asked) && !teams.asked)) return;
+  const next = chooseGroups(layout, columns, asked, (device) => teams.of(device));
   if (sameGroups(groups, next)) return;
   groups = next;
   map.show(groups, layout.devices.length);
@@ -123,9 +124,13 @@ function showView() {
   stateFilter.value = view.state;
   if (filter.value !== view.q) filter.value = view.q;
   map.setMeasure(view.by);
-  showLegend(page, view.by);
+  legend();
   teams.follow(needsTeams(chosen()));
   stream?.lookAt(wanted());
+}
+
+function legend() {
+  showLegend(page, view.by, map.spritesOf(Math.round(SIGN_PIXELS * map.scale)));
 }
 
 function types() {
@@ -158,7 +163,7 @@ filter.addEventListener("input", () => change({ q: filter.value }));
 stateFilter.addEventListener("change", () => change({ state: stateFilter.value }));
 typeFilter.addEventListener("change", () => change({ type: typeFilter.value }));
 grouping.addEventListener("change", () => change({ group: grouping.value }));
-document.addEventListener("gpuplane:theme", () => showLegend(page, view.by));
+document.addEventListener("gpuplane:theme", legend);
 listenToKeys(filter, (step) => map.camera.step(step));
 
 let stream = null;
