@@ -87,6 +87,22 @@ def agent_token(*, node: str, actor: Actor, now: datetime) -> str:
 
 
 @atomic_retry
+def service_token(*, username: str, actor: Actor, now: datetime) -> str:
+    """A fresh token of a service account, which is made where there is none; those before it are revoked.
+
+    Shown this once. Raises NotAllowed, BadInput, and Conflict where a person, or a node's agent, has that name.
+    """
+    actor.require_admin()
+    user = User.objects.filter(username=username).first()
+    if user is None:
+        user = user_create(username=username, password=None, role=Role.VIEWER, actor=actor, now=now, service=True)
+    elif not Profile.objects.filter(user=user, service=True, node="").exists() or not user.is_active:
+        raise Conflict(f"{username} is no open service account")
+    tokens.revoke_all(user)
+    return token_issue(user=user, actor=actor, now=now)
+
+
+@atomic_retry
 def role_set(*, user: User, role: Role, actor: Actor, now: datetime) -> None:
     """Give the account another role. Raises NotAllowed."""
     actor.require_admin()

@@ -1,7 +1,7 @@
 """What an agent still has to say: changes of state until they are acknowledged, samples while they are new.
 
 Filled by `agent.program`, emptied by `agent.session`, both on one event loop. Kept true: a change of state is said again until the server has taken
-it, in its newest form (NODE-2); of samples only the newest few are kept, the oldest go first; memory is bounded whatever the network does.
+it, in its newest form (NODE-2); details are said in each session, and only their newest form; of samples only the newest few are kept, the oldest go first; memory is bounded whatever the network does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from agent.protocol import CheckpointEntry
+from agent.protocol import CheckpointEntry, DeviceDetails
 from agent.sources import Column
 
 SAMPLES_MOST: Final = 5
@@ -39,6 +39,8 @@ class Outbox:
         self._health: dict[str, str] = {}
         self._sick: dict[str, bool] = {}
         self._checkpoint: Sequence[CheckpointEntry] | None = None
+        self._details: Sequence[DeviceDetails] = ()
+        self._details_due = False
         self._samples: deque[Mapping[str, Column]] = deque(maxlen=SAMPLES_MOST)
         self._filled = asyncio.Event()
         self.dropped = 0
@@ -74,6 +76,17 @@ class Outbox:
         self._samples.append(columns)
         self._filled.set()
 
+    def put_details(self, details: Sequence[DeviceDetails]) -> None:
+        """Links, processes and the like of each GPU, where they are others than before."""
+        if details != self._details:
+            self._details = details
+            self.details_again()
+
+    def details_again(self) -> None:
+        """A new session knows nothing of them."""
+        self._details_due = bool(self._details)
+        self._filled.set()
+
     async def filled(self) -> None:
         """Return when there is something to say."""
         await self._filled.wait()
@@ -106,10 +119,15 @@ class Outbox:
         ]
         return {**body, "devices": devices}
 
+    def next_details(self) -> Sequence[DeviceDetails]:
+        """Details that are to be said now, once; empty for none."""
+        due, self._details_due = self._details_due, False
+        return self._details if due else ()
+
     def next_sample(self) -> Mapping[str, Column] | None:
         """The oldest sample that is still kept; None, and asleep, when there is nothing left to say."""
         if self._samples:
             return self._samples.popleft()
-        if self.next_change() is None:
+        if self.next_change() is None and not self._details_due:
             self._filled.clear()
         return None

@@ -18,7 +18,7 @@ import structlog
 
 from agent.checkpoint import CheckpointUnreadable, read_file
 from agent.outbox import Outbox
-from agent.protocol import CheckpointEntry
+from agent.protocol import CheckpointEntry, DeviceDetails
 from agent.sources import Column, Machine, Source, SourceAway
 
 SAMPLE_SECONDS: Final = 1.0
@@ -35,6 +35,7 @@ class News(msgspec.Struct):
     health: Mapping[str, str] = {}
     columns: Mapping[str, Column] = {}
     checkpoint: Sequence[CheckpointEntry] | None = None
+    details: Sequence[DeviceDetails] = ()
 
 
 @dataclass
@@ -67,6 +68,8 @@ class Program:
         self.outbox.put_health(news.health)
         if news.columns:
             self.outbox.put_sample(news.columns)
+        if news.details:
+            self.outbox.put_details(news.details)
         if news.checkpoint is not None:
             self.outbox.put_checkpoint(news.checkpoint)
 
@@ -84,6 +87,7 @@ class Program:
             self._back()
             news.health = self._changed(reading.health)
             news.columns = reading.columns
+            news.details = reading.details
         if self.checkpoint is not None:
             news.checkpoint = self._given(self.checkpoint)
         return news

@@ -24,6 +24,9 @@ FRAME_LIMIT: Final = 256 * 1024
 MOST_DEVICES: Final = 64
 """Devices in one sample, health or hello frame."""
 MOST_CHECKPOINT_ENTRIES: Final = 1024
+MOST_LINKS: Final = 64
+MOST_PROCESSES: Final = 256
+MOST_MIGS: Final = 16
 
 Boot = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 """Made anew each time the agent's process starts."""
@@ -35,6 +38,7 @@ NodeName = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 DeviceUuid = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 DeviceOrder = Annotated[list[DeviceUuid], msgspec.Meta(max_length=MOST_DEVICES)]
 ShortText = Annotated[str, msgspec.Meta(max_length=200)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Column = Annotated[list[int | float | None], msgspec.Meta(max_length=MOST_DEVICES)]
 """One value a device in the agreed order; an empty column: unknown for every device."""
 
@@ -97,6 +101,57 @@ class Sample(msgspec.Struct, array_like=True, frozen=True, tag="sample"):
     pcie_rx_bytes: Column = []
     devices: DeviceOrder | None = None
     """The order, for senders without a session (HTTP); None: the session's."""
+    sm_clock_mhz: Column = []
+    memory_clock_mhz: Column = []
+
+
+class LinkDetails(msgspec.Struct, array_like=True, frozen=True):
+    """One NVLink of a GPU. Errors count since the driver was loaded."""
+
+    number: Annotated[int, msgspec.Meta(ge=0, lt=MOST_LINKS)]
+    is_up: bool
+    remote: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    """UUID of the GPU at the far end, `switch`, its PCI address where it is none of this machine's GPUs; empty: unknown."""
+    replay_errors: Count | None = None
+    recovery_errors: Count | None = None
+    crc_errors: Count | None = None
+
+
+class ProcessDetails(msgspec.Struct, array_like=True, frozen=True):
+    """One process that uses a GPU. `pid` as on the node; the name is empty where it cannot be seen."""
+
+    pid: Count
+    name: ShortText = ""
+    memory_bytes: Count | None = None
+
+
+class MigDetails(msgspec.Struct, array_like=True, frozen=True):
+    """One MIG device of a GPU, with its profile (`1g.10gb`)."""
+
+    uuid: DeviceUuid
+    profile: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    memory_bytes: Count | None = None
+
+
+class DeviceDetails(msgspec.Struct, array_like=True, frozen=True):
+    """What of a GPU does not fit into a number a second. ECC errors count since the driver was loaded; `processes` None: unknown."""
+
+    links: Annotated[list[LinkDetails], msgspec.Meta(max_length=MOST_LINKS)] = []
+    ecc_corrected: Count | None = None
+    ecc_uncorrected: Count | None = None
+    processes: Annotated[list[ProcessDetails], msgspec.Meta(max_length=MOST_PROCESSES)] | None = None
+    migs: Annotated[list[MigDetails], msgspec.Meta(max_length=MOST_MIGS)] = []
+
+
+class Details(msgspec.Struct, array_like=True, frozen=True, tag="details"):
+    """Links, errors, processes and MIG devices of every GPU, in the session's order: when they changed, and early in a session."""
+
+    boot: Boot
+    seq: Sequence63
+    time: Seconds
+    details: Annotated[list[DeviceDetails], msgspec.Meta(max_length=MOST_DEVICES)]
+    devices: DeviceOrder | None = None
+    """As in Sample."""
 
 
 class Health(msgspec.Struct, array_like=True, frozen=True, tag="health"):
@@ -139,7 +194,7 @@ class Ack(msgspec.Struct, array_like=True, frozen=True, tag="ack"):
     """`inventory`: send one next, the server does not know the order of this node's devices."""
 
 
-AgentFrame = Hello | Inventory | Sample | Health | Checkpoint
+AgentFrame = Hello | Inventory | Sample | Details | Health | Checkpoint
 Frame = AgentFrame | Ack
 
 COLUMNS: Final = (
@@ -151,8 +206,10 @@ COLUMNS: Final = (
     "nvlink_rx_bytes",
     "pcie_tx_bytes",
     "pcie_rx_bytes",
+    "sm_clock_mhz",
+    "memory_clock_mhz",
 )
-"""The columns of a sample, in the order in which they travel."""
+"""The columns of a sample."""
 BOUNDS: Final = {
     "utilisation_percent": (0, 100),
     "memory_used_bytes": (0, 2**44),
@@ -162,6 +219,8 @@ BOUNDS: Final = {
     "nvlink_rx_bytes": (0, 2**44),
     "pcie_tx_bytes": (0, 2**44),
     "pcie_rx_bytes": (0, 2**44),
+    "sm_clock_mhz": (0, 100_000),
+    "memory_clock_mhz": (0, 100_000),
 }
 """Smallest and largest value that a GPU can have; anything else is taken as unknown."""
 

@@ -23,6 +23,7 @@ from agent.protocol import (
     Ack,
     AgentFrame,
     Checkpoint,
+    Details,
     FrameError,
     Health,
     Hello,
@@ -130,6 +131,7 @@ class Session:
         self._heed(await self._say(socket, acks, Hello(*self._stamp(), self._node, self._version, devices)))
         self._opened = True
         self._on_open()
+        self._outbox.details_again()
         while True:
             await self._outbox.filled()
             change = self._outbox.next_change()
@@ -140,6 +142,8 @@ class Session:
                 self._outbox.done(change)
                 self._heed(ack)
                 continue
+            if details := self._outbox.next_details():
+                await socket.send(encode(Details(*self._stamp(), list(details))))
             sample = self._outbox.next_sample()
             if sample is not None:
                 await socket.send(encode(sample_of(self._stamp(), sample)))

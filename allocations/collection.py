@@ -17,6 +17,7 @@ from django.db.models import Exists, OuterRef
 from access.transactions import atomic_retry
 from allocations import ledger
 from allocations.choices import LIVE, State
+from allocations.counters import Cause, collected
 from allocations.models import Allocation, PodRefusal
 from nodes.choices import Presence
 from nodes.models import Device
@@ -48,7 +49,7 @@ def expire_holds(now: datetime) -> int:
 
 def lapsed_drop(allocation_id: uuid.UUID, now: datetime, *, unchanged_since: datetime | None = None) -> bool:
     """Drop one hold that is past its time; False when somebody else was quicker."""
-    return ledger.drop_hold(
+    dropped = ledger.drop_hold(
         allocation_id=allocation_id,
         outcome=State.FAILED,
         reason="the hold expired",
@@ -56,6 +57,8 @@ def lapsed_drop(allocation_id: uuid.UUID, now: datetime, *, unchanged_since: dat
         actor=ACTOR,
         unchanged_since=unchanged_since,
     )
+    collected(Cause.HOLD_EXPIRED, dropped)
+    return dropped
 
 
 def stale_reservations(now: datetime) -> Iterable[uuid.UUID]:

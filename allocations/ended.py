@@ -33,9 +33,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """`released`: allocations that were ended now. `leaving`: UIDs of pods of the node that are told to go and hold devices still.
+    """`released`: allocations that were ended now. `leaving`: UIDs of pods of the node that hold devices still, but not for long.
 
-    `there`: the node's pods by UID, None where they could not be read, or nobody of the ledger was on the node.
+    They are told to go, or gone, and somebody else, the watch say, is at their release. `there`: the node's pods by UID, None where they could not be read, or nobody of the ledger was on the node.
     """
 
     released: int = 0
@@ -61,15 +61,21 @@ def settle_ended(*, node: str, now: datetime) -> Ended:
     released, leaving = 0, set()
     for pk, uid, namespace, name, state, outcome in held:
         pod = there.get(uid)
+        if state != State.RELEASING and (namespace, name) in unreadable:
+            continue
         if state == State.RELEASING:
             live = ledger.read_live(pk)
-            released += live is not None and finish(live, world, State(outcome), actor=ACTOR)
-        elif (namespace, name) in unreadable:
-            continue
+            back = live is not None and finish(live, world, State(outcome), actor=ACTOR)
         elif pod is None or pod.finished:
             reason = "the pod is gone" if pod is None else f"the pod has {pod.status.phase.lower()}"
-            released += release_now(allocation_id=pk, reason=reason, now=now, actor=ACTOR)
+            back = release_now(allocation_id=pk, reason=reason, now=now, actor=ACTOR)
         elif pod.metadata.deletion_timestamp:
+            back = False
+        else:
+            continue
+        if back:
+            released += 1
+        else:
             leaving.add(uid)
     if released:
         log.info("ended.settled", node=node, released=released)

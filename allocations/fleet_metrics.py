@@ -1,10 +1,12 @@
 """Every GPU for Prometheus: what it does, how it is, who holds it, with the labels by which GPU dashboards join.
 
 Called by REST (`fleet/metrics/`) for scrapers that may see every namespace. Kept true: what is not known has no line; a sample older than
-`FRESH_SECONDS` is not known; a GPU that several pods share carries none of their names on its own lines, and one line for each of them.
+`FRESH_SECONDS` is not known; a GPU that several pods share carries none of their names on its own lines, and one line for each of them; labels are there even
+where they are empty, so that a scraper that honours labels puts no names of its own in their place.
 
 The lines are written here, not by prometheus_client, which writes those of the ledger: for 40,000 GPUs that takes it 5.6 s of a process that also
-answers filter, and this 0.3 s (the same twelve lines a GPU, one after the other on one machine).
+answers filter, and this 0.3 s (the same twelve lines a GPU, one after the other on one machine). For the same reason rows are read as tuples: with
+Device objects all of it took 2.2 s of CPU, now 0.6 s.
 """
 
 from __future__ import annotations
@@ -12,9 +14,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from allocations.choices import LIVE
-from allocations.models import AllocationDevice
+from allocations.ledger.own import request_of
+from allocations.models import Allocation, AllocationDevice
+from claims.dialects.request import Dialect
 from kube.device_types import GPU
 from nodes.choices import Presence
 from nodes.live.samples import SampleView
@@ -30,6 +35,8 @@ MEASURED: Final = {
     "nvlink_rx_bytes": ("gpuplane_gpu_nvlink_receive_bytes_per_second", "Received over all NVLinks"),
     "pcie_tx_bytes": ("gpuplane_gpu_pcie_transmit_bytes_per_second", "Sent over PCIe"),
     "pcie_rx_bytes": ("gpuplane_gpu_pcie_receive_bytes_per_second", "Received over PCIe"),
+    "sm_clock_mhz": ("gpuplane_gpu_sm_clock_megahertz", "Clock of the SMs"),
+    "memory_clock_mhz": ("gpuplane_gpu_memory_clock_megahertz", "Clock of the memory"),
 }
 """Column of a sample → metric, meaning."""
 KNOWN: Final = {
@@ -37,66 +44,109 @@ KNOWN: Final = {
     "gpuplane_gpu_healthy": "1 where it can be given to pods, 0 where it is sick",
     "gpuplane_gpu_core_allocated_percent": "Computing power given away",
     "gpuplane_gpu_memory_allocated_bytes": "Memory given away",
+    "gpuplane_gpu_memory_free_bytes": "Memory not in use",
 }
 HELD: Final = {
     "gpuplane_gpu_holder_core_percent": "Computing power that one holder was given",
     "gpuplane_gpu_holder_memory_bytes": "Memory that one holder was given",
 }
 _ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_LABELS: Final = '{gpu="%d",uuid="%s",model="%s",node="%s",namespace="%s",pod="%s",container="%s"}'
+
+
+class _Gpu(NamedTuple):
+    """Columns of a row."""
+
+    pk: int
+    node: str
+    minor: int
+    uuid: str
+    model: str
+    memory_bytes: int
+    healthy: bool
+    core_used: int
+    memory_used: int
 
 
 class _Holder(NamedTuple):
     namespace: str
     pod: str
+    container: str
     core: int
     memory: int
 
 
+NOBODY: Final = _Holder("", "", "", 0, 0)
+
+
 def fleet_metrics(*, samples: Mapping[str, SampleView], now: float) -> str:
-    """The exposition, text format 0.0.4. `now`: seconds since 1970. Two queries."""
+    """The exposition, text format 0.0.4. `now`: seconds since 1970. Three queries."""
     holders = _holders()
     lines: dict[str, list[str]] = defaultdict(list)
-    rows = Device.objects.filter(type=GPU).exclude(presence=Presence.REMOVED).select_related("node")
-    for device in rows.order_by("node__name", "minor"):
-        own = holders.get(device.pk, [])
-        single = own[0] if len(own) == 1 else _Holder("", "", 0, 0)
-        labels = _labels(device, single)
-        lines["gpuplane_gpu_memory_total_bytes"].append(f"{labels} {device.memory_bytes}")
-        lines["gpuplane_gpu_healthy"].append(f"{labels} {int(device.healthy)}")
-        lines["gpuplane_gpu_core_allocated_percent"].append(f"{labels} {device.core_used}")
-        lines["gpuplane_gpu_memory_allocated_bytes"].append(f"{labels} {device.memory_used}")
+    rows = Device.objects.filter(type=GPU).exclude(presence=Presence.REMOVED).order_by("node__name", "minor")
+    columns = ("pk", "node__name", "minor", "uuid", "model", "memory_bytes", "healthy", "core_used", "memory_used")
+    fresh = {name: one for name, one in samples.items() if one.age_seconds(now=now) <= FRESH_SECONDS}
+    for gpu in map(_Gpu._make, rows.values_list(*columns)):
+        own = holders.get(gpu.pk, ())
+        labels = _labels(gpu, own[0] if len(own) == 1 else NOBODY)
+        lines["gpuplane_gpu_memory_total_bytes"].append(f"{labels} {gpu.memory_bytes}")
+        lines["gpuplane_gpu_healthy"].append(f"{labels} {int(gpu.healthy)}")
+        lines["gpuplane_gpu_core_allocated_percent"].append(f"{labels} {gpu.core_used}")
+        lines["gpuplane_gpu_memory_allocated_bytes"].append(f"{labels} {gpu.memory_used}")
         for holder in own:
-            shared = _labels(device, holder)
+            shared = _labels(gpu, holder)
             lines["gpuplane_gpu_holder_core_percent"].append(f"{shared} {holder.core}")
             lines["gpuplane_gpu_holder_memory_bytes"].append(f"{shared} {holder.memory}")
-        sample = samples.get(device.node.name)
-        if sample is not None and sample.age_seconds(now=now) <= FRESH_SECONDS:
-            for column, value in (sample.of(device.uuid) or {}).items():
-                if value is not None:
-                    lines[MEASURED[column][0]].append(f"{labels} {value}")
+        sample = fresh.get(gpu.node)
+        if sample is not None:
+            _measured(lines, labels, gpu, sample)
     return "".join(_exposed(lines))
+
+
+def _measured(lines: dict[str, list[str]], labels: str, gpu: _Gpu, sample: SampleView) -> None:
+    row = sample.row_of.get(gpu.uuid)
+    if row is None:
+        return
+    for column, (name, _) in MEASURED.items():
+        value = getattr(sample, column)[row]
+        if value is not None:
+            lines[name].append(f"{labels} {value}")
+    used = sample.memory_used_bytes[row]
+    if used is not None:
+        lines["gpuplane_gpu_memory_free_bytes"].append(f"{labels} {max(gpu.memory_bytes - used, 0)}")
 
 
 def _holders() -> dict[int, list[_Holder]]:
     found: dict[int, list[_Holder]] = defaultdict(list)
+    containers = _containers()
     grants = AllocationDevice.objects.filter(live=True, type=GPU, allocation__state__in=LIVE)
-    columns = ("device_id", "allocation__namespace", "allocation__pod_name", "allocation__holder", "core_percent")
-    for device, namespace, pod, holder, core, memory in grants.order_by("pk").values_list(*columns, "memory_bytes"):
+    whose = ("allocation_id", "allocation__namespace", "allocation__pod_name", "allocation__holder")
+    columns = ("device_id", *whose, "minor", "core_percent", "memory_bytes")
+    for device, allocation, namespace, pod, holder, minor, core, memory in grants.order_by("pk").values_list(*columns):
         if device is not None:
-            found[device].append(_Holder(namespace, pod or holder, core, memory))
+            container = containers.get((allocation, minor), "")
+            found[device].append(_Holder(namespace, pod or holder, container, core, memory))
     return found
 
 
-def _labels(device: Device, holder: _Holder) -> str:
-    told = {
-        "gpu": str(device.minor),
-        "uuid": device.uuid,
-        "model": device.model,
-        "node": device.node.name,
-        "namespace": holder.namespace,
-        "pod": holder.pod,
-    }
-    return "{" + ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in told.items()) + "}"
+def _containers() -> dict[tuple[UUID, int], str]:
+    """(allocation, minor) → its container, where the pod asks container by container and one alone has that GPU."""
+    found: dict[tuple[UUID, int], str] = {}
+    rows = Allocation.objects.filter(state__in=LIVE, dialect=Dialect.HAMI)
+    for allocation, request in rows.values_list("pk", "request"):
+        for ask in request_of(request).asks:
+            for minor in ask.given if ask.type == GPU else ():
+                found[allocation, minor] = "" if (allocation, minor) in found else ask.container
+    return found
+
+
+def _labels(gpu: _Gpu, holder: _Holder) -> str:
+    told = (gpu.uuid, gpu.model, gpu.node, holder.namespace, holder.pod, holder.container)
+    return _LABELS % (gpu.minor, *map(_escaped, told))
+
+
+def _escaped(value: str) -> str:
+    return value.translate(_ESCAPED) if '"' in value or "\\" in value or "\n" in value else value
 
 
 def _exposed(lines: Mapping[str, Sequence[str]]) -> Iterator[str]:

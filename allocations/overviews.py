@@ -112,18 +112,18 @@ def holder_words(identity: str, actor: Actor) -> str:
     return f"{namespace}/{rest.split('/', 1)[0]}" if actor.sees(namespace) else "another team"
 
 
-def device_rows(devices: Sequence[Device], *, node: Node, actor: Actor, sample: SampleView | None) -> list[DeviceRow]:
-    """Devices of one node with holders and measurements: one query."""
+def device_rows(
+    devices: Sequence[Device], *, actor: Actor, samples: Mapping[str, SampleView] | None = None
+) -> list[DeviceRow]:
+    """Devices, whose nodes are loaded, with holders and measurements: one query. `samples`: by node."""
     grants: dict[int, list[AllocationDevice]] = {}
     for grant in AllocationDevice.objects.filter(device__in=devices, live=True).select_related("allocation"):
         if grant.device_id is not None:
             grants.setdefault(grant.device_id, []).append(grant)
-    return [_row(device, node, grants.get(device.pk, []), actor, sample) for device in devices]
+    return [_row(device, grants.get(device.pk, []), actor, (samples or {}).get(device.node.name)) for device in devices]
 
 
-def _row(
-    device: Device, node: Node, grants: list[AllocationDevice], actor: Actor, sample: SampleView | None
-) -> DeviceRow:
+def _row(device: Device, grants: list[AllocationDevice], actor: Actor, sample: SampleView | None) -> DeviceRow:
     row = DeviceRow(device)
     for number, grant in enumerate(grants):
         allocation = grant.allocation
@@ -150,7 +150,7 @@ def _row(
         row.parts.append((counted, "held", "counted as used, no holder known"))
         row.used_percent = counted
     row.used_percent = min(100.0, row.used_percent)
-    row.state = device_state(device, node, used_percent=row.used_percent)
+    row.state = device_state(device, device.node, used_percent=row.used_percent)
     row.measured = (sample.of(device.uuid) if sample is not None else None) or {}
     return row
 

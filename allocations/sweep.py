@@ -17,6 +17,7 @@ import structlog
 from access.transactions import atomic_retry
 from allocations import collection, ledger
 from allocations.choices import State
+from allocations.counters import COLLECTIONS, Cause, collected
 from allocations.ledger import Live
 from allocations.models import Allocation
 from allocations.outside import Outside
@@ -61,6 +62,10 @@ def sweep(*, now: datetime, world: Outside) -> Swept:
         done.ended += end_by_time(allocation=allocation, now=now, world=world)
     done.refusals = collection.forget_refusals(now)
     done.tombstones = collection.bury_tombstones(now)
+    collected(Cause.BIND_INTERRUPTED, done.reservations)
+    collected(Cause.RELEASE_INTERRUPTED, done.releases)
+    collected(Cause.TIME_OVER, done.ended)
+    COLLECTIONS.inc()
     return done
 
 

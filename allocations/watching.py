@@ -18,6 +18,7 @@ from django.db import DatabaseError, connections
 
 from allocations import ledger
 from allocations.choices import State
+from allocations.counters import Cause, collected
 from allocations.outside import outside
 from allocations.reconcile import reconcile
 from allocations.reconcile.rows import live_rows
@@ -95,7 +96,7 @@ class Watching:
                 self._begun.add(self._threads.submit(_release, row.id, why))
             elif row.state is State.HELD and (deleted or pod.finished or refused_since(pod, row.changed_at)):
                 ended = deleted or pod.finished
-                ledger.drop_hold(
+                dropped = ledger.drop_hold(
                     allocation_id=row.id,
                     outcome=State.RELEASED if ended else State.FAILED,
                     reason=why if ended else "the pod was not scheduled",
@@ -103,6 +104,7 @@ class Watching:
                     actor=ACTOR,
                     unchanged_since=row.changed_at,
                 )
+                collected(Cause.HOLD_OVER, dropped)
 
 
 def _refused(pod: Pod) -> bool:
@@ -112,7 +114,8 @@ def _refused(pod: Pod) -> bool:
 def _release(allocation_id: UUID, why: str) -> None:
     """In a thread of its own. What fails here is done again by collection or by reconciling."""
     try:
-        release_now(allocation_id=allocation_id, reason=why, now=database_now(), actor=ACTOR)
+        released = release_now(allocation_id=allocation_id, reason=why, now=database_now(), actor=ACTOR)
+        collected(Cause.POD_ENDED, released)
     except DatabaseError as error:
         log.warning("watch.release_failed", allocation=str(allocation_id), error=str(error))
     finally:

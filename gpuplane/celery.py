@@ -13,10 +13,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from celery import Celery
-from celery.signals import setup_logging, worker_ready, worker_shutting_down
+from celery.signals import setup_logging, worker_ready, worker_shutdown, worker_shutting_down
 from django.conf import settings
 from kombu.transport import TRANSPORT_ALIASES
 
+from gpuplane.relay import Relay, connect
 from kube import turns
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuplane.settings")
@@ -82,6 +83,20 @@ def _compare_at_once(**_: Any) -> None:
     if settings.GPUPLANE_KUBECONFIG:
         for watch in ("allocations.tasks.watch_pods", "nodes.tasks.watch_nodes", "claims.tasks.watch_claims"):
             app.send_task(watch, queue=WATCH_QUEUE, expires=60)
+
+
+_relay = Relay(connect(settings.GPUPLANE_REDIS_URL))
+
+
+@worker_ready.connect
+def _relay_what_is_counted(**_: Any) -> None:
+    """A worker has no door at which it could be scraped."""
+    _relay.start()
+
+
+@worker_shutdown.connect
+def _relay_the_rest(**_: Any) -> None:
+    _relay.stop()
 
 
 @worker_shutting_down.connect

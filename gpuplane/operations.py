@@ -18,6 +18,8 @@ from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+import allocations.counters
+import allocations.extender.counters  # noqa: F401 - its series are there from the first scrape, not from the first filter
 from allocations import fleet
 from gpuplane.credentials import credentials_path
 from gpuplane.start import definitions

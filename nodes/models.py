@@ -1,7 +1,7 @@
 """Nodes and their devices.
 
-Written by `nodes.services` (what exists) and, for the three columns `core_used`, `memory_used` and
-`revision` of a device, by the ledger in `allocations` alone. Kept true by the database: a device is
+Written by `nodes.services` (what exists), for the three columns `core_used`, `memory_used` and
+`revision` of a device by the ledger in `allocations` alone, and for `idle_since` and the rollups by `nodes.history`. Kept true by the database: a device is
 never used beyond its size, a UUID is present once in the fleet, a minor once per node and type.
 """
 
@@ -73,6 +73,11 @@ class Device(models.Model):
     core_used = models.IntegerField(default=0)
     memory_used = models.BigIntegerField(default=0)
     revision = models.BigIntegerField(default=0)
+    idle_since = models.DateTimeField(
+        null=True,
+        blank=True,
+        help_text="held and measured idle since then; null: it works, is free, or is not measured",
+    )
     changed_at = models.DateTimeField()
 
     class Meta:
@@ -135,3 +140,42 @@ class MakingWay(models.Model):
     def __str__(self) -> str:
         """Pod."""
         return f"{self.namespace}/{self.pod_name}"
+
+
+class Rollup(models.Model):
+    """What the GPUs of one node did in one minute, or hour: `nodes.history.figures.Figures`, packed. Written once, by `nodes.history.rollups`."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="rollups")
+    seconds = models.PositiveIntegerField(help_text="60 or 3600")
+    start = models.DateTimeField()
+    body = models.BinaryField()
+
+    class Meta:
+        ordering = ("node_id", "seconds", "start")
+        constraints = [models.UniqueConstraint(fields=["node", "seconds", "start"], name="rollup_once")]
+        indexes = [models.Index(fields=["seconds", "start"], name="rollup_age")]
+
+    def __str__(self) -> str:
+        """Node and time."""
+        return f"{self.node_id} at {self.start:%Y-%m-%d %H:%M}"
+
+
+class FleetRollup(models.Model):
+    """What the fleet as a whole, and each model and pool of it, had, gave and did in one minute, or hour.
+
+    Written after all nodes' rollups of the same time, so that it also says that they are complete.
+    """
+
+    seconds = models.PositiveIntegerField(help_text="60 or 3600")
+    start = models.DateTimeField()
+    groups = models.JSONField(
+        default=dict, help_text="group (`all`, `model:…`, `pool:…`) → sums (`nodes.history.totals.Totals`)"
+    )
+
+    class Meta:
+        ordering = ("seconds", "start")
+        constraints = [models.UniqueConstraint(fields=["seconds", "start"], name="fleet_rollup_once")]
+
+    def __str__(self) -> str:
+        """Time."""
+        return f"fleet at {self.start:%Y-%m-%d %H:%M}"

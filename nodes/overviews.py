@@ -22,6 +22,8 @@ _SORTS: Mapping[str, tuple[Any, ...]] = {
     "memory": ("memory_share", "name"),
     "agent": ("agent_seen_at", "name"),
 }
+NVLINK_BYTES = 25_000_000_000
+"""Bytes a second of one NVLink in one direction, in every generation since V100."""
 _LIVE_GPU = Q(devices__type="gpu") & ~Q(devices__presence=Presence.REMOVED)
 
 
@@ -55,8 +57,11 @@ class LinkRow:
     """One GPU's line of the matrix."""
 
     minor: int
+    uuid: str
     island: int
     cells: tuple[LinkCell, ...]
+    most_bytes: int
+    """What its links can send in a second, or receive; behind a switch what the busiest pair could."""
 
 
 def node_query(*, search: str, state: str, model: str, sort: str) -> QuerySet[Node]:
@@ -116,8 +121,10 @@ def link_matrix(devices: Iterable[Device], links: Iterable[Sequence[int]]) -> li
     return [
         LinkRow(
             one.minor,
+            one.uuid,
             one.island,
             tuple(_cell(one, other, counts.get(frozenset((one.minor, other.minor)), 0), most) for other in gpus),
+            NVLINK_BYTES * max((counts.get(frozenset((one.minor, other.minor)), 0) for other in gpus), default=0),
         )
         for one in gpus
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import timedelta
 from typing import cast
 
 import redis
@@ -15,9 +16,11 @@ from kube import nodes as kube_nodes
 from kube.errors import KubeError
 from kube.following import Followed
 from kube.shared import shared_cluster
+from kube.turns import turn
 from nodes import watching
 from nodes.advertise import TASK as ADVERTISE
 from nodes.advertise import advertise
+from nodes.history import ring, rollups
 from nodes.live import presence
 
 REDIS_SECONDS = 2.0
@@ -44,6 +47,34 @@ def notice_silent_agents() -> None:
     noticed = presence.notice_silent(now=database_now(), listening_since=since)
     if noticed != presence.Noticed():
         log.info("nodes.agents_noticed", suspect=noticed.suspect, not_ready=noticed.not_ready, ready=noticed.ready)
+
+
+@shared_task(name="nodes.tasks.roll_up", ignore_result=True)
+def roll_up() -> None:
+    """Minutes and hours of what the devices did (every 20 s); one worker at a time. Idempotent."""
+    with turn(settings.GPUPLANE_REDIS_URL, "history") as ours:
+        if ours is None:
+            return
+        now = database_now()
+        connection = ring.client()
+        try:
+            rollups.roll_up(connection, now=now)
+        except (redis.RedisError, OSError) as error:
+            log.warning("history.ring_unread", why=str(error))
+        finally:
+            connection.close()
+        rollups.roll_up_hours(now=now)
+
+
+@shared_task(name="nodes.tasks.prune_history", ignore_result=True)
+def prune_history() -> None:
+    """Delete minutes and hours that are older than the settings say (every hour)."""
+    deleted = rollups.prune(
+        now=database_now(),
+        minutes_kept=timedelta(hours=settings.GPUPLANE_MINUTES_KEPT_HOURS),
+        hours_kept=timedelta(days=settings.GPUPLANE_HOURS_KEPT_DAYS),
+    )
+    log.info("history.pruned", rows=deleted)
 
 
 @shared_task(name="nodes.tasks.watch_nodes", ignore_result=True)

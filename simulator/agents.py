@@ -14,11 +14,14 @@ import structlog
 
 from agent.outbox import Outbox
 from agent.session import Session
+from simulator.details import details_of
 from simulator.fleet import SimNode
 from simulator.signals import Signals
 
 VERSION: Final = "simulated-1"
 SAMPLE_SECONDS: Final = 1.0
+DETAILS_SAMPLES: Final = 5
+"""Links and processes are looked at with every fifth sample."""
 
 log = structlog.get_logger(__name__)
 
@@ -81,7 +84,11 @@ class Agent:
 
     async def _sample(self) -> None:
         due = time.monotonic() + self._phase
+        looks = 0
         while True:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             due = max(due + SAMPLE_SECONDS, time.monotonic())
             self._outbox.put_sample(self._signals.of_node(self._index))
+            if looks % DETAILS_SAMPLES == 0:
+                self._outbox.put_details(details_of(self._node, self._signals))
+            looks += 1

@@ -67,14 +67,15 @@ class Kind:
     """RDMA NICs, spread evenly over the switches."""
     idle_watts: int
     full_watts: int
+    full_mhz: int
 
 
 KINDS: Final = (
-    Kind("a", "training", "H100", 80, all_pairs(18), 20, 2, 18, 8, 72, 690),
-    Kind("b", "training", "A100", 80, all_pairs(12), 16, 2, 12, 8, 55, 395),
-    Kind("c", "research", "V100", 32, cube_mesh(), 8, 2, 6, 4, 42, 295),
-    Kind("d", "inference", "H200-NVL", 141, two_islands(6), 8, 4, 18, 2, 80, 590),
-    Kind("e", "inference", "L40S", 48, no_links(), 12, 4, 0, 0, 33, 340),
+    Kind("a", "training", "H100", 80, all_pairs(18), 20, 2, 18, 8, 72, 690, 1980),
+    Kind("b", "training", "A100", 80, all_pairs(12), 16, 2, 12, 8, 55, 395, 1410),
+    Kind("c", "research", "V100", 32, cube_mesh(), 8, 2, 6, 4, 42, 295, 1530),
+    Kind("d", "inference", "H200-NVL", 141, two_islands(6), 8, 4, 18, 2, 80, 590, 1785),
+    Kind("e", "inference", "L40S", 48, no_links(), 12, 4, 0, 0, 33, 340, 2520),
 )
 
 

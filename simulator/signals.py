@@ -23,6 +23,10 @@ PCIE_BYTES: Final = 9e9
 IDLE_BYTES: Final = 480 * 2**20
 """Memory the driver keeps on an idle GPU."""
 
+IDLE_MHZ: Final = 345
+MEMORY_MHZ: Final = 1593
+IDLE_MEMORY_MHZ: Final = 405
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -53,6 +57,9 @@ class Signals:
         self._wanted_memory = np.zeros(size)
         self._peers = np.zeros(size)
         self._period = np.full(size, 20.0)
+        self._clock = np.array([float(kind.full_mhz) for kind in kinds])
+        self.loads: dict[int, tuple[Load, ...]] = {}
+        """Row → who is on the GPU."""
         self._sick: set[int] = set()
         self._seconds = 0.0
         self.utilisation = np.zeros(size)
@@ -69,7 +76,8 @@ class Signals:
         row = self.row_of.get(uuid)
         if row is None:
             return
-        loads = list(loads)
+        loads = tuple(loads)
+        self.loads[row] = loads
         self._core[row] = min(1.0, sum(load.core for load in loads))
         self._wanted_memory[row] = min(1.0, sum(load.memory for load in loads))
         self._peers[row] = max((load.peers for load in loads), default=0)
@@ -80,6 +88,10 @@ class Signals:
         """A sick GPU measures nothing: its values are unknown, not zero."""
         row = self.row_of[uuid]
         (self._sick.add if sick else self._sick.discard)(row)
+
+    def memory_of(self, uuid: str) -> float:
+        """Bytes of memory that the GPU has."""
+        return float(self._memory[self.row_of[uuid]])
 
     def step(self, seconds: float) -> None:
         """Move everything on by that many seconds."""
@@ -114,6 +126,8 @@ class Signals:
             "nvlink_rx_bytes": self.nvlink_rx[rows].astype(np.int64).tolist(),
             "pcie_tx_bytes": self.pcie_tx[rows].astype(np.int64).tolist(),
             "pcie_rx_bytes": self.pcie_rx[rows].astype(np.int64).tolist(),
+            "sm_clock_mhz": np.where(self.utilisation[rows] > 0.01, self._clock[rows], IDLE_MHZ).astype(int).tolist(),
+            "memory_clock_mhz": np.where(self.utilisation[rows] > 0.01, MEMORY_MHZ, IDLE_MEMORY_MHZ).tolist(),
         }
         if not self._nvlink[rows].any():
             whole["nvlink_tx_bytes"] = whole["nvlink_rx_bytes"] = []  # no NVLink: not measured

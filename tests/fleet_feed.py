@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from playwright.sync_api import Page, WebSocketRoute
 
-from nodes.consumers import Ask, columns_asked
+from nodes.consumers.fleet import Ask, columns_asked
 from nodes.live.fleet_columns import COLUMNS, Columns, Figures, Flag
 from nodes.live.fleet_frames import Condition, Picture, column_set, layout_message
 from nodes.live.fleet_rows import Layout, LayoutDevice, LayoutNode

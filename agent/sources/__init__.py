@@ -12,6 +12,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from agent.protocol import DeviceDetails
+
 Column = list[int | float | None]
 """One value a GPU, by minor."""
 
@@ -51,11 +53,15 @@ class Machine(msgspec.Struct, frozen=True):
         return tuple(one for one in self.devices if one.type == "gpu")
 
 
-class Reading(msgspec.Struct, frozen=True):
-    """One moment: columns of `agent.protocol.COLUMNS` that are known, and what is wrong, by UUID, with every device that is not named well."""
+class Reading(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One moment: columns of `agent.protocol.COLUMNS` that are known, and what is wrong, by UUID, with every device that is not named well.
+
+    `details`: of each GPU, by minor; empty where the source knows none.
+    """
 
     columns: Mapping[str, Column] = {}
     health: Mapping[str, str] = {}
+    details: Sequence[DeviceDetails] = ()
 
 
 class Source(Protocol):

@@ -15,10 +15,11 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from agent.protocol import COLUMNS
+from agent.protocol import COLUMNS, DeviceDetails
 from agent.sources import FALLEN, Column, DeviceFacts, Machine, Reading, SourceAway
 from agent.sources.counters import Rates
-from agent.sources.wiring import Seen, links_of, numa_of, switch_of
+from agent.sources.nvml_details import Ask, Closely, Key, text
+from agent.sources.wiring import SWITCH, LinkEnd, Seen, links_of, numa_of, switch_of
 
 T = TypeVar("T")
 
@@ -26,6 +27,8 @@ HARMLESS_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """Faults of a program, not of the GPU (NVIDIA's Xid catalogue): the next program runs as if nothing had happened."""
 KIB: Final = 1024
 _ALL_LINKS: Final = 0xFFFFFFFF
+_FIGURE: Final = -2
+"""In place of a link's number: the field is a figure of a sample."""
 _BUS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]", re.IGNORECASE)
 
 log = structlog.get_logger(__name__)
@@ -44,6 +47,7 @@ class NvmlSource:
         self._nv = nv
         self._sys = sys
         self._rates = Rates(clock)
+        self._closely = Closely(nv, self._maybe)
         self._handles: dict[str, Any] = {}
         self._wrong: dict[str, str] = {}
         self._events: Any = None
@@ -65,6 +69,7 @@ class NvmlSource:
         if fresh.keys() - self._handles.keys():
             self._listen(fresh)
         self._handles = {**self._handles, **fresh}
+        self._closely.look(seen)
         devices = tuple(sorted((one.facts for one in seen), key=lambda facts: facts.minor))
         return Machine(devices, links_of(seen))
 
@@ -74,15 +79,17 @@ class NvmlSource:
         self._hear()
         columns: dict[str, Column] = {}
         health: dict[str, str] = {}
+        details: list[DeviceDetails] = []
         for gpu in machine.gpus:
-            values, wrong = self._one(gpu.uuid)
+            values, closer, wrong = self._one(gpu.uuid)
+            details.append(closer)
             for name, value in values.items():
                 columns.setdefault(name, []).append(value)
             wrong = wrong or self._wrong.get(gpu.uuid, "")
             if wrong:
                 health[gpu.uuid] = wrong
         known = {name: column for name, column in columns.items() if any(value is not None for value in column)}
-        return Reading(known, health)
+        return Reading(known, health, details)
 
     def close(self) -> None:
         """See Source."""
@@ -139,53 +146,52 @@ class NvmlSource:
 
     def _seen(self, handle: Any, index: int) -> Seen:
         nv = self._nv
-        uuid = _text(nv.nvmlDeviceGetUUID(handle))
+        uuid = text(nv.nvmlDeviceGetUUID(handle))
         memory = self._maybe(nv.nvmlDeviceGetMemoryInfo, handle)
         minor = self._maybe(nv.nvmlDeviceGetMinorNumber, handle)
-        bus = _text(nv.nvmlDeviceGetPciInfo(handle).busId).lower()
+        bus = text(nv.nvmlDeviceGetPciInfo(handle).busId).lower()
         facts = DeviceFacts(
             minor=index if minor is None else minor,
             uuid=uuid,
-            model=_text(self._maybe(nv.nvmlDeviceGetName, handle) or ""),
+            model=text(self._maybe(nv.nvmlDeviceGetName, handle) or ""),
             memory=memory.total if memory is not None else 0,
             numa=numa_of(self._sys, bus),
             pcie=switch_of(self._sys, bus),
         )
-        peers, switched = self._nvlinks(handle)
-        return Seen(facts, handle, bus, peers, switched)
+        return Seen(facts, handle, bus, self._nvlinks(handle))
 
-    def _nvlinks(self, handle: Any) -> tuple[list[str], int]:
-        """(bus ids at the far end of active links, how many of the links end at an NVSwitch)."""
+    def _nvlinks(self, handle: Any) -> list[LinkEnd]:
         nv = self._nv
-        peers: list[str] = []
-        switched = 0
+        ends: list[LinkEnd] = []
         for link in range(nv.NVML_NVLINK_MAX_LINKS):
             state = self._maybe(nv.nvmlDeviceGetNvLinkState, handle, link)
             if state is None:
                 break  # links are numbered without gaps
-            if state != nv.NVML_FEATURE_ENABLED:
-                continue
-            kind = self._maybe(nv.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
-            if kind == nv.NVML_NVLINK_DEVICE_TYPE_SWITCH:
-                switched += 1
-                continue
-            remote = self._maybe(nv.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
-            if remote is not None and _BUS.fullmatch(bus := _text(remote.busId).lower()):
-                peers.append(bus)
-        return peers, switched
+            ends.append(LinkEnd(link, state == nv.NVML_FEATURE_ENABLED, self._far_end(handle, link)))
+        return ends
 
-    def _one(self, uuid: str) -> tuple[dict[str, int | float | None], str]:
-        """(column → value, what is wrong)."""
+    def _far_end(self, handle: Any, link: int) -> str:
+        """See LinkEnd; a link that is down may not say."""
+        nv = self._nv
+        kind = self._maybe(nv.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+        if kind == nv.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+            return SWITCH
+        remote = self._maybe(nv.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+        bus = "" if remote is None else text(remote.busId).lower()
+        return bus if _BUS.fullmatch(bus) else ""
+
+    def _one(self, uuid: str) -> tuple[dict[str, int | float | None], DeviceDetails, str]:
+        """(column → value, details, what is wrong)."""
         nv = self._nv
         nothing: dict[str, int | float | None] = dict.fromkeys(COLUMNS)
         handle = self._handles.get(uuid)
         if handle is None:
-            return nothing, FALLEN
+            return nothing, DeviceDetails(), FALLEN
         try:
             rates = self._maybe(nv.nvmlDeviceGetUtilizationRates, handle)
             memory = self._maybe(nv.nvmlDeviceGetMemoryInfo, handle)
             power = self._maybe(nv.nvmlDeviceGetPowerUsage, handle)
-            fields = self._fields(handle)
+            fields, more = self._fields(uuid, handle)
             values = {
                 "utilisation_percent": None if rates is None else rates.gpu,
                 "memory_used_bytes": None if memory is None else memory.used,
@@ -195,28 +201,32 @@ class NvmlSource:
                 "nvlink_rx_bytes": self._rates.of(uuid, "nvlink-rx", _times(fields.get("nvlink_rx"), KIB)),
                 "pcie_tx_bytes": self._rates.of(uuid, "pcie-tx", fields.get("pcie_tx")),
                 "pcie_rx_bytes": self._rates.of(uuid, "pcie-rx", fields.get("pcie_rx")),
+                "sm_clock_mhz": self._maybe(nv.nvmlDeviceGetClockInfo, handle, nv.NVML_CLOCK_SM),
+                "memory_clock_mhz": self._maybe(nv.nvmlDeviceGetClockInfo, handle, nv.NVML_CLOCK_MEM),
             }
+            details = self._closely.details(uuid, handle, more)
         except nv.NVMLError_GpuIsLost:
             self._handles.pop(uuid, None)
             self._wrong[uuid] = FALLEN
-            return nothing, FALLEN
-        return values, _unsound(fields)
+            return nothing, DeviceDetails(), FALLEN
+        return values, details, _unsound(fields)
 
-    def _fields(self, handle: Any) -> dict[str, int]:
-        """Field values that this GPU has."""
+    def _fields(self, uuid: str, handle: Any) -> tuple[dict[str, int], dict[Key, int]]:
+        """Field values that this GPU has, asked for in one call: (of the figures, of the details)."""
         nv = self._nv
-        wanted = {
-            name: getattr(nv, field)
+        wanted: list[Ask] = [
+            ((name, _FIGURE), getattr(nv, field), _ALL_LINKS if name.startswith("nvlink") else 0)
             for name, field in _FIELDS.items()
             if hasattr(nv, field)  # fields grow with the driver's headers
+        ]
+        wanted += self._closely.asks(uuid)
+        answers = self._maybe(nv.nvmlDeviceGetFieldValues, handle, [(number, scope) for _, number, scope in wanted])
+        found = {
+            key: int(_value(nv, answer))
+            for (key, _, _), answer in zip(wanted, answers or (), strict=False)
+            if answer.nvmlReturn == nv.NVML_SUCCESS
         }
-        asked = [(number, _ALL_LINKS) if name.startswith("nvlink") else number for name, number in wanted.items()]
-        answers = self._maybe(nv.nvmlDeviceGetFieldValues, handle, asked)
-        found: dict[str, int] = {}
-        for name, answer in zip(wanted, answers or (), strict=False):
-            if answer.nvmlReturn == nv.NVML_SUCCESS:
-                found[name] = int(_value(nv, answer))
-        return found
+        return {name: value for (name, link), value in found.items() if link == _FIGURE}, found
 
     # faults
 
@@ -254,7 +264,7 @@ class NvmlSource:
                 reason = "double-bit ECC error"
             else:
                 continue
-            for one in self._handles if uuid is None else [_text(uuid)]:
+            for one in self._handles if uuid is None else [text(uuid)]:
                 self._wrong[one] = reason
 
 
@@ -287,8 +297,3 @@ def _value(nv: Any, answer: Any) -> int | float:
 
 def _times(value: int | None, unit: int) -> int | None:
     return None if value is None else value * unit
-
-
-def _text(value: str | bytes) -> str:
-    """Older bindings give bytes."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

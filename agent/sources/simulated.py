@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 from itertools import combinations
 from typing import Final
@@ -15,7 +16,9 @@ from uuid import NAMESPACE_DNS, uuid5
 
 import msgspec
 
+from agent.protocol import DeviceDetails, LinkDetails, MigDetails, ProcessDetails
 from agent.sources import FALLEN, Column, DeviceFacts, Machine, Reading
+from agent.sources.wiring import remotes_of
 
 GIB: Final = 2**30
 NVLINK_BYTES: Final = 25e9
@@ -35,6 +38,12 @@ class Build(msgspec.Struct, frozen=True):
     gpus_a_switch: int
     watts: tuple[int, int]
     """Idle and full."""
+    clocks: tuple[int, int] = (345, 1980)
+    """MHz of the SMs, idle and full."""
+    own_links: int | None = None
+    """NVLinks of one GPU where they end at NVSwitches."""
+    mig: tuple[str, int] | None = None
+    """Profile and bytes of the MIG devices into which GPU 0 is cut, as many as fit in."""
 
 
 def _all_pairs(gpus: int, links: int) -> Links:
@@ -49,11 +58,12 @@ def _cube_mesh() -> Links:
 
 
 MACHINES: Final = {
-    "h100-8": Build("NVIDIA H100 80GB HBM3", 8, 80 * GIB, _all_pairs(8, 18), 2, (70, 700)),
-    "a100-8": Build("NVIDIA A100-SXM4-80GB", 8, 80 * GIB, _all_pairs(8, 12), 2, (55, 400)),
-    "dgx1-8": Build("Tesla V100-SXM2-32GB", 8, 32 * GIB, _cube_mesh(), 2, (42, 300)),
-    "l40s-4": Build("NVIDIA L40S", 4, 46068 * 2**20, (), 2, (33, 350)),
-    "pcie-4": Build("NVIDIA A100-PCIE-40GB", 4, 40 * GIB, (), 4, (35, 250)),
+    "h100-8": Build("NVIDIA H100 80GB HBM3", 8, 80 * GIB, _all_pairs(8, 18), 2, (70, 700), own_links=18),
+    "a100-8": Build("NVIDIA A100-SXM4-80GB", 8, 80 * GIB, _all_pairs(8, 12), 2, (55, 400), (210, 1410), own_links=12),
+    "dgx1-8": Build("Tesla V100-SXM2-32GB", 8, 32 * GIB, _cube_mesh(), 2, (42, 300), (135, 1530)),
+    "l40s-4": Build("NVIDIA L40S", 4, 46068 * 2**20, (), 2, (33, 350), (210, 2520)),
+    "pcie-4": Build("NVIDIA A100-PCIE-40GB", 4, 40 * GIB, (), 4, (35, 250), (210, 1410)),
+    "mig-4": Build("NVIDIA A100-PCIE-40GB", 4, 40 * GIB, (), 4, (35, 250), (210, 1410), mig=("1g.5gb", 5 * GIB)),
 }
 
 
@@ -66,6 +76,8 @@ class SimulatedSource:
         self._clock = clock
         self._wrong: dict[int, str] = {}
         self._fallen: set[int] = set()
+        self._down: set[tuple[int, int]] = set()
+        self._errors: Counter[tuple[int, int]] = Counter()
 
     def fall_sick(self, minor: int, reason: str) -> None:
         """The GPU is there and not well."""
@@ -75,8 +87,14 @@ class SimulatedSource:
         """The GPU answers no more."""
         self._fallen.add(minor)
 
+    def cut_link(self, minor: int, number: int) -> None:
+        """One NVLink of the GPU is down, after errors."""
+        self._down.add((minor, number))
+        self._errors[minor, number] += 1
+
     def recover(self, minor: int) -> None:
-        """All is well again with it."""
+        """All is well again with it; errors stay counted."""
+        self._down = {link for link in self._down if link[0] != minor}
         self._wrong.pop(minor, None)
         self._fallen.discard(minor)
 
@@ -115,10 +133,42 @@ class SimulatedSource:
             "nvlink_rx_bytes": _column(busy, lambda part, place: traffic[place] * part),
             "pcie_tx_bytes": _column(busy, lambda part, _: PCIE_BYTES * 0.1 * part),
             "pcie_rx_bytes": _column(busy, lambda part, _: PCIE_BYTES * 0.2 * part),
+            "sm_clock_mhz": _column(busy, lambda part, _: self._build.clocks[part > 0.02]),
+            "memory_clock_mhz": _column(busy, lambda part, _: (405, 1593)[part > 0.02]),
         }
         health = {gpu.uuid: self._wrong[gpu.minor] for gpu in machine.gpus if gpu.minor in self._wrong}
         health |= {gpu.uuid: FALLEN for gpu in machine.gpus if gpu.minor in self._fallen}
-        return Reading(columns, health)
+        return Reading(columns, health, [self._details(machine, *one) for one in zip(machine.gpus, busy, strict=True)])
+
+    def _details(self, machine: Machine, gpu: DeviceFacts, part: float | None) -> DeviceDetails:
+        """Of one GPU: a process while it works, with its memory to the GiB."""
+        if part is None:
+            return DeviceDetails()
+        uuids = {one.minor: one.uuid for one in machine.gpus}
+        remotes = remotes_of(machine.links, gpu.minor, uuids=uuids, own=self._build.own_links)
+        links = [
+            LinkDetails(
+                number,
+                (gpu.minor, number) not in self._down,
+                remote,
+                self._errors[gpu.minor, number],
+                0,
+                0,
+            )
+            for number, remote in enumerate(remotes)
+        ]
+        used = round(self._build.memory * 0.85 * part / GIB) * GIB
+        processes = [ProcessDetails(4000 + gpu.minor, "python", used)] if part > 0.02 else []
+        return DeviceDetails(links, 0, 0, processes, self._parts(gpu))
+
+    def _parts(self, gpu: DeviceFacts) -> list[MigDetails]:
+        if gpu.minor or self._build.mig is None:
+            return []
+        profile, size = self._build.mig
+        return [
+            MigDetails(f"MIG-{uuid5(NAMESPACE_DNS, f'{gpu.uuid}/{place}')}", profile, size)
+            for place in range(min(7, gpu.memory // size))
+        ]
 
     def close(self) -> None:
         """See Source."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -18,14 +18,35 @@ from agent.sources import DeviceFacts
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
+SWITCH: Final = "switch"
+"""What is at the far end of a link to an NVSwitch."""
+
+
+class LinkEnd(NamedTuple):
+    """One NVLink of a GPU: `remote` is the bus id at its far end, SWITCH, or empty where nothing is known."""
+
+    number: int
+    is_up: bool
+    remote: str
+
+
 class Seen(NamedTuple):
-    """One GPU as the driver shows it: `peers` are bus ids at the far ends of its active NVLinks, `switched` how many end at a switch."""
+    """One GPU as the driver shows it."""
 
     facts: DeviceFacts
     handle: Any
     bus: str
-    peers: Sequence[str]
-    switched: int
+    ends: Sequence[LinkEnd]
+
+    @property
+    def peers(self) -> list[str]:
+        """Bus ids at the far ends of active links."""
+        return [end.remote for end in self.ends if end.is_up and end.remote not in {"", SWITCH}]
+
+    @property
+    def switched(self) -> int:
+        """How many active links end at a switch."""
+        return sum(end.is_up and end.remote == SWITCH for end in self.ends)
 
 
 def links_of(seen: Sequence[Seen]) -> tuple[tuple[int, int, int], ...]:
@@ -38,6 +59,16 @@ def links_of(seen: Sequence[Seen]) -> tuple[tuple[int, int, int], ...]:
         if links:
             found.append((one.facts.minor, other.facts.minor, links))
     return tuple(found)
+
+
+def remotes_of(
+    links: Iterable[tuple[int, int, int]], minor: int, *, uuids: Mapping[int, str], own: int | None = None
+) -> list[str]:
+    """What is at the far end of each NVLink of a GPU, from a link matrix: UUIDs, or SWITCH where the GPU has fewer links (`own`) than pairs count."""
+    ends = [
+        uuids[high if low == minor else low] for low, high, count in links if minor in {low, high} for _ in range(count)
+    ]
+    return ends if own is None or len(ends) <= own else [SWITCH] * own
 
 
 def short(bus: str) -> str:

@@ -6,6 +6,7 @@ Read by the ledger (grants), the extender (JSON), explain and the what-if page.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,11 +32,33 @@ class Grant(msgspec.Struct, frozen=True):
     whole: bool
 
 
+class Kind(StrEnum):
+    """What sort of reason it is, for counting: the few that there are, whatever numbers the text has."""
+
+    NODE = "node-not-ready"
+    MODE = "node-mode"
+    NO_DEVICE = "no-such-device"
+    MODEL = "model"
+    TOO_FEW = "too-few-devices"
+    SICK = "unhealthy"
+    TOO_SMALL = "too-small"
+    NUMA = "numa"
+    ISLAND = "island"
+    SWITCH = "pcie-switch"
+    SEVERAL = "containers"
+    WHOLE_TAKEN = "no-whole-device-free"
+    SHARE_TAKEN = "no-share-free"
+    ISLAND_TAKEN = "no-island-free"
+    SWITCH_TAKEN = "no-pcie-switch-free"
+    SEVERAL_TAKEN = "no-room-for-all-containers"
+
+
 class Reason(msgspec.Struct, frozen=True):
     """Why a node cannot serve. `resolvable`: removing lower-priority pods could help (DESIGN §4)."""
 
     text: str
     resolvable: bool
+    kind: Kind
 
 
 class Account(Protocol):
@@ -103,6 +126,10 @@ class Decision:
         code = self.reason_code
         numbers = np.bincount(code[code >= 0], minlength=len(self.reasons)).tolist()
         return {reason.text: count for reason, count in zip(self.reasons, numbers, strict=True) if count}
+
+    def kinds(self) -> set[Kind]:
+        """The sorts of reason that candidates were refused for."""
+        return {reason.kind for reason in self.reasons}
 
     def refused(self) -> Iterator[tuple[str, Reason]]:
         """(node name, reason) of every candidate that could not serve, in node order."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from allocations.engine.decision import Reason
+from allocations.engine.decision import Kind, Reason
 from allocations.engine.picture import DEVICE_PLUGIN
 from kube.device_types import GPU
 
@@ -60,10 +60,10 @@ class _Verdicts:
         self.code = np.full(len(pending), -1, dtype=np.int16)
         self.texts: dict[Reason, int] = {}
 
-    def give(self, nodes: NDArray[np.bool_], text: str, *, resolvable: bool) -> None:
+    def give(self, nodes: NDArray[np.bool_], text: str, kind: Kind, *, resolvable: bool) -> None:
         hit = self.open & nodes
         if hit.any():
-            self.code[hit] = self.texts.setdefault(Reason(text, resolvable), len(self.texts))
+            self.code[hit] = self.texts.setdefault(Reason(text, resolvable, kind), len(self.texts))
             self.open &= ~hit
 
 
@@ -87,22 +87,25 @@ def verdicts(
     closed = pending & ~picture.index.problem_free
     for text in sorted({picture.node_problem[row] for row in np.flatnonzero(closed).tolist()}):
         having = np.array([problem == text for problem in picture.node_problem], dtype=np.bool_)
-        found.give(having, text, resolvable=False)
-    found.give(kept_out, told, resolvable=False)
+        found.give(having, text, Kind.NODE, resolvable=False)
+    found.give(kept_out, told, Kind.MODE, resolvable=False)
     for need in needs:
         _never(found, need, strict=strict and need.ask.type == GPU)
     joint = together if together is not None and together.required else None
     if joint is not None:
-        found.give(joint.ever == 0, f"no {joint.text} devices under the same PCIe switches", resolvable=False)
+        text = f"no {joint.text} devices under the same PCIe switches"
+        found.give(joint.ever == 0, text, Kind.SWITCH, resolvable=False)
     if several is not None:
-        found.give(~several.ever(found.open), SEVERAL_NEVER, resolvable=False)
+        found.give(~several.ever(found.open), SEVERAL_NEVER, Kind.SEVERAL, resolvable=False)
     for need in needs:
         _not_now(found, need, strict=strict and need.ask.type == GPU)
     if joint is not None:
-        found.give(joint.fewest == 0, f"no {joint.text} devices free under the same PCIe switches", resolvable=True)
+        text = f"no {joint.text} devices free under the same PCIe switches"
+        found.give(joint.fewest == 0, text, Kind.SWITCH_TAKEN, resolvable=True)
     if several is not None:
         able = several.able(found.open)
-        found.give(~able, TOO_MANY_WAYS if several.given_up else SEVERAL_NOT_NOW, resolvable=True)
+        text = TOO_MANY_WAYS if several.given_up else SEVERAL_NOT_NOW
+        found.give(~able, text, Kind.SEVERAL_TAKEN, resolvable=True)
     return found.code, tuple(found.texts)
 
 
@@ -126,31 +129,31 @@ def _never(found: _Verdicts, need: Need, *, strict: bool) -> None:
     """Nodes that could not serve even if nothing were used."""
     ask, kind, count = need.ask, need.ask.type, need.ask.count
     if need.view is None:
-        found.give(found.open, f"no {kind} devices", resolvable=False)
+        found.give(found.open, f"no {kind} devices", Kind.NO_DEVICE, resolvable=False)
         return
     there = need.view.count.astype(np.int64)
-    found.give(there == 0, f"no {kind} devices", resolvable=False)
+    found.give(there == 0, f"no {kind} devices", Kind.NO_DEVICE, resolvable=False)
     if need.permitted is not None:
         which = "of the models asked" if ask.limits is None else "that the pod's annotations allow"
         there = need.per_node(need.permitted)
-        found.give(there == 0, f"no {kind} {which}", resolvable=False)
-        found.give(there < count, f"fewer than {count} {kind} devices {which}", resolvable=False)
-    found.give(there < count, f"fewer than {count} {kind} devices", resolvable=False)
+        found.give(there == 0, f"no {kind} {which}", Kind.MODEL, resolvable=False)
+        found.give(there < count, f"fewer than {count} {kind} devices {which}", Kind.MODEL, resolvable=False)
+    found.give(there < count, f"fewer than {count} {kind} devices", Kind.TOO_FEW, resolvable=False)
     healthy = need.per_node(need.eligible)
-    found.give(healthy == 0, f"no healthy {kind} device", resolvable=False)
-    found.give(healthy < count, f"fewer than {count} healthy {kind} devices", resolvable=False)
+    found.give(healthy == 0, f"no healthy {kind} device", Kind.SICK, resolvable=False)
+    found.give(healthy < count, f"fewer than {count} healthy {kind} devices", Kind.SICK, resolvable=False)
     if not ask.whole:
         serving = need.per_node(need.ever)
         without = need.view.node_memory <= 1
-        found.give((serving < count) & without, f"{kind} devices have no memory to share", resolvable=False)
-        found.give(serving < count, _devices(ask, share_text(ask), "gpu "), resolvable=False)
+        text = f"{kind} devices have no memory to share"
+        found.give((serving < count) & without, text, Kind.TOO_SMALL, resolvable=False)
+        found.give(serving < count, _devices(ask, share_text(ask), "gpu "), Kind.TOO_SMALL, resolvable=False)
     if need.at_one_numa:
         text = f"fewer than {count} {kind} devices at one NUMA node"
-        found.give(need.most_at_numa(need.ever) < count, text, resolvable=False)
+        found.give(need.most_at_numa(need.ever) < count, text, Kind.NUMA, resolvable=False)
     if strict:
-        found.give(
-            need.most_in_island(need.ever) < count, f"no NVLink island of {count} {kind} devices", resolvable=False
-        )
+        text = f"no NVLink island of {count} {kind} devices"
+        found.give(need.most_in_island(need.ever) < count, text, Kind.ISLAND, resolvable=False)
 
 
 def _not_now(found: _Verdicts, need: Need, *, strict: bool) -> None:
@@ -161,16 +164,17 @@ def _not_now(found: _Verdicts, need: Need, *, strict: bool) -> None:
     where = " at one NUMA node" if need.at_one_numa else ""
     if ask.whole:
         few = f"no whole {ask.type} device" if count == 1 else f"fewer than {count} whole {ask.type} devices"
-        found.give(~need.enough, f"{few} free{where}", resolvable=True)
+        found.give(~need.enough, f"{few} free{where}", Kind.WHOLE_TAKEN, resolvable=True)
     else:
         for fits, told in ((need.core_fits, _core_text(ask)), (need.memory_fits, _memory_text(ask))):
             if told:
                 short = need.per_node(need.eligible & fits) < count
-                found.give(short, _devices(ask, f"{told} free"), resolvable=True)
-        found.give(~need.enough, _devices(ask, f"{share_text(ask)} free{where}"), resolvable=True)
+                found.give(short, _devices(ask, f"{told} free"), Kind.SHARE_TAKEN, resolvable=True)
+        text = _devices(ask, f"{share_text(ask)} free{where}")
+        found.give(~need.enough, text, Kind.SHARE_TAKEN, resolvable=True)
     if strict:
         text = f"no NVLink island with {count} {ask.type} devices free"
-        found.give(need.most_in_island(need.fits) < count, text, resolvable=True)
+        found.give(need.most_in_island(need.fits) < count, text, Kind.ISLAND_TAKEN, resolvable=True)
 
 
 def _devices(ask: DeviceAsk, what: str, gpu: str = "") -> str:

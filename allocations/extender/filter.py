@@ -27,6 +27,7 @@ from allocations.engine.picture import Picture
 from allocations.engine.plan import plan
 from allocations.engine.reasons import summary_text
 from allocations.errors import LostRace, MovedOn, PodHasOne
+from allocations.extender import counters
 from allocations.extender.identity import pod_problem
 from allocations.extender.reasons import BEING_UNDONE, ELSEWHERE, NOT_REGISTERED, RACING
 from allocations.extender.recent import remember
@@ -47,10 +48,14 @@ def filter_pod(asked: Asked) -> bytes:
     """The ExtenderFilterResult for one ExtenderArgs."""
     pod = asked.pod
     if pod is None:
+        counters.refused([counters.MALFORMED])
         return asked.refuse(asked.pod_problem) if asked.names else unreadable_answer(b"", asked.pod_problem)
     problem = pod_problem(pod)
     if problem:
-        return asked.refuse(problem) if asks_for_devices(pod) else asked.answer(asked.names, {}, {})
+        if not asks_for_devices(pod):
+            return asked.answer(asked.names, {}, {})
+        counters.refused([counters.MALFORMED])
+        return asked.refuse(problem)
     asks = pod_asks(pod)
     if asks is None:
         return asked.answer(asked.names, {}, {})
@@ -131,6 +136,7 @@ class _Filter:
                 continue
             else:
                 return self._chosen(decision, candidates)
+        counters.refused([counters.RACING])
         return self.asked.refuse(RACING, resolvable=True)
 
     def _nominated_to_what_ended(self, picture: Picture, now: datetime) -> bool:
@@ -151,9 +157,11 @@ class _Filter:
 
     def _already(self, live: ledger.Live) -> bytes:
         if live.state is State.RELEASING:
+            counters.refused([counters.BEING_UNDONE])
             return self.asked.refuse(BEING_UNDONE)  # no other pod's end would help
         if live.node in self.asked.names:
             return self.asked.answer([live.node], {}, {})
+        counters.refused([counters.ELSEWHERE])
         return self.asked.refuse(ELSEWHERE)
 
     def _chosen(self, decision: Decision, candidates: Candidates) -> bytes:
@@ -174,6 +182,7 @@ class _Filter:
         reasons = decision.counts()
         if candidates.unknown:
             reasons[NOT_REGISTERED] = len(candidates.unknown)
+        counters.refused([*decision.kinds(), *([counters.NOT_REGISTERED] if candidates.unknown else [])])
         refusal_note(
             pod=self.pod,
             claim_name=self.asks.request.claim,
@@ -211,6 +220,7 @@ def refused_nodes(decision: Decision, candidates: Candidates) -> tuple[dict[str,
 
 def _refused_by_rule(asked: Asked, pod: Pod, refusal: Refusal) -> bytes:
     named = pod.annotations.get(CLAIM, "")
+    counters.refused([refusal.rule])
     refusal_note(
         pod=pod,
         claim_name=named if named.isprintable() else "",

@@ -93,20 +93,28 @@ def _waits_already(pod: Pod, asks: Asks, now: datetime) -> bool:
     if not node:
         return False
     ended = settle_ended(node=node, now=now)
+    # Twice where somebody leaves: who is gone between the look at the node and that at what they hold is missing from both.
+    if not any(_is_room(pod, asks, node, ended.leaving) for _ in range(2 if ended.leaving else 1)):
+        return False
+    if not (ended.leaving or ended.released or ended_lately(node=node, now=now)):
+        return False
+    if not ended.leaving:
+        announce(node=node)  # else the release of the last one does
+    return True
+
+
+def _is_room(pod: Pod, asks: Asks, node: str, leaving: frozenset[str]) -> bool:
+    """Whether the node has what the pod asks for once those who are leaving are gone."""
     picture, now = fleet.current()
     row = picture.node_index.get(node)
     if row is None:
         return False
     own = ledger.read_own(pod.metadata.uid, now).live
     freed: dict[int, tuple[int, int]] = {}
-    for grants in _amounts(set(ended.leaving)).values():
+    for grants in _amounts(set(leaving)).values():
         _add(freed, grants)
     decision = plan(picture, asks.request, candidates=[row], own=None if own is None else own.amounts, freed=freed)
-    if decision.node is None or not (ended.leaving or ended.released or ended_lately(node=node, now=now)):
-        return False
-    if not ended.leaving:
-        announce(node=node)  # else the release of the last one does
-    return True
+    return decision.node is not None
 
 
 def _nominated(pod: Pod) -> str:

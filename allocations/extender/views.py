@@ -12,7 +12,9 @@ import orjson
 import structlog
 from django.db import DatabaseError
 
+from allocations.extender import counters
 from allocations.extender.bind import bind_pod, bind_problem
+from allocations.extender.counters import Outcome
 from allocations.extender.filter import filter_pod
 from allocations.extender.gathering import InThread
 from allocations.extender.preempt import preempt_pod
@@ -28,38 +30,53 @@ LEDGER_AWAY = "the ledger cannot be reached at the moment"
 
 def filter(body: bytes) -> bytes:  # noqa: A001 - the verb's own name
     """POST /extender/filter."""
-    try:
-        asked = Asked(body)
-    except Unreadable as problem:
-        return unreadable_answer(body, str(problem))
-    try:
-        return filter_pod(asked)
-    except DatabaseError as error:
-        log.exception("extender.filter_without_database", error=str(error))
-        return asked.refuse(LEDGER_AWAY)
+    with counters.FILTER.timed() as timed:
+        try:
+            asked = Asked(body)
+        except Unreadable as problem:
+            return unreadable_answer(body, str(problem))
+        try:
+            answer = filter_pod(asked)
+        except DatabaseError as error:
+            log.exception("extender.filter_without_database", error=str(error))
+            counters.refused([counters.LEDGER_AWAY])
+            return asked.refuse(LEDGER_AWAY)
+        timed.outcome = Outcome.REFUSED if asked.refused else Outcome.ANSWERED
+        return answer
 
 
 def prioritize(body: bytes) -> bytes:
     """POST /extender/prioritize."""
-    try:
-        return prioritize_pod(Asked(body))
-    except Unreadable as problem:
-        log.warning("extender.prioritize_unreadable", problem=str(problem))
-    except DatabaseError as error:
-        log.exception("extender.prioritize_without_database", error=str(error))
-    return b"[]"
+    with counters.PRIORITIZE.timed() as timed:
+        try:
+            answer = prioritize_pod(Asked(body))
+        except Unreadable as problem:
+            log.warning("extender.prioritize_unreadable", problem=str(problem))
+        except DatabaseError as error:
+            log.exception("extender.prioritize_without_database", error=str(error))
+        else:
+            timed.outcome = Outcome.ANSWERED
+            return answer
+        return b"[]"
 
 
 def bind(body: bytes) -> bytes:
     """POST /extender/bind."""
+    with counters.BIND.timed() as timed:
+        answer, timed.outcome = _bound_alone(body)
+        return answer
+
+
+def _bound_alone(body: bytes) -> tuple[bytes, Outcome]:
     try:
         args = decode_bind(body)
     except Unreadable as problem:
-        return orjson.dumps({"Error": f"the request cannot be read: {problem}"})
+        return orjson.dumps({"Error": f"the request cannot be read: {problem}"}), Outcome.ERROR
     try:
-        return orjson.dumps({"Error": bind_pod(args)})
-    except DatabaseError as error:
-        return _without_ledger(error)
+        error = bind_pod(args)
+    except DatabaseError as failed:
+        return _without_ledger(failed), Outcome.ERROR
+    return orjson.dumps({"Error": error}), Outcome.REFUSED if error else Outcome.ANSWERED
 
 
 _binds: dict[asyncio.AbstractEventLoop, Binds] = {}
@@ -68,16 +85,18 @@ _binds: dict[asyncio.AbstractEventLoop, Binds] = {}
 async def bind_together(body: bytes, in_thread: InThread, alone: InThread) -> bytes:
     """POST /extender/bind on the event loop: with others where that is all it takes (`in_thread` for the ledger), else `alone`."""
     binds = _binds_of_this_loop(in_thread)
-    with binds.under_way():
+    with binds.under_way(), counters.BIND.timed() as timed:
         try:
             args = decode_bind(body)
             if not bind_problem(args) and await binds.at_once(args):
+                timed.outcome = Outcome.ANSWERED
                 return _BOUND
         except Unreadable:
-            return bind(body)
+            return _bound_alone(body)[0]
         except DatabaseError as error:
             return _without_ledger(error)
-        answer: bytes = await alone(bind, body)
+        answer: bytes
+        answer, timed.outcome = await alone(_bound_alone, body)
         return answer
 
 
@@ -97,10 +116,14 @@ def _binds_of_this_loop(in_thread: InThread) -> Binds:
 def preempt(body: bytes) -> bytes:
     """POST /extender/preempt: no nodes where the question cannot be read or answered, so nobody is evicted for nothing."""
     nothing = orjson.dumps({"NodeNameToMetaVictims": {}})
-    try:
-        return preempt_pod(decode_preempt(body))
-    except Unreadable as problem:
-        log.warning("extender.preempt_unreadable", problem=str(problem))
-    except DatabaseError as error:
-        log.exception("extender.preempt_without_database", error=str(error))
-    return nothing
+    with counters.PREEMPT.timed() as timed:
+        try:
+            answer = preempt_pod(decode_preempt(body))
+        except Unreadable as problem:
+            log.warning("extender.preempt_unreadable", problem=str(problem))
+        except DatabaseError as error:
+            log.exception("extender.preempt_without_database", error=str(error))
+        else:
+            timed.outcome = Outcome.REFUSED if answer == nothing else Outcome.ANSWERED
+            return answer
+        return nothing

@@ -92,9 +92,12 @@ class Unreadable(Exception):
 
 
 class Asked:
-    """ExtenderArgs as asked. `names` in the order given; `pod` None when it cannot be read (`pod_problem` says why)."""
+    """ExtenderArgs as asked. `names` in the order given; `pod` None when it cannot be read (`pod_problem` says why).
 
-    __slots__ = ("_items", "names", "pod", "pod_problem")
+    `refused`: an answer was given that lets none of the nodes through.
+    """
+
+    __slots__ = ("_items", "names", "pod", "pod_problem", "refused")
 
     def __init__(self, body: bytes) -> None:
         """Decode. Raises Unreadable when not even the nodes can be read."""
@@ -110,6 +113,7 @@ class Asked:
             self.names = args.NodeNames or []
         self.pod: Pod | None = None
         self.pod_problem = ""
+        self.refused = False
         if not is_there(args.Pod):
             self.pod_problem = "the request carries no pod"
             return
@@ -125,6 +129,7 @@ class Asked:
         self, passed: Sequence[str], failed: Mapping[str, str], unresolvable: Mapping[str, str], error: str = ""
     ) -> bytes:
         """ExtenderFilterResult in the kind asked: Nodes with Nodes, names with names."""
+        self.refused = bool(self.names) and not passed
         result: dict[str, Any] = {
             "NodeNames": None,
             "Nodes": None,

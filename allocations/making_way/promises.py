@@ -17,6 +17,7 @@ from django.db import IntegrityError
 
 from access.transactions import atomic_retry
 from allocations.choices import LIVE, State
+from allocations.counters import WAYS_BEGUN, WAYS_ENDED
 from allocations.engine.victims import Way
 from allocations.models import Allocation
 from allocations.outside import Outside, outside
@@ -115,6 +116,7 @@ def promise(*, pod: Pod, priority: int, way: Way, node: str, pods_there: int, to
         return False
     with _MEMORY.lock:
         _MEMORY.promises[made.pod_uid] = made
+    WAYS_BEGUN.inc()
     log.info(
         "making_way.promised", node=node, pod=pod.metadata.name, victims=len(way.victims), pods=pods_there, told=told
     )
@@ -152,7 +154,8 @@ def end(promises: Iterable[Promise], now: datetime, *, vain: bool = False) -> No
     ended = list(promises)
     if not ended:
         return
-    MakingWay.objects.filter(pod_uid__in=[one.pod_uid for one in ended]).delete()
+    deleted, _ = MakingWay.objects.filter(pod_uid__in=[one.pod_uid for one in ended]).delete()
+    WAYS_ENDED.labels("yes" if vain else "no").inc(deleted)  # two may end the same one
     with _MEMORY.lock:
         for one in ended:
             _MEMORY.promises.pop(one.pod_uid, None)

@@ -16,6 +16,7 @@ from django.conf import settings
 
 from allocations import ledger
 from allocations.choices import State
+from allocations.counters import COMPARISONS, DIFFERENCES, REPAIRED, Cause, Outcome, What, collected
 from allocations.outside import Outside
 from allocations.reconcile.adoption import (
     GivenByPod,
@@ -93,6 +94,18 @@ class _Seen(msgspec.Struct, frozen=True):
 
 def reconcile(*, world: Outside, now: datetime) -> Reconciled:
     """Compare and repair. Never raises `kube.errors`: what went wrong with the cluster is the result's `problem`."""
+    done = _compare(world, now)
+    COMPARISONS.labels((Outcome.INTERRUPTED if done.problem else Outcome.DONE).value).inc()
+    DIFFERENCES.inc(done.differences)
+    for what in What:
+        REPAIRED.labels(what.value).inc(getattr(done, what.value))
+    collected(Cause.POD_GONE, done.released)
+    collected(Cause.HOLD_OVER, done.holds_dropped)
+    collected(Cause.LEASE_LEFT_OVER, done.leases_deleted)
+    return done
+
+
+def _compare(world: Outside, now: datetime) -> Reconciled:
     done = Reconciled()
     differences = _recount(now, done)
     if world.cluster is None:

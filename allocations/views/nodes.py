@@ -12,12 +12,14 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from access.errors import NotFound
-from access.pages import PageRequest, page
+from access.pages import PageRequest, asked_word, page
 from access.selectors import team_of_namespace
 from allocations.leases.port import lease_name
 from allocations.overviews import device_rows, leases_of
 from allocations.team_holdings import team_holdings
 from audit.selectors import event_list
+from nodes.drawing import draw
+from nodes.history.ranges import LIVE, WORDS, known_range
 from nodes.live.asked import latest_for
 from nodes.models import Device
 from nodes.overviews import link_matrix
@@ -35,6 +37,10 @@ def node(request: PageRequest, name: str) -> HttpResponse:
     devices: list[Device] = context["devices"]
     context |= {
         "matrix": link_matrix(devices, context["node"].links),
+        "gpus": [{"minor": gpu.minor, "uuid": gpu.uuid} for gpu in devices if gpu.type == "gpu"],
+        "drawing": draw(devices, context["node"].links),
+        "ranges": WORDS,
+        "range": known_range(asked_word(request, "range"), default=LIVE),
         "leases": leases_of(
             [lease_name(device.type, context["node"].name, device.minor) for device in devices], actor=request.actor
         ),
@@ -58,7 +64,7 @@ def device_card(request: PageRequest, device_id: int) -> HttpResponse:
     device = device_list().filter(pk=device_id).first()
     if device is None:
         raise NotFound("there is no such device")
-    (row,) = device_rows([device], node=device.node, actor=request.actor, sample=None)
+    (row,) = device_rows([device], actor=request.actor)
     return render(request, "fleet/card.html", {"row": row})
 
 
@@ -73,7 +79,7 @@ def fleet_teams(request: PageRequest) -> HttpResponse:
 
 def _devices(request: PageRequest, name: str) -> dict[str, Any]:
     found = node_get(name)
-    devices = list(node_devices(found))
+    devices = list(node_devices(found).select_related("node"))
     sample = latest_for(request).get(found.name)
     now = timezone.now()
     if sample is not None and sample.age_seconds(now=now.timestamp()) > OLD_SAMPLE_SECONDS:
@@ -82,7 +88,7 @@ def _devices(request: PageRequest, name: str) -> dict[str, Any]:
     return {
         "node": found,
         "devices": devices,
-        "rows": device_rows(devices, node=found, actor=request.actor, sample=sample),
+        "rows": device_rows(devices, actor=request.actor, samples={} if sample is None else {found.name: sample}),
         "sample": sample,
         "gpu_count": len(gpus),
         "gpu_used": sum(bool(gpu.core_used or gpu.memory_used or gpu.stranger) for gpu in gpus),

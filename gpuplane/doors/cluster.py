@@ -38,7 +38,8 @@ SECONDS = Histogram(
     "gpuplane_cluster_request_seconds",
     "Time from the complete body to the answer",
     ["path"],
-    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5),
+    # kube-scheduler waits 60 s for an extender, the API server 30 s for a webhook
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60),
 )
 
 log = structlog.get_logger(__name__)
@@ -87,6 +88,10 @@ ROUTES: Mapping[str, Route] = {
         Route("/webhooks/bindings/validate", _ADMISSION, "bindings_validate"),
     )
 }
+
+for _path in ROUTES:  # there from the start: a first request would otherwise be no increase
+    SECONDS.labels(_path)
+    ANSWERS.labels(_path, "200")
 
 
 class Cluster:

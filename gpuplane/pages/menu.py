@@ -21,7 +21,8 @@ class MenuItem:
 
 _PAGES = (
     ("Fleet", "fleet", "fleet", ("fleet",), ""),
-    ("Nodes", "nodes", "nodes", ("nodes", "node"), ""),
+    ("Nodes", "nodes", "nodes", ("nodes", "node", "device"), ""),
+    ("Usage", "usage", "usage", ("usage",), ""),
     ("Claims", "claims", "claims", ("claims", "claim", "claim-create"), ""),
     ("Allocations", "allocations", "allocations", ("allocations", "allocation"), ""),
     ("Pending", "pending", "pending", ("pending", "pending-pod"), "pending-count"),

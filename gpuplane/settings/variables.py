@@ -231,6 +231,10 @@ VARIABLES: tuple[Variable, ...] = (
         "period of the full reload that checks the in-memory picture",
         _whole(5, 3600),
     ),
+    Variable(
+        "GPUPLANE_MINUTES_KEPT_HOURS", "hours", "48", "how long what devices did is kept by minute", _whole(1, 24 * 366)
+    ),
+    Variable("GPUPLANE_HOURS_KEPT_DAYS", "days", "90", "how long what devices did is kept by hour", _whole(1, 3650)),
     Variable("GPUPLANE_AUDIT_DAYS", "days", "90", "how long audit events are kept", _whole(1, 3650)),
     Variable("GPUPLANE_BODY_LIMIT", "bytes", "33554432", "largest request body", _whole(1024, 1 << 30)),
     Variable(

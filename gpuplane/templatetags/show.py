@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -105,6 +105,14 @@ def span(seconds: float | None) -> str:
 def tag(state: str, label: str = "") -> SafeString:
     """A state as a shape and a word."""
     return format_html('<span class="tag tag-{}"><i></i>{}</span>', _TAGS.get(str(state), "quiet"), label or state)
+
+
+@register.simple_tag
+def link_end(remote: str, neighbours: Mapping[str, int]) -> str:
+    """What is at the far end of an NVLink, for people; `neighbours`: UUID → minor of the node's devices."""
+    if remote in neighbours:
+        return f"GPU {neighbours[remote]}"
+    return {"switch": "NVSwitch", "": "–"}.get(remote, remote)
 
 
 @register.filter

@@ -1,4 +1,4 @@
-"""All nodes' latest samples for a view, which runs in a thread while they belong to the event loop.
+"""What agents said last, for a view, which runs in a thread while samples belong to the event loop.
 
 Called by pages and REST.
 """
@@ -6,11 +6,14 @@ Called by pages and REST.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
+import msgspec
+import redis
 from asgiref.sync import async_to_sync
 
-from nodes.live.flush import read_latest
-from nodes.live.samples import SampleView
+from nodes.live.flush import DETAILS_KEY, read_latest
+from nodes.live.samples import DetailsView, SampleView
 
 
 def latest_for(request: object) -> Mapping[str, SampleView]:
@@ -18,6 +21,15 @@ def latest_for(request: object) -> Mapping[str, SampleView]:
     if not hasattr(request, "scope"):
         return read_latest()
     return async_to_sync(_read)()
+
+
+def details_for(connection: redis.Redis, node: str) -> DetailsView | None:
+    """What a node's agent said last of links and processes, a second after it did; None where nobody knows. Raises redis.RedisError."""
+    raw = cast("bytes | None", connection.hget(DETAILS_KEY, node))
+    try:
+        return None if raw is None else msgspec.msgpack.decode(raw, type=DetailsView)
+    except msgspec.MsgspecError:
+        return None  # another version's; it will be written again
 
 
 async def _read() -> Mapping[str, SampleView]:

@@ -2,9 +2,9 @@
 
 One asyncio task a process, started with the web process, or by the first agent session or reader. Each round it
 writes the samples that came since the last (hash `gpuplane:samples`: node → MessagePack of
-SampleView; then a notice on the channel `gpuplane:samples`: MessagePack `[process, round, nodes]`,
-`round` counting up by one so that a listener sees gaps), reads other processes' samples if anybody
-here looks at them, and lets `presence` write who was heard. Kept true: with Redis down samples stay
+SampleView; the ring of `nodes.history`; then a notice on the channel `gpuplane:samples`: MessagePack `[process, round, nodes]`,
+`round` counting up by one so that a listener sees gaps) and details (hash `gpuplane:details`: node → MessagePack of DetailsView), reads other processes'
+samples if anybody here looks at them, and lets `presence` write who was heard. Kept true: with Redis down samples stay
 in memory and nothing else suffers; that is logged once, and once more when it is back.
 """
 
@@ -23,17 +23,21 @@ import redis.exceptions
 import structlog
 from django.conf import settings
 
+from nodes.history import ring
 from nodes.live import presence
-from nodes.live.samples import FORGET_SECONDS, TABLE, Heard, SampleTable, SampleView
+from nodes.live.samples import FORGET_SECONDS, TABLE, DetailsView, Heard, SampleTable, SampleView
 from nodes.live.threads import in_database_thread
 
-KEY: Final = "gpuplane:samples"
+KEY: Final = ring.SAMPLES
 CHANNEL: Final = "gpuplane:samples"
+DETAILS_KEY: Final = "gpuplane:details"
 ROUND_SECONDS: Final = 1.0
 TIMEOUT_SECONDS: Final = 2.0
 READERS_SECONDS: Final = 10.0
 """Other processes' samples are fetched for so long after somebody last read."""
 PRUNE_ROUNDS: Final = 60
+OWN_SECONDS: Final = 3.0
+"""While a sample that this process received is younger, no other process has a newer one."""
 PRESENCE_ROUNDS: Final = 5
 """How often presence is written, well below the silence that makes a node suspect; nodes that come at once."""
 
@@ -41,6 +45,7 @@ log = structlog.get_logger(__name__)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[SampleView] = msgspec.msgpack.Decoder(SampleView)
+_details_decoder: msgspec.msgpack.Decoder[DetailsView] = msgspec.msgpack.Decoder(DetailsView)
 
 PresenceWriter = Callable[[Mapping[str, Heard]], Awaitable[None]]
 
@@ -88,21 +93,28 @@ class Flusher:
         await self._note_presence(now)
 
     async def _flush(self, *, epoch: float, gone: list[str]) -> None:
-        changed = self._table.take_changed()
+        changed, details = self._table.take_changed(), self._table.take_changed_details()
         try:
+            packed = await asyncio.to_thread(ring.pack, list(changed.values())) if changed else {}
             async with self._client.pipeline(transaction=False) as pipeline:
+                if details:
+                    told = [part for name, view in details.items() for part in (name, _encoder.encode(view))]
+                    pipeline.hset(DETAILS_KEY, items=told)
                 if changed:
                     items = [part for name, view in changed.items() for part in (name, _encoder.encode(view))]
                     pipeline.hset(KEY, items=items)
+                    ring.append(pipeline, packed, epoch=epoch)
                     pipeline.publish(CHANNEL, _encoder.encode([self._process, self._rounds, len(changed)]))
                 if gone:
                     pipeline.hdel(KEY, *gone)
+                    pipeline.hdel(DETAILS_KEY, *gone)
                 if self._started is None:
                     self._started = epoch
                 pipeline.hset(presence.EARS, self._process, presence.ear(started=self._started, last=epoch))
                 await pipeline.execute()
         except BaseException:
             self._table.put_back(changed)
+            self._table.put_back_details(details)
             raise
 
     async def _fetch(self, *, epoch: float) -> None:
@@ -127,6 +139,21 @@ class Flusher:
         self._table.replace_foreign({view.node: view for _, view in found.values()})
         if stale:
             await self._client.hdel(KEY, *stale)
+            await self._client.hdel(DETAILS_KEY, *stale)
+
+    async def fetch_node(self, node: str) -> tuple[SampleView | None, DetailsView | None]:
+        """One node's newest sample and details, as Redis has them. Raises redis.exceptions.RedisError, OSError."""
+        async with self._client.pipeline(transaction=False) as pipeline:
+            pipeline.hget(KEY, node)
+            pipeline.hget(DETAILS_KEY, node)
+            sample, details = await pipeline.execute()
+        try:
+            return (
+                None if sample is None else _decoder.decode(sample),
+                None if details is None else _details_decoder.decode(details),
+            )
+        except msgspec.MsgspecError:
+            return None, None  # another version's form; its writer will write it again
 
     async def _note_presence(self, now: float) -> None:
         heard = self._table.heard_since(self._presence_mark, now=now)
@@ -193,6 +220,22 @@ def read_latest() -> Mapping[str, SampleView]:
     """
     reader_came()
     return TABLE.latest()
+
+
+async def read_node(node: str) -> tuple[SampleView | None, DetailsView | None]:
+    """One node's newest sample and details: from memory where its agent talks to this process, else from Redis; (None, None) where nobody knows."""
+    ensure_running()
+    own = TABLE.view(node)
+    if own is not None and own.age_seconds(now=time.time()) < OWN_SECONDS:
+        return own, TABLE.details(node)
+    if _Running.flusher is None:
+        return own, TABLE.details(node)
+    try:
+        sample, details = await _Running.flusher.fetch_node(node)
+    except (redis.exceptions.RedisError, OSError):
+        return own, TABLE.details(node)  # the round says that Redis is down
+    newer = own if sample is None or (own is not None and own.received_at > sample.received_at) else sample
+    return newer, details or TABLE.details(node)
 
 
 def reader_came() -> None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
+import msgspec
 import structlog
 from prometheus_client import Counter, Gauge
 
@@ -26,6 +27,7 @@ from agent.protocol import (
     BadFrame,
     Checkpoint,
     CheckpointEntry,
+    Details,
     FrameError,
     FrameTooLarge,
     Hello,
@@ -38,6 +40,7 @@ from audit.clock import database_now
 from nodes import inventory, services
 from nodes.checkpoints import Given, checkpoint_put
 from nodes.live import flush, presence
+from nodes.live.lag import MOST_SECONDS, note_lag
 from nodes.live.samples import TABLE, SampleTable, Taken
 from nodes.live.threads import in_database_thread
 
@@ -129,8 +132,16 @@ class Session:
 
         `now` monotonic seconds, `epoch` seconds since 1970.
         """
+        sent = frame.time
+        if sent > epoch + MOST_SECONDS:  # else the next boot, whose clock is right, would look like a replay
+            frame = msgspec.structs.replace(frame, time=epoch)
         if isinstance(frame, Sample):
-            return self._sample(frame, now=now, epoch=epoch)
+            return self._sample(frame, sent=sent, now=now, epoch=epoch)
+        if isinstance(frame, Details):
+            taken = self.table.put_details(self.node, frame, now=now, received_at=epoch)
+            if taken is Taken.NEW:
+                FRAMES.labels("details").inc()
+            return self._unused(taken, frame, epoch)
         if isinstance(frame, Hello) and frame.node != self.node:
             raise BadFrame(f"hello names another node than the path: {frame.node[:60]}")
         FRAMES.labels(type(frame).__name__.lower()).inc()
@@ -159,12 +170,18 @@ class Session:
             self.table.order(self.node, frame.devices)
         return Ack(frame.boot, frame.seq, epoch, "", self._want())
 
-    def _sample(self, frame: Sample, *, now: float, epoch: float) -> Ack | None:
+    def _sample(self, frame: Sample, *, sent: float, now: float, epoch: float) -> Ack | None:
         taken, unreadable = self.table.put(self.node, frame, now=now, received_at=epoch)
         if unreadable:
             UNREADABLE.inc(unreadable)
         if taken is Taken.NEW:
             _SAMPLES.inc()
+            note_lag(sent=sent, received=epoch)
+        return self._unused(taken, frame, epoch)
+
+    def _unused(self, taken: Taken, frame: Sample | Details, epoch: float) -> Ack | None:
+        """What to answer where a frame that needs no answer could not be used."""
+        if taken is Taken.NEW:
             return None
         REFUSED.labels(str(taken)).inc()
         if taken is Taken.NO_ORDER:

@@ -9,6 +9,7 @@ uses a table.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cached_property
@@ -17,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from agent.protocol import COLUMNS, Sample, Values, values_of
+from agent.protocol import COLUMNS, BadFrame, Details, DeviceDetails, Sample, Values, values_of
 
 MOST_NODES: Final = 20_000
 FORGET_SECONDS: Final = 600.0
@@ -49,6 +50,13 @@ class SampleView(msgspec.Struct, array_like=True, frozen=True, dict=True):
     nvlink_rx_bytes: Values
     pcie_tx_bytes: Values
     pcie_rx_bytes: Values
+    sm_clock_mhz: Values
+    memory_clock_mhz: Values
+
+    @cached_property
+    def order(self) -> int:
+        """Mark of the devices' UUIDs in their order."""
+        return zlib.crc32("\n".join(self.devices).encode())
 
     @cached_property
     def row_of(self) -> Mapping[str, int]:
@@ -63,6 +71,20 @@ class SampleView(msgspec.Struct, array_like=True, frozen=True, dict=True):
     def age_seconds(self, *, now: float) -> float:
         """How old it is, `now` in seconds since 1970."""
         return max(0.0, now - self.received_at)
+
+
+class DetailsView(msgspec.Struct, array_like=True, frozen=True):
+    """What one node's agent said last of links, errors, processes and MIG devices, in the order of `devices`. Also the form in Redis."""
+
+    node: str
+    received_at: float
+    devices: tuple[str, ...]
+    """UUIDs."""
+    details: tuple[DeviceDetails, ...]
+
+    def of(self, uuid: str) -> DeviceDetails | None:
+        """Of one GPU; None where they do not speak of it."""
+        return next((one for known, one in zip(self.devices, self.details, strict=True) if known == uuid), None)
 
 
 class Taken(StrEnum):
@@ -85,7 +107,7 @@ class Heard(msgspec.Struct, frozen=True):
 class _Entry:
     """What is known of one node's agent. `devices` None: the order was never said."""
 
-    __slots__ = ("boot", "devices", "heard", "seq", "time", "view")
+    __slots__ = ("boot", "details", "devices", "heard", "seq", "time", "view")
 
     def __init__(self) -> None:
         self.boot = ""
@@ -94,6 +116,7 @@ class _Entry:
         self.heard = 0.0
         self.devices: tuple[str, ...] | None = None
         self.view: SampleView | None = None
+        self.details: DetailsView | None = None
 
 
 class SampleTable:
@@ -103,6 +126,7 @@ class SampleTable:
         self._most_nodes = most_nodes
         self._entries: dict[str, _Entry] = {}  # the longest silent first
         self._dirty: set[str] = set()
+        self._dirty_details: set[str] = set()
         self._foreign: dict[str, SampleView] = {}
 
     def advance(self, node: str, *, boot: str, seq: int, time: float, now: float) -> Taken:
@@ -132,9 +156,7 @@ class SampleTable:
 
     def put(self, node: str, sample: Sample, *, now: float, received_at: float) -> tuple[Taken, int]:
         """Take a sample; also says how many of its values were unreadable. Raises BadFrame."""
-        entry = self._entries.get(node)
-        known = entry.devices if entry is not None and entry.boot == sample.boot else None
-        devices = known if sample.devices is None else tuple(sample.devices)
+        devices = self._order_of(node, sample)
         if devices is None:
             return Taken.NO_ORDER, 0
         columns, unreadable = values_of(sample, count=len(devices))
@@ -145,6 +167,48 @@ class SampleTable:
         entry.view = SampleView(node, sample.boot, sample.seq, sample.time, received_at, devices, **columns)
         self._dirty.add(node)
         return Taken.NEW, unreadable
+
+    def put_details(self, node: str, frame: Details, *, now: float, received_at: float) -> Taken:
+        """Take what a node says of its devices. Raises BadFrame."""
+        devices = self._order_of(node, frame)
+        if devices is None:
+            return Taken.NO_ORDER
+        if len(frame.details) != len(devices):
+            raise BadFrame(f"details of {len(frame.details)} devices, where {len(devices)} are known")
+        if self.advance(node, boot=frame.boot, seq=frame.seq, time=frame.time, now=now) is Taken.OLD:
+            return Taken.OLD
+        entry = self._entries[node]
+        entry.devices = devices
+        entry.details = DetailsView(node, received_at, devices, tuple(frame.details))
+        self._dirty_details.add(node)
+        return Taken.NEW
+
+    def _order_of(self, node: str, frame: Sample | Details) -> tuple[str, ...] | None:
+        """The devices of which the frame speaks; None where nobody has said."""
+        if frame.devices is not None:
+            return tuple(frame.devices)
+        entry = self._entries.get(node)
+        return entry.devices if entry is not None and entry.boot == frame.boot else None
+
+    def view(self, node: str) -> SampleView | None:
+        """The newest sample that this process received of a node."""
+        entry = self._entries.get(node)
+        return None if entry is None else entry.view
+
+    def details(self, node: str) -> DetailsView | None:
+        """What this process was told of a node last."""
+        entry = self._entries.get(node)
+        return None if entry is None else entry.details
+
+    def take_changed_details(self) -> dict[str, DetailsView]:
+        """As `take_changed`, of details."""
+        names, self._dirty_details = self._dirty_details, set()
+        found = {name: self.details(name) for name in names}
+        return {name: view for name, view in found.items() if view is not None}
+
+    def put_back_details(self, names: Iterable[str]) -> None:
+        """As `put_back`."""
+        self._dirty_details.update(names)
 
     def take_changed(self) -> dict[str, SampleView]:
         """Samples that came since the last call. `put_back` undoes it."""
@@ -203,6 +267,7 @@ class SampleTable:
     def _drop(self, node: str) -> None:
         del self._entries[node]
         self._dirty.discard(node)
+        self._dirty_details.discard(node)
 
 
 TABLE = SampleTable()

@@ -155,6 +155,7 @@ def test_killed_and_started_again(start):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_what_dies_comes_back_and_the_worker_finds_redis_again(start):
+    """VIEW-5 and what the worker has counted is told by the web process again."""
     run = start()
     run.until_ready()
     canary = run.data_dir / "run" / "canary"
@@ -173,6 +174,16 @@ def test_what_dies_comes_back_and_the_worker_finds_redis_again(start):
     killed_at = time.time()
     run.until(lambda: canary.stat().st_mtime > killed_at)
     run.until(lambda: _live(run.credentials["url"]))
+    run.until(lambda: _collections(run.credentials) > 0)
+
+
+def _collections(credentials):
+    """Turns of collection, which the worker counts, as Prometheus is told; 0 before the first."""
+    headers = {"Authorization": f"Bearer {credentials['api_token']}"}
+    answer = httpx.get(f"{credentials['url']}/api/v1/fleet/metrics/", headers=headers, timeout=10)
+    assert answer.status_code == 200
+    told = [line for line in answer.text.splitlines() if line.startswith("gpuplane_collections_total ")]
+    return float(told[0].split()[1]) if told else 0.0
 
 
 def _live(url):

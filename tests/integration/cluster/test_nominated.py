@@ -10,11 +10,13 @@ import pytest
 from allocations import ledger
 from allocations.choices import State
 from allocations.ended import Ended, settle_ended
+from allocations.extender import preempt as preempt_verb
 from allocations.extender import views
 from allocations.models import Allocation
 from audit.clock import database_now
 from kube.keys import CAPACITY_CHANGED
 from tests.fakes.apikinds import PODS
+from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
 
 
@@ -128,6 +130,45 @@ def test_nobody_else_goes_while_victims_are_going(full: World, nominated: bool) 
     assert full.settled()
     assert full.server.nodes["n1"]["metadata"]["annotations"][CAPACITY_CHANGED] > before
     assert full.filter("urgent") == "n1"
+
+
+def test_nobody_else_goes_while_another_is_at_the_release(full: World) -> None:
+    """CLAIM-4 a victim is gone and its release has begun, by the watch, whose lease is not dropped yet: its devices count as on their way."""
+    row = Allocation.objects.get(pod_name="a")
+    nominate(full, "urgent", "n1")
+    full.remove("a")
+    full.server.faults.append(Fault("DELETE", "/leases/", status=500, times=50))
+    ledger.begin_release(
+        allocation_id=row.id,
+        sources=(State.BOUND,),
+        outcome=State.RELEASED,
+        reason="the pod is gone",
+        now=database_now(),
+        actor="watch",
+    )
+    assert preempt(full, "urgent", {"n1": ["b"], "n2": ["c"]}) == []
+    assert full.states("a") == ["releasing"]
+    full.server.faults.clear()
+    assert preempt(full, "urgent", {"n1": ["b"], "n2": ["c"]}) == []
+    assert full.states("a") == ["released"]
+    assert full.filter("urgent") == "n1"
+
+
+def test_nobody_else_goes_while_the_watch_is_quicker(full: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLAIM-4 the watch ends what a victim held between two looks of the verb: after the picture was read, before the grants were."""
+    nominate(full, "urgent", "n1")
+    told_to_go(full, "a")
+    amounts = preempt_verb._amounts
+
+    def overtaken(uids: set[str]) -> dict[str, list[tuple[int, int, int]]]:
+        if uids and (NAMESPACE, "a") in full.server.pods:
+            full.remove("a")
+            full.reconcile()
+        return amounts(uids)
+
+    monkeypatch.setattr(preempt_verb, "_amounts", overtaken)
+    assert preempt(full, "urgent", {"n2": ["c"]}) == []
+    assert full.states("a") == ["released"]
 
 
 def test_what_another_took_has_to_be_made_anew(full: World) -> None:

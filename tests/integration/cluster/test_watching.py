@@ -12,6 +12,7 @@ import redis
 from django.conf import settings
 from django.db import connections
 
+from allocations.counters import Cause
 from allocations.sightings import cluster_sighting
 from allocations.watching import watch_pods
 from audit.clock import database_now
@@ -27,8 +28,10 @@ from nodes.models import Node
 from nodes.watching import watch_nodes
 from tests.fakes.apikinds import NODES
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
+from tests.measured import growth
 
 LONG = 60.0
+COLLECTED = "gpuplane_collected_total"
 
 
 @contextlib.contextmanager
@@ -72,12 +75,13 @@ def test_a_pod_that_ends(world: World) -> None:
     world.claim()
     for name in ("deleted", "finished", "replaced"):
         world.place(name)
-    with watching(world, watch_pods, "pods"):
+    with growth(COLLECTED) as grown, watching(world, watch_pods, "pods"):
         world.remove("deleted")
         world.finish("finished")
         world.remove("replaced")
         world.pod("replaced")
         wait_for(lambda: world.live() == 0)
+    assert grown == {(COLLECTED, Cause.POD_ENDED): 3}
     assert world.used("n1") == [0] * 8
     assert world.leases() == {}
     actors = set(Event.objects.filter(kind="allocation.released").values_list("actor", flat=True))
@@ -94,10 +98,11 @@ def test_holds(world: World) -> None:
     for name in ("gone", "given-up", "waits"):
         world.pod(name)
         assert world.filter(name) == "n1"
-    with watching(world, watch_pods, "pods"):
+    with growth(COLLECTED) as grown, watching(world, watch_pods, "pods"):
         world.remove("gone")
         world.refuse("given-up", at=database_now().replace(year=2100))
         wait_for(lambda: world.live() == 1)
+    assert grown == {(COLLECTED, Cause.HOLD_OVER): 2}
     assert world.states("gone") == ["released"]
     assert world.states("given-up") == ["failed"]
     assert world.states("waits") == ["held"]

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from django.db import transaction
 
+from agent.protocol import COLUMNS as SAMPLED
 from nodes import revisions
 from nodes.live.fleet_columns import COLUMNS, Figures, Flag, columns_of, figures_of
 from nodes.live.fleet_rows import FleetRows
@@ -150,10 +151,8 @@ def test_a_writer_that_commits_late_is_not_missed(ledger_db, fleet):
 
 
 def sample(node, *, received_at, **columns):
-    names = ("utilisation_percent", "memory_used_bytes", "temperature_celsius", "power_watts",
-             "nvlink_tx_bytes", "nvlink_rx_bytes", "pcie_tx_bytes", "pcie_rx_bytes")  # fmt: skip
     devices = tuple(f"GPU-{node}-{minor}" for minor in range(2))
-    values = {name: columns.get(name, (None, None)) for name in names}
+    values = {name: columns.get(name, (None, None)) for name in SAMPLED}
     return SampleView(node, "boot", 1, received_at, received_at, devices, **values)
 
 

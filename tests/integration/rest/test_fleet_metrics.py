@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from collections import Counter
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from pytest_django import DjangoAssertNumQueries
 from rest_framework.test import APIClient
 
 from access.choices import Role
@@ -15,11 +17,13 @@ from access.tokens import issue
 from agent.protocol import COLUMNS
 from allocations.fleet_metrics import FRESH_SECONDS, MEASURED, fleet_metrics
 from allocations.ledger_metrics import ledger_metrics
-from allocations.models import PodRefusal
+from allocations.models import Allocation, AllocationDevice, PodRefusal
+from nodes.choices import NodeState
 from nodes.live.samples import SampleView
 from nodes.models import Device
+from nodes.newcomers import UNREAD
 from tests.extender import bound, filtered, pod_manifest
-from tests.factories import GpuClaimFactory, NodeFactory, UserFactory
+from tests.factories import H100_BYTES, GpuClaimFactory, NodeFactory, UserFactory
 
 pytestmark = pytest.mark.django_db
 NOW = 1_800_000_000.0
@@ -70,7 +74,65 @@ def test_what_each_gpu_does_and_who_holds_it() -> None:
     assert {found["gpuplane_gpu_holder_core_percent", "n1", shared + pod][0] for pod in "ab"} == {40}
     value, labels = found["gpuplane_gpu_healthy", "n2", "0"]
     assert (value, labels["model"]) == (0, 'odd "model"\\')
-    assert set(labels) == {"gpu", "uuid", "model", "node", "namespace", "pod"}
+    assert set(labels) == {"gpu", "uuid", "model", "node", "namespace", "pod", "container"}
+
+
+def test_what_is_given_away_is_what_the_ledger_says() -> None:
+    """VIEW-5 every GPU's figures and its holders' lines add up to the ledger's live grants, state by state."""
+    for node in ("n1", "n2"):
+        NodeFactory(name=node, gpus=4)
+    GpuClaimFactory(name="third", spec={"devices": {"count": 2, "core": 30}})
+    GpuClaimFactory(name="two", spec={"devices": {"count": 2}})
+    for number, claim in enumerate(("third", "two", "third", "third", "two")):
+        pod = pod_manifest(f"p{number}", claim=claim)
+        chosen = filtered(pod, ["n1", "n2"])
+        if number % 2:
+            assert bound(pod, chosen) == ""
+    found = read(fleet_metrics(samples={}, now=NOW))
+    grants = AllocationDevice.objects.filter(live=True).select_related("allocation__node")
+    core: Counter[tuple[str, str]] = Counter()
+    memory: Counter[tuple[str, str]] = Counter()
+    for grant in grants:
+        gpu = grant.allocation.node.name, str(grant.minor)
+        core[gpu] += grant.core_percent
+        memory[gpu] += grant.memory_bytes
+        assert (
+            found["gpuplane_gpu_holder_core_percent", gpu[0], gpu[1] + grant.allocation.pod_name][0]
+            == grant.core_percent
+        )
+    assert sum(name == "gpuplane_gpu_holder_core_percent" for name, *_ in found) == len(grants) > 0
+    for node in ("n1", "n2"):
+        for minor in "0123":
+            assert found["gpuplane_gpu_core_allocated_percent", node, minor][0] == core[node, minor]
+            assert found["gpuplane_gpu_memory_allocated_bytes", node, minor][0] == memory[node, minor]
+
+
+def test_memory_in_use_and_free() -> None:
+    NodeFactory(name="n1", gpus=2)
+    known: Any = {"memory_used_bytes": (H100_BYTES // 4, None)}
+    found = read(fleet_metrics(samples={"n1": sample("n1", **known)}, now=NOW))
+    assert found["gpuplane_gpu_memory_free_bytes", "n1", "0"][0] == H100_BYTES * 3 // 4
+    assert ("gpuplane_gpu_memory_free_bytes", "n1", "1") not in found
+    assert found["gpuplane_gpu_memory_total_bytes", "n1", "1"][0] == H100_BYTES
+
+
+def test_the_container_where_one_alone_has_the_gpu() -> None:
+    """VIEW-5 HAMi's pods ask container by container; two of them on one GPU leave it without a name."""
+    NodeFactory(name="n1", gpus=1)
+    NodeFactory(name="n2", gpus=2)
+    small = {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "20", "nvidia.com/gpumem": "1000"}
+    alone = {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "100"}
+    for name, node, wants in (("both", "n1", {"a": small, "b": small}), ("apart", "n2", {"a": alone, "b": alone})):
+        pod = pod_manifest(name)
+        pod["spec"]["containers"] = [{"name": key, "resources": {"limits": limits}} for key, limits in wants.items()]
+        assert filtered(pod, [node]) == node
+    lines = [
+        one.labels
+        for family in text_string_to_metric_families(fleet_metrics(samples={}, now=NOW))
+        for one in family.samples
+        if one.name == "gpuplane_gpu_holder_core_percent"
+    ]
+    assert sorted((one["pod"], one["container"]) for one in lines) == [("apart", "a"), ("apart", "b"), ("both", "")]
 
 
 def families(text: str) -> dict[tuple[str, ...], float]:
@@ -90,6 +152,14 @@ def test_the_ledger_as_a_whole() -> None:
         ("gpuplane_allocations", "reserved"): 0,
         ("gpuplane_allocations", "bound"): 0,
         ("gpuplane_allocations", "releasing"): 0,
+        ("gpuplane_allocations_overdue", "held"): 0,
+        ("gpuplane_allocations_overdue", "reserved"): 0,
+        ("gpuplane_allocations_overdue", "releasing"): 0,
+        ("gpuplane_nodes", "ready"): 0,
+        ("gpuplane_nodes", "suspect"): 0,
+        ("gpuplane_nodes", "not-ready"): 0,
+        ("gpuplane_nodes", "gone"): 0,
+        ("gpuplane_making_way",): 0,
         ("gpuplane_pods_waiting", "no-room"): 0,
         ("gpuplane_pod_waiting_longest_seconds",): 0,
     }
@@ -117,6 +187,48 @@ def test_the_ledger_as_a_whole() -> None:
 
     assert filtered(pod_manifest("lost", claim="one"), ["n1"]) is None  # another reason, told anew
     assert families(ledger_metrics(samples={}, now=NOW))["gpuplane_pods_waiting", "no-room"] == 3
+
+
+def test_nodes_agents_and_strangers() -> None:
+    """VIEW-5 nodes by state, how long agents are silent, and devices in strangers' hands; what is being read is no stranger's."""
+    now = datetime.fromtimestamp(NOW, UTC)
+    NodeFactory(name="n1", gpus=3, agent_seen_at=now - timedelta(seconds=90), state=NodeState.NOT_READY)
+    NodeFactory(name="n2", agent_seen_at=now + timedelta(seconds=2))
+    NodeFactory(name="n3", agent_seen_at=now - timedelta(days=9), state=NodeState.GONE)
+    NodeFactory(name="n4")
+    Device.objects.filter(minor=0).update(stranger="kube-system/other/uid")
+    Device.objects.filter(minor=1).update(stranger=UNREAD)
+    found = families(ledger_metrics(samples={}, now=NOW))
+    assert {state: found["gpuplane_nodes", state] for state in NodeState.values} == {
+        "ready": 2,
+        "suspect": 0,
+        "not-ready": 1,
+        "gone": 1,
+    }
+    silent = {rest[0]: value for (name, *rest), value in found.items() if name == "gpuplane_node_agent_silent_seconds"}
+    assert silent == {"n1": 90, "n2": 0}
+    strange = {tuple(rest): value for (name, *rest), value in found.items() if name == "gpuplane_devices_with_stranger"}
+    assert strange == {("n1", "gpu"): 1}
+
+
+def test_what_collection_has_left_lying() -> None:
+    """VIEW-5 a hold is overdue a minute after its end, and not before."""
+    NodeFactory(name="n1", gpus=1)
+    GpuClaimFactory(name="one", spec={"devices": {"count": 1}})
+    assert filtered(pod_manifest("held", claim="one"), ["n1"]) == "n1"
+    until = Allocation.objects.values_list("hold_until", flat=True).get()
+    assert until is not None
+    for seconds, want in ((59, 0), (61, 1)):
+        found = families(ledger_metrics(samples={}, now=until.timestamp() + seconds))
+        assert found["gpuplane_allocations_overdue", "held"] == want
+
+
+def test_as_many_queries_whatever_the_size(django_assert_num_queries: DjangoAssertNumQueries) -> None:
+    for node in ("n1", "n2", "n3"):
+        NodeFactory(name=node, gpus=4)
+        with django_assert_num_queries(8):
+            fleet_metrics(samples={}, now=NOW)
+            ledger_metrics(samples={}, now=NOW)
 
 
 def test_every_column_has_a_metric() -> None:

@@ -169,6 +169,28 @@ def test_an_account_without_a_profile_is_a_viewer():
     assert actor_of(User.objects.create(username="x")).role == Role.VIEWER
 
 
+def test_a_service_accounts_token():
+    """VIEW-6 the account is made once and has one token at a time; nobody else's account is taken for it."""
+    first = services.service_token(username="prometheus", **BY)
+    second = services.service_token(username="prometheus", **BY)
+    assert verify(first) is None
+    actor = verify(second)
+    assert actor is not None
+    assert (actor.name, actor.service, actor.namespaces, actor.role) == ("prometheus", True, None, Role.VIEWER)
+    services.agent_token(node="gpu-1", **BY)
+    person = account()
+    for name in (person.username, "agent@gpu-1"):
+        with pytest.raises(Conflict):
+            services.service_token(username=name, **BY)
+    services.user_active_set(user=User.objects.get(username="prometheus"), active=False, **BY)
+    with pytest.raises(Conflict):
+        services.service_token(username="prometheus", **BY)
+    with pytest.raises(BadInput):
+        services.service_token(username="no name", **BY)
+    with pytest.raises(NotAllowed):
+        services.service_token(username="prometheus", actor=actor_of(person), now=NOW)
+
+
 def test_a_nodes_agent():
     """VIEW-6 a token for one node alone; the ones before it are over, and nobody but admins issues any."""
 

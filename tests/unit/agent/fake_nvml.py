@@ -18,11 +18,20 @@ class Card:
     uuid: str
     minor: int
     links: list[Any] = field(default_factory=list)
+    name: str = "NVIDIA H100 80GB HBM3"
     power: int = 350_000
     memory: tuple[int, int] = (80 * 2**30, 2**30)
     nvlink: int = 0
     pcie: int = 0
     remap_failed: int = 0
+    ecc: tuple[int, int] = (0, 0)
+    errors: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """Replay, recovery and CRC errors of a link."""
+    old: bool = False
+    """Fields by link number only, and no state among them, as before Hopper."""
+    processes: dict[int, int | None] = field(default_factory=dict)
+    mig: list[str | None] = field(default_factory=list)
+    """Profiles of its MIG devices, None where a place is free; none: the mode is off."""
     without: set[str] = field(default_factory=set)
     lost: bool = False
 
@@ -72,8 +81,7 @@ class FakeNvml:
         return self._card(card, "minor").minor
 
     def nvmlDeviceGetName(self, card: Card) -> str:  # noqa: N802 - NVML's name
-        self._card(card, "name")
-        return "NVIDIA H100 80GB HBM3"
+        return self._card(card, "name").name
 
     def nvmlDeviceGetMemoryInfo(self, card: Card) -> Any:  # noqa: N802 - NVML's name
         total, used = self._card(card, "memory").memory
@@ -88,10 +96,14 @@ class FakeNvml:
         return int(card.links[link] is not None)
 
     def nvmlDeviceGetNvLinkRemoteDeviceType(self, card: Card, link: int) -> int:  # noqa: N802 - NVML's name
+        if card.links[link] is None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         switch = card.links[link] == "switch"
         return int(pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH if switch else pynvml.NVML_NVLINK_DEVICE_TYPE_GPU)
 
     def nvmlDeviceGetNvLinkRemotePciInfo(self, card: Card, link: int) -> Any:  # noqa: N802 - NVML's name
+        if card.links[link] is None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return SimpleNamespace(busId=f"00000000:{0x10 + card.links[link]:02X}:00.0".encode())
 
     # figures
@@ -114,10 +126,13 @@ class FakeNvml:
             pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX: 2 * card.nvlink,
             pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES: card.pcie,
             pynvml.NVML_FI_DEV_REMAPPED_FAILURE: card.remap_failed,
+            pynvml.NVML_FI_DEV_ECC_SBE_VOL_TOTAL: card.ecc[0],
+            pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL: card.ecc[1],
         }
         answers = []
-        for one in asked:
-            number = one[0] if isinstance(one, tuple) else one
+        for number, scope in asked:
+            if scope != 0xFFFFFFFF:
+                known |= self._of_link(card, scope)
             supported = number in known and str(number) not in card.without
             answers.append(
                 SimpleNamespace(
@@ -127,6 +142,54 @@ class FakeNvml:
                 )
             )
         return answers
+
+    def _of_link(self, card: Card, link: int) -> dict[int, int]:
+        if card.old:
+            return {
+                getattr(pynvml, f"NVML_FI_DEV_NVLINK_{name}_ERROR_COUNT_L{number}"): errors[place]
+                for number, errors in card.errors.items()
+                for place, name in enumerate(("REPLAY", "RECOVERY", "CRC_FLIT"))
+            }
+        if link >= len(card.links):
+            return {}
+        replay, recovery, crc = card.errors.get(link, (0, 0, 0))
+        return {
+            pynvml.NVML_FI_DEV_NVLINK_GET_STATE: int(card.links[link] is not None),
+            pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY: replay,
+            pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY: recovery,
+            pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC: crc,
+        }
+
+    def nvmlDeviceGetClockInfo(self, card: Card, kind: int) -> int:  # noqa: N802 - NVML's name
+        self._card(card, "clocks")
+        return {pynvml.NVML_CLOCK_SM: 1980, pynvml.NVML_CLOCK_MEM: 2619}[kind]
+
+    # processes and parts
+
+    def nvmlDeviceGetComputeRunningProcesses(self, card: Card) -> list[Any]:  # noqa: N802 - NVML's name
+        found = self._card(card, "processes").processes
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in found.items()]
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, card: Card) -> list[Any]:  # noqa: N802 - NVML's name
+        self._card(card, "processes")
+        return []
+
+    def nvmlSystemGetProcessName(self, pid: int) -> bytes:  # noqa: N802 - NVML's name
+        if pid > 9000:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return b"/usr/bin/python3"
+
+    def nvmlDeviceGetMigMode(self, card: Card) -> list[int]:  # noqa: N802 - NVML's name
+        return [int(bool(self._card(card, "mig").mig)), 0]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, card: Card) -> int:  # noqa: N802 - NVML's name
+        return len(card.mig)
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, card: Card, index: int) -> Card:  # noqa: N802 - NVML's name
+        profile = card.mig[index]
+        if profile is None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return Card(f"MIG-{card.minor}-{index}", card.minor, memory=(10 * 2**30, 0), name=f"NVIDIA H100 MIG {profile}")
 
     # events
 

@@ -5,8 +5,10 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from agent.protocol import DeviceDetails, LinkDetails, MigDetails, ProcessDetails
 from agent.sources import SourceAway
 from agent.sources.nvml import HARMLESS_XIDS, NvmlSource
+from agent.sources.nvml_details import PROCESSES_MOST
 from tests.unit.agent.fake_nvml import KIB, Card, FakeNvml
 
 
@@ -65,8 +67,57 @@ def test_figures(tmp_path: Path) -> None:
     assert second.health == {}
 
 
+def test_details(tmp_path: Path) -> None:
+    """NODE-1 per-link state, far end and errors, ECC counts, processes with memory, MIG devices."""
+    one, two = cards()
+    one.links, two.links = [1, 1, None], [0, 0]
+    one.errors = {1: (5, 1, 9)}
+    one.ecc = (12, 1)
+    one.processes = {4711: 3 * 2**30, 9999: None}
+    two.mig = ["1g.10gb", None, "3g.40gb"]
+    world = World(tmp_path, one, two)
+    machine = world.source.machine()
+    first, second = world.source.read(machine).details
+    assert first == DeviceDetails(
+        [
+            LinkDetails(0, True, "GPU-1", 0, 0, 0),
+            LinkDetails(1, True, "GPU-1", 5, 1, 9),
+            LinkDetails(2, False, "", 0, 0, 0),
+        ],
+        12,
+        1,
+        [ProcessDetails(4711, "python3", 3 * 2**30), ProcessDetails(9999, "", None)],
+    )
+    assert second.migs == [MigDetails("MIG-1-0", "1g.10gb", 10 * 2**30), MigDetails("MIG-1-2", "3g.40gb", 10 * 2**30)]
+    assert second.processes == []
+    one.links[0] = None
+    assert not world.source.read(machine).details[0].links[0].is_up, (
+        "a link that goes down is seen with the next reading"
+    )
+
+
+def test_details_of_an_older_gpu(tmp_path: Path) -> None:
+    """NODE-1 error fields by link number; the state from the last look at the machine; the rest is unknown, not zero."""
+    (old,) = cards(1)
+    old.old, old.links, old.errors, old.without = True, ["switch", "switch"], {1: (7, 0, 3)}, {"processes"}
+    world = World(tmp_path, old)
+    (found,) = world.source.read(world.source.machine()).details
+    assert found.links == [LinkDetails(0, True, "switch"), LinkDetails(1, True, "switch", 7, 0, 3)]
+    assert found.processes is None
+
+
+def test_the_largest_processes(tmp_path: Path) -> None:
+    """A GPU with hundreds of processes fills no frame."""
+    (busy,) = cards(1)
+    busy.processes = {pid: pid * 2**20 for pid in range(1, 200)}
+    world = World(tmp_path, busy)
+    (found,) = world.source.read(world.source.machine()).details
+    assert [one.pid for one in found.processes or ()] == list(range(200 - PROCESSES_MOST, 200))
+
+
 @pytest.mark.parametrize(
-    "call", ["utilisation", "memory", "power", "temperature", "fields", "name", "minor", "events", "nvlink"]
+    "call",
+    ["utilisation", "memory", "power", "temperature", "fields", "name", "minor", "events", "nvlink", "clocks", "mig"],
 )
 def test_what_is_not_supported_is_unknown(tmp_path: Path, call: str) -> None:
     """NODE-1 (part) never zero, and no other figure is lost for it."""

@@ -3,7 +3,7 @@
 import asyncio
 
 from agent.outbox import SAMPLES_MOST, Outbox, StateChange
-from agent.protocol import CheckpointEntry
+from agent.protocol import CheckpointEntry, DeviceDetails
 
 BODY = {"name": "n1", "devices": [], "links": []}
 ENTRY = CheckpointEntry("pod", "main", "nvidia.com/gpu", ["GPU-1"])
@@ -109,3 +109,22 @@ def test_an_inventory_that_is_asked_for_again_has_the_health_of_now() -> None:
     assert again is not None
     assert again.inventory is not None
     assert [one["healthy"] for one in again.inventory["devices"]] == [False, True]
+
+
+def test_details_are_said_once_a_session_and_when_they_change() -> None:
+    """NODE-2 the newest ones; a session that begins anew is told again."""
+    silent = Outbox()
+    silent.details_again()
+    assert (silent.next_details(), silent.next_sample()) == ((), None)
+    assert asleep(silent)
+    outbox = Outbox()
+    outbox.put_details([DeviceDetails(ecc_corrected=1)])
+    outbox.put_details([DeviceDetails(ecc_corrected=2)])
+    assert outbox.next_sample() is None
+    assert outbox.next_details() == [DeviceDetails(ecc_corrected=2)]
+    outbox.put_details([DeviceDetails(ecc_corrected=2)])
+    assert outbox.next_details() == ()
+    outbox.details_again()
+    assert outbox.next_details() == [DeviceDetails(ecc_corrected=2)]
+    assert outbox.next_sample() is None
+    assert asleep(outbox)

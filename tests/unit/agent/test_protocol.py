@@ -21,17 +21,24 @@ from agent.protocol import (
     BadFrame,
     Checkpoint,
     CheckpointEntry,
+    Details,
+    DeviceDetails,
     FrameError,
     FrameTooLarge,
     Health,
     Hello,
     Inventory,
+    LinkDetails,
+    MigDetails,
+    ProcessDetails,
     Sample,
     decode,
     decode_ack,
     encode,
+    sample_of,
     values_of,
 )
+from agent.sources.nvml_details import NAME_MOST, PROCESSES_MOST
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "agent-protocol.md"
 EXAMPLES: list[protocol.Frame] = [
@@ -45,10 +52,19 @@ EXAMPLES: list[protocol.Frame] = [
         [612, 74],
         [215000000000, 0],
         [213000000000, 0],
+        sm_clock_mhz=[1980, 345],
     ),
     Hello("5f0c9a17", 1, 1767225600.0, "gpu-a-001", "1.0", ["GPU-0a", "GPU-0b"]),
     Ack("5f0c9a17", 1, 1767225600.0),
 ]
+
+FULL = DeviceDetails(
+    [LinkDetails(number, True, "GPU-" + "e" * 36, 10**6, 10**6, 10**6) for number in range(18)],
+    10**6,
+    3,
+    [ProcessDetails(pid, "n" * NAME_MOST, 80 * 2**30) for pid in range(4_000_000, 4_000_000 + PROCESSES_MOST)],
+    [MigDetails("MIG-" + "e" * 36, "1g.10gb", 10 * 2**30)] * 7,
+)
 
 
 def _documented() -> list[bytes]:
@@ -80,6 +96,7 @@ def test_page_names_every_column_and_bound() -> None:
         pytest.param(Hello("b", 0, 0.0, "n"), id="hello with nothing optional"),
         pytest.param(Inventory("b", 1, 1.5, {"name": "n", "devices": [], "links": []}), id="inventory"),
         pytest.param(Sample("b", 2, 2.5), id="sample that knows nothing"),
+        pytest.param(Details("b", 3, 3.5, [FULL, DeviceDetails()], ["GPU-1", "GPU-2"]), id="details"),
         pytest.param(Health("b", 3, 3.5, {"GPU-1": "Xid 79", "GPU-2": ""}), id="health"),
         pytest.param(
             Checkpoint("b", 4, 4.5, [CheckpointEntry("uid", "main", "nvidia.com/gpu", ["GPU-1"])]), id="checkpoint"
@@ -92,10 +109,16 @@ def test_frame_survives_the_way(frame: protocol.AgentFrame) -> None:
 
 def test_sample_of_eight_gpus_is_small() -> None:
     column: list[int | float | None] = [10**11] * 8
-    frame = Sample(
-        "0123456789abcdef", 10**9, 1767225600.5, column, column, column, column, column, column, column, column
+    clocks: list[int | float | None] = [2_000] * 8
+    frame = sample_of(
+        ("0123456789abcdef", 10**9, 1767225600.5), dict.fromkeys(COLUMNS, column) | dict.fromkeys(COLUMNS[-2:], clocks)
     )
-    assert len(encode(frame)) <= 640
+    assert len(encode(frame)) <= 680
+
+
+def test_details_of_a_crowded_node_fit_into_a_frame() -> None:
+    """NODE-2 what an agent sends of 64 GPUs, each with all that it may tell, is below the limit."""
+    assert len(encode(Details("0123456789abcdef", 10**9, 1767225600.5, [FULL] * 64))) < FRAME_LIMIT
 
 
 def test_older_sender_and_newer_sender_are_understood() -> None:
@@ -127,6 +150,11 @@ def _packed(*fields: object) -> bytes:
         pytest.param(msgspec.msgpack.encode({"kind": "hello"}), id="a map"),
         pytest.param(_packed("ack", "b", 1, 1.0), id="the server's own kind"),
         pytest.param(_packed("sampel", "b", 1, 1.0), id="an unknown kind"),
+        pytest.param(_packed("details", "b", 1, 1.0, [[[[0, "up"]]]]), id="a link that is neither up nor down"),
+        pytest.param(_packed("details", "b", 1, 1.0, [[[[64, True]]]]), id="a link beyond all numbers"),
+        pytest.param(_packed("details", "b", 1, 1.0, [[[], -1]]), id="fewer than no errors"),
+        pytest.param(_packed("details", "b", 1, 1.0, [[[], 0, 0, [[1]] * 257]]), id="too many processes"),
+        pytest.param(_packed("details", "b", 1, 1.0, [[]] * 65), id="details of too many devices"),
         pytest.param(_packed("sample", "", 1, 1.0), id="no boot"),
         pytest.param(_packed("sample", "b" * 65, 1, 1.0), id="a long boot"),
         pytest.param(_packed("sample", "b", -1, 1.0), id="a negative sequence"),

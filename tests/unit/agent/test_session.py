@@ -12,7 +12,19 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from agent import session as sessions
 from agent.outbox import Outbox
-from agent.protocol import Ack, AgentFrame, Checkpoint, Health, Hello, Inventory, Sample, decode, encode
+from agent.protocol import (
+    Ack,
+    AgentFrame,
+    Checkpoint,
+    Details,
+    DeviceDetails,
+    Health,
+    Hello,
+    Inventory,
+    Sample,
+    decode,
+    encode,
+)
 from agent.session import FIRST_PAUSE, LONGEST_PAUSE, OUR_FAULT_PAUSE, Session, pause_seconds
 
 BODY: dict[str, Any] = {"name": "n1", "devices": [], "links": []}
@@ -52,7 +64,7 @@ class Server:
             if ack is None:
                 await socket.close(self.code)
                 return
-            if not isinstance(frame, Sample) or ack.problem or ack.want:
+            if not isinstance(frame, Sample | Details) or ack.problem or ack.want:
                 await socket.send(encode(ack))
 
     async def until(self, true: Callable[[], bool]) -> None:
@@ -144,6 +156,26 @@ def test_what_was_not_acknowledged_is_said_again() -> None:
         assert second.seq > first.seq
         assert len(server.sessions) == 2
         assert server.tokens == ["Bearer token-0", "Bearer token-1"]
+
+    run(test)
+
+
+def test_details_are_said_in_every_session() -> None:
+    """NODE-2 once each, in their newest form; nobody acknowledges them."""
+
+    async def test(server: Server, outbox: Outbox, _: Session) -> None:
+        outbox.put_details([DeviceDetails(ecc_corrected=1), DeviceDetails()])
+        outbox.put_sample({"power_watts": [1, 2]})
+        await server.until(lambda: kinds(server.said).count("Sample") == 1)
+        assert kinds(server.said) == ["Hello", "Details", "Sample"]
+        server.answer = lambda _: None
+        outbox.put_sample({"power_watts": [1, 2]})
+        await server.until(lambda: kinds(server.said).count("Sample") == 2)
+        server.answer = lambda frame: Ack(frame.boot, frame.seq, 0.0)
+        await server.until(lambda: kinds(server.sessions[-1]) == ["Hello", "Details"])
+        said = server.sessions[-1][1]
+        assert isinstance(said, Details)
+        assert said.details == [DeviceDetails(ecc_corrected=1), DeviceDetails()]
 
     run(test)
 

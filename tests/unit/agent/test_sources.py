@@ -14,7 +14,7 @@ from agent.sources import BadSource, DeviceFacts, Machine, Reading, SourceAway, 
 from agent.sources.counters import Rates
 from agent.sources.recorded import BadRecording, RecordedSource, Recorder
 from agent.sources.simulated import MACHINES, SimulatedSource
-from agent.sources.wiring import Seen, links_of, numa_of, short, switch_of
+from agent.sources.wiring import SWITCH, LinkEnd, Seen, links_of, numa_of, short, switch_of
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))
@@ -145,7 +145,9 @@ def test_rates() -> None:
 
 def seen(minor: int, peers: list[int] = [], switched: int = 0) -> Seen:  # noqa: B006 - never changed
     facts = DeviceFacts(minor=minor, uuid=f"G{minor}")
-    return Seen(facts, None, f"00000000:{minor:02x}:00.0", [f"0000:{peer:02X}:00.0" for peer in peers], switched)
+    remotes = [f"0000:{peer:02X}:00.0" for peer in peers] + [SWITCH] * switched
+    ends = [LinkEnd(number, True, remote) for number, remote in enumerate(remotes)]
+    return Seen(facts, None, f"00000000:{minor:02x}:00.0", ends)
 
 
 def test_links() -> None:

@@ -40,7 +40,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
-{{/* metadata of an object. Takes root, name; optional: namespaced (default true), component, annotations. */}}
+{{/* metadata of an object. Takes root, name; optional: namespaced (default true), component, labels, annotations. */}}
 {{- define "gpuplane.metadata" -}}
 name: {{ .name }}
 {{- if ne (toString .namespaced) "false" }}
@@ -50,6 +50,9 @@ labels:
   {{- include "gpuplane.labels" .root | nindent 2 }}
   {{- with .component }}
   app.kubernetes.io/component: {{ . }}
+  {{- end }}
+  {{- with .labels }}
+  {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- with merge (dict) (.annotations | default dict) .root.Values.commonAnnotations }}
 annotations:

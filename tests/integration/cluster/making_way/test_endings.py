@@ -18,6 +18,7 @@ from nodes.models import MakingWay
 from tests.fakes.apikinds import PODS
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
 from tests.integration.cluster.making_way.conftest import HIGH, LOW, add, ask, pods_of, preempt, promised
+from tests.measured import growth
 
 
 def test_what_came_free_meanwhile_evicts_nobody(world: World) -> None:
@@ -58,6 +59,18 @@ def test_it_ends_with_the_pod(world: World, gone: bool) -> None:
         world.server.store.patch(PODS, NAMESPACE, "urgent", {"spec": {"nodeName": "n2"}}, content_type=MERGE)
     assert making_way.tidy(now=database_now(), world=world.outside) == 1
     assert pods_of(world, "n1") == PLENTY
+
+
+def test_beginnings_and_ends_are_counted_once(world: World) -> None:
+    """VIEW-5 the beat and a web process may end the same promise."""
+    add(world, "urgent", HIGH)
+    begun, ended = "gpuplane_making_way_begun_total", "gpuplane_making_way_ended_total"
+    with growth(begun, ended) as grown:
+        ask(world, "urgent", ["n1", "n2"])
+        found = promises.live(database_now())
+        for _ in range(2):
+            promises.end(found, database_now(), vain=True)
+    assert grown == {(begun,): 1, (ended, "yes"): 1}
 
 
 def test_it_lasts_while_its_victims_take_their_time(world: World) -> None:

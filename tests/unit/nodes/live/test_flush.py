@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import time
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import cast
 
 import msgspec
@@ -11,10 +13,11 @@ import redis.asyncio
 import structlog.testing
 from django.db import OperationalError
 
-from agent.protocol import Sample
+from agent.protocol import Details, DeviceDetails, Sample
+from nodes.history import ring
 from nodes.live import presence
-from nodes.live.flush import CHANNEL, KEY, PRESENCE_ROUNDS, PRUNE_ROUNDS, Flusher
-from nodes.live.samples import FORGET_SECONDS, Heard, SampleTable
+from nodes.live.flush import CHANNEL, DETAILS_KEY, KEY, PRESENCE_ROUNDS, PRUNE_ROUNDS, Flusher
+from nodes.live.samples import FORGET_SECONDS, DetailsView, Heard, SampleTable
 
 EPOCH = 1_800_000_000.0
 
@@ -164,3 +167,33 @@ async def test_presence_that_could_not_be_written_is_written_later(client: redis
     process.failure = None
     await process.round()
     assert [set(heard) for heard in process.heard] == [{"n1"}]
+
+
+async def test_details_and_the_ring(client: redis.asyncio.Redis, redis_url: str) -> None:
+    """VIEW-1 what was said of links and processes, and the last seconds, are in Redis for every process; with the node they go."""
+    process = Process(client)
+    process.sample("n1", 1, 11)
+    process.table.put_details("n1", Details("b", 2, 1.0, [DeviceDetails(ecc_corrected=3)]), now=0.0, received_at=EPOCH)
+    await process.flusher.round(now=1.0, epoch=time.time())
+    found = msgspec.msgpack.decode(await cast("Awaitable[bytes]", client.hget(DETAILS_KEY, "n1")), type=DetailsView)
+    assert found.of("GPU-0") == DeviceDetails(ecc_corrected=3)
+    reader = redis.Redis.from_url(redis_url)
+    entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", reader.xrange(f"{ring.KEY}{ring.bucket_of('n1')}"))
+    reader.close()
+    assert len(entries) == 1
+    (moment,) = msgspec.msgpack.decode(zlib.decompress(entries[0][1][ring.FIELD]), type=list[ring.Moment])
+    assert (moment.node, moment.received_at, moment.columns[0]) == ("n1", EPOCH, (11,))
+    await process.flusher.round(now=FORGET_SECONDS + 2, epoch=time.time())
+    assert await client.hlen(DETAILS_KEY) == 0
+
+
+async def test_details_that_could_not_be_passed_on(client: redis.asyncio.Redis) -> None:
+    """NODE-2 with Redis away they wait, as samples do."""
+    away = redis.asyncio.Redis.from_url("unix:///nonexistent/redis.sock")
+    process = Process(away)
+    process.table.put_details("n1", Details("b", 2, 1.0, [DeviceDetails()], ["GPU-0"]), now=0.0, received_at=EPOCH)
+    await process.round()
+    assert process.flusher.redis_down
+    back = Flusher(process.table, client, write_presence=process._write)
+    await back.round(now=2.0, epoch=EPOCH)
+    assert await client.hlen(DETAILS_KEY) == 1

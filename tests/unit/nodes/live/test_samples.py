@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.protocol import Sample
+from agent.protocol import BadFrame, Details, DeviceDetails, Sample
 from nodes.live.flush import read_latest
-from nodes.live.samples import FORGET_SECONDS, SampleTable, SampleView, Taken
+from nodes.live.samples import FORGET_SECONDS, DetailsView, SampleTable, SampleView, Taken
 
 ORDER = ("GPU-0", "GPU-1")
 
@@ -148,3 +148,27 @@ def test_within_a_boot_only_growing_sequences_are_taken(frames: list[tuple[str, 
             taken.append((boot, seq))
     for (boot, seq), (next_boot, next_seq) in itertools.pairwise(taken):
         assert boot != next_boot or next_seq > seq
+
+
+def _details(seq: int, *, boot: str = "b1", count: int = 2, devices: list[str] | None = None) -> Details:
+    return Details(boot, seq, 1.0, [DeviceDetails(ecc_corrected=seq + place) for place in range(count)], devices)
+
+
+def test_details_are_kept_by_device() -> None:
+    """NODE-1 the newest of each GPU; a frame of the wrong length, or of nobody's order, is not used."""
+    table = _table()
+    assert table.put_details("n1", _details(1), now=1.0, received_at=1001.0) is Taken.NEW
+    assert table.put_details("n1", _details(1), now=1.0, received_at=1001.0) is Taken.OLD
+    found = table.details("n1")
+    assert found is not None
+    assert (found.of("GPU-1"), found.of("GPU-9"), found.received_at) == (DeviceDetails(ecc_corrected=2), None, 1001.0)
+    with pytest.raises(BadFrame, match="details of 3 devices"):
+        table.put_details("n1", _details(2, count=3), now=1.0, received_at=1001.0)
+    assert table.put_details("n1", _details(3, boot="b2"), now=99.0, received_at=1099.0) is Taken.NO_ORDER
+    assert table.put_details("n9", _details(3, devices=["A", "B"]), now=1.0, received_at=1.0) is Taken.NEW
+    assert table.details("n8") is None
+    assert table.take_changed_details().keys() == {"n1", "n9"}
+    assert table.take_changed_details() == {}
+    table.put_back_details(["n1"])
+    assert table.take_changed_details().keys() == {"n1"}
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=DetailsView) == found

@@ -2,7 +2,6 @@
 
 import orjson
 import pytest
-from asgiref.testing import ApplicationCommunicator
 from channels.db import database_sync_to_async
 from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
@@ -10,13 +9,14 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.contrib.sessions.backends.db import SessionStore
 from django.db import DatabaseError
 
-from nodes import consumers
-from nodes.consumers import FleetConsumer
+from nodes.consumers import signed_in
+from nodes.consumers.fleet import FleetConsumer
 from nodes.live import hub
 from nodes.live.fleet_columns import COLUMNS
 from nodes.live.fleet_frames import Condition
 from tests.factories import NodeFactory, UserFactory
 from tests.fleet_reader import Reader
+from tests.sockets import Socket
 
 pytestmark = pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
 SIGNED_IN = User(pk=1, username="ann", is_active=True)
@@ -31,28 +31,11 @@ def quick_hub(ledger_db, monkeypatch):
     return made
 
 
-class Browser(ApplicationCommunicator):
-    """The client's end of a socket (the package of channels' own needs daphne)."""
+class Browser(Socket):
+    """A browser that looks at the fleet."""
 
     def __init__(self, user, query=b""):
-        self.scope = {"type": "websocket", "path": "/ws/fleet/", "headers": [], "user": user, "query_string": query}
-        super().__init__(FleetConsumer.as_asgi(), self.scope)
-
-    async def connect(self):
-        await self.send_input({"type": "websocket.connect"})
-        assert await self.receive_output(5) == {"type": "websocket.accept", "subprotocol": None}
-
-    async def say(self, **message):
-        await self.send_input({"type": "websocket.receive", **message})
-
-    async def hear(self):
-        message = await self.receive_output(5)
-        assert message["type"] == "websocket.send"
-        return message.get("bytes") or message["text"]
-
-    async def leave(self):
-        await self.send_input({"type": "websocket.disconnect", "code": 1000})
-        await self.wait(5)
+        super().__init__(FleetConsumer.as_asgi(), user, query_string=query)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +170,7 @@ async def test_a_bug_in_the_hub_closes_the_socket_so_that_the_page_comes_again(q
 )
 async def test_a_session_that_ends_ends_the_stream(quick_hub, monkeypatch, end):
     """VIEW-6 a stream outlives neither its session nor its account."""
-    monkeypatch.setattr(consumers, "CHECK_FRAMES", 2)
+    monkeypatch.setattr(signed_in, "CHECK_SENT", 2)
 
     def sign_in():
         user = UserFactory()

@@ -1,0 +1,85 @@
+"""A stream for somebody who is signed in: begins, ends, and looks now and then whether they still are.
+
+Base of the consumers of this package. Kept true: anonymous sockets are closed with 4401, so that the browser sees why; a user who signs out or is switched off is
+closed within CHECK_SENT messages, about a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import structlog
+from channels.auth import get_user
+from channels.db import database_sync_to_async
+from channels.generic.websocket import AsyncWebsocketConsumer
+from django.db import DatabaseError
+
+NOT_SIGNED_IN = 4401
+OUR_FAILURE = 1011
+CHECK_SENT = 60
+
+log = structlog.get_logger(__name__)
+
+
+class SignedInConsumer(AsyncWebsocketConsumer):
+    """`pump` runs from the beginning to the end of the socket."""
+
+    channel_layer_alias = "none"
+    """No channel layer: what is sent is in this process, and a stream must not need Redis to say that Redis is down."""
+
+    _task: asyncio.Task[None] | None = None
+    _sent = 0
+
+    async def pump(self) -> None:
+        """Send what there is, until cancelled or closed."""
+        raise NotImplementedError
+
+    async def connect(self) -> None:
+        """Accept; close again at once when nobody is signed in."""
+        await self.accept()
+        user = self.scope.get("user")
+        if user is None or not user.is_authenticated or not user.is_active:
+            await self.close(NOT_SIGNED_IN)
+            return
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def disconnect(self, code: int) -> None:  # noqa: ARG002 - Channels passes it by position
+        """End the pump."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def sent_one(self) -> None:
+        """To be called after each sending. Raises SignedOut."""
+        self._sent += 1
+        if self._sent % CHECK_SENT == 0 and not await self._still_signed_in():
+            raise SignedOut
+
+    async def _run(self) -> None:
+        try:
+            await self.pump()
+        except SignedOut:
+            await self.close(NOT_SIGNED_IN)
+        except Exception:  # a defect ends this socket only, and the page comes again
+            log.exception("stream.failed", path=self.scope.get("path"))
+            await self.close(OUR_FAILURE)
+
+    async def _still_signed_in(self) -> bool:
+        session: Any = self.scope.get("session")
+        if session is None:
+            return True
+        try:
+            if not await database_sync_to_async(session.exists)(session.session_key):
+                return False
+            user = await get_user(self.scope)
+        except DatabaseError as error:
+            log.warning("stream.session", error=str(error))
+            return True
+        return bool(user.is_authenticated and user.is_active)
+
+
+class SignedOut(Exception):
+    """The user may no longer look."""

@@ -1,0 +1,120 @@
+"""Figures of a node's GPUs over a span of time: how often measured, mean and largest of every column.
+
+Made by `rollups` from the ring or from finer figures, read by `series`. Pure. Kept true: combining the figures of parts gives those of the whole; a
+column that was never measured has none; a mean is over the times that were measured.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from agent.protocol import COLUMNS
+from nodes.history.ring import Moment
+
+TENTHS: Final = frozenset({"utilisation_percent", "temperature_celsius", "power_watts"})
+"""Columns whose means are kept to a tenth; those of others as whole numbers."""
+LARGEST: Final = 2**20
+"""Bytes of one node's figures, unpacked."""
+
+
+class Column(msgspec.Struct, array_like=True, frozen=True):
+    """One value a GPU: how many times measured, mean (in tenths where TENTHS has the column), largest."""
+
+    counts: tuple[int, ...]
+    means: tuple[int, ...]
+    largest: tuple[int, ...]
+
+
+class Figures(msgspec.Struct, array_like=True, frozen=True):
+    """GPUs by UUID, and what of them was measured."""
+
+    devices: tuple[str, ...]
+    columns: dict[str, Column]
+
+    def of(self, uuid: str, column: str) -> tuple[int, float, int] | None:
+        """(times measured, mean, largest) of one GPU in the column's unit; None where it was not measured."""
+        found = self.columns.get(column)
+        if found is None or uuid not in self.devices:
+            return None
+        place = self.devices.index(uuid)
+        count = found.counts[place]
+        return (count, found.means[place] / unit_of(column), found.largest[place]) if count else None
+
+
+class Unreadable(ValueError):
+    """Packed figures that cannot be read."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Figures)
+
+
+def pack(figures: Figures) -> bytes:
+    """The bytes that are kept."""
+    return zlib.compress(_encoder.encode(figures))
+
+
+def unpack(body: bytes) -> Figures:
+    """Raises Unreadable."""
+    unpacker = zlib.decompressobj()
+    try:
+        found = _decoder.decode(unpacker.decompress(body, LARGEST))
+    except (zlib.error, msgspec.MsgspecError) as error:
+        raise Unreadable(str(error)) from error
+    if not unpacker.eof:
+        raise Unreadable("cut short")
+    return found
+
+
+def of_moments(devices: Sequence[str], moments: Sequence[Moment]) -> Figures | None:
+    """Figures of samples that list these devices in this order; None where nothing was measured."""
+    if not moments or not devices:
+        return None
+    measured = np.array([moment.columns for moment in moments], np.float64)  # [times, columns, GPUs], NaN: unknown
+    known = ~np.isnan(measured)
+    counts = known.sum(axis=0)
+    sums = np.where(known, measured, 0).sum(axis=0)
+    largest = np.where(known, measured, 0).max(axis=0)
+    return _figures(tuple(devices), counts, sums, largest)
+
+
+def combined(parts: Iterable[Figures]) -> Figures | None:
+    """Figures of a longer span, from those of its parts, whose devices may differ."""
+    parts = list(parts)
+    devices = tuple(dict.fromkeys(uuid for part in parts for uuid in part.devices))
+    if not devices:
+        return None
+    place = {uuid: at for at, uuid in enumerate(devices)}
+    shape = len(COLUMNS), len(devices)
+    counts, sums, largest = np.zeros(shape, np.int64), np.zeros(shape), np.zeros(shape)
+    for part in parts:
+        at = [place[uuid] for uuid in part.devices]
+        for row, name in enumerate(COLUMNS):
+            if name in part.columns:
+                column = part.columns[name]
+                counts[row, at] += column.counts
+                sums[row, at] += np.array(column.means) / unit_of(name) * column.counts
+                largest[row, at] = np.maximum(largest[row, at], column.largest)
+    return _figures(devices, counts, sums, largest)
+
+
+def _figures(devices: tuple[str, ...], counts: np.ndarray, sums: np.ndarray, largest: np.ndarray) -> Figures | None:
+    """From [columns, GPUs] each."""
+    columns = {}
+    for row, name in enumerate(COLUMNS):
+        if counts[row].any():
+            means = np.rint(sums[row] * unit_of(name) / np.maximum(counts[row], 1)).astype(np.int64)
+            columns[name] = Column(
+                tuple(counts[row].tolist()), tuple(means.tolist()), tuple(largest[row].astype(np.int64).tolist())
+            )
+    return Figures(devices, columns) if columns else None
+
+
+def unit_of(column: str) -> int:
+    """How many of what is kept make one of the column's unit."""
+    return 10 if column in TENTHS else 1

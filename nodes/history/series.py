@@ -1,0 +1,167 @@
+"""What pages and REST show of the past: one device's columns over a range, the fleet's totals over a range, who is idle.
+
+Called by views. Kept true: a range of days is answered by hours and of hours by minutes, so no answer has more than MOST_POINTS; the newest hours, not
+rolled up yet, are made of their minutes; where nothing was measured there is a gap (None), never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeVar
+
+import msgspec
+import redis
+import structlog
+from django.db.models import QuerySet
+
+from agent.protocol import COLUMNS
+from nodes.history import figures, ring, totals
+from nodes.history.figures import Figures
+from nodes.history.rollups import HOUR, MINUTE
+from nodes.history.totals import Totals
+from nodes.models import Device, FleetRollup, Node, Rollup
+
+BY_MINUTE_UP_TO: Final = timedelta(hours=25)
+LONGEST: Final = timedelta(days=90)
+MOST_POINTS: Final = 2_200
+"""90 days of hours."""
+
+Row = TypeVar("Row", Rollup, FleetRollup)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points at `times` (beginnings, seconds since 1970, ascending), `step` seconds long each. Column → one value a point, None: unknown."""
+
+    step: int
+    times: list[int]
+    means: dict[str, list[float | None]]
+    largest: dict[str, list[float | None]]
+
+    @classmethod
+    def empty(cls) -> Series:
+        """No points of any column."""
+        return cls(1, [], {name: [] for name in COLUMNS}, {name: [] for name in COLUMNS})
+
+
+def device_series(device: Device, *, since: datetime, until: datetime) -> Series:
+    """Every column of one GPU; its node is loaded."""
+    return node_series(device.node, [device.uuid], since=since, until=until)[device.uuid]
+
+
+def node_series(node: Node, uuids: Sequence[str], *, since: datetime, until: datetime) -> dict[str, Series]:
+    """Every column of these GPUs of a node, all over the same times."""
+    step = MINUTE if until - since <= BY_MINUTE_UP_TO else HOUR
+    of = {int(start.timestamp()): found for start, found in _spans(node, since, until, step)}
+    times = _filled(of, step)
+    return {uuid: _series(uuid, of, times, step) for uuid in uuids}
+
+
+def _series(uuid: str, of: Mapping[int, Figures], times: list[int], step: int) -> Series:
+    means: dict[str, list[float | None]] = {name: [] for name in COLUMNS}
+    largest: dict[str, list[float | None]] = {name: [] for name in COLUMNS}
+    for time in times:
+        found = of.get(time)
+        for name in COLUMNS:
+            one = None if found is None else found.of(uuid, name)
+            means[name].append(None if one is None else one[1])
+            largest[name].append(None if one is None else float(one[2]))
+    return Series(step, times, means, largest)
+
+
+def last_seconds(connection: redis.Redis, node: str, uuids: Sequence[str], *, until: float) -> dict[str, Series]:
+    """The ring's part: these GPUs of a node, second by second, over the last minutes. Empty where nobody knows the node. Raises redis.RedisError."""
+    order, devices = ring.order_of(connection, node)
+    found = ring.read_node(connection, node, since=until - ring.KEPT_SECONDS, until=until)
+    moments = [moment for moment in found if moment.order == order]
+    times = [round(moment.received_at) for moment in moments]
+    made = {}
+    for place, uuid in enumerate(devices):
+        if uuid in uuids:
+            values = {
+                name: [_known(moment.columns[row][place]) for moment in moments] for row, name in enumerate(COLUMNS)
+            }
+            made[uuid] = Series(1, times, values, values)
+    return made
+
+
+def _known(value: int | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _spans(node: Node, since: datetime, until: datetime, step: int) -> Iterator[tuple[datetime, Figures]]:
+    """(beginning, figures) ascending; the newest hours from minutes where they are not rolled up yet."""
+    newest = since
+    for start, body in _rows(Rollup.objects.filter(node=node), since, until, step).values_list("start", "body"):
+        newest = start + timedelta(seconds=step)
+        found = _unpacked(node, start, bytes(body))
+        if found is not None:
+            yield start, found
+    if step == MINUTE:
+        return
+    hours: dict[datetime, list[Figures]] = {}
+    rest = max(newest, until - BY_MINUTE_UP_TO)
+    for start, body in _rows(Rollup.objects.filter(node=node), rest, until, MINUTE).values_list("start", "body"):
+        found = _unpacked(node, start, bytes(body))
+        if found is not None:
+            hours.setdefault(start.replace(minute=0), []).append(found)
+    for start, parts in hours.items():
+        whole = figures.combined(parts)
+        if whole is not None:
+            yield start, whole
+
+
+def _unpacked(node: Node, start: datetime, body: bytes) -> Figures | None:
+    try:
+        return figures.unpack(body)
+    except figures.Unreadable as error:
+        log.warning("history.unreadable", node=node.name, start=start.isoformat(), why=str(error))
+        return None
+
+
+def fleet_series(*, group: str, since: datetime, until: datetime) -> Series:
+    """A group's totals (`Totals`; `means` only)."""
+    step = MINUTE if until - since <= BY_MINUTE_UP_TO else HOUR
+    found: dict[int, Totals] = {}
+    rows = _rows(FleetRollup.objects.all(), since, until, step)
+    for start, groups in rows.values_list("start", "groups"):
+        if group in groups:
+            found[int(start.timestamp())] = msgspec.convert(groups[group], Totals)
+    times = _filled(found, step)
+    means = {
+        name: [None if time not in found else float(getattr(found[time], name)) for time in times]
+        for name in Totals.__struct_fields__
+    }
+    return Series(step, times, means, {})
+
+
+def groups_known() -> list[str]:
+    """Groups of the newest minute: `all` first."""
+    newest = FleetRollup.objects.filter(seconds=MINUTE).order_by("-start").values_list("groups", flat=True).first()
+    return sorted(newest or {}, key=lambda name: (name != totals.EVERYTHING, name))
+
+
+def idle_devices() -> QuerySet[Device]:
+    """GPUs that somebody holds and nobody uses, the longest first, with their nodes."""
+    return Device.objects.filter(idle_since__isnull=False).select_related("node").order_by("idle_since", "pk")
+
+
+def csv_rows(series: Series) -> Iterator[list[str]]:
+    """A header, then a line a point: time (ISO 8601, UTC), each column's mean and largest; an empty field: unknown."""
+    yield ["time", *series.means, *(f"{name}_max" for name in series.largest)]
+    for at, time in enumerate(series.times):
+        values = [column[at] for column in (*series.means.values(), *series.largest.values())]
+        yield [datetime.fromtimestamp(time, UTC).isoformat(), *("" if one is None else f"{one:g}" for one in values)]
+
+
+def _rows(rows: QuerySet[Row], since: datetime, until: datetime, step: int) -> QuerySet[Row]:
+    return rows.filter(seconds=step, start__gte=since, start__lt=until).order_by("start")
+
+
+def _filled(known: Collection[int], step: int) -> list[int]:
+    """Every step from the first to the last, so that a gap is seen as one."""
+    return list(range(min(known), max(known) + 1, step)) if known else []

@@ -1,0 +1,80 @@
+"""The fleet in one span of time, summed: what there is, what was given away, what was used, what was held and did nothing.
+
+Made by `rollups` from devices and figures, read by `series`. Pure. Kept true: the totals of all models, and of all pools, add up to those of `all`;
+used and idle speak of measured GPUs only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+from typing import Any, Final
+
+import msgspec
+
+from nodes.models import Device
+
+EVERYTHING: Final = "all"
+POOL_LABELS: Final = (
+    "karpenter.sh/nodepool",
+    "cloud.google.com/gke-nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "kubernetes.azure.com/agentpool",
+    "agentpool",
+    "pool",
+)
+IDLE_BELOW: Final = 5
+"""A GPU whose largest utilisation stays below so many percent is idle."""
+
+
+class Totals(msgspec.Struct):
+    """Sums over a group's GPUs; a span's counts are means over its minutes. `allocated` and `used` are in GPUs, memory in bytes."""
+
+    gpus: float = 0
+    unhealthy: float = 0
+    held: float = 0
+    allocated: float = 0
+    measured: float = 0
+    used: float = 0
+    idle: float = 0
+    """Held, measured, and idle all the time."""
+    memory: float = 0
+    memory_given: float = 0
+    memory_used: float = 0
+    power: float = 0
+    """Watts."""
+
+
+def pool_of(labels: Mapping[str, Any]) -> str:
+    """The pool of a node, as the well-known autoscalers label it; empty: unknown."""
+    return next((str(labels[key]) for key in POOL_LABELS if labels.get(key)), "")
+
+
+def groups_of(device: Device) -> tuple[str, ...]:
+    """The groups that a GPU counts in; its node is loaded."""
+    return EVERYTHING, f"model:{device.model}", f"pool:{pool_of(device.node.labels)}"
+
+
+def add(totals: Totals, device: Device, measured: Mapping[str, tuple[int, float, int] | None]) -> None:
+    """Count one GPU. `measured`: column → (times, mean, largest)."""
+    held = bool(device.core_used or device.memory_used)
+    utilisation = measured.get("utilisation_percent")
+    totals.gpus += 1
+    totals.unhealthy += not device.healthy
+    totals.held += held
+    totals.allocated += device.core_used / 100
+    totals.memory += device.memory_bytes
+    totals.memory_given += device.memory_used
+    if utilisation is not None:
+        totals.measured += 1
+        totals.used += utilisation[1] / 100
+        totals.idle += held and utilisation[2] < IDLE_BELOW
+    for name, column in (("memory_used", "memory_used_bytes"), ("power", "power_watts")):
+        if (found := measured.get(column)) is not None:
+            setattr(totals, name, getattr(totals, name) + found[1])
+
+
+def mean_of(parts: Iterable[Totals]) -> Totals:
+    """Of at least one part."""
+    parts = list(parts)
+    return Totals(**{name: fmean(getattr(part, name) for part in parts) for name in Totals.__struct_fields__})

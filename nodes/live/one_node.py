@@ -1,0 +1,77 @@
+"""The messages of `WS /ws/nodes/<name>/` and `WS /ws/devices/<id>/` (docs/node-stream.md): one node's newest sample and details, as text.
+
+Called by `nodes.node_stream`. Pure. Kept true: a message has only what changed since the last of the same browser; processes are never in it, since who may
+see them depends on who holds the device.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from agent.protocol import COLUMNS
+from nodes.live.samples import DetailsView, SampleView
+
+OLD_SECONDS: Final = 10.0
+"""A sample older than this says nothing about now."""
+
+
+class Teller:
+    """What one browser has been told. `uuid`: it looks at one device only."""
+
+    def __init__(self, uuid: str | None = None) -> None:
+        self._uuid = uuid
+        self._devices: tuple[str, ...] | None = None
+        self._columns: dict[str, list[int | None]] = {}
+        self._details: str | None = None
+        self._received = 0.0
+        self._silent = False
+
+    def next(self, sample: SampleView | None, details: DetailsView | None, *, now: float) -> list[str]:
+        """Messages to send, none where nothing is new. `now`: seconds since 1970."""
+        messages = []
+        if sample is None or sample.age_seconds(now=now) > OLD_SECONDS:
+            if not self._silent:
+                messages.append(_text({"kind": "silent", "since": None if sample is None else sample.received_at}))
+            self._silent, self._devices = True, None
+        elif sample.received_at != self._received or self._silent:
+            messages.append(_text(self._now(sample)))
+        if details is not None and (links := _text(self._closer(details))) != self._details:
+            self._details = links
+            messages.append(links)
+        return messages
+
+    def _now(self, sample: SampleView) -> dict[str, Any]:
+        self._silent, self._received = False, sample.received_at
+        message: dict[str, Any] = {"kind": "now", "time": sample.received_at}
+        rows = range(len(sample.devices))
+        if self._uuid is not None:
+            row = sample.row_of.get(self._uuid)
+            rows = range(0) if row is None else range(row, row + 1)
+        devices = tuple(sample.devices[row] for row in rows)
+        if devices != self._devices:
+            self._devices, self._columns = devices, {}
+            message["devices"] = devices
+        values = {name: [getattr(sample, name)[row] for row in rows] for name in COLUMNS}
+        message["columns"] = {name: column for name, column in values.items() if self._columns.get(name) != column}
+        self._columns = values
+        return message
+
+    def _closer(self, details: DetailsView) -> dict[str, Any]:
+        return {
+            "kind": "details",
+            "devices": {
+                uuid: {
+                    "links": one.links,
+                    "ecc": [one.ecc_corrected, one.ecc_uncorrected],
+                    "migs": one.migs,
+                }
+                for uuid, one in zip(details.devices, details.details, strict=True)
+                if self._uuid in {None, uuid}
+            },
+        }
+
+
+def _text(message: dict[str, Any]) -> str:
+    return msgspec.json.encode(message).decode()

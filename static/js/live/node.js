@@ -1,0 +1,70 @@
+// A node's page: the devices' figures and charts move with its stream; the link matrix shows links that are down and who sends how much.
+import { Chart } from "./charts.js";
+import { History, LIVE, LIVE_SECONDS, rangePicker } from "./ranges.js";
+import { LiveStream, showState } from "./stream.js";
+import { bytes, MEASURES, written } from "./units.js";
+
+const page = document.getElementById("node");
+const gpus = JSON.parse(document.getElementById("node-gpus").textContent);
+const history = new History(page.querySelector("[data-history-note]"));
+const charts = new Map();
+for (const element of page.querySelectorAll("[data-chart]")) {
+  const { title, write, low, high, binary } = MEASURES[element.dataset.chart];
+  charts.set(element.dataset.chart, new Chart(element, { title, write, low, high, binary, lines: gpus.map((gpu) => ({ label: `GPU ${gpu.minor}` })) }));
+}
+
+const range = rangePicker(page.querySelector("[data-range]"), async (chosen) => {
+  const body = await history.get(page.dataset.history, { range: chosen, columns: [...charts.keys()].join() });
+  if (!body) return;
+  const place = new Map(body.devices.map((device, at) => [device.uuid, at]));
+  for (const [name, chart] of charts) {
+    chart.set(body.times, gpus.map((gpu) => body.columns[name]?.[place.get(gpu.uuid)] ?? body.times.map(() => null)));
+  }
+});
+
+let latest = null;
+function showNow() {
+  if (!latest) return;
+  const { devices, columns } = latest;
+  const place = new Map(devices.map((uuid, at) => [uuid, at]));
+  for (const cell of page.querySelectorAll("[data-uuid] [data-now]")) {
+    const at = place.get(cell.closest("[data-uuid]").dataset.uuid);
+    const text = at === undefined ? "–" : written(cell.dataset.now, columns[cell.dataset.now]?.[at]);
+    if (cell.textContent !== text) cell.textContent = text;
+  }
+  for (const cell of page.querySelectorAll("[data-traffic]")) {
+    const at = place.get(cell.dataset.traffic);
+    const sent = columns.nvlink_tx_bytes?.[at];
+    const received = columns.nvlink_rx_bytes?.[at];
+    cell.textContent = sent === null || sent === undefined ? "–" : `${bytes(sent)}/s ↑ ${bytes(received ?? 0)}/s ↓`;
+    const most = Number(cell.dataset.most);
+    cell.dataset.heat = sent === null || sent === undefined || !most ? "" : String(Math.min(4, Math.ceil((4 * Math.max(sent, received ?? 0)) / most)));
+  }
+}
+
+/** Links that are down, on the matrix and beside each GPU. */
+function showLinks(devices) {
+  for (const cell of page.querySelectorAll("[data-links]")) {
+    const links = devices[cell.dataset.links]?.links ?? [];
+    const down = links.filter(([, isUp]) => !isUp).length;
+    const errors = links.reduce((sum, [, , , replay, recovery, crc]) => sum + (replay ?? 0) + (recovery ?? 0) + (crc ?? 0), 0);
+    cell.textContent = !links.length ? "–" : down ? `${down} of ${links.length} down` : `${links.length} up`;
+    if (errors) cell.textContent += ` · ${errors} errors`;
+    cell.classList.toggle("chip-bad", down > 0);
+  }
+}
+
+const stream = new LiveStream(page.dataset.stream, {
+  onNow(devices, columns, time) {
+    latest = { devices, columns };
+    showNow();
+    if (range() !== LIVE) return;
+    const place = new Map(devices.map((uuid, at) => [uuid, at]));
+    for (const [name, chart] of charts) chart.add(Math.round(time), gpus.map((gpu) => columns[name]?.[place.get(gpu.uuid)] ?? null), LIVE_SECONDS);
+    page.dataset.told = String(Number(page.dataset.told ?? 0) + 1);
+  },
+  onDetails: showLinks,
+  onState: showState,
+});
+document.body.addEventListener("htmx:afterSettle", showNow);
+window.gpuplaneNode = { stream, charts };
