@@ -112,7 +112,8 @@ class Feed:
             self._whole(socket)
             return
         socket.wanted = column_set(ask.columns)
-        socket.route.send(self.picture().frame(socket.wanted, 0))
+        if socket.wanted & ~socket.held:
+            socket.route.send(self.picture().frame(socket.wanted, 0))
         socket.held = socket.wanted
 
 

@@ -16,6 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
+from access.actors import SYSTEM
+from allocations.models import AllocationDevice
+from allocations.team_holdings import team_holdings
 from nodes.live.fleet_columns import COLUMNS, columns_of, figures_of
 from nodes.live.fleet_frames import ALL, ALWAYS, column_set
 from nodes.live.fleet_rows import FleetRows
@@ -30,7 +33,7 @@ from tests.fleet_feed import Feed
 
 ONE = column_set(["utilisation"])
 VIEWERS = 50
-TICKS = 12
+TICKS = 30
 
 
 def measure_frames(report: Report, folder: Path, *, rounds: int, nodes: int) -> None:
@@ -42,23 +45,27 @@ def measure_frames(report: Report, folder: Path, *, rounds: int, nodes: int) -> 
         fleets.register(nodes)
         _measure_ticks(report, rounds=min(rounds, 10))
         _measure_viewers(report)
+        _measure_teams(report, rounds=min(rounds, 10))
     painting.measure_painting(report, folder, nodes=nodes, frames=2 * rounds)
 
 
 def _measure_bytes(report: Report, feed: Feed) -> None:
-    feed.tick()
-    picture = feed.picture()
-    for name, wanted, least in (("one measure", ONE, 2), ("all", ALL, len(COLUMNS))):
-        moving = len(picture.frame(wanted, wanted)) / 1000
-        whole = len(picture.frame(wanted, 0)) / 1000
+    chance = np.random.default_rng(5)
+    measured = {name: chance.integers(1, 100, feed.rows, dtype=np.uint8) for name in COLUMNS[3:7]}
+    for name, wanted, moving in (
+        ("utilisation, looked at", ONE, {}),
+        ("utilisation, with all measures looked at", ALL, {}),
+        ("all that is measured, all looked at", ALL, measured),
+    ):
+        picture = feed.tick(**moving)
         report.add(
             Figure(
-                f"fleet stream, {feed.rows:,} GPUs, a second of {name}, all utilisations moving",
+                f"fleet stream, {feed.rows:,} GPUs, a second: {name}",
                 "",
                 "kB",
-                moving,
-                floor=feed.rows * least / 1000,
-                note=f"whole {whole:,.1f} kB; the floor is a byte a GPU and column",
+                len(picture.frame(wanted, wanted)) / 1000,
+                floor=feed.rows * (1 + len(moving)) / 1000,
+                note=f"whole {len(picture.frame(wanted, 0)) / 1000:,.1f} kB; the floor is a byte a value that moved",
             )
         )
 
@@ -130,6 +137,17 @@ def _measure_viewers(report: Report) -> None:
                 note="the floor has one viewer; sockets are not in it",
             )
         )
+
+
+def _measure_teams(report: Report, *, rounds: int) -> None:
+    found = Rounds()
+    for _ in range(rounds):
+        found.product.append([timed(lambda: team_holdings(actor=SYSTEM, team_of={})) for _ in range(3)])
+        found.floor.append([timed(lambda: list(AllocationDevice.objects.values_list("pk"))) for _ in range(3)])
+    held = AllocationDevice.objects.filter(live=True).count()
+    report.add(
+        timed_figure(f"fleet teams, {held:,} devices held", found, database="sqlite", note="the floor reads their ids")
+    )
 
 
 def _rows() -> FleetRows:

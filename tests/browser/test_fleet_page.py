@@ -2,11 +2,12 @@
 
 import pytest
 from django.utils import timezone
-from playwright.sync_api import Page, WebSocketRoute, expect
+from playwright.sync_api import expect
 
 from access.choices import Role
 from allocations.models import Allocation
 from allocations.services import release_now
+from tests.browser.fleet import cell, colour, ready
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import NodeFactory
 
@@ -18,40 +19,6 @@ def fleet(live_app, browser):
         NodeFactory(name=name, gpus=4, labels={"rack": rack})
     pod = pod_manifest("holder", resources={"nvidia.com/gpu": "2"})
     assert bound(pod, filtered(pod, ["n1"])) == ""
-
-
-def ready(page: Page) -> Page:
-    """Wait for the first picture, which is drawn at once."""
-    page.wait_for_selector("#fleet[data-frames]")
-    return page
-
-
-def cell(page: Page, node: str, minor: int) -> tuple[float, float]:
-    """Where on the screen a GPU is."""
-    place = page.evaluate(
-        """([node, minor]) => {
-            const { map, layout } = window.gpuplaneFleet;
-            const row = layout.devices.findIndex((device) => device.node.name === node && device.minor === minor);
-            return map.boundsOf(map.plan.placeOf.get(row));
-        }""",
-        [node, minor],
-    )
-    return (place["left"] + place["right"]) / 2, (place["top"] + place["bottom"]) / 2
-
-
-def colour(page: Page, node: str, minor: int) -> list[int]:
-    """What is painted there."""
-    x, y = cell(page, node, minor)
-    painted: list[int] = page.evaluate(
-        """([x, y]) => {
-            const canvas = window.gpuplaneFleet.map.canvas;
-            const bounds = canvas.getBoundingClientRect();
-            const scale = canvas.width / bounds.width;
-            return [...canvas.getContext("2d").getImageData((x - bounds.left) * scale, (y - bounds.top) * scale, 1, 1).data];
-        }""",
-        [x, y],
-    )
-    return painted
 
 
 def test_the_heatmap_shows_the_ledger_and_moves_with_it(sign_in):
@@ -126,7 +93,7 @@ def test_a_click_opens_the_node(sign_in):
 
 def test_the_keyboard_does_what_the_mouse_does(sign_in):
     page = ready(sign_in())
-    page.locator(".heat canvas").focus()
+    page.get_by_role("application").focus()
     for key in ("ArrowRight", "ArrowRight", "ArrowDown", "ArrowUp"):
         page.keyboard.press(key)
     expect(page.locator("#fleet-speech")).to_contain_text("n1, gpu 1")
@@ -136,71 +103,3 @@ def test_the_keyboard_does_what_the_mouse_does(sign_in):
     page.keyboard.press("End")
     page.keyboard.press("Enter")
     page.wait_for_url("**/nodes/n3/#gpu-3")
-
-
-def test_what_is_shown_is_kept_in_the_address(sign_in):
-    page = ready(sign_in())
-    page.get_by_role("button", name="Utilisation").click()
-    page.get_by_label("Filter by node, model or rack").fill("r2")
-    page.wait_for_url("**/?by=utilisation&q=r2")
-    assert page.evaluate("window.gpuplaneFleet.map.plan.order.length") == 4
-    page.reload()
-    ready(page)
-    expect(page.get_by_role("button", name="Utilisation")).to_have_attribute("aria-pressed", "true")
-    assert page.evaluate("window.gpuplaneFleet.map.plan.order.length") == 4
-    page.get_by_label("Filter by node, model or rack").fill("nothing like it")
-    expect(page.get_by_text("Nothing matches")).to_be_visible()
-
-
-def test_a_broken_stream_is_said_and_comes_back(sign_in, page):
-    """VIEW-1 a page that is not live says so."""
-    sockets: list[WebSocketRoute] = []
-
-    def through(socket: WebSocketRoute) -> None:
-        socket.connect_to_server()
-        sockets.append(socket)
-
-    page.route_web_socket("**/ws/fleet/", through)
-    ready(sign_in())
-    banner = page.locator("#stream-banner")
-    expect(banner).to_be_hidden()
-    sockets[0].close(code=1013)
-    expect(banner).to_contain_text("last known state")
-    expect(banner).to_be_hidden()
-    expect(page.locator(".live")).to_have_attribute("data-state", "live")
-    assert len(sockets) == 2
-
-
-def test_a_gap_is_answered_with_the_full_picture(sign_in, page):
-    """VIEW-1 a lost frame never leaves a wrong picture behind."""
-    asked: list[str] = []
-    lost: list[bytes] = []
-
-    def lossy(socket: WebSocketRoute) -> None:
-        server = socket.connect_to_server()
-
-        def from_page(message: str | bytes) -> None:
-            asked.append(str(message))
-            server.send(message)
-
-        def from_server(message: str | bytes) -> None:
-            if isinstance(message, bytes) and message[3] == 1 and not lost:
-                lost.append(message)
-            else:
-                socket.send(message)
-
-        socket.on_message(from_page)
-        server.on_message(from_server)
-
-    page.route_web_socket("**/ws/fleet/", lossy)
-    ready(sign_in())
-    page.wait_for_selector('#fleet[data-frames="4"]')
-    assert len(lost) == 1
-    assert asked == ['{"ask":"full"}']
-
-
-def test_a_session_that_ended_is_said(sign_in, page, context):
-    ready(sign_in())
-    context.clear_cookies()
-    page.evaluate("window.gpuplaneFleet.stream.socket.close()")
-    expect(page.locator("#stream-banner")).to_contain_text("signed out")

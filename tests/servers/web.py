@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,10 @@ class LiveApp:
     url: str
     database: TestDatabase
     log: Path
+    stop: Callable[[], None]
+    """End the process."""
+    start: Callable[[], None]
+    """Start it again at the same address, once it was stopped."""
 
     def token(self, *, role: Role = Role.ADMIN, service: bool = False, namespaces: tuple[str, ...] = ()) -> str:
         """An API token of a fresh account."""
@@ -61,7 +65,6 @@ def running(
     with connected(vendor, folder) as database:
         name = f"web-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}-{next(_numbers)}"
         place = session.enter() / name
-        place.mkdir()
         port = _free_port()
         environment = {
             **database.environment,
@@ -71,13 +74,19 @@ def running(
             "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
             **(settings or {}),
         }
-        guard = session.start(name, [sys.executable, "-m", module], folder=place, environment=environment)
-        app = LiveApp(f"http://127.0.0.1:{port}", database, place / "server.log")
-        _wait(app, guard)
+        url, log = f"http://127.0.0.1:{port}", place / "server.log"
+
+        def start() -> None:
+            place.mkdir(exist_ok=True)  # a server that is stopped takes its folder along
+            guard = session.start(name, [sys.executable, "-m", module], folder=place, environment=environment)
+            _wait(url, log, guard)
+
+        start()
         try:
-            yield app
+            yield LiveApp(url, database, log, stop=lambda: session.stop(name), start=start)
         finally:
-            session.stop(name)
+            with contextlib.suppress(FileNotFoundError):  # stopped already
+                session.stop(name)
 
 
 def _free_port() -> int:
@@ -86,13 +95,13 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _wait(app: LiveApp, guard: int) -> None:
+def _wait(url: str, log: Path, guard: int) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and not session.ended(guard):
         try:
-            httpx.get(f"{app.url}/livez", timeout=5)
+            httpx.get(f"{url}/livez", timeout=5)
         except httpx.TransportError:
             time.sleep(0.05)  # the process announces its door to nobody but its log
         else:
             return
-    raise RuntimeError(f"the web process did not start:\n{app.log.read_text()}")
+    raise RuntimeError(f"the web process did not start:\n{log.read_text()}")

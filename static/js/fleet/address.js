@@ -16,11 +16,11 @@ export function readAddress(search) {
   return { ...view, place: placed ? { zoom, x, y } : null };
 }
 
-/** `?…` of a view, empty when all of it is usual. `position` {zoom, x, y}; `movable`: there is more than what is in view. */
-export function writeAddress(view, position, movable) {
+/** `?…` of a view, empty when all of it is usual, at the beginning of a fleet that is whole in view. `position`: {zoom, x, y}. */
+export function writeAddress(view, position) {
   const query = new URLSearchParams();
   for (const [name, usual] of Object.entries(USUAL)) if (view[name] !== usual) query.set(name, view[name]);
-  if (movable) {
+  if (position.zoom !== 1 || position.x || position.y) {
     query.set("zoom", String(Number(position.zoom.toFixed(3))));
     query.set("at", [position.x, position.y].map((part) => Math.min(1, Math.max(0, part)).toFixed(4)).join());
   }

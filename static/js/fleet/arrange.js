@@ -1,45 +1,146 @@
-// Where every device sits at zoom 1: nodes as small trays, groups as blocks of trays side by side, in the largest cells
-// with which the whole fleet is in view. Pure; in CSS pixels.
-const SIZES = [34, 30, 27, 24, 22, 20, 18, 16, 14, 12, 10, 9, 8, 7, 6, 5, 4, 3];
+// Where every device sits: nodes as small trays, groups as blocks of trays side by side. Lines are broken once, so that the whole fleet
+// is in view with the largest cells possible; nearer, the same lines are laid out in larger cells. Pure; in CSS pixels.
+const SIZES = [36, 33, 30, 28, 26, 24, 22, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2];
 const MARGIN = 14;
+const NAMES_FROM = 9;
+const NAMES_LATER = 20;
 export const LABEL_FONT = 11;
-/** Height that a tray's name needs above it. */
-export const LABEL_ROOM = LABEL_FONT + 5;
 
 /** Columns of cells inside a node: trays of up to four abreast, wider for many devices. */
 const across = (count) => (count <= 4 ? Math.max(1, count) : count <= 8 ? 4 : 8);
+const within = (low, value, high) => Math.min(high, Math.max(low, value));
+
+/** What lies between cells of a size: grows with them, up to what a gap needs. `above`: a tray's name; `head`: a group's, none for specks. */
+function spaces(cell, namesFrom) {
+  const space = within(2, 0.9 * cell, 20);
+  return {
+    gap: within(1, Math.round(cell / 7), 6),
+    space,
+    between: space + within(3, 2.2 * cell, 14),
+    above: cell < namesFrom ? 0 : LABEL_FONT + 5,
+    head: cell < 4 ? 0 : LABEL_FONT + within(5, 2 * cell, 12),
+  };
+}
 
 /**
- * `groups` as `chooseGroups` gives them. Returns {cell, gap, labels, space, width, height, order (rows), x, y (by index of
- * `order`), placeOf (row → index, -1), trays: [{node, label, x, y, width, height, columns, first, count, above}], heads: [{name,
- * count, x, y, width}]}. A tray's cells are `first` … `first + count - 1` of `order`, from `y + above` on.
+ * How `groups` (as `chooseGroups` gives them) break into lines in a view of this size, to be laid out: {cell: the size of cells with
+ * which all is in view, newRow: groups that begin a line, newLine: trays that do, namesFrom: the size from which trays have names}.
+ * Names wait for the zoom where cells can be much larger without them.
  */
-export function arrange(groups, rows, width, height) {
-  const prefix = sharedBeginning(groups);
+export function breakLines(groups, width, height) {
+  const named = largest(groups, width, height, NAMES_FROM);
+  if (named.cell * 1.3 > NAMES_LATER) return named;
+  const bare = largest(groups, width, height, NAMES_LATER);
+  return bare.cell >= 1.3 * named.cell ? bare : named;
+}
+
+function largest(groups, width, height, namesFrom) {
   const most = Math.max(1, ...groups.map((group) => group.trays.length));
   const widths = [];
   for (let abreast = groups.length > 1 ? Math.min(2, most) : most; ; abreast = Math.min(most, abreast * 2)) {
     widths.push(abreast); // a group stands 2, 4, 8 … trays wide: the width that makes the whole the lowest wins
     if (abreast >= most) break;
   }
-  const lowest = (cell) => {
-    const plans = widths.map((abreast) => ({ cell, abreast, height: place(groups, width, cell, abreast) }));
-    return plans.reduce((best, plan) => (plan.height < best.height ? plan : best));
-  };
+  const lowest = (cell) => widths.map((abreast) => broken(groups, width, cell, abreast, namesFrom)).reduce((best, plan) => (plan.height < best.height ? plan : best));
   let best = lowest(SIZES.at(-1));
-  let [low, high] = [0, SIZES.length - 1]; // a larger cell is never lower: halve the list
+  let [low, high] = [0, SIZES.length - 1]; // a larger cell is hardly ever lower: halve the list
   while (low < high) {
     const middle = (low + high) >> 1;
     const plan = lowest(SIZES[middle]);
     if (plan.height <= height) [best, high] = [plan, middle];
     else low = middle + 1;
   }
+  return best;
+}
+
+/** Break into lines at the right edge. */
+function broken(groups, width, cell, abreast, namesFrom) {
+  const { gap, space, between, above, head } = spaces(cell, namesFrom);
+  const lines = { cell, namesFrom, newRow: [], newLine: [] };
+  const room = width - 2 * MARGIN;
+  const named = groups.some((group) => group.name !== "");
+  let left = 0;
+  let [top, lowest] = [0, 0];
+  for (const { trays } of groups) {
+    const starts = [];
+    let [line, inLine, tallest, wide, high] = [0, 0, 0, 0, named ? head : 0];
+    for (const { rows } of trays) {
+      const columns = across(rows.length);
+      const trayWidth = columns * (cell + gap) - gap;
+      const begins = inLine > 0 && (inLine >= abreast || line + trayWidth > room);
+      if (begins) {
+        high += tallest + space;
+        line = inLine = tallest = 0;
+      }
+      starts.push(begins);
+      line += trayWidth + space;
+      inLine += 1;
+      wide = Math.max(wide, line - space);
+      tallest = Math.max(tallest, above + Math.ceil(rows.length / columns) * (cell + gap) - gap);
+    }
+    const wraps = left > 0 && left + wide > room;
+    if (wraps) {
+      left = 0;
+      top = lowest + between;
+    }
+    lines.newRow.push(wraps);
+    lines.newLine.push(starts);
+    left += wide + between;
+    lowest = Math.max(lowest, top + high + tallest);
+  }
+  lines.height = lowest + 24;
+  return lines;
+}
+
+/**
+ * Lay lines out in cells of a size: {cell, gap, width, height, order (rows), x, y (by index of `order`), placeOf (row → index, -1),
+ * trays: [{label, x, y, width, height, columns, first, count}], heads: [{name, count, x, y, width}], above, head}. A tray's cells are
+ * `first` … `first + count - 1` of `order`, from `y + above` on. `rows`: how many there are in all.
+ */
+export function layOut(groups, rows, lines, cell) {
+  const { gap, space, between, above, head: headRoom } = spaces(cell, lines.namesFrom);
   const count = groups.reduce((sum, group) => sum + group.count, 0);
-  const plan = { trays: [], heads: [], order: new Int32Array(count), x: new Float32Array(count), y: new Float32Array(count) };
+  const plan = { cell, gap, above, space, trays: [], heads: [], order: new Int32Array(count), x: new Float32Array(count), y: new Float32Array(count) };
   plan.placeOf = new Int32Array(rows).fill(-1);
-  plan.width = width;
-  plan.cell = best.cell;
-  plan.height = Math.max(1, place(groups, width, best.cell, best.abreast, plan, prefix));
+  const named = groups.some((group) => group.name !== "");
+  const head = (plan.head = named ? headRoom : 0);
+  const prefix = sharedBeginning(groups);
+  const pitch = cell + gap;
+  let at = 0;
+  let [left, top, lowest, rightmost] = [MARGIN, 12, 12, 0];
+  groups.forEach(({ name, count: devices, trays }, number) => {
+    if (lines.newRow[number]) {
+      left = MARGIN;
+      top = lowest + between;
+    }
+    let [x, y, tallest, wide] = [left, top + head, 0, 0];
+    trays.forEach(({ node, rows: shown }, place) => {
+      const columns = across(shown.length);
+      const width = columns * pitch - gap;
+      const height = above + Math.ceil(shown.length / columns) * pitch - gap;
+      if (lines.newLine[number][place]) {
+        x = left;
+        y += tallest + space;
+        tallest = 0;
+      }
+      plan.trays.push({ label: node.name.slice(prefix), x, y, width, height, columns, first: at, count: shown.length });
+      for (let i = 0; i < shown.length; i++, at++) {
+        plan.placeOf[shown[i]] = at;
+        plan.order[at] = shown[i];
+        plan.x[at] = x + (i % columns) * pitch;
+        plan.y[at] = y + above + Math.floor(i / columns) * pitch;
+      }
+      x += width + space;
+      wide = Math.max(wide, x - space - left);
+      tallest = Math.max(tallest, height);
+    });
+    if (head) plan.heads.push({ name, count: devices, x: left, y: top, width: wide });
+    lowest = Math.max(lowest, y + tallest);
+    rightmost = Math.max(rightmost, left + wide);
+    left += wide + between;
+  });
+  plan.height = lowest + 12;
+  plan.width = rightmost + MARGIN;
   return plan;
 }
 
@@ -53,73 +154,6 @@ function sharedBeginning(groups) {
   return names.every((name) => name.length > end) ? end : 0;
 }
 
-/** Place everything and give the height; without `plan` nothing is kept, which is enough to compare and costs little. */
-function place(groups, width, cell, abreast, plan = null, prefix = 0) {
-  const gap = cell >= 18 ? 3 : cell >= 9 ? 2 : 1;
-  const labels = cell >= 9;
-  const above = labels ? LABEL_ROOM : 0;
-  const space = cell >= 16 ? 14 : cell >= 10 ? 10 : cell >= 5 ? 6 : 4;
-  const between = space + (cell >= 5 ? 12 : 6);
-  const named = groups.some((group) => group.name !== "");
-  const head = named ? LABEL_FONT + (cell >= 5 ? 11 : 6) : 0;
-  if (plan) Object.assign(plan, { gap, labels, space });
-  const right = width - MARGIN;
-  const pitch = cell + gap;
-  let at = 0;
-  let left = MARGIN;
-  let top = 12;
-  let lowest = top;
-  for (const { name, count, trays } of groups) {
-    const blockWidth = widest(trays, abreast, space, pitch, gap, right - MARGIN);
-    if (left > MARGIN && left + blockWidth > right) {
-      left = MARGIN;
-      top = lowest + between;
-    }
-    if (plan && named) plan.heads.push({ name, count, x: left, y: top, width: blockWidth, room: head });
-    let x = left;
-    let y = top + head;
-    let tallest = 0;
-    let inLine = 0;
-    for (const { node, rows } of trays) {
-      const columns = across(rows.length);
-      const trayWidth = columns * pitch - gap;
-      const trayHeight = above + Math.ceil(rows.length / columns) * pitch - gap;
-      if (inLine && (inLine >= abreast || x + trayWidth > right)) {
-        x = left;
-        y += tallest + space;
-        tallest = inLine = 0;
-      }
-      if (plan) {
-        plan.trays.push({ node, label: node.name.slice(prefix), x, y, width: trayWidth, height: trayHeight, columns, first: at, count: rows.length, above });
-        for (let i = 0; i < rows.length; i++, at++) {
-          plan.placeOf[rows[i]] = at;
-          plan.order[at] = rows[i];
-          plan.x[at] = x + (i % columns) * pitch;
-          plan.y[at] = y + above + Math.floor(i / columns) * pitch;
-        }
-      }
-      x += trayWidth + space;
-      if (trayHeight > tallest) tallest = trayHeight;
-      inLine += 1;
-    }
-    lowest = Math.max(lowest, y + tallest);
-    left += blockWidth + between;
-  }
-  return lowest + 12;
-}
-
-/** Width of a group's widest line of trays. */
-function widest(trays, abreast, space, pitch, gap, limit) {
-  let most = 0;
-  let line = 0;
-  for (let i = 0; i < trays.length && most < limit; i++) {
-    if (i % abreast === 0) line = -space;
-    line += across(trays[i].rows.length) * pitch - gap + space;
-    if (line > most) most = line;
-  }
-  return Math.min(most, limit);
-}
-
 /** Index of the cell at a point of the plan, -1 where there is none. Trays are few; the cell inside is reckoned. */
 export function cellAt(plan, x, y) {
   const reach = plan.gap / 2;
@@ -127,7 +161,7 @@ export function cellAt(plan, x, y) {
   for (const tray of plan.trays) {
     if (x < tray.x - reach || x > tray.x + tray.width + reach || y < tray.y - reach || y > tray.y + tray.height + reach) continue;
     const column = Math.min(tray.columns - 1, Math.max(0, Math.floor((x - tray.x + reach) / pitch)));
-    const line = Math.floor((y - tray.y - tray.above + reach) / pitch);
+    const line = Math.floor((y - tray.y - plan.above + reach) / pitch);
     const place = line * tray.columns + column;
     return line >= 0 && place < tray.count ? tray.first + place : -1;
   }
@@ -148,4 +182,22 @@ export function neighbour(plan, at, direction) {
     if (total < cost) [best, cost] = [other, total];
   }
   return best;
+}
+
+/** The tray nearest to a point, and where in it the point lies, as parts of it: what stays in place while cells grow. */
+export function anchorAt(plan, x, y) {
+  let best = 0;
+  let least = Infinity;
+  plan.trays.forEach((tray, at) => {
+    const away = Math.hypot(Math.max(tray.x - x, 0, x - tray.x - tray.width), Math.max(tray.y - y, 0, y - tray.y - tray.height));
+    if (away < least) [best, least] = [at, away];
+  });
+  const tray = plan.trays[best];
+  return tray ? { tray: best, x: (x - tray.x) / tray.width, y: (y - tray.y) / tray.height } : null;
+}
+
+/** Where an anchor lies in another layout of the same lines. */
+export function placeOfAnchor(plan, anchor) {
+  const tray = plan.trays[anchor.tray];
+  return { x: tray.x + anchor.x * tray.width, y: tray.y + anchor.y * tray.height };
 }

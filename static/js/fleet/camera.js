@@ -1,16 +1,18 @@
-// Which part of the plan is in view, and how large: native scrolling over a world of the plan's size times the zoom,
-// zoomed by ctrl or cmd with the wheel, by pinching, and by the page's keys and buttons; moved by dragging, too.
+// Which part of the world is in view, and how large: native scrolling, zoomed by ctrl or cmd with the wheel, by pinching, and by the page's keys and buttons; moved by dragging, too.
 const LARGEST_CELL = 96;
 const STEP = 1.3;
 const DRAG_PIXELS = 4;
 
 export class Camera {
-  /** `onChange(zoomed)`: something else is in view now. */
-  constructor(view, world, onChange) {
-    Object.assign(this, { view, world, onChange });
+  /**
+   * `onChange(zoomed)`: something else is in view now. `layOut(cell)` lays the world out in cells of a size and gives {width, height};
+   * `hold(x, y)` gives a function that tells where that point of the world lies after the next layout.
+   */
+  constructor(view, world, { onChange, layOut, hold }) {
+    Object.assign(this, { view, world, onChange, layOut, hold });
     this.zoom = 1;
     this.width = this.height = 1;
-    this.cell = 1;
+    this.cell = 0;
     this.dragging = false;
     view.addEventListener("scroll", () => this.onChange(false), { passive: true });
     view.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
@@ -29,28 +31,27 @@ export class Camera {
   get y() { return this.view.scrollTop; }
   get most() { return Math.max(1, LARGEST_CELL / this.cell); }
 
-  /** The size of the plan at zoom 1, and of its cells. What is in the middle stays there. */
-  fit(width, height, cell) {
-    const middle = this.position();
-    Object.assign(this, { width, height, cell });
+  /** Another world, whole in view with cells of this size. What part of the old one was in the middle is so again. */
+  fit(cell) {
+    const middle = this.cell ? this.position() : { x: 0, y: 0 };
+    this.cell = cell;
     this.zoom = Math.min(this.zoom, this.most);
     this.resize();
     this.centre(middle);
   }
 
   resize() {
-    this.world.style.width = `${Math.max(this.view.clientWidth, Math.floor(this.width * this.zoom))}px`;
-    this.world.style.height = `${Math.max(this.view.clientHeight, Math.ceil(this.height * this.zoom))}px`;
+    const { width, height } = this.layOut(this.cell * this.zoom);
+    Object.assign(this, { width, height });
+    this.world.style.width = `${Math.max(this.view.clientWidth, Math.floor(width))}px`;
+    this.world.style.height = `${Math.max(this.view.clientHeight, Math.ceil(height))}px`;
     this.view.classList.toggle("movable", this.view.scrollHeight > this.view.clientHeight || this.view.scrollWidth > this.view.clientWidth);
   }
 
-  /** Zoom and the middle of the view, as parts of the plan: the same whatever the window's size. */
+  /** Zoom and the middle of the view, as parts of the world: the same whatever the window's size. At the world's beginning it is that. */
   position() {
-    return {
-      zoom: this.zoom,
-      x: (this.x + this.view.clientWidth / 2) / (this.width * this.zoom),
-      y: (this.y + this.view.clientHeight / 2) / (this.height * this.zoom),
-    };
+    const { x, y, view } = this;
+    return { zoom: this.zoom, x: x && (x + view.clientWidth / 2) / this.width, y: y && (y + view.clientHeight / 2) / this.height };
   }
 
   restore(position) {
@@ -61,20 +62,20 @@ export class Camera {
   }
 
   centre({ x, y }) {
-    this.view.scrollLeft = x * this.width * this.zoom - this.view.clientWidth / 2;
-    this.view.scrollTop = y * this.height * this.zoom - this.view.clientHeight / 2;
+    this.view.scrollLeft = x * this.width - this.view.clientWidth / 2;
+    this.view.scrollTop = y * this.height - this.view.clientHeight / 2;
   }
 
   /** Zoom so that what lies under a point of the view stays under it; without a point, under its middle. */
   zoomTo(zoom, at = { x: this.view.clientWidth / 2, y: this.view.clientHeight / 2 }) {
     const next = Math.min(this.most, Math.max(1, zoom));
     if (next === this.zoom) return;
-    const x = (this.x + at.x) / this.zoom;
-    const y = (this.y + at.y) / this.zoom;
+    const now = this.hold(this.x + at.x, this.y + at.y);
     this.zoom = next;
     this.resize();
-    this.view.scrollLeft = x * next - at.x;
-    this.view.scrollTop = y * next - at.y;
+    const { x, y } = now();
+    this.view.scrollLeft = x - at.x;
+    this.view.scrollTop = y - at.y;
     this.onChange(true);
   }
 

@@ -1,5 +1,6 @@
 // The figures above the map as the server reckons them, and the last minutes of the two that move.
 const KEPT = 300;
+const counted = new Intl.NumberFormat("en");
 const history = { allocated: [], utilisation: [] };
 
 /** Numbers over the fleet, written into [data-figure] elements; `anew`: a tick not shown yet. */
@@ -7,7 +8,8 @@ export function showFigures(figures, anew) {
   const percent = (value) => (value === null ? "–" : value.toFixed(1));
   const shown = { ...figures, allocated: percent(figures.allocated), utilisation: percent(figures.utilisation) };
   for (const element of document.querySelectorAll("[data-figure]")) {
-    const text = String(shown[element.dataset.figure]);
+    const value = shown[element.dataset.figure];
+    const text = typeof value === "number" ? counted.format(value) : value;
     if (element.textContent !== text) element.textContent = text;
   }
   document.querySelector("[data-alarm=unhealthy]")?.classList.toggle("alarm", figures.unhealthy > 0);

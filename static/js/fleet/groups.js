@@ -1,7 +1,7 @@
 // Which devices are shown, and what they stand together by. Pure.
 import { FLAG } from "./frames.js";
 import { asksFor, fits } from "./filter.js";
-import { isState, stateOf } from "./measures.js";
+import { given, isState, stateOf } from "./measures.js";
 
 const collator = new Intl.Collator(undefined, { numeric: true });
 const byName = (one, other) => collator.compare(one, other);
@@ -9,6 +9,7 @@ const NOBODY = "free";
 const OUTSIDE = "taken outside";
 const SEVERAL = "several teams";
 const OTHERS = "another team";
+const JUST_NOW = "given just now"; // teams are asked for every ten seconds, the stream is faster
 
 /** Name of a group → what it says of a device; `none`: what stands over those without. */
 export const GROUPINGS = {
@@ -16,11 +17,11 @@ export const GROUPINGS = {
   rack: { of: (device) => device.node.rack, none: "no rack" },
   pool: { of: (device) => device.node.pool, none: "no pool" },
   model: { of: (device) => device.model, none: "model unknown" },
-  team: { moves: true, last: [OTHERS, SEVERAL, OUTSIDE, NOBODY] },
+  team: { last: [OTHERS, SEVERAL, JUST_NOW, OUTSIDE, NOBODY] },
 };
 
 /** Whether the view must be chosen anew with every frame, since what it depends on moves. */
-export const moves = (view) => Boolean(view.state) || asksFor(view.terms, "state");
+export const moves = (view) => Boolean(view.state) || view.group === "team" || asksFor(view.terms, "state");
 
 /** Whether it needs to be known who holds what. */
 export const needsTeams = (view) => view.group === "team" || asksFor(view.terms, "team");
@@ -45,7 +46,7 @@ export function chooseGroups(layout, columns, view, teamsOf) {
       if (view.state && !isState(stateOf(columns, row), view.state)) continue;
       const teams = wantsTeams ? teamsOf(device) : null;
       if (view.terms.length && !fits(view.terms, device, row, columns, teams)) continue;
-      const name = view.group === "team" ? teamName(teams, columns.flags[row]) : grouping.of ? grouping.of(device) || grouping.none : "";
+      const name = view.group === "team" ? teamName(teams, columns, row) : grouping.of ? grouping.of(device) || grouping.none : "";
       if (name !== trayName) {
         tray = trayIn(found, name, node);
         trayName = name;
@@ -67,9 +68,10 @@ function trayIn(found, name, node) {
   return tray;
 }
 
-function teamName(teams, flags) {
+function teamName(teams, columns, row) {
   if (teams?.length) return teams.length === 1 ? teams[0] : SEVERAL;
-  return flags & FLAG.STRANGER ? OUTSIDE : NOBODY;
+  if (columns.flags[row] & FLAG.STRANGER) return OUTSIDE;
+  return given(columns, row) ? JUST_NOW : NOBODY;
 }
 
 /** Groups that are no names come last. */

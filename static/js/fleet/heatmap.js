@@ -1,6 +1,6 @@
 // The canvas: paints the cells in view as pixels into one image, whose size is the view's. Whatever changes, the whole view
 // is painted anew, once a frame of the screen: tens of thousands of cells cost what their pixels cost.
-import { arrange, cellAt, neighbour } from "./arrange.js";
+import { anchorAt, breakLines, cellAt, layOut, neighbour, placeOfAnchor } from "./arrange.js";
 import { Camera } from "./camera.js";
 import { Labels } from "./labels.js";
 import { levelOf, MEASURES, shortValue, stateOf, valueWords } from "./measures.js";
@@ -8,6 +8,7 @@ import { palette, statePalette } from "./scale.js";
 import { fromHex, packed, Sprites } from "./sprites.js";
 
 const NUMBERS_FROM = 30; // CSS pixels of a cell
+const RING_PIXELS = 3;
 const PAINTS_KEPT = 600;
 
 export class Heatmap {
@@ -19,6 +20,7 @@ export class Heatmap {
     this.canvas = view.querySelector("[data-cells]");
     this.context = this.canvas.getContext("2d", { alpha: false });
     this.labels = new Labels(view.querySelector("[data-labels]"));
+    this.scale = window.devicePixelRatio || 1;
     this.measure = MEASURES.allocated;
     this.groups = [];
     this.rows = 0;
@@ -30,7 +32,14 @@ export class Heatmap {
     this.moved = true;
     this.sprites = new Map();
     this.paints = [];
-    this.camera = new Camera(view, this.world, (zoomed) => this.look(zoomed));
+    this.camera = new Camera(view, this.world, {
+      onChange: (zoomed) => this.look(zoomed),
+      layOut: (cell) => (this.plan = layOut(this.groups, this.rows, this.lines, cell)),
+      hold: (x, y) => {
+        const anchor = this.plan && anchorAt(this.plan, x, y);
+        return () => (anchor ? placeOfAnchor(this.plan, anchor) : { x, y });
+      },
+    });
     this.readTheme();
     new ResizeObserver(() => this.rearrange()).observe(view);
     document.addEventListener("gpuplane:theme", () => { this.readTheme(); this.queue(true); });
@@ -85,10 +94,11 @@ export class Heatmap {
     const { view } = this;
     if (!view.clientWidth || !view.clientHeight) return;
     const kept = this.pointed >= 0 && this.plan ? this.plan.order[this.pointed] : -1;
-    this.plan = arrange(this.groups, this.rows, view.clientWidth, view.offsetHeight);
-    this.camera.fit(this.plan.width, this.plan.height, this.plan.cell);
+    this.lines = breakLines(this.groups, view.clientWidth, view.offsetHeight);
+    this.camera.fit(this.lines.cell);
     this.pointed = kept >= 0 && kept < this.rows ? this.plan.placeOf[kept] : -1;
     this.labels.forget();
+    this.moved = true;
     this.placeRing();
     cancelAnimationFrame(this.queued);
     this.paint();
@@ -120,7 +130,7 @@ export class Heatmap {
     if (this.columns) this.paintCells();
     else this.pixels.fill(packed(this.ink.panel));
     this.context.putImageData(this.image, 0, 0);
-    if (this.columns && this.plan.cell * this.camera.zoom >= NUMBERS_FROM) this.paintNumbers();
+    if (this.columns && this.plan.cell >= NUMBERS_FROM) this.paintNumbers();
     if (this.moved) this.labels.draw(this.plan, this.camera, this.scale);
     this.moved = false;
     this.paints.push(performance.now() - began);
@@ -158,19 +168,18 @@ export class Heatmap {
   paintCells() {
     const { plan, camera, scale, pixels, measure, columns } = this;
     const { width, height } = this.image;
-    const ratio = camera.zoom * scale;
     const [left, top] = [Math.round(camera.x * scale), Math.round(camera.y * scale)];
-    const size = Math.max(1, Math.floor(plan.cell * ratio));
+    const size = Math.max(1, Math.floor(plan.cell * scale));
     const sprites = this.spritesOf(size);
     const { flags } = columns;
     pixels.fill(packed(this.ink.panel));
     for (const tray of plan.trays) {
-      if (tray.y * ratio > top + height || (tray.y + tray.height) * ratio < top) continue;
-      if (tray.x * ratio > left + width || (tray.x + tray.width) * ratio < left) continue;
+      if (tray.y * scale > top + height || (tray.y + tray.height) * scale < top) continue;
+      if (tray.x * scale > left + width || (tray.x + tray.width) * scale < left) continue;
       for (let at = tray.first; at < tray.first + tray.count; at++) {
         const row = plan.order[at];
-        const x = Math.round(plan.x[at] * ratio) - left;
-        const y = Math.round(plan.y[at] * ratio) - top;
+        const x = Math.round(plan.x[at] * scale) - left;
+        const y = Math.round(plan.y[at] * scale) - top;
         const sprite = sprites.get(levelOf(measure, columns, row), flags[row]);
         const from = x < 0 ? -x : 0;
         const to = x + size > width ? width - x : size;
@@ -188,38 +197,39 @@ export class Heatmap {
   paintNumbers() {
     const { context, plan, camera, scale, measure, columns } = this;
     if (measure.states) return;
-    const size = plan.cell * camera.zoom;
+    const size = plan.cell;
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.font = `600 ${Math.min(16, Math.round(size * 0.34))}px ${this.family}`;
     context.textAlign = "center";
     context.textBaseline = "middle";
+    const [left, top] = [camera.x, camera.y]; // read once: the browser may have to lay the page out to tell
+    const [right, bottom] = [left + this.canvas.width / scale, top + this.canvas.height / scale];
     for (let at = 0; at < plan.order.length; at++) {
-      const x = (plan.x[at] + plan.cell / 2) * camera.zoom - camera.x;
-      const y = (plan.y[at] + plan.cell / 2) * camera.zoom - camera.y;
-      if (x < -size || y < -size || x > this.canvas.width / scale + size || y > this.canvas.height / scale + size) continue;
+      const x = plan.x[at];
+      const y = plan.y[at];
+      if (x + size < left || y + size < top || x > right || y > bottom) continue;
       const row = plan.order[at];
       const flags = columns.flags[row];
       if ((flags & 19) !== 19 || flags & 4) continue; // a mark is there
       const text = shortValue(measure, columns, row);
       if (!text) continue;
       context.fillStyle = this.colours.lightInk[levelOf(measure, columns, row)] ? "#fff" : "#0a1018";
-      context.fillText(text, x, y + 0.5);
+      context.fillText(text, x + size / 2 - left, y + size / 2 - top + 0.5);
     }
   }
 
   at(event) {
     if (!this.plan) return -1;
     const { x, y } = this.camera.inside(event);
-    return cellAt(this.plan, (x + this.camera.x) / this.camera.zoom, (y + this.camera.y) / this.camera.zoom);
+    return cellAt(this.plan, x + this.camera.x, y + this.camera.y);
   }
 
   /** Where on the screen a cell is. */
   boundsOf(at) {
     const bounds = this.view.getBoundingClientRect();
-    const { zoom } = this.camera;
-    const left = bounds.left + this.plan.x[at] * zoom - this.camera.x;
-    const top = bounds.top + this.plan.y[at] * zoom - this.camera.y;
-    const size = this.plan.cell * zoom;
+    const left = bounds.left + this.plan.x[at] - this.camera.x;
+    const top = bounds.top + this.plan.y[at] - this.camera.y;
+    const size = this.plan.cell;
     return { left, top, right: left + size, bottom: top + size };
   }
 
@@ -232,11 +242,12 @@ export class Heatmap {
   }
 
   placeRing() {
-    const { ring, pointed, plan, camera } = this;
+    const { ring, pointed, plan } = this;
     ring.hidden = pointed < 0 || !plan;
     if (ring.hidden) return;
-    const size = Math.floor(plan.cell * camera.zoom);
-    Object.assign(ring.style, { left: `${plan.x[pointed] * camera.zoom}px`, top: `${plan.y[pointed] * camera.zoom}px`, width: `${size}px`, height: `${size}px` });
+    const around = `${Math.floor(plan.cell) + 2 * RING_PIXELS}px`;
+    const place = (at) => `${at - RING_PIXELS}px`;
+    Object.assign(ring.style, { left: place(plan.x[pointed]), top: place(plan.y[pointed]), width: around, height: around });
   }
 
   key(event) {
@@ -256,9 +267,9 @@ export class Heatmap {
 
   /** Bring a cell into view. */
   reveal(at) {
-    const { plan, camera, view } = this;
-    const size = plan.cell * camera.zoom;
-    const [x, y] = [plan.x[at] * camera.zoom, plan.y[at] * camera.zoom];
+    const { plan, view } = this;
+    const size = plan.cell;
+    const [x, y] = [plan.x[at], plan.y[at]];
     const room = Math.min(40, (view.clientHeight - size) / 2);
     if (y - room < view.scrollTop) view.scrollTop = y - room;
     else if (y + size + room > view.scrollTop + view.clientHeight) view.scrollTop = y + size + room - view.clientHeight;

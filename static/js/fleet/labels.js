@@ -1,5 +1,5 @@
 // The words over the heatmap: names of groups and nodes. A canvas of its own, drawn anew only when something else is in view.
-import { LABEL_FONT, LABEL_ROOM } from "./arrange.js";
+import { LABEL_FONT } from "./arrange.js";
 
 export class Labels {
   constructor(canvas) {
@@ -22,29 +22,23 @@ export class Labels {
 
   draw(plan, camera, scale) {
     const { context, canvas } = this;
-    const { zoom } = camera;
     const [left, top, width, height] = [camera.x, camera.y, canvas.width / scale, canvas.height / scale];
+    const seen = (x, y, wide) => y > -LABEL_FONT && y < height + 2 * LABEL_FONT && x < width && x + wide > 0;
     context.setTransform(scale, 0, 0, scale, 0, 0);
     context.clearRect(0, 0, width, height);
     context.textBaseline = "alphabetic";
     for (const head of plan.heads) {
-      const y = (head.y + head.room) * zoom - top - 6 - (plan.cell < 5 ? -3 : 0);
-      const x = head.x * zoom - left;
-      const wide = head.width * zoom;
-      if (y < -6 || y > height + LABEL_ROOM || x > width || x + wide < 0) continue;
-      this.head(head, Math.round(x), Math.round(y), wide);
+      const x = Math.round(head.x - left);
+      const y = Math.round(head.y + LABEL_FONT - top);
+      if (seen(x, y, head.width)) this.head(head, x, y, head.width);
     }
-    // a tray's name stands in the room kept for it or, once that is wide enough, in the gap above it
-    const room = plan.labels ? LABEL_ROOM * zoom : plan.space * zoom - 2;
-    if (room < LABEL_FONT + 1) return;
+    if (!plan.above) return;
     context.font = this.font;
     context.fillStyle = this.ink.quiet;
     for (const tray of plan.trays) {
-      const y = (tray.y + tray.above) * zoom - top - 5;
-      const x = tray.x * zoom - left;
-      const wide = (tray.width + (plan.labels ? 0 : plan.space / 2)) * zoom;
-      if (y < 0 || y > height + LABEL_ROOM || x > width || x + wide < 0) continue;
-      context.fillText(this.fitting(tray.label, wide, this.font), Math.round(x), Math.round(y));
+      const x = Math.round(tray.x - left);
+      const y = Math.round(tray.y + plan.above - 5 - top);
+      if (seen(x, y, tray.width)) context.fillText(this.fitting(tray.label, tray.width, this.font), x, y);
     }
   }
 
@@ -89,8 +83,8 @@ export class Labels {
       while (from < text.length && this.width(`…${text.slice(from)}`, font) > room) from++;
       short = from < text.length ? `…${text.slice(from)}` : "";
       this.short.set(key, short);
-      this.context.font = font;
     }
+    this.context.font = font;
     return short;
   }
 }

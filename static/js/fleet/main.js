@@ -9,7 +9,7 @@ import { CARD_COLUMNS, HoverCard } from "./hover.js";
 import { MEASURES } from "./measures.js";
 import { FleetStream } from "./stream.js";
 import { Teams } from "./teams.js";
-import { listenToKeys, press, showLegend } from "./tools.js";
+import { listenToKeys, press, showLegend, SIGN_PIXELS } from "./tools.js";
 
 const ADDRESS_AFTER_MS = 250;
 const CARD_RESTS_MS = 120;
@@ -70,8 +70,9 @@ function wanted() {
 
 /** Choose what is shown; the map is arranged anew only when that differs. */
 function choose() {
-  if (!layout || !columns) return;
-  const next = chooseGroups(layout, columns, chosen(), (device) => teams.of(device));
+  const asked = chosen();
+  if (!layout || !columns || (needsTeams(asked) && !teams.asked)) return;
+  const next = chooseGroups(layout, columns, asked, (device) => teams.of(device));
   if (sameGroups(groups, next)) return;
   groups = next;
   map.show(groups, layout.devices.length);
@@ -89,9 +90,10 @@ function choose() {
 function tellCount() {
   const shown = groups.reduce((sum, group) => sum + group.count, 0);
   const racks = new Set(layout.nodes.map((node) => node.rack).filter(Boolean)).size;
-  const parts = [`${layout.nodes.length} nodes`, `${layout.devices.length} devices`];
-  if (racks) parts.push(`${racks} racks`);
-  if (view.q || view.state) parts.push(`${shown} shown`);
+  const counted = new Intl.NumberFormat("en").format;
+  const parts = [`${counted(layout.nodes.length)} nodes`, `${counted(layout.devices.length)} devices`];
+  if (racks) parts.push(`${counted(racks)} racks`);
+  if (view.q || view.state) parts.push(`${counted(shown)} shown`);
   document.querySelector("[data-fleet-size]").textContent = parts.join(" · ");
 }
 
@@ -103,9 +105,8 @@ function later() {
 
 function keepInAddress() {
   clearTimeout(waiting);
-  const position = placeToTake ?? map.camera.position();
-  const movable = placeToTake !== null || heat.classList.contains("movable");
-  history.replaceState(null, "", location.pathname + writeAddress(view, position, movable));
+  const address = location.pathname + writeAddress(view, placeToTake ?? map.camera.position());
+  if (address !== location.pathname + location.search) history.replaceState(null, "", address);
 }
 
 /** Show another view: part of {by, group, type, state, q}. What is in view starts over unless only the colours change. */
@@ -123,9 +124,13 @@ function showView() {
   stateFilter.value = view.state;
   if (filter.value !== view.q) filter.value = view.q;
   map.setMeasure(view.by);
-  showLegend(page, view.by);
+  legend();
   teams.follow(needsTeams(chosen()));
   stream?.lookAt(wanted());
+}
+
+function legend() {
+  showLegend(page, view.by, map.spritesOf(Math.round(SIGN_PIXELS * map.scale)));
 }
 
 function types() {
@@ -158,7 +163,7 @@ filter.addEventListener("input", () => change({ q: filter.value }));
 stateFilter.addEventListener("change", () => change({ state: stateFilter.value }));
 typeFilter.addEventListener("change", () => change({ type: typeFilter.value }));
 grouping.addEventListener("change", () => change({ group: grouping.value }));
-document.addEventListener("gpuplane:theme", () => showLegend(page, view.by));
+document.addEventListener("gpuplane:theme", legend);
 listenToKeys(filter, (step) => map.camera.step(step));
 
 let stream = null;

@@ -7,6 +7,7 @@ export class Teams {
   constructor(address, onChange) {
     Object.assign(this, { address, onChange });
     this.held = new Map();
+    this.asked = false; // whether there was an answer, or is none to be had
     this.timer = 0;
   }
 
@@ -24,19 +25,22 @@ export class Teams {
   }
 
   async ask() {
-    if (document.visibilityState !== "visible") return;
+    if (document.visibilityState !== "visible" && this.asked) return;
     try {
       const answer = await fetch(this.address, { headers: { "HX-Request": "true" } });
-      if (!answer.ok || answer.status === 204) return;
-      const { teams, others } = await answer.json();
-      const held = new Map();
-      const add = (id, name) => (held.has(id) ? held.get(id).push(name) : held.set(id, [name]));
-      for (const [name, ids] of Object.entries(teams)) for (const id of ids) add(id, name);
-      for (const id of others) add(id, OTHERS);
-      this.held = held;
-      this.onChange();
+      if (answer.status === 200) this.take(await answer.json());
     } catch (error) {
       if (!(error instanceof TypeError)) throw error; // no connection: what was known stays, the stream says the rest
+    } finally {
+      this.asked = true;
+      this.onChange();
     }
+  }
+
+  take({ teams, others }) {
+    this.held = new Map();
+    const add = (id, name) => (this.held.has(id) ? this.held.get(id).push(name) : this.held.set(id, [name]));
+    for (const [name, ids] of Object.entries(teams)) for (const id of ids) add(id, name);
+    for (const id of others) add(id, OTHERS);
   }
 }
