@@ -13,7 +13,7 @@ from django.views.decorators.http import require_GET
 from access.pages import PageRequest, page
 from agent.protocol import COLUMNS
 from allocations.overviews import DeviceRow, device_rows
-from nodes.history.totals import pool_of
+from nodes.labels import pool_of
 from nodes.live.asked import latest_for
 from nodes.live.one_node import OLD_SECONDS
 from nodes.selectors import device_list

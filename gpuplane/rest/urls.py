@@ -28,6 +28,7 @@ from gpuplane.rest.idempotency import View, bounded, idempotent
 from gpuplane.rest.simulations import Simulations
 from gpuplane.rest.summary import FleetSummary
 from nodes.api import DeviceViewSet, NodeViewSet
+from nodes.history.api import DeviceHistory, FleetHistory
 
 
 def at(route: str, view: View, name: str) -> URLPattern:
@@ -60,6 +61,8 @@ resources = [
     at("events/", EventViewSet.as_view({"get": "list"}), "events"),
     at("simulations/", Simulations.as_view(), "simulations"),
     at("fleet/summary/", FleetSummary.as_view(), "fleet-summary"),
+    at("devices/<str:uuid>/history/", DeviceHistory.as_view(), "device-history"),
+    at("fleet/history/", FleetHistory.as_view(), "fleet-history"),
     at("fleet/metrics/", FleetMetrics.as_view(), "fleet-metrics"),
 ]
 

@@ -8,21 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from statistics import fmean
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
+from nodes.labels import pool_of
 from nodes.models import Device
 
 EVERYTHING: Final = "all"
-POOL_LABELS: Final = (
-    "karpenter.sh/nodepool",
-    "cloud.google.com/gke-nodepool",
-    "eks.amazonaws.com/nodegroup",
-    "kubernetes.azure.com/agentpool",
-    "agentpool",
-    "pool",
-)
 IDLE_BELOW: Final = 5
 """A GPU whose largest utilisation stays below so many percent is idle."""
 
@@ -46,11 +39,6 @@ class Totals(msgspec.Struct):
     memory_used: float = 0
     power: float = 0
     """Watts."""
-
-
-def pool_of(labels: Mapping[str, Any]) -> str:
-    """The pool of a node, as the well-known autoscalers label it; empty: unknown."""
-    return next((str(labels[key]) for key in POOL_LABELS if labels.get(key)), "")
 
 
 def groups_of(device: Device) -> tuple[str, ...]:

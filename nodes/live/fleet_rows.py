@@ -19,17 +19,9 @@ from numpy.typing import NDArray
 
 from kube.device_types import GPU
 from nodes.choices import NodeState, Presence
+from nodes.labels import pool_of, rack_of
 from nodes.models import Device, Node
 
-RACK_LABELS = ("topology.kubernetes.io/rack", "gpu.scheduling/rack", "rack", "topology.kubernetes.io/zone")
-POOL_LABELS = (
-    "karpenter.sh/nodepool",
-    "cloud.google.com/gke-nodepool",
-    "eks.amazonaws.com/nodegroup",
-    "kubernetes.azure.com/agentpool",
-    "agentpool",
-    "pool",
-)
 HOLDING_STATES = ("held", "reserved")
 """States of an allocation (named in `allocations.choices`, a floor above) in which no pod runs yet."""
 
@@ -140,10 +132,7 @@ class FleetRows:
         mark = self._next_mark()
         self._stated = self._nodes_now()
         nodes = sorted(
-            (
-                (_label(node.labels, RACK_LABELS), node.name, node)
-                for node in Node.objects.only("pk", "name", "mode", "labels")
-            ),
+            ((rack_of(node.labels), node.name, node) for node in Node.objects.only("pk", "name", "mode", "labels")),
             key=lambda entry: (natural(entry[0]), natural(entry[1])),
         )
         found: dict[int, list[_Row]] = {}
@@ -160,7 +149,7 @@ class FleetRows:
                 LayoutNode(
                     node.name,
                     rack,
-                    _label(node.labels, POOL_LABELS),
+                    pool_of(node.labels),
                     node.mode,
                     tuple(LayoutDevice(row[0], *row[2:8]) for row in rows),
                     tuple(row[4] for row in rows if row[2] == GPU),
@@ -211,8 +200,3 @@ class FleetRows:
 def natural(name: str) -> tuple[tuple[int, str], ...]:
     """Sort key under which `n2` comes before `n10`."""
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name))
-
-
-def _label(labels: dict[str, str], keys: tuple[str, ...]) -> str:
-    """The first of these labels that says something."""
-    return next((str(labels[key]) for key in keys if labels.get(key)), "")
