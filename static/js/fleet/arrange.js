@@ -37,8 +37,8 @@ export function breakLines(groups, width, height) {
 function largest(groups, width, height, namesFrom) {
   const most = Math.max(1, ...groups.map((group) => group.trays.length));
   const widths = [];
-  for (let abreast = groups.length > 1 ? Math.min(2, most) : most; ; abreast = Math.min(most, abreast * 2)) {
-    widths.push(abreast); // a group stands 2, 4, 8 … trays wide: the width that makes the whole the lowest wins
+  for (let abreast = groups.length > 1 ? Math.min(2, most) : most; ; abreast = Math.min(most, Math.ceil(abreast * 1.5))) {
+    widths.push(abreast); // a group stands 2, 3, 5 … trays wide: the width that makes the whole the lowest wins
     if (abreast >= most) break;
   }
   const lowest = (cell) => widths.map((abreast) => broken(groups, width, cell, abreast, namesFrom)).reduce((best, plan) => (plan.height < best.height ? plan : best));
