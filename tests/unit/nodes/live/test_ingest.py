@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -19,6 +20,8 @@ from agent.protocol import (
     Ack,
     Checkpoint,
     CheckpointEntry,
+    Details,
+    DeviceDetails,
     Frame,
     Health,
     Hello,
@@ -27,7 +30,7 @@ from agent.protocol import (
     decode_ack,
     encode,
 )
-from nodes.live import flush, ingest, threads
+from nodes.live import flush, ingest, lag, threads
 from nodes.live.ingest import agent_socket, answer_frame
 from nodes.live.samples import SampleTable
 from nodes.models import Device
@@ -207,9 +210,50 @@ async def test_a_checkpoint_is_stored(peer: Peer, record: Remembered) -> None:
     assert record.given == {"n1": []}
 
 
+async def test_details_need_no_answer(peer: Peer, table: SampleTable) -> None:
+    """NODE-1 the newest of links and processes, whether or not it was said before."""
+    peer.send(
+        HELLO, *(Details("b1", seq, 101.0, [DeviceDetails(ecc_corrected=seq), DeviceDetails()]) for seq in (2, 3))
+    )
+    await peer.ack()
+    await peer.leave()
+    found = table.details("n1")
+    assert found is not None
+    assert found.of("GPU-0") == DeviceDetails(ecc_corrected=3)
+
+
+async def test_details_of_nobody_knows_which_devices(peer: Peer, table: SampleTable) -> None:
+    peer.send(Hello("b1", 1, 100.0, "n1"))
+    await peer.ack()
+    peer.send(Details("b1", 2, 101.0, [DeviceDetails()]))
+    assert (await peer.ack()).want == "inventory"
+    await peer.leave()
+    assert table.details("n1") is None
+
+
+async def test_a_clock_from_the_future_keeps_nobody_out(table: SampleTable, record: Remembered) -> None:
+    """NODE-2 such a time is taken as now, and counted; the agent that starts again with its clock set right is heard at once."""
+    counted = lag.CLOCKS_OFF._value.get()
+    year = time.time() + 365 * 86_400
+    wrong, right = Peer(table, record), Peer(table, record)
+    for one in (wrong, right):
+        assert (await one.next())["type"] == "websocket.accept"
+    wrong.send(Hello("b1", 1, year, "n1", "", ORDER), Sample("b1", 2, year, power_watts=[1, 2]))
+    await wrong.ack()
+    await wrong.leave()
+    assert table.latest()["n1"].power_watts == (1, 2)
+    assert abs(table.latest()["n1"].time - time.time()) < 60
+    assert lag.CLOCKS_OFF._value.get() == counted + 1
+    right.send(Hello("b2", 1, time.time() + 1, "n1", "", ORDER), Sample("b2", 2, time.time() + 2, power_watts=[3, 4]))
+    assert plain(await right.ack()) == Ack("b2", 1, 0.0)
+    await right.leave()
+    assert table.latest()["n1"].power_watts == (3, 4)
+
+
 @pytest.mark.parametrize(
     ("frames", "want"),
     [
+        pytest.param([HELLO, Details("b1", 2, 101.0, [DeviceDetails()])], "details of 1 devices", id="short details"),
         pytest.param([Sample("b1", 1, 1.0)], "first frame", id="no hello first"),
         pytest.param([Hello("b1", 1, 1.0, "n2")], "another node", id="another node's hello"),
         pytest.param([HELLO, Sample("b2", 2, 101.0)], "one boot", id="another boot"),
