@@ -19,7 +19,7 @@ import structlog
 from agent.checkpoint import CheckpointUnreadable, read_file
 from agent.outbox import Outbox
 from agent.protocol import CheckpointEntry, DeviceDetails
-from agent.sources import Column, Machine, Source, SourceAway
+from agent.sources import Column, Machine, Source, SourceAway, error_columns
 
 SAMPLE_SECONDS: Final = 1.0
 MACHINE_SECONDS: Final = 10.0
@@ -86,7 +86,7 @@ class Program:
         else:
             self._back()
             news.health = self._changed(reading.health)
-            news.columns = reading.columns
+            news.columns = {**reading.columns, **error_columns(reading.details)}
             news.details = reading.details
         if self.checkpoint is not None:
             news.checkpoint = self._given(self.checkpoint)

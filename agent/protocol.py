@@ -103,6 +103,11 @@ class Sample(msgspec.Struct, array_like=True, frozen=True, tag="sample"):
     """The order, for senders without a session (HTTP); None: the session's."""
     sm_clock_mhz: Column = []
     memory_clock_mhz: Column = []
+    nvlinks_down: Column = []
+    """NVLinks of the GPU that are not up. Errors count since the driver was loaded: of all its NVLinks; ECC."""
+    nvlink_errors: Column = []
+    ecc_corrected: Column = []
+    ecc_uncorrected: Column = []
 
 
 class LinkDetails(msgspec.Struct, array_like=True, frozen=True):
@@ -208,6 +213,10 @@ COLUMNS: Final = (
     "pcie_rx_bytes",
     "sm_clock_mhz",
     "memory_clock_mhz",
+    "nvlinks_down",
+    "nvlink_errors",
+    "ecc_corrected",
+    "ecc_uncorrected",
 )
 """The columns of a sample."""
 BOUNDS: Final = {
@@ -221,6 +230,10 @@ BOUNDS: Final = {
     "pcie_rx_bytes": (0, 2**44),
     "sm_clock_mhz": (0, 100_000),
     "memory_clock_mhz": (0, 100_000),
+    "nvlinks_down": (0, MOST_LINKS),
+    "nvlink_errors": (0, 2**53),
+    "ecc_corrected": (0, 2**53),
+    "ecc_uncorrected": (0, 2**53),
 }
 """Smallest and largest value that a GPU can have; anything else is taken as unknown."""
 

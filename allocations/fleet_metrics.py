@@ -37,6 +37,10 @@ MEASURED: Final = {
     "pcie_rx_bytes": ("gpuplane_gpu_pcie_receive_bytes_per_second", "Received over PCIe"),
     "sm_clock_mhz": ("gpuplane_gpu_sm_clock_megahertz", "Clock of the SMs"),
     "memory_clock_mhz": ("gpuplane_gpu_memory_clock_megahertz", "Clock of the memory"),
+    "nvlinks_down": ("gpuplane_gpu_nvlinks_down", "NVLinks that are not up"),
+    "nvlink_errors": ("gpuplane_gpu_nvlink_errors", "Errors on NVLinks since the driver was loaded"),
+    "ecc_corrected": ("gpuplane_gpu_ecc_corrected_errors", "ECC errors corrected since the driver was loaded"),
+    "ecc_uncorrected": ("gpuplane_gpu_ecc_uncorrected_errors", "ECC errors not corrected since the driver was loaded"),
 }
 """Column of a sample → metric, meaning."""
 KNOWN: Final = {

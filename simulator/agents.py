@@ -14,6 +14,7 @@ import structlog
 
 from agent.outbox import Outbox
 from agent.session import Session
+from agent.sources import Column, error_columns
 from simulator.details import details_of
 from simulator.fleet import SimNode
 from simulator.signals import Signals
@@ -85,10 +86,13 @@ class Agent:
     async def _sample(self) -> None:
         due = time.monotonic() + self._phase
         looks = 0
+        errors: dict[str, Column] = {}
         while True:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             due = max(due + SAMPLE_SECONDS, time.monotonic())
-            self._outbox.put_sample(self._signals.of_node(self._index))
             if looks % DETAILS_SAMPLES == 0:
-                self._outbox.put_details(details_of(self._node, self._signals))
+                details = details_of(self._node, self._signals)
+                self._outbox.put_details(details)
+                errors = error_columns(details)
+            self._outbox.put_sample({**self._signals.of_node(self._index), **errors})
             looks += 1

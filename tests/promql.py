@@ -25,6 +25,7 @@ WORDS = frozenset(
         "absent",
         "avg",
         "count",
+        "delta",
         "increase",
         "histogram_quantile",
         "max",

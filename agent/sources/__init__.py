@@ -97,6 +97,23 @@ def open_source(name: str, *, node: str, sys: Path = Path("/sys")) -> Source:
     raise BadSource("a source is nvml, simulated:<machine> or recorded:<file>")
 
 
+def error_columns(details: Sequence[DeviceDetails]) -> dict[str, Column]:
+    """What of the details is a number a GPU: links down, errors. A column that no GPU knows is left out."""
+    columns: dict[str, Column] = {"nvlinks_down": [], "nvlink_errors": [], "ecc_corrected": [], "ecc_uncorrected": []}
+    for one in details:
+        errors = [
+            count
+            for link in one.links
+            for count in (link.replay_errors, link.recovery_errors, link.crc_errors)
+            if count is not None
+        ]
+        columns["nvlinks_down"].append(sum(not link.is_up for link in one.links) if one.links else None)
+        columns["nvlink_errors"].append(sum(errors) if errors else None)
+        columns["ecc_corrected"].append(one.ecc_corrected)
+        columns["ecc_uncorrected"].append(one.ecc_uncorrected)
+    return {name: column for name, column in columns.items() if any(value is not None for value in column)}
+
+
 def same_order(machine: Machine) -> Sequence[str]:
     """UUIDs of the GPUs in the order of samples."""
     return [gpu.uuid for gpu in machine.gpus]

@@ -15,6 +15,8 @@ from nodes.live.samples import DetailsView, SampleView
 
 OLD_SECONDS: Final = 10.0
 """A sample older than this says nothing about now."""
+AGAIN_SECONDS: Final = 5.0
+"""Silence is said so often, so that a browser can tell a silent agent from a dead connection."""
 
 
 class Teller:
@@ -26,16 +28,17 @@ class Teller:
         self._columns: dict[str, list[int | None]] = {}
         self._details: str | None = None
         self._received = 0.0
-        self._silent = False
+        self._silent: float | None = None
 
     def next(self, sample: SampleView | None, details: DetailsView | None, *, now: float) -> list[str]:
         """Messages to send, none where nothing is new. `now`: seconds since 1970."""
         messages = []
         if sample is None or sample.age_seconds(now=now) > OLD_SECONDS:
-            if not self._silent:
+            if self._silent is None or now - self._silent >= AGAIN_SECONDS:
                 messages.append(_text({"kind": "silent", "since": None if sample is None else sample.received_at}))
-            self._silent, self._devices = True, None
-        elif sample.received_at != self._received or self._silent:
+                self._silent = now
+            self._devices = None
+        elif sample.received_at != self._received or self._silent is not None:
             messages.append(_text(self._now(sample)))
         if details is not None and (links := _text(self._closer(details))) != self._details:
             self._details = links
@@ -43,7 +46,7 @@ class Teller:
         return messages
 
     def _now(self, sample: SampleView) -> dict[str, Any]:
-        self._silent, self._received = False, sample.received_at
+        self._silent, self._received = None, sample.received_at
         message: dict[str, Any] = {"kind": "now", "time": sample.received_at}
         rows = range(len(sample.devices))
         if self._uuid is not None:

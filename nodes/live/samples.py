@@ -52,6 +52,10 @@ class SampleView(msgspec.Struct, array_like=True, frozen=True, dict=True):
     pcie_rx_bytes: Values
     sm_clock_mhz: Values
     memory_clock_mhz: Values
+    nvlinks_down: Values
+    nvlink_errors: Values
+    ecc_corrected: Values
+    ecc_uncorrected: Values
 
     @cached_property
     def order(self) -> int:

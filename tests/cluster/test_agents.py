@@ -77,7 +77,7 @@ def says(log: Path, words: str) -> Callable[[], bool]:
 
 
 def test_an_agent_signs_in_by_its_pod(stack: Stack, namespace: str, tmp_path: Path) -> None:
-    """NODE-1 (part) VIEW-6 its node's GPUs are known, and given to a pod; the same token speaks for no other node."""
+    """NODE-1 VIEW-6 its node's GPUs are known, and given to a pod; the same token speaks for no other node."""
     for name in ("with-agent", "without"):
         stack.api.create("/api/v1/nodes", node(name))
     token = token_of(stack.api, "agent-1", agents_pod(stack.api, "agent-1", "with-agent"))

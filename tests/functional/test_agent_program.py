@@ -89,7 +89,7 @@ def own(live_app: LiveApp) -> Callable[[str], str]:
 
 
 def test_a_node_tells_what_it_has_and_does(live_app: LiveApp, own: Callable[[str], str], tmp_path: Path) -> None:
-    """NODE-1 (part) NODE-2 NODE-4 inventory, link matrix and samples of a simulated machine; killed and started again nothing is doubled."""
+    """NODE-1 NODE-2 NODE-4 inventory, link matrix and samples of a simulated machine; killed and started again nothing is doubled."""
     token = own("sim-1")
     for _ in range(2):
         before = samples(live_app)
@@ -123,7 +123,7 @@ def test_an_agent_speaks_for_its_own_node(live_app: LiveApp, own: Callable[[str]
 
 
 def test_a_recording_is_played(live_app: LiveApp, own: Callable[[str], str], tmp_path: Path) -> None:
-    """NODE-1 (part) a sick GPU of a recorded machine is told, and is given to nobody."""
+    """NODE-1 a sick GPU of a recorded machine is told, and is given to nobody."""
     path = tmp_path / "machine.jsonl"
     gpus = [{"minor": minor, "uuid": f"GPU-recorded-{minor}", "model": "L40S", "memory": 2**35} for minor in range(2)]
     lines = [

@@ -7,6 +7,7 @@ import { chooseGroups, choosingColumns, moves, needsTeams, sameGroups } from "./
 import { Heatmap } from "./heatmap.js";
 import { CARD_COLUMNS, HoverCard } from "./hover.js";
 import { MEASURES } from "./measures.js";
+import { streamAddress } from "../socket.js";
 import { FleetStream } from "./stream.js";
 import { Teams } from "./teams.js";
 import { listenToKeys, press, showLegend, SIGN_PIXELS } from "./tools.js";
@@ -168,8 +169,7 @@ listenToKeys(filter, (step) => map.camera.step(step));
 
 let stream = null;
 showView();
-const scheme = location.protocol === "https:" ? "wss" : "ws";
-stream = new FleetStream(`${scheme}://${location.host}${page.dataset.stream}`, wanted(), {
+stream = new FleetStream(streamAddress(page.dataset.stream), wanted(), {
   onLayout(next) {
     if (map.plan && !placeToTake) placeToTake = map.camera.position();
     layout = next;

@@ -1,74 +1,35 @@
-// Keeps the socket to /ws/fleet/ open: the columns looked at, back-off on failure, a full picture after a gap, one verdict on freshness.
+// The stream of /ws/fleet/ (docs/fleet-stream.md): the columns looked at, and a full picture after a gap.
+import { KeptSocket } from "../socket.js";
 import { applyFrame, noColumns, readHeader, readLayout } from "./frames.js";
 
 const SILENT_MS = 5000;
-const LONGEST_WAIT_MS = 15000;
-const NOT_SIGNED_IN = 4401;
 
 /**
  * Calls back with what the page shows: `onLayout(layout)`, `onFrame(columns, header)` and `onState(state)`:
- * "connecting", "live", "stale" or "signed-out". `wanted`: names of the columns looked at.
+ * "live", "stale" or "signed-out". `wanted`: names of the columns looked at.
  */
-export class FleetStream {
-  constructor(address, wanted, { onLayout, onFrame, onState }) {
-    Object.assign(this, { address, wanted, onLayout, onFrame, onState });
+export class FleetStream extends KeptSocket {
+  constructor(path, wanted, { onLayout, onFrame, onState }) {
+    super({ onState, silentMs: SILENT_MS });
+    Object.assign(this, { path, wanted, onLayout, onFrame });
     this.layout = null;
     this.columns = null;
     this.sequence = -1;
-    this.failures = 0;
-    this.lastFrame = 0;
-    this.asked = false;
-    this.timer = 0;
-    window.addEventListener("online", () => this.reconnectNow());
-    document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && this.reconnectNow());
-    setInterval(() => this.watch(), 1000);
     this.connect();
   }
 
-  connect() {
-    clearTimeout(this.timer);
-    this.timer = 0;
+  address() {
     this.asked = false;
-    const named = this.wanted.join();
-    const socket = new WebSocket(`${this.address}?columns=${named}`);
-    this.socket = socket;
-    this.openedAt = performance.now();
-    socket.binaryType = "arraybuffer";
-    socket.onopen = () => named !== this.wanted.join() && this.askForColumns();
-    socket.onmessage = (event) => socket === this.socket && this.receive(event.data);
-    socket.onclose = (event) => socket === this.socket && this.closed(event.code);
+    this.named = this.wanted.join();
+    return `${this.path}?columns=${this.named}`;
   }
 
-  reconnectNow() {
-    if (this.timer) {
-      this.failures = 0;
-      this.connect();
-    }
+  opened() {
+    if (this.named !== this.wanted.join()) this.askForColumns();
   }
 
-  closed(code) {
+  lost() {
     if (this.columns) for (const name in this.columns.asOf) this.columns.asOf[name] = -1; // another server counts anew
-    if (code === NOT_SIGNED_IN) {
-      this.onState("signed-out");
-      return;
-    }
-    this.onState("stale");
-    const wait = Math.min(LONGEST_WAIT_MS, 500 * 2 ** this.failures) * (0.5 + Math.random() / 2);
-    this.failures += 1;
-    this.timer = setTimeout(() => this.connect(), wait);
-  }
-
-  /** A socket that is open but silent is as good as lost. */
-  watch() {
-    if (this.timer || !this.socket) return;
-    const quiet = performance.now() - Math.max(this.lastFrame, this.openedAt);
-    if (quiet > SILENT_MS) this.onState("stale");
-    if (quiet > 3 * SILENT_MS && document.visibilityState === "visible") {
-      const lost = this.socket;
-      this.socket = null;
-      lost.close();
-      this.closed(0);
-    }
   }
 
   /** Look at these columns from now on. */
@@ -93,7 +54,7 @@ export class FleetStream {
       return;
     }
     const header = readHeader(data);
-    this.lastFrame = performance.now();
+    this.heard = performance.now();
     if (!this.layout || header.layout !== this.layout.version || header.rows !== this.layout.devices.length) {
       this.askForAll();
       return;
@@ -105,18 +66,17 @@ export class FleetStream {
     }
     this.asked = false;
     this.sequence = header.sequence;
-    this.failures = 0;
     this.onFrame(this.columns, header);
-    this.onState("live");
+    this.fresh();
   }
 
   askForColumns() {
-    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify({ ask: "columns", columns: this.wanted }));
+    this.say({ ask: "columns", columns: this.wanted });
   }
 
   askForAll() {
-    if (this.asked || this.socket.readyState !== WebSocket.OPEN) return;
+    if (this.asked) return;
     this.asked = true;
-    this.socket.send(JSON.stringify({ ask: "full" }));
+    this.say({ ask: "full" });
   }
 }

@@ -23,6 +23,10 @@ export const MEASURES = {
   memory_clock_mhz: { title: "Memory clock", write: number("MHz"), low: 0 },
   nvlink_tx_bytes: { title: "NVLink sent", write: (value) => `${bytes(value)}/s`, low: 0, binary: true },
   nvlink_rx_bytes: { title: "NVLink received", write: (value) => `${bytes(value)}/s`, low: 0, binary: true },
+  nvlinks_down: { title: "NVLinks down", write: String, low: 0 },
+  nvlink_errors: { title: "NVLink errors", write: String, low: 0 },
+  ecc_corrected: { title: "ECC corrected", write: String, low: 0 },
+  ecc_uncorrected: { title: "ECC uncorrected", write: String, low: 0 },
   pcie_tx_bytes: { title: "PCIe sent", write: (value) => `${bytes(value)}/s`, low: 0, binary: true },
   pcie_rx_bytes: { title: "PCIe received", write: (value) => `${bytes(value)}/s`, low: 0, binary: true },
 };

@@ -26,7 +26,7 @@ def cards(count: int = 2) -> list[Card]:
 
 
 def test_what_is_there(tmp_path: Path) -> None:
-    """NODE-1 (part) NODE-4 devices by minor, and the NVLink graph as both ends see it."""
+    """NODE-1 NODE-4 devices by minor, and the NVLink graph as both ends see it."""
     one, two, three = cards(3)
     one.links, two.links, three.links = [1, 1, 2, None], [0, 0], [0]
     world = World(tmp_path, two, one, three)
@@ -48,7 +48,7 @@ def test_a_machine_with_switches(tmp_path: Path) -> None:
 
 
 def test_figures(tmp_path: Path) -> None:
-    """NODE-1 (part) units of the protocol; rates from counters."""
+    """NODE-1 units of the protocol; rates from counters."""
     one, two = cards()
     world = World(tmp_path, one, two)
     machine = world.source.machine()
@@ -120,7 +120,7 @@ def test_the_largest_processes(tmp_path: Path) -> None:
     ["utilisation", "memory", "power", "temperature", "fields", "name", "minor", "events", "nvlink", "clocks", "mig"],
 )
 def test_what_is_not_supported_is_unknown(tmp_path: Path, call: str) -> None:
-    """NODE-1 (part) never zero, and no other figure is lost for it."""
+    """NODE-1 never zero, and no other figure is lost for it."""
     one, two = cards()
     one.without = {call}
     world = World(tmp_path, one, two)
@@ -137,7 +137,7 @@ def test_what_is_not_supported_is_unknown(tmp_path: Path, call: str) -> None:
 
 
 def test_a_gpu_that_falls_off_the_bus(tmp_path: Path) -> None:
-    """NODE-1 (part) it is reported, the others go on, and it stays reported."""
+    """NODE-1 it is reported, the others go on, and it stays reported."""
     one, two = cards()
     world = World(tmp_path, one, two)
     machine = world.source.machine()
@@ -150,7 +150,7 @@ def test_a_gpu_that_falls_off_the_bus(tmp_path: Path) -> None:
 
 
 def test_faults(tmp_path: Path) -> None:
-    """NODE-1 (part) Xid and ECC health by the driver's events; what only a program did wrong is none."""
+    """NODE-1 Xid and ECC health by the driver's events; what only a program did wrong is none."""
     one, two = cards()
     world = World(tmp_path, one, two)
     machine = world.source.machine()
@@ -168,7 +168,7 @@ def test_faults(tmp_path: Path) -> None:
 
 
 def test_a_driver_that_goes_and_comes(tmp_path: Path) -> None:
-    """NODE-1 (part) away while it is away; then everything is read anew, and old faults are over."""
+    """NODE-1 away while it is away; then everything is read anew, and old faults are over."""
     one, two = cards()
     world = World(tmp_path, one, two)
     machine = world.source.machine()
@@ -189,7 +189,7 @@ def test_a_driver_that_goes_and_comes(tmp_path: Path) -> None:
 
 
 def test_without_any_driver() -> None:
-    """NODE-1 (part) the real binding on a machine that has no driver: away, with a sentence."""
+    """NODE-1 the real binding on a machine that has no driver: away, with a sentence."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:

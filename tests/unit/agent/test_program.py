@@ -53,7 +53,7 @@ class Fragile(SimulatedSource):
 
 
 def test_the_machine_is_told_once_and_when_it_changes() -> None:
-    """NODE-1 (part) inventory and link matrix on start and on change."""
+    """NODE-1 inventory and link matrix on start and on change."""
     told = Told()
     first = told.look().inventory
     assert first is not None
@@ -69,7 +69,7 @@ def test_the_machine_is_told_once_and_when_it_changes() -> None:
 
 
 def test_the_first_word_has_what_is_sick() -> None:
-    """NODE-1 (part) the inventory as it goes out tells of a GPU that was sick before anything was said."""
+    """NODE-1 the inventory as it goes out tells of a GPU that was sick before anything was said."""
     told = Told()
     told.source.fall_sick(3, "Xid 79")
     told.program.tell(told.look())
@@ -99,7 +99,7 @@ def test_health_is_told_when_it_changes() -> None:
 
 
 def test_a_gpu_that_vanishes_stays_in_the_inventory() -> None:
-    """NODE-1 (part) its holder is still known, it is told to be sick, and the wiring stays as built."""
+    """NODE-1 its holder is still known, it is told to be sick, and the wiring stays as built."""
     told = Told()
     before = told.look().inventory
     uuid = told.program.machine.gpus[5].uuid
@@ -115,7 +115,7 @@ def test_a_gpu_that_vanishes_stays_in_the_inventory() -> None:
 
 
 def test_a_driver_that_goes_and_comes() -> None:
-    """NODE-1 (part) every GPU is told to be sick, nothing is sampled, and all is well again when it is back."""
+    """NODE-1 every GPU is told to be sick, nothing is sampled, and all is well again when it is back."""
     told = Told()
     told.look()
     uuids = {gpu.uuid for gpu in told.program.machine.gpus}
@@ -131,7 +131,7 @@ def test_a_driver_that_goes_and_comes() -> None:
 
 
 def test_without_a_driver_from_the_start() -> None:
-    """NODE-1 (part) nothing is known, and nothing is said; when the driver comes the machine is told."""
+    """NODE-1 nothing is known, and nothing is said; when the driver comes the machine is told."""
     told = Told()
     told.source.away = "no driver"
     news = told.look()

@@ -53,6 +53,7 @@ EXAMPLES: list[protocol.Frame] = [
         [215000000000, 0],
         [213000000000, 0],
         sm_clock_mhz=[1980, 345],
+        nvlinks_down=[0, 1],
     ),
     Hello("5f0c9a17", 1, 1767225600.0, "gpu-a-001", "1.0", ["GPU-0a", "GPU-0b"]),
     Ack("5f0c9a17", 1, 1767225600.0),
@@ -69,7 +70,7 @@ FULL = DeviceDetails(
 
 def _documented() -> list[bytes]:
     """The bytes of the page's examples: the hex before the wide gap of each line."""
-    blocks = re.findall(r"```\n(9[0-9a-f].*?)```", PAGE.read_text(), re.DOTALL)
+    blocks = re.findall(r"```\n((?:9[0-9a-f]|dc) .*?)```", PAGE.read_text(), re.DOTALL)
     return [
         bytes.fromhex("".join(re.split(r" {4,}", f"{line.strip()}    ")[0] for line in block.splitlines()))
         for block in blocks
@@ -111,9 +112,9 @@ def test_sample_of_eight_gpus_is_small() -> None:
     column: list[int | float | None] = [10**11] * 8
     clocks: list[int | float | None] = [2_000] * 8
     frame = sample_of(
-        ("0123456789abcdef", 10**9, 1767225600.5), dict.fromkeys(COLUMNS, column) | dict.fromkeys(COLUMNS[-2:], clocks)
+        ("0123456789abcdef", 10**9, 1767225600.5), dict.fromkeys(COLUMNS, column) | dict.fromkeys(COLUMNS[-6:], clocks)
     )
-    assert len(encode(frame)) <= 680
+    assert len(encode(frame)) <= 780
 
 
 def test_details_of_a_crowded_node_fit_into_a_frame() -> None:
@@ -207,7 +208,7 @@ def test_no_bytes_raise_anything_but_a_frame_error(body: bytes) -> None:
     ],
 )
 def test_values(name: str, given_value: float | None, want: int | None, want_unreadable: int) -> None:
-    """NODE-1 (part) what a GPU does not say is unknown, never zero."""
+    """NODE-1 what a GPU does not say is unknown, never zero."""
     columns, unreadable = values_of(_sample(name, [given_value]), count=1)
     assert columns[name] == (want,)
     assert unreadable == want_unreadable

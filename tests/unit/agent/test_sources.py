@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.protocol import BOUNDS, COLUMNS
-from agent.sources import BadSource, DeviceFacts, Machine, Reading, SourceAway, open_source
+from agent.protocol import BOUNDS, COLUMNS, DeviceDetails, LinkDetails
+from agent.sources import BadSource, DeviceFacts, Machine, Reading, SourceAway, error_columns, open_source
 from agent.sources.counters import Rates
 from agent.sources.recorded import BadRecording, RecordedSource, Recorder
 from agent.sources.simulated import MACHINES, SimulatedSource
@@ -19,7 +19,7 @@ from agent.sources.wiring import SWITCH, LinkEnd, Seen, links_of, numa_of, short
 
 @pytest.mark.parametrize("name", sorted(MACHINES))
 def test_simulated_machines_are_whole(name: str) -> None:
-    """NODE-1 (part) wiring of real machines; every figure within its bounds, at every moment."""
+    """NODE-1 wiring of real machines; every figure within its bounds, at every moment."""
     now = iter(itertools.count(1_700_000_000.0, 17.3))
     source = SimulatedSource(name, node="n1", clock=lambda: next(now))
     machine = source.machine()
@@ -32,7 +32,8 @@ def test_simulated_machines_are_whole(name: str) -> None:
     for _ in range(50):
         reading = source.read(machine)
         assert reading.health == {}
-        assert set(reading.columns) == set(COLUMNS)
+        assert set(reading.columns) == set(COLUMNS) - set(ERRORS)
+        assert set(error_columns(reading.details)) >= {"ecc_corrected", "ecc_uncorrected"}
         for column, values in reading.columns.items():
             low, high = BOUNDS[column]
             assert len(values) == gpus
@@ -48,7 +49,7 @@ def test_a_cube_mesh_is_one() -> None:
 
 
 def test_a_gpu_that_falls_off_hides_no_other() -> None:
-    """NODE-1 (part) its figures are unknown, those of the others go on."""
+    """NODE-1 its figures are unknown, those of the others go on."""
     source = SimulatedSource("pcie-4", node="n1")
     machine = source.machine()
     source.fall_off(2)
@@ -62,7 +63,7 @@ def test_a_gpu_that_falls_off_hides_no_other() -> None:
 
 
 def test_a_recording_is_played_as_it_was(tmp_path: Path) -> None:
-    """NODE-1 (part) what one session saw is test data for all others."""
+    """NODE-1 what one session saw is test data for all others."""
     path = tmp_path / "machine.jsonl"
     inner = SimulatedSource("l40s-4", node="n1")
     recorder = Recorder(inner, path)
@@ -184,3 +185,38 @@ def test_switches_and_numa_nodes(tmp_path: Path) -> None:
     assert (switch_of(tmp_path, "00000000:3D:00.0"), numa_of(tmp_path, "00000000:3D:00.0")) == ("0000:3b:00.0", 1)
     assert (switch_of(tmp_path, "0000:5e:00.0"), numa_of(tmp_path, "0000:5e:00.0")) == ("", -1)
     assert (switch_of(tmp_path, "0000:ff:00.0"), numa_of(tmp_path, "0000:ff:00.0")) == ("", -1)
+
+
+ERRORS = ("nvlinks_down", "nvlink_errors", "ecc_corrected", "ecc_uncorrected")
+
+
+def test_errors_as_columns() -> None:
+    """NODE-1 links that are down and errors are numbers a GPU; a GPU that does not say is unknown, a column that none says is left out."""
+    assert error_columns([DeviceDetails(), DeviceDetails()]) == {}
+    known = DeviceDetails([LinkDetails(0, True, "", 1, 2, None), LinkDetails(1, False, "", 4, None, 8)], 5)
+    assert error_columns([known, DeviceDetails([LinkDetails(0, True)])]) == {
+        "nvlinks_down": [1, 0],
+        "nvlink_errors": [15, None],
+        "ecc_corrected": [5, None],
+    }
+
+
+@pytest.mark.parametrize("name", sorted(MACHINES))
+def test_simulated_details(name: str) -> None:
+    """NODE-1 NODE-4 each machine's GPUs have links by its matrix; a link that is cut is down, and one that fell off says nothing."""
+    source = SimulatedSource(name, node="n1", clock=lambda: 75.0)
+    machine = source.machine()
+    details = source.read(machine).details
+    linked = {minor for low, high, _ in machine.links for minor in (low, high)}
+    assert [bool(one.links) for one in details] == [gpu.minor in linked for gpu in machine.gpus]
+    uuids = {gpu.uuid for gpu in machine.gpus}
+    assert {link.remote for one in details for link in one.links} <= uuids | {SWITCH}
+    assert bool(details[0].migs) == (name == "mig-4")
+    source.cut_link(0, 0)
+    source.fall_off(1)
+    cut, fallen = source.read(machine).details[:2]
+    if cut.links:
+        assert (cut.links[0].is_up, cut.links[0].replay_errors) == (False, 1)
+    assert fallen == DeviceDetails()
+    source.recover(0)
+    assert all(link.is_up for link in source.read(machine).details[0].links)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.protocol import BOUNDS, COLUMNS, Sample, values_of
+from agent.protocol import BOUNDS, COLUMNS, sample_of, values_of
 from simulator.fleet import make_fleet
 from simulator.signals import Load, Signals
 
@@ -74,8 +74,8 @@ def test_everything_is_within_the_protocol() -> None:
     _run(signals, 300)
     for index in range(len(FLEET)):
         columns = signals.of_node(index)
-        assert set(columns) == set(COLUMNS) == set(BOUNDS)
-        sample = Sample("b", 1, 1.0, *columns.values())  # type: ignore[arg-type]  # as many as columns
+        assert set(columns) < set(COLUMNS) == set(BOUNDS)
+        sample = sample_of(("b", 1, 1.0), columns)
         assert values_of(sample, count=8)[1] == 0
 
 

@@ -49,11 +49,12 @@ def test_what_changed_is_said() -> None:
     assert (third["devices"], third["columns"]["utilisation_percent"]) == (["GPU-1"], [21])
 
 
-def test_silence_is_said_once() -> None:
-    """VIEW-1 old figures are not shown as those of now; heard again, everything is said again."""
+def test_silence_is_said_now_and_then() -> None:
+    """VIEW-1 old figures are not shown as those of now, and a browser can tell silence from a dead connection; heard again, everything is said again."""
     teller = Teller()
     assert heard(teller, None) == [{"kind": "silent", "since": None}]
-    assert heard(teller, None) == []
+    assert heard(teller, None, now=NOW + 4) == []
+    assert heard(teller, None, now=NOW + 5) == [{"kind": "silent", "since": None}]
     old = sample(utilisation_percent=(1, 2))
     assert [one["kind"] for one in heard(teller, old)] == ["now"]
     assert heard(teller, old, now=NOW + OLD_SECONDS + 1) == [{"kind": "silent", "since": NOW}]
