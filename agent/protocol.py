@@ -28,17 +28,22 @@ MOST_LINKS: Final = 64
 MOST_PROCESSES: Final = 256
 MOST_MIGS: Final = 16
 
-Boot = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+_PLAIN: Final = r"^[^\x00-\x1f\x7f]*\Z"
+"""Text without control characters, of which PostgreSQL takes no NUL."""
+
+Boot = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=_PLAIN)]
 """Made anew each time the agent's process starts."""
 Sequence63 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 """Counts up by at least one with every frame of a boot."""
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
 """Seconds since 1970 by the sender's clock; the bounds refuse NaN too."""
-NodeName = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
-DeviceUuid = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+NodeName = Annotated[str, msgspec.Meta(min_length=1, max_length=253, pattern=_PLAIN)]
+DeviceUuid = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=_PLAIN)]
 DeviceOrder = Annotated[list[DeviceUuid], msgspec.Meta(max_length=MOST_DEVICES)]
-ShortText = Annotated[str, msgspec.Meta(max_length=200)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+ShortText = Annotated[str, msgspec.Meta(max_length=200, pattern=_PLAIN)]
+Count = int | float
+"""What a driver counts; `details_of` makes what is no count unknown."""
+MOST_COUNT: Final = 2**53
 Column = Annotated[list[int | float | None], msgspec.Meta(max_length=MOST_DEVICES)]
 """One value a device in the agreed order; an empty column: unknown for every device."""
 
@@ -68,7 +73,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
     seq: Sequence63
     time: Seconds
     node: NodeName
-    version: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    version: Annotated[str, msgspec.Meta(max_length=64, pattern=_PLAIN)] = ""
     """Of the agent's program."""
     devices: DeviceOrder = []
     """UUIDs of the GPUs by minor; empty when an inventory frame follows."""
@@ -115,7 +120,7 @@ class LinkDetails(msgspec.Struct, array_like=True, frozen=True):
 
     number: Annotated[int, msgspec.Meta(ge=0, lt=MOST_LINKS)]
     is_up: bool
-    remote: Annotated[str, msgspec.Meta(max_length=128)] = ""
+    remote: Annotated[str, msgspec.Meta(max_length=128, pattern=_PLAIN)] = ""
     """UUID of the GPU at the far end, `switch`, its PCI address where it is none of this machine's GPUs; empty: unknown."""
     replay_errors: Count | None = None
     recovery_errors: Count | None = None
@@ -134,7 +139,7 @@ class MigDetails(msgspec.Struct, array_like=True, frozen=True):
     """One MIG device of a GPU, with its profile (`1g.10gb`)."""
 
     uuid: DeviceUuid
-    profile: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    profile: Annotated[str, msgspec.Meta(max_length=64, pattern=_PLAIN)] = ""
     memory_bytes: Count | None = None
 
 
@@ -171,9 +176,9 @@ class Health(msgspec.Struct, array_like=True, frozen=True, tag="health"):
 class CheckpointEntry(msgspec.Struct, array_like=True, frozen=True):
     """Devices that the kubelet gave to one container (DEV-8)."""
 
-    pod_uid: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
-    container: Annotated[str, msgspec.Meta(max_length=253)]
-    resource: Annotated[str, msgspec.Meta(min_length=1, max_length=317)]
+    pod_uid: Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=_PLAIN)]
+    container: Annotated[str, msgspec.Meta(max_length=253, pattern=_PLAIN)]
+    resource: Annotated[str, msgspec.Meta(min_length=1, max_length=317, pattern=_PLAIN)]
     devices: DeviceOrder
 
 
@@ -293,6 +298,37 @@ def values_of(sample: Sample, *, count: int) -> tuple[dict[str, Values], int]:
         columns[name], bad = _cleaned(column, *BOUNDS[name], slack=10 if name == "utilisation_percent" else 0)
         unreadable += bad
     return columns, unreadable
+
+
+def details_of(frame: Details) -> tuple[tuple[DeviceDetails, ...], int]:
+    """(details of each device, how many counts were unreadable): what is no whole number from 0 to MOST_COUNT is unknown."""
+    unreadable = 0
+
+    def count(value: Count | None) -> int | None:
+        nonlocal unreadable
+        if value is None or (isinstance(value, int) and 0 <= value <= MOST_COUNT):
+            return value
+        unreadable += 1
+        return None
+
+    def link(one: LinkDetails) -> LinkDetails:
+        errors = count(one.replay_errors), count(one.recovery_errors), count(one.crc_errors)
+        return LinkDetails(one.number, one.is_up, one.remote, *errors)
+
+    def device(one: DeviceDetails) -> DeviceDetails:
+        processes = None
+        if one.processes is not None:
+            processes = [
+                ProcessDetails(pid, process.name, count(process.memory_bytes))
+                for process in one.processes
+                if (pid := count(process.pid)) is not None
+            ]
+        migs = [MigDetails(mig.uuid, mig.profile, count(mig.memory_bytes)) for mig in one.migs]
+        return DeviceDetails(
+            [link(each) for each in one.links], count(one.ecc_corrected), count(one.ecc_uncorrected), processes, migs
+        )
+
+    return tuple(device(one) for one in frame.details), unreadable
 
 
 def _cleaned(column: Sequence[int | float | None], low: int, high: int, *, slack: int) -> tuple[Values, int]:

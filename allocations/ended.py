@@ -26,6 +26,8 @@ from kube.objects import Pod
 
 LIST_SECONDS = 2.0
 LATELY = timedelta(seconds=10)
+SOON = timedelta(minutes=1)
+"""A release that takes longer is stuck: nobody waits for what it may bring."""
 ACTOR = "scheduler"
 
 log = structlog.get_logger(__name__)
@@ -48,7 +50,7 @@ def settle_ended(*, node: str, now: datetime) -> Ended:
     world = outside()
     # Held and reserved ones belong to pods that are being placed; the ledger is read before the cluster.
     rows = Allocation.objects.filter(node__name=node, state__in=(State.BOUND, State.RELEASING)).exclude(pod_uid="")
-    held = list(rows.values_list("pk", "pod_uid", "namespace", "pod_name", "state", "outcome"))
+    held = list(rows.values_list("pk", "pod_uid", "namespace", "pod_name", "state", "outcome", "releasing_at"))
     if world.cluster is None or not held:
         return Ended()
     try:
@@ -59,7 +61,7 @@ def settle_ended(*, node: str, now: datetime) -> Ended:
     there = {pod.metadata.uid: pod for pod in found.items}
     unreadable = {item.key for item in found.unreadable}
     released, leaving = 0, set()
-    for pk, uid, namespace, name, state, outcome in held:
+    for pk, uid, namespace, name, state, outcome, releasing_at in held:
         pod = there.get(uid)
         if state != State.RELEASING and (namespace, name) in unreadable:
             continue
@@ -75,7 +77,7 @@ def settle_ended(*, node: str, now: datetime) -> Ended:
             continue
         if back:
             released += 1
-        else:
+        elif releasing_at is None or now - releasing_at < SOON:
             leaving.add(uid)
     if released:
         log.info("ended.settled", node=node, released=released)

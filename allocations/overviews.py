@@ -51,6 +51,15 @@ class DeviceRow:
     holdings: list[Holding] = field(default_factory=list)
     parts: list[tuple[float, str, str]] = field(default_factory=list)
     measured: Mapping[str, int | None] = field(default_factory=dict)
+    held_since: datetime | None = None
+    """When the first of those who hold it now got it, and the last one. None: nobody does."""
+    last_since: datetime | None = None
+
+    @property
+    def idle_since(self) -> datetime | None:
+        """Since when it is held and idle: not since before its holders came."""
+        since = self.device.idle_since
+        return None if since is None or self.held_since is None else max(since, self.held_since)
 
 
 def allocation_query(*, actor: Actor, state: str, namespace: str, node: str, search: str) -> QuerySet[Allocation]:
@@ -125,6 +134,8 @@ def device_rows(
 
 def _row(device: Device, grants: list[AllocationDevice], actor: Actor, sample: SampleView | None) -> DeviceRow:
     row = DeviceRow(device)
+    times = [grant.allocation.bound_at or grant.allocation.created_at for grant in grants]
+    row.held_since, row.last_since = min(times, default=None), max(times, default=None)
     for number, grant in enumerate(grants):
         allocation = grant.allocation
         seen = actor.sees(allocation.namespace)

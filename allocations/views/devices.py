@@ -8,17 +8,19 @@ import redis
 import structlog
 from django.http import HttpResponse
 from django.shortcuts import render
+from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from access.actors import Actor
 from access.errors import NotFound
 from access.pages import PageRequest, asked_word, page
-from agent.protocol import DeviceDetails
 from allocations.overviews import DeviceRow, device_rows
 from audit.selectors import event_list
 from nodes.history import ring
 from nodes.history.ranges import LIVE, WORDS, known_range
-from nodes.live.asked import details_for
+from nodes.live.asked import told_of
+from nodes.live.one_node import OLD_SECONDS
+from nodes.live.samples import DetailsView, SampleView
 from nodes.models import Device
 from nodes.selectors import device_list
 
@@ -60,7 +62,8 @@ def _context(request: PageRequest, device_id: int) -> dict[str, Any]:
     if found is None:
         raise NotFound("there is no such device")
     (row,) = device_rows([found], actor=request.actor)
-    details = _details(found)
+    sample, told = _told(found)
+    details = None if told is None else told.of(found.uuid)
     return {
         "device": found,
         "row": row,
@@ -68,16 +71,24 @@ def _context(request: PageRequest, device_id: int) -> dict[str, Any]:
         "neighbours": dict(Device.objects.filter(node=found.node).values_list("uuid", "minor")),
         "down": 0 if details is None else sum(not link.is_up for link in details.links),
         "may_see_processes": may_see_processes(row, request.actor),
+        "processes_known": details is not None and details.processes is not None and _is_of_now(row, sample, told),
     }
 
 
-def _details(found: Device) -> DeviceDetails | None:
+def _is_of_now(row: DeviceRow, sample: SampleView | None, told: DetailsView | None) -> bool:
+    """Whether what was told of processes is true now: the agent speaks, and has told since the last holder came."""
+    if sample is None or told is None or sample.age_seconds(now=timezone.now().timestamp()) > OLD_SECONDS:
+        return False
+    return row.last_since is None or told.received_at >= row.last_since.timestamp()
+
+
+def _told(found: Device) -> tuple[SampleView | None, DetailsView | None]:
+    """The node's newest sample and details; nothing where Redis is away."""
     connection = ring.client()
     try:
-        told = details_for(connection, found.node.name)
+        return told_of(connection, found.node.name)
     except (redis.RedisError, OSError) as error:
         log.info("device.details_unread", node=found.node.name, why=str(error))
-        return None
+        return None, None
     finally:
         connection.close()
-    return None if told is None else told.of(found.uuid)

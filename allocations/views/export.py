@@ -66,7 +66,7 @@ def _line(row: DeviceRow) -> list[object]:
         device.core_used,
         device.memory_used,
         " ".join(holding.holder for holding in row.holdings),
-        "" if device.idle_since is None else device.idle_since.isoformat(),
+        "" if row.idle_since is None else row.idle_since.isoformat(),
         *("" if (value := row.measured.get(name)) is None else value for name in COLUMNS),
     ]
 

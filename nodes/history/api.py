@@ -5,7 +5,7 @@ Called by `gpuplane.rest.urls`. Kept true: a range of up to 25 hours is answered
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -22,6 +22,7 @@ from nodes.history.ranges import LIVE, RANGES
 from nodes.history.totals import EVERYTHING
 from nodes.selectors import device_list
 
+EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 NAMES = [name for name in RANGES if name != LIVE]
 
 
@@ -101,6 +102,8 @@ def _times(filters: dict[str, Any]) -> tuple[datetime, datetime]:
     """(since, until). Raises BadInput."""
     now = database_now()
     since, until = filters.get("since"), filters.get("until") or now
+    if until - EARLIEST < RANGES[NAMES[-1]]:
+        raise BadInput("there is no history of that time", field="until", rule="range")
     if since is None:
         return until - RANGES[filters["range"]], until
     if since >= until:

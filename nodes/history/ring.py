@@ -62,11 +62,11 @@ def pack(views: Iterable[SampleView]) -> dict[int, bytes]:
     return {bucket: zlib.compress(_encoder.encode(moments), 1) for bucket, moments in buckets.items()}
 
 
-def append(pipeline: Any, packed: Mapping[int, bytes], *, epoch: float) -> None:
-    """Add what `pack` made. `pipeline`: of a Redis client, asynchronous or not; `epoch`: seconds since 1970."""
-    oldest = int((epoch - KEPT_SECONDS) * 1000)
+def append(pipeline: Any, packed: Mapping[int, bytes], *, oldest: float | None) -> None:
+    """Add what `pack` made. `pipeline`: of a Redis client, asynchronous or not; `oldest`: what is older goes, seconds since 1970 by Redis' clock."""
+    least = None if oldest is None else int(oldest * 1000)
     for bucket, body in packed.items():
-        pipeline.xadd(f"{KEY}{bucket}", {FIELD: body}, minid=oldest, approximate=True)
+        pipeline.xadd(f"{KEY}{bucket}", {FIELD: body}, minid=least, approximate=least is not None)
         pipeline.expire(f"{KEY}{bucket}", 2 * KEPT_SECONDS)
 
 
@@ -83,7 +83,7 @@ def read_bucket(connection: redis.Redis, bucket: int, *, since: float, until: fl
     entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", connection.xrange(f"{KEY}{bucket}", min=low, max=high))
     for _, fields in entries:
         for moment in _moments(fields.get(FIELD, b"")):
-            if since <= moment.received_at < until:
+            if since <= moment.received_at < until and len(moment.columns) == len(COLUMNS):  # else another version's
                 yield moment
 
 

@@ -103,7 +103,9 @@ def _count(measured: Measured, start: datetime) -> dict[str, Totals]:
         idle = held and utilisation is not None and utilisation[2] < totals.IDLE_BELOW
         if idle and device.idle_since is None and utilisation is not None and utilisation[0] >= OFTEN_ENOUGH:
             fell_idle.append(device.pk)
-        elif device.idle_since is not None and not idle and (utilisation is not None or not held):
+        elif (
+            device.idle_since is not None and not idle and measured
+        ):  # nothing measured at all: Redis was away, not all GPUs at work
             woke.append(device.pk)
     for pks, since in ((fell_idle, start), (woke, None)):
         for at in range(0, len(pks), ROWS_AT_ONCE):
@@ -148,7 +150,10 @@ def _write_hour(start: datetime) -> bool:
         parts: dict[int, list[Figures]] = {}
         some = Rollup.objects.filter(within, node_id__in=nodes[at : at + NODES_AT_ONCE]).order_by()
         for pk, body in some.values_list("node_id", "body"):
-            parts.setdefault(pk, []).append(figures.unpack(bytes(body)))
+            try:
+                parts.setdefault(pk, []).append(figures.unpack(bytes(body)))
+            except figures.Unreadable as error:
+                log.warning("history.unreadable", node=pk, why=str(error))
         whole = {pk: found for pk, each in parts.items() if (found := figures.combined(each)) is not None}
         _store(start, HOUR, whole)
     groups = {

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import msgspec
 import redis
 import structlog
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from agent.protocol import COLUMNS
 from nodes.history import figures, ring, totals
@@ -38,7 +38,7 @@ class Series:
     """Points at `times` (beginnings, seconds since 1970, ascending), `step` seconds long each. Column → one value a point, None: unknown."""
 
     step: int
-    times: list[int]
+    times: Sequence[float]
     means: dict[str, list[float | None]]
     largest: dict[str, list[float | None]]
 
@@ -78,7 +78,7 @@ def last_seconds(connection: redis.Redis, node: str, uuids: Sequence[str], *, un
     order, devices = ring.order_of(connection, node)
     found = ring.read_node(connection, node, since=until - ring.KEPT_SECONDS, until=until)
     moments = [moment for moment in found if moment.order == order]
-    times = [round(moment.received_at) for moment in moments]
+    times = [round(moment.received_at, 2) for moment in moments]
     made = {}
     for place, uuid in enumerate(devices):
         if uuid in uuids:
@@ -151,7 +151,8 @@ def groups_known() -> list[str]:
 
 def idle_devices() -> QuerySet[Device]:
     """GPUs that somebody holds and nobody uses, the longest first, with their nodes."""
-    return Device.objects.filter(idle_since__isnull=False).select_related("node").order_by("idle_since", "pk")
+    held = Q(core_used__gt=0) | Q(memory_used__gt=0)
+    return Device.objects.filter(held, idle_since__isnull=False).select_related("node").order_by("idle_since", "pk")
 
 
 def csv_rows(series: Series) -> Iterator[list[str]]:
@@ -159,7 +160,7 @@ def csv_rows(series: Series) -> Iterator[list[str]]:
     yield ["time", *series.means, *(f"{name}_max" for name in series.largest)]
     for at, time in enumerate(series.times):
         values = [column[at] for column in (*series.means.values(), *series.largest.values())]
-        yield [datetime.fromtimestamp(time, UTC).isoformat(), *("" if one is None else f"{one:g}" for one in values)]
+        yield [datetime.fromtimestamp(time, UTC).isoformat(), *("" if one is None else f"{one:.15g}" for one in values)]
 
 
 def _rows(rows: QuerySet[Row], since: datetime, until: datetime, step: int) -> QuerySet[Row]:

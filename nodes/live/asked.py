@@ -12,6 +12,7 @@ import msgspec
 import redis
 from asgiref.sync import async_to_sync
 
+from nodes.history.ring import SAMPLES
 from nodes.live.flush import DETAILS_KEY, read_latest
 from nodes.live.samples import DetailsView, SampleView
 
@@ -23,13 +24,17 @@ def latest_for(request: object) -> Mapping[str, SampleView]:
     return async_to_sync(_read)()
 
 
-def details_for(connection: redis.Redis, node: str) -> DetailsView | None:
-    """What a node's agent said last of links and processes, a second after it did; None where nobody knows. Raises redis.RedisError."""
-    raw = cast("bytes | None", connection.hget(DETAILS_KEY, node))
+def told_of(connection: redis.Redis, node: str) -> tuple[SampleView | None, DetailsView | None]:
+    """A node's newest sample and details, a second after they came; None where nobody knows. Raises redis.RedisError."""
+    sample = cast("bytes | None", connection.hget(SAMPLES, node))
+    details = cast("bytes | None", connection.hget(DETAILS_KEY, node))
     try:
-        return None if raw is None else msgspec.msgpack.decode(raw, type=DetailsView)
+        return (
+            None if sample is None else msgspec.msgpack.decode(sample, type=SampleView),
+            None if details is None else msgspec.msgpack.decode(details, type=DetailsView),
+        )
     except msgspec.MsgspecError:
-        return None  # another version's; it will be written again
+        return None, None  # another version's; they will be written again
 
 
 async def _read() -> Mapping[str, SampleView]:

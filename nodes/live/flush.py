@@ -38,7 +38,11 @@ READERS_SECONDS: Final = 10.0
 PRUNE_ROUNDS: Final = 60
 OWN_SECONDS: Final = 3.0
 """While a sample that this process received is younger, no other process has a newer one."""
-PRESENCE_ROUNDS: Final = 5
+DETAILS_ROUNDS: Final = 60
+"""So many rounds until every node's details were written again."""
+DETAILS_AT_ONCE: Final = 500
+"""Nodes whose details go into one round: after a restart all come at once."""
+PRESENCE_SECONDS: Final = 5.0
 """How often presence is written, well below the silence that makes a node suspect; nodes that come at once."""
 
 log = structlog.get_logger(__name__)
@@ -60,6 +64,10 @@ class Flusher:
         self._process = uuid4().hex
         self._rounds = 0
         self._started: float | None = None
+        self._renewed = float("-inf")
+        self._ahead: float | None = None
+        """Seconds by which this process's clock is ahead of that of Redis."""
+        self._presence_at = float("-inf")
         self._presence_mark = float("-inf")
         self._raw: dict[bytes, tuple[bytes, SampleView]] = {}
         self._redis_down = False
@@ -76,10 +84,11 @@ class Flusher:
     async def round(self, *, now: float, epoch: float) -> None:
         """Flush, fetch, note presence. `now` monotonic, `epoch` seconds since 1970. Never raises for Redis."""
         self._rounds += 1
-        gone = self._table.forget_silent(now=now)
-        self._present.difference_update(gone)
+        self._present.difference_update(self._table.forget_silent(now=now))
+        self._table.mark_details(part=self._rounds % DETAILS_ROUNDS, parts=DETAILS_ROUNDS)
+        await self._note_presence(now)  # first: a Redis that hangs must not make agents look silent
         try:
-            await self._flush(epoch=epoch, gone=gone)
+            await self._flush(epoch=epoch)
             if now < self.read_until or self._rounds % PRUNE_ROUNDS == 0:
                 await self._fetch(epoch=epoch)
         except (redis.exceptions.RedisError, OSError) as error:
@@ -90,10 +99,10 @@ class Flusher:
             if self._redis_down:
                 self._redis_down = False
                 log.info("samples.redis_back")
-        await self._note_presence(now)
 
-    async def _flush(self, *, epoch: float, gone: list[str]) -> None:
-        changed, details = self._table.take_changed(), self._table.take_changed_details()
+    async def _flush(self, *, epoch: float) -> None:
+        """Nodes that fell silent are left to `_fetch`, which looks at their age: another process may have their agent now."""
+        changed, details = self._table.take_changed(), self._table.take_changed_details(most=DETAILS_AT_ONCE)
         try:
             packed = await asyncio.to_thread(ring.pack, list(changed.values())) if changed else {}
             async with self._client.pipeline(transaction=False) as pipeline:
@@ -103,19 +112,22 @@ class Flusher:
                 if changed:
                     items = [part for name, view in changed.items() for part in (name, _encoder.encode(view))]
                     pipeline.hset(KEY, items=items)
-                    ring.append(pipeline, packed, epoch=epoch)
+                    ring.append(pipeline, packed, oldest=self._oldest(epoch))
                     pipeline.publish(CHANNEL, _encoder.encode([self._process, self._rounds, len(changed)]))
-                if gone:
-                    pipeline.hdel(KEY, *gone)
-                    pipeline.hdel(DETAILS_KEY, *gone)
-                if self._started is None:
-                    self._started = epoch
+                if self._started is None or epoch - self._renewed > presence.EAR_SECONDS:
+                    self._started = epoch  # others took this process for dead meanwhile, so it begins to listen anew
                 pipeline.hset(presence.EARS, self._process, presence.ear(started=self._started, last=epoch))
-                await pipeline.execute()
+                pipeline.time()
+                *_, (seconds, micros) = await pipeline.execute()
+                self._renewed, self._ahead = epoch, epoch - (seconds + micros / 1e6)
         except BaseException:
             self._table.put_back(changed)
             self._table.put_back_details(details)
             raise
+
+    def _oldest(self, epoch: float) -> float | None:
+        """What is older leaves the ring, by the clock of Redis; None: that is not known yet."""
+        return None if self._ahead is None else epoch - self._ahead - ring.KEPT_SECONDS
 
     async def _fetch(self, *, epoch: float) -> None:
         """Take over what other processes flushed; a field that nobody renews for long is dropped."""
@@ -158,8 +170,9 @@ class Flusher:
     async def _note_presence(self, now: float) -> None:
         heard = self._table.heard_since(self._presence_mark, now=now)
         came = heard.keys() - self._present
-        if not heard or (not came and self._rounds % PRESENCE_ROUNDS):
+        if not heard or (not came and now - self._presence_at < PRESENCE_SECONDS):
             return
+        self._presence_at = now
         try:
             await self._write_presence(heard)
         except presence.TEMPORARY as error:

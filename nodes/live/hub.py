@@ -144,6 +144,8 @@ class Hub:
     async def _run(self) -> None:
         task = asyncio.current_task()
         executor = ThreadPoolExecutor(1, thread_name_prefix="fleet-hub")
+        self._rows = FleetRows()  # a run that was left may still be reading the rows of before
+        self._previous, self._layout = None, ""
         loop = asyncio.get_running_loop()
         due = loop.time()
         try:

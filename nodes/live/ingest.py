@@ -41,6 +41,7 @@ from nodes import inventory, services
 from nodes.checkpoints import Given, checkpoint_put
 from nodes.live import flush, presence
 from nodes.live.lag import MOST_SECONDS, note_lag
+from nodes.live.pace import Pace
 from nodes.live.samples import TABLE, SampleTable, Taken
 from nodes.live.threads import in_database_thread
 
@@ -138,7 +139,8 @@ class Session:
         if isinstance(frame, Sample):
             return self._sample(frame, sent=sent, now=now, epoch=epoch)
         if isinstance(frame, Details):
-            taken = self.table.put_details(self.node, frame, now=now, received_at=epoch)
+            taken, unreadable = self.table.put_details(self.node, frame, now=now, received_at=epoch)
+            UNREADABLE.inc(unreadable)
             if taken is Taken.NEW:
                 FRAMES.labels("details").inc()
             return self._unused(taken, frame, epoch)
@@ -246,12 +248,16 @@ async def _talk(session: Session, receive: Receive, send: Send, *, until: float)
         return
     if not isinstance(frame := decode(body), Hello):
         raise BadFrame("the first frame of a session is hello")
+    pace = Pace(time.monotonic())
     while True:
+        pace.take(time.monotonic())
         if session.boot and frame.boot != session.boot:
             raise BadFrame("a session has one boot id; connect again for another")
         ack = await session.take(frame, now=time.monotonic(), epoch=time.time())
         if not session.boot:
             raise BadFrame("this hello is older than a frame already taken")
+        if session.table.boot_of(session.node) not in {"", session.boot}:
+            raise Superseded("another agent of this node has begun")
         if ack is not None:
             await send({"type": "websocket.send", "bytes": encode(ack)})
         if time.monotonic() > until:
@@ -271,6 +277,12 @@ async def _next(receive: Receive) -> bytes | None:
     if body is None:
         raise NotBinary("frames are binary")
     return body
+
+
+class Superseded(BadFrame):
+    """The node's agent was started again, or is there twice: the one that began last counts."""
+
+    reason = "superseded"
 
 
 class NotBinary(BadFrame):

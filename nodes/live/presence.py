@@ -14,7 +14,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
-from django.db import InterfaceError, OperationalError
+import structlog
+from django.db import DataError, InterfaceError, OperationalError
 from django.db.models import Case, Q, Value, When
 
 from access.actors import SYSTEM
@@ -44,6 +45,8 @@ ALL_BOOTS_EVERY: Final = 12
 TEMPORARY: Final = (OperationalError, InterfaceError)
 """Errors of a database that is away or busy: presence is written again a few seconds later."""
 
+log = structlog.get_logger(__name__)
+
 
 class Writer:
     """Writes presence for one process and remembers which boots are on record."""
@@ -58,9 +61,13 @@ class Writer:
             self._boots.clear()  # a node may have been registered since its boot was written in vain
         self._calls += 1
         fresh = {name: entry.boot for name, entry in heard.items() if self._boots.get(name) != entry.boot}
-        agents_seen(
-            ages={name: entry.age_seconds for name, entry in heard.items()}, boots=fresh, now=now or database_now()
-        )
+        ages = {name: entry.age_seconds for name, entry in heard.items()}
+        moment = now or database_now()
+        try:
+            agents_seen(ages=ages, boots=fresh, now=moment)
+        except DataError as error:
+            log.exception("presence.boots_unwritable", why=str(error))
+            agents_seen(ages=ages, boots={}, now=moment)  # a boot that cannot be written makes no agent look silent
         self._boots.update(fresh)
 
 

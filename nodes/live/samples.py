@@ -9,16 +9,17 @@ uses a table.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cached_property
+from itertools import islice
 from types import MappingProxyType
 from typing import Final
+from zlib import crc32
 
 import msgspec
 
-from agent.protocol import COLUMNS, BadFrame, Details, DeviceDetails, Sample, Values, values_of
+from agent.protocol import COLUMNS, BadFrame, Details, DeviceDetails, Sample, Values, details_of, values_of
 
 MOST_NODES: Final = 20_000
 FORGET_SECONDS: Final = 600.0
@@ -60,7 +61,7 @@ class SampleView(msgspec.Struct, array_like=True, frozen=True, dict=True):
     @cached_property
     def order(self) -> int:
         """Mark of the devices' UUIDs in their order."""
-        return zlib.crc32("\n".join(self.devices).encode())
+        return crc32("\n".join(self.devices).encode())
 
     @cached_property
     def row_of(self) -> Mapping[str, int]:
@@ -172,20 +173,21 @@ class SampleTable:
         self._dirty.add(node)
         return Taken.NEW, unreadable
 
-    def put_details(self, node: str, frame: Details, *, now: float, received_at: float) -> Taken:
-        """Take what a node says of its devices. Raises BadFrame."""
+    def put_details(self, node: str, frame: Details, *, now: float, received_at: float) -> tuple[Taken, int]:
+        """Take what a node says of its devices; also says how many counts were unreadable. Raises BadFrame."""
         devices = self._order_of(node, frame)
         if devices is None:
-            return Taken.NO_ORDER
+            return Taken.NO_ORDER, 0
         if len(frame.details) != len(devices):
             raise BadFrame(f"details of {len(frame.details)} devices, where {len(devices)} are known")
         if self.advance(node, boot=frame.boot, seq=frame.seq, time=frame.time, now=now) is Taken.OLD:
-            return Taken.OLD
+            return Taken.OLD, 0
         entry = self._entries[node]
         entry.devices = devices
-        entry.details = DetailsView(node, received_at, devices, tuple(frame.details))
+        details, unreadable = details_of(frame)
+        entry.details = DetailsView(node, received_at, devices, details)
         self._dirty_details.add(node)
-        return Taken.NEW
+        return Taken.NEW, unreadable
 
     def _order_of(self, node: str, frame: Sample | Details) -> tuple[str, ...] | None:
         """The devices of which the frame speaks; None where nobody has said."""
@@ -193,6 +195,11 @@ class SampleTable:
             return tuple(frame.devices)
         entry = self._entries.get(node)
         return entry.devices if entry is not None and entry.boot == frame.boot else None
+
+    def boot_of(self, node: str) -> str:
+        """The boot of the node's agent that counts; empty where none was heard."""
+        entry = self._entries.get(node)
+        return "" if entry is None else entry.boot
 
     def view(self, node: str) -> SampleView | None:
         """The newest sample that this process received of a node."""
@@ -204,11 +211,20 @@ class SampleTable:
         entry = self._entries.get(node)
         return None if entry is None else entry.details
 
-    def take_changed_details(self) -> dict[str, DetailsView]:
-        """As `take_changed`, of details."""
-        names, self._dirty_details = self._dirty_details, set()
+    def take_changed_details(self, *, most: int) -> dict[str, DetailsView]:
+        """As `take_changed`, of details, and of so many nodes at most; the others' turn comes."""
+        names = set(islice(self._dirty_details, most))
+        self._dirty_details -= names
         found = {name: self.details(name) for name in names}
         return {name: view for name, view in found.items() if view is not None}
+
+    def mark_details(self, *, part: int, parts: int) -> None:
+        """Count the details of a `parts`th of the nodes as changed, whether or not they did: what Redis lost comes back."""
+        self._dirty_details.update(
+            name
+            for name, entry in self._entries.items()
+            if entry.details is not None and crc32(name.encode()) % parts == part
+        )
 
     def put_back_details(self, names: Iterable[str]) -> None:
         """As `put_back`."""

@@ -16,6 +16,7 @@ from django.utils import timezone
 
 from access.choices import Role
 from agent.protocol import COLUMNS, DeviceDetails, LinkDetails, MigDetails, ProcessDetails
+from allocations.models import Allocation
 from nodes.history import figures, ring
 from nodes.history.rollups import MINUTE
 from nodes.history.totals import Totals
@@ -61,7 +62,7 @@ def told(node: Node, redis_url: str, settings: Any) -> Iterator[redis.Redis]:
     columns = dict.fromkeys(COLUMNS, (None,) * 3) | {"utilisation_percent": (10, 20, None)}
     view = SampleView("n1", "b", 1, now, now, uuids, **columns)
     connection.hset(ring.SAMPLES, "n1", msgspec.msgpack.encode(view))
-    ring.append(connection, ring.pack([view]), epoch=now)
+    ring.append(connection, ring.pack([view]), oldest=None)
     yield connection
     connection.close()
 
@@ -164,6 +165,25 @@ def test_a_devices_page(as_user: AsUser, node: Node, told: redis.Redis) -> None:
     second.refresh_from_db()
 
 
+def test_processes_of_before_are_not_shown_as_those_of_now(as_user: AsUser, node: Node, told: redis.Redis) -> None:
+    """VIEW-6 an agent that fell silent, or has not told since the holder came, says nothing of who runs what now."""
+    first = gpus(node)[0]
+    client = as_user(Role.VIEWER, "research")
+    path = f"/devices/{first.pk}/state/"
+    assert "trainer-0" in client.get(path).content.decode()
+    Allocation.objects.filter(namespace="research").update(bound_at=timezone.now() + timedelta(seconds=5))
+    text = client.get(path).content.decode()
+    assert "trainer-0" not in text
+    assert "does not say which processes" in text
+    Allocation.objects.filter(namespace="research").update(bound_at=timezone.now() - timedelta(hours=1))
+    assert "trainer-0" in client.get(path).content.decode()
+    raw = told.hget(ring.SAMPLES, "n1")
+    assert isinstance(raw, bytes)
+    old = msgspec.structs.replace(msgspec.msgpack.decode(raw, type=SampleView), received_at=1.0)
+    told.hset(ring.SAMPLES, "n1", msgspec.msgpack.encode(old))
+    assert "trainer-0" not in client.get(path).content.decode()
+
+
 def test_without_redis_pages_say_what_they_do_not_know(as_user: AsUser, node: Node, settings: Any) -> None:
     """VIEW-1 the ledger's part is there; what agents say is said to be unknown."""
     settings.GPUPLANE_REDIS_URL = "unix:///nonexistent/redis.sock"
@@ -231,6 +251,10 @@ def test_who_leaves_gpus_idle(as_user: AsUser, node: Node) -> None:
     """VIEW-1 VIEW-6 each idle GPU with its holder, where one may see that."""
     since = timezone.now() - timedelta(hours=3)
     Device.objects.filter(node=node, minor__in=(0, 1)).update(idle_since=since)
+    text = as_user(Role.VIEWER, "research").get("/usage/").content.decode()
+    assert "just now" in text, "nobody is said to have left it idle before they had it"
+    assert "3 h ago" not in text
+    Allocation.objects.update(bound_at=since - timedelta(hours=1))
     text = as_user(Role.VIEWER, "research").get("/usage/").content.decode()
     assert "research/research-pod" in text
     assert "another team" in text

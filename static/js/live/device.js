@@ -36,7 +36,7 @@ const stream = new LiveStream(page.dataset.stream, {
     }
     if (range() !== LIVE) return;
     for (const { columns: names, chart } of charts) {
-      chart.add(Math.round(time), values(names, (name, kind) => (kind === "max" ? null : (columns[name]?.[0] ?? null))), LIVE_SECONDS);
+      chart.add(time, values(names, (name, kind) => (kind === "max" ? null : (columns[name]?.[0] ?? null))), LIVE_SECONDS);
     }
     page.dataset.told = String(Number(page.dataset.told ?? 0) + 1);
   },

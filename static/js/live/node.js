@@ -60,7 +60,7 @@ const stream = new LiveStream(page.dataset.stream, {
     showNow();
     if (range() !== LIVE) return;
     const place = new Map(devices.map((uuid, at) => [uuid, at]));
-    for (const [name, chart] of charts) chart.add(Math.round(time), gpus.map((gpu) => columns[name]?.[place.get(gpu.uuid)] ?? null), LIVE_SECONDS);
+    for (const [name, chart] of charts) chart.add(time, gpus.map((gpu) => columns[name]?.[place.get(gpu.uuid)] ?? null), LIVE_SECONDS);
     page.dataset.told = String(Number(page.dataset.told ?? 0) + 1);
   },
   onDetails: showLinks,

@@ -9,7 +9,7 @@ import pytest
 
 from allocations import ledger
 from allocations.choices import State
-from allocations.ended import Ended, settle_ended
+from allocations.ended import SOON, Ended, settle_ended
 from allocations.extender import preempt as preempt_verb
 from allocations.extender import views
 from allocations.models import Allocation
@@ -152,6 +152,20 @@ def test_nobody_else_goes_while_another_is_at_the_release(full: World) -> None:
     assert preempt(full, "urgent", {"n1": ["b"], "n2": ["c"]}) == []
     assert full.states("a") == ["released"]
     assert full.filter("urgent") == "n1"
+
+
+def test_a_release_that_is_stuck_is_waited_for_no_longer(full: World) -> None:
+    """CLAIM-4 leases that cannot be dropped, say because that is forbidden, keep a pod from preempting elsewhere for a minute only."""
+    row = Allocation.objects.get(pod_name="a")
+    nominate(full, "urgent", "n1")
+    full.remove("a")
+    full.server.faults.append(Fault("DELETE", "/leases/", status=403, times=500))
+    begun = database_now() - SOON
+    ledger.begin_release(
+        allocation_id=row.id, sources=(State.BOUND,), outcome=State.RELEASED, reason="gone", now=begun, actor="watch"
+    )
+    assert preempt(full, "urgent", {"n2": ["c"]}) == ["n2"]
+    assert full.states("a") == ["releasing"]
 
 
 def test_nobody_else_goes_while_the_watch_is_quicker(full: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -57,7 +58,7 @@ class World:
         known = {name: columns.get(name, unknown) for name in COLUMNS}
         view = SampleView(node.name, "boot", int(second * 10), at, at, devices, **known)
         self.connection.hset(KEY, node.name, msgspec.msgpack.encode(view))
-        ring.append(Backdated(self.connection, at), ring.pack([view]), epoch=at)
+        ring.append(Backdated(self.connection, at), ring.pack([view]), oldest=at - ring.KEPT_SECONDS)
 
     def roll_up(self, *, after: timedelta = 2 * MINUTES) -> list[datetime]:
         return rollups.roll_up(self.connection, now=self.minute + after)
@@ -137,6 +138,23 @@ def test_what_cannot_be_read_is_passed_over(world: World) -> None:
     assert Rollup.objects.filter(start=world.minute).values_list("node__name", flat=True).get() == "n1"
 
 
+def test_moments_and_rows_of_another_version(world: World) -> None:
+    """VIEW-1 a moment with other columns, as in the middle of an update, and a row that cannot be read, hide nothing of other nodes."""
+    node, other = NodeFactory(name="n1", gpus=1), NodeFactory(name="n2", gpus=1)
+    for one in (node, other):
+        world.sample(one, 5, utilisation_percent=(50,))
+    key = f"{ring.KEY}{ring.bucket_of('n1')}"
+    moment = ring.Moment("n1", 1, world.minute.timestamp() + 6, ((1,),) * 3)
+    body = zlib.compress(msgspec.msgpack.encode([moment]))
+    world.connection.xadd(key, {ring.FIELD: body}, id=f"{int(world.minute.timestamp() * 1000) + 6000}-9")
+    assert world.roll_up() == [world.minute]
+    assert Rollup.objects.filter(start=world.minute).count() == 2
+    Rollup.objects.filter(node=node).update(body=b"nonsense")
+    hour = world.minute.replace(minute=0)
+    assert hour in rollups.roll_up_hours(now=hour + timedelta(hours=1, minutes=3))
+    assert Rollup.objects.get(seconds=HOUR, start=hour).node == other
+
+
 def test_idle_but_held(world: World) -> None:
     """VIEW-1 a GPU that somebody holds and nobody uses is idle from the first such minute until it works, or is given back."""
     node = NodeFactory(name="n1", gpus=4)
@@ -152,7 +170,13 @@ def test_idle_but_held(world: World) -> None:
     for second in range(0, 60, 2):
         world.sample(node, second, utilisation_percent=(0, None, 3, 0))
     world.roll_up()
-    assert [(one.minor, one.idle_since) for one in series.idle_devices()] == [(1, first), (2, world.minute)]
+    assert [(one.minor, one.idle_since) for one in series.idle_devices()] == [(2, world.minute)], (
+        "not measured is not idle"
+    )
+    assert first < world.minute
+    world.minute += MINUTES
+    world.roll_up()
+    assert series.idle_devices().count() == 1, "Redis was away: nobody is said to work"
     world.minute += MINUTES
     world.sample(node, 30, utilisation_percent=(0, 50, 50, 0))
     world.roll_up()

@@ -153,7 +153,13 @@ def _packed(*fields: object) -> bytes:
         pytest.param(_packed("sampel", "b", 1, 1.0), id="an unknown kind"),
         pytest.param(_packed("details", "b", 1, 1.0, [[[[0, "up"]]]]), id="a link that is neither up nor down"),
         pytest.param(_packed("details", "b", 1, 1.0, [[[[64, True]]]]), id="a link beyond all numbers"),
-        pytest.param(_packed("details", "b", 1, 1.0, [[[], -1]]), id="fewer than no errors"),
+        pytest.param(_packed("details", "b", 1, 1.0, [[[], "many"]]), id="errors that are no number"),
+        pytest.param(_packed("hello", "b\0", 1, 1.0, "n"), id="a boot that no database takes"),
+        pytest.param(_packed("health", "b", 1, 1.0, {"GPU-1": "Xid\0"}), id="a reason that no database takes"),
+        pytest.param(_packed("health", "b", 1, 1.0, {"GPU-1\n": ""}), id="a UUID of two lines"),
+        pytest.param(
+            _packed("checkpoint", "b", 1, 1.0, [["p\0", "c", "r", ["GPU-1"]]]), id="a pod that no database takes"
+        ),
         pytest.param(_packed("details", "b", 1, 1.0, [[[], 0, 0, [[1]] * 257]]), id="too many processes"),
         pytest.param(_packed("details", "b", 1, 1.0, [[]] * 65), id="details of too many devices"),
         pytest.param(_packed("sample", "", 1, 1.0), id="no boot"),

@@ -16,7 +16,7 @@ from django.db import OperationalError
 from agent.protocol import Details, DeviceDetails, Sample
 from nodes.history import ring
 from nodes.live import presence
-from nodes.live.flush import CHANNEL, DETAILS_KEY, KEY, PRESENCE_ROUNDS, PRUNE_ROUNDS, Flusher
+from nodes.live.flush import CHANNEL, DETAILS_KEY, DETAILS_ROUNDS, KEY, PRESENCE_SECONDS, PRUNE_ROUNDS, Flusher
 from nodes.live.samples import FORGET_SECONDS, DetailsView, Heard, SampleTable
 
 EPOCH = 1_800_000_000.0
@@ -40,6 +40,10 @@ class Process:
     def sample(self, node: str, seq: int, percent: int) -> None:
         frame = Sample("b", seq, float(seq), [percent], devices=["GPU-0"])
         self.table.put(node, frame, now=self.now, received_at=EPOCH + self.now)
+
+    def tell(self, node: str, seq: int) -> None:
+        frame = Details("b", seq, float(seq), [DeviceDetails(ecc_corrected=3)], ["GPU-0"])
+        self.table.put_details(node, frame, now=self.now, received_at=EPOCH + self.now)
 
     async def round(self, *, reading: bool = True, seconds: float = 1.0) -> None:
         self.now += seconds
@@ -127,6 +131,8 @@ async def test_own_silent_nodes_leave_redis(client: redis.asyncio.Redis) -> None
     process.sample("n1", 1, 11)
     await process.round(reading=False)
     await process.round(reading=False, seconds=FORGET_SECONDS + 1)
+    for _ in range(PRUNE_ROUNDS):
+        await process.round(reading=False)
     assert await client.hlen(KEY) == 0
 
 
@@ -145,7 +151,7 @@ async def test_presence_is_written_at_once_and_then_every_few_rounds(client: red
     process.sample("n1", 1, 11)
     await process.round()
     assert [set(heard) for heard in process.heard] == [{"n1"}]
-    for seq in range(2, 2 + 2 * PRESENCE_ROUNDS):
+    for seq in range(2, 2 + 2 * int(PRESENCE_SECONDS)):
         process.sample("n1", seq, 11)
         await process.round()
     assert [set(heard) for heard in process.heard] == [{"n1"}] * 3
@@ -153,7 +159,7 @@ async def test_presence_is_written_at_once_and_then_every_few_rounds(client: red
     await process.round()
     assert "n2" in process.heard[-1]
     written = len(process.heard)
-    for _ in range(2 * PRESENCE_ROUNDS):
+    for _ in range(2 * int(PRESENCE_SECONDS)):
         await process.round()
     assert len(process.heard) == written
 
@@ -183,8 +189,71 @@ async def test_details_and_the_ring(client: redis.asyncio.Redis, redis_url: str)
     assert len(entries) == 1
     (moment,) = msgspec.msgpack.decode(zlib.decompress(entries[0][1][ring.FIELD]), type=list[ring.Moment])
     assert (moment.node, moment.received_at, moment.columns[0]) == ("n1", EPOCH, (11,))
-    await process.flusher.round(now=FORGET_SECONDS + 2, epoch=time.time())
-    assert await client.hlen(DETAILS_KEY) == 0
+
+
+async def test_details_outlive_another_processes_memory(client: redis.asyncio.Redis) -> None:
+    """NODE-2 a node whose agent went to another replica keeps its details when the first one forgets it; gone from all, they go."""
+    left, right = Process(client), Process(client)
+    for process, seq in ((left, 1), (right, 10)):
+        process.sample("n1", seq, 11)
+        process.tell("n1", seq + 1)
+        await process.round()
+    left.now += FORGET_SECONDS
+    right.now = left.now
+    right.sample("n1", 20, 11)
+    await right.round()
+    await left.round()
+    assert await client.hlen(DETAILS_KEY) == 1
+    right.now += FORGET_SECONDS + 1
+    await right.round()
+    assert (await client.hlen(KEY), await client.hlen(DETAILS_KEY)) == (0, 0)
+
+
+async def test_a_redis_that_was_emptied_knows_everything_again(client: redis.asyncio.Redis) -> None:
+    """NODE-2 samples within a second, details within a minute, though nothing about them is new."""
+    process = Process(client)
+    process.sample("n1", 1, 11)
+    process.tell("n1", 2)
+    await process.round()
+    await client.flushall()
+    for seq in range(DETAILS_ROUNDS):
+        process.sample("n1", 10 + seq, 11)
+        await process.round()
+    assert (await client.hlen(KEY), await client.hlen(DETAILS_KEY)) == (1, 1)
+
+
+async def test_the_ring_goes_by_the_clock_of_redis(client: redis.asyncio.Redis) -> None:
+    """VIEW-1 a process whose clock is a year ahead takes nothing from the ring; what is old by Redis' clock goes."""
+    process = Process(client)
+    key = f"{ring.KEY}{ring.bucket_of('n1')}"
+    for seq in range(3):
+        process.sample("n1", seq, 11)
+        await process.round()
+    assert await client.xlen(key) == 3
+    seconds, _ = await client.time()
+    old = (seconds - ring.KEPT_SECONDS - 60) * 1000
+    await client.delete(key)
+    for number in range(300):
+        await client.xadd(key, {ring.FIELD: b""}, id=f"{old + number}-0")
+    process.sample("n1", 10, 11)
+    await process.round()
+    assert await client.xlen(key) < 200, "streams are trimmed by whole blocks of a hundred"
+
+
+async def test_a_redis_that_hangs_makes_nobody_look_silent(client: redis.asyncio.Redis) -> None:
+    """LEASE-5 presence is written by time, before Redis is asked; a process that could not renew its mark listens anew."""
+    process = Process(client)
+    process.sample("n1", 1, 11)
+    await process.round()
+    for seq in range(2, 5):
+        process.sample("n1", seq, 11)
+        await process.round(seconds=PRESENCE_SECONDS)
+    assert len(process.heard) == 4, "every round, where rounds take so long"
+    await process.round(seconds=presence.EAR_SECONDS + 1)
+    ears = await cast("Awaitable[dict[bytes, bytes]]", client.hgetall(presence.EARS))
+    since, _ = presence.listening_since_of(ears, epoch=EPOCH + process.now)
+    assert since is not None
+    assert since.timestamp() == EPOCH + process.now
 
 
 async def test_details_that_could_not_be_passed_on(client: redis.asyncio.Redis) -> None:

@@ -231,6 +231,27 @@ async def test_details_of_nobody_knows_which_devices(peer: Peer, table: SampleTa
     assert table.details("n1") is None
 
 
+async def test_the_agent_that_began_last_counts(table: SampleTable, record: Remembered) -> None:
+    """NODE-2 of two agents of one node the older one's session ends, so that it is seen that there are two."""
+    older, newer = Peer(table, record), Peer(table, record)
+    for one, boot, at in ((older, "b1", 100.0), (newer, "b2", 200.0)):
+        assert (await one.next())["type"] == "websocket.accept"
+        one.send(Hello(boot, 1, at, "n1", "", ORDER))
+        await one.ack()
+    older.send(Sample("b1", 2, 300.0, power_watts=[1, 2]))
+    code, reason = await older.closed()
+    assert (code, reason) == (1008, "another agent of this node has begun")
+    newer.send(Sample("b2", 2, 201.0, power_watts=[3, 4]))
+    await newer.leave()
+    assert table.latest()["n1"].power_watts == (3, 4)
+
+
+async def test_a_session_that_never_stops_talking_ends(peer: Peer) -> None:
+    """NODE-2 far more frames than an agent has to send: only this session ends."""
+    peer.send(HELLO, *(Health("b1", 2 + number, 101.0, {}) for number in range(400)))
+    assert await peer.closed() == (1008, "more than 10 frames a second")
+
+
 async def test_a_clock_from_the_future_keeps_nobody_out(table: SampleTable, record: Remembered) -> None:
     """NODE-2 such a time is taken as now, and counted; the agent that starts again with its clock set right is heard at once."""
     counted = lag.CLOCKS_OFF._value.get()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.protocol import BadFrame, Details, DeviceDetails, Sample
+from agent.protocol import BadFrame, Details, DeviceDetails, LinkDetails, ProcessDetails, Sample, decode, encode
 from nodes.live.flush import read_latest
 from nodes.live.samples import FORGET_SECONDS, DetailsView, SampleTable, SampleView, Taken
 
@@ -157,18 +157,47 @@ def _details(seq: int, *, boot: str = "b1", count: int = 2, devices: list[str] |
 def test_details_are_kept_by_device() -> None:
     """NODE-1 the newest of each GPU; a frame of the wrong length, or of nobody's order, is not used."""
     table = _table()
-    assert table.put_details("n1", _details(1), now=1.0, received_at=1001.0) is Taken.NEW
-    assert table.put_details("n1", _details(1), now=1.0, received_at=1001.0) is Taken.OLD
+    assert table.put_details("n1", _details(1), now=1.0, received_at=1001.0) == (Taken.NEW, 0)
+    assert table.put_details("n1", _details(1), now=1.0, received_at=1001.0) == (Taken.OLD, 0)
     found = table.details("n1")
     assert found is not None
     assert (found.of("GPU-1"), found.of("GPU-9"), found.received_at) == (DeviceDetails(ecc_corrected=2), None, 1001.0)
     with pytest.raises(BadFrame, match="details of 3 devices"):
         table.put_details("n1", _details(2, count=3), now=1.0, received_at=1001.0)
-    assert table.put_details("n1", _details(3, boot="b2"), now=99.0, received_at=1099.0) is Taken.NO_ORDER
-    assert table.put_details("n9", _details(3, devices=["A", "B"]), now=1.0, received_at=1.0) is Taken.NEW
+    assert table.put_details("n1", _details(3, boot="b2"), now=99.0, received_at=1099.0)[0] is Taken.NO_ORDER
+    assert table.put_details("n9", _details(3, devices=["A", "B"]), now=1.0, received_at=1.0)[0] is Taken.NEW
     assert table.details("n8") is None
-    assert table.take_changed_details().keys() == {"n1", "n9"}
-    assert table.take_changed_details() == {}
+    assert table.take_changed_details(most=9).keys() == {"n1", "n9"}
+    assert table.take_changed_details(most=9) == {}
     table.put_back_details(["n1"])
-    assert table.take_changed_details().keys() == {"n1"}
+    assert table.take_changed_details(most=9).keys() == {"n1"}
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(found), type=DetailsView) == found
+
+
+def test_details_are_passed_on_a_part_at_a_time() -> None:
+    """NODE-2 after a restart all agents tell at once; each node's turn comes, also without anything new."""
+    table = SampleTable()
+    for number in range(10):
+        table.put_details(f"n{number}", _details(1, devices=["A", "B"]), now=1.0, received_at=1.0)
+    first, second = table.take_changed_details(most=7), table.take_changed_details(most=7)
+    assert (len(first), len(second), len(first | second)) == (7, 3, 10)
+    again: set[str] = set()
+    for part in range(4):
+        table.mark_details(part=part, parts=4)
+        again |= table.take_changed_details(most=10).keys()
+    assert again == first.keys() | second.keys()
+
+
+@pytest.mark.parametrize("count", [-1, 2**64 - 1, 2**53 + 1, 1.5, float("nan"), float("inf")])
+def test_counts_that_are_none_are_unknown(count: float) -> None:
+    """NODE-1 one absurd counter hides nothing else, and is counted."""
+    table = _table()
+    links = [LinkDetails(0, True, "switch", count, 1, 2)]
+    processes = [ProcessDetails(count, "no pid"), ProcessDetails(7, "", count)]
+    frame = Details("b1", 1, 1.0, [DeviceDetails(links, count, 3, processes), DeviceDetails()])
+    assert table.put_details("n1", decode(encode(frame)), now=1.0, received_at=1.0) == (Taken.NEW, 4)  # type: ignore[arg-type]  # it is one
+    found = table.details("n1")
+    assert found is not None
+    assert found.of("GPU-0") == DeviceDetails(
+        [LinkDetails(0, True, "switch", None, 1, 2)], None, 3, [ProcessDetails(7, "", None)]
+    )
