@@ -4,7 +4,7 @@
 fleet stream and pages read it with `nodes.live.flush.read_latest`, which waits for nothing. Kept true: at most
 MOST_NODES nodes of at most 64 GPUs each are kept, the longest silent leaving first; of frames that
 arrive twice, late or from an earlier boot only the newest counts (DESIGN §6). One event loop thread
-uses a table.
+uses a table. What there is one of a node and second is no business of the collector of garbage (`gc=False`): it cannot be part of a cycle.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from functools import cached_property
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -27,7 +27,7 @@ OTHER_BOOT_SECONDS: Final = 60.0
 """While a boot was heard this recently, frames older than its newest cannot start another boot."""
 
 
-class SampleView(msgspec.Struct, array_like=True, frozen=True, dict=True):
+class SampleView(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One node's latest sample. Columns have one value a GPU in the order of `devices`, None: unknown.
 
     Units as in `agent.protocol.Sample`. Also the form in which samples lie in Redis.
@@ -53,15 +53,15 @@ class SampleView(msgspec.Struct, array_like=True, frozen=True, dict=True):
     sm_clock_mhz: Values
     memory_clock_mhz: Values
 
-    @cached_property
+    @property
     def order(self) -> int:
         """Mark of the devices' UUIDs in their order."""
-        return zlib.crc32("\n".join(self.devices).encode())
+        return _order_of(self.devices)
 
-    @cached_property
+    @property
     def row_of(self) -> Mapping[str, int]:
         """UUID → position in the columns."""
-        return MappingProxyType({uuid: row for row, uuid in enumerate(self.devices)})
+        return _rows_of(self.devices)
 
     def of(self, uuid: str) -> dict[str, int | None] | None:
         """Column → value of one GPU; None where this sample does not speak of it."""
@@ -73,7 +73,17 @@ class SampleView(msgspec.Struct, array_like=True, frozen=True, dict=True):
         return max(0.0, now - self.received_at)
 
 
-class DetailsView(msgspec.Struct, array_like=True, frozen=True):
+@lru_cache(MOST_NODES)
+def _order_of(devices: tuple[str, ...]) -> int:
+    return zlib.crc32("\n".join(devices).encode())
+
+
+@lru_cache(MOST_NODES)
+def _rows_of(devices: tuple[str, ...]) -> Mapping[str, int]:
+    return MappingProxyType({uuid: row for row, uuid in enumerate(devices)})
+
+
+class DetailsView(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What one node's agent said last of links, errors, processes and MIG devices, in the order of `devices`. Also the form in Redis."""
 
     node: str
@@ -97,15 +107,19 @@ class Taken(StrEnum):
     """A sample of a node whose device order is not known here."""
 
 
-class Heard(msgspec.Struct, frozen=True):
+class Heard(msgspec.Struct, frozen=True, gc=False):
     """When a node's agent was last heard, for `presence`."""
 
     boot: str
     age_seconds: float
 
 
+_encoder = msgspec.msgpack.Encoder()
+_details: msgspec.msgpack.Decoder[DetailsView] = msgspec.msgpack.Decoder(DetailsView)
+
+
 class _Entry:
-    """What is known of one node's agent. `devices` None: the order was never said."""
+    """What is known of one node's agent. `devices` None: the order was never said. `details` are kept packed: a node's links alone are hundreds of objects."""
 
     __slots__ = ("boot", "details", "devices", "heard", "seq", "time", "view")
 
@@ -116,7 +130,7 @@ class _Entry:
         self.heard = 0.0
         self.devices: tuple[str, ...] | None = None
         self.view: SampleView | None = None
-        self.details: DetailsView | None = None
+        self.details: bytes | None = None
 
 
 class SampleTable:
@@ -179,7 +193,7 @@ class SampleTable:
             return Taken.OLD
         entry = self._entries[node]
         entry.devices = devices
-        entry.details = DetailsView(node, received_at, devices, tuple(frame.details))
+        entry.details = _encoder.encode(DetailsView(node, received_at, devices, tuple(frame.details)))
         self._dirty_details.add(node)
         return Taken.NEW
 
@@ -197,14 +211,18 @@ class SampleTable:
 
     def details(self, node: str) -> DetailsView | None:
         """What this process was told of a node last."""
+        packed = self._packed_details(node)
+        return None if packed is None else _details.decode(packed)
+
+    def _packed_details(self, node: str) -> bytes | None:
         entry = self._entries.get(node)
         return None if entry is None else entry.details
 
-    def take_changed_details(self) -> dict[str, DetailsView]:
-        """As `take_changed`, of details."""
+    def take_changed_details(self) -> dict[str, bytes]:
+        """As `take_changed`, of details, each the MessagePack of a DetailsView."""
         names, self._dirty_details = self._dirty_details, set()
-        found = {name: self.details(name) for name in names}
-        return {name: view for name, view in found.items() if view is not None}
+        found = {name: self._packed_details(name) for name in names}
+        return {name: packed for name, packed in found.items() if packed is not None}
 
     def put_back_details(self, names: Iterable[str]) -> None:
         """As `put_back`."""
