@@ -15,6 +15,8 @@ Growth: new fields are added at a frame's end with a default, so either side may
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from math import isfinite
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -44,7 +46,7 @@ ShortText = Annotated[str, msgspec.Meta(max_length=200, pattern=_PLAIN)]
 Count = int | float
 """What a driver counts; `details_of` makes what is no count unknown."""
 MOST_COUNT: Final = 2**53
-Column = Annotated[list[int | float | None], msgspec.Meta(max_length=MOST_DEVICES)]
+Column = Annotated[Sequence[int | float | None], msgspec.Meta(max_length=MOST_DEVICES)]
 """One value a device in the agreed order; an empty column: unknown for every device."""
 
 
@@ -115,7 +117,7 @@ class Sample(msgspec.Struct, array_like=True, frozen=True, tag="sample"):
     ecc_uncorrected: Column = []
 
 
-class LinkDetails(msgspec.Struct, array_like=True, frozen=True):
+class LinkDetails(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One NVLink of a GPU. Errors count since the driver was loaded."""
 
     number: Annotated[int, msgspec.Meta(ge=0, lt=MOST_LINKS)]
@@ -127,7 +129,7 @@ class LinkDetails(msgspec.Struct, array_like=True, frozen=True):
     crc_errors: Count | None = None
 
 
-class ProcessDetails(msgspec.Struct, array_like=True, frozen=True):
+class ProcessDetails(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One process that uses a GPU. `pid` as on the node; the name is empty where it cannot be seen."""
 
     pid: Count
@@ -135,7 +137,7 @@ class ProcessDetails(msgspec.Struct, array_like=True, frozen=True):
     memory_bytes: Count | None = None
 
 
-class MigDetails(msgspec.Struct, array_like=True, frozen=True):
+class MigDetails(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One MIG device of a GPU, with its profile (`1g.10gb`)."""
 
     uuid: DeviceUuid
@@ -244,7 +246,31 @@ BOUNDS: Final = {
 
 Values = tuple[int | None, ...]
 
+CleanSample: Final = msgspec.defstruct(
+    "CleanSample",
+    [
+        (
+            name,
+            Annotated[
+                tuple[Annotated[int, msgspec.Meta(ge=low, le=high)] | None, ...], msgspec.Meta(max_length=MOST_DEVICES)
+            ],
+            (),
+        )
+        for name, (low, high) in BOUNDS.items()
+    ],
+    bases=(Sample,),
+    module=__name__,
+    array_like=True,
+    frozen=True,
+    tag="sample",
+    gc=False,
+)
+"""A sample that needs no cleaning: whole numbers within BOUNDS and None. Nearly all are, and are then looked through by the decoder alone."""
+
 _encoder = msgspec.msgpack.Encoder()
+_clean_decoder: msgspec.msgpack.Decoder[AgentFrame] = msgspec.msgpack.Decoder(
+    Hello | Inventory | CleanSample | Details | Health | Checkpoint
+)
 _agent_decoder: msgspec.msgpack.Decoder[AgentFrame] = msgspec.msgpack.Decoder(AgentFrame)
 _ack_decoder: msgspec.msgpack.Decoder[Ack] = msgspec.msgpack.Decoder(Ack)
 
@@ -264,6 +290,14 @@ def decode(body: bytes) -> AgentFrame:
         raise BadFrame(str(error)[:200]) from error
 
 
+def decode_received(body: bytes) -> AgentFrame:
+    """As `decode`, but a sample of which nothing has to be cleaned is a CleanSample, for a quarter of the price. Raises FrameTooLarge and BadFrame."""
+    if len(body) <= FRAME_LIMIT:
+        with suppress(msgspec.MsgspecError, RecursionError, ValueError):
+            return _clean_decoder.decode(body)
+    return decode(body)  # says what is wrong, or that it is no more than a value to be cleaned
+
+
 def decode_ack(body: bytes) -> Ack:
     """The server's answer. Raises FrameTooLarge and BadFrame."""
     if len(body) > FRAME_LIMIT:
@@ -275,8 +309,16 @@ def decode_ack(body: bytes) -> Ack:
 
 
 def sample_of(stamp: tuple[str, int, float], columns: Mapping[str, list[int | float | None]]) -> Sample:
-    """A sample frame; `stamp`: boot, seq, time. A column that is not given is unknown for every device."""
-    return msgspec.structs.replace(Sample(*stamp), **{name: columns[name] for name in COLUMNS if name in columns})
+    """A sample frame; `stamp`: boot, seq, time. A column that is not given is unknown for every device.
+
+    Fractions are rounded here already: the bytes are fewer, and the server has nothing to clean.
+    """
+    whole = {name: _whole(columns[name]) for name in COLUMNS if name in columns}
+    return msgspec.structs.replace(Sample(*stamp), **whole)
+
+
+def _whole(column: Sequence[int | float | None]) -> list[int | float | None]:
+    return [round(value) if isinstance(value, float) and isfinite(value) else value for value in column]
 
 
 def values_of(sample: Sample, *, count: int) -> tuple[dict[str, Values], int]:
@@ -288,6 +330,7 @@ def values_of(sample: Sample, *, count: int) -> tuple[dict[str, Values], int]:
     """
     columns: dict[str, Values] = {}
     unreadable = 0
+    clean = isinstance(sample, CleanSample)
     for name in COLUMNS:
         column = getattr(sample, name)
         if not column:
@@ -295,6 +338,9 @@ def values_of(sample: Sample, *, count: int) -> tuple[dict[str, Values], int]:
             continue
         if len(column) != count:
             raise BadFrame(f"{name} has {len(column)} values for {count} devices")
+        if clean:
+            columns[name] = column
+            continue
         columns[name], bad = _cleaned(column, *BOUNDS[name], slack=10 if name == "utilisation_percent" else 0)
         unreadable += bad
     return columns, unreadable

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import resource
 import signal
 import socket
 import sys
@@ -125,6 +126,12 @@ async def _serve_one(door: Door, one: DoorServer, after: DoorServer | None, stop
     return 0
 
 
+def room_for_sockets() -> None:
+    """As many open files as the system lets us have: an agent and a browser take one each, and many systems begin with 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def main() -> int:
     """Command line."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuplane.settings")
@@ -143,6 +150,7 @@ def main() -> int:
             client_ca=settings.GPUPLANE_CLIENT_CA,
         )
         gc.freeze()  # what was loaded so far stays: looking through it again and again stops every request for 40 ms
+        room_for_sockets()
         return uvloop.run(serve(planned, application))
     except DoorRefused as error:
         sys.stderr.write(f"{error}\n")

@@ -48,6 +48,12 @@ class NvmlSource:
         self._sys = sys
         self._rates = Rates(clock)
         self._closely = Closely(nv, self._maybe)
+        self._members = _members(nv)
+        self._figures: list[Ask] = [
+            ((name, _FIGURE), getattr(nv, field), _ALL_LINKS if name.startswith("nvlink") else 0)
+            for name, field in _FIELDS.items()
+            if hasattr(nv, field)  # fields grow with the driver's headers
+        ]
         self._handles: dict[str, Any] = {}
         self._wrong: dict[str, str] = {}
         self._events: Any = None
@@ -214,15 +220,10 @@ class NvmlSource:
     def _fields(self, uuid: str, handle: Any) -> tuple[dict[str, int], dict[Key, int]]:
         """Field values that this GPU has, asked for in one call: (of the figures, of the details)."""
         nv = self._nv
-        wanted: list[Ask] = [
-            ((name, _FIGURE), getattr(nv, field), _ALL_LINKS if name.startswith("nvlink") else 0)
-            for name, field in _FIELDS.items()
-            if hasattr(nv, field)  # fields grow with the driver's headers
-        ]
-        wanted += self._closely.asks(uuid)
+        wanted = self._figures + self._closely.asks(uuid)
         answers = self._maybe(nv.nvmlDeviceGetFieldValues, handle, [(number, scope) for _, number, scope in wanted])
         found = {
-            key: int(_value(nv, answer))
+            key: int(getattr(answer.value, self._members.get(answer.valueType, "ullVal")))
             for (key, _, _), answer in zip(wanted, answers or (), strict=False)
             if answer.nvmlReturn == nv.NVML_SUCCESS
         }
@@ -282,17 +283,15 @@ def _unsound(fields: dict[str, int]) -> str:
     return "row remapping failed" if fields.get("remap_failed") else ""
 
 
-def _value(nv: Any, answer: Any) -> int | float:
-    """The member of the union that holds the value."""
-    members = {
+def _members(nv: Any) -> dict[int, str]:
+    """Type of a field's value → the member of the union that holds it."""
+    return {
         nv.NVML_VALUE_TYPE_DOUBLE: "dVal",
         nv.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
         nv.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
         nv.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
         nv.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
     }
-    value: int | float = getattr(answer.value, members.get(answer.valueType, "ullVal"))
-    return value
 
 
 def _times(value: int | None, unit: int) -> int | None:

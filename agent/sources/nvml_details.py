@@ -34,6 +34,7 @@ class Closely:
         self._maybe = maybe
         self._links: dict[str, list[LinkDetails]] = {}
         self._migs: dict[str, list[MigDetails]] = {}
+        self._asks: dict[str, list[Ask]] = {}
         self._names: dict[int, str] = {}
         self._up = {getattr(nv, name) for name in _UP if hasattr(nv, name)}
 
@@ -45,9 +46,14 @@ class Closely:
                 LinkDetails(end.number, end.is_up, _remote(end.remote, uuid_of)) for end in one.ends
             ]
             self._migs[one.facts.uuid] = self._parts(one.handle)
+            self._asks[one.facts.uuid] = self._asks_of(one.facts.uuid)
 
     def asks(self, uuid: str) -> list[Ask]:
         """Fields to ask for beside the figures."""
+        return self._asks.get(uuid, [])
+
+    def _asks_of(self, uuid: str) -> list[Ask]:
+        """Worked out with each look at the machine: which of a hundred names a binding has takes longer than asking the driver for them."""
         found: list[Ask] = []
         for name, field in _OF_GPU.items():
             if hasattr(self._nv, field):

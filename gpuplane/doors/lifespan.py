@@ -19,6 +19,7 @@ MODULES: Sequence[str] = (
     "gpuplane.start.picture",
     "gpuplane.start.checkpoints",
     "gpuplane.start.definitions",
+    "gpuplane.start.garbage",
     "nodes.live.flush",
 )
 """Modules with `start` and `stop`, in order."""

@@ -34,7 +34,7 @@ LARGEST_BUCKET: Final = 64 * 2**20
 log = structlog.get_logger(__name__)
 
 
-class Moment(msgspec.Struct, array_like=True, frozen=True):
+class Moment(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One node's sample in the ring. `order`: mark of the devices' UUIDs and their order; `columns` as `agent.protocol.COLUMNS`."""
 
     node: str

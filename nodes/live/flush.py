@@ -33,6 +33,8 @@ CHANNEL: Final = "gpuplane:samples"
 DETAILS_KEY: Final = "gpuplane:details"
 ROUND_SECONDS: Final = 1.0
 TIMEOUT_SECONDS: Final = 2.0
+NODES_AT_ONCE: Final = 500
+"""In one command: redis-py writes it on the event loop, which must not stand still for thousands of nodes."""
 READERS_SECONDS: Final = 10.0
 """Other processes' samples are fetched for so long after somebody last read."""
 PRUNE_ROUNDS: Final = 60
@@ -104,14 +106,12 @@ class Flusher:
         """Nodes that fell silent are left to `_fetch`, which looks at their age: another process may have their agent now."""
         changed, details = self._table.take_changed(), self._table.take_changed_details(most=DETAILS_AT_ONCE)
         try:
-            packed = await asyncio.to_thread(ring.pack, list(changed.values())) if changed else {}
+            packed, samples = await asyncio.to_thread(_packed, list(changed.values()))
+            for key, parts in ((KEY, samples), (DETAILS_KEY, [part for item in details.items() for part in item])):
+                for start in range(0, len(parts), 2 * NODES_AT_ONCE):
+                    await self._client.hset(key, items=parts[start : start + 2 * NODES_AT_ONCE])
             async with self._client.pipeline(transaction=False) as pipeline:
-                if details:
-                    told = [part for name, view in details.items() for part in (name, _encoder.encode(view))]
-                    pipeline.hset(DETAILS_KEY, items=told)
                 if changed:
-                    items = [part for name, view in changed.items() for part in (name, _encoder.encode(view))]
-                    pipeline.hset(KEY, items=items)
                     ring.append(pipeline, packed, oldest=self._oldest(epoch))
                     pipeline.publish(CHANNEL, _encoder.encode([self._process, self._rounds, len(changed)]))
                 if self._started is None or epoch - self._renewed > presence.EAR_SECONDS:
@@ -183,6 +183,11 @@ class Flusher:
         self._presence_failing = False
         self._presence_mark = now
         self._present |= heard.keys()
+
+
+def _packed(views: list[SampleView]) -> tuple[dict[int, bytes], list[str | bytes]]:
+    """What `ring.append` wants of these samples, and names and values in turns for the hash. In a thread: it takes tens of milliseconds for thousands of nodes."""
+    return ring.pack(views), [part for view in views for part in (view.node, _encoder.encode(view))]
 
 
 class _Running:

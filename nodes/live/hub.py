@@ -167,11 +167,13 @@ class Hub:
     async def _tick(self, executor: ThreadPoolExecutor) -> None:
         conditions = Condition(0)
         rows = self._rows
+        loop = asyncio.get_running_loop()
         try:
             refresh = database_sync_to_async(rows.refresh, thread_sensitive=False, executor=executor)
             if await refresh() or not self._layout:
                 self._layout_version += 1
-                self._layout = layout_message(rows.layout, version=self._layout_version)
+                told = partial(layout_message, rows.layout, version=self._layout_version)
+                self._layout = await loop.run_in_executor(executor, told)
                 self._previous = None
         except DatabaseError as error:
             log.warning("fleet.hub.database", error=str(error))
@@ -182,7 +184,6 @@ class Hub:
         samples = self._read_samples()  # here: the table belongs to the event loop
         if self._redis_down():
             conditions |= Condition.REDIS_DOWN
-        loop = asyncio.get_running_loop()
         columns, figures = await loop.run_in_executor(executor, partial(_look, rows, samples, now=now))
         self._sequence += 1
         picture = Picture(

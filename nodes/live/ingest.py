@@ -33,7 +33,7 @@ from agent.protocol import (
     Hello,
     Inventory,
     Sample,
-    decode,
+    decode_received,
     encode,
 )
 from audit.clock import database_now
@@ -246,7 +246,7 @@ async def _talk(session: Session, receive: Receive, send: Send, *, until: float)
         body = await _next(receive)
     if body is None:
         return
-    if not isinstance(frame := decode(body), Hello):
+    if not isinstance(frame := decode_received(body), Hello):
         raise BadFrame("the first frame of a session is hello")
     pace = Pace(time.monotonic())
     while True:
@@ -262,10 +262,11 @@ async def _talk(session: Session, receive: Receive, send: Send, *, until: float)
             await send({"type": "websocket.send", "bytes": encode(ack)})
         if time.monotonic() > until:
             raise _Over
+        del frame, ack, body  # thousands of sessions wait here, most of their time
         body = await _next(receive)
         if body is None:
             return
-        frame = decode(body)
+        frame = decode_received(body)
 
 
 async def _next(receive: Receive) -> bytes | None:
@@ -317,7 +318,7 @@ async def answer_frame(
     flush.ensure_running()
     session = Session(node, actor, table=table, record=record)
     try:
-        frame = decode(body)
+        frame = decode_received(body)
         ack = await session.take(frame, now=now, epoch=epoch)
     except FrameError as error:
         REFUSED.labels(error.reason).inc()

@@ -4,14 +4,14 @@
 fleet stream and pages read it with `nodes.live.flush.read_latest`, which waits for nothing. Kept true: at most
 MOST_NODES nodes of at most 64 GPUs each are kept, the longest silent leaving first; of frames that
 arrive twice, late or from an earlier boot only the newest counts (DESIGN §6). One event loop thread
-uses a table.
+uses a table. What there is one of a node and second is no business of the collector of garbage (`gc=False`): it cannot be part of a cycle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from functools import cached_property
+from functools import lru_cache
 from itertools import islice
 from types import MappingProxyType
 from typing import Final
@@ -28,7 +28,7 @@ OTHER_BOOT_SECONDS: Final = 60.0
 """While a boot was heard this recently, frames older than its newest cannot start another boot."""
 
 
-class SampleView(msgspec.Struct, array_like=True, frozen=True, dict=True):
+class SampleView(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One node's latest sample. Columns have one value a GPU in the order of `devices`, None: unknown.
 
     Units as in `agent.protocol.Sample`. Also the form in which samples lie in Redis.
@@ -58,15 +58,15 @@ class SampleView(msgspec.Struct, array_like=True, frozen=True, dict=True):
     ecc_corrected: Values
     ecc_uncorrected: Values
 
-    @cached_property
+    @property
     def order(self) -> int:
         """Mark of the devices' UUIDs in their order."""
-        return crc32("\n".join(self.devices).encode())
+        return _order_of(self.devices)
 
-    @cached_property
+    @property
     def row_of(self) -> Mapping[str, int]:
         """UUID → position in the columns."""
-        return MappingProxyType({uuid: row for row, uuid in enumerate(self.devices)})
+        return _rows_of(self.devices)
 
     def of(self, uuid: str) -> dict[str, int | None] | None:
         """Column → value of one GPU; None where this sample does not speak of it."""
@@ -78,7 +78,17 @@ class SampleView(msgspec.Struct, array_like=True, frozen=True, dict=True):
         return max(0.0, now - self.received_at)
 
 
-class DetailsView(msgspec.Struct, array_like=True, frozen=True):
+@lru_cache(MOST_NODES)
+def _order_of(devices: tuple[str, ...]) -> int:
+    return crc32("\n".join(devices).encode())
+
+
+@lru_cache(MOST_NODES)
+def _rows_of(devices: tuple[str, ...]) -> Mapping[str, int]:
+    return MappingProxyType({uuid: row for row, uuid in enumerate(devices)})
+
+
+class DetailsView(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What one node's agent said last of links, errors, processes and MIG devices, in the order of `devices`. Also the form in Redis."""
 
     node: str
@@ -102,15 +112,19 @@ class Taken(StrEnum):
     """A sample of a node whose device order is not known here."""
 
 
-class Heard(msgspec.Struct, frozen=True):
+class Heard(msgspec.Struct, frozen=True, gc=False):
     """When a node's agent was last heard, for `presence`."""
 
     boot: str
     age_seconds: float
 
 
+_encoder = msgspec.msgpack.Encoder()
+_details: msgspec.msgpack.Decoder[DetailsView] = msgspec.msgpack.Decoder(DetailsView)
+
+
 class _Entry:
-    """What is known of one node's agent. `devices` None: the order was never said."""
+    """What is known of one node's agent. `devices` None: the order was never said. `details` are kept packed: a node's links alone are hundreds of objects."""
 
     __slots__ = ("boot", "details", "devices", "heard", "seq", "time", "view")
 
@@ -121,7 +135,7 @@ class _Entry:
         self.heard = 0.0
         self.devices: tuple[str, ...] | None = None
         self.view: SampleView | None = None
-        self.details: DetailsView | None = None
+        self.details: bytes | None = None
 
 
 class SampleTable:
@@ -185,7 +199,7 @@ class SampleTable:
         entry = self._entries[node]
         entry.devices = devices
         details, unreadable = details_of(frame)
-        entry.details = DetailsView(node, received_at, devices, details)
+        entry.details = _encoder.encode(DetailsView(node, received_at, devices, details))
         self._dirty_details.add(node)
         return Taken.NEW, unreadable
 
@@ -208,15 +222,19 @@ class SampleTable:
 
     def details(self, node: str) -> DetailsView | None:
         """What this process was told of a node last."""
+        packed = self._packed_details(node)
+        return None if packed is None else _details.decode(packed)
+
+    def _packed_details(self, node: str) -> bytes | None:
         entry = self._entries.get(node)
         return None if entry is None else entry.details
 
-    def take_changed_details(self, *, most: int) -> dict[str, DetailsView]:
-        """As `take_changed`, of details, and of so many nodes at most; the others' turn comes."""
+    def take_changed_details(self, *, most: int) -> dict[str, bytes]:
+        """As `take_changed`, of details, each the MessagePack of a DetailsView, and of so many nodes at most; the others' turn comes."""
         names = set(islice(self._dirty_details, most))
         self._dirty_details -= names
-        found = {name: self.details(name) for name in names}
-        return {name: view for name, view in found.items() if view is not None}
+        found = {name: self._packed_details(name) for name in names}
+        return {name: packed for name, packed in found.items() if packed is not None}
 
     def mark_details(self, *, part: int, parts: int) -> None:
         """Count the details of a `parts`th of the nodes as changed, whether or not they did: what Redis lost comes back."""

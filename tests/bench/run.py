@@ -13,13 +13,15 @@ from typing import Any
 import orjson
 
 from tests.bench import frames, in_process, over_http, words
+from tests.bench.agents.alone import measure_alone
+from tests.bench.agents.measuring import measure_agents
 from tests.bench.figures import Report
 from tests.bench.machine import load, machine_told
 from tests.servers import postgres, session
 
 RESULTS = Path("bench-results")
 VENDORS = ("sqlite", "postgresql")
-PARTS = ("engine", "frames", "filter", "words", "nodes", "bind", "mutate", "list", "memory")
+PARTS = ("engine", "frames", "filter", "words", "nodes", "bind", "mutate", "list", "memory", "agent", "agents")
 
 
 def main() -> int:
@@ -29,11 +31,19 @@ def main() -> int:
     parser.add_argument("--database", nargs="+", choices=VENDORS, default=VENDORS)
     parser.add_argument("--rounds", type=int, default=30, help="rounds of product and floor in turns (default 30)")
     parser.add_argument("--nodes", type=int, default=5000, help="nodes of the large fleet, 8 GPUs each (default 5000)")
+    parser.add_argument("--agents", type=int, default=5000, help="agents of the part `agents` (default 5000)")
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="how long they, and one `agent`, are measured, at least (default 60)"
+    )
     given = parser.parse_args()
     began = datetime.now(UTC)
     report = Report(machine=machine_told())
     folder = session.enter() / "bench"
     _measure(report, folder, only=frozenset(given.only), vendors=given.database, rounds=given.rounds, nodes=given.nodes)
+    if "agent" in given.only:
+        measure_alone(report, seconds=given.seconds)
+    if "agents" in given.only:
+        measure_agents(report, folder / "agents", agents=given.agents, seconds=given.seconds)
     report.machine["load_after"] = load()
     report.machine["seconds"] = (datetime.now(UTC) - began).total_seconds()
     print(f"\n{report.table()}\n")

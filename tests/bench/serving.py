@@ -3,18 +3,22 @@
 Started as `python -m tests.bench.serving` in place of `python -m gpuplane.serve`. `POST /bench/floor/<n>`
 reads the whole body and answers n bytes of JSON, through the same door, event loop and functions for
 reading and answering; `POST /bench/commit/<n>` first commits one event in a thread; `GET /bench/memory`
-says what this process occupies. Kept true: nothing of the
+says what this process occupies; `WS /bench/sink/<name>` takes frames and drops them; `GET /bench/pulse` says what `Pulse` counted since it was
+asked last. Kept true: nothing of the
 product is changed, and a request to any other path takes the product's way after one comparison.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import sys
+import time
+from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -24,6 +28,9 @@ if TYPE_CHECKING:
 FLOOR = "/bench/floor/"
 COMMIT = "/bench/commit/"
 MEMORY = "/bench/memory"
+SINK = "/bench/sink/"
+PULSE = "/bench/pulse"
+BEAT_SECONDS = 0.005
 
 
 def with_floor(application: App) -> App:
@@ -33,11 +40,16 @@ def with_floor(application: App) -> App:
     from gpuplane.doors.threads import in_thread, workers
 
     threads = workers("bench")
+    pulse = Pulse()
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope.get("path", "")
         if not path.startswith("/bench/"):
             await application(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await sink(receive, send)
+        elif path == PULSE:
+            await send_json(send, 200, orjson.dumps(pulse.told()))
         elif path == MEMORY:
             await send_json(send, 200, orjson.dumps(memory_bytes()))
         else:
@@ -47,6 +59,69 @@ def with_floor(application: App) -> App:
             await send_json(send, 200, constant(int(path.rpartition("/")[2])))
 
     return served
+
+
+async def sink(receive: Receive, send: Send) -> None:
+    """The least that a socket costs: frames are taken and dropped."""
+    await receive()
+    await send({"type": "websocket.accept"})
+    while (await receive())["type"] == "websocket.receive":
+        pass
+
+
+class Pulse:
+    """How long the event loop was kept from a timer that is due every BEAT_SECONDS, and the CPU time of the process. It beats once it was asked."""
+
+    def __init__(self) -> None:
+        self._late: deque[tuple[float, float, float]] = deque(maxlen=200_000)
+        self._beating: asyncio.Task[None] | None = None
+        self._cpu = 0.0
+        self._began = 0.0
+        self._collected: list[float] = []
+        self._collecting = 0.0
+        gc.callbacks.append(self._collects)
+
+    def told(self) -> dict[str, Any]:
+        """Since it was asked last: seconds, CPU seconds, each delay with the CPU time of the loop's thread and of the process in it, collections of garbage; samples taken and refused, in all."""
+        if self._beating is None:
+            self._beating = asyncio.get_running_loop().create_task(self._beat())
+        late, self._late = list(self._late), deque(maxlen=200_000)
+        cpu, now = time.process_time(), time.monotonic()
+        collected, self._collected = self._collected, []
+        found = {
+            "seconds": now - self._began,
+            "cpu": cpu - self._cpu,
+            "late": late,
+            "garbage": {"seconds": sum(collected), "most": max(collected, default=0.0)},
+            **_frames(),
+        }
+        self._cpu, self._began = cpu, now
+        return found
+
+    def _collects(self, phase: str, _: dict[str, int]) -> None:
+        """Called by the collector of garbage; times are CPU time of the thread that it came upon."""
+        if phase == "start":
+            self._collecting = time.thread_time()
+        else:
+            self._collected.append(time.thread_time() - self._collecting)
+
+    async def _beat(self) -> None:
+        while True:
+            began, own, whole = time.perf_counter(), time.thread_time(), time.process_time()
+            await asyncio.sleep(BEAT_SECONDS)
+            self._late.append(
+                (time.perf_counter() - began - BEAT_SECONDS, time.thread_time() - own, time.process_time() - whole)
+            )
+
+
+def _frames() -> dict[str, float]:
+    from prometheus_client import REGISTRY
+
+    from nodes.live.ingest import REFUSED
+
+    taken = REGISTRY.get_sample_value("gpuplane_agent_frames_total", {"kind": "sample"}) or 0.0
+    refused = sum(one.value for family in REFUSED.collect() for one in family.samples if one.name.endswith("_total"))
+    return {"taken": taken, "refused": refused}
 
 
 def commit_one() -> None:

@@ -21,6 +21,7 @@ from agent.protocol import (
     BadFrame,
     Checkpoint,
     CheckpointEntry,
+    CleanSample,
     Details,
     DeviceDetails,
     FrameError,
@@ -34,6 +35,7 @@ from agent.protocol import (
     Sample,
     decode,
     decode_ack,
+    decode_received,
     encode,
     sample_of,
     values_of,
@@ -182,16 +184,50 @@ def test_what_is_no_frame_is_refused(body: bytes) -> None:
         decode(body)
 
 
+@pytest.mark.parametrize(
+    ("column", "want_clean"),
+    [
+        pytest.param([], True, id="not measured at all"),
+        pytest.param([0, 100, None], True, id="whole numbers and unknown"),
+        pytest.param([0, 100.0, None], False, id="a fraction"),
+        pytest.param([101, 3, None], False, id="out of bounds"),
+        pytest.param([math.nan, 3, None], False, id="no number"),
+    ],
+)
+def test_sample_that_needs_no_cleaning_is_recognised_and_means_the_same(
+    column: list[int | float | None], *, want_clean: bool
+) -> None:
+    body = encode(_sample("utilisation_percent", column))
+    quickly, thoroughly = decode_received(body), decode(body)
+    assert isinstance(quickly, Sample)
+    assert isinstance(thoroughly, Sample)
+    assert isinstance(quickly, CleanSample) is want_clean
+    values, unreadable = values_of(quickly, count=3)
+    assert (values, unreadable) == values_of(thoroughly, count=3)
+    if column:
+        with pytest.raises(BadFrame):
+            values_of(quickly, count=2)
+
+
+@pytest.mark.parametrize("frame", EXAMPLES[:2])
+def test_other_frames_are_received_as_they_are_decoded(frame: protocol.AgentFrame) -> None:
+    short = msgspec.msgpack.encode(["hello", "b", 1, 1.0, "n"])
+    assert encode(decode_received(encode(frame))) == encode(frame)
+    assert decode_received(short) == decode(short)
+
+
 def test_frame_over_the_limit_is_refused_unread() -> None:
     with pytest.raises(FrameTooLarge):
         decode(b"\x00" * (FRAME_LIMIT + 1))
+    with pytest.raises(FrameTooLarge):
+        decode_received(b"\x00" * (FRAME_LIMIT + 1))
     with pytest.raises(FrameTooLarge):
         decode_ack(b"\x00" * (FRAME_LIMIT + 1))
 
 
 @given(st.binary(max_size=300))
 def test_no_bytes_raise_anything_but_a_frame_error(body: bytes) -> None:
-    for read in (decode, decode_ack):
+    for read in (decode, decode_received, decode_ack):
         with contextlib.suppress(FrameError):
             read(body)
 
