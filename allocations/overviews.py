@@ -152,7 +152,11 @@ def _row(device: Device, grants: list[AllocationDevice], actor: Actor, sample: S
         share = _share(device, grant.core_percent, grant.memory_bytes)
         tint = "held" if allocation.state in {State.HELD, State.RESERVED} else _TINTS[number % 2]
         row.parts.append((share, tint, f"{words}: {share:.0f} %"))
-        row.used_percent += share
+    given = sum(grant.core_percent for grant in grants), sum(grant.memory_bytes for grant in grants)
+    row.used_percent = _share(device, *given)
+    asked = sum(part for part, _, _ in row.parts)
+    if asked > row.used_percent:  # one has much core, another much memory: together they take less than the sum of both
+        row.parts = [(part * row.used_percent / asked, tint, words) for part, tint, words in row.parts]
     if device.stranger and not grants:
         row.parts.append((100.0, "held", "taken outside gpuplane"))
         row.used_percent = 100.0
@@ -161,7 +165,8 @@ def _row(device: Device, grants: list[AllocationDevice], actor: Actor, sample: S
         row.parts.append((counted, "held", "counted as used, no holder known"))
         row.used_percent = counted
     row.used_percent = min(100.0, row.used_percent)
-    row.state = device_state(device, device.node, used_percent=row.used_percent)
+    held = any(grant.allocation.state in {State.HELD, State.RESERVED} for grant in grants)
+    row.state = device_state(device, device.node, used_percent=row.used_percent, held=held)
     row.measured = (sample.of(device.uuid) if sample is not None else None) or {}
     return row
 
@@ -171,7 +176,7 @@ def _share(device: Device, core_percent: int, memory_bytes: int) -> float:
     return max(float(core_percent), memory)
 
 
-def device_state(device: Device, node: Node, *, used_percent: float) -> str:
+def device_state(device: Device, node: Node, *, used_percent: float, held: bool = False) -> str:
     """One word, the same as the heatmap's (static/js/fleet/measures.js)."""
     if device.presence != "present":
         return "vanished"
@@ -181,6 +186,8 @@ def device_state(device: Device, node: Node, *, used_percent: float) -> str:
         return "node not ready"
     if device.stranger:
         return "taken outside"
+    if held:
+        return "held"
     if used_percent >= 100:
         return "in use"
     return "shared" if used_percent else "free"

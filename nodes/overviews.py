@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from django.db.models import F, FloatField, Q, QuerySet, Sum
+from django.db.models import Count, F, FloatField, Q, QuerySet, Sum
 from django.db.models.functions import Cast, NullIf
 
 from access.pages import Slice, slice_of
@@ -23,7 +23,9 @@ _SORTS: Mapping[str, tuple[Any, ...]] = {
     "agent": ("agent_seen_at", "name"),
 }
 NVLINK_BYTES = 25_000_000_000
-"""Bytes a second of one NVLink in one direction, in every generation since V100."""
+"""Bytes a second of one NVLink in one direction, from V100 to H200; Blackwell's have twice as many."""
+BLACKWELL = ("B100", "B200", "B300")
+_TAKEN = Q(devices__core_used__gt=0) | Q(devices__memory_used__gt=0) | ~Q(devices__stranger="")
 _LIVE_GPU = Q(devices__type="gpu") & ~Q(devices__presence=Presence.REMOVED)
 
 
@@ -76,7 +78,8 @@ def node_query(*, search: str, state: str, model: str, sort: str) -> QuerySet[No
     key = sort.removeprefix("-")
     if key in {"used", "memory"}:
         nodes = nodes.annotate(
-            used_share=Cast(F("held_count"), FloatField()) / NullIf(F("device_count"), 0),
+            used_share=Cast(Count("devices", filter=_LIVE_GPU & _TAKEN), FloatField())
+            / NullIf(Count("devices", filter=_LIVE_GPU), 0),
             memory_share=Cast(Sum("devices__memory_used", filter=_LIVE_GPU), FloatField())
             / NullIf(Sum("devices__memory_bytes", filter=_LIVE_GPU), 0),
         )
@@ -124,10 +127,16 @@ def link_matrix(devices: Iterable[Device], links: Iterable[Sequence[int]]) -> li
             one.uuid,
             one.island,
             tuple(_cell(one, other, counts.get(frozenset((one.minor, other.minor)), 0), most) for other in gpus),
-            NVLINK_BYTES * max((counts.get(frozenset((one.minor, other.minor)), 0) for other in gpus), default=0),
+            nvlink_bytes(one.model)
+            * max((counts.get(frozenset((one.minor, other.minor)), 0) for other in gpus), default=0),
         )
         for one in gpus
     ]
+
+
+def nvlink_bytes(model: str) -> int:
+    """Bytes a second of one NVLink of a GPU in one direction."""
+    return NVLINK_BYTES * (2 if any(name in model for name in BLACKWELL) else 1)
 
 
 def _cell(one: Device, other: Device, links: int, most: int) -> LinkCell:

@@ -19,7 +19,7 @@ GPUS_A_NODE: Final = 8
 NODES_A_RACK: Final = 8
 MOST_NODES: Final = 5_000
 NVLINK_BYTES: Final = 25e9
-"""Bytes a second of one NVLink in one direction, in every generation since V100."""
+"""Bytes a second of one NVLink in one direction, from V100 to H200."""
 
 _NAMESPACE: Final = UUID("6f0d7a52-6d64-4a0e-9a5d-6b1f0b7e9c11")
 

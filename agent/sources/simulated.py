@@ -22,7 +22,7 @@ from agent.sources.wiring import remotes_of
 
 GIB: Final = 2**30
 NVLINK_BYTES: Final = 25e9
-"""Bytes a second of one NVLink in one direction, in every generation since V100."""
+"""Bytes a second of one NVLink in one direction, from V100 to H200."""
 PCIE_BYTES: Final = 25e9
 
 Links = tuple[tuple[int, int, int], ...]

@@ -47,7 +47,7 @@ def device(request: PageRequest, device_id: int) -> HttpResponse:
 @page
 def device_state(request: PageRequest, device_id: int) -> HttpResponse:
     """Holders, links and processes alone, which the page fetches again and again."""
-    return render(request, "nodes/device_state.html", _context(request, device_id))
+    return render(request, "nodes/device_state.html", _context(request, device_id) | {"is_part": True})
 
 
 def may_see_processes(row: DeviceRow, actor: Actor) -> bool:

@@ -15,6 +15,7 @@ import msgspec
 import redis
 import structlog
 from django.db.models import Q, QuerySet
+from django.db.models.fields.json import KeyTransform
 
 from agent.protocol import COLUMNS
 from nodes.history import figures, ring, totals
@@ -25,6 +26,8 @@ from nodes.models import Device, FleetRollup, Node, Rollup
 
 BY_MINUTE_UP_TO: Final = timedelta(hours=25)
 LONGEST: Final = timedelta(days=90)
+GAP_SECONDS: Final = 3.5
+"""Seconds without a sample, from which on the ring's series has a gap."""
 MOST_POINTS: Final = 2_200
 """90 days of hours."""
 
@@ -78,12 +81,20 @@ def last_seconds(connection: redis.Redis, node: str, uuids: Sequence[str], *, un
     order, devices = ring.order_of(connection, node)
     found = ring.read_node(connection, node, since=until - ring.KEPT_SECONDS, until=until)
     moments = [moment for moment in found if moment.order == order]
-    times = [round(moment.received_at, 2) for moment in moments]
+    times: list[float] = []
+    shown: list[ring.Moment | None] = []
+    for moment in moments:
+        if times and moment.received_at - times[-1] > GAP_SECONDS:
+            times.append(times[-1] + 1)  # nothing came meanwhile: a point that is unknown
+            shown.append(None)
+        times.append(round(moment.received_at, 2))
+        shown.append(moment)
     made = {}
     for place, uuid in enumerate(devices):
         if uuid in uuids:
             values = {
-                name: [_known(moment.columns[row][place]) for moment in moments] for row, name in enumerate(COLUMNS)
+                name: [None if one is None else _known(one.columns[row][place]) for one in shown]
+                for row, name in enumerate(COLUMNS)
             }
             made[uuid] = Series(1, times, values, values)
     return made
@@ -126,19 +137,29 @@ def _unpacked(node: Node, start: datetime, body: bytes) -> Figures | None:
 def fleet_series(*, group: str, since: datetime, until: datetime) -> Series:
     """A group's totals (`Totals`; `means` only)."""
     step = MINUTE if until - since <= BY_MINUTE_UP_TO else HOUR
-    found: dict[int, Totals] = {}
-    rows = _rows(FleetRollup.objects.all(), since, until, step)
-    for start, groups in rows.values_list("start", "groups"):
-        if group in groups:
-            found[int(start.timestamp())] = msgspec.convert(groups[group], Totals)
+    found = {int(start.timestamp()): one for start, one in _totals(group, since, until, step)}
+    if step == HOUR:
+        newest = max((datetime.fromtimestamp(time, UTC) + timedelta(hours=1) for time in found), default=since)
+        hours: dict[int, list[Totals]] = {}
+        for start, one in _totals(group, max(newest, until - BY_MINUTE_UP_TO), until, MINUTE):
+            hours.setdefault(int(start.replace(minute=0).timestamp()), []).append(one)
+        found |= {time: totals.mean_of(parts) for time, parts in hours.items()}
     times = _filled(found, step)
     means = {name: [_total(found.get(time), name) for time in times] for name in Totals.__struct_fields__}
     return Series(step, times, means, {})
 
 
+def _totals(group: str, since: datetime, until: datetime, step: int) -> Iterator[tuple[datetime, Totals]]:
+    """(beginning, totals of the group) ascending; the database takes the group out of each row."""
+    rows = _rows(FleetRollup.objects.all(), since, until, step).annotate(group=KeyTransform(group, "groups"))
+    for start, found in rows.values_list("start", "group"):
+        if found is not None:
+            yield start, msgspec.convert(found, Totals)
+
+
 def _total(found: Totals | None, name: str) -> float | None:
     """None where there is no such minute, or nobody measured."""
-    if found is None or (name in totals.MEASURED and not found.measured):
+    if found is None or (name in totals.MEASURED and not getattr(found, totals.MEASURED[name])):
         return None
     return float(getattr(found, name))
 

@@ -19,8 +19,13 @@ EVERYTHING: Final = "all"
 IDLE_BELOW: Final = 5
 """A GPU whose largest utilisation stays below so many percent is idle."""
 
-MEASURED: Final = frozenset({"used", "idle", "memory_used", "power"})
-"""Totals that are unknown, not 0, where no GPU of the group was measured."""
+MEASURED: Final = {
+    "used": "measured",
+    "idle": "measured",
+    "memory_used": "memory_measured",
+    "power": "power_measured",
+}
+"""Totals that are unknown, not 0, where nobody measured: each with what says how much of the group was."""
 
 
 class Totals(msgspec.Struct):
@@ -39,6 +44,9 @@ class Totals(msgspec.Struct):
     memory_used: float = 0
     power: float = 0
     """Watts."""
+    memory_measured: float = 0
+    """Bytes that the GPUs have whose `memory_used` is known."""
+    power_measured: float = 0
 
 
 def groups_of(device: Device) -> tuple[str, ...]:
@@ -60,12 +68,20 @@ def add(totals: Totals, device: Device, measured: Mapping[str, tuple[int, float,
         totals.measured += 1
         totals.used += utilisation[1] / 100
         totals.idle += held and utilisation[2] < IDLE_BELOW
-    for name, column in (("memory_used", "memory_used_bytes"), ("power", "power_watts")):
-        if (found := measured.get(column)) is not None:
-            setattr(totals, name, getattr(totals, name) + found[1])
+    if (memory := measured.get("memory_used_bytes")) is not None:
+        totals.memory_measured += device.memory_bytes
+        totals.memory_used += memory[1]
+    if (power := measured.get("power_watts")) is not None:
+        totals.power_measured += 1
+        totals.power += power[1]
 
 
 def mean_of(parts: Iterable[Totals]) -> Totals:
-    """Of at least one part."""
+    """Of at least one part; what is measured over the parts in which it was."""
     parts = list(parts)
-    return Totals(**{name: fmean(getattr(part, name) for part in parts) for name in Totals.__struct_fields__})
+    means = {}
+    for name in Totals.__struct_fields__:
+        known = MEASURED.get(name, name if name in MEASURED.values() else "")
+        some = [getattr(part, name) for part in parts if not known or getattr(part, known)]
+        means[name] = fmean(some) if some else 0.0
+    return Totals(**means)

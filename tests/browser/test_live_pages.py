@@ -67,7 +67,7 @@ def agent(live_app: LiveApp, browser: object) -> Agent:
         column = figures.Column((60,), (10 * minute * 10,), (10 * minute,))
         body = figures.pack(figures.Figures((uuid,), {"utilisation_percent": column}))
         Rollup.objects.create(node=node, seconds=MINUTE, start=start, body=body)
-        totals = Totals(gpus=2, held=1, measured=2, used=minute / 10, idle=1)
+        totals = Totals(gpus=2, held=1, measured=1, used=minute / 10, idle=1)
         FleetRollup.objects.create(seconds=MINUTE, start=start, groups=msgspec.to_builtins({"all": totals}))
     Device.objects.filter(node=node, minor=0).update(idle_since=now - timedelta(minutes=7))
     return Agent(live_app, node)
@@ -91,6 +91,11 @@ def test_a_nodes_page_moves(sign_in: Any, agent: Agent) -> None:
     expect(row.locator("[data-now=utilisation_percent]")).to_have_text("81 %")
     expect(row.locator("[data-now=power_watts]")).to_have_text("556 W")
     page.wait_for_function("() => window.gpuplaneNode?.charts.get('utilisation_percent').data[1].at(-1) === 81")
+    agent.say(82, None)
+    page.wait_for_function("() => window.gpuplaneNode?.charts.get('utilisation_percent').data[1].at(-1) === 82")
+    lengths = page.evaluate("[...window.gpuplaneNode.charts.values()].map((chart) => chart.data[0].length)")
+    assert len(set(lengths)) == 1, "every chart has a point for every sample"
+    expect(page.locator("[data-traffic]").last).to_have_text("–")
     agent.tell()
     expect(page.locator("[data-links]").first).to_have_text("18 up")
     agent.tell(down=2)
@@ -148,6 +153,54 @@ def test_an_agent_that_falls_silent_is_said(sign_in: Any, live_app: LiveApp, age
     expect(page.locator("#gpu-0 [data-now=utilisation_percent]")).to_have_text("–")
 
 
+def test_figures_of_an_agent_that_fell_silent_go(sign_in: Any, agent: Agent) -> None:
+    """VIEW-1 what was said last is not shown as what is so now."""
+    agent.say(64, 5)
+    page: Page = sign_in()
+    page.goto(f"/devices/{Device.objects.get(node=agent.node, minor=0).pk}/")
+    figure = page.locator("[data-now=utilisation_percent]")
+    expect(figure).to_have_text("64 %")
+    expect(figure).to_have_text("–", timeout=30_000)
+    expect(page.locator(".live")).to_have_attribute("data-state", "silent")
+
+
+def test_a_part_that_is_read_is_not_taken_away(sign_in: Any, agent: Agent) -> None:
+    """VIEW-1 while the focus is in a table its refresh waits; without it it comes."""
+    agent.say(64, 5)
+    page: Page = sign_in()
+    page.goto("/nodes/n1/")
+    link = page.locator("#gpu-0 a").first
+    link.focus()
+    page.evaluate("window.before = document.querySelector('#devices')")
+    with page.expect_response("**/nodes/n1/", timeout=30_000):
+        pass  # the head is fetched every ten seconds, the devices every three
+    assert page.evaluate("document.querySelector('#devices') === window.before")
+    expect(link).to_be_focused()
+    page.evaluate("document.activeElement.blur()")
+    page.wait_for_function("() => document.querySelector('#devices') !== window.before")
+
+
+def test_a_part_of_a_chart_is_looked_at(sign_in: Any, agent: Agent) -> None:
+    """VIEW-1 what is drawn with the mouse is shown, until a double click."""
+    page: Page = sign_in()
+    page.goto("/nodes/n1/?range=1h")
+    page.wait_for_function("() => window.gpuplaneNode?.charts.get('utilisation_percent').data[0].length === 10")
+    width = (
+        "() => { const x = window.gpuplaneNode.charts.get('utilisation_percent').plot.scales.x; return x.max - x.min; }"
+    )
+    assert page.evaluate(width) == pytest.approx(3600, abs=1)
+    over = page.locator("[data-chart=utilisation_percent] .u-over")
+    box = over.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 20, steps=4)
+    page.mouse.up()
+    assert page.evaluate(width) == pytest.approx(900, rel=0.1)
+    over.dblclick()
+    assert page.evaluate(width) == pytest.approx(3600, abs=1)
+
+
 def test_a_broken_stream_comes_back(sign_in: Any, agent: Agent) -> None:
     """VIEW-1 the page says that it is not live, connects again by itself, and goes on."""
     agent.say(21, 5)
@@ -168,7 +221,7 @@ def test_usage(sign_in: Any, agent: Agent) -> None:
     page.goto("/usage/?range=1h")
     page.wait_for_function("() => window.gpuplaneUsage?.charts[0].chart.data[0].length === 10")
     expect(page.locator("[data-total='held/gpus']")).to_have_text("50")
-    expect(page.locator("[data-total='used/gpus']")).to_have_text("5")
+    expect(page.locator("[data-total='used/measured']")).to_have_text("10")
     expect(page.locator("#idle")).to_contain_text("research/holder")
     page.get_by_role("button", name="7 days").click()
     page.wait_for_url("**/usage/?range=7d")

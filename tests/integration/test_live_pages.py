@@ -14,9 +14,12 @@ import redis
 from django.test import Client
 from django.utils import timezone
 
+from access.actors import SYSTEM
 from access.choices import Role
 from agent.protocol import COLUMNS, DeviceDetails, LinkDetails, MigDetails, ProcessDetails
-from allocations.models import Allocation
+from allocations import overviews
+from allocations.choices import State
+from allocations.models import Allocation, AllocationDevice
 from nodes.history import figures, ring
 from nodes.history.rollups import MINUTE
 from nodes.history.totals import Totals
@@ -24,7 +27,7 @@ from nodes.live.flush import DETAILS_KEY
 from nodes.live.samples import DetailsView, SampleView
 from nodes.models import Device, FleetRollup, Node, Rollup
 from tests.extender import bound, filtered, pod_manifest
-from tests.factories import GpuClaimFactory, NodeFactory, UserFactory
+from tests.factories import DeviceFactory, GpuClaimFactory, NodeFactory, UserFactory
 
 pytestmark = [pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True), pytest.mark.usefixtures("ledger_db")]
 AsUser = Callable[..., Client]
@@ -86,7 +89,8 @@ def minute_of(node: Node, percent: int) -> None:
     column = figures.Column((60,), (percent * 10,), (percent + 5,))
     body = figures.pack(figures.Figures((gpus(node)[0].uuid,), {"utilisation_percent": column}))
     Rollup.objects.create(node=node, seconds=MINUTE, start=start, body=body)
-    groups = {"all": Totals(gpus=3, held=2, measured=1, used=percent / 100), "model:H100": Totals(gpus=3)}
+    whole = Totals(gpus=3, held=2, measured=1, used=percent / 100, memory=9, memory_measured=3, memory_used=2)
+    groups = {"all": whole, "model:H100": Totals(gpus=3)}
     FleetRollup.objects.create(seconds=MINUTE, start=start, groups=msgspec.to_builtins(groups))
 
 
@@ -218,6 +222,33 @@ def test_history_for_charts(as_user: AsUser, node: Node, told: redis.Redis) -> N
         assert client.get(f"/fleet/history/{odd}").status_code == 200
 
 
+def test_a_week_of_a_new_fleet(as_user: AsUser, node: Node) -> None:
+    """VIEW-1 what is not rolled up into hours yet is shown from its minutes; unknown power is unknown, not 0."""
+    minute_of(node, 40)
+    week = as_user().get("/fleet/history/?range=7d").json()
+    assert (week["step"], week["columns"]["used"], week["columns"]["power"]) == (3600, [0.4], [None])
+    assert week["columns"]["memory_used"] == [2.0]
+
+
+def test_two_that_share_a_gpu_take_what_both_need(as_user: AsUser, node: Node) -> None:
+    """VIEW-2 one has much core, another much memory: given is the larger of both sums, as on the map, and the rest is free."""
+    wide = DeviceFactory(node=node, minor=7, memory_bytes=100)
+    grants = [
+        AllocationDevice(
+            device=wide,
+            core_percent=core,
+            memory_bytes=memory,
+            allocation=Allocation(state=State.BOUND, created_at=timezone.now()),
+        )
+        for core, memory in ((50, 10), (10, 50))
+    ]
+    row = overviews._row(wide, grants, SYSTEM, None)
+    assert (row.used_percent, row.state) == (60.0, "shared")
+    assert sum(part for part, _, _ in row.parts) == pytest.approx(60)
+    grants[0].allocation.state = State.RESERVED
+    assert overviews._row(wide, grants, SYSTEM, None).state == "held"
+
+
 def test_history_to_keep(as_user: AsUser, node: Node, told: redis.Redis) -> None:
     """VIEW-1 CSV of a device and of the fleet."""
     minute_of(node, 40)
@@ -234,7 +265,7 @@ def test_history_to_keep(as_user: AsUser, node: Node, told: redis.Redis) -> None
 
 def test_the_fleet_to_keep(as_user: AsUser, node: Node, django_assert_max_num_queries: Any) -> None:
     """VIEW-1 VIEW-6 every device, holders only of one's own namespaces; text that a spreadsheet would run is quoted."""
-    Device.objects.filter(node=node, minor=2).update(healthy=False, health_reason="=HYPERLINK(1)")
+    Device.objects.filter(node=node, minor=2).update(healthy=False, health_reason="=HYPERLINK(1)", pcie="@SUM(1)")
     client = as_user(Role.VIEWER, "research")
     with django_assert_max_num_queries(12):
         answer = client.get("/fleet/devices.csv")
@@ -244,7 +275,7 @@ def test_the_fleet_to_keep(as_user: AsUser, node: Node, django_assert_max_num_qu
     ]
     assert [line["holders"] for line in lines] == ["research/research-pod", "another team", ""]
     assert [line["state"] for line in lines] == ["in use", "in use", "unhealthy"]
-    assert lines[2]["health"] == "'=HYPERLINK(1)"
+    assert (lines[2]["health"], lines[2]["pcie"]) == ("'=HYPERLINK(1)", "'@SUM(1)")
 
 
 def test_who_leaves_gpus_idle(as_user: AsUser, node: Node) -> None:

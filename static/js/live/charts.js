@@ -1,9 +1,11 @@
-// Series over time, by uPlot (a classic script, loaded before). Lines differ by colour and, from the fifth on, by dashes too.
+// Series over time, by uPlot (a classic script, loaded before). Lines differ by colour and by dashes, in the legend too.
 /* global uPlot */
-const LINES = ["#0072b2", "#d55e00", "#009e73", "#b3589a", "#0072b2", "#d55e00", "#009e73", "#b3589a"];
-const DARK_LINES = ["#56b4e9", "#f0a050", "#3fc79a", "#e29ac8", "#56b4e9", "#f0a050", "#3fc79a", "#e29ac8"];
-const DASH = [5, 4];
+const LINES = ["#0072b2", "#d55e00", "#009e73", "#b3589a"];
+const DARK_LINES = ["#56b4e9", "#f0a050", "#3fc79a", "#e29ac8"];
+const DASHES = [undefined, [8, 3], [3, 3], [10, 3, 2, 3], [2, 5], [6, 6], [12, 4, 4, 4], [1, 3]];
+const LARGEST = [4, 3];
 const HEIGHT = 168;
+const GAP_SECONDS = 3.5;
 
 /** Steps for axes of bytes: powers of two, so that ticks are whole GiB. */
 const BINARY_STEPS = Array.from({ length: 46 }, (_, power) => 2 ** power);
@@ -37,6 +39,7 @@ export class Chart {
     this.data = [[], ...lines.map(() => [])];
     this.plot = null;
     this.span = null;
+    this.zoomed = null;
     new ResizeObserver(() => this.resize()).observe(element);
     document.addEventListener("gpuplane:theme", () => this.build());
     this.build();
@@ -53,9 +56,10 @@ export class Chart {
       {
         width: Math.max(120, this.element.clientWidth),
         height: HEIGHT,
-        cursor: { sync: { key: "gpuplane" }, points: { size: 5 }, drag: { x: true, y: false } },
-        legend: { live: true },
-        scales: { x: { time: true, range: (_, least, most) => this.span ?? [least, most] }, y: { range: (_, least, most) => this.range(least, most) } },
+        hooks: { setSelect: [(plot) => this.zoom(plot)] },
+        cursor: { sync: { key: "gpuplane" }, points: { size: 5 }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => this.unzoom() } },
+        legend: { live: true, markers: { dash: (_, line) => (line > 0 && this.dashOf(line - 1) ? "dashed" : "solid") } },
+        scales: { x: { time: true, range: (_, least, most) => this.zoomed ?? this.span ?? [least, most] }, y: { range: (_, least, most) => this.range(least, most) } },
         axes: [{ ...axis, values: times, space: 66 }, { ...axis, size: 74, values: (_, values) => values.map((value) => this.write(value)), ...(this.binary ? { incrs: BINARY_STEPS } : {}) }],
         series: [
           { value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" },
@@ -63,7 +67,7 @@ export class Chart {
             label,
             stroke: colours[at % colours.length],
             width: dashed ? 1 : 1.5,
-            dash: dashed || at > 3 ? DASH : undefined,
+            dash: this.dashOf(at),
             spanGaps: false,
             points: { size: 4, filter: alone },
             value: (_, value) => (value === null || value === undefined ? "–" : this.write(value)),
@@ -74,6 +78,25 @@ export class Chart {
       this.element,
     );
     this.describe();
+  }
+
+  /** Dashes of a line, so that lines differ without their colours. */
+  dashOf(at) {
+    if (this.lines[at].dashed) return LARGEST;
+    return this.lines.length > 1 ? DASHES[at % DASHES.length] : undefined;
+  }
+
+  /** What was drawn with the mouse is shown until a double click, or other data. */
+  zoom(plot) {
+    if (plot.select.width < 4) return;
+    this.zoomed = [plot.posToVal(plot.select.left, "x"), plot.posToVal(plot.select.left + plot.select.width, "x")];
+    plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+    plot.setData(this.data);
+  }
+
+  unzoom() {
+    this.zoomed = null;
+    this.plot.setData(this.data);
   }
 
   range(least, most) {
@@ -90,14 +113,20 @@ export class Chart {
   /** Everything anew: times in seconds since 1970, one list of values a line; `span`: [first, last] time to show, null: those of the values. */
   set(times, values, span = null) {
     this.span = span;
-    this.data = [times, ...values];
+    this.zoomed = null;
+    this.data = [[...times], ...values.map((line) => [...line])]; // a chart's own: points are added to it and taken away
     this.plot.setData(this.data);
     this.describe();
   }
 
   /** One more point, and away with those older than `seconds`. */
   add(time, values, seconds) {
-    if (this.data[0].length && time <= this.data[0].at(-1)) return;
+    const last = this.data[0].at(-1);
+    if (last !== undefined && time <= last) return;
+    if (time - last > GAP_SECONDS) {
+      this.data[0].push(last + 1); // nothing was said meanwhile: no line goes over it
+      for (const column of this.data.slice(1)) column.push(null);
+    }
     this.data[0].push(time);
     values.forEach((value, at) => this.data[at + 1].push(value ?? null));
     while (this.data[0].length && this.data[0][0] < time - seconds) for (const column of this.data) column.shift();

@@ -1,7 +1,7 @@
 // A device's page: its figures and charts move with its stream; longer ranges show means and the largest values.
 import { Chart } from "./charts.js";
-import { History, LIVE, LIVE_SECONDS, rangePicker } from "./ranges.js";
-import { LiveStream, showState } from "./stream.js";
+import { History, LIVE, LIVE_SECONDS, rangePicker, refreshed } from "./ranges.js";
+import { isOld, LiveStream, showState } from "./stream.js";
 import { MEASURES, written } from "./units.js";
 
 const page = document.getElementById("device");
@@ -17,7 +17,7 @@ const charts = [...page.querySelectorAll("[data-chart]")].map((element) => {
 });
 const values = (columns, of) => (columns.length > 1 ? columns.map((name) => of(name, "mean")) : [of(columns[0], "mean"), of(columns[0], "max")]);
 
-const range = rangePicker(page.querySelector("[data-range]"), async (chosen) => {
+async function load(chosen) {
   csv.href = `${csv.dataset.base}?range=${chosen}`;
   const body = await history.get(page.dataset.history, { range: chosen });
   if (!body) return;
@@ -26,7 +26,9 @@ const range = rangePicker(page.querySelector("[data-range]"), async (chosen) => 
   for (const { columns, chart } of charts) {
     chart.set([...body.times], values(columns, (name, kind) => [...(kind === "max" && alone ? unknown : (body.columns[name]?.[kind] ?? unknown))]), body.span);
   }
-});
+}
+const range = rangePicker(page.querySelector("[data-range]"), load);
+refreshed(range, load, () => charts.some(({ chart }) => chart.zoomed));
 
 const stream = new LiveStream(page.dataset.stream, {
   onNow(_, columns, time) {
@@ -41,6 +43,9 @@ const stream = new LiveStream(page.dataset.stream, {
     page.dataset.told = String(Number(page.dataset.told ?? 0) + 1);
   },
   onDetails() {},
-  onState: showState,
+  onState(state) {
+    showState(state);
+    if (isOld(state, stream)) for (const cell of page.querySelectorAll("[data-now]")) cell.textContent = "–";
+  },
 });
 window.gpuplaneDevice = { stream, charts };

@@ -1,7 +1,7 @@
 // A node's page: the devices' figures and charts move with its stream; the link matrix shows links that are down and who sends how much.
 import { Chart } from "./charts.js";
-import { History, LIVE, LIVE_SECONDS, rangePicker } from "./ranges.js";
-import { LiveStream, showState } from "./stream.js";
+import { History, LIVE, LIVE_SECONDS, rangePicker, refreshed } from "./ranges.js";
+import { isOld, LiveStream, showState } from "./stream.js";
 import { bytes, MEASURES, written } from "./units.js";
 
 const page = document.getElementById("node");
@@ -13,19 +13,22 @@ for (const element of page.querySelectorAll("[data-chart]")) {
   charts.set(element.dataset.chart, new Chart(element, { title, write, low, high, binary, lines: gpus.map((gpu) => ({ label: `GPU ${gpu.minor}` })) }));
 }
 
-const range = rangePicker(page.querySelector("[data-range]"), async (chosen) => {
+async function load(chosen) {
   const body = await history.get(page.dataset.history, { range: chosen, columns: [...charts.keys()].join() });
   if (!body) return;
   const place = new Map(body.devices.map((device, at) => [device.uuid, at]));
   for (const [name, chart] of charts) {
     chart.set(body.times, gpus.map((gpu) => body.columns[name]?.[place.get(gpu.uuid)] ?? body.times.map(() => null)), body.span);
   }
-});
+}
+const range = rangePicker(page.querySelector("[data-range]"), load);
+refreshed(range, load, () => [...charts.values()].some((chart) => chart.zoomed));
 
 let latest = null;
+let quiet = false;
 function showNow() {
-  if (!latest) return;
-  const { devices, columns } = latest;
+  if (!latest && !quiet) return;
+  const { devices, columns } = latest ?? { devices: [], columns: {} };
   const place = new Map(devices.map((uuid, at) => [uuid, at]));
   for (const cell of page.querySelectorAll("[data-uuid] [data-now]")) {
     const at = place.get(cell.closest("[data-uuid]").dataset.uuid);
@@ -36,11 +39,14 @@ function showNow() {
     const at = place.get(cell.dataset.traffic);
     const sent = columns.nvlink_tx_bytes?.[at];
     const received = columns.nvlink_rx_bytes?.[at];
-    cell.textContent = sent === null || sent === undefined ? "–" : `↑ ${bytes(sent)}/s  ↓ ${bytes(received ?? 0)}/s`;
+    cell.textContent = known(sent) || known(received) ? `↑ ${rate(sent)}  ↓ ${rate(received)}` : "–";
     const most = Number(cell.dataset.most);
-    cell.dataset.heat = sent === null || sent === undefined || !most ? "" : String(Math.min(4, Math.ceil((4 * Math.max(sent, received ?? 0)) / most)));
+    cell.dataset.heat = most && (known(sent) || known(received)) ? String(Math.min(4, Math.ceil((4 * Math.max(sent ?? 0, received ?? 0)) / most))) : "";
   }
 }
+
+const known = (value) => value !== null && value !== undefined;
+const rate = (value) => (known(value) ? `${bytes(value)}/s` : "–");
 
 /** Links that are down, on the matrix and beside each GPU. */
 function showLinks(devices) {
@@ -57,6 +63,7 @@ function showLinks(devices) {
 const stream = new LiveStream(page.dataset.stream, {
   onNow(devices, columns, time) {
     latest = { devices, columns };
+    quiet = false;
     showNow();
     if (range() !== LIVE) return;
     const place = new Map(devices.map((uuid, at) => [uuid, at]));
@@ -64,7 +71,13 @@ const stream = new LiveStream(page.dataset.stream, {
     page.dataset.told = String(Number(page.dataset.told ?? 0) + 1);
   },
   onDetails: showLinks,
-  onState: showState,
+  onState(state) {
+    showState(state);
+    if (!isOld(state, stream)) return;
+    latest = null; // what was said then says nothing about now
+    quiet = true;
+    showNow();
+  },
 });
 document.body.addEventListener("htmx:afterSettle", showNow);
 window.gpuplaneNode = { stream, charts };

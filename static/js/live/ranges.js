@@ -23,6 +23,13 @@ export function rangePicker(element, choose) {
   return () => chosen;
 }
 
+const MINUTE_MS = 60_000;
+
+/** Loads a range anew as minutes come, while the page is seen and nobody looks at a part of it. */
+export function refreshed(range, load, isLookedAt) {
+  setInterval(() => document.visibilityState === "visible" && range() !== LIVE && !isLookedAt() && load(range()), MINUTE_MS);
+}
+
 /** The answer of a history address; an error is said in `note`. Only the newest question's answer is given. */
 export class History {
   constructor(note) {

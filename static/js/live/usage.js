@@ -1,9 +1,8 @@
 // The usage page: the fleet's totals over time, by group and range; a new minute is fetched when it is due.
 import { Chart } from "./charts.js";
-import { History, rangePicker } from "./ranges.js";
+import { History, rangePicker, refreshed } from "./ranges.js";
 import { bytes } from "./units.js";
 
-const MINUTE_MS = 60_000;
 const page = document.getElementById("usage");
 const history = new History(page.querySelector("[data-history-note]"));
 const group = page.querySelector("#usage-group");
@@ -26,7 +25,7 @@ async function load(chosen) {
   const body = await history.get(page.dataset.history, { range: chosen, group: group.value });
   if (!body) return;
   for (const { columns, chart } of charts) chart.set(body.times, columns.map((name) => body.columns[name]), body.span);
-  const last = (name) => body.columns[name]?.findLast((value) => value !== null) ?? null;
+  const last = (name) => body.columns[name]?.at(-1) ?? null;
   for (const element of page.querySelectorAll("[data-total]")) {
     const [part, whole] = element.dataset.total.split("/");
     const above = last(part);
@@ -43,5 +42,5 @@ group.addEventListener("change", () => {
   window.history.replaceState(null, "", `?${query}`);
   load(range());
 });
-setInterval(() => document.visibilityState === "visible" && load(range()), MINUTE_MS);
+refreshed(range, load, () => charts.some(({ chart }) => chart.zoomed));
 window.gpuplaneUsage = { charts };

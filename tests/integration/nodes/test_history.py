@@ -16,7 +16,7 @@ from agent.protocol import COLUMNS
 from nodes.history import ring, rollups, series
 from nodes.history.figures import unpack
 from nodes.history.rollups import HOUR, MINUTE
-from nodes.history.totals import Totals
+from nodes.history.totals import Totals, mean_of
 from nodes.live.flush import KEY
 from nodes.live.samples import SampleView
 from nodes.models import Device, FleetRollup, Node, Rollup
@@ -241,6 +241,27 @@ def test_the_last_seconds(world: World) -> None:
     assert found[one].means["utilisation_percent"] == [1.0, 2.0, 3.0]
     assert found[other].means["utilisation_percent"] == [None] * 3
     assert series.last_seconds(world.connection, "n9", [one], until=until) == {}
+
+
+def test_a_gap_of_the_last_seconds(world: World) -> None:
+    """VIEW-1 no line goes over the time in which nothing came."""
+    node = NodeFactory(name="n1", gpus=1)
+    for second in (1, 2, 20):
+        world.sample(node, second, utilisation_percent=(second,))
+    uuid = gpu(node).uuid
+    found = series.last_seconds(world.connection, "n1", [uuid], until=world.minute.timestamp() + 30)[uuid]
+    assert found.means["utilisation_percent"] == [1.0, 2.0, None, 20.0]
+    assert [time - world.minute.timestamp() for time in found.times] == [1, 2, 3, 20]
+
+
+def test_means_are_over_the_minutes_that_know() -> None:
+    """VIEW-1 an hour of which half was not measured has the mean of the other half; memory and power by themselves."""
+    known = Totals(gpus=4, measured=2, used=1.5, memory=80, memory_measured=40, memory_used=30)
+    blind = Totals(gpus=2, memory=40, power=700, power_measured=1)
+    made = mean_of([known, blind])
+    assert (made.gpus, made.memory) == (3, 60)
+    assert (made.measured, made.used, made.memory_measured, made.memory_used) == (2, 1.5, 40, 30)
+    assert (made.power, made.power_measured) == (700, 1)
 
 
 def test_what_is_old_goes(world: World) -> None:
