@@ -21,7 +21,7 @@ from agent.checkpoint import CHECKPOINT
 from agent.outbox import Outbox
 from agent.program import Program
 from agent.session import Session
-from agent.sources import BadSource, Source, SourceAway, open_source, same_order
+from agent.sources import BadSource, Source, SourceAway, open_source
 from agent.sources.recorded import Recorder
 
 VERSION = "1"
@@ -56,7 +56,6 @@ async def _run(given: argparse.Namespace, source: Source, token: Callable[[], st
         node=given.node,
         version=VERSION,
         token=token,
-        devices=lambda: same_order(program.machine),
         outbox=outbox,
     )
     stopped = asyncio.Event()
@@ -64,17 +63,26 @@ async def _run(given: argparse.Namespace, source: Source, token: Callable[[], st
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     work = [asyncio.create_task(program.run()), asyncio.create_task(session.run())]
     waiting = asyncio.create_task(stopped.wait())
+    code = 0
     try:
         done, _ = await asyncio.wait({*work, waiting}, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()  # a defect of ours ends the program; whoever started it starts it again
+    except Exception:
+        log.exception("agent.failed")
+        code = 1
     finally:
         for task in (*work, waiting):
             task.cancel()
         await asyncio.gather(*work, waiting, return_exceptions=True)
-        source.close()
+    if not await program.close():
+        log.error("agent.stopped_while_the_driver_hangs")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Python's own end would wait for the thread that is in the driver, which may be for ever, while the pod's grace runs out
+        os._exit(code)
     log.info("agent.stopped")
-    return 0
+    return code
 
 
 def _parsed(arguments: Sequence[str] | None, environment: Mapping[str, str]) -> argparse.Namespace:

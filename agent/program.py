@@ -1,7 +1,9 @@
 """What the agent does all day: look at the devices each second, and put what is new into the outbox.
 
-Run by `agent.__main__`. Kept true: whatever the driver does, the program goes on, and says what is wrong; a health that was told is told again only
-when it changes; the kubelet's record is read when its file changed, and one that cannot be understood is not sent.
+Run by `agent.__main__`. Kept true: whatever the driver does, even nothing at all, the program goes on, says what is wrong, and brings a sample a
+second; a GPU is sick at the first bad look and well after some good ones; a health that was told is told again only when it changes; the kubelet's
+record is read when its file changed, and one that cannot be understood is not sent. Only `gather` touches the driver, in a thread of its own;
+what it found is judged on the event loop.
 """
 
 from __future__ import annotations
@@ -19,18 +21,39 @@ import structlog
 from agent.checkpoint import CheckpointUnreadable, read_file
 from agent.outbox import Outbox
 from agent.protocol import CheckpointEntry, DeviceDetails
-from agent.sources import Column, Machine, Source, SourceAway, error_columns
+from agent.sources import Column, Machine, Reading, Source, SourceAway, error_columns, within_bounds
 
 SAMPLE_SECONDS: Final = 1.0
 MACHINE_SECONDS: Final = 10.0
 """How often it is looked whether devices or links are others."""
+GOOD_LOOKS: Final = 5
+"""In a row, before a sick GPU is told to be well: a driver that answers every other second makes no stream of changes."""
+QUIET_SECONDS: Final = 5.0
+"""A look that takes longer leaves the samples empty: they go on, since the agent is not silent."""
+HANG_SECONDS: Final = 20.0
+"""A look that takes longer hangs."""
+CLOSE_SECONDS: Final = 3.0
+"""How long the driver may take to let go when the program ends: twice that is well within a pod's grace of 30 s."""
+UNANSWERING_DRIVER: Final = "the driver does not answer"
+HANGING_DRIVER: Final = "the driver hangs"
 
 log = structlog.get_logger(__name__)
+
+
+class Found(msgspec.Struct):
+    """What one look found. `at`: seconds since 1970, when the figures were measured. `looked`: the machine, where that was looked at too."""
+
+    at: float
+    looked: Machine | None = None
+    reading: Reading | None = None
+    away: str = ""
+    checkpoint: Sequence[CheckpointEntry] | None = None
 
 
 class News(msgspec.Struct):
     """What one look brought that is worth saying."""
 
+    at: float
     inventory: dict[str, Any] | None = None
     health: Mapping[str, str] = {}
     columns: Mapping[str, Column] = {}
@@ -40,84 +63,105 @@ class News(msgspec.Struct):
 
 @dataclass
 class Program:
-    """One node's agent without its connection. `checkpoint`: the kubelet's file, None to leave it alone."""
+    """One node's agent without its connection. `checkpoint`: the kubelet's file, None to leave it alone. `epoch`: seconds since 1970."""
 
     node: str
     source: Source
     outbox: Outbox
     checkpoint: Path | None = None
     clock: Callable[[], float] = time.monotonic
+    epoch: Callable[[], float] = time.time
     machine: Machine = field(default_factory=Machine)
     _told: dict[str, str] = field(default_factory=dict)
+    _better: dict[str, tuple[str, int]] = field(default_factory=dict)
     _away: str = ""
     _looked: float = float("-inf")
     _stamp: tuple[int, int, int] | None = None
+    _looking: asyncio.Future[Found] | None = None
 
     async def run(self) -> None:
         """Look, each second, until cancelled. A look that takes longer is followed by the next at once; none is made up for."""
         due = self.clock()
         while True:
-            self.tell(await asyncio.to_thread(self.look))
+            self._looking = asyncio.ensure_future(asyncio.to_thread(self.gather))
+            await asyncio.wait({self._looking}, timeout=QUIET_SECONDS)
+            while not self._looking.done():
+                self.tell(self._hanging(self.clock() - due))
+                await asyncio.wait({self._looking}, timeout=SAMPLE_SECONDS)
+            self.tell(self.judge(self._looking.result()))
             due = max(due + SAMPLE_SECONDS, self.clock())
             await asyncio.sleep(max(0.0, due - self.clock()))
+
+    async def close(self) -> bool:
+        """Let go of the driver; False where a call into it does not come back within CLOSE_SECONDS."""
+        if self._looking is not None:
+            await asyncio.wait({self._looking}, timeout=CLOSE_SECONDS)
+            if not self._looking.done():
+                return False
+        closing = asyncio.ensure_future(asyncio.to_thread(self.source.close))
+        done, _ = await asyncio.wait({closing}, timeout=CLOSE_SECONDS)
+        return bool(done)
 
     def tell(self, news: News) -> None:
         """Put it into the outbox; on the event loop."""
         if news.inventory is not None:
             self.outbox.put_inventory(news.inventory)
         self.outbox.put_health(news.health)
-        if news.columns:
-            self.outbox.put_sample(news.columns)
+        self.outbox.put_sample(news.columns, at=news.at)  # an empty one says that the agent is there
         if news.details:
             self.outbox.put_details(news.details)
         if news.checkpoint is not None:
             self.outbox.put_checkpoint(news.checkpoint)
 
     def look(self) -> News:
-        """One second's work; may block."""
-        news = News()
+        """One second's work in one go."""
+        return self.judge(self.gather())
+
+    def gather(self) -> Found:
+        """Ask the driver, and read the kubelet's file; may block."""
+        found = Found(self.epoch())
+        machine = self.machine
         try:
-            if self.clock() - self._looked >= MACHINE_SECONDS and self._is_other(self.source.machine()):
-                news.inventory = inventory_of(self.node, self.machine)
-            reading = self.source.read(self.machine)
+            if self.clock() - self._looked >= MACHINE_SECONDS:
+                self._looked = self.clock()
+                found.looked = machine = _with_lost(self.source.machine(), self.machine)
+            found.at = self.epoch()
+            found.reading = self.source.read(machine)
         except SourceAway as away:
-            self._gone(str(away))
-            news.health = self._changed({gpu.uuid: "the driver does not answer" for gpu in self.machine.gpus})
+            self._looked = float("-inf")  # when it is back everything is looked at anew
+            found.away = str(away)
+        if self.checkpoint is not None:
+            found.checkpoint = self._given(self.checkpoint)
+        return found
+
+    def judge(self, found: Found) -> News:
+        """What of it is worth saying."""
+        news = News(found.at, checkpoint=found.checkpoint)
+        if found.looked is not None and found.looked != self.machine:
+            self.machine = found.looked
+            news.inventory = inventory_of(self.node, self.machine)
+        if found.reading is None:
+            self._gone(found.away)
+            news.health = self._changed({gpu.uuid: UNANSWERING_DRIVER for gpu in self.machine.gpus})
         else:
             self._back()
-            news.health = self._changed(reading.health)
-            news.columns = {**reading.columns, **error_columns(reading.details)}
-            news.details = reading.details
-        if self.checkpoint is not None:
-            news.checkpoint = self._given(self.checkpoint)
+            news.health = self._changed(found.reading.health)
+            news.columns = within_bounds({**found.reading.columns, **error_columns(found.reading.details)})
+            news.details = found.reading.details
         return news
 
-    def _is_other(self, found: Machine) -> bool:
-        """Whether the machine is another than was known. A GPU that answers no more stays part of it: it is told to be sick."""
-        self._looked = self.clock()
-        there = {device.uuid for device in found.devices}
-        numbered = {
-            (device.type, device.minor) for device in found.devices
-        }  # a driver that was loaded anew may count otherwise
-        lost = [
-            device
-            for device in self.machine.devices
-            if device.uuid not in there and (device.type, device.minor) not in numbered
-        ]
-        if lost:
-            minors = {device.minor for device in lost if device.type == "gpu"}
-            old = [link for link in self.machine.links if minors & {link[0], link[1]}]
-            devices = sorted((*found.devices, *lost), key=lambda one: (one.type != "gpu", one.type, one.minor))
-            found = Machine(tuple(devices), tuple(sorted({*found.links, *old})))
-        changed = found != self.machine
-        self.machine = found
-        return changed
+    def _hanging(self, seconds: float) -> News:
+        """What to say while a look does not come back, which it has not done for so long."""
+        news = News(self.epoch())
+        if seconds >= HANG_SECONDS:
+            self._gone(HANGING_DRIVER)
+            news.health = self._changed({gpu.uuid: HANGING_DRIVER for gpu in self.machine.gpus})
+        return news
 
     def _gone(self, why: str) -> None:
         if why != self._away:
             log.error("source.away", why=why)
         self._away = why
-        self._looked = float("-inf")  # when it is back everything is looked at anew
 
     def _back(self) -> None:
         if self._away:
@@ -125,11 +169,20 @@ class Program:
             self._away = ""
 
     def _changed(self, health: Mapping[str, str]) -> dict[str, str]:
-        """What is other than was told."""
-        now = {gpu.uuid: health.get(gpu.uuid, "") for gpu in self.machine.gpus}
-        changes = {uuid: reason for uuid, reason in now.items() if self._told.get(uuid, "") != reason}
-        for uuid, reason in changes.items():
-            log.warning("device.health", uuid=uuid, reason=reason or "well again")
+        """What is other than was told: a GPU that was well is sick at once; one that was told to be sick is otherwise after GOOD_LOOKS of the same."""
+        changes: dict[str, str] = {}
+        for gpu in self.machine.gpus:
+            now, told = health.get(gpu.uuid, ""), self._told.get(gpu.uuid, "")
+            if now == told:
+                self._better.pop(gpu.uuid, None)
+                continue
+            before, looks = self._better.get(gpu.uuid, (now, 0))
+            looks = looks + 1 if before == now else 1
+            self._better[gpu.uuid] = now, looks
+            if not told or looks >= GOOD_LOOKS:
+                del self._better[gpu.uuid]
+                changes[gpu.uuid] = now
+                log.warning("device.health", uuid=gpu.uuid, reason=now or "well again")
         self._told.update(changes)
         return changes
 
@@ -151,6 +204,23 @@ class Program:
         except CheckpointUnreadable as error:
             log.warning("checkpoint.unreadable", why=str(error))
             return None
+
+
+def _with_lost(found: Machine, known: Machine) -> Machine:
+    """The machine as found, with the GPUs that answer no more: they stay part of it, and are told to be sick."""
+    there = {device.uuid for device in found.devices}
+    numbered = {
+        (device.type, device.minor) for device in found.devices
+    }  # a driver that was loaded anew may count otherwise
+    lost = [
+        device for device in known.devices if device.uuid not in there and (device.type, device.minor) not in numbered
+    ]
+    if not lost:
+        return found
+    minors = {device.minor for device in lost if device.type == "gpu"}
+    old = [link for link in known.links if minors & {link[0], link[1]}]
+    devices = sorted((*found.devices, *lost), key=lambda one: (one.type != "gpu", one.type, one.minor))
+    return Machine(tuple(devices), tuple(sorted({*found.links, *old})))
 
 
 def inventory_of(node: str, machine: Machine) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class Sample(msgspec.Struct, array_like=True, frozen=True, tag="sample"):
     """Bytes a second."""
     pcie_rx_bytes: Column = []
     devices: DeviceOrder | None = None
-    """The order, for senders without a session (HTTP); None: the session's."""
+    """The order; None: that of the session, by hello or the last inventory taken."""
     sm_clock_mhz: Column = []
     memory_clock_mhz: Column = []
     nvlinks_down: Column = []
@@ -204,6 +204,8 @@ class Ack(msgspec.Struct, array_like=True, frozen=True, tag="ack"):
     """Empty: taken. Otherwise why not, in words for the agent's log; the session goes on."""
     want: str = ""
     """`inventory`: send one next, the server does not know the order of this node's devices."""
+    again: bool = False
+    """The problem is temporary: say the frame again after a pause, with a new `seq`. False: said again as it is, it would be refused again."""
 
 
 AgentFrame = Hello | Inventory | Sample | Details | Health | Checkpoint

@@ -66,7 +66,6 @@ class Agent:
             node=node.name,
             version=VERSION,
             token=lambda: token,
-            devices=lambda: node.uuids,
             outbox=self._outbox,
             on_open=crowd.joined,
             on_end=crowd.left,
@@ -94,5 +93,5 @@ class Agent:
                 details = details_of(self._node, self._signals)
                 self._outbox.put_details(details)
                 errors = error_columns(details)
-            self._outbox.put_sample({**self._signals.of_node(self._index), **errors})
+            self._outbox.put_sample({**self._signals.of_node(self._index), **errors}, at=time.time())
             looks += 1

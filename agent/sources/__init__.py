@@ -12,13 +12,15 @@ from typing import Final, Protocol
 
 import msgspec
 
-from agent.protocol import DeviceDetails
+from agent.protocol import BOUNDS, DeviceDetails
 
 Column = list[int | float | None]
 """One value a GPU, by minor."""
 
 FALLEN: Final = "fallen off the bus"
-"""What is wrong with a GPU that answers no more."""
+"""What is wrong with a GPU that is there no more."""
+UNANSWERING: Final = "the GPU does not answer"
+"""What is wrong with one that is there, and fails whatever it is asked."""
 
 
 class SourceAway(Exception):
@@ -114,6 +116,14 @@ def error_columns(details: Sequence[DeviceDetails]) -> dict[str, Column]:
     return {name: column for name, column in columns.items() if any(value is not None for value in column)}
 
 
-def same_order(machine: Machine) -> Sequence[str]:
-    """UUIDs of the GPUs in the order of samples."""
-    return [gpu.uuid for gpu in machine.gpus]
+def within_bounds(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """The same, where a value that no GPU can have (NaN, counters of a driver gone astray) is unknown: it would end the session, or stand for true."""
+    return {
+        name: [value if value is not None and BOUNDS[name][0] <= value <= most(name) else None for value in column]
+        for name, column in columns.items()
+    }
+
+
+def most(name: str) -> float:
+    """The largest value of a column that is sent: of utilisations up to 110 the server makes 100."""
+    return 110 if name == "utilisation_percent" else BOUNDS[name][1]

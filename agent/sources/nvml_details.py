@@ -1,7 +1,8 @@
 """What the driver tells of a GPU beyond its figures: each NVLink's state and errors, ECC counts, processes, MIG devices.
 
 Used by `agent.sources.nvml`, which makes the calls. Kept true: links and MIG devices are counted when the machine is looked at, their state and errors with
-every reading, in one call a GPU; what a GPU or a driver does not tell is unknown.
+every reading, in one call a GPU; what a GPU or a driver does not tell, or cannot be true, is unknown; a process is called what it was called when
+it began to be seen, and forgotten with it, since its number goes to another.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from agent.protocol import MOST_MIGS, DeviceDetails, LinkDetails, MigDetails, ProcessDetails
+from agent.protocol import BOUNDS, MOST_MIGS, DeviceDetails, LinkDetails, MigDetails, ProcessDetails
 from agent.sources.wiring import SWITCH, Seen, short
 
 PROCESSES_MOST: Final = 24
 """Of one GPU, those with the most memory: a frame of 64 GPUs stays below its limit."""
 NAME_MOST: Final = 64
-NAMES_KEPT: Final = 4096
+MOST_ERRORS: Final = BOUNDS["ecc_corrected"][1]
+MOST_MEMORY: Final = BOUNDS["memory_used_bytes"][1]
 _UP: Final = frozenset({"NVML_NVLINK_STATE_ACTIVE", "NVML_NVLINK_STATE_SLEEP"})
 
 Key = tuple[str, int]
@@ -38,14 +40,17 @@ class Closely:
         self._names: dict[int, str] = {}
         self._up = {getattr(nv, name) for name in _UP if hasattr(nv, name)}
 
-    def look(self, seen: Sequence[Seen]) -> None:
-        """Note each GPU's links, and where they end, and its MIG devices."""
+    def look(self, one: Seen) -> None:
+        """Note the GPU's MIG devices. Raises what `maybe` raises."""
+        self._migs[one.facts.uuid] = self._parts(one.handle)
+
+    def name_ends(self, seen: Sequence[Seen]) -> None:
+        """Note each GPU's links, and where they end."""
         uuid_of = {short(one.bus): one.facts.uuid for one in seen}
         for one in seen:
             self._links[one.facts.uuid] = [
                 LinkDetails(end.number, end.is_up, _remote(end.remote, uuid_of)) for end in one.ends
             ]
-            self._migs[one.facts.uuid] = self._parts(one.handle)
             self._asks[one.facts.uuid] = self._asks_of(one.facts.uuid)
 
     def asks(self, uuid: str) -> list[Ask]:
@@ -71,8 +76,8 @@ class Closely:
         """Everything of one GPU; `answers`: those of the fields that were answered."""
         return DeviceDetails(
             [self._link(link, answers) for link in self._links.get(uuid, ())],
-            answers.get(("ecc_corrected", -1)),
-            answers.get(("ecc_uncorrected", -1)),
+            count_of(answers.get(("ecc_corrected", -1)), MOST_ERRORS),
+            count_of(answers.get(("ecc_uncorrected", -1)), MOST_ERRORS),
             self._processes(handle),
             self._migs.get(uuid, []),
         )
@@ -82,7 +87,7 @@ class Closely:
 
         def errors(name: str) -> int | None:
             newer = answers.get((name, known.number))
-            return answers.get((f"old_{name}", known.number)) if newer is None else newer
+            return count_of(answers.get((f"old_{name}", known.number)) if newer is None else newer, MOST_ERRORS)
 
         return LinkDetails(
             known.number,
@@ -102,20 +107,25 @@ class Closely:
             answer = self._maybe(call, handle)
             told = told or answer is not None
             for one in answer or ():
-                found[one.pid] = one.usedGpuMemory
+                found[one.pid] = count_of(one.usedGpuMemory, MOST_MEMORY)
         if not told:
             return None
         largest = sorted(found.items(), key=lambda item: (-(item[1] or 0), item[0]))[:PROCESSES_MOST]
         return [ProcessDetails(pid, self._name(pid), used) for pid, used in sorted(largest)]
 
     def _name(self, pid: int) -> str:
-        """As the driver knows it; remembered, since it is asked for each second."""
+        """As the driver knows it; remembered, since it is asked for each second, but for a look-up that failed."""
         if pid not in self._names:
-            if len(self._names) >= NAMES_KEPT:
-                self._names.clear()
             told = self._maybe(self._nv.nvmlSystemGetProcessName, pid)
-            self._names[pid] = text(told or "").rpartition("/")[2][:NAME_MOST]
+            if told is None:
+                return ""
+            self._names[pid] = text(told).rpartition("/")[2][:NAME_MOST]
         return self._names[pid]
+
+    def forget_others(self, present: Sequence[DeviceDetails]) -> None:
+        """Forget the names of processes that are not in this reading of any GPU."""
+        pids = {process.pid for one in present for process in one.processes or ()}
+        self._names = {pid: name for pid, name in self._names.items() if pid in pids}
 
     def _parts(self, handle: Any) -> list[MigDetails]:
         nv = self._nv
@@ -130,7 +140,13 @@ class Closely:
                 continue  # a place where no part is
             memory = self._maybe(nv.nvmlDeviceGetMemoryInfo, part)
             name = text(self._maybe(nv.nvmlDeviceGetName, part) or "")
-            found.append(MigDetails(text(uuid), name.rpartition("MIG ")[2], None if memory is None else memory.total))
+            found.append(
+                MigDetails(
+                    text(uuid),
+                    name.rpartition("MIG ")[2],
+                    None if memory is None else count_of(memory.total, MOST_MEMORY),
+                )
+            )
         return found
 
 
@@ -157,3 +173,8 @@ def _remote(end: str, uuid_of: Mapping[str, str]) -> str:
 def text(value: str | bytes) -> str:
     """Older bindings give bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def count_of(value: float | None, most: int = 2**63 - 1) -> int | None:
+    """A count as the driver gives it, None where it cannot be one: drivers say all bits set for `not known`, and counters go astray."""
+    return int(value) if value is not None and 0 <= value <= most else None

@@ -149,10 +149,10 @@ class Session:
         FRAMES.labels(type(frame).__name__.lower()).inc()
         if self.table.advance(self.node, boot=frame.boot, seq=frame.seq, time=frame.time, now=now) is Taken.OLD:
             REFUSED.labels("old").inc()
-            return Ack(frame.boot, frame.seq, epoch, "older than a frame already taken; number it anew")
+            return Ack(frame.boot, frame.seq, epoch, "older than a frame already taken; number it anew", again=True)
         if isinstance(frame, Hello):
             return self._hello(frame, epoch=epoch)
-        problem = ""
+        problem, again = "", False
         try:
             if isinstance(frame, Inventory):
                 order = await self.record.inventory(self.node, frame.node, self.actor)
@@ -163,8 +163,8 @@ class Session:
                 await self.record.health(self.node, frame.health, self.actor)
         except GpuplaneError as error:
             REFUSED.labels("bad-value" if isinstance(error, BadInput) else "not-stored").inc()
-            problem = str(error)
-        return Ack(frame.boot, frame.seq, epoch, problem, self._want())
+            problem, again = str(error), isinstance(error, Unavailable)
+        return Ack(frame.boot, frame.seq, epoch, problem, self._want(), again)
 
     def _hello(self, frame: Hello, *, epoch: float) -> Ack:
         self.boot = frame.boot

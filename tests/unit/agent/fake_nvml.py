@@ -1,4 +1,4 @@
-"""A driver that does what a test says, with the names, errors and constants of the real binding."""
+"""A driver that does what a test says, with the names, errors and constants of the real binding, and what it wraps its calls into."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ class Card:
     nvlink: int = 0
     pcie: int = 0
     remap_failed: int = 0
+    remap_pending: int = 0
+    recovery: int = 0
+    """What the driver wants done, by nvmlDeviceGpuRecoveryAction_t."""
     ecc: tuple[int, int] = (0, 0)
     errors: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     """Replay, recovery and CRC errors of a link."""
@@ -34,6 +37,8 @@ class Card:
     """Profiles of its MIG devices, None where a place is free; none: the mode is off."""
     without: set[str] = field(default_factory=set)
     lost: bool = False
+    fails: int = 0
+    """The error of every call of this card; 0: none."""
 
     @property
     def bus(self) -> str:
@@ -49,6 +54,9 @@ class FakeNvml:
         self.initialised = 0
         self.events: list[SimpleNamespace] = []
         self.listening: set[str] = set()
+        self.event_sets = 0
+        self.names: dict[int, bytes] = {}
+        """What processes are called; the others python3, those above 9000 nothing."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("nvml") and not name.startswith("nvmlEventType"):
@@ -126,6 +134,8 @@ class FakeNvml:
             pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX: 2 * card.nvlink,
             pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES: card.pcie,
             pynvml.NVML_FI_DEV_REMAPPED_FAILURE: card.remap_failed,
+            pynvml.NVML_FI_DEV_REMAPPED_PENDING: card.remap_pending,
+            pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: card.recovery,
             pynvml.NVML_FI_DEV_ECC_SBE_VOL_TOTAL: card.ecc[0],
             pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL: card.ecc[1],
         }
@@ -167,6 +177,11 @@ class FakeNvml:
     # processes and parts
 
     def nvmlDeviceGetComputeRunningProcesses(self, card: Card) -> list[Any]:  # noqa: N802 - NVML's name
+        found: list[Any] = self._processes(card)
+        return found
+
+    @pynvml.throwOnVersionMismatch
+    def _processes(self, card: Card) -> list[Any]:
         found = self._card(card, "processes").processes
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in found.items()]
 
@@ -174,10 +189,11 @@ class FakeNvml:
         self._card(card, "processes")
         return []
 
+    @pynvml.convertStrBytes
     def nvmlSystemGetProcessName(self, pid: int) -> bytes:  # noqa: N802 - NVML's name
-        if pid > 9000:
+        if pid > 9000 and pid not in self.names:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
-        return b"/usr/bin/python3"
+        return self.names.get(pid, b"/usr/bin/python3")
 
     def nvmlDeviceGetMigMode(self, card: Card) -> list[int]:  # noqa: N802 - NVML's name
         return [int(bool(self._card(card, "mig").mig)), 0]
@@ -194,7 +210,11 @@ class FakeNvml:
     # events
 
     def nvmlEventSetCreate(self) -> object:  # noqa: N802 - NVML's name
+        self.event_sets += 1
         return self
+
+    def nvmlEventSetFree(self, _events: object) -> None:  # noqa: N802 - NVML's name
+        self.event_sets -= 1
 
     def nvmlDeviceGetSupportedEventTypes(self, card: Card) -> int:  # noqa: N802 - NVML's name
         self._card(card, "events")
@@ -227,6 +247,10 @@ class FakeNvml:
         self._driver()
         if card.lost:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+        if card.fails:
+            raise pynvml.NVMLError(card.fails)
+        if call == "processes" and "newer" in card.without:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
         if call in card.without:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return card

@@ -1,12 +1,13 @@
 """The NVML source against a driver that does everything a driver may do."""
 
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
 
-from agent.protocol import DeviceDetails, LinkDetails, MigDetails, ProcessDetails
-from agent.sources import SourceAway
+from agent.protocol import Details, DeviceDetails, LinkDetails, MigDetails, ProcessDetails, decode, encode
+from agent.sources import FALLEN, UNANSWERING, SourceAway, error_columns, within_bounds
 from agent.sources.nvml import HARMLESS_XIDS, NvmlSource
 from agent.sources.nvml_details import PROCESSES_MOST
 from tests.unit.agent.fake_nvml import KIB, Card, FakeNvml
@@ -147,6 +148,158 @@ def test_a_gpu_that_falls_off_the_bus(tmp_path: Path) -> None:
         assert reading.health == {"GPU-0": "fallen off the bus"}
         assert reading.columns["power_watts"] == [None, 350.0]
     assert [gpu.uuid for gpu in world.source.machine().gpus] == ["GPU-1"]
+
+
+def test_a_gpu_that_is_there_again(tmp_path: Path) -> None:
+    """NODE-1 lost for a moment only: it is well when it is listed and can be read again; an Xid fault stays."""
+    one, two = cards()
+    world = World(tmp_path, one, two)
+    machine = world.source.machine()
+    one.lost = True
+    assert world.source.read(machine).health == {"GPU-0": FALLEN}
+    one.lost = False
+    assert world.source.read(machine).health == {"GPU-0": FALLEN}, "not looked at yet"
+    assert world.source.machine() == machine
+    assert world.source.read(machine).health == {}
+    assert world.nv.event_sets == 1
+    world.nv.xid(one, 79)
+    world.source.read(machine)
+    one.lost = True
+    world.source.read(machine)
+    one.lost = False
+    world.source.machine()
+    assert world.source.read(machine).health == {"GPU-0": "Xid 79"}
+
+
+def test_a_gpu_that_is_listed_no_more(tmp_path: Path) -> None:
+    """NODE-1 its old handle is not asked: what it would say is of no card that is there."""
+    one, two = cards()
+    world = World(tmp_path, one, two)
+    machine = world.source.machine()
+    world.nv.cards = [two]
+    assert [gpu.uuid for gpu in world.source.machine().gpus] == ["GPU-1"]
+    reading = world.source.read(machine)
+    assert reading.health == {"GPU-0": FALLEN}
+    assert reading.columns["power_watts"] == [None, 350.0]
+    world.nv.cards = [one, two]
+    world.source.machine()
+    assert world.source.read(machine).health == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "want"),
+    [
+        pytest.param(pynvml.NVML_ERROR_UNKNOWN, UNANSWERING, id="unknown error"),
+        pytest.param(pynvml.NVML_ERROR_RESET_REQUIRED, UNANSWERING, id="a reset is due"),
+        pytest.param(pynvml.NVML_ERROR_INVALID_ARGUMENT, UNANSWERING, id="a handle of nothing"),
+        pytest.param(pynvml.NVML_ERROR_NOT_SUPPORTED, "", id="has none of all this"),
+        pytest.param(pynvml.NVML_ERROR_NO_PERMISSION, "", id="must not be asked"),
+    ],
+)
+def test_a_gpu_that_answers_nothing(tmp_path: Path, error: int, want: str) -> None:
+    """NODE-1 whatever error the driver has for it, also after the machine was looked at again; and it may come back."""
+    one, two = cards()
+    world = World(tmp_path, one, two)
+    machine = world.source.machine()
+    one.fails = error
+    for _ in range(2):
+        assert world.source.read(machine).health == ({"GPU-0": want} if want else {})
+        world.source.machine()
+    one.fails = 0
+    assert world.source.read(machine).health == {}
+
+
+def test_whatever_the_reading_of_one_gpu_raises(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """NODE-1 that card is unknown, the others go on, and the log is not filled."""
+    one, two = cards()
+    world = World(tmp_path, one, two)
+    machine = world.source.machine()
+    one.power = None  # type: ignore[assignment]
+    one.memory = ()  # type: ignore[assignment]
+    for _ in range(3):
+        reading = world.source.read(machine)
+        assert reading.columns["power_watts"] == [None, 350.0]
+        assert reading.details[0] == DeviceDetails()
+        assert reading.health == {}
+    assert caplog.text.count("nvml.device_unread") == 1
+    assert [gpu.uuid for gpu in world.source.machine().gpus] == ["GPU-1"]
+
+
+def test_names_of_processes(tmp_path: Path) -> None:
+    """NODE-1 any bytes; a number that another process has now has that one's name; a look-up that failed is tried again."""
+    (one,) = cards(1)
+    world = World(tmp_path, one)
+    machine = world.source.machine()
+
+    def named(*pids: int) -> list[str]:
+        one.processes = dict.fromkeys(pids, 1)
+        return [process.name for process in world.source.read(machine).details[0].processes or ()]
+
+    world.nv.names = {5: b"/tmp/caf\xe9", 6: b"/a/alice"}
+    assert named(5, 6) == ["caf\ufffd", "alice"]
+    assert named(5) == ["caf\ufffd"]
+    world.nv.names[6] = b"/b/bob"
+    assert named(5, 6) == ["caf\ufffd", "bob"]
+    assert named(9001) == [""]
+    world.nv.names[9001] = b"late"
+    assert named(9001) == ["late"]
+
+
+def test_a_driver_older_than_the_binding(tmp_path: Path) -> None:
+    """NODE-1 what it lacks is unknown."""
+    one, two = cards()
+    one.without = {"newer"}
+    world = World(tmp_path, one, two)
+    reading = world.source.read(world.source.machine())
+    assert [one.processes for one in reading.details] == [None, []]
+    assert reading.columns["power_watts"] == [350.0, 350.0]
+
+
+@pytest.mark.parametrize("absurd", [2**64 - 1, 2**63, -1])
+def test_counts_that_cannot_be_true(tmp_path: Path, absurd: int) -> None:
+    """NODE-1 a counter gone astray is unknown, makes no GPU sick, and ends no session."""
+    one, two = cards()
+    for card in (one, two):
+        card.links = ["switch"]
+    one.errors, one.ecc, one.processes = {0: (absurd, 1, absurd)}, (absurd, absurd), {7: absurd}
+    one.memory, one.mig, one.nvlink = (absurd, absurd), ["1g.10gb"], absurd
+    world = World(tmp_path, one, two)
+    machine = world.source.machine()
+    world.source.read(machine)
+    world.now = 1.0
+    reading = world.source.read(machine)
+    assert machine.gpus[0].memory == 0
+    assert reading.health == {}
+    found = reading.details[0]
+    assert (found.ecc_corrected, found.ecc_uncorrected) == (None, None)
+    assert found.links == [LinkDetails(0, True, "switch", None, 1, None)]
+    assert found.processes == [ProcessDetails(7, "python3", None)]
+    assert decode(encode(Details("b", 1, 1.0, [*reading.details])))
+    columns = within_bounds({**reading.columns, **error_columns(reading.details)})
+    assert columns["memory_used_bytes"] == [None, 2**30]
+    assert columns["nvlink_errors"] == [1, 0]
+    assert columns["ecc_uncorrected"] == [None, 0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "want"),
+    [
+        pytest.param({"remap_pending": 1}, "row remapping waits for a reset of the GPU", id="a row to be remapped"),
+        pytest.param({"remap_failed": 1, "remap_pending": 1}, "row remapping failed", id="no spare row"),
+        pytest.param({"ecc": (0, 1)}, "uncorrectable ECC errors since the driver was loaded", id="uncorrectable"),
+        pytest.param({"recovery": 1}, "the driver asks for a reset of the GPU", id="a reset is due"),
+        pytest.param({"recovery": 4}, "the driver asks to drain and reset the GPU", id="a drain is due"),
+        pytest.param({"recovery": 3}, "", id="peer-to-peer traffic only"),
+        pytest.param({"ecc": (500, 0)}, "", id="corrected"),
+    ],
+)
+def test_faults_that_outlive_a_restart_of_the_agent(tmp_path: Path, wrong: dict[str, Any], want: str) -> None:
+    """NODE-1 an agent that has heard of no Xid error finds what is wrong by the counts that stand."""
+    one, two = cards()
+    for name, value in wrong.items():
+        setattr(one, name, value)
+    world = World(tmp_path, one, two)
+    assert world.source.read(world.source.machine()).health == ({"GPU-0": want} if want else {})
 
 
 def test_faults(tmp_path: Path) -> None:

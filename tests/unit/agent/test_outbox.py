@@ -2,7 +2,7 @@
 
 import asyncio
 
-from agent.outbox import SAMPLES_MOST, Outbox, StateChange
+from agent.outbox import SAMPLES_MOST, Measured, Outbox, StateChange
 from agent.protocol import CheckpointEntry, DeviceDetails
 
 BODY = {"name": "n1", "devices": [], "links": []}
@@ -22,10 +22,10 @@ def asleep(outbox: Outbox) -> bool:
 
 def test_state_goes_before_samples_and_the_machine_before_all() -> None:
     outbox = Outbox()
-    outbox.put_sample({"power_watts": [1]})
     outbox.put_checkpoint([ENTRY])
     outbox.put_health({"GPU-1": "Xid 79"})
     outbox.put_inventory(BODY)
+    outbox.put_sample({"power_watts": [1]}, at=1.5)
     said = []
     while (change := outbox.next_change()) is not None:
         said.append(change)
@@ -35,7 +35,7 @@ def test_state_goes_before_samples_and_the_machine_before_all() -> None:
         StateChange(health={"GPU-1": "Xid 79"}),
         StateChange(checkpoint=[ENTRY]),
     ]
-    assert outbox.next_sample() == {"power_watts": [1]}
+    assert outbox.next_sample() == Measured({"power_watts": [1]}, 1.5)
     assert outbox.next_sample() is None
     assert asleep(outbox)
 
@@ -87,10 +87,10 @@ def test_of_samples_the_oldest_are_dropped() -> None:
     """NODE-2 memory is bounded however long nobody listens."""
     outbox = Outbox()
     for number in range(1000):
-        outbox.put_sample({"power_watts": [number]})
+        outbox.put_sample({"power_watts": [number]}, at=float(number))
     kept = []
     while (sample := outbox.next_sample()) is not None:
-        kept.append(sample["power_watts"][0])
+        kept.append(sample.columns["power_watts"][0])
     assert kept == list(range(1000 - SAMPLES_MOST, 1000))
     assert outbox.dropped == 1000 - SAMPLES_MOST
 
@@ -114,7 +114,7 @@ def test_an_inventory_that_is_asked_for_again_has_the_health_of_now() -> None:
 def test_details_are_said_once_a_session_and_when_they_change() -> None:
     """NODE-2 the newest ones; a session that begins anew is told again."""
     silent = Outbox()
-    silent.details_again()
+    silent.begin_session()
     assert (silent.next_details(), silent.next_sample()) == ((), None)
     assert asleep(silent)
     outbox = Outbox()
@@ -124,7 +124,72 @@ def test_details_are_said_once_a_session_and_when_they_change() -> None:
     assert outbox.next_details() == [DeviceDetails(ecc_corrected=2)]
     outbox.put_details([DeviceDetails(ecc_corrected=2)])
     assert outbox.next_details() == ()
-    outbox.details_again()
+    outbox.begin_session()
     assert outbox.next_details() == [DeviceDetails(ecc_corrected=2)]
     assert outbox.next_sample() is None
     assert asleep(outbox)
+
+
+def test_what_was_measured_in_another_order_is_dropped() -> None:
+    """NODE-1 nobody could tell whose figures they are; an inventory in the same order keeps them."""
+    outbox = Outbox()
+    devices = [
+        {"uuid": "GPU-1", "minor": 1},
+        {"uuid": "NIC", "minor": 0, "type": "rdma"},
+        {"uuid": "GPU-0", "minor": 0},
+    ]
+    outbox.put_inventory({**BODY, "devices": devices})
+    assert outbox.order == ("GPU-0", "GPU-1")
+    outbox.put_sample({"power_watts": [1, 2]}, at=1.0)
+    outbox.put_details([DeviceDetails(ecc_corrected=1), DeviceDetails()])
+    outbox.put_inventory({**BODY, "devices": [*devices], "labels": {"a": "b"}})
+    assert outbox.next_details()
+    assert outbox.next_sample() == Measured({"power_watts": [1, 2]}, 1.0)
+    outbox.put_sample({"power_watts": [1, 2]}, at=2.0)
+    outbox.put_details([DeviceDetails(ecc_corrected=2), DeviceDetails()])
+    outbox.put_inventory({**BODY, "devices": [{"uuid": "GPU-1", "minor": 0}, {"uuid": "GPU-0", "minor": 1}]})
+    assert (outbox.next_details(), outbox.next_sample(), outbox.dropped) == ((), None, 1)
+    assert outbox.order == ("GPU-1", "GPU-0")
+
+
+def test_what_cannot_be_taken_now_is_held_back() -> None:
+    """NODE-2 changes of state wait and none is lost; samples go on, and nobody is awake for nothing."""
+    outbox = Outbox()
+    outbox.put_health({"GPU-1": "Xid 79"})
+    outbox.hold()
+    outbox.put_sample({"power_watts": [1]}, at=1.0)
+    assert outbox.next_change() is None
+    assert outbox.next_sample() is not None
+    assert outbox.next_sample() is None
+    assert asleep(outbox)
+    outbox.release()
+    assert not asleep(outbox)
+    assert outbox.next_change() == StateChange(health={"GPU-1": "Xid 79"})
+
+
+def test_a_refused_inventory_is_said_again_when_it_changed_or_in_the_next_session() -> None:
+    outbox = Outbox()
+    outbox.put_inventory(BODY)
+    outbox.refused(StateChange(inventory=BODY, version=1))
+    outbox.inventory_again()
+    assert outbox.next_change() is None
+    outbox.begin_session()
+    assert outbox.next_change() == StateChange(inventory=BODY, version=1)
+    outbox.refused(StateChange(inventory=BODY, version=1))
+    outbox.put_inventory(BODY)
+    assert outbox.next_change() == StateChange(inventory=BODY, version=2)
+
+
+def test_what_ends_sessions_is_said_again_only_when_it_changed() -> None:
+    outbox = Outbox()
+    outbox.put_inventory(BODY)
+    outbox.put_details([DeviceDetails(ecc_corrected=1)])
+    outbox.unsayable(StateChange(inventory=BODY, version=1))
+    outbox.unsayable(StateChange(details=[DeviceDetails(ecc_corrected=1)]))
+    outbox.begin_session()
+    outbox.inventory_again()
+    assert (outbox.next_change(), outbox.next_details()) == (None, ())
+    outbox.put_inventory(BODY)
+    outbox.put_details([DeviceDetails(ecc_corrected=2)])
+    assert outbox.next_change() == StateChange(inventory=BODY, version=2)
+    assert outbox.next_details() == [DeviceDetails(ecc_corrected=2)]

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agent.outbox import Outbox
-from agent.program import MACHINE_SECONDS, Program
+from agent import program
+from agent.outbox import Measured, Outbox
+from agent.program import GOOD_LOOKS, MACHINE_SECONDS, Program
 from agent.protocol import CheckpointEntry
 from agent.sources import Machine, Reading, SourceAway
 from agent.sources.simulated import SimulatedSource
@@ -80,6 +86,16 @@ def test_the_first_word_has_what_is_sick() -> None:
     assert sick == [3]
 
 
+def test_a_sample_has_the_time_of_its_measurement() -> None:
+    """NODE-1 not that at which it is sent: who receives it sees how long it waited."""
+    told = Told()
+    told.program.epoch = lambda: 1000.0 + told.now
+    for _ in range(3):
+        told.program.tell(told.look())
+    samples = [told.program.outbox.next_sample() for _ in range(3)]
+    assert [sample and sample.at for sample in samples] == [1001.0, 1002.0, 1003.0]
+
+
 def test_every_look_brings_a_sample() -> None:
     told = Told()
     for _ in range(3):
@@ -95,7 +111,8 @@ def test_health_is_told_when_it_changes() -> None:
     assert told.look().health == {uuid: "Xid 79"}
     assert told.look().health == {}
     told.source.recover(3)
-    assert told.look().health == {uuid: ""}
+    assert [told.look().health for _ in range(GOOD_LOOKS)] == [{}] * (GOOD_LOOKS - 1) + [{uuid: ""}]
+    assert told.look().health == {}
 
 
 def test_a_gpu_that_vanishes_stays_in_the_inventory() -> None:
@@ -109,8 +126,9 @@ def test_a_gpu_that_vanishes_stays_in_the_inventory() -> None:
     assert news.health == {uuid: "fallen off the bus"}
     assert len(told.program.machine.gpus) == 8
     told.source.vanished = set()
-    news = told.look(later=MACHINE_SECONDS)
-    assert (news.inventory, news.health) == (None, {uuid: ""})
+    news = [told.look(later=MACHINE_SECONDS) for _ in range(GOOD_LOOKS)]
+    assert [one.inventory for one in news] == [None] * GOOD_LOOKS
+    assert news[-1].health == {uuid: ""}
     assert before is not None
 
 
@@ -125,17 +143,118 @@ def test_a_driver_that_goes_and_comes() -> None:
     assert (news.columns, news.inventory) == ({}, None)
     assert told.look().health == {}
     told.source.away = ""
-    news = told.look()
-    assert news.health == dict.fromkeys(uuids, "")
-    assert news.columns
+    news = [told.look() for _ in range(GOOD_LOOKS)]
+    assert [one.health for one in news] == [{}] * (GOOD_LOOKS - 1) + [dict.fromkeys(uuids, "")]
+    assert all(one.columns for one in news)
+
+
+def test_a_driver_that_answers_every_other_second() -> None:
+    """NODE-1 its GPUs are sick all the while, which is told once."""
+    told = Told()
+    uuids = {gpu.uuid for gpu in told.source.machine().gpus}
+    told.look()
+    changes = []
+    for number in range(60):
+        told.source.away = "" if number % 2 else "no answer"
+        changes.append(told.look().health)
+    assert [change for change in changes if change] == [dict.fromkeys(uuids, "the driver does not answer")]
+
+
+def test_another_fault_is_told_when_it_lasts() -> None:
+    """NODE-1 a sick GPU stays sick while its faults take turns."""
+    told = Told()
+    told.look()
+    uuid = told.program.machine.gpus[3].uuid
+    for number in range(20):
+        told.source.fall_sick(3, f"Xid {number % 2}")
+        assert told.look().health == ({uuid: "Xid 0"} if number == 0 else {})
+    assert [told.look().health for _ in range(GOOD_LOOKS - 1)][-1] == {uuid: "Xid 1"}
+
+
+class Hanging(Fragile):
+    """Its driver does not come back from a call until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hangs = threading.Event()
+        self.let_go = threading.Event()
+
+    def read(self, machine: Machine, /) -> Reading:
+        if self.hangs.is_set():
+            self.let_go.wait(20)
+        return super().read(machine)
+
+
+async def test_a_driver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NODE-1 samples go on and know nothing; its GPUs are told to be sick, and well when it is back; the program can end meanwhile."""
+    for name in ("SAMPLE_SECONDS", "QUIET_SECONDS", "CLOSE_SECONDS"):
+        monkeypatch.setattr(program, name, 0.01)
+    monkeypatch.setattr(program, "HANG_SECONDS", 0.1)
+    source, outbox = Hanging(), Outbox()
+    one = Program("n1", source, outbox)
+    running = asyncio.create_task(one.run())
+    try:
+        await until(lambda: outbox.next_change() is not None)
+        uuids = {gpu.uuid for gpu in one.machine.gpus}
+        source.hangs.set()
+        await until(lambda: bool(outbox._health))
+        assert outbox._health == dict.fromkeys(uuids, "the driver hangs")
+        assert [sample.columns for sample in outbox._samples][-1] == {}
+        dropped = outbox.dropped
+        await until(lambda: outbox.dropped > dropped + 5)
+        assert not await one.close()
+        source.let_go.set()
+        await until(lambda: outbox._health == dict.fromkeys(uuids, ""))
+        assert outbox._samples[-1].columns
+    finally:
+        source.let_go.set()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    assert await one.close()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():  # noqa: ASYNC110 - what is waited for happens in a thread
+            await asyncio.sleep(0.005)
+
+
+ENDLESS = """
+import sys, threading
+from agent import __main__, sources
+
+class Endless:
+    def machine(self):
+        print("looking", flush=True)
+        threading.Event().wait()
+    def close(self):
+        threading.Event().wait()
+
+__main__.open_source = lambda *_, **__: Endless()
+sys.exit(__main__.main(["--node", "n1", "--server", "http://127.0.0.1:1", "--checkpoint", ""]))
+"""
+
+
+def test_a_program_whose_driver_hangs_can_be_stopped() -> None:
+    """NODE-1 within its pod's grace, although a thread never comes back."""
+    with subprocess.Popen(
+        [sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        while b"looking" not in process.stdout.readline():
+            pass
+        process.terminate()
+        assert process.wait(timeout=program.CLOSE_SECONDS + 10) == 0
 
 
 def test_without_a_driver_from_the_start() -> None:
-    """NODE-1 nothing is known, and nothing is said; when the driver comes the machine is told."""
+    """NODE-1 nothing is known, and nothing is said but that the agent is there; when the driver comes the machine is told."""
     told = Told()
     told.source.away = "no driver"
     news = told.look()
     assert (news.inventory, dict(news.health), news.columns) == (None, {}, {})
+    told.program.tell(news)
+    assert told.program.outbox.next_sample() == Measured({}, news.at)
     told.source.away = ""
     assert told.look().inventory is not None
 

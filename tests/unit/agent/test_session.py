@@ -2,122 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from typing import Any
-
 import pytest
-from websockets.asyncio.server import ServerConnection, serve
 
 from agent import session as sessions
 from agent.outbox import Outbox
-from agent.protocol import (
-    Ack,
-    AgentFrame,
-    Checkpoint,
-    Details,
-    DeviceDetails,
-    Health,
-    Hello,
-    Inventory,
-    Sample,
-    decode,
-    encode,
+from agent.protocol import Ack, AgentFrame, Checkpoint, Details, DeviceDetails, Health, Hello, Inventory, Sample
+from agent.session import (
+    FIRST_AGAIN,
+    FIRST_PAUSE,
+    LONGEST_AGAIN,
+    LONGEST_PAUSE,
+    OUR_FAULT_PAUSE,
+    Session,
+    again_seconds,
+    pause_seconds,
 )
-from agent.session import FIRST_PAUSE, LONGEST_PAUSE, OUR_FAULT_PAUSE, Session, pause_seconds
-
-BODY: dict[str, Any] = {"name": "n1", "devices": [], "links": []}
-
-
-class Server:
-    """Remembers what was said, by session. `answer`: the ack of a frame, None to close with `code`."""
-
-    def __init__(self) -> None:
-        self.sessions: list[list[AgentFrame]] = []
-        self.tokens: list[str] = []
-        self.paths: list[str] = []
-        self.answer: Callable[[AgentFrame], Ack | None] = lambda frame: Ack(frame.boot, frame.seq, 0.0)
-        self.code = 1011
-        self.news = asyncio.Condition()
-        self.port = 0
-
-    @asynccontextmanager
-    async def listening(self) -> AsyncIterator[Server]:
-        async with serve(self._serve, "127.0.0.1", self.port) as server:
-            self.port = next(iter(server.sockets)).getsockname()[1]
-            yield self
-
-    async def _serve(self, socket: ServerConnection) -> None:
-        assert socket.request is not None
-        self.tokens.append(socket.request.headers["Authorization"])
-        self.paths.append(socket.request.path)
-        said: list[AgentFrame] = []
-        self.sessions.append(said)
-        async for message in socket:
-            assert isinstance(message, bytes)
-            frame = decode(message)
-            said.append(frame)
-            async with self.news:
-                self.news.notify_all()
-            ack = self.answer(frame)
-            if ack is None:
-                await socket.close(self.code)
-                return
-            if not isinstance(frame, Sample | Details) or ack.problem or ack.want:
-                await socket.send(encode(ack))
-
-    async def until(self, true: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10), self.news:
-            await self.news.wait_for(true)
-
-    @property
-    def said(self) -> list[AgentFrame]:
-        """Everything, over all sessions."""
-        return [frame for one in self.sessions for frame in one]
+from tests.unit.agent.listening import BODY, Server, kinds, run
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "pause_seconds", lambda _attempt, *, longest: 0.01 if longest else 0.0)
-
-
-def run(test: Callable[[Server, Outbox, Session], Awaitable[None]]) -> None:
-    """A server, an outbox, a session that runs; then the test."""
-
-    async def all_of_it() -> None:
-        server, outbox = Server(), Outbox()
-        async with server.listening():
-            tokens = iter(f"token-{number}" for number in range(1000))
-            session = Session(
-                url=f"http://127.0.0.1:{server.port}",
-                node="n1",
-                version="1",
-                token=lambda: next(tokens),
-                devices=lambda: ["GPU-1", "GPU-2"],
-                outbox=outbox,
-            )
-            running = asyncio.create_task(session.run())
-            try:
-                await test(server, outbox, session)
-            finally:
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
-
-    asyncio.run(all_of_it())
-
-
-def kinds(said: list[AgentFrame]) -> list[str]:
-    return [type(frame).__name__ for frame in said]
+    monkeypatch.setattr(sessions, "again_seconds", lambda _attempt: 0.01)
 
 
 def test_a_session_begins_with_hello_and_says_what_is_due() -> None:
     """NODE-2 hello, then changes of state in their order, then samples; every frame has a higher number."""
 
     async def test(server: Server, outbox: Outbox, _: Session) -> None:
-        outbox.put_sample({"power_watts": [1, 2]})
         outbox.put_health({"GPU-1": "Xid 79"})
         outbox.put_inventory(BODY)
+        outbox.put_sample({"power_watts": [1, 2]}, at=123.5)
         await server.until(lambda: len(server.said) >= 4)
         assert kinds(server.said) == ["Hello", "Inventory", "Health", "Sample"]
         hello, inventory, health, sample = server.said
@@ -126,7 +41,9 @@ def test_a_session_begins_with_hello_and_says_what_is_due() -> None:
         assert isinstance(inventory, Inventory)
         assert isinstance(health, Health)
         assert isinstance(sample, Sample)
-        assert (inventory.node, health.health, sample.power_watts) == (BODY, {"GPU-1": "Xid 79"}, [1, 2])
+        assert [one.get("healthy", True) for one in inventory.node["devices"]] == [False, True]
+        assert (health.health, sample.power_watts) == ({"GPU-1": "Xid 79"}, [1, 2])
+        assert sample.time == 123.5, "of the measurement"
         assert len({frame.boot for frame in server.said}) == 1
         assert [frame.seq for frame in server.said] == sorted({frame.seq for frame in server.said})
         assert server.paths == ["/ws/agents/n1/"]
@@ -165,11 +82,11 @@ def test_details_are_said_in_every_session() -> None:
 
     async def test(server: Server, outbox: Outbox, _: Session) -> None:
         outbox.put_details([DeviceDetails(ecc_corrected=1), DeviceDetails()])
-        outbox.put_sample({"power_watts": [1, 2]})
+        outbox.put_sample({"power_watts": [1, 2]}, at=123.5)
         await server.until(lambda: kinds(server.said).count("Sample") == 1)
         assert kinds(server.said) == ["Hello", "Details", "Sample"]
         server.answer = lambda _: None
-        outbox.put_sample({"power_watts": [1, 2]})
+        outbox.put_sample({"power_watts": [1, 2]}, at=123.5)
         await server.until(lambda: kinds(server.said).count("Sample") == 2)
         server.answer = lambda frame: Ack(frame.boot, frame.seq, 0.0)
         await server.until(lambda: kinds(server.sessions[-1]) == ["Hello", "Details"])
@@ -190,7 +107,7 @@ def test_the_server_asks_for_the_inventory() -> None:
             frame.boot, frame.seq, 0.0, "unknown order" if isinstance(frame, Sample) else "",
             "inventory" if isinstance(frame, Sample) else "",
         )  # fmt: skip
-        outbox.put_sample({"power_watts": [1, 2]})
+        outbox.put_sample({"power_watts": [1, 2]}, at=123.5)
         await server.until(lambda: kinds(server.said)[-2:] == ["Sample", "Inventory"])
 
     run(test)
@@ -202,7 +119,7 @@ def test_what_the_server_will_not_take_is_not_said_for_ever() -> None:
             frame.boot, frame.seq, 0.0, "no such device" if isinstance(frame, Health) else ""
         )
         outbox.put_health({"GPU-9": "Xid 48"})
-        outbox.put_sample({"power_watts": [1, 2]})
+        outbox.put_sample({"power_watts": [1, 2]}, at=123.5)
         await server.until(lambda: kinds(server.said) == ["Hello", "Health", "Sample"])
 
     run(test)
@@ -214,7 +131,7 @@ def test_a_server_that_is_away_comes_back() -> None:
     async def test(server: Server, outbox: Outbox, _: Session) -> None:
         await server.until(lambda: kinds(server.said) == ["Hello"])
         server.answer = lambda frame: None if isinstance(frame, Sample) else Ack(frame.boot, frame.seq, 0.0)
-        outbox.put_sample({"power_watts": [1, 2]})
+        outbox.put_sample({"power_watts": [1, 2]}, at=123.5)
         await server.until(lambda: len(server.sessions) >= 2)
         outbox.put_health({"GPU-1": "Xid 79"})
         await server.until(lambda: "Health" in kinds(server.sessions[-1]))
@@ -230,3 +147,6 @@ def test_pauses() -> None:
         assert all(bound / 2 <= pause <= bound for pause in found)
         assert len(set(found)) > 1
     assert OUR_FAULT_PAUSE / 2 <= pause_seconds(1, longest=OUR_FAULT_PAUSE) <= OUR_FAULT_PAUSE
+    for attempt in range(1, 40):
+        bound = min(FIRST_AGAIN * 2 ** (attempt - 1), LONGEST_AGAIN)
+        assert bound / 2 <= again_seconds(attempt) <= bound

@@ -14,7 +14,7 @@ from django.db import connections
 
 from access.actors import SYSTEM, Actor
 from access.choices import Role
-from access.errors import BadInput, GpuplaneError
+from access.errors import BadInput, GpuplaneError, Unavailable
 from agent.protocol import (
     FRAME_LIMIT,
     Ack,
@@ -174,29 +174,32 @@ async def test_change_of_state_outlives_a_disconnect(table: SampleTable, record:
     replay = Health("b1", 2, 101.0, {"GPU-1": "Xid 79"})
     again.send(replay)
     await again.next()
-    assert [(ack.seq, bool(ack.problem)) for ack in [await again.ack() for _ in range(3)]] == [
-        (3, False),
-        (4, False),
-        (2, True),
+    assert [(ack.seq, bool(ack.problem), ack.again) for ack in [await again.ack() for _ in range(3)]] == [
+        (3, False, False),
+        (4, False, False),
+        (2, True, True),
     ]
     await again.leave()
     assert record.sick == {"GPU-1": ""}
 
 
 @pytest.mark.parametrize(
-    ("refusal", "want"),
+    ("refusal", "want", "want_again"),
     [
-        pytest.param(BadInput("devices[0].uuid must be …"), "devices[0].uuid must be …", id="a rule broken"),
-        pytest.param(GpuplaneError("the database is away"), "the database is away", id="not stored"),
+        pytest.param(BadInput("devices[0].uuid must be …"), "devices[0].uuid must be …", False, id="a rule broken"),
+        pytest.param(GpuplaneError("not now"), "not now", False, id="not stored"),
+        pytest.param(Unavailable("the database is away"), "the database is away", True, id="for a while"),
     ],
 )
 async def test_refused_inventory_keeps_the_session(
-    peer: Peer, record: Remembered, refusal: Exception, want: str
+    peer: Peer, record: Remembered, refusal: Exception, want: str, *, want_again: bool
 ) -> None:
+    """NODE-2 and says whether it is worth saying again."""
     record.refusal = refusal
     peer.send(HELLO, Inventory("b1", 2, 101.0, {"gpus": []}), Sample("b1", 3, 102.0, power_watts=[1, 2]))
     await peer.ack()
-    assert (await peer.ack()).problem == want
+    ack = await peer.ack()
+    assert (ack.problem, ack.again) == (want, want_again)
     assert not peer.session.done()
 
 
