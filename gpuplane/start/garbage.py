@@ -1,8 +1,9 @@
 """The collector of garbage, kept from looking at what lives long.
 
 Started with the web process by `gpuplane.doors.lifespan`. Five thousand agents' connections are half a million objects; the interpreter's own way looked
-through all of them every two seconds, and everything stood still for up to 0.5 s. Kept true: what lives for YOUNG_SECONDS is set aside; only cycles
-can become garbage there, since counting references frees everything else at once, and every WHOLE_SECONDS it is looked through, too.
+through all of them every two seconds, and everything stood still for up to 0.5 s. Kept true: what outlives two collections is set aside, at
+that moment and so without another look; only cycles can become garbage there, since counting references frees everything else at once, and every
+WHOLE_SECONDS all of it is looked through, too.
 """
 
 from __future__ import annotations
@@ -11,15 +12,14 @@ import asyncio
 import contextlib
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Final
 
 import structlog
 
-YOUNG_SECONDS: Final = 10.0
 WHOLE_SECONDS: Final = 3600.0
-THRESHOLDS: Final = (50_000, 5, 1_000_000)
-"""Objects made before the youngest are looked through, and how often that happens before the next older are; the oldest only by us."""
+THRESHOLDS: Final = (50_000, 3, 1_000_000)
+"""Objects made before the youngest are looked through, above what a second of five thousand agents makes and drops, and how often that happens before the next older are; the oldest only by us."""
 
 log = structlog.get_logger(__name__)
 
@@ -35,7 +35,8 @@ async def start() -> None:
     """Begin with the web process."""
     _Running.before = gc.get_threshold()
     gc.set_threshold(*THRESHOLDS)
-    _Running.task = asyncio.get_running_loop().create_task(_keep(time.monotonic), name="garbage")
+    gc.callbacks.append(set_aside)
+    _Running.task = asyncio.get_running_loop().create_task(_keep(), name="garbage")
 
 
 async def stop() -> None:
@@ -45,14 +46,15 @@ async def stop() -> None:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
+        gc.callbacks.remove(set_aside)
     gc.unfreeze()
     gc.set_threshold(*_Running.before)
 
 
-def set_aside() -> None:
-    """Free the cycles among young objects; whatever else there is counts as long-lived from now on."""
-    gc.collect(1)
-    gc.freeze()
+def set_aside(phase: str, about: Mapping[str, int]) -> None:
+    """Called by the collector: what it has just left alive in its middle generation counts as long-lived from now on."""
+    if phase == "stop" and about["generation"] == 1:
+        gc.freeze()
 
 
 def look_through() -> int:
@@ -63,14 +65,9 @@ def look_through() -> int:
     return freed
 
 
-async def _keep(clock: Callable[[], float]) -> None:
-    due = clock() + WHOLE_SECONDS
+async def _keep() -> None:
     while True:
-        await asyncio.sleep(YOUNG_SECONDS)
-        if clock() < due:
-            set_aside()
-            continue
-        began = clock()
+        await asyncio.sleep(WHOLE_SECONDS)
+        began = time.monotonic()
         freed = look_through()
-        due = clock() + WHOLE_SECONDS
-        log.info("garbage.looked_through", freed=freed, seconds=round(clock() - began, 3))
+        log.info("garbage.looked_through", freed=freed, seconds=round(time.monotonic() - began, 3))

@@ -92,8 +92,12 @@ def _count(measured: Measured, start: datetime) -> dict[str, Totals]:
     """The fleet's totals, and who is idle from now on, or no more."""
     groups: dict[str, Totals] = {}
     fell_idle, woke = [], []
-    gpus = Device.objects.filter(type=GPU).exclude(presence=Presence.REMOVED).select_related("node").order_by()
+    nodes = Node.objects.only("name", "labels").in_bulk()  # once each: labels are JSON, and a node has many GPUs
+    gpus = Device.objects.filter(type=GPU).exclude(presence=Presence.REMOVED).order_by()
     for device in gpus.only(*_COUNTED).iterator(chunk_size=2000):
+        if device.node_id not in nodes:
+            continue  # came since
+        device.node = nodes[device.node_id]
         told = measured.get(device.node.name)
         values = {name: None if told is None else told.of(device.uuid, name) for name in _MEASURED}
         for group in totals.groups_of(device):
@@ -122,8 +126,7 @@ _COUNTED: Final = (
     "core_used",
     "memory_used",
     "idle_since",
-    "node__name",
-    "node__labels",
+    "node_id",
 )
 
 

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, cast
+from typing import Final
 from uuid import uuid4
 
 import msgspec
@@ -136,7 +136,7 @@ class Flusher:
             return
         found: dict[bytes, tuple[bytes, SampleView]] = {}
         stale = []
-        for name, raw in cast("dict[bytes, bytes]", await self._client.hgetall(KEY)).items():
+        async for name, raw in self._client.hscan_iter(KEY, count=NODES_AT_ONCE):
             before = self._raw.get(name)
             try:
                 view = before[1] if before is not None and before[0] == raw else _decoder.decode(raw)
