@@ -244,7 +244,10 @@ def test_a_program_whose_driver_hangs_can_be_stopped() -> None:
         while b"looking" not in process.stdout.readline():
             pass
         process.terminate()
-        assert process.wait(timeout=program.CLOSE_SECONDS + 10) == 0
+        try:
+            assert process.wait(timeout=program.CLOSE_SECONDS + 10) == 0
+        finally:
+            process.kill()
 
 
 def test_without_a_driver_from_the_start() -> None:
