@@ -1,7 +1,7 @@
 // Which devices are shown, and what they stand together by. Pure.
 import { FLAG } from "./frames.js";
 import { asksFor, fits } from "./filter.js";
-import { given, isState, stateOf } from "./measures.js";
+import { given, isState, STATE_COLUMNS, stateOf } from "./measures.js";
 
 const collator = new Intl.Collator(undefined, { numeric: true });
 const byName = (one, other) => collator.compare(one, other);
@@ -27,7 +27,7 @@ export const moves = (view) => Boolean(view.state) || view.group === "team" || a
 export const needsTeams = (view) => view.group === "team" || asksFor(view.terms, "team");
 
 /** The columns that choosing needs. */
-export const choosingColumns = (view) => (moves(view) ? ["core", "memory"] : []);
+export const choosingColumns = (view) => (moves(view) ? STATE_COLUMNS : []);
 
 /**
  * [{name, count, trays: [{node, rows}]}] of what `view` ({type, state, terms, group}) shows. `teamsOf(device)` gives names,

@@ -3,7 +3,7 @@
 import { anchorAt, breakLines, cellAt, layOut, neighbour, placeOfAnchor } from "./arrange.js";
 import { Camera } from "./camera.js";
 import { Labels } from "./labels.js";
-import { levelOf, MEASURES, shortValue, stateOf, valueWords } from "./measures.js";
+import { levelOf, MEASURES, shortValue, STATE_COLUMNS, stateOf, valueWords } from "./measures.js";
 import { palette, statePalette } from "./scale.js";
 import { fromHex, packed, Sprites } from "./sprites.js";
 
@@ -277,8 +277,15 @@ export class Heatmap {
     else if (x + size + room > view.scrollLeft + view.clientWidth) view.scrollLeft = x + size + room - view.clientWidth;
   }
 
-  /** Text of a device for screen readers. */
-  words(device, row) {
-    return `${device.node.name}, ${device.type} ${device.minor}, ${stateOf(this.columns, row)}, ${this.measure.label.toLowerCase()} ${valueWords(this.measure, this.columns, row)}`;
+  /** The columns that the text of a device is made of. */
+  get wordColumns() {
+    return [...STATE_COLUMNS, ...this.measure.columns];
+  }
+
+  /** Text of a device for screen readers; without its values where `known` is false. */
+  words(device, row, known) {
+    const name = `${device.node.name}, ${device.type} ${device.minor}`;
+    if (!known) return `${name}, state not known now`;
+    return `${name}, ${stateOf(this.columns, row)}, ${this.measure.label.toLowerCase()} ${valueWords(this.measure, this.columns, row)}`;
   }
 }

@@ -64,6 +64,9 @@ function rounded(value) {
   return String(value > 0 && value < 9.95 ? Number(value.toFixed(1)) : Math.round(value));
 }
 
+/** The columns that a state needs beside the flags, which always come. */
+export const STATE_COLUMNS = ["core", "memory"];
+
 /** One word for the state of a device. */
 export function stateOf(columns, row) {
   const flags = columns.flags[row];
