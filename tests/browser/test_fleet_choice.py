@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.fleet import look, ready
+from tests.browser.fleet import cell, look, ready
 from tests.fleet_feed import Feed
 
 RECORD_SHOWN = """() => {
@@ -59,3 +59,25 @@ def test_an_interrupted_stream_leaves_the_last_known_state_to_filter_by(feed, si
     page.get_by_label("State", exact=True).select_option("trouble")
     expect(page.locator("[data-fleet-size]")).to_contain_text("12 shown")
     assert look(page, "map.plan.order.length") == 12
+
+
+@pytest.mark.parametrize("by_key", [pytest.param(True, id="by keyboard"), pytest.param(False, id="by mouse")])
+def test_the_card_goes_with_its_device(feed, sign_in, by_key):
+    """VIEW-1 a filter that takes the pointed device away takes its card along, and what was asked for the card's sake."""
+    page = ready(sign_in())
+    if by_key:
+        page.get_by_role("application").focus()
+        page.keyboard.press("Home")
+    else:
+        page.mouse.move(*cell(page, "gpu-00000", 0))
+    card = page.locator("#device-card")
+    expect(card).to_contain_text("gpu-00000 · GPU 0")
+    page.wait_for_function("() => window.gpuplaneFleet.stream.wanted.includes('power')")
+    page.evaluate("""() => {
+        const field = document.querySelector("#fleet-filter"); // as by a paste or a script: nothing takes the focus from the map
+        field.value = "rack:r004";
+        field.dispatchEvent(new Event("input"));
+    }""")
+    assert look(page, "map.plan.order.length") == 64
+    expect(card).to_be_hidden()
+    page.wait_for_function("() => window.gpuplaneFleet.stream.wanted.join() === 'core,memory'")

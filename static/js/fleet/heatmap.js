@@ -100,6 +100,7 @@ export class Heatmap {
     this.labels.forget();
     this.moved = true;
     this.placeRing();
+    if (kept >= 0) this.tellPointed(false);
     cancelAnimationFrame(this.queued);
     this.paint();
   }
@@ -110,7 +111,7 @@ export class Heatmap {
     if (zoomed) this.labels.forget();
     if (this.byKey && this.pointed >= 0) {
       this.placeRing();
-      this.onPoint(this.plan.order[this.pointed], this.boundsOf(this.pointed), false);
+      this.tellPointed(false);
     } else this.point(-1);
     this.queue(true);
     this.onMove();
@@ -238,7 +239,13 @@ export class Heatmap {
     this.pointed = at;
     this.byKey = at >= 0 && event === undefined;
     this.placeRing();
-    this.onPoint(at < 0 || !this.plan ? null : this.plan.order[at], at < 0 ? null : this.boundsOf(at), this.byKey);
+    this.tellPointed(this.byKey);
+  }
+
+  /** Call back with the pointed device and where it is now; with nothing where there is none (any more). */
+  tellPointed(byKey) {
+    const at = this.plan ? this.pointed : -1;
+    this.onPoint(at < 0 ? null : this.plan.order[at], at < 0 ? null : this.boundsOf(at), byKey);
   }
 
   placeRing() {
