@@ -3,7 +3,7 @@ import { readAddress, writeAddress } from "./address.js";
 import { readFilter } from "./filter.js";
 import { CONDITION } from "./frames.js";
 import { showFigures } from "./figures.js";
-import { chooseGroups, choosingColumns, moves, needsTeams, sameGroups } from "./groups.js";
+import { chooseGroups, choosingColumns, moves, namesTypes, needsTeams, sameGroups } from "./groups.js";
 import { Heatmap } from "./heatmap.js";
 import { CARD_COLUMNS, HoverCard } from "./hover.js";
 import { MEASURES } from "./measures.js";
@@ -136,6 +136,7 @@ function showView() {
   press(page, "measure", view.by);
   grouping.value = view.group;
   stateFilter.value = view.state;
+  typeFilter.disabled = namesTypes(chosen().terms);
   if (filter.value !== view.q) filter.value = view.q;
   map.setMeasure(view.by);
   legend();
