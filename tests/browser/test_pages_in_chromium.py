@@ -98,6 +98,26 @@ def test_a_nodes_page_shows_devices_links_and_holders(sign_in):
     expect(page.locator(".matrix td.nv-4")).to_have_count(56)
 
 
+def test_numbers_of_links_can_be_read(sign_in):
+    """VIEW-1 text of the link matrix against its ground: 4.5 to 1 (WCAG 2.2, 1.4.3), in both themes."""
+    page = sign_in()
+    page.goto("/nodes/n1/")
+    for theme in ("light", "dark"):
+        page.evaluate("(theme) => { document.documentElement.dataset.bsTheme = theme; }", theme)
+        ratios = page.evaluate("""() => {
+            const part = (value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4);
+            const light = (colour) => colour.match(/\\d+/g).slice(0, 3).map(Number).map(part).reduce((sum, one, at) => sum + one * [0.2126, 0.7152, 0.0722][at], 0);
+            const cell = document.querySelector(".matrix td.nv-4");
+            return [1, 2, 3, 4].map((lanes) => {
+                cell.className = `nv nv-${lanes}`;
+                const { color, backgroundColor } = getComputedStyle(cell);
+                const [low, high] = [light(color), light(backgroundColor)].sort((one, other) => one - other);
+                return (high + 0.05) / (low + 0.05);
+            });
+        }""")
+        assert min(ratios) >= 4.5, (theme, ratios)
+
+
 def test_a_claims_page_tells_its_story_as_it_happens(sign_in):
     """VIEW-2, VIEW-3 timeline and explanation move without a reload."""
     page = sign_in(Role.VIEWER, "research")
