@@ -98,6 +98,17 @@ def test_a_nodes_page_shows_devices_links_and_holders(sign_in):
     expect(page.locator(".matrix td.nv-4")).to_have_count(56)
 
 
+def test_what_a_link_leads_to_is_seen(sign_in):
+    """VIEW-1 the row of a GPU that the map leads to is marked, and under no bar."""
+    page = sign_in()
+    page.set_viewport_size({"width": 390, "height": 500})
+    page.goto("/nodes/n1/#gpu-5")
+    assert page.evaluate("getComputedStyle(document.querySelector('#gpu-5')).scrollMarginTop") == "72px"
+    painted = "(row) => getComputedStyle(document.querySelector(`${row} td`)).backgroundColor"
+    page.reload()
+    assert page.evaluate(painted, "#gpu-5") != page.evaluate(painted, "#gpu-4")
+
+
 def test_numbers_of_links_can_be_read(sign_in):
     """VIEW-1 text of the link matrix against its ground: 4.5 to 1 (WCAG 2.2, 1.4.3), in both themes."""
     page = sign_in()
