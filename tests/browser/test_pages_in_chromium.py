@@ -98,6 +98,31 @@ def test_a_nodes_page_shows_devices_links_and_holders(sign_in):
     expect(page.locator(".matrix td.nv-4")).to_have_count(56)
 
 
+def test_a_search_keeps_what_is_typed(sign_in):
+    """VIEW-1 the table follows the words, which stay with the caret; the address and later refreshes go with them."""
+    page = sign_in(Role.VIEWER, "research")
+    page.goto("/nodes/?sort=state")
+    field = page.get_by_label("Search by name")
+    field.press_sequentially("nosuch")
+    expect(page.get_by_text("No node matches")).to_be_visible()
+    expect(page.get_by_text("0 nodes")).to_be_visible()
+    expect(page.get_by_role("link", name="Clear")).to_have_count(1)
+    page.keyboard.type("-node")
+    expect(field).to_be_focused()
+    expect(field).to_have_value("nosuch-node")
+    page.wait_for_url("**/nodes/?q=nosuch-node&sort=state")
+    field.fill("n")
+    expect(page.get_by_role("link", name="n1")).to_be_visible()
+    expect(page.locator("#rows")).to_have_attribute("hx-get", "/nodes/?q=n&sort=state")
+    with page.expect_request(lambda request: request.url.endswith("/nodes/?q=n&sort=state")) as asked:
+        expect(field).to_be_focused()
+    assert asked.value.headers.get("hx-request") == "true", "the refresh asks for what is shown"
+    page.reload()
+    expect(page.get_by_label("Search by name")).to_have_value("n")
+    field.fill("")
+    page.wait_for_url("**/nodes/?sort=state")
+
+
 def test_what_a_link_leads_to_is_seen(sign_in):
     """VIEW-1 the row of a GPU that the map leads to is marked, and under no bar."""
     page = sign_in()
