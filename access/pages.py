@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from urllib.parse import urlencode, urlsplit
 
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import resolve_url
+from django.utils.http import url_has_allowed_host_and_scheme
 from django_htmx.middleware import HtmxDetails
 
 from access.actors import Actor
@@ -129,5 +131,19 @@ def asked_word(request: HttpRequest, name: str, *, longest: int = 100) -> str:
 
 def _sign_in_first(request: HttpRequest) -> HttpResponse:
     if request.headers.get("HX-Request") == "true":
-        return HttpResponse(status=204, headers={"HX-Redirect": resolve_url("sign-in")})
+        return HttpResponse(status=204, headers={"HX-Redirect": resolve_url("sign-in") + _back_to_view(request)})
     return redirect_to_login(request.get_full_path())
+
+
+def _back_to_view(request: HttpRequest) -> str:
+    """`?next=…` of the page that htmx refreshes a part of: its path and query; empty where that is none of our pages."""
+    shown = request.headers.get("HX-Current-URL", "")
+    if not shown.startswith(("http://", "https://")):
+        return ""
+    if not url_has_allowed_host_and_scheme(shown, allowed_hosts={request.get_host()}):
+        return ""
+    parts = urlsplit(shown)
+    path = f"{parts.path}?{parts.query}" if parts.query else parts.path
+    if not url_has_allowed_host_and_scheme(path, allowed_hosts=None):
+        return ""
+    return "?" + urlencode({"next": path}, safe="/")

@@ -23,8 +23,32 @@ dialog?.addEventListener("close", () => {
   waiting = null;
 });
 
-// Filter forms: a changed choice applies at once, typing after a pause.
+// Filter forms: a changed choice applies at once, typing after a pause. Whoever types stays where they are: only what is found is
+// replaced, and the form's words about it, so that what is typed meanwhile is kept.
 let pause = 0;
+let asking = null;
+const besidesFields = (form) => [...form.children].filter((child) => !child.matches("input, select, button") && !child.querySelector("input, select"));
+
+async function find(form) {
+  const query = new URLSearchParams(new FormData(form)).toString();
+  const address = query ? `${location.pathname}?${query}` : location.pathname;
+  asking?.abort();
+  asking = new AbortController();
+  try {
+    const answer = await fetch(address, { signal: asking.signal });
+    const found = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const [rows, words] = [found.getElementById("rows"), found.querySelector("form[data-filters]")];
+    if (!answer.ok || answer.redirected || !rows || !words) return location.assign(address);
+    document.getElementById("rows").replaceWith(rows);
+    for (const old of besidesFields(form)) old.remove();
+    form.append(...besidesFields(words));
+    history.replaceState(null, "", address);
+    window.htmx.process(rows);
+  } catch (error) {
+    if (error.name !== "AbortError") form.requestSubmit(); // the browser says what is wrong
+  }
+}
+
 document.addEventListener("change", (event) => {
   const form = event.target.closest("form[data-filters]");
   if (form && event.target.matches("select, input[type=checkbox]")) form.requestSubmit();
@@ -33,7 +57,7 @@ document.addEventListener("input", (event) => {
   const form = event.target.closest("form[data-filters]");
   if (!form || !event.target.matches("input[type=search], input[type=text]")) return;
   clearTimeout(pause);
-  pause = setTimeout(() => form.requestSubmit(), 450);
+  pause = setTimeout(() => find(form), 450);
 });
 // Empty fields do not belong in the address.
 document.addEventListener("formdata", (event) => {

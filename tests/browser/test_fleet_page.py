@@ -91,6 +91,14 @@ def test_a_click_opens_the_node(sign_in):
     expect(page.get_by_role("heading", name="n2")).to_be_visible()
 
 
+def test_the_fleet_is_taken_away_as_csv(sign_in):
+    """VIEW-1 what the page shows, for a spreadsheet."""
+    page = sign_in()
+    with page.expect_download() as started:
+        page.get_by_role("link", name="CSV").click()
+    assert started.value.suggested_filename == "fleet.csv"
+
+
 def test_the_keyboard_does_what_the_mouse_does(sign_in):
     page = ready(sign_in())
     page.get_by_role("application").focus()

@@ -68,6 +68,30 @@ def test_a_session_that_ended_is_said(sign_in, page, context):
     expect(page.locator("#stream-banner")).to_contain_text("signed out")
 
 
+def test_signed_out_is_the_last_word(sign_in, page):
+    """VIEW-1 after its refusal the page neither tries again nor says that it is reconnecting."""
+    refused: list[WebSocketRoute] = []
+
+    def refuse(socket: WebSocketRoute) -> None:
+        refused.append(socket)
+        socket.close(code=4401)
+
+    page.route_web_socket(SOCKETS, refuse)
+    sign_in()
+    banner = page.locator("#stream-banner")
+    expect(banner).to_contain_text("signed out")
+    page.evaluate("""() => {
+        const { stream } = window.gpuplaneFleet;
+        stream.silentMs = stream.heard = stream.openedAt = -1e9; // silent for longer than anybody waits
+        stream.watch();
+        window.dispatchEvent(new Event("online"));
+        document.dispatchEvent(new Event("visibilitychange"));
+    }""")
+    page.wait_for_timeout(1500)  # longer than the first pause between two attempts, and than between two looks
+    expect(banner).to_contain_text("signed out")
+    assert len(refused) == 1
+
+
 def test_a_server_that_restarts_is_found_again(sign_in, live_app, complaints):
     """VIEW-1 the page says that it is not live while the server is away, and is live again by itself, with what is true then."""
     page = ready(sign_in())

@@ -120,6 +120,7 @@ def test_devices_stand_together_by(fleet_page, grouping, want):
         pytest.param("state:node-not-ready,vanished", 6, id="states of several words"),
         pytest.param("state:trouble", 12, id="a kind of states"),
         pytest.param("nothing:like", 0, id="an unknown key is a word"),
+        pytest.param("state:constructor,__proto__", 0, id="a state that is none"),
     ],
 )
 def test_the_filter_finds(feed, fleet_page, words, want):
@@ -226,6 +227,7 @@ def view_of(page: Page) -> tuple[object, ...]:
         pytest.param("?by=nonsense&group=__proto__&zoom=NaN&at=x", id="words that are none"),
         pytest.param("?by=constructor&zoom=1e9&at=7,-3", id="numbers out of bounds"),
         pytest.param("?type=quantum&state=%00&q=%22%3E%3Cb%3E", id="hostile text"),
+        pytest.param("?state=__proto__&type=constructor", id="a state that every object has"),
     ],
 )
 def test_an_address_that_makes_no_sense_shows_the_fleet(fleet_page, search):
@@ -233,6 +235,7 @@ def test_an_address_that_makes_no_sense_shows_the_fleet(fleet_page, search):
     ready(fleet_page)
     expect(fleet_page.locator("[data-figure=total]")).to_have_text("512")
     assert look(fleet_page, "view.type") == "gpu"
+    assert look(fleet_page, "view.state") == ""
 
 
 def test_slash_leads_to_the_filter_and_escape_empties_it(fleet_page):

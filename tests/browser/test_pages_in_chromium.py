@@ -98,6 +98,62 @@ def test_a_nodes_page_shows_devices_links_and_holders(sign_in):
     expect(page.locator(".matrix td.nv-4")).to_have_count(56)
 
 
+def test_a_search_keeps_what_is_typed(sign_in):
+    """VIEW-1 the table follows the words, which stay with the caret; the address and later refreshes go with them."""
+    page = sign_in(Role.VIEWER, "research")
+    page.goto("/nodes/?sort=state")
+    field = page.get_by_label("Search by name")
+    field.press_sequentially("nosuch")
+    expect(page.get_by_text("No node matches")).to_be_visible()
+    expect(page.get_by_text("0 nodes")).to_be_visible()
+    expect(page.get_by_role("link", name="Clear")).to_have_count(1)
+    page.keyboard.type("-node")
+    expect(field).to_be_focused()
+    expect(field).to_have_value("nosuch-node")
+    page.wait_for_url("**/nodes/?q=nosuch-node&sort=state")
+    field.fill("n")
+    expect(page.get_by_role("link", name="n1")).to_be_visible()
+    expect(page.locator("#rows")).to_have_attribute("hx-get", "/nodes/?q=n&sort=state")
+    with page.expect_request(lambda request: request.url.endswith("/nodes/?q=n&sort=state")) as asked:
+        expect(field).to_be_focused()
+    assert asked.value.headers.get("hx-request") == "true", "the refresh asks for what is shown"
+    page.reload()
+    expect(page.get_by_label("Search by name")).to_have_value("n")
+    field.fill("")
+    page.wait_for_url("**/nodes/?sort=state")
+
+
+def test_what_a_link_leads_to_is_seen(sign_in):
+    """VIEW-1 the row of a GPU that the map leads to is marked, and under no bar."""
+    page = sign_in()
+    page.set_viewport_size({"width": 390, "height": 500})
+    page.goto("/nodes/n1/#gpu-5")
+    assert page.evaluate("getComputedStyle(document.querySelector('#gpu-5')).scrollMarginTop") == "72px"
+    painted = "(row) => getComputedStyle(document.querySelector(`${row} td`)).backgroundColor"
+    page.reload()
+    assert page.evaluate(painted, "#gpu-5") != page.evaluate(painted, "#gpu-4")
+
+
+def test_numbers_of_links_can_be_read(sign_in):
+    """VIEW-1 text of the link matrix against its ground: 4.5 to 1 (WCAG 2.2, 1.4.3), in both themes."""
+    page = sign_in()
+    page.goto("/nodes/n1/")
+    for theme in ("light", "dark"):
+        page.evaluate("(theme) => { document.documentElement.dataset.bsTheme = theme; }", theme)
+        ratios = page.evaluate("""() => {
+            const part = (value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4);
+            const light = (colour) => colour.match(/\\d+/g).slice(0, 3).map(Number).map(part).reduce((sum, one, at) => sum + one * [0.2126, 0.7152, 0.0722][at], 0);
+            const cell = document.querySelector(".matrix td.nv-4");
+            return [1, 2, 3, 4].map((lanes) => {
+                cell.className = `nv nv-${lanes}`;
+                const { color, backgroundColor } = getComputedStyle(cell);
+                const [low, high] = [light(color), light(backgroundColor)].sort((one, other) => one - other);
+                return (high + 0.05) / (low + 0.05);
+            });
+        }""")
+        assert min(ratios) >= 4.5, (theme, ratios)
+
+
 def test_a_claims_page_tells_its_story_as_it_happens(sign_in):
     """VIEW-2, VIEW-3 timeline and explanation move without a reload."""
     page = sign_in(Role.VIEWER, "research")

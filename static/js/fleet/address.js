@@ -1,6 +1,6 @@
 // The view as the page's address: measure, grouping, type, state, filter, zoom and place, each only where it is not the usual. Pure.
 import { GROUPINGS } from "./groups.js";
-import { MEASURES } from "./measures.js";
+import { MEASURES, STATES } from "./measures.js";
 
 const USUAL = { by: "allocated", group: "rack", type: "gpu", state: "", q: "" };
 
@@ -10,6 +10,7 @@ export function readAddress(search) {
   const view = Object.fromEntries(Object.entries(USUAL).map(([name, usual]) => [name, query.get(name) ?? usual]));
   if (!Object.hasOwn(MEASURES, view.by)) view.by = USUAL.by;
   if (!Object.hasOwn(GROUPINGS, view.group)) view.group = USUAL.group;
+  if (!Object.hasOwn(STATES, view.state)) view.state = USUAL.state;
   const zoom = Number(query.get("zoom") ?? 1);
   const [x, y] = (query.get("at") ?? "").split(",").map(Number);
   const placed = zoom > 0 && Number.isFinite(zoom) && [x, y].every((part) => part >= 0 && part <= 1);

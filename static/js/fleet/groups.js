@@ -1,7 +1,7 @@
 // Which devices are shown, and what they stand together by. Pure.
 import { FLAG } from "./frames.js";
 import { asksFor, fits } from "./filter.js";
-import { given, isState, stateOf } from "./measures.js";
+import { given, isState, STATE_COLUMNS, stateOf } from "./measures.js";
 
 const collator = new Intl.Collator(undefined, { numeric: true });
 const byName = (one, other) => collator.compare(one, other);
@@ -26,23 +26,27 @@ export const moves = (view) => Boolean(view.state) || view.group === "team" || a
 /** Whether it needs to be known who holds what. */
 export const needsTeams = (view) => view.group === "team" || asksFor(view.terms, "team");
 
+/** Whether the filter says which types are shown; what is chosen beside it does not hold then. */
+export const namesTypes = (terms) => asksFor(terms, "type");
+
 /** The columns that choosing needs. */
-export const choosingColumns = (view) => (moves(view) ? ["core", "memory"] : []);
+export const choosingColumns = (view) => (moves(view) ? STATE_COLUMNS : []);
 
 /**
- * [{name, count, trays: [{node, rows}]}] of what `view` ({type, state, terms, group}) shows. `teamsOf(device)` gives names,
+ * [{name, count, trays: [{node, rows}]}] of what `view` ({type, state, terms, group}) shows; a `type:` among its terms decides instead of `type`. `teamsOf(device)` gives names,
  * `null` where that is not known. Nodes stay whole within a group, in the layout's order.
  */
 export function chooseGroups(layout, columns, view, teamsOf) {
   const grouping = GROUPINGS[view.group];
   const found = new Map();
   const wantsTeams = needsTeams(view);
+  const anyType = namesTypes(view.terms);
   for (const node of layout.nodes) {
     let tray = null;
     let trayName = null;
     for (let row = node.first; row < node.first + node.count; row++) {
       const device = layout.devices[row];
-      if (device.type !== view.type) continue;
+      if (!anyType && device.type !== view.type) continue;
       if (view.state && !isState(stateOf(columns, row), view.state)) continue;
       const teams = wantsTeams ? teamsOf(device) : null;
       if (view.terms.length && !fits(view.terms, device, row, columns, teams)) continue;

@@ -3,7 +3,7 @@
 import { anchorAt, breakLines, cellAt, layOut, neighbour, placeOfAnchor } from "./arrange.js";
 import { Camera } from "./camera.js";
 import { Labels } from "./labels.js";
-import { levelOf, MEASURES, shortValue, stateOf, valueWords } from "./measures.js";
+import { levelOf, MEASURES, shortValue, STATE_COLUMNS, stateOf, valueWords } from "./measures.js";
 import { palette, statePalette } from "./scale.js";
 import { fromHex, packed, Sprites } from "./sprites.js";
 
@@ -100,6 +100,7 @@ export class Heatmap {
     this.labels.forget();
     this.moved = true;
     this.placeRing();
+    if (kept >= 0) this.tellPointed(false);
     cancelAnimationFrame(this.queued);
     this.paint();
   }
@@ -110,7 +111,7 @@ export class Heatmap {
     if (zoomed) this.labels.forget();
     if (this.byKey && this.pointed >= 0) {
       this.placeRing();
-      this.onPoint(this.plan.order[this.pointed], this.boundsOf(this.pointed), false);
+      this.tellPointed(false);
     } else this.point(-1);
     this.queue(true);
     this.onMove();
@@ -238,7 +239,13 @@ export class Heatmap {
     this.pointed = at;
     this.byKey = at >= 0 && event === undefined;
     this.placeRing();
-    this.onPoint(at < 0 || !this.plan ? null : this.plan.order[at], at < 0 ? null : this.boundsOf(at), this.byKey);
+    this.tellPointed(this.byKey);
+  }
+
+  /** Call back with the pointed device and where it is now; with nothing where there is none (any more). */
+  tellPointed(byKey) {
+    const at = this.plan ? this.pointed : -1;
+    this.onPoint(at < 0 ? null : this.plan.order[at], at < 0 ? null : this.boundsOf(at), byKey);
   }
 
   placeRing() {
@@ -277,8 +284,15 @@ export class Heatmap {
     else if (x + size + room > view.scrollLeft + view.clientWidth) view.scrollLeft = x + size + room - view.clientWidth;
   }
 
-  /** Text of a device for screen readers. */
-  words(device, row) {
-    return `${device.node.name}, ${device.type} ${device.minor}, ${stateOf(this.columns, row)}, ${this.measure.label.toLowerCase()} ${valueWords(this.measure, this.columns, row)}`;
+  /** The columns that the text of a device is made of. */
+  get wordColumns() {
+    return [...STATE_COLUMNS, ...this.measure.columns];
+  }
+
+  /** Text of a device for screen readers; without its values where `known` is false. */
+  words(device, row, known) {
+    const name = `${device.node.name}, ${device.type} ${device.minor}`;
+    if (!known) return `${name}, state not known now`;
+    return `${name}, ${stateOf(this.columns, row)}, ${this.measure.label.toLowerCase()} ${valueWords(this.measure, this.columns, row)}`;
   }
 }

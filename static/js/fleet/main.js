@@ -3,7 +3,7 @@ import { readAddress, writeAddress } from "./address.js";
 import { readFilter } from "./filter.js";
 import { CONDITION } from "./frames.js";
 import { showFigures } from "./figures.js";
-import { chooseGroups, choosingColumns, moves, needsTeams, sameGroups } from "./groups.js";
+import { chooseGroups, choosingColumns, moves, namesTypes, needsTeams, sameGroups } from "./groups.js";
 import { Heatmap } from "./heatmap.js";
 import { CARD_COLUMNS, HoverCard } from "./hover.js";
 import { MEASURES } from "./measures.js";
@@ -33,6 +33,7 @@ let groups = null;
 let pointedRow = null;
 let cardShown = false;
 let sequence = -1;
+let unsaid = null; // the row that the keyboard came to, until there is something to say of it
 
 const chosen = () => ({ type: view.type, state: view.state, group: view.group, terms: readFilter(view.q) });
 const card = new HoverCard(document.getElementById("device-card"), page.dataset.cardUrl);
@@ -41,9 +42,11 @@ const map = new Heatmap(heat, {
   onPoint(row, bounds, byKey) {
     pointedRow = row;
     rest();
+    if (row !== unsaid) unsaid = null;
     if (row === null || !columns) return card.hide();
     card.show(layout.devices[row], row, columns, (name) => stream.has(name), bounds);
-    if (byKey) speech.textContent = map.words(layout.devices[row], row);
+    if (byKey) unsaid = row;
+    speak();
   },
   onOpen(row) {
     const device = layout.devices[row];
@@ -52,6 +55,15 @@ const map = new Heatmap(heat, {
   },
   onMove: later,
 });
+
+/** Say what the keyboard came to, once the stream has told it: columns not looked at hold what was, or nothing. */
+function speak() {
+  if (unsaid === null) return;
+  const known = map.wordColumns.every((name) => stream.knows(name));
+  if (!known && state === "live") return;
+  speech.textContent = map.words(layout.devices[unsaid], unsaid, known);
+  unsaid = null;
+}
 
 // the card's columns are asked for once the pointer rests, and left alone once it has gone
 let resting = 0;
@@ -69,10 +81,11 @@ function wanted() {
   return [...new Set(names)].sort();
 }
 
-/** Choose what is shown; the map is arranged anew only when that differs. */
+/** Choose what is shown, once what it depends on is known; the map is arranged anew only when that differs. */
 function choose() {
   const asked = chosen();
   if (!layout || !columns || (needsTeams(asked) && !teams.asked)) return;
+  if (!choosingColumns(asked).every((name) => stream.knows(name))) return;
   const next = chooseGroups(layout, columns, asked, (device) => teams.of(device));
   if (sameGroups(groups, next)) return;
   groups = next;
@@ -123,6 +136,7 @@ function showView() {
   press(page, "measure", view.by);
   grouping.value = view.group;
   stateFilter.value = view.state;
+  typeFilter.disabled = namesTypes(chosen().terms);
   if (filter.value !== view.q) filter.value = view.q;
   map.setMeasure(view.by);
   legend();
@@ -173,7 +187,7 @@ stream = new FleetStream(streamAddress(page.dataset.stream), wanted(), {
   onLayout(next) {
     if (map.plan && !placeToTake) placeToTake = map.camera.position();
     layout = next;
-    columns = groups = pointedRow = null;
+    columns = groups = pointedRow = unsaid = null;
     card.hide();
     map.point(-1);
     types();
@@ -185,6 +199,7 @@ stream = new FleetStream(streamAddress(page.dataset.stream), wanted(), {
     map.update(next);
     showFigures(header.figures, header.sequence !== sequence);
     sequence = header.sequence;
+    speak();
     if (pointedRow !== null && map.pointed >= 0) card.show(layout.devices[pointedRow], pointedRow, next, (name) => stream.has(name), map.boundsOf(map.pointed));
     page.dataset.frames = String(Number(page.dataset.frames ?? 0) + 1);
   },

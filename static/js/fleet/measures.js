@@ -64,6 +64,9 @@ function rounded(value) {
   return String(value > 0 && value < 9.95 ? Number(value.toFixed(1)) : Math.round(value));
 }
 
+/** The columns that a state needs beside the flags, which always come. */
+export const STATE_COLUMNS = ["core", "memory"];
+
 /** One word for the state of a device. */
 export function stateOf(columns, row) {
   const flags = columns.flags[row];
@@ -74,11 +77,13 @@ export function stateOf(columns, row) {
   return share === 0 ? "free" : share >= 100 ? "in use" : "shared";
 }
 
-const STATES = {
+/** Kinds of states that can be asked for. */
+export const STATES = {
   free: ["free"],
   used: ["in use", "shared", "held", "taken outside"],
   trouble: ["unhealthy", "vanished", "node not ready"],
 };
 
 /** Whether a state is one that somebody asked for: `free`, `used`, `trouble`, or the beginning of its own word. */
-export const isState = (state, asked) => STATES[asked]?.includes(state) ?? state.replaceAll(" ", "-").startsWith(asked.replaceAll(" ", "-"));
+export const isState = (state, asked) =>
+  Object.hasOwn(STATES, asked) ? STATES[asked].includes(state) : state.replaceAll(" ", "-").startsWith(asked.replaceAll(" ", "-"));

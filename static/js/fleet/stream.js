@@ -15,6 +15,7 @@ export class FleetStream extends KeptSocket {
     this.layout = null;
     this.columns = null;
     this.sequence = -1;
+    this.lastKnown = new Set(); // columns that were of now when the stream broke off
     this.connect();
   }
 
@@ -29,7 +30,11 @@ export class FleetStream extends KeptSocket {
   }
 
   lost() {
-    if (this.columns) for (const name in this.columns.asOf) this.columns.asOf[name] = -1; // another server counts anew
+    if (!this.columns) return;
+    for (const name in this.columns.asOf) {
+      if (this.has(name)) this.lastKnown.add(name);
+      this.columns.asOf[name] = -1; // another server counts anew
+    }
   }
 
   /** Look at these columns from now on. */
@@ -44,12 +49,18 @@ export class FleetStream extends KeptSocket {
     return this.columns !== null && this.columns.asOf[name] === this.sequence;
   }
 
+  /** Whether a column has values to go by: those of now or, while the stream is interrupted, the last known ones. */
+  knows(name) {
+    return this.has(name) || this.lastKnown.has(name);
+  }
+
   receive(data) {
     if (typeof data === "string") {
       const message = JSON.parse(data);
       if (message.kind !== "layout") return;
       this.layout = readLayout(message);
       this.columns = null;
+      this.lastKnown.clear();
       this.onLayout(this.layout);
       return;
     }
@@ -65,6 +76,7 @@ export class FleetStream extends KeptSocket {
       return;
     }
     this.asked = false;
+    this.lastKnown.clear();
     this.sequence = header.sequence;
     this.onFrame(this.columns, header);
     this.fresh();

@@ -110,6 +110,17 @@ def test_a_dashboard_loads_and_explains_itself(path: Path) -> None:
     assert [place for place, count in taken.items() if count > 1] == []
 
 
+def test_idle_is_who_holds_it_now() -> None:
+    """VIEW-5 a largest value over time has series that ended, too: a GPU that changed hands is not its last holder's."""
+    board = json.loads((CHART / "dashboards" / "fleet.json").read_text())
+    asked = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
+    over_time = [one for one in asked if "max_over_time(" in one]
+    assert len(over_time) == 2
+    for one in over_time:
+        (metric,) = re.findall(r"max_over_time\(([^\[]+)\[30m\]\)", one)
+        assert f"(max_over_time({metric}[30m]) < 5 and {metric}) and on (" in one
+
+
 def test_dashboards_have_names_of_their_own() -> None:
     boards = [json.loads(path.read_text()) for path in BOARDS]
     assert len(boards) == 2
