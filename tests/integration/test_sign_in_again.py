@@ -1,0 +1,26 @@
+"""Who is sent to sign in again, from a refresh in the middle of a page, comes back to what they looked at."""
+
+import pytest
+
+pytestmark = [pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True), pytest.mark.usefixtures("ledger_db")]
+
+
+@pytest.mark.parametrize(
+    ("shown", "want"),
+    [
+        pytest.param(
+            "http://testserver/nodes/?q=n1&state=ready", "?next=/nodes/%3Fq%3Dn1%26state%3Dready", id="a view"
+        ),
+        pytest.param("http://testserver/nodes/n1/#gpu-3", "?next=/nodes/n1/", id="a place on a page"),
+        pytest.param("http://elsewhere.example/nodes/", "", id="another host"),
+        pytest.param("http://testserver//elsewhere.example/", "", id="a path that leads to another host"),
+        pytest.param("//elsewhere.example/", "", id="no scheme"),
+        pytest.param("javascript:alert(1)", "", id="a script"),
+        pytest.param("http://[", "", id="no address"),
+        pytest.param("http://testserver", "", id="no path"),
+    ],
+)
+def test_a_refresh_comes_back_to_its_view(client, shown, want):
+    """VIEW-6 whose session ends is led back to what they looked at, and nowhere else."""
+    answer = client.get("/pending/count/", headers={"HX-Request": "true", "HX-Current-URL": shown})
+    assert (answer.status_code, answer["HX-Redirect"]) == (204, f"/sign-in/{want}")
