@@ -68,7 +68,7 @@ async def _run(given: argparse.Namespace, source: Source, token: Callable[[], st
         done, _ = await asyncio.wait({*work, waiting}, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()  # a defect of ours ends the program; whoever started it starts it again
-    except Exception:
+    except Exception:  # whatever it was: it is told with its trace, and the driver is let go of before the program ends
         log.exception("agent.failed")
         code = 1
     finally:

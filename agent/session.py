@@ -289,15 +289,23 @@ class Session:
 
 
 def pause_seconds(attempt: int, *, longest: float = LONGEST_PAUSE) -> float:
-    """Before the attempt after the `attempt`th (1..) failure: doubling, bounded, between half and all of it."""
-    bound = longest if longest > LONGEST_PAUSE else min(FIRST_PAUSE * 2 ** min(attempt - 1, 16), longest)
-    return float(bound * (0.5 + random.random() / 2))  # noqa: S311 - jitter, no secret
+    """Before the attempt after the `attempt`th (1..) failure; a `longest` above the usual one is waited for from the first."""
+    return _jittered(longest) if longest > LONGEST_PAUSE else backoff(attempt, first=FIRST_PAUSE, longest=longest)
 
 
 def again_seconds(attempt: int) -> float:
-    """Before the same is said for the `attempt`th (1..) time again in one session: doubling, bounded, between half and all of it."""
-    bound = min(FIRST_AGAIN * 2 ** min(attempt - 1, 16), LONGEST_AGAIN)
-    return float(bound * (0.5 + random.random() / 2))  # noqa: S311 - jitter, no secret
+    """Before the same is said for the `attempt`th (1..) time again in one session."""
+    return backoff(attempt, first=FIRST_AGAIN, longest=LONGEST_AGAIN)
+
+
+def backoff(attempt: int, *, first: float, longest: float) -> float:
+    """Doubles from `first` with each attempt (1..), up to `longest`, with jitter."""
+    return _jittered(min(first * 2 ** min(attempt - 1, 16), longest))
+
+
+def _jittered(seconds: float) -> float:
+    """Between half of it and all."""
+    return float(seconds * (0.5 + random.random() / 2))  # noqa: S311 - jitter, no secret
 
 
 def _named(change: StateChange) -> str:

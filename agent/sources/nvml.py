@@ -79,7 +79,7 @@ class NvmlSource:
                 self._closely.look(one)
             except SourceAway:
                 raise
-            except Exception as error:  # noqa: BLE001 - as in `_guarded`
+            except Exception as error:  # noqa: BLE001 - a binding or a driver may raise anything; one card must not hide the others
                 self._gone(error)
                 unread += 1
                 self._note(str(index), error)
