@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import redis
-import structlog
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -16,17 +14,13 @@ from access.errors import NotFound
 from access.pages import PageRequest, asked_word, page
 from allocations.overviews import DeviceRow, device_rows
 from audit.selectors import event_list
-from nodes.history import ring
 from nodes.history.ranges import LIVE, WORDS, known_range
 from nodes.live.asked import told_of
-from nodes.live.one_node import OLD_SECONDS
 from nodes.live.samples import DetailsView, SampleView
 from nodes.models import Device
 from nodes.selectors import device_list
 
 EVENTS_SHOWN = 9
-
-log = structlog.get_logger(__name__)
 
 
 @require_GET
@@ -62,7 +56,7 @@ def _context(request: PageRequest, device_id: int) -> dict[str, Any]:
     if found is None:
         raise NotFound("there is no such device")
     (row,) = device_rows([found], actor=request.actor)
-    sample, told = _told(found)
+    sample, told = told_of(found.node.name)
     details = None if told is None else told.of(found.uuid)
     return {
         "device": found,
@@ -77,18 +71,6 @@ def _context(request: PageRequest, device_id: int) -> dict[str, Any]:
 
 def _is_of_now(row: DeviceRow, sample: SampleView | None, told: DetailsView | None) -> bool:
     """Whether what was told of processes is true now: the agent speaks, and has told since the last holder came."""
-    if sample is None or told is None or sample.age_seconds(now=timezone.now().timestamp()) > OLD_SECONDS:
+    if sample is None or told is None or sample.is_old(now=timezone.now().timestamp()):
         return False
     return row.last_since is None or told.received_at >= row.last_since.timestamp()
-
-
-def _told(found: Device) -> tuple[SampleView | None, DetailsView | None]:
-    """The node's newest sample and details; nothing where Redis is away."""
-    connection = ring.client()
-    try:
-        return told_of(connection, found.node.name)
-    except (redis.RedisError, OSError) as error:
-        log.info("device.details_unread", node=found.node.name, why=str(error))
-        return None, None
-    finally:
-        connection.close()

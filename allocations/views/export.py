@@ -15,7 +15,6 @@ from agent.protocol import COLUMNS
 from allocations.overviews import DeviceRow, device_rows
 from nodes.labels import pool_of
 from nodes.live.asked import latest_for
-from nodes.live.one_node import OLD_SECONDS
 from nodes.models import Node
 from nodes.selectors import device_list
 
@@ -33,9 +32,7 @@ FORMULA: Final = frozenset("=+-@\t\r\n")
 def fleet_csv(request: PageRequest) -> HttpResponse:
     """One line a device, by node."""
     now = timezone.now().timestamp()
-    samples = {
-        name: sample for name, sample in latest_for(request).items() if sample.age_seconds(now=now) <= OLD_SECONDS
-    }
+    samples = {name: sample for name, sample in latest_for(request).items() if not sample.is_old(now=now)}
     text = io.StringIO()
     lines = csv.writer(text)
     lines.writerow((*FIELDS, *COLUMNS))

@@ -26,7 +26,6 @@ from nodes.overviews import link_matrix
 from nodes.selectors import device_list, node_devices, node_get
 
 EVENTS_SHOWN = 9
-OLD_SAMPLE_SECONDS = 15.0
 
 
 @require_GET
@@ -84,7 +83,7 @@ def _devices(request: PageRequest, name: str) -> dict[str, Any]:
     devices = list(node_devices(found).select_related("node"))
     sample = latest_for(request).get(found.name)
     now = timezone.now()
-    if sample is not None and sample.age_seconds(now=now.timestamp()) > OLD_SAMPLE_SECONDS:
+    if sample is not None and sample.is_old(now=now.timestamp()):
         sample = None
     gpus = [device for device in devices if device.type == "gpu"]
     return {

@@ -17,10 +17,8 @@ import structlog
 from django.conf import settings
 
 from agent.protocol import COLUMNS, Values
-from nodes.live.samples import SampleView
+from nodes.live.samples import SAMPLES_KEY, SampleView, read_sample
 
-SAMPLES: Final = "gpuplane:samples"
-"""Hash of the newest samples: node → MessagePack of SampleView. Written by `nodes.live.flush`."""
 KEY: Final = "gpuplane:ring:"
 FIELD: Final = b"m"
 BUCKETS: Final = 128
@@ -44,7 +42,6 @@ class Moment(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_views: msgspec.msgpack.Decoder[SampleView] = msgspec.msgpack.Decoder(SampleView)
 _decoder: msgspec.msgpack.Decoder[list[Moment]] = msgspec.msgpack.Decoder(list[Moment])
 
 
@@ -95,21 +92,17 @@ def read_node(connection: redis.Redis, node: str, *, since: float, until: float)
 
 def order_of(connection: redis.Redis, node: str) -> tuple[int, tuple[str, ...]]:
     """(mark, UUIDs) of the node's newest sample: what moments with that mark list. (0, ()) where there is none."""
-    return _order(cast("bytes | None", connection.hget(SAMPLES, node)))
+    return _order(cast("bytes | None", connection.hget(SAMPLES_KEY, node)))
 
 
 def orders_of_all(connection: redis.Redis) -> dict[str, tuple[int, tuple[str, ...]]]:
     """`order_of` of every node."""
-    found = cast("dict[bytes, bytes]", connection.hgetall(SAMPLES))
+    found = cast("dict[bytes, bytes]", connection.hgetall(SAMPLES_KEY))
     return {name.decode(): order for name, raw in found.items() if (order := _order(raw))[1]}
 
 
 def _order(raw: bytes | None) -> tuple[int, tuple[str, ...]]:
-    """Nothing where another version wrote it; it will be written again."""
-    try:
-        view = None if raw is None else _views.decode(raw)
-    except msgspec.MsgspecError:
-        view = None
+    view = read_sample(raw)
     return (0, ()) if view is None else (view.order, view.devices)
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-import msgspec
 import redis
+import structlog
 from asgiref.sync import async_to_sync
 
-from nodes.history.ring import SAMPLES
-from nodes.live.flush import DETAILS_KEY, read_latest
-from nodes.live.samples import DetailsView, SampleView
+from nodes.history import ring
+from nodes.live.flush import read_latest
+from nodes.live.samples import DETAILS_KEY, SAMPLES_KEY, DetailsView, SampleView, read_details, read_sample
+
+log = structlog.get_logger(__name__)
 
 
 def latest_for(request: object) -> Mapping[str, SampleView]:
@@ -24,17 +26,18 @@ def latest_for(request: object) -> Mapping[str, SampleView]:
     return async_to_sync(_read)()
 
 
-def told_of(connection: redis.Redis, node: str) -> tuple[SampleView | None, DetailsView | None]:
-    """A node's newest sample and details, a second after they came; None where nobody knows. Raises redis.RedisError."""
-    sample = cast("bytes | None", connection.hget(SAMPLES, node))
-    details = cast("bytes | None", connection.hget(DETAILS_KEY, node))
+def told_of(node: str) -> tuple[SampleView | None, DetailsView | None]:
+    """A node's newest sample and details, a second after they came; None where nobody knows, or Redis is away."""
+    connection = ring.client()
     try:
-        return (
-            None if sample is None else msgspec.msgpack.decode(sample, type=SampleView),
-            None if details is None else msgspec.msgpack.decode(details, type=DetailsView),
-        )
-    except msgspec.MsgspecError:
-        return None, None  # another version's; they will be written again
+        sample = cast("bytes | None", connection.hget(SAMPLES_KEY, node))
+        details = cast("bytes | None", connection.hget(DETAILS_KEY, node))
+    except (redis.RedisError, OSError) as error:
+        log.info("page.node_unread", node=node, why=str(error))
+        return None, None
+    finally:
+        connection.close()
+    return read_sample(sample), read_details(details)
 
 
 async def _read() -> Mapping[str, SampleView]:

@@ -21,8 +21,6 @@ UNKNOWN: Final = 255
 POWER_STEP_WATTS: Final = 6
 NVLINK_UNIT_BYTES: Final = 60_000_000
 """NVLink traffic is written as the square root of its bytes a second over this: 60 MB/s can be seen, 3.8 TB/s be said."""
-OLD_SAMPLE_SECONDS: Final = 10.0
-"""A sample older than this says nothing about now."""
 COLUMNS: Final = ("core", "memory", "utilisation", "memory_in_use", "temperature", "power", "nvlink", "flags")
 """One uint8 a device each: allocated core %, allocated memory %, then as measured: utilisation %, memory in use %, °C, power in
 steps of 6 W, NVLink traffic by its square root (255 where unknown), and the bits of `Flag`."""
@@ -103,7 +101,7 @@ def _measured(layout: Layout, samples: Mapping[str, SampleView], now: float) -> 
     said: tuple[list[int | None], ...] = ([], [], [], [], [], [])
     for node in layout.nodes:
         sample = samples.get(node.name)
-        if sample is None or sample.age_seconds(now=now) > OLD_SAMPLE_SECONDS:
+        if sample is None or sample.is_old(now=now):
             for column in said:
                 column.extend([None] * len(node.devices))
             continue

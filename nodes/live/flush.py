@@ -25,12 +25,22 @@ from django.conf import settings
 
 from nodes.history import ring
 from nodes.live import presence
-from nodes.live.samples import FORGET_SECONDS, TABLE, DetailsView, Heard, SampleTable, SampleView
+from nodes.live.samples import (
+    DETAILS_KEY,
+    FORGET_SECONDS,
+    SAMPLES_KEY,
+    TABLE,
+    DetailsView,
+    Heard,
+    SampleTable,
+    SampleView,
+    read_details,
+    read_sample,
+)
 from nodes.live.threads import in_database_thread
 
-KEY: Final = ring.SAMPLES
+KEY: Final = SAMPLES_KEY
 CHANNEL: Final = "gpuplane:samples"
-DETAILS_KEY: Final = "gpuplane:details"
 ROUND_SECONDS: Final = 1.0
 TIMEOUT_SECONDS: Final = 2.0
 NODES_AT_ONCE: Final = 500
@@ -50,8 +60,6 @@ PRESENCE_SECONDS: Final = 5.0
 log = structlog.get_logger(__name__)
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[SampleView] = msgspec.msgpack.Decoder(SampleView)
-_details_decoder: msgspec.msgpack.Decoder[DetailsView] = msgspec.msgpack.Decoder(DetailsView)
 
 PresenceWriter = Callable[[Mapping[str, Heard]], Awaitable[None]]
 
@@ -138,12 +146,8 @@ class Flusher:
         stale = []
         async for name, raw in self._client.hscan_iter(KEY, count=NODES_AT_ONCE):
             before = self._raw.get(name)
-            try:
-                view = before[1] if before is not None and before[0] == raw else _decoder.decode(raw)
-            except msgspec.MsgspecError:
-                stale.append(name)  # another version's form; its writer will write it again
-                continue
-            if view.age_seconds(now=epoch) > FORGET_SECONDS:
+            view = before[1] if before is not None and before[0] == raw else read_sample(raw)
+            if view is None or view.age_seconds(now=epoch) > FORGET_SECONDS:
                 stale.append(name)
             else:
                 found[name] = (raw, view)
@@ -159,13 +163,7 @@ class Flusher:
             pipeline.hget(KEY, node)
             pipeline.hget(DETAILS_KEY, node)
             sample, details = await pipeline.execute()
-        try:
-            return (
-                None if sample is None else _decoder.decode(sample),
-                None if details is None else _details_decoder.decode(details),
-            )
-        except msgspec.MsgspecError:
-            return None, None  # another version's form; its writer will write it again
+        return read_sample(sample), read_details(details)
 
     async def _note_presence(self, now: float) -> None:
         heard = self._table.heard_since(self._presence_mark, now=now)

@@ -13,8 +13,6 @@ import msgspec
 from agent.protocol import COLUMNS
 from nodes.live.samples import DetailsView, SampleView
 
-OLD_SECONDS: Final = 10.0
-"""A sample older than this says nothing about now."""
 AGAIN_SECONDS: Final = 5.0
 """Silence is said so often, so that a browser can tell a silent agent from a dead connection."""
 
@@ -33,7 +31,7 @@ class Teller:
     def next(self, sample: SampleView | None, details: DetailsView | None, *, now: float) -> list[str]:
         """Messages to send, none where nothing is new. `now`: seconds since 1970."""
         messages = []
-        if sample is None or sample.age_seconds(now=now) > OLD_SECONDS:
+        if sample is None or sample.is_old(now=now):
             if self._silent is None or now - self._silent >= AGAIN_SECONDS:
                 messages.append(_text({"kind": "silent", "since": None if sample is None else sample.received_at}))
                 self._silent = now

@@ -24,6 +24,12 @@ from agent.protocol import COLUMNS, BadFrame, Details, DeviceDetails, Sample, Va
 MOST_NODES: Final = 20_000
 FORGET_SECONDS: Final = 600.0
 """A node not heard for so long is forgotten: its samples go, and any boot may start again."""
+OLD_SECONDS: Final = 10.0
+"""A sample older than this says nothing about now."""
+SAMPLES_KEY: Final = "gpuplane:samples"
+"""Redis hash of the newest samples, written by `flush`: node → MessagePack of SampleView."""
+DETAILS_KEY: Final = "gpuplane:details"
+"""The same of DetailsView."""
 OTHER_BOOT_SECONDS: Final = 60.0
 """While a boot was heard this recently, frames older than its newest cannot start another boot."""
 
@@ -77,6 +83,10 @@ class SampleView(msgspec.Struct, array_like=True, frozen=True, gc=False):
         """How old it is, `now` in seconds since 1970."""
         return max(0.0, now - self.received_at)
 
+    def is_old(self, *, now: float) -> bool:
+        """Whether it says nothing about now."""
+        return self.age_seconds(now=now) > OLD_SECONDS
+
 
 @lru_cache(MOST_NODES)
 def _order_of(devices: tuple[str, ...]) -> int:
@@ -120,15 +130,33 @@ class Heard(msgspec.Struct, frozen=True, gc=False):
 
 
 _encoder = msgspec.msgpack.Encoder()
+_samples: msgspec.msgpack.Decoder[SampleView] = msgspec.msgpack.Decoder(SampleView)
 _details: msgspec.msgpack.Decoder[DetailsView] = msgspec.msgpack.Decoder(DetailsView)
+
+
+def read_sample(raw: bytes | None) -> SampleView | None:
+    """What lies in Redis under a node; None for nothing, and for another version's form, which its writer will write again."""
+    try:
+        return None if raw is None else _samples.decode(raw)
+    except msgspec.MsgspecError:
+        return None
+
+
+def read_details(raw: bytes | None) -> DetailsView | None:
+    """As `read_sample`."""
+    try:
+        return None if raw is None else _details.decode(raw)
+    except msgspec.MsgspecError:
+        return None
 
 
 class _Entry:
     """What is known of one node's agent. `devices` None: the order was never said. `details` are kept packed: a node's links alone are hundreds of objects."""
 
-    __slots__ = ("boot", "details", "devices", "heard", "seq", "time", "view")
+    __slots__ = ("boot", "details", "devices", "heard", "mark", "seq", "time", "view")
 
-    def __init__(self) -> None:
+    def __init__(self, node: str) -> None:
+        self.mark = crc32(node.encode())
         self.boot = ""
         self.seq = -1
         self.time = 0.0
@@ -222,8 +250,7 @@ class SampleTable:
 
     def details(self, node: str) -> DetailsView | None:
         """What this process was told of a node last."""
-        packed = self._packed_details(node)
-        return None if packed is None else _details.decode(packed)
+        return read_details(self._packed_details(node))
 
     def _packed_details(self, node: str) -> bytes | None:
         entry = self._entries.get(node)
@@ -239,9 +266,7 @@ class SampleTable:
     def mark_details(self, *, part: int, parts: int) -> None:
         """Count the details of a `parts`th of the nodes as changed, whether or not they did: what Redis lost comes back."""
         self._dirty_details.update(
-            name
-            for name, entry in self._entries.items()
-            if entry.details is not None and crc32(name.encode()) % parts == part
+            name for name, entry in self._entries.items() if entry.mark % parts == part and entry.details is not None
         )
 
     def put_back_details(self, names: Iterable[str]) -> None:
@@ -299,7 +324,7 @@ class SampleTable:
     def _admit(self, node: str) -> _Entry:
         if len(self._entries) >= self._most_nodes:
             self._drop(next(iter(self._entries)))
-        entry = self._entries[node] = _Entry()
+        entry = self._entries[node] = _Entry(node)
         return entry
 
     def _drop(self, node: str) -> None:

@@ -23,8 +23,7 @@ from allocations.models import Allocation, AllocationDevice
 from nodes.history import figures, ring
 from nodes.history.rollups import MINUTE
 from nodes.history.totals import Totals
-from nodes.live.flush import DETAILS_KEY
-from nodes.live.samples import DetailsView, SampleView
+from nodes.live.samples import DETAILS_KEY, SAMPLES_KEY, DetailsView, SampleView
 from nodes.models import Device, FleetRollup, Node, Rollup
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import DeviceFactory, GpuClaimFactory, NodeFactory, UserFactory
@@ -64,7 +63,7 @@ def told(node: Node, redis_url: str, settings: Any) -> Iterator[redis.Redis]:
     connection.hset(DETAILS_KEY, "n1", msgspec.msgpack.encode(DetailsView("n1", now, uuids, details)))
     columns = dict.fromkeys(COLUMNS, (None,) * 3) | {"utilisation_percent": (10, 20, None)}
     view = SampleView("n1", "b", 1, now, now, uuids, **columns)
-    connection.hset(ring.SAMPLES, "n1", msgspec.msgpack.encode(view))
+    connection.hset(SAMPLES_KEY, "n1", msgspec.msgpack.encode(view))
     ring.append(connection, ring.pack([view]), oldest=None)
     yield connection
     connection.close()
@@ -181,10 +180,10 @@ def test_processes_of_before_are_not_shown_as_those_of_now(as_user: AsUser, node
     assert "does not say which processes" in text
     Allocation.objects.filter(namespace="research").update(bound_at=timezone.now() - timedelta(hours=1))
     assert "trainer-0" in client.get(path).content.decode()
-    raw = told.hget(ring.SAMPLES, "n1")
+    raw = told.hget(SAMPLES_KEY, "n1")
     assert isinstance(raw, bytes)
     old = msgspec.structs.replace(msgspec.msgpack.decode(raw, type=SampleView), received_at=1.0)
-    told.hset(ring.SAMPLES, "n1", msgspec.msgpack.encode(old))
+    told.hset(SAMPLES_KEY, "n1", msgspec.msgpack.encode(old))
     assert "trainer-0" not in client.get(path).content.decode()
 
 

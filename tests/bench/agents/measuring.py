@@ -23,8 +23,7 @@ from django.conf import settings
 
 from agent.protocol import decode
 from nodes.history import ring
-from nodes.live.flush import DETAILS_KEY
-from nodes.live.samples import SampleTable, SampleView
+from nodes.live.samples import DETAILS_KEY, SAMPLES_KEY, SampleTable, SampleView
 from nodes.models import Device
 from tests.bench import bodies, fleets, over_http
 from tests.bench.agents import frames
@@ -232,9 +231,9 @@ def _look_at_redis(run: Run, connection: redis_client.Redis) -> None:
     run.ring_bytes = sum(cast("int", connection.memory_usage(key, samples=0)) or 0 for key in streams)
     entries = [connection.xlen(key) for key in streams]
     run.ring_seconds = sum(entries) / max(len(entries), 1)
-    run.samples_bytes = cast("int", connection.memory_usage(ring.SAMPLES, samples=0)) or 0
+    run.samples_bytes = cast("int", connection.memory_usage(SAMPLES_KEY, samples=0)) or 0
     run.details_bytes = cast("int", connection.memory_usage(DETAILS_KEY, samples=0)) or 0
-    stored = cast("dict[bytes, bytes]", connection.hgetall(ring.SAMPLES))
+    stored = cast("dict[bytes, bytes]", connection.hgetall(SAMPLES_KEY))
     views = [msgspec.msgpack.decode(raw, type=SampleView) for raw in stored.values()]
     encoder = msgspec.msgpack.Encoder()
     for _ in range(5):

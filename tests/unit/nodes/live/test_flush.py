@@ -16,8 +16,8 @@ from django.db import OperationalError
 from agent.protocol import Details, DeviceDetails, Sample
 from nodes.history import ring
 from nodes.live import presence
-from nodes.live.flush import CHANNEL, DETAILS_KEY, DETAILS_ROUNDS, KEY, PRESENCE_SECONDS, PRUNE_ROUNDS, Flusher
-from nodes.live.samples import FORGET_SECONDS, DetailsView, Heard, SampleTable
+from nodes.live.flush import CHANNEL, DETAILS_ROUNDS, KEY, PRESENCE_SECONDS, PRUNE_ROUNDS, Flusher
+from nodes.live.samples import DETAILS_KEY, FORGET_SECONDS, DetailsView, Heard, SampleTable
 
 EPOCH = 1_800_000_000.0
 

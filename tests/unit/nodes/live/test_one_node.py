@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from agent.protocol import COLUMNS, DeviceDetails, LinkDetails, MigDetails, ProcessDetails
-from nodes.live.one_node import OLD_SECONDS, Teller
-from nodes.live.samples import DetailsView, SampleView
+from nodes.live.one_node import Teller
+from nodes.live.samples import OLD_SECONDS, DetailsView, SampleView
 
 NOW = 1_800_000_000.0
 DETAILS = DetailsView(
