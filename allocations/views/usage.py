@@ -9,7 +9,7 @@ from django.views.decorators.http import require_GET
 from access.pages import PageRequest, asked_word, page, slice_of
 from allocations.overviews import device_rows
 from nodes.history import series
-from nodes.history.ranges import LIVE, WORDS, known_range
+from nodes.history.ranges import LONG, known_range
 from nodes.history.totals import EVERYTHING
 
 
@@ -20,13 +20,11 @@ def usage(request: PageRequest) -> HttpResponse:
     groups = series.groups_known()
     asked = asked_word(request, "group")
     context = {
-        "ranges": {name: words for name, words in WORDS.items() if name != LIVE},
+        "ranges": LONG,
         "range": known_range(asked_word(request, "range"), default="24h"),
         "groups": [(name, group_words(name)) for name in groups],
         "group": asked if asked in groups else EVERYTHING,
     }
-    if context["range"] == LIVE:
-        context["range"] = "1h"
     return render(request, "fleet/usage.html", context | _idle(request))
 
 

@@ -18,12 +18,12 @@ from access.errors import BadInput, NotFound
 from audit.clock import database_now
 from nodes.api import checked
 from nodes.history import series
-from nodes.history.ranges import LIVE, RANGES
+from nodes.history.ranges import LONG, RANGES
 from nodes.history.totals import EVERYTHING
 from nodes.selectors import device_list
 
 EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
-NAMES = [name for name in RANGES if name != LIVE]
+NAMES = list(LONG)
 
 
 class RangeFilters(serializers.Serializer[Any]):

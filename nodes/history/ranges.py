@@ -27,6 +27,10 @@ WORDS: Final = {
 }
 
 
+LONG: Final = {name: words for name, words in WORDS.items() if name != LIVE}
+"""Those that the database knows."""
+
+
 def known_range(given: str, *, default: str) -> str:
-    """The range asked for; the default for anything that is none."""
-    return given if given in RANGES else default
+    """The range asked for; the default for anything that is none, and for the live one where that is a long one."""
+    return given if given in (RANGES if default == LIVE else LONG) else default

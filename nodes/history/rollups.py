@@ -102,15 +102,12 @@ def _count(measured: Measured, start: datetime) -> dict[str, Totals]:
         values = {name: None if told is None else told.of(device.uuid, name) for name in _MEASURED}
         for group in totals.groups_of(device):
             totals.add(groups.setdefault(group, Totals()), device, values)
-        held = bool(device.core_used or device.memory_used)
         utilisation = values["utilisation_percent"]
-        idle = held and utilisation is not None and utilisation[2] < totals.IDLE_BELOW
+        idle = totals.is_idle(device, utilisation)
         if idle and device.idle_since is None and utilisation is not None and utilisation[0] >= OFTEN_ENOUGH:
             fell_idle.append(device.pk)
-        elif (
-            device.idle_since is not None and not idle and measured
-        ):  # nothing measured at all: Redis was away, not all GPUs at work
-            woke.append(device.pk)
+        elif device.idle_since is not None and not idle and measured:
+            woke.append(device.pk)  # with nothing measured at all Redis was away, and not all GPUs at work
     for pks, since in ((fell_idle, start), (woke, None)):
         for at in range(0, len(pks), ROWS_AT_ONCE):
             Device.objects.filter(pk__in=pks[at : at + ROWS_AT_ONCE]).update(idle_since=since)

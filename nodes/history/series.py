@@ -1,14 +1,15 @@
 """What pages and REST show of the past: one device's columns over a range, the fleet's totals over a range, who is idle.
 
-Called by views. Kept true: a range of days is answered by hours and of hours by minutes, so no answer has more than MOST_POINTS; the newest hours, not
+Called by views. Kept true: a range of days is answered by hours and of hours by minutes, so no answer has more points than 90 days have hours; the newest hours, not
 rolled up yet, are made of their minutes; where nothing was measured there is a gap (None), never 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
@@ -28,9 +29,8 @@ BY_MINUTE_UP_TO: Final = timedelta(hours=25)
 LONGEST: Final = timedelta(days=90)
 GAP_SECONDS: Final = 3.5
 """Seconds without a sample, from which on the ring's series has a gap."""
-MOST_POINTS: Final = 2_200
-"""90 days of hours."""
 
+Part = TypeVar("Part", Figures, Totals)
 Row = TypeVar("Row", Rollup, FleetRollup)
 
 log = structlog.get_logger(__name__)
@@ -105,25 +105,38 @@ def _known(value: int | None) -> float | None:
 
 
 def _spans(node: Node, since: datetime, until: datetime, step: int) -> Iterator[tuple[datetime, Figures]]:
-    """(beginning, figures) ascending; the newest hours from minutes where they are not rolled up yet."""
+    """(beginning, figures) ascending."""
+
+    def read(since: datetime, until: datetime, step: int) -> Iterator[tuple[datetime, Figures]]:
+        for start, body in _rows(Rollup.objects.filter(node=node), since, until, step).values_list("start", "body"):
+            found = _unpacked(node, start, bytes(body))
+            if found is not None:
+                yield start, found
+
+    return _with_newest(read, figures.combined, since, until, step)
+
+
+def _with_newest(
+    read: Callable[[datetime, datetime, int], Iterable[tuple[datetime, Part]]],
+    whole: Callable[[list[Part]], Part | None],
+    since: datetime,
+    until: datetime,
+    step: int,
+) -> Iterator[tuple[datetime, Part]]:
+    """What `read` gives of each step, ascending; the newest hours, where they are not rolled up yet, made of their minutes by `whole`."""
     newest = since
-    for start, body in _rows(Rollup.objects.filter(node=node), since, until, step).values_list("start", "body"):
+    for start, found in read(since, until, step):
         newest = start + timedelta(seconds=step)
-        found = _unpacked(node, start, bytes(body))
-        if found is not None:
-            yield start, found
+        yield start, found
     if step == MINUTE:
         return
-    hours: dict[datetime, list[Figures]] = {}
-    rest = max(newest, until - BY_MINUTE_UP_TO)
-    for start, body in _rows(Rollup.objects.filter(node=node), rest, until, MINUTE).values_list("start", "body"):
-        found = _unpacked(node, start, bytes(body))
-        if found is not None:
-            hours.setdefault(start.replace(minute=0), []).append(found)
+    hours: dict[datetime, list[Part]] = {}
+    for start, found in read(max(newest, until - BY_MINUTE_UP_TO), until, MINUTE):
+        hours.setdefault(start.replace(minute=0), []).append(found)
     for start, parts in hours.items():
-        whole = figures.combined(parts)
-        if whole is not None:
-            yield start, whole
+        made = whole(parts)
+        if made is not None:
+            yield start, made
 
 
 def _unpacked(node: Node, start: datetime, body: bytes) -> Figures | None:
@@ -137,13 +150,8 @@ def _unpacked(node: Node, start: datetime, body: bytes) -> Figures | None:
 def fleet_series(*, group: str, since: datetime, until: datetime) -> Series:
     """A group's totals (`Totals`; `means` only)."""
     step = MINUTE if until - since <= BY_MINUTE_UP_TO else HOUR
-    found = {int(start.timestamp()): one for start, one in _totals(group, since, until, step)}
-    if step == HOUR:
-        newest = max((datetime.fromtimestamp(time, UTC) + timedelta(hours=1) for time in found), default=since)
-        hours: dict[int, list[Totals]] = {}
-        for start, one in _totals(group, max(newest, until - BY_MINUTE_UP_TO), until, MINUTE):
-            hours.setdefault(int(start.replace(minute=0).timestamp()), []).append(one)
-        found |= {time: totals.mean_of(parts) for time, parts in hours.items()}
+    read = partial(_totals, group)
+    found = {int(start.timestamp()): one for start, one in _with_newest(read, totals.mean_of, since, until, step)}
     times = _filled(found, step)
     means = {name: [_total(found.get(time), name) for time in times] for name in Totals.__struct_fields__}
     return Series(step, times, means, {})

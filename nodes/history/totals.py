@@ -49,6 +49,16 @@ class Totals(msgspec.Struct):
     power_measured: float = 0
 
 
+def is_held(device: Device) -> bool:
+    """Whether anybody was given any of it."""
+    return bool(device.core_used or device.memory_used)
+
+
+def is_idle(device: Device, utilisation: tuple[int, float, int] | None) -> bool:
+    """Whether it is held and did nothing. `utilisation`: (times, mean, largest), None where it was not measured."""
+    return is_held(device) and utilisation is not None and utilisation[2] < IDLE_BELOW
+
+
 def groups_of(device: Device) -> tuple[str, ...]:
     """The groups that a GPU counts in; its node is loaded."""
     return EVERYTHING, f"model:{device.model}", f"pool:{pool_of(device.node.labels)}"
@@ -56,18 +66,17 @@ def groups_of(device: Device) -> tuple[str, ...]:
 
 def add(totals: Totals, device: Device, measured: Mapping[str, tuple[int, float, int] | None]) -> None:
     """Count one GPU. `measured`: column → (times, mean, largest)."""
-    held = bool(device.core_used or device.memory_used)
     utilisation = measured.get("utilisation_percent")
     totals.gpus += 1
     totals.unhealthy += not device.healthy
-    totals.held += held
+    totals.held += is_held(device)
     totals.allocated += device.core_used / 100
     totals.memory += device.memory_bytes
     totals.memory_given += device.memory_used
     if utilisation is not None:
         totals.measured += 1
         totals.used += utilisation[1] / 100
-        totals.idle += held and utilisation[2] < IDLE_BELOW
+        totals.idle += is_idle(device, utilisation)
     if (memory := measured.get("memory_used_bytes")) is not None:
         totals.memory_measured += device.memory_bytes
         totals.memory_used += memory[1]

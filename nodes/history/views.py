@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -27,8 +26,6 @@ from nodes.history.series import Series
 from nodes.history.totals import EVERYTHING
 from nodes.models import Device, Node
 from nodes.selectors import device_list, node_devices, node_get
-
-SOON = timedelta(minutes=1)
 
 log = structlog.get_logger(__name__)
 
@@ -94,7 +91,7 @@ def _fleet(request: PageRequest) -> tuple[str, str, Series]:
     group = asked_word(request, "group") or EVERYTHING
     asked = known_range(asked_word(request, "range"), default="24h")
     now = timezone.now()
-    return group, asked, series.fleet_series(group=group, since=now - max(RANGES[asked], SOON), until=now)
+    return group, asked, series.fleet_series(group=group, since=now - RANGES[asked], until=now)
 
 
 def _device(pk: int) -> Device:

@@ -24,7 +24,7 @@ async function load(chosen) {
   const unknown = body.times.map(() => null);
   const alone = chosen === LIVE; // second by second the largest value is the value
   for (const { columns, chart } of charts) {
-    chart.set([...body.times], values(columns, (name, kind) => [...(kind === "max" && alone ? unknown : (body.columns[name]?.[kind] ?? unknown))]), body.span);
+    chart.set(body.times, values(columns, (name, kind) => (kind === "max" && alone ? unknown : (body.columns[name]?.[kind] ?? unknown))), body.span);
   }
 }
 const range = rangePicker(page.querySelector("[data-range]"), load);
