@@ -34,7 +34,7 @@ SETTLED = "() => document.querySelector('.live')?.dataset.state !== 'connecting'
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
 def test_every_page(sign_in: Any, agent: Agent, size: str, theme: Any) -> None:
-    """VIEW-1 VIEW-2 light and dark, laptop and phone."""
+    """Light and dark, laptop and phone."""
     agent.say(37, 5)
     agent.tell(process="trainer")
     width, height = SIZES[size]
@@ -52,7 +52,7 @@ def test_every_page(sign_in: Any, agent: Agent, size: str, theme: Any) -> None:
 
 
 def test_the_sign_in_page(page: Page) -> None:
-    """VIEW-2 before anybody is signed in."""
+    """Before anybody is signed in."""
     FOLDER.mkdir(exist_ok=True)
     page.goto("/sign-in/")
     page.screenshot(path=FOLDER / "sign-in-light-laptop.png")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -44,6 +45,18 @@ def nominate(world: World, name: str, node: str) -> None:
 def told_to_go(world: World, name: str) -> None:
     """A deletionTimestamp; the pod still ends."""
     world.server.store.delete(PODS, NAMESPACE, name, {})
+
+
+def begin_release(row: Allocation, *, now: datetime | None = None) -> None:
+    """The watch has begun, and its worker stands still."""
+    ledger.begin_release(
+        allocation_id=row.id,
+        sources=(State.BOUND,),
+        outcome=State.RELEASED,
+        reason="the pod is gone",
+        now=now or database_now(),
+        actor="watch",
+    )
 
 
 def preempt(world: World, name: str, victims: dict[str, list[str]], *, nominated: bool = True) -> list[str]:
@@ -89,14 +102,7 @@ def test_a_release_under_way_is_finished(full: World) -> None:
     """The watch has begun, and its worker stands still."""
     row = Allocation.objects.get(pod_name="a")
     full.remove("a")
-    ledger.begin_release(
-        allocation_id=row.id,
-        sources=(State.BOUND,),
-        outcome=State.RELEASED,
-        reason="the pod is gone",
-        now=database_now(),
-        actor="watch",
-    )
+    begin_release(row)
     nominate(full, "urgent", "n1")
     assert full.filter("urgent") == "n1"
     assert full.states("a") == ["released"]
@@ -138,14 +144,7 @@ def test_nobody_else_goes_while_another_is_at_the_release(full: World) -> None:
     nominate(full, "urgent", "n1")
     full.remove("a")
     full.server.faults.append(Fault("DELETE", "/leases/", status=500, times=50))
-    ledger.begin_release(
-        allocation_id=row.id,
-        sources=(State.BOUND,),
-        outcome=State.RELEASED,
-        reason="the pod is gone",
-        now=database_now(),
-        actor="watch",
-    )
+    begin_release(row)
     assert preempt(full, "urgent", {"n1": ["b"], "n2": ["c"]}) == []
     assert full.states("a") == ["releasing"]
     full.server.faults.clear()
@@ -161,9 +160,7 @@ def test_a_release_that_is_stuck_is_waited_for_no_longer(full: World) -> None:
     full.remove("a")
     full.server.faults.append(Fault("DELETE", "/leases/", status=403, times=500))
     begun = database_now() - SOON
-    ledger.begin_release(
-        allocation_id=row.id, sources=(State.BOUND,), outcome=State.RELEASED, reason="gone", now=begun, actor="watch"
-    )
+    begin_release(row, now=begun)
     assert preempt(full, "urgent", {"n2": ["c"]}) == ["n2"]
     assert full.states("a") == ["releasing"]
 
