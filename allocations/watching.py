@@ -16,7 +16,7 @@ import structlog
 from django.conf import settings
 from django.db import DatabaseError, connections
 
-from allocations import ledger
+from allocations import ledger, making_way
 from allocations.choices import State
 from allocations.counters import Cause, collected
 from allocations.outside import outside
@@ -89,6 +89,8 @@ class Watching:
     def _changed(self, pod: Pod, *, deleted: bool) -> None:
         if not (deleted or pod.finished or _refused(pod)):
             return
+        if deleted:
+            making_way.gone(pod.metadata.uid, database_now())
         for row in live_rows(pod_uid=pod.metadata.uid):
             why = "the pod is gone" if deleted else why_over(row, pod)
             if row.state is State.BOUND and why:

@@ -3,7 +3,7 @@
 Steps: read the pod's request → its own live allocation → the fleet's picture → the engine decides →
 the ledger holds → answer; or it refuses, and less important pods may have to make way (`allocations.making_way`). Kept true: a pod that holds devices for good is answered with its node and
 nothing changes; a refusal is never given from a picture older than the request, nor while an expired
-hold could make room, nor a nominated pod while its victims have gone; losing a race to another replica means reading again and deciding again.
+hold could make room, nor for a promise that was taken back, nor a nominated pod while its victims have gone; losing a race to another replica means reading again and deciding again.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class _Filter:
         blocked: set[int] = set()
         for attempt in range(ATTEMPTS):
             picture, now = fleet.current()
-            blocked |= making_way.kept_from(pod_uid=self.pod.metadata.uid, priority=self.pod.priority, now=now)
+            kept = making_way.kept_from(pod_uid=self.pod.metadata.uid, priority=self.pod.priority, now=now)
             own = ledger.read_own(self.pod.metadata.uid, now)
             if own.live is not None and own.live.state is not State.HELD:
                 return self._already(own.live)
@@ -105,13 +105,15 @@ class _Filter:
                 lapsed_drop(own.live.id, now)  # its node now ranks last
                 continue
             candidates = candidates_of(picture, self.asked.names)
-            decision = self._decide(picture, candidates, own, blocked)
+            decision = self._decide(picture, candidates, own, blocked | kept)
             if decision.node is None:
                 if not dropped and expire_holds(now):
                     dropped = True
                     continue
                 if not settled and self._nominated_to_what_ended(picture, now):
                     settled = True
+                    continue
+                if kept and making_way.withdrawn(now):
                     continue
                 return self._refuse(decision, candidates, picture, own, now)
             if settings.GPUPLANE_EXTENDER_MODE == "advisory":

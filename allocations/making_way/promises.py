@@ -1,7 +1,8 @@
 """Which node makes way for which pod: rows that end by time, and what this process knows of them without asking.
 
-Called by the other modules of this package, by filter (which devices are promised to others), by bind (the pod has what it waited for), and
-by the beat. Kept true: the database says what is so (`nodes.models.MakingWay`); memory only saves the hot path a look, and forgets by itself.
+Called by the other modules of this package, by filter (which devices are promised to others), by bind (the pod has what it waited for), by
+the watch (it is gone), and by the beat. Kept true: the database says what is so (`nodes.models.MakingWay`); memory only saves the hot path
+a look, forgets by itself, and is held against the database before anybody is refused for it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from allocations.counters import WAYS_BEGUN, WAYS_ENDED
 from allocations.engine.victims import Way
 from allocations.models import Allocation
 from allocations.outside import Outside, outside
+from audit.announce import announce
 from kube import pods
 from kube.errors import KubeError
 from kube.objects import Pod
@@ -204,6 +206,28 @@ def kept_from(*, pod_uid: str, priority: int, now: datetime) -> set[int]:
         }
 
 
+def withdrawn(now: datetime) -> bool:
+    """Whether any promise that this process went by has been taken back elsewhere. For a pod that would be refused: one query, none without promises."""
+    if not _MEMORY.promises:
+        return False
+    known = {(one.pod_uid, one.node) for one in live(now)}
+    with _MEMORY.lock:
+        over = [
+            one.pod_uid for one in _MEMORY.promises.values() if (one.pod_uid, one.node) not in known and one.until > now
+        ]
+        for pod_uid in over:
+            del _MEMORY.promises[pod_uid]
+    return bool(over)
+
+
+def gone(pod_uid: str, now: datetime) -> None:
+    """The pod is: what was promised to it is free for whoever waits, who is woken."""
+    ended = [_promise(row) for row in MakingWay.objects.filter(pod_uid=pod_uid).select_related("node")]
+    end(ended, now)
+    for one in ended:
+        announce(node=one.node)
+
+
 def shunned(pod_uid: str, now: datetime) -> set[str]:
     """Nodes that made way for the pod in vain, lately."""
     _refresh(now)
@@ -247,6 +271,9 @@ def tidy(*, now: datetime, world: Outside) -> int:
         elif one.until <= now:
             over.append(one)
     end(over, now)
+    for one in over:
+        if one.pod_uid not in holding:
+            announce(node=one.node)  # where others of its rank wait the node's status may stay as it is
     return len(over)
 
 

@@ -208,6 +208,7 @@ def test_a_broken_stream_comes_back(sign_in: Any, agent: Agent) -> None:
     page.goto("/nodes/n1/")
     cell = page.locator("#gpu-0 [data-now=utilisation_percent]")
     expect(cell).to_have_text("21 %")
+    expect(page.locator(".live")).to_have_attribute("data-state", "live")  # a socket closed before it is open complains
     page.evaluate("window.gpuplaneNode.stream.socket.close()")
     expect(page.locator(".live")).to_have_attribute("data-state", "stale")
     agent.say(22, 5)

@@ -302,3 +302,22 @@ def test_a_waiting_pod_is_told_why(stack: Stack, namespace: str) -> None:
         finally:
             stack.plane.kwok.resume()
         seen.until(bound("urgent"), seconds=30, what="the urgent pod bound")
+
+
+def test_what_was_promised_to_a_pod_that_is_gone(stack: Stack, namespace: str) -> None:
+    """The preemptor is deleted while its victim takes its time: the next one of its rank has the GPU as soon as it is free."""
+    stack.add_nodes(["promised"], gpus=1)
+    stack.api.apply(claim("one", namespace))
+    with watching(stack, namespace) as seen:
+        placed(stack, seen, namespace, {"old": "low"}, claimed="one")
+        stack.plane.kwok.pause()  # nobody plays the kubelet: what is told to go does not end
+        try:
+            stack.add_pods([ranked("urgent", namespace, "high", claimed="one")])
+            seen.until(lambda now: evicted(now) == {"old"}, seconds=30, what="the holder told to go")
+            stack.api.delete(f"/api/v1/namespaces/{namespace}/pods/urgent", grace_seconds=0)
+            stack.add_pods([ranked("next", namespace, "high", claimed="one")])
+            seen.until(unschedulable("next"), seconds=20, what="the next one waits")
+        finally:
+            stack.plane.kwok.resume()
+        seen.until(bound("next"), seconds=10, what="the next one bound, long before the promise would have ended")
+        settled(stack)

@@ -125,3 +125,31 @@ def test_the_last_word_on_a_node_is_right(world: World, monkeypatch: pytest.Monk
     monkeypatch.setattr(kube_nodes, "advertise", written_late)
     pods_tell(cluster=cluster, node="n1", now=database_now())
     assert pods_of(world, "n1") == PLENTY
+
+
+def test_a_promise_taken_back_elsewhere_refuses_nobody(world: World) -> None:
+    """Another process, the watch say, saw the preemptor go: its GPU is for the next one at once, not when this process forgets."""
+    add(world, "urgent", HIGH)
+    ask(world, "urgent", ["n1"])
+    preempt(world, "urgent", {"n1": ["a"]})
+    world.remove("a")
+    world.reconcile()
+    add(world, "next", HIGH)
+    assert ask(world, "next", ["n1"]) == []
+    MakingWay.objects.all().delete()
+    assert ask(world, "next", ["n1"]) == ["n1"]
+
+
+def test_the_watch_takes_back_what_was_promised_to_a_pod_that_is_gone(world: World) -> None:
+    """And wakes whoever waits, even where the node's status stays as it is for a third pod."""
+    urgent = add(world, "urgent", HIGH)
+    ask(world, "urgent", ["n1"])
+    assert world.settled()
+    before = world.server.nodes["n1"]["metadata"].get("annotations", {}).get(CAPACITY_CHANGED, "")
+    making_way.gone("another pod", database_now())
+    assert promised() == {"urgent": ("n1", False)}
+    making_way.gone(urgent, database_now())
+    assert promised() == {}
+    assert pods_of(world, "n1") == PLENTY
+    assert world.settled()
+    assert world.server.nodes["n1"]["metadata"]["annotations"][CAPACITY_CHANGED] > before
