@@ -1,4 +1,4 @@
-"""A node's page, and what the heatmap shows of holders: one device's card, and teams. They stand above `nodes`, since the ledger does."""
+"""A node's page, and what the heatmap shows of holders: one device's card, and the fleet's holders by name. They stand above `nodes`, since the ledger does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import msgspec
 from django.contrib.auth.models import User
-from django.http import HttpResponse
+from django.http import HttpResponse, HttpResponseBadRequest
 from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
@@ -14,9 +14,9 @@ from django.views.decorators.http import require_GET
 from access.errors import NotFound
 from access.pages import PageRequest, asked_word, page
 from access.selectors import team_of_namespace
+from allocations.fleet_holders import By, fleet_holders
 from allocations.leases.port import lease_name
 from allocations.overviews import device_rows, leases_of
-from allocations.team_holdings import team_holdings
 from audit.selectors import event_list
 from nodes.drawing import draw
 from nodes.history.ranges import LIVE, WORDS, known_range
@@ -71,10 +71,14 @@ def device_card(request: PageRequest, device_id: int) -> HttpResponse:
 
 @require_GET
 @page
-def fleet_teams(request: PageRequest) -> HttpResponse:
-    """`{"teams": {name: [device id, …]}, "others": [device id, …]}`: who holds what, as far as this user may know."""
-    team_of = team_of_namespace(cast("User", request.user), request.actor)
-    found = team_holdings(actor=request.actor, team_of=team_of)
+def fleet_holders_part(request: PageRequest) -> HttpResponse:
+    """`{"names": {name: [device id, …]}, "others": [device id, …]}`: who holds what, as far as this user may know, `?by=` team, namespace, pod or claim."""
+    try:
+        by = By(request.GET.get("by", By.TEAM))
+    except ValueError:
+        return HttpResponseBadRequest(f"by must be one of {', '.join(By)}", content_type="text/plain")
+    team_of = team_of_namespace(cast("User", request.user), request.actor) if by is By.TEAM else {}
+    found = fleet_holders(actor=request.actor, by=by, team_of=team_of)
     return HttpResponse(msgspec.json.encode(found), content_type="application/json")
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from access.actors import SYSTEM
+from allocations.fleet_holders import By, fleet_holders
 from allocations.models import AllocationDevice
-from allocations.team_holdings import team_holdings
 from nodes.live.fleet_columns import COLUMNS, columns_of, figures_of
 from nodes.live.fleet_frames import ALL, ALWAYS, column_set
 from nodes.live.fleet_rows import FleetRows
@@ -45,7 +45,7 @@ def measure_frames(report: Report, folder: Path, *, rounds: int, nodes: int) -> 
         fleets.register(nodes)
         _measure_ticks(report, rounds=min(rounds, 10))
         _measure_viewers(report)
-        _measure_teams(report, rounds=min(rounds, 10))
+        _measure_holders(report, rounds=min(rounds, 10))
     painting.measure_painting(report, folder, nodes=nodes, frames=2 * rounds)
 
 
@@ -139,14 +139,16 @@ def _measure_viewers(report: Report) -> None:
         )
 
 
-def _measure_teams(report: Report, *, rounds: int) -> None:
+def _measure_holders(report: Report, *, rounds: int) -> None:
     found = Rounds()
     for _ in range(rounds):
-        found.product.append([timed(lambda: team_holdings(actor=SYSTEM, team_of={})) for _ in range(3)])
+        found.product.append([timed(lambda: fleet_holders(actor=SYSTEM, by=By.POD, team_of={})) for _ in range(3)])
         found.floor.append([timed(lambda: list(AllocationDevice.objects.values_list("pk"))) for _ in range(3)])
     held = AllocationDevice.objects.filter(live=True).count()
     report.add(
-        timed_figure(f"fleet teams, {held:,} devices held", found, database="sqlite", note="the floor reads their ids")
+        timed_figure(
+            f"fleet holders by pod, {held:,} devices held", found, database="sqlite", note="the floor reads their ids"
+        )
     )
 
 

@@ -10,7 +10,7 @@ from access.choices import Role
 from access.models import Team, TeamNamespace
 from tests.browser.fleet import cell, colour, heads, look, painted, ready
 from tests.extender import bound, filtered, pod_manifest
-from tests.factories import NodeFactory
+from tests.factories import GpuClaimFactory, NodeFactory
 from tests.fleet_feed import Feed
 
 NODES = 64
@@ -299,3 +299,31 @@ def test_devices_stand_together_by_their_holders_teams(sign_in):
     assert heads(page) == {team.name: 1, "another team": 1, "free": 2}
     filter_by(page, f"team:{team.name}")
     assert heads(page) == {team.name: 1}
+
+
+def test_devices_are_found_by_their_holders(sign_in):
+    """VIEW-1 VIEW-6 by pod, claim and namespace; what others hold is found by none of their names."""
+    NodeFactory(name="n2", gpus=4)
+    GpuClaimFactory(name="eyes", namespace="vision")
+    for pod in (
+        pod_manifest("train-0", namespace="vision", claim="eyes"),
+        pod_manifest("eval-0", namespace="vision", resources={"nvidia.com/gpu": "1"}),
+        pod_manifest("train-9", namespace="secret", resources={"nvidia.com/gpu": "1"}),
+    ):
+        assert bound(pod, filtered(pod, ["n2"])) == ""
+    page = sign_in(Role.VIEWER, "vision")
+    ready(page)
+    for words, count in {
+        "pod:train": 1,
+        "pod:vision/": 2,
+        "-pod:train": 3,
+        "claim:eyes": 1,
+        "namespace:vision": 2,
+        "namespace:secret": 0,
+        "pod:train,eval namespace:vis": 2,
+    }.items():
+        page.get_by_label("Filter by words").fill(f"node:n2 {words}")
+        page.wait_for_function(
+            "(count) => window.gpuplaneFleet.map.groups.reduce((sum, group) => sum + group.count, 0) === count",
+            arg=count,
+        )

@@ -1,5 +1,5 @@
 // The words of the filter field: plain ones and `key:value`, all of which must fit; `-` before one turns it round,
-// commas between values mean any of them. `h100 rack:a01 team:vision -state:free`, `model:h100,a100`. Pure.
+// commas between values mean any of them. `h100 rack:a01 team:vision -state:free`, `model:h100,a100`, `pod:train`. Pure.
 import { isState, stateOf } from "./measures.js";
 
 const TEXTS = {
@@ -10,7 +10,9 @@ const TEXTS = {
   model: (device) => device.model,
   type: (device) => device.type,
 };
-export const KEYS = [...Object.keys(TEXTS), "team", "state"];
+/** What devices are found by that the server alone knows of: who holds them. */
+export const HOLDER_KEYS = ["team", "namespace", "pod", "claim"];
+export const KEYS = [...Object.keys(TEXTS), ...HOLDER_KEYS, "state"];
 
 /** [{key, words, not}]; `key` empty for plain words. A key that is none is taken as a plain word. */
 export function readFilter(text) {
@@ -27,12 +29,12 @@ export function readFilter(text) {
 /** Whether the filter looks at something that moves: states, or who holds what. */
 export const asksFor = (terms, key) => terms.some((term) => term.key === key);
 
-/** Does a device fit? `teams`: names of its holders' teams, `null` when nobody asked for them. */
-export function fits(terms, device, row, columns, teams) {
+/** Does a device fit? `holdersOf(key, device)`: names of its holders, by one of HOLDER_KEYS. */
+export function fits(terms, device, row, columns, holdersOf) {
   for (const { key, words, not } of terms) {
     let found;
     if (key === "state") found = words.some((word) => isState(stateOf(columns, row), word));
-    else if (key === "team") found = words.some((word) => teams?.some((team) => team.toLowerCase().includes(word)));
+    else if (HOLDER_KEYS.includes(key)) found = words.some((word) => holdersOf(key, device).some((name) => name.toLowerCase().includes(word)));
     else if (key) found = words.some((word) => TEXTS[key](device).toLowerCase().includes(word));
     else found = words.some((word) => plainText(device).includes(word));
     if (Boolean(found) === not) return false;

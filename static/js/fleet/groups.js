@@ -1,6 +1,6 @@
 // Which devices are shown, and what they stand together by. Pure.
 import { FLAG } from "./frames.js";
-import { asksFor, fits } from "./filter.js";
+import { asksFor, fits, HOLDER_KEYS } from "./filter.js";
 import { given, isState, STATE_COLUMNS, stateOf } from "./measures.js";
 
 const collator = new Intl.Collator(undefined, { numeric: true });
@@ -23,8 +23,8 @@ export const GROUPINGS = {
 /** Whether the view must be chosen anew with every frame, since what it depends on moves. */
 export const moves = (view) => Boolean(view.state) || view.group === "team" || asksFor(view.terms, "state");
 
-/** Whether it needs to be known who holds what. */
-export const needsTeams = (view) => view.group === "team" || asksFor(view.terms, "team");
+/** By what it needs to be known who holds what. */
+export const holdersNeeded = (view) => HOLDER_KEYS.filter((key) => view.group === key || asksFor(view.terms, key));
 
 /** Whether the filter says which types are shown; what is chosen beside it does not hold then. */
 export const namesTypes = (terms) => asksFor(terms, "type");
@@ -33,13 +33,11 @@ export const namesTypes = (terms) => asksFor(terms, "type");
 export const choosingColumns = (view) => (moves(view) ? STATE_COLUMNS : []);
 
 /**
- * [{name, count, trays: [{node, rows}]}] of what `view` ({type, state, terms, group}) shows; a `type:` among its terms decides instead of `type`. `teamsOf(device)` gives names,
- * `null` where that is not known. Nodes stay whole within a group, in the layout's order.
+ * [{name, count, trays: [{node, rows}]}] of what `view` ({type, state, terms, group}) shows; a `type:` among its terms decides instead of `type`. `holdersOf(key, device)` gives names. Nodes stay whole within a group, in the layout's order.
  */
-export function chooseGroups(layout, columns, view, teamsOf) {
+export function chooseGroups(layout, columns, view, holdersOf) {
   const grouping = GROUPINGS[view.group];
   const found = new Map();
-  const wantsTeams = needsTeams(view);
   const anyType = namesTypes(view.terms);
   for (const node of layout.nodes) {
     let tray = null;
@@ -48,9 +46,8 @@ export function chooseGroups(layout, columns, view, teamsOf) {
       const device = layout.devices[row];
       if (!anyType && device.type !== view.type) continue;
       if (view.state && !isState(stateOf(columns, row), view.state)) continue;
-      const teams = wantsTeams ? teamsOf(device) : null;
-      if (view.terms.length && !fits(view.terms, device, row, columns, teams)) continue;
-      const name = view.group === "team" ? teamName(teams, columns, row) : grouping.of ? grouping.of(device) || grouping.none : "";
+      if (view.terms.length && !fits(view.terms, device, row, columns, holdersOf)) continue;
+      const name = view.group === "team" ? teamName(holdersOf("team", device), columns, row) : grouping.of ? grouping.of(device) || grouping.none : "";
       if (name !== trayName) {
         tray = trayIn(found, name, node);
         trayName = name;
@@ -73,7 +70,7 @@ function trayIn(found, name, node) {
 }
 
 function teamName(teams, columns, row) {
-  if (teams?.length) return teams.length === 1 ? teams[0] : SEVERAL;
+  if (teams.length) return teams.length === 1 ? teams[0] : SEVERAL;
   if (columns.flags[row] & FLAG.STRANGER) return OUTSIDE;
   return given(columns, row) ? JUST_NOW : NOBODY;
 }

@@ -3,13 +3,13 @@ import { readAddress, writeAddress } from "./address.js";
 import { readFilter } from "./filter.js";
 import { CONDITION } from "./frames.js";
 import { showFigures } from "./figures.js";
-import { chooseGroups, choosingColumns, moves, namesTypes, needsTeams, sameGroups } from "./groups.js";
+import { chooseGroups, choosingColumns, holdersNeeded, moves, namesTypes, sameGroups } from "./groups.js";
 import { Heatmap } from "./heatmap.js";
+import { Holders } from "./holders.js";
 import { CARD_COLUMNS, HoverCard } from "./hover.js";
 import { MEASURES } from "./measures.js";
 import { streamAddress } from "../socket.js";
 import { FleetStream } from "./stream.js";
-import { Teams } from "./teams.js";
 import { listenToKeys, press, showLegend, SIGN_PIXELS } from "./tools.js";
 
 const ADDRESS_AFTER_MS = 250;
@@ -37,7 +37,7 @@ let unsaid = null; // the row that the keyboard came to, until there is somethin
 
 const chosen = () => ({ type: view.type, state: view.state, group: view.group, terms: readFilter(view.q) });
 const card = new HoverCard(document.getElementById("device-card"), page.dataset.cardUrl);
-const teams = new Teams(page.dataset.teamsUrl, () => choose());
+const holders = new Holders(page.dataset.holdersUrl, () => choose());
 const map = new Heatmap(heat, {
   onPoint(row, bounds, byKey) {
     pointedRow = row;
@@ -84,9 +84,9 @@ function wanted() {
 /** Choose what is shown, once what it depends on is known; the map is arranged anew only when that differs. */
 function choose() {
   const asked = chosen();
-  if (!layout || !columns || (needsTeams(asked) && !teams.asked)) return;
+  if (!layout || !columns || !holders.knows(holdersNeeded(asked))) return;
   if (!choosingColumns(asked).every((name) => stream.knows(name))) return;
-  const next = chooseGroups(layout, columns, asked, (device) => teams.of(device));
+  const next = chooseGroups(layout, columns, asked, (key, device) => holders.of(key, device));
   if (sameGroups(groups, next)) return;
   groups = next;
   map.show(groups, layout.devices.length);
@@ -140,7 +140,7 @@ function showView() {
   if (filter.value !== view.q) filter.value = view.q;
   map.setMeasure(view.by);
   legend();
-  teams.follow(needsTeams(chosen()));
+  holders.follow(holdersNeeded(chosen()));
   stream?.lookAt(wanted());
 }
 

@@ -1,4 +1,4 @@
-"""Who holds what by team, as the fleet page asks for it: no more than a device's card tells."""
+"""Who holds what by team, namespace, pod and claim, as the fleet page asks for it: no more than a device's card tells."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from access.choices import Role
 from access.models import Team, TeamNamespace
 from nodes.models import Device
 from tests.extender import bound, filtered, pod_manifest
-from tests.factories import NodeFactory, TeamFactory, UserFactory
+from tests.factories import GpuClaimFactory, NodeFactory, TeamFactory, UserFactory
 
 pytestmark = [pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True), pytest.mark.usefixtures("ledger_db")]
 
@@ -41,10 +41,10 @@ def test_teams_of_holders_are_told_as_on_the_card(client, fleet, role, namespace
         Team.objects.filter(name="another").delete()
     client.force_login(user)
     minor_of = {device.pk: device.minor for device in fleet.devices.all()}
-    answer = client.get("/fleet/teams/")
+    answer = client.get("/fleet/holders/")
     assert answer["Content-Type"] == "application/json"
     told = answer.json()
-    assert {team: [minor_of[pk] for pk in held] for team, held in told["teams"].items()} == want_teams
+    assert {team: [minor_of[pk] for pk in held] for team, held in told["names"].items()} == want_teams
     assert [minor_of[pk] for pk in told["others"]] == want_others
 
 
@@ -57,7 +57,41 @@ def test_a_device_of_two_teams_is_with_both(client):
         assert bound(pod, filtered(pod, ["n1"])) == ""
     client.force_login(UserFactory(role=Role.ADMIN))
     (device,) = Device.objects.all()
-    assert client.get("/fleet/teams/").json() == {
-        "teams": {"research": [device.pk], "secret": [device.pk]},
+    assert client.get("/fleet/holders/").json() == {
+        "names": {"research": [device.pk], "secret": [device.pk]},
         "others": [],
     }
+
+
+@pytest.mark.parametrize(
+    ("by", "want"),
+    [
+        pytest.param("namespace", {"research": [0, 1]}, id="namespace"),
+        pytest.param("pod", {"research/plain": [0], "research/claiming": [1]}, id="pod"),
+        pytest.param("claim", {"research/one": [1]}, id="claim"),
+    ],
+)
+def test_by_what_else_holders_are_named(client, by, want):
+    """VIEW-1 VIEW-6 pods, claims and namespaces that I see; of the others that they hold something."""
+    node = NodeFactory(name="n1", gpus=3)
+    GpuClaimFactory(name="one", namespace="research")
+    pods = [
+        pod_manifest("plain", namespace="research", resources={"nvidia.com/gpu": "1"}),
+        pod_manifest("claiming", namespace="research", claim="one"),
+        pod_manifest("hidden", namespace="secret", resources={"nvidia.com/gpu": "1"}),
+    ]
+    for pod in pods:
+        assert bound(pod, filtered(pod, ["n1"])) == ""
+    client.force_login(UserFactory(role=Role.VIEWER, namespaces=["research"]))
+    minor_of = {device.pk: device.minor for device in node.devices.all()}
+    told = client.get("/fleet/holders/", {"by": by}).json()
+    assert {name: [minor_of[pk] for pk in held] for name, held in told["names"].items()} == want
+    assert [minor_of[pk] for pk in told["others"]] == [2]
+
+
+def test_a_way_of_naming_that_is_none(client):
+    """Refused with those there are."""
+    client.force_login(UserFactory(role=Role.VIEWER))
+    answer = client.get("/fleet/holders/", {"by": "mood"})
+    assert answer.status_code == 400
+    assert "by must be one of team, namespace, pod, claim" in answer.content.decode()

@@ -1,0 +1,59 @@
+// Who holds what, by team, namespace, pod or claim: each asked for only while the page groups or filters by it.
+const EVERY_MS = 10000;
+const OTHERS = "another team"; // of these it is told that the device is taken, never by whom
+
+export class Holders {
+  /** `address`: of the page's part, without its question. `onChange()`: something is known anew. */
+  constructor(address, onChange) {
+    Object.assign(this, { address, onChange });
+    this.kinds = new Map(); // kind → {timer, asked, held: device id → names}
+  }
+
+  /** Ask for these kinds now and again, for others no more. */
+  follow(wanted) {
+    for (const [name, kind] of this.kinds) {
+      if (wanted.includes(name) || !kind.timer) continue;
+      clearInterval(kind.timer);
+      kind.timer = 0;
+    }
+    for (const name of wanted) {
+      if (!this.kinds.has(name)) this.kinds.set(name, { timer: 0, asked: false, held: new Map() });
+      const kind = this.kinds.get(name);
+      if (kind.timer) continue;
+      kind.timer = setInterval(() => this.ask(name), EVERY_MS);
+      this.ask(name);
+    }
+  }
+
+  /** Whether there was an answer for all of these, or is none to be had. */
+  knows(wanted) {
+    return wanted.every((name) => this.kinds.get(name)?.asked);
+  }
+
+  /** Names of those who hold a device. */
+  of(name, device) {
+    return this.kinds.get(name)?.held.get(device.id) ?? [];
+  }
+
+  async ask(name) {
+    const kind = this.kinds.get(name);
+    if (document.visibilityState !== "visible" && kind.asked) return;
+    try {
+      const answer = await fetch(`${this.address}?by=${name}`, { headers: { "HX-Request": "true" } });
+      if (answer.status === 200) kind.held = heldBy(await answer.json(), name);
+    } catch (error) {
+      if (!(error instanceof TypeError)) throw error; // no connection: what was known stays, the stream says the rest
+    } finally {
+      kind.asked = true;
+      this.onChange();
+    }
+  }
+}
+
+function heldBy({ names, others }, kind) {
+  const held = new Map();
+  const add = (id, name) => (held.has(id) ? held.get(id).push(name) : held.set(id, [name]));
+  for (const [name, ids] of Object.entries(names)) for (const id of ids) add(id, name);
+  if (kind === "team") for (const id of others) add(id, OTHERS);
+  return held;
+}
