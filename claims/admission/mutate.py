@@ -24,6 +24,7 @@ from claims.admission.trust import Trust
 from claims.dialects.own_keys import container_key
 from claims.dialects.parse import containers_apart, dialect_of, may_leave_to_kubelet
 from claims.dialects.read_back import parse_allocated
+from claims.dialects.read_running import CONFIG_MIRROR
 from claims.dialects.request import Dialect, Refusal
 from claims.dialects.write_back import RENUMBERED, VisibleDevices
 from kube.admission import AdmissionRequest, AdmissionResponse, ObjectInvalid, allowed, decode_object, invalid
@@ -101,7 +102,7 @@ def mutate_pod(
     """The verdict on a pod being created.
 
     `visible`: how GpuClaim pods see devices (setting GPUPLANE_VISIBLE_DEVICES). `takeover`: the namespace is
-    labelled for takeover, so `schedulerName` is rewritten too, to `scheduler_name`. `count_native`: pods by `nvidia.com/gpu` are counted
+    labelled for takeover, so `schedulerName` is rewritten too, to `scheduler_name`, but that of pods which others may place. `count_native`: pods by `nvidia.com/gpu` are counted
     among the others (setting GPUPLANE_COUNT_NATIVE). `native_mode`: the mode of the nodes for which pods by `nvidia.com/gpu` are meant that
     select none themselves (setting GPUPLANE_NATIVE_MODE). Pods that break a rule of their dialect pass
     untouched: refusing them is the validating webhook's part. So do pods that another dialect's own scheduler serves.
@@ -136,9 +137,19 @@ def mutate_pod(
         *_selector_patch(pod, to_kubelet=to_kubelet),
         *counted_patch(pod, counted=count_native or dialect is not Dialect.NATIVE),
     ]
-    if takeover and not pod.spec.node_name and pod.spec.scheduler_name != scheduler_name:
+    if takeover and _may_be_taken(pod, trust, request) and pod.spec.scheduler_name != scheduler_name:
         patch.append({"op": "add", "path": "/spec/schedulerName", "value": scheduler_name})
     return allowed(request, patch=patch)
+
+
+def _may_be_taken(pod: Pod, trust: Trust, request: AdmissionRequest) -> bool:
+    """Whether the pod is to name our scheduler: all but those that others may place, by hand or from a file.
+
+    One that a user places on a node goes along, so that the guard, which in its first step looks at our pods alone, sees it and refuses it.
+    """
+    return not pod.spec.node_name or not (
+        CONFIG_MIRROR in pod.annotations or trust.may_place(request.user_info.username)
+    )
 
 
 def _literal_value(pod: Pod) -> str | None:

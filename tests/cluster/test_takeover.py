@@ -135,6 +135,9 @@ def test_who_is_taken_over_and_who_is_not(stack: Stack, namespace: str) -> None:
             assert stored["spec"]["schedulerName"] == "gpu-scheduler", name
             assert {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"} <= env_of(stored), name
             assert minors(stored), name
+        by_hand = pod("by-hand", namespace, resources=GPU, scheduler="default-scheduler", nodeName="fresh")
+        refused = stack.api.kubectl("apply", "-f", "-", given=json.dumps(by_hand), refused=True)
+        assert "spec.nodeName: only gpuplane places pods that ask for devices" in refused
         left = pods_of(seen)["stays"]
         assert left["spec"]["schedulerName"] == "hami-scheduler"
         assert env_of(left) == set()

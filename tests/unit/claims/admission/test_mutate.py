@@ -309,7 +309,12 @@ def test_a_malformed_pod_of_ours_is_refused(obj):
             pod(requests={"nvidia.com/gpu": 1}, schedulerName="koord-scheduler"), True, "gpu-scheduler", id="another's"
         ),
         pytest.param(pod(annotations=CLAIM, schedulerName="gpu-scheduler"), True, "gpu-scheduler", id="ours already"),
-        pytest.param(pod(annotations=CLAIM, nodeName="n1"), True, None, id="placed already"),
+        pytest.param(
+            pod(annotations=CLAIM, nodeName="n1"), True, "gpu-scheduler", id="placed by its user, for the guard"
+        ),
+        pytest.param(
+            pod(annotations={**CLAIM, "kubernetes.io/config.mirror": "1"}, nodeName="n1"), True, None, id="of a file"
+        ),
         pytest.param(pod(schedulerName="default-scheduler"), True, "default-scheduler", id="not ours"),
     ],
 )
@@ -319,6 +324,13 @@ def test_the_schedulers_name(obj, takeover, want):
     after = patched(obj, response)
     assert after["spec"].get("schedulerName") == want
     assert operations(mutate(after, takeover=takeover)) == []
+
+
+def test_a_scheduler_that_places_pods_itself():
+    """DEV-11 a trusted one keeps its name in what it places: KAI's reservation pods, say."""
+    placed = pod(requests={"nvidia.com/gpu": 1}, nodeName="n1", schedulerName="koord-scheduler")
+    after = patched(placed, mutate(placed, user=KOORD, takeover=True))
+    assert after["spec"]["schedulerName"] == "koord-scheduler"
 
 
 def test_a_dry_run_gets_the_same_answer():
