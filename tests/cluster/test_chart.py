@@ -8,35 +8,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from cryptography import x509
 
-from claims.dialects.hami import HAMI_RESOURCES
-from gpuplane.run import procfile
-from gpuplane.settings import variables
 from tests.cluster.controlplane.api import Api
 from tests.cluster.controlplane.chart import (
     CHART,
+    EXAMPLES,
     NAMESPACE,
     RELEASE,
     ChartRefused,
+    example,
     helm,
-    of_kinds,
     render,
     scheduler_configuration,
 )
 from tests.cluster.controlplane.kubernetes import ControlPlane
-from tests.cluster.controlplane.program import ROOT
 from tests.cluster.recorder import Json, applied, bare_server, followed, rights
 
-EXAMPLES = sorted((CHART / "ci").glob("*-values.yaml"))
 USER = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
-
-
-def example(path: Path) -> Json:
-    """The values of an example."""
-    found: Json = yaml.safe_load(path.read_text())
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -262,126 +251,3 @@ def test_scheduler_starts_with_the_configuration_under_the_rights_of_the_chart(
             assert "forbidden" not in scheduler.log.read_text()
         finally:
             server.forget_scheduler(scheduler)
-
-
-# The pods
-
-
-def pod_specs(objects: list[Json]) -> dict[str, Json]:
-    """Pod spec by component."""
-    return {
-        one["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/component"]: one["spec"]["template"]["spec"]
-        for one in of_kinds(objects, "Deployment", "DaemonSet")
-    }
-
-
-def containers(spec: Json) -> list[Json]:
-    """All of them, the first ones too."""
-    return [*spec.get("initContainers", []), *spec["containers"]]
-
-
-def environment(container: Json) -> dict[str, str]:
-    """Values by name; those that come from elsewhere as text."""
-    return {one["name"]: one.get("value", json.dumps(one.get("valueFrom"))) for one in container.get("env", [])}
-
-
-def test_processes_run_what_the_procfile_says() -> None:
-    specs = pod_specs(render())
-    commands = procfile.read(ROOT / "Procfile")
-    assert {name: spec["containers"][0]["command"] for name, spec in specs.items()} == {
-        name: command for name, command in commands.items() if name in specs
-    }
-    assert set(specs) == {"web", "worker", "watch", "beat"}
-    assert [one["name"] for one in specs["web"]["containers"]] == ["web", "kube-scheduler"]
-    migrating = {name for name, spec in specs.items() if "initContainers" in spec}
-    assert migrating == {"web", "worker", "watch"}
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_settings_of_every_process_are_known_and_agree(path: Path) -> None:
-    known = {variable.name for variable in variables.VARIABLES}
-    for name, spec in pod_specs(render(example(path))).items():
-        if name == "agent":
-            continue
-        for container in containers(spec):
-            if container["name"] == "kube-scheduler":
-                continue
-            told = environment(container)
-            assert len(told) == len(container["env"]), f"{name}: a name is set twice"
-            assert {one for one in told if one.startswith("GPUPLANE_")} <= known
-            assert told["GPUPLANE_KUBECONFIG"] == "in-cluster"
-            assert told["GPUPLANE_SIMULATE"] == "0"
-            assert told["GPUPLANE_NAMESPACE"] == NAMESPACE
-            assert told["GPUPLANE_SERVICE_ACCOUNT"] == f"system:serviceaccount:{NAMESPACE}:{spec['serviceAccountName']}"
-            assert ("GPUPLANE_ADMIN_PASSWORD" in told) == (container["name"] == "bootstrap")
-            mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
-            assert {one["name"] for one in spec["volumes"] if "emptyDir" in one} >= {
-                mounts[told["GPUPLANE_DATA_DIR"]],
-                mounts["/tmp"],
-            }
-            values = {
-                key: value for key, value in told.items() if key.startswith("GPUPLANE_") and not value.startswith("{")
-            }
-            variables.read(values)
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_pods_have_no_more_than_they_need(path: Path) -> None:
-    for name, spec in pod_specs(render(example(path))).items():
-        assert spec["enableServiceLinks"] is False, name
-        if name != "agent":
-            assert spec["securityContext"]["runAsNonRoot"] is True
-            assert spec["priorityClassName"] == "system-cluster-critical"
-        for container in containers(spec):
-            context = container["securityContext"]
-            assert context["readOnlyRootFilesystem"] is True
-            assert context["allowPrivilegeEscalation"] is False
-            assert context["capabilities"] == {"drop": ["ALL"]}
-            assert set(container["resources"]) == {"requests", "limits"}
-        assert spec.get("automountServiceAccountToken", True) is (name not in {"beat", "agent"})
-
-
-def test_every_open_port_is_let_in_and_no_other() -> None:
-    everything = example(CHART / "ci" / "everything-values.yaml")
-    for values, want in (({}, {"http", "webhook"}), (everything, {"http", "webhook", "extender"})):
-        objects = render(values)
-        (policy,) = (one for one in of_kinds(objects, "NetworkPolicy") if one["metadata"]["name"].endswith("-web"))
-        assert {rule["ports"][0]["port"] for rule in policy["spec"]["ingress"]} == want
-        (service,) = of_kinds(objects, "Service")
-        assert {one["targetPort"] for one in service["spec"]["ports"]} == want
-        ports = {one["name"] for container in pod_specs(objects)["web"]["containers"] for one in container["ports"]}
-        assert ports == want | {"scheduler"}
-
-
-def test_extender_entry_is_what_the_design_asks_for() -> None:
-    configuration = yaml.safe_load(scheduler_configuration(render()))
-    assert configuration["percentageOfNodesToScore"] == 100
-    assert configuration["leaderElection"]["resourceNamespace"] == NAMESPACE
-    (profile,) = configuration["profiles"]
-    assert profile["schedulerName"] == "gpu-scheduler"
-    ignored = profile["pluginConfig"][0]["args"]
-    assert ignored["ignoredResourceGroups"] == ["koordinator.sh"]
-    assert set(ignored["ignoredResources"]) == HAMI_RESOURCES
-    (extender,) = configuration["extenders"]
-    assert extender == {
-        "urlPrefix": "http://127.0.0.1:8001/extender",
-        "filterVerb": "filter",
-        "prioritizeVerb": "prioritize",
-        "bindVerb": "bind",
-        "preemptVerb": "preempt",
-        "weight": 10,
-        "httpTimeout": "60s",
-        "nodeCacheCapable": True,
-        "ignorable": False,
-    }
-    web = environment(pod_specs(render())["web"]["containers"][0])
-    assert web["GPUPLANE_EXTENDER_LISTEN"] == "127.0.0.1:8001"
-
-
-def test_cert_manager_brings_the_certificates_when_asked() -> None:
-    objects = render({"certificates": {"certManager": {"enabled": True}}})
-    assert [one["metadata"]["name"] for one in of_kinds(objects, "Issuer")] == ["gpuplane-self-signed", "gpuplane-ca"]
-    for one in of_kinds(objects, "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
-        assert one["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] == f"{NAMESPACE}/gpuplane-tls"
-        assert not any("caBundle" in hook["clientConfig"] for hook in one["webhooks"])
-    assert "gpuplane-tls" not in {one["metadata"]["name"] for one in of_kinds(objects, "Secret")}

@@ -12,6 +12,7 @@ from tests.cluster.controlplane.program import ROOT
 from tests.cluster.controlplane.tools import program
 
 CHART = ROOT / "docker" / "helm" / "gpuplane"
+EXAMPLES = sorted((CHART / "ci").glob("*-values.yaml"))
 NAMESPACE = "gpuplane-system"
 RELEASE = "gpuplane"
 Json = dict[str, Any]
@@ -31,6 +32,12 @@ def helm(*words: str, given: str | None = None) -> str:
     if done.returncode:
         raise ChartRefused(done.stderr + done.stdout)
     return done.stdout
+
+
+def example(path: Path) -> Json:
+    """The values of one of EXAMPLES."""
+    found: Json = yaml.safe_load(path.read_text())
+    return found
 
 
 def render(values: Mapping[str, Any] | None = None, *, chart: Path = CHART) -> list[Json]:

@@ -157,6 +157,28 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
+{{/* How a process that serves is looked after. */}}
+{{- define "gpuplane.webProbes" -}}
+startupProbe:
+  httpGet: {path: /livez, port: http}
+  periodSeconds: 2
+  failureThreshold: 60
+livenessProbe:
+  httpGet: {path: /livez, port: http}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: http}
+  periodSeconds: 5
+  timeoutSeconds: 5
+  failureThreshold: 3
+lifecycle:
+  # The Service and the scheduler beside us go first.
+  preStop:
+    sleep: {seconds: 5}
+{{- end }}
+
 {{/* A Celery process: a Deployment. Takes root, own, component, command, liveness, bootstrap (bool), recreate (bool). */}}
 {{- define "gpuplane.celery" -}}
 {{- $root := .root -}}
