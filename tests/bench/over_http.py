@@ -86,6 +86,13 @@ def bench(vendor: str, folder: Path, node_count: int, *, held: bool = True, nics
             raise
 
 
+@contextlib.contextmanager
+def beside(at: Bench) -> Iterator[Bench]:
+    """Another web process on the same database."""
+    with web.on_database(at.app.database, redis.server_url("bench"), module="tests.bench.serving") as app:
+        yield Bench(app, at.database, len(at.names))
+
+
 def give_back(pod_uid: str) -> None:
     """End what a pod holds, in whatever state it is."""
     now = database_now()

@@ -62,31 +62,42 @@ def running(
     module: str = "gpuplane.serve",
 ) -> Iterator[LiveApp]:
     """Start `python -m <module>`, wait until it answers, stop it at the end. `settings`: further variables."""
-    with connected(vendor, folder) as database:
-        name = f"web-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}-{next(_numbers)}"
-        place = session.enter() / name
-        port = _free_port()
-        environment = {
-            **database.environment,
-            "GPUPLANE_PORT": str(port),
-            "GPUPLANE_REDIS_URL": redis_url,
-            "GPUPLANE_SIMULATE": "0",
-            "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
-            **(settings or {}),
-        }
-        url, log = f"http://127.0.0.1:{port}", place / "server.log"
+    with (
+        connected(vendor, folder) as database,
+        on_database(database, redis_url, settings=settings, module=module) as app,
+    ):
+        yield app
 
-        def start() -> None:
-            place.mkdir(exist_ok=True)  # a server that is stopped takes its folder along
-            guard = session.start(name, [sys.executable, "-m", module], folder=place, environment=environment)
-            _wait(url, log, guard)
 
-        start()
-        try:
-            yield LiveApp(url, database, log, stop=lambda: session.stop(name), start=start)
-        finally:
-            with contextlib.suppress(FileNotFoundError):  # stopped already
-                session.stop(name)
+@contextlib.contextmanager
+def on_database(
+    database: TestDatabase, redis_url: str, *, settings: dict[str, str] | None = None, module: str = "gpuplane.serve"
+) -> Iterator[LiveApp]:
+    """`running`, on a database that is there already: beside another, say."""
+    name = f"web-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}-{next(_numbers)}"
+    place = session.enter() / name
+    port = _free_port()
+    environment = {
+        **database.environment,
+        "GPUPLANE_PORT": str(port),
+        "GPUPLANE_REDIS_URL": redis_url,
+        "GPUPLANE_SIMULATE": "0",
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+        **(settings or {}),
+    }
+    url, log = f"http://127.0.0.1:{port}", place / "server.log"
+
+    def start() -> None:
+        place.mkdir(exist_ok=True)  # a server that is stopped takes its folder along
+        guard = session.start(name, [sys.executable, "-m", module], folder=place, environment=environment)
+        _wait(url, log, guard)
+
+    start()
+    try:
+        yield LiveApp(url, database, log, stop=lambda: session.stop(name), start=start)
+    finally:
+        with contextlib.suppress(FileNotFoundError):  # stopped already
+            session.stop(name)
 
 
 def _free_port() -> int:

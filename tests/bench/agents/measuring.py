@@ -1,6 +1,6 @@
 """Agents by the thousand at one sample a second into one web process on SQLite, browsers, the scheduler's questions and the worker's roll-up beside them.
 
-Called by `run`. Two processes serve: one whose sockets drop every frame (the floor), then the product. Kept true: both get the same crowd and the same bytes;
+Called by `run`. Two processes serve: one whose sockets drop every frame (the floor), then the product; at the end a third answers the scheduler while the second has the agents. Kept true: both get the same crowd and the same bytes;
 what is measured is measured between two marks, after every agent is connected; nothing is left out of the middle.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import subprocess
 import sys
 import time
@@ -38,6 +39,7 @@ from tests.servers import redis
 
 FLOOR_SECONDS = 15.0
 SETTLE_SECONDS = 5.0
+APART_SECONDS = 20.0
 QUESTIONS_A_SECOND = 4
 LOOKS = ["utilisation", "core,memory,utilisation,memory_in_use,temperature,power,nvlink"]
 
@@ -122,6 +124,9 @@ def measure_agents(report: Report, folder: Path, *, agents: int, seconds: float)
             run.ramp = them.ramp
             time.sleep(SETTLE_SECONDS)
             _measure(run, at, them, seconds)
+            with over_http.beside(at) as apart:
+                _ask_for(APART_SECONDS, apart, run.asked_apart)
+                apart.give_back_all()
     report_run(report, run)
 
 
@@ -160,6 +165,15 @@ def _roll_up(at: Bench) -> subprocess.Popen[bytes]:
     }
     command = [sys.executable, "-m", "tests.bench.agents.minute"]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+
+
+def _ask_for(seconds: float, at: Bench, into: Rounds) -> None:
+    began = time.monotonic()
+    for asked in itertools.count():
+        if time.monotonic() > began + seconds:
+            return
+        _ask(at, into, asked)
+        time.sleep(max(0.0, began + asked / QUESTIONS_A_SECOND - time.monotonic()))
 
 
 def _ask(at: Bench, into: Rounds, number: int) -> None:

@@ -40,6 +40,7 @@ class Run:
     rest: Figure | None = None
     asked: Rounds = field(default_factory=Rounds)
     asked_in_minute: Rounds = field(default_factory=Rounds)
+    asked_apart: Rounds = field(default_factory=Rounds)
     redis_cpu: float = 0.0
     redis_memory: int = 0
     ring_bytes: int = 0
@@ -224,7 +225,11 @@ def _report_minute(report: Report, run: Run) -> None:
 
 def _report_filter(report: Report, run: Run) -> None:
     rest = "" if run.rest is None else f"without agents {run.rest.value:.1f} ms, p99 {run.rest.p99:.1f}"
-    for name, rounds in (("beside the agents", run.asked), ("while a minute is rolled up", run.asked_in_minute)):
+    for name, rounds in (
+        ("beside the agents", run.asked),
+        ("while a minute is rolled up", run.asked_in_minute),
+        ("of a process that has no agents, beside theirs", run.asked_apart),
+    ):
         if rounds.product:
             report.add(
                 timed_figure(f"filter, names of {run.agents:,} nodes × 8, {name}", rounds, database="sqlite", note=rest)
