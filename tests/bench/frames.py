@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from access.actors import SYSTEM
+from agent.protocol import COLUMNS as COLUMNS_MEASURED
 from allocations.fleet_holders import By, fleet_holders
 from allocations.models import AllocationDevice
 from nodes.live.fleet_columns import COLUMNS, columns_of, figures_of
@@ -103,15 +104,14 @@ def samples_of(rows: FleetRows, turn: int) -> Mapping[str, SampleView]:
     found = {}
     for node in rows.layout.nodes:
         count = len(node.gpus)
-        values = chance.integers(1, 100, (8, count)).tolist()
-        said = (
-            values[0],
-            [v << 30 for v in values[1]],
-            values[2],
-            values[3],
-            *([v << 30 for v in one] for one in values[4:]),
+        values = dict(
+            zip(COLUMNS_MEASURED, chance.integers(1, 100, (len(COLUMNS_MEASURED), count)).tolist(), strict=True)
         )
-        found[node.name] = SampleView(node.name, "boot", turn, 1.0, 1.0, node.gpus, *(tuple(one) for one in said))
+        said = {
+            name: tuple(value << 30 if name.endswith("_bytes") else value for value in column)
+            for name, column in values.items()
+        }
+        found[node.name] = SampleView(node.name, "boot", turn, 1.0, 1.0, node.gpus, **said)
     return found
 
 

@@ -8,14 +8,14 @@ utilisation is the sample's number modulo TURN, by which a browser's picture tel
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
 import msgspec
 
 from agent.protocol import COLUMNS, Details, DeviceDetails, Hello, encode
-from agent.sources import Column, Machine
+from agent.sources import Machine, Reading, error_columns
 from agent.sources.simulated import SimulatedSource
 
 MACHINE: Final = "h100-8"
@@ -24,7 +24,9 @@ VARIANTS: Final = 1024
 BOOT: Final = "5f0c9a17"
 _HEAD: Final = struct.Struct(">BBHI")
 _STAMP: Final = struct.Struct(">BQBdBB")
-_KIND: Final = b"\x9f" + msgspec.msgpack.encode("sample") + msgspec.msgpack.encode(BOOT)
+_FIELDS: Final = len(COLUMNS) + 5
+"""And the kind, boot, sequence, time and devices."""
+_KIND: Final = struct.pack(">BH", 0xDC, _FIELDS) + msgspec.msgpack.encode("sample") + msgspec.msgpack.encode(BOOT)
 _BINARY: Final = 0x82
 _PONG: Final = 0x8A
 _MASKED: Final = 0x80
@@ -40,11 +42,12 @@ def tails() -> Sequence[bytes]:
     """Everything of a sample behind GPU 0's utilisation, in VARIANTS moments a few seconds apart."""
     moments = iter(range(VARIANTS))
     source = SimulatedSource(MACHINE, node="bench", clock=lambda: 7.3 * next(moments))
-    return [_tail(source.read(_machine()).columns) for _ in range(VARIANTS)]
+    return [_tail(source.read(_machine())) for _ in range(VARIANTS)]
 
 
-def _tail(columns: Mapping[str, Column]) -> bytes:
-    parts = [msgspec.msgpack.encode(columns[name]) for name in COLUMNS]
+def _tail(reading: Reading) -> bytes:
+    columns = {**reading.columns, **error_columns(reading.details)}
+    parts = [msgspec.msgpack.encode(columns.get(name, [])) for name in COLUMNS]
     parts.insert(8, b"\xc0")  # devices: the session's order
     return b"".join(parts)[2:]
 

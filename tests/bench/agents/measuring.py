@@ -125,6 +125,7 @@ def measure_agents(report: Report, folder: Path, *, agents: int, seconds: float)
             time.sleep(SETTLE_SECONDS)
             _measure(run, at, them, seconds)
             with over_http.beside(at) as apart:
+                _ask_for(SETTLE_SECONDS, apart, Rounds())  # it has yet to read the fleet
                 _ask_for(APART_SECONDS, apart, run.asked_apart)
                 apart.give_back_all()
     report_run(report, run)
