@@ -302,15 +302,15 @@ def test_devices_stand_together_by_their_holders_teams(sign_in):
 
 
 def test_devices_are_found_by_their_holders(sign_in):
-    """VIEW-1 VIEW-6 by pod, claim and namespace; what others hold is found by none of their names."""
-    NodeFactory(name="n2", gpus=4)
+    """VIEW-1 VIEW-6 by pod, claim and namespace; what others hold is found by none of their names. A word that only begins as a key does is a word."""
+    NodeFactory(name="pod2", gpus=4)
     GpuClaimFactory(name="eyes", namespace="vision")
     for pod in (
         pod_manifest("train-0", namespace="vision", claim="eyes"),
         pod_manifest("eval-0", namespace="vision", resources={"nvidia.com/gpu": "1"}),
         pod_manifest("train-9", namespace="secret", resources={"nvidia.com/gpu": "1"}),
     ):
-        assert bound(pod, filtered(pod, ["n2"])) == ""
+        assert bound(pod, filtered(pod, ["pod2"])) == ""
     page = sign_in(Role.VIEWER, "vision")
     ready(page)
     for words, count in {
@@ -322,7 +322,7 @@ def test_devices_are_found_by_their_holders(sign_in):
         "namespace:secret": 0,
         "pod:train,eval namespace:vis": 2,
     }.items():
-        page.get_by_label("Filter by words").fill(f"node:n2 {words}")
+        page.get_by_label("Filter by words").fill(f"pod2 {words}")
         page.wait_for_function(
             "(count) => window.gpuplaneFleet.map.groups.reduce((sum, group) => sum + group.count, 0) === count",
             arg=count,

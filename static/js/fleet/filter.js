@@ -19,9 +19,9 @@ export function readFilter(text) {
   return text.toLowerCase().split(/\s+/).map((part) => {
     const not = part.length > 1 && part.startsWith("-");
     const rest = not ? part.slice(1) : part;
-    const colon = rest.indexOf(":");
-    const key = KEYS.includes(rest.slice(0, colon)) ? rest.slice(0, colon) : "";
-    const words = (key ? rest.slice(colon + 1) : rest).split(",").filter(Boolean);
+    const before = rest.includes(":") ? rest.slice(0, rest.indexOf(":")) : "";
+    const key = KEYS.includes(before) ? before : "";
+    const words = (key ? rest.slice(key.length + 1) : rest).split(",").filter(Boolean);
     return { key, words, not };
   }).filter((term) => term.words.length);
 }
