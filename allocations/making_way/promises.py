@@ -208,15 +208,15 @@ def kept_from(*, pod_uid: str, priority: int, now: datetime) -> set[int]:
 
 def withdrawn(now: datetime) -> bool:
     """Whether any promise that this process went by has been taken back elsewhere. For a pod that would be refused: one query, none without promises."""
-    if not _MEMORY.promises:
+    went_by = [one for one in list(_MEMORY.promises.values()) if one.until > now]
+    if not went_by:
         return False
     known = {(one.pod_uid, one.node) for one in live(now)}
+    over = [one for one in went_by if (one.pod_uid, one.node) not in known]
     with _MEMORY.lock:
-        over = [
-            one.pod_uid for one in _MEMORY.promises.values() if (one.pod_uid, one.node) not in known and one.until > now
-        ]
-        for pod_uid in over:
-            del _MEMORY.promises[pod_uid]
+        for one in over:
+            if _MEMORY.promises.get(one.pod_uid) is one:  # not one made since the look
+                del _MEMORY.promises[one.pod_uid]
     return bool(over)
 
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from allocations import making_way
 from allocations.making_way import promises
 from allocations.making_way.promises import LASTS, LONGEST
+from allocations.watching import Watching
 from audit.clock import database_now
 from kube import nodes as kube_nodes
 from kube.keys import CAPACITY_CHANGED
+from kube.objects import Pod
+from kube.watch import Changed
 from nodes.advertise import PLENTY, advertise, pods_tell
 from nodes.models import MakingWay
 from tests.fakes.apikinds import PODS
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
-from tests.integration.cluster.making_way.conftest import HIGH, LOW, add, ask, pods_of, preempt, promised
+from tests.integration.cluster.making_way.conftest import HIGH, LOW, add, ask, pods_of, preempt, promised, uid
 from tests.measured import growth
 
 
@@ -138,6 +143,37 @@ def test_a_promise_taken_back_elsewhere_refuses_nobody(world: World) -> None:
     assert ask(world, "next", ["n1"]) == []
     MakingWay.objects.all().delete()
     assert ask(world, "next", ["n1"]) == ["n1"]
+
+
+def test_a_promise_made_during_the_look_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread's: this one read the database a moment before it was written."""
+    add(world, "urgent", HIGH)
+    ask(world, "urgent", ["n1"])
+    add(world, "pressing", HIGH)
+    look = promises.live
+
+    def looked_early(now: Any) -> Any:
+        found = look(now)
+        monkeypatch.setattr(promises, "live", look)
+        ask(world, "pressing", ["n2"])
+        return found
+
+    monkeypatch.setattr(promises, "live", looked_early)
+    assert not making_way.withdrawn(database_now())
+    assert promised() == {"urgent": ("n1", False), "pressing": ("n2", False)}
+    assert all(making_way.awaited(uid(world, name)) for name in ("urgent", "pressing"))
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+def test_the_watch_ends_what_a_pod_that_is_gone_was_promised(world: World, deleted: bool) -> None:
+    """No later than its event, and of no other pod."""
+    add(world, "urgent", HIGH)
+    ask(world, "urgent", ["n1"])
+    pod = msgspec.convert(world.server.pods[NAMESPACE, "urgent"], Pod)
+    with ThreadPoolExecutor(1) as threads:
+        event: Changed[Pod] = Changed("DELETED" if deleted else "MODIFIED", (NAMESPACE, "urgent"), pod)
+        Watching(threads).handle(event)
+    assert promised() == ({} if deleted else {"urgent": ("n1", False)})
 
 
 def test_the_watch_takes_back_what_was_promised_to_a_pod_that_is_gone(world: World) -> None:
