@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -89,13 +90,10 @@ class Watching:
     def _changed(self, pod: Pod, *, deleted: bool) -> None:
         if not (deleted or pod.finished or _refused(pod)):
             return
-        if deleted:
-            making_way.gone(pod.metadata.uid, database_now())
         for row in live_rows(pod_uid=pod.metadata.uid):
             why = "the pod is gone" if deleted else why_over(row, pod)
             if row.state is State.BOUND and why:
-                self._begun = {job for job in self._begun if not job.done()}
-                self._begun.add(self._threads.submit(_release, row.id, why))
+                self._begin(_release, row.id, why)
             elif row.state is State.HELD and (deleted or pod.finished or refused_since(pod, row.changed_at)):
                 ended = deleted or pod.finished
                 dropped = ledger.drop_hold(
@@ -107,10 +105,26 @@ class Watching:
                     unchanged_since=row.changed_at,
                 )
                 collected(Cause.HOLD_OVER, dropped)
+        if (deleted or pod.finished) and making_way.is_promised(pod.metadata.uid):
+            self._begin(_take_back, pod.metadata.uid)
+
+    def _begin(self, work: Callable[..., None], *given: Any) -> None:
+        self._begun = {job for job in self._begun if not job.done()}
+        self._begun.add(self._threads.submit(work, *given))
 
 
 def _refused(pod: Pod) -> bool:
     return any(one.type == "PodScheduled" and one.status == "False" for one in pod.status.conditions or ())
+
+
+def _take_back(pod_uid: str) -> None:
+    """In a thread of its own. What fails here the beat does."""
+    try:
+        making_way.gone(pod_uid, database_now())
+    except DatabaseError as error:
+        log.warning("watch.promise_kept", pod_uid=pod_uid, error=str(error))
+    finally:
+        connections.close_all()
 
 
 def _release(allocation_id: UUID, why: str) -> None:

@@ -13,6 +13,18 @@ pods have, so a kubelet turns nobody away.
 
 from allocations.making_way.answering import Answer, Preemptor, answer
 from allocations.making_way.beginning import begin
-from allocations.making_way.promises import awaited, gone, kept_from, served, tidy, withdrawn
+from allocations.making_way.promises import awaited, gone, is_promised, kept_from, served, tidy, withdrawn
 
-__all__ = ["Answer", "Preemptor", "answer", "awaited", "begin", "gone", "kept_from", "served", "tidy", "withdrawn"]
+__all__ = [
+    "Answer",
+    "Preemptor",
+    "answer",
+    "awaited",
+    "begin",
+    "gone",
+    "is_promised",
+    "kept_from",
+    "served",
+    "tidy",
+    "withdrawn",
+]

@@ -207,17 +207,29 @@ def kept_from(*, pod_uid: str, priority: int, now: datetime) -> set[int]:
 
 
 def withdrawn(now: datetime) -> bool:
-    """Whether any promise that this process went by has been taken back elsewhere. For a pod that would be refused: one query, none without promises."""
+    """Whether any promise that this process went by has been taken back, or made anew, elsewhere. For a pod that would be refused: one query, none without promises."""
     went_by = [one for one in list(_MEMORY.promises.values()) if one.until > now]
     if not went_by:
         return False
-    known = {(one.pod_uid, one.node) for one in live(now)}
-    over = [one for one in went_by if (one.pod_uid, one.node) not in known]
+    known = {one.pod_uid: one for one in live(now)}
+    over = [one for one in went_by if not _is_kept(one, known.get(one.pod_uid))]
     with _MEMORY.lock:
         for one in over:
-            if _MEMORY.promises.get(one.pod_uid) is one:  # not one made since the look
-                del _MEMORY.promises[one.pod_uid]
+            if _MEMORY.promises.get(one.pod_uid) is not one:
+                continue  # one made since the look
+            del _MEMORY.promises[one.pod_uid]
+            if one.pod_uid in known:
+                _MEMORY.promises[one.pod_uid] = known[one.pod_uid]
     return bool(over)
+
+
+def _is_kept(one: Promise, now: Promise | None) -> bool:
+    return now is not None and (now.node, now.devices) == (one.node, one.devices)
+
+
+def is_promised(pod_uid: str) -> bool:
+    """Whether a node makes way for the pod. One look at a table of a few rows."""
+    return MakingWay.objects.filter(pod_uid=pod_uid).exists()
 
 
 def gone(pod_uid: str, now: datetime) -> None:

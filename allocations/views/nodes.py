@@ -14,7 +14,7 @@ from django.views.decorators.http import require_GET
 from access.errors import NotFound
 from access.pages import PageRequest, asked_word, page
 from access.selectors import team_of_namespace
-from allocations.fleet_holders import By, fleet_holders
+from allocations.fleet_holders import ANSWERS, By
 from allocations.leases.port import lease_name
 from allocations.overviews import device_rows, leases_of
 from audit.selectors import event_list
@@ -78,8 +78,8 @@ def fleet_holders_part(request: PageRequest) -> HttpResponse:
     except ValueError:
         return HttpResponseBadRequest(f"by must be one of {', '.join(By)}", content_type="text/plain")
     team_of = team_of_namespace(cast("User", request.user), request.actor) if by is By.TEAM else {}
-    found = fleet_holders(actor=request.actor, by=by, team_of=team_of)
-    return HttpResponse(msgspec.json.encode(found), content_type="application/json")
+    found = ANSWERS.of(actor=request.actor, by=by, team_of=team_of)
+    return HttpResponse(found, content_type="application/json")
 
 
 def _devices(request: PageRequest, name: str) -> dict[str, Any]:

@@ -105,7 +105,7 @@ def mutate_pod(
     labelled for takeover, so `schedulerName` is rewritten too, to `scheduler_name`, but that of pods which others may place. `count_native`: pods by `nvidia.com/gpu` are counted
     among the others (setting GPUPLANE_COUNT_NATIVE). `native_mode`: the mode of the nodes for which pods by `nvidia.com/gpu` are meant that
     select none themselves (setting GPUPLANE_NATIVE_MODE). Pods that break a rule of their dialect pass
-    untouched: refusing them is the validating webhook's part. So do pods that another dialect's own scheduler serves.
+    with nothing but that name: refusing them is the validating webhook's part. So do pods that another dialect's own scheduler serves.
     """
     if not is_pod_create(request):
         return allowed(request)
@@ -114,8 +114,11 @@ def mutate_pod(
     except ObjectInvalid as error:
         return invalid(request, f"the pod is malformed: {error}") if looks_ours(request.object) else allowed(request)
     dialect = dialect_of(pod)
-    if dialect is None or isinstance(dialect, Refusal) or not pod.spec.containers:
+    if dialect is None or not pod.spec.containers:
         return allowed(request)
+    renamed = _scheduler_patch(pod, scheduler_name) if takeover and _may_be_taken(pod, trust, request) else []
+    if isinstance(dialect, Refusal):
+        return allowed(request, patch=renamed)
     if not takeover and is_for_another(pod, scheduler_name=scheduler_name):
         return allowed(request)
     literal = None
@@ -136,10 +139,15 @@ def mutate_pod(
         *_env_patch(pod, confinement),
         *_selector_patch(pod, to_kubelet=to_kubelet),
         *counted_patch(pod, counted=count_native or dialect is not Dialect.NATIVE),
+        *renamed,
     ]
-    if takeover and _may_be_taken(pod, trust, request) and pod.spec.scheduler_name != scheduler_name:
-        patch.append({"op": "add", "path": "/spec/schedulerName", "value": scheduler_name})
     return allowed(request, patch=patch)
+
+
+def _scheduler_patch(pod: Pod, scheduler_name: str) -> list[dict[str, Any]]:
+    if pod.spec.scheduler_name == scheduler_name:
+        return []
+    return [{"op": "add", "path": "/spec/schedulerName", "value": scheduler_name}]
 
 
 def _may_be_taken(pod: Pod, trust: Trust, request: AdmissionRequest) -> bool:

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from access.choices import Role
 from access.models import Team, TeamNamespace
@@ -327,3 +327,26 @@ def test_devices_are_found_by_their_holders(sign_in):
             "(count) => window.gpuplaneFleet.map.groups.reduce((sum, group) => sum + group.count, 0) === count",
             arg=count,
         )
+
+
+def test_an_answer_that_comes_late_shows_nothing_old(sign_in):
+    """VIEW-1 the filter was taken away and given again meanwhile: what was asked first is not shown last."""
+    (device,) = NodeFactory(name="n3", gpus=1).devices.all()
+    page = sign_in()
+    asked: list[Route] = []
+
+    def kept(route: Route) -> None:
+        asked.append(route)
+
+    page.route("**/fleet/holders/**", kept)
+    ready(page)
+    for words in ("node:n3 pod:late", "node:n3", "node:n3 pod:late"):
+        filter_by(page, words)
+    while len(asked) < 2:
+        page.wait_for_timeout(10)
+    asked[1].fulfill(json={"names": {"vision/late-1": [device.pk]}, "others": []})
+    page.wait_for_function("() => window.gpuplaneFleet.map.groups.length === 1")
+    with page.expect_response("**/fleet/holders/**"):
+        asked[0].fulfill(json={"names": {}, "others": []})
+    page.evaluate("() => new Promise(requestAnimationFrame)")
+    assert sum(heads(page).values()) == 1

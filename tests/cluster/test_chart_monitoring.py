@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import yaml
 
@@ -80,3 +81,19 @@ def test_dashboards_are_those_of_the_folder() -> None:
         ((name, text),) = one["data"].items()
         assert name == f"gpuplane-{path.name}"
         assert json.loads(text) == json.loads(path.read_text())
+
+
+def test_processes_for_the_agents_do_not_hide_that_all_others_are_gone() -> None:
+    """VIEW-5 both are scraped, by the Services that stand before them; the alert is about those that the scheduler asks."""
+    objects = render({"alerts": {"enabled": True}, "telemetry": {"replicas": 1}})
+    services = {one["metadata"]["name"] for one in of_kinds(objects, "Service")}
+    (rules,) = of_kinds(objects, "PrometheusRule")
+    (down,) = (
+        rule["expr"]
+        for group in rules["spec"]["groups"]
+        for rule in group["rules"]
+        if rule.get("alert") == "GpuplaneDown"
+    )
+    found = re.search(r'service!~"([^"]+)"', down)
+    assert found is not None
+    assert {name for name in services if re.fullmatch(found[1], name)} == {f"{RELEASE}-telemetry"}

@@ -319,5 +319,5 @@ def test_what_was_promised_to_a_pod_that_is_gone(stack: Stack, namespace: str) -
             seen.until(unschedulable("next"), seconds=20, what="the next one waits")
         finally:
             stack.plane.kwok.resume()
-        seen.until(bound("next"), seconds=10, what="the next one bound, long before the promise would have ended")
+        seen.until(bound("next"), seconds=15, what="the next one bound, long before the promise would have ended")
         settled(stack)

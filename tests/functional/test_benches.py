@@ -1,4 +1,4 @@
-"""`make bench` in small: every part is measured to its end, so that a bench that nobody has run for long still runs. No time is judged."""
+"""`make bench` in small, but for the engine and the agents, which take minutes: a bench that nobody has run for long still runs. No time is judged."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def figures(folder: Path, *options: str) -> dict[str, float]:
 def measured(folder: Path, parts: tuple[str, ...], want: tuple[str, ...]) -> None:
     """Each of the parts has figures, and those are numbers."""
     found = figures(folder, "--database", "sqlite", "--only", *parts)
-    assert all(math.isfinite(value) and value > 0 for value in found.values()), found
+    assert all(math.isfinite(value) and value >= 0 for value in found.values()), found
     missing = [one for one in want if not any(name.startswith(one) for name in found)]
     assert not missing, f"{missing} not among {list(found)}"
 

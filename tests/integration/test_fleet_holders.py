@@ -2,13 +2,20 @@
 
 import pytest
 
+from access.actors import Actor
 from access.choices import Role
 from access.models import Team, TeamNamespace
+from allocations.fleet_holders import ANSWERS, KEPT_SECONDS, Answers, By
 from nodes.models import Device
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import GpuClaimFactory, NodeFactory, TeamFactory, UserFactory
 
 pytestmark = [pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True), pytest.mark.usefixtures("ledger_db")]
+
+
+@pytest.fixture(autouse=True)
+def nothing_told_yet():
+    ANSWERS.forget()
 
 
 @pytest.fixture
@@ -95,3 +102,23 @@ def test_a_way_of_naming_that_is_none(client):
     answer = client.get("/fleet/holders/", {"by": "mood"})
     assert answer.status_code == 400
     assert "by must be one of team, namespace, pod, claim" in answer.content.decode()
+
+
+def test_an_answer_is_made_once_for_all_who_see_the_same(client, fleet, django_assert_num_queries):
+    """A few seconds old at most; nobody is told what was made for somebody who sees more."""
+    now = [100.0]
+    answers = Answers(clock=lambda: now[0])
+    one, other = (Actor(name=name, role=Role.VIEWER, namespaces=frozenset({"research"})) for name in ("one", "other"))
+    with django_assert_num_queries(1):
+        told = answers.of(actor=one, by=By.POD, team_of={})
+        assert answers.of(actor=other, by=By.POD, team_of={}) is told
+    assert b"research/research-pod" in told
+    assert b"secret-pod" not in told
+    nobody = Actor(name="nobody", role=Role.VIEWER, namespaces=frozenset())
+    assert b"research-pod" not in answers.of(actor=nobody, by=By.POD, team_of={})
+    assert b"secret-pod" in answers.of(actor=Actor(name="all", role=Role.ADMIN, namespaces=None), by=By.POD, team_of={})
+    assert b"vision" in answers.of(actor=one, by=By.TEAM, team_of={"research": "vision"})
+    assert b"vision" not in answers.of(actor=one, by=By.TEAM, team_of={"research": "language"})
+    now[0] += KEPT_SECONDS
+    with django_assert_num_queries(1):
+        assert answers.of(actor=one, by=By.POD, team_of={}) == told

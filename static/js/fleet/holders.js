@@ -12,15 +12,13 @@ export class Holders {
   /** Ask for these kinds now and again, for others no more. */
   follow(wanted) {
     for (const [name, kind] of this.kinds) {
-      if (wanted.includes(name) || !kind.timer) continue;
+      if (wanted.includes(name)) continue;
       clearInterval(kind.timer);
-      kind.timer = 0;
+      this.kinds.delete(name); // an answer that is still to come goes with it
     }
     for (const name of wanted) {
-      if (!this.kinds.has(name)) this.kinds.set(name, { timer: 0, asked: false, held: new Map() });
-      const kind = this.kinds.get(name);
-      if (kind.timer) continue;
-      kind.timer = setInterval(() => this.ask(name), EVERY_MS);
+      if (this.kinds.has(name)) continue;
+      this.kinds.set(name, { timer: setInterval(() => this.ask(name), EVERY_MS), asked: false, held: new Map() });
       this.ask(name);
     }
   }

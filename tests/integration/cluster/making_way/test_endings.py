@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -19,7 +19,7 @@ from kube.keys import CAPACITY_CHANGED
 from kube.objects import Pod
 from kube.watch import Changed
 from nodes.advertise import PLENTY, advertise, pods_tell
-from nodes.models import MakingWay
+from nodes.models import MakingWay, Node
 from tests.fakes.apikinds import PODS
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
 from tests.integration.cluster.making_way.conftest import HIGH, LOW, add, ask, pods_of, preempt, promised, uid
@@ -164,16 +164,27 @@ def test_a_promise_made_during_the_look_is_kept(world: World, monkeypatch: pytes
     assert all(making_way.awaited(uid(world, name)) for name in ("urgent", "pressing"))
 
 
-@pytest.mark.parametrize("deleted", [True, False])
-def test_the_watch_ends_what_a_pod_that_is_gone_was_promised(world: World, deleted: bool) -> None:
+@pytest.mark.parametrize(
+    ("change", "phase", "ends"),
+    [
+        pytest.param("DELETED", "Pending", True, id="deleted"),
+        pytest.param("MODIFIED", "Failed", True, id="failed"),
+        pytest.param("MODIFIED", "Pending", False, id="waits on"),
+    ],
+)
+def test_the_watch_ends_what_a_pod_that_is_gone_was_promised(
+    world: World, change: Literal["MODIFIED", "DELETED"], phase: str, ends: bool
+) -> None:
     """No later than its event, and of no other pod."""
     add(world, "urgent", HIGH)
     ask(world, "urgent", ["n1"])
-    pod = msgspec.convert(world.server.pods[NAMESPACE, "urgent"], Pod)
+    found = world.server.pods[NAMESPACE, "urgent"]
+    pod = msgspec.convert({**found, "status": {**found.get("status", {}), "phase": phase}}, Pod)
     with ThreadPoolExecutor(1) as threads:
-        event: Changed[Pod] = Changed("DELETED" if deleted else "MODIFIED", (NAMESPACE, "urgent"), pod)
-        Watching(threads).handle(event)
-    assert promised() == ({} if deleted else {"urgent": ("n1", False)})
+        watching = Watching(threads)
+        watching.handle(Changed(change, (NAMESPACE, "urgent"), pod))
+        watching.settle()
+    assert promised() == ({} if ends else {"urgent": ("n1", False)})
 
 
 def test_the_watch_takes_back_what_was_promised_to_a_pod_that_is_gone(world: World) -> None:
@@ -189,3 +200,31 @@ def test_the_watch_takes_back_what_was_promised_to_a_pod_that_is_gone(world: Wor
     assert pods_of(world, "n1") == PLENTY
     assert world.settled()
     assert world.server.nodes["n1"]["metadata"]["annotations"][CAPACITY_CHANGED] > before
+
+
+def test_whoever_waits_is_woken_though_the_node_makes_way_for_a_third(world: World) -> None:
+    """The beat ends the promise of a pod that is gone; the node's status stays as it is, so it is told otherwise."""
+    for name in ("urgent", "pressing"):
+        add(world, name, HIGH)
+        ask(world, name, ["n1"])
+    assert promised() == {"urgent": ("n1", False), "pressing": ("n1", False)}
+    assert world.settled()
+    before = world.server.nodes["n1"]["metadata"].get("annotations", {}).get(CAPACITY_CHANGED, "")
+    lowered = pods_of(world, "n1")
+    world.remove("urgent")
+    assert making_way.tidy(now=database_now(), world=world.outside) == 1
+    assert pods_of(world, "n1") == lowered
+    assert world.settled()
+    assert world.server.nodes["n1"]["metadata"]["annotations"][CAPACITY_CHANGED] > before
+
+
+def test_a_promise_made_anew_elsewhere_is_gone_by(world: World) -> None:
+    """Another process promised the same pod other devices of the node: the old ones are free, the new ones are not."""
+    add(world, "urgent", HIGH)
+    ask(world, "urgent", ["n1"])
+    (before,) = promises.live(database_now())
+    others = {device.pk for device in Node.objects.get(name="n1").devices.all()} - before.devices
+    MakingWay.objects.update(devices=sorted(others))
+    assert making_way.withdrawn(database_now())
+    assert making_way.kept_from(pod_uid="another", priority=LOW, now=database_now()) == others
+    assert not making_way.withdrawn(database_now())

@@ -249,7 +249,6 @@ def test_our_own_malformed_allocation_is_refused():
         pytest.param(pod(), id="no devices"),
         pytest.param(pod(env=[literal(CUDA, "0")]), id="no devices but env"),
         pytest.param(pod(requests={"cpu": "1", "nvidia.com/gpu": "0"}), id="quantity 0"),
-        pytest.param(pod(annotations=CLAIM, requests={"nvidia.com/gpu": "1"}), id="two dialects: refused by validate"),
         pytest.param({"metadata": {"annotations": CLAIM}}, id="no spec: refused by the API server"),
         pytest.param({"metadata": 5, "spec": {}}, id="malformed, not ours"),
         pytest.param({"spec": {"containers": [{"env": 5}]}}, id="malformed env, not ours"),
@@ -316,6 +315,15 @@ def test_a_malformed_pod_of_ours_is_refused(obj):
             pod(annotations={**CLAIM, "kubernetes.io/config.mirror": "1"}, nodeName="n1"), True, None, id="of a file"
         ),
         pytest.param(pod(schedulerName="default-scheduler"), True, "default-scheduler", id="not ours"),
+        pytest.param(
+            pod(requests={"nvidia.com/gpu": 1, "koordinator.sh/gpu": 100}, nodeName="n1"),
+            True,
+            "gpu-scheduler",
+            id="breaks a rule",
+        ),
+        pytest.param(
+            pod(requests={"nvidia.com/gpu": 1, "koordinator.sh/gpu": 100}), False, None, id="breaks a rule elsewhere"
+        ),
     ],
 )
 def test_the_schedulers_name(obj, takeover, want):
