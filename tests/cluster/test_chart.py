@@ -21,6 +21,7 @@ from tests.cluster.controlplane.chart import (
     helm,
     render,
     scheduler_configuration,
+    scheduler_gates,
 )
 from tests.cluster.controlplane.kubernetes import ControlPlane
 from tests.cluster.recorder import Json, applied, bare_server, followed, rights
@@ -242,8 +243,9 @@ def test_scheduler_starts_with_the_configuration_under_the_rights_of_the_chart(
         lease = f"chart-{'tls' if tls else 'loopback'}"
         values = {"scheduler": {"kubeconfig": str(kubeconfig), "extender": extender, "leaseName": lease}}
         file = tmp_path / "scheduler.yaml"
-        file.write_text(scheduler_configuration(render(values)))
-        scheduler = server.scheduler(file, name=lease, kubeconfig=kubeconfig)
+        objects = render(values)
+        file.write_text(scheduler_configuration(objects))
+        scheduler = server.scheduler(file, name=lease, kubeconfig=kubeconfig, arguments=scheduler_gates(objects))
         scheduler.start()
         try:
             path = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{lease}"

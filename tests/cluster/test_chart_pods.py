@@ -17,6 +17,7 @@ from tests.cluster.controlplane.chart import (
     of_kinds,
     render,
     scheduler_configuration,
+    scheduler_gates,
 )
 from tests.cluster.controlplane.program import ROOT
 from tests.cluster.recorder import Json
@@ -159,6 +160,21 @@ def test_extender_entry_is_what_the_design_asks_for() -> None:
     }
     web = environment(pod_specs(render())["web"]["containers"][0])
     assert web["GPUPLANE_EXTENDER_LISTEN"] == "127.0.0.1:8001"
+
+
+@pytest.mark.parametrize(
+    ("tag", "want"),
+    [
+        ("v1.32.9", []),
+        ("v1.33.0", ["--feature-gates=SchedulerAsyncPreemption=false"]),
+        ("v1.36.3-own.1", ["--feature-gates=SchedulerAsyncPreemption=false"]),
+        ("v1.37.0", []),
+        ("latest", []),
+    ],
+)
+def test_schedulers_that_preempt_beside_their_work_are_told_not_to(tag: str, want: list[str]) -> None:
+    """LEASE-2 a version that does not know the gate would not start with it."""
+    assert scheduler_gates(render({"scheduler": {"image": {"tag": tag}}})) == want
 
 
 def test_cert_manager_brings_the_certificates_when_asked() -> None:

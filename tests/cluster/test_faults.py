@@ -18,6 +18,7 @@ from tests.cluster.controlplane.objects import claim, pod
 from tests.cluster.controlplane.program import free_ports
 from tests.cluster.controlplane.stack import LEASES, Stack, eventually
 from tests.cluster.invariants import settled
+from tests.cluster.truth import read
 from tests.cluster.waiting import bound, count_bound, gone, pods_of, said, unschedulable
 
 BINDING = r"/pods/[^/]+/binding$"
@@ -189,6 +190,12 @@ def test_a_watch_that_has_expired(stack: Stack, namespace: str, between: Between
     with watching(stack, namespace).watching() as seen:
         stack.add_pods([pod(f"ends-{number}", namespace, resources=GPU) for number in range(8)])
         seen.until(count_bound(8), seconds=20, what="8 pods bound")
+        # a bind whose answer is cut off would be undone by the worker, which is about to sleep
+        eventually(
+            lambda: [one.state for one in read(stack).allocations] == ["bound"] * 8,
+            seconds=20,
+            what="every answer of the Bindings in the ledger",
+        )
         gate = threading.Event()
         # the worker sleeps, so that no comparison of everything does the watch's work
         stack.gpuplane.worker.pause()

@@ -88,3 +88,15 @@ def scheduler_configuration(objects: Iterable[Json]) -> str:
         if "scheduler.yaml" in one.get("data", {}):
             return str(one["data"]["scheduler.yaml"])
     raise ChartRefused("no ConfigMap with scheduler.yaml was rendered")
+
+
+def scheduler_gates(objects: Iterable[Json]) -> list[str]:
+    """The feature gates with which the rendered pods start kube-scheduler, as arguments."""
+    return [
+        word
+        for one in of_kinds(objects, "Deployment")
+        for container in one["spec"]["template"]["spec"]["containers"]
+        if container["name"] == "kube-scheduler"
+        for word in container["command"]
+        if word.startswith("--feature-gates=")
+    ]

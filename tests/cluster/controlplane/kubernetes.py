@@ -9,6 +9,7 @@ import json
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -115,7 +116,12 @@ class ControlPlane:
             self.api.create(f"/api/v1/namespaces/{name}/serviceaccounts", {"metadata": {"name": "default"}})
 
     def scheduler(
-        self, configuration: Path, *, name: str = "kube-scheduler", kubeconfig: Path | None = None
+        self,
+        configuration: Path,
+        *,
+        name: str = "kube-scheduler",
+        kubeconfig: Path | None = None,
+        arguments: Sequence[str] = (),
     ) -> Program:
         """A kube-scheduler with this KubeSchedulerConfiguration, to be started by the caller and stopped with the rest."""
         (port,) = free_ports(1)
@@ -128,6 +134,7 @@ class ControlPlane:
             "--bind-address=127.0.0.1",
             f"--secure-port={port}",
             "--v=2",
+            *arguments,
         ]
         made = Program(name, command, folder=self.folder, ready=lambda: self._healthy(port, "/healthz"))
         self.schedulers.append(made)

@@ -106,11 +106,12 @@ class Stack:
             self._gpuplane = None
 
     def start_scheduler(self, doors: Doors | None = None) -> Program:
-        """kube-scheduler with the configuration that the chart ships."""
+        """kube-scheduler with the configuration and the feature gates that the chart ships."""
         used = doors or self.doors
         path = self.folder / f"scheduler-{'tls' if used.tls else 'loopback'}.yaml"
-        path.write_text(chart.scheduler_configuration(chart.render(self.values(used))))
-        self.scheduler = self.plane.scheduler(path)
+        objects = chart.render(self.values(used))
+        path.write_text(chart.scheduler_configuration(objects))
+        self.scheduler = self.plane.scheduler(path, arguments=chart.scheduler_gates(objects))
         self.scheduler.start()
         return self.scheduler
 

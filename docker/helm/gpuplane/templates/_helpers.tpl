@@ -138,3 +138,14 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "gpuplane.serviceAccou
 {{- define "gpuplane.extenderUrl" -}}
 {{- default (printf "http://127.0.0.1:%s/extender" (include "gpuplane.extenderPort" .)) .Values.scheduler.extender.urlPrefix }}
 {{- end }}
+
+{{/*
+Feature gates of kube-scheduler. With asynchronous preemption a pod whose victim ends in the very moment in which it is chosen (another preemptor had it
+evicted) misses the event and waits for five minutes, or for some other pod to end. Versions that do not know the gate refuse it.
+*/}}
+{{- define "gpuplane.schedulerGates" -}}
+{{- $tag := .Values.scheduler.image.tag }}
+{{- if and (regexMatch "^v?[0-9]+[.][0-9]+[.][0-9]+" $tag) (semverCompare ">=1.33.0-0 <1.37.0-0" $tag) -}}
+SchedulerAsyncPreemption=false
+{{- end }}
+{{- end }}
