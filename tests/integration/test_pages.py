@@ -61,7 +61,7 @@ def object_pages(namespace):
 
 
 @pytest.mark.parametrize(
-    "path", [*OPEN_PAGES, "/nodes/n1/", "/nodes/n1/devices/", "/claims/new/", "/devices/1/card/", "/fleet/teams/"]
+    "path", [*OPEN_PAGES, "/nodes/n1/", "/nodes/n1/devices/", "/claims/new/", "/devices/1/card/", "/fleet/holders/"]
 )
 def test_every_page_asks_for_a_sign_in(client, fleet, path):
     """VIEW-6 nothing is shown to anybody unknown, and a refresh is sent to the sign-in page."""
