@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 
 from agent.sources import DeviceFacts
 
-_ADDRESS: Final = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+"""Of a PCI device, as sysfs writes it."""
 
 
 SWITCH: Final = "switch"
@@ -23,11 +24,15 @@ SWITCH: Final = "switch"
 
 
 class LinkEnd(NamedTuple):
-    """One NVLink of a GPU: `remote` is the bus id at its far end, SWITCH, or empty where nothing is known."""
+    """One NVLink of a GPU: `remote` is the bus id at its far end, SWITCH, or empty where nothing is known.
+
+    A link that does not answer now (`answers` False) is as it was when it last did.
+    """
 
     number: int
     is_up: bool
     remote: str
+    answers: bool = True
 
 
 class Seen(NamedTuple):
@@ -72,9 +77,9 @@ def remotes_of(
 
 
 def short(bus: str) -> str:
-    """`00000000:07:00.0` and `0000:07:00.0` are the same: sysfs writes the domain with four digits, NVML with eight."""
+    """`00000000:07:00.0` and `0000:07:00.0` are the same: sysfs writes the domain with four digits where they do, NVML with eight."""
     domain, _, rest = bus.lower().partition(":")
-    return f"{domain[-4:]}:{rest}"
+    return f"{domain.lstrip('0').rjust(4, '0')}:{rest}"
 
 
 def numa_of(sys: Path, bus: str) -> int:
@@ -94,5 +99,5 @@ def switch_of(sys: Path, bus: str) -> str:
         resolved = (sys / "bus" / "pci" / "devices" / short(bus)).resolve(strict=True)
     except OSError:
         return ""
-    ports = [part for part in resolved.parts[:-1] if _ADDRESS.fullmatch(part)]
+    ports = [part for part in resolved.parts[:-1] if ADDRESS.fullmatch(part)]
     return ports[-2] if len(ports) >= 3 else ""
