@@ -25,7 +25,7 @@ from agent.sources.nvml_fabric import Fabric
 from agent.sources.nvml_faults import unsound
 from agent.sources.nvml_fields import FIGURE, Answers, Fields
 from agent.sources.nvml_links import NvLinks
-from agent.sources.nvml_mig import Parts, in_mig_mode
+from agent.sources.nvml_mig import Parts
 from agent.sources.wiring import Seen, links_of, numa_of, short, switch_of
 
 KIB: Final = 1024
@@ -156,6 +156,7 @@ class NvmlSource:
         memory = self._driver.memory(handle)
         minor = maybe(nv.nvmlDeviceGetMinorNumber, handle)
         bus = text(nv.nvmlDeviceGetPciInfo(handle).busId).lower()
+        is_cut, parts = self._parts.of(uuid, handle)
         facts = DeviceFacts(
             minor=index if minor is None else minor,
             uuid=uuid,
@@ -164,9 +165,8 @@ class NvmlSource:
             numa=numa_of(self._sys, bus),
             pcie=switch_of(self._sys, bus),
             busid=short(bus),
+            mig=is_cut,
         )
-        is_cut, parts = self._parts.of(uuid, handle)
-        facts = in_mig_mode(facts, is_on=is_cut)
         seen = Seen(facts, handle, bus, self._links.of(uuid, handle))
         self._fabric.look(uuid, handle)
         self._closely.note_migs(uuid, [part.details for part in parts])

@@ -1,57 +1,18 @@
-"""MIG instances: the parts into which a GPU is cut, each a device of its own with a UUID, memory and a profile.
+"""MIG instances as NVML shows them.
 
 Used by the NVML source with each look at the machine. Kept true: an instance is gone when the driver says that its place is free or that the GPU is not
-in MIG mode, never because it did not answer; minors of a node's GPUs and instances are different.
+in MIG mode, never because it did not answer.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import msgspec
-
-from agent.protocol import BOUNDS, MOST_MIGS, MigDetails
-from agent.sources import DeviceFacts
+from agent.protocol import BOUNDS, MOST_MIGS
+from agent.sources.mig import Part
 from agent.sources.nvml_driver import Driver, count_of, text
 
-FIRST_MINOR: Final = 1000
-"""Instances are counted from here: 128 minors a GPU, 8 a GPU instance of it."""
-MINORS_A_GPU: Final = 128
-MINORS_AN_INSTANCE: Final = 8
 MOST_MEMORY: Final = BOUNDS["memory_used_bytes"][1]
-
-
-class Part(NamedTuple):
-    """One instance. `instance` and `compute`: the driver's ids of the GPU instance, and of the compute instance in it."""
-
-    uuid: str
-    profile: str
-    memory_bytes: int | None
-    instance: int
-    compute: int
-
-    @property
-    def details(self) -> MigDetails:
-        """As the protocol has it."""
-        return MigDetails(self.uuid, self.profile, self.memory_bytes)
-
-    def facts(self, gpu: DeviceFacts) -> DeviceFacts:
-        """As a device of the inventory; where it is, its GPU is."""
-        return DeviceFacts(
-            minor=minor_of(gpu.minor, self.instance, self.compute),
-            uuid=self.uuid,
-            model=f"{gpu.model} MIG {self.profile}".strip(),
-            memory=self.memory_bytes or 0,
-            numa=gpu.numa,
-            pcie=gpu.pcie,
-            parent=gpu.uuid,
-            profile=self.profile,
-        )
-
-
-def minor_of(gpu: int, instance: int, compute: int) -> int:
-    """The minor of an instance, different for all of a node."""
-    return FIRST_MINOR + MINORS_A_GPU * gpu + MINORS_AN_INSTANCE * instance + compute
 
 
 class Parts:
@@ -60,6 +21,11 @@ class Parts:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._known: dict[str, dict[int, Part]] = {}
+        driver.on_start(self._started)
+
+    def _started(self, anew: bool) -> None:
+        if anew:
+            self._known.clear()
 
     def of(self, uuid: str, handle: Any) -> tuple[bool, list[Part]]:
         """(whether the GPU is in MIG mode, its instances). Raises NVMLError_GpuIsLost, SourceAway."""
@@ -108,8 +74,3 @@ class Parts:
             instance=index if instance is None else instance,
             compute=maybe(nv.nvmlDeviceGetComputeInstanceId, part) or 0,
         )
-
-
-def in_mig_mode(gpu: DeviceFacts, *, is_on: bool) -> DeviceFacts:
-    """The GPU with its mode."""
-    return msgspec.structs.replace(gpu, mig=True) if is_on else gpu

@@ -5,6 +5,7 @@ For tests of the NVML source: what the binding makes of the library's structs, v
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import os
 import shutil
@@ -35,7 +36,9 @@ def library(*, old: bool = False) -> Path:
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         pytest.skip("no C compiler (cc) on this machine to build the stand-in for libnvidia-ml with")
-    built = Path(mkdtemp(prefix="gpuplane-nvml-")) / SONAME
+    folder = mkdtemp(prefix="gpuplane-nvml-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    built = Path(folder) / SONAME
     flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", *(["-DNVML_STUB_OLD"] if old else [])]
     subprocess.run([compiler, *flags, "-o", str(built), str(SOURCE)], check=True, timeout=120)
     return built
