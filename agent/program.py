@@ -1,9 +1,10 @@
 """What the agent does all day: look at the devices each second, and put what is new into the outbox.
 
-Run by `agent.__main__`. Kept true: whatever the driver does, even nothing at all, the program goes on, says what is wrong, and brings a sample a
-second; a device is sick at the first bad look and well after some good ones; a health that was told is told again only when it changes; the kubelet's
-record is read when its file changed, and one that cannot be understood is not sent. Only `gather` touches the driver, in a thread of its own;
-what it found is judged on the event loop.
+Run by `agent.__main__`. Kept true: whatever the driver does, even nothing at all, the program goes on, says what is
+wrong, and brings a sample a second; a device is sick at the first bad look and well after some good ones; a health that
+was told is told again only when it changes; the kubelet's record is read when its file changed, and one that cannot be
+understood is not sent. Only `gather` touches the driver, in a thread of its own; what it found is judged on the event
+loop.
 """
 
 from __future__ import annotations
@@ -186,8 +187,9 @@ class Program:
             self._away = ""
 
     def _changed(self, health: Mapping[str, str]) -> dict[str, str]:
-        """What is other than was told: a device that was well is sick at once; one that was told to be sick is otherwise after GOOD_LOOKS of the same.
+        """What is other than was told.
 
+        A device that was well is sick at once; one that was told to be sick is otherwise after GOOD_LOOKS of the same.
         A MIG instance is as its GPU is.
         """
         changes: dict[str, str] = {}
@@ -229,7 +231,8 @@ class Program:
 def _with_lost(found: Machine, known: Machine) -> Machine:
     """The machine as found, with the devices that answer no more: they stay part of it, and are told to be sick.
 
-    A MIG instance that is gone while its GPU is there was taken away on purpose. Of a type that cannot be looked at now nothing is said.
+    A MIG instance that is gone while its GPU is there was taken away on purpose. Of a type that cannot be looked at now
+    nothing is said.
     """
     there = {device.uuid for device in found.devices}
     numbered = {

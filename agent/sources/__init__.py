@@ -1,4 +1,4 @@
-"""Where an agent's figures come from: the driver and sysfs (`nvml`), a make-believe machine (`simulated:<machine>`), or a recording (`recorded:<file>`).
+"""Where an agent's figures come from: the driver and sysfs, a simulated machine, or a recording.
 
 Called by `agent.program` from worker threads, one call at a time. Kept true: what a source does not know is None, never 0; a device that
 cannot be read hides no other; only `SourceAway` says that nothing at all can be read now.
@@ -34,7 +34,8 @@ class BadSource(Exception):
 class DeviceFacts(msgspec.Struct, frozen=True):
     """One device as it is built. Memory in bytes; `numa` -1 and `pcie` empty where unknown; minors are unique per type.
 
-    `busid`: its PCI address as Linux writes it. `mig`: the GPU is in MIG mode. A MIG instance has its GPU's UUID as `parent`, and a profile (`1g.10gb`).
+    `busid`: its PCI address as Linux writes it. `mig`: the GPU is in MIG mode. A MIG instance has its GPU's UUID as
+    `parent`, and a profile (`1g.10gb`).
     """
 
     minor: int
@@ -96,7 +97,10 @@ class Source(Protocol):
 
 
 def open_source(name: str, *, node: str, sys: Path = Path("/sys")) -> Source:
-    """The source of this name. `node`: whose it is, for UUIDs that are made of its name; `sys`: the host's sysfs. Raises BadSource."""
+    """The source of this name: `nvml`, `simulated:<machine>` or `recorded:<file>`. Raises BadSource.
+
+    `node`: whose it is, for UUIDs that are made of its name; `sys`: the host's sysfs.
+    """
     kind, _, rest = name.partition(":")
     if kind == "nvml" and not rest:
         from agent.sources.nics import WithNics

@@ -28,8 +28,8 @@ class Rates:
     ) -> float | None:
         """The rate; None at the first look, after a counter began anew, and where it is not known.
 
-        `at`: when it was counted, if not now. A counter of 32 bits (`is_narrow`) goes on after its end, which a busy one comes to several times between
-        two looks: `about`, a rate measured over a moment, says how often.
+        `at`: when it was counted, if not now. A counter of 32 bits (`is_narrow`) goes on after its end, which a busy
+        one comes to several times between two looks: `about`, a rate measured over a moment, says how often.
         """
         key = device, name
         if count is None:

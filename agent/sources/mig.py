@@ -17,7 +17,7 @@ MINORS_AN_INSTANCE: Final = 8
 
 
 class Part(NamedTuple):
-    """One instance. `instance` and `compute`: the driver's ids of the GPU instance, and of the compute instance in it."""
+    """One instance. `instance`, `compute`: the driver's ids of the GPU instance and of the compute instance in it."""
 
     uuid: str
     profile: str

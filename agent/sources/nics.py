@@ -1,11 +1,13 @@
 """RDMA NICs from sysfs, beside the GPUs of another source.
 
-Opened by `agent.sources`. By the kernel's `Documentation/ABI/stable/sysfs-class-infiniband`: one folder a device under `/sys/class/infiniband`, with its
-GUID (`node_guid`), card (`board_id`, `hca_type`) and ports (`ports/<n>/state`, `4: ACTIVE`); its link `device` leads to the PCI function. Reported are
-physical functions; left out are virtual ones (`device/physfn`), sub-functions and devices in software, which are on no PCI address of their own. A bond
-of two ports is one device of the kernel, on the PCI function of its first port, and well while one port is active. Kept true: a NIC's minor is its place
-in the order of PCI addresses of all that were seen since the program began, so that one that goes away moves no other; a NIC that is gone, or has no
-active port, is reported with the reason; where the folder cannot be read nothing is said about NICs.
+Opened by `agent.sources`. By the kernel's `Documentation/ABI/stable/sysfs-class-infiniband`: one folder a device under
+`/sys/class/infiniband`, with its GUID (`node_guid`), card (`board_id`, `hca_type`) and ports (`ports/<n>/state`, `4:
+ACTIVE`); its link `device` leads to the PCI function. Reported are physical functions; left out are virtual ones
+(`device/physfn`), sub-functions and devices in software, which are on no PCI address of their own. A bond of two ports
+is one device of the kernel, on the PCI function of its first port, and well while one port is active. Kept true: a
+NIC's minor is its place in the order of PCI addresses of all that were seen since the program began, so that one that
+goes away moves no other; a NIC that is gone, or has no active port, is reported with the reason; where the folder
+cannot be read nothing is said about NICs.
 """
 
 from __future__ import annotations
@@ -128,7 +130,10 @@ def found(sys: Path) -> list[Nic] | None:
 
 
 def uuids_of(nics: list[Nic], *, node: str) -> Mapping[str, str]:
-    """PCI address → UUID: the GUID, which is the card's own; of the node's name and the address where there is none, or two NICs have the same."""
+    """PCI address → UUID: the GUID, which is the card's own.
+
+    Of the node's name and the address where there is none, or two NICs have the same.
+    """
     times = Counter(nic.guid for nic in nics)
     return {
         nic.busid: f"RDMA-{nic.guid}"

@@ -1,9 +1,10 @@
 """The driver itself, through NVML: devices, NVLink graph, figures, ECC and Xid health, MIG instances.
 
-Opened by `agent.sources`; names and meanings are those of NVIDIA's NVML API reference. Kept true: what the driver does not support on a GPU is unknown
-there, never zero; a GPU that is listed no more, or answers nothing but errors, is reported until it answers again, one that is lost until NVML was
-started anew and it answers, and the others go on, whatever its reading raises; Xid faults stay reported until the driver is loaded anew; a driver
-that is missing, or goes away, is SourceAway until it is there again, and then everything is read anew.
+Opened by `agent.sources`; names and meanings are those of NVIDIA's NVML API reference. Kept true: what the driver does
+not support on a GPU is unknown there, never zero; a GPU that is listed no more, or answers nothing but errors, is
+reported until it answers again, one that is lost until NVML was started anew and it answers, and the others go on,
+whatever its reading raises; Xid faults stay reported until the driver is loaded anew; a driver that is missing, or goes
+away, is SourceAway until it is there again, and then everything is read anew.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from agent.sources.wiring import Seen, links_of, numa_of, short, switch_of
 KIB: Final = 1024
 MOST_MEMORY: Final = BOUNDS["memory_used_bytes"][1]
 FIRST_RESTART_PAUSE: Final = 20.0
-"""Before NVML is started anew for a GPU that stays lost, in seconds; it doubles: a start takes seconds on a machine with a dead GPU."""
+"""Before NVML is started anew for a GPU that stays lost, in seconds; it doubles: a start takes seconds on a machine
+with a dead GPU.
+"""
 LONGEST_RESTART_PAUSE: Final = 320.0
 
 Values = dict[str, int | float | None]
@@ -72,7 +75,9 @@ class NvmlSource:
         self._logged: set[tuple[str, str]] = set()
 
     def machine(self) -> Machine:
-        """See Source. GPUs that cannot be read at all are left out, those that were there before are reported by `read`."""
+        """See Source. GPUs that cannot be read at all are left out, those that were there before are reported by
+        `read`.
+        """
         self._driver.begin()
         if (self._any_lost or self._awaited) and self._clock() >= self._restart_at:
             self._restart_at = self._clock() + self._restart_pause
@@ -220,7 +225,9 @@ class NvmlSource:
         return values, details, unsound(fields, ecc_uncorrected=details.ecc_uncorrected)
 
     def _pcie(self, uuid: str, handle: Any, answers: Answers, at: float) -> Values:
-        """PCIe traffic. Counters of 32 bits are asked again a moment later: how fast they go says how often they began anew since the last second."""
+        """PCIe traffic. Counters of 32 bits are asked again a moment later: how fast they go says how often they began
+        anew since the last second.
+        """
         narrow = {ask[0] for ask in self._fields.pcie} & answers.narrow
         again = self._fields.read(handle, self._fields.pcie).values if narrow else {}
         moment = self._clock() - at

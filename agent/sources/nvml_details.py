@@ -1,8 +1,10 @@
-"""What the driver tells of a GPU beyond its figures: each NVLink's state and errors, ECC counts, processes, MIG devices.
+"""What the driver tells of a GPU beyond its figures: each NVLink's state and errors, ECC counts, processes, MIG
+devices.
 
-Used by `agent.sources.nvml`. Kept true: links and MIG devices are counted when the machine is looked at, the links' state and errors with every
-reading, in one call a GPU; what a GPU or a driver does not tell, or cannot be true, is unknown; a process is called what it was called when
-it began to be seen, and forgotten with it, since its number goes to another.
+Used by `agent.sources.nvml`. Kept true: links and MIG devices are counted when the machine is looked at, the links'
+state and errors with every reading, in one call a GPU; what a GPU or a driver does not tell, or cannot be true, is
+unknown; a process is called what it was called when it began to be seen, and forgotten with it, since its number goes
+to another.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ class Closely:
         return self._asks.get(uuid, [])
 
     def _asks_of(self, uuid: str) -> list[Ask]:
-        """Worked out with each look at the machine: which of a hundred names a binding has takes longer than asking the driver for them."""
+        """Worked out with each look at the machine: which of a hundred names a binding has takes longer than asking the
+        driver for them.
+        """
         found: list[Ask] = []
         for name, field in _OF_GPU.items():
             if hasattr(self._nv, field):
@@ -69,7 +73,7 @@ class Closely:
         return found
 
     def details(self, uuid: str, handle: Any, answers: Answers) -> DeviceDetails:
-        """Everything of one GPU. A link of which the state cannot be said now is left out: it is neither up nor down."""
+        """Everything of one GPU. A link of which the state is not known now is left out: it is neither up nor down."""
         values = answers.values
         return DeviceDetails(
             [
@@ -138,7 +142,9 @@ _OF_LINK: Final = {
     "nvlink5_recovery_errors": "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS",
     "nvlink5_crc_errors": "NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS",
 }
-"""Fields whose scope is the number of the link: Hopper, and NVLink 5 (Blackwell), which counts recoveries and packets that came with errors."""
+"""Fields whose scope is the number of the link: Hopper, and NVLink 5 (Blackwell), which counts recoveries and packets
+that came with errors.
+"""
 _OF_OLD_LINK: Final = {
     "old_replay_errors": "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L",
     "old_recovery_errors": "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L",

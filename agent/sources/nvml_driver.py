@@ -1,7 +1,8 @@
 """Calls into the driver: what is an answer, what is none, and when the driver itself has gone.
 
-Used by the modules of the NVML source, all in one thread at a time. Kept true: a GPU that is lost and a driver that has gone are raised, everything
-else that a call may answer is a value or the error beside it; each loading of the driver and each start of NVML is noticed by whoever keeps handles.
+Used by the modules of the NVML source, all in one thread at a time. Kept true: a GPU that is lost and a driver that has
+gone are raised, everything else that a call may answer is a value or the error beside it; each loading of the driver
+and each start of NVML is noticed by whoever keeps handles.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Driver:
         self.nv = nv
         self.answered = 0
         self.failed = 0
-        """Calls that gave something, and that failed for another reason than that there is no such thing. Set to 0 by whoever counts."""
+        """Calls that gave something, and that failed for another reason than that there is no such thing. Set to 0 by
+        whoever counts.
+        """
         self._no_such = tuple(getattr(nv, name) for name in NO_SUCH if hasattr(nv, name))
         self._open = False
         self._plain_memory = False
@@ -49,7 +52,9 @@ class Driver:
             self._start(anew=True)
 
     def restart(self) -> None:
-        """Start NVML anew on the same driver: handles and event sets of before are of no use any more. Raises SourceAway."""
+        """Start NVML anew on the same driver: handles and event sets of before are of no use any more. Raises
+        SourceAway.
+        """
         self.close()
         self._start(anew=False)
 
@@ -114,7 +119,9 @@ class Driver:
         return isinstance(error, (*self._no_such, self.nv.NVMLLibraryMismatchError))
 
     def memory(self, handle: Any) -> Any:
-        """`total` and `used` in bytes, or None. Used is what programs hold, as `nvidia-smi` shows it; before driver 510 what the driver keeps, too."""
+        """`total` and `used` in bytes, or None. Used is what programs hold, as `nvidia-smi` shows it; before driver 510
+        what the driver keeps, too.
+        """
         nv = self.nv
         if not self._plain_memory and hasattr(nv, "nvmlMemory_v2"):
             found, error = self.tried(nv.nvmlDeviceGetMemoryInfo, handle, nv.nvmlMemory_v2)
@@ -130,5 +137,7 @@ def text(value: str | bytes) -> str:
 
 
 def count_of(value: float | None, most: int = 2**63 - 1) -> int | None:
-    """A count as the driver gives it, None where it cannot be one: drivers say all bits set for `not known`, and counters go astray."""
+    """A count as the driver gives it, None where it cannot be one: drivers say all bits set for `not known`, and
+    counters go astray.
+    """
     return int(value) if value is not None and 0 <= value <= most else None

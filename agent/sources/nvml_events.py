@@ -1,7 +1,8 @@
 """Faults that the driver tells of as they happen: Xid errors and uncorrectable ECC errors.
 
-Used by the NVML source. Kept true: what was heard stays until the driver is loaded anew; an event set that is of no use any more, since one of its
-GPUs was lost or NVML was started anew, is followed by another at once, and if that cannot be had, at the next look at the machine.
+Used by the NVML source. Kept true: what was heard stays until the driver is loaded anew; an event set that is of no use
+any more, since one of its GPUs was lost or NVML was started anew, is followed by another at once, and if that cannot be
+had, at the next look at the machine.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Faults:
             self._logged = False
 
     def listen(self, handles: Mapping[str, Any]) -> None:
-        """Hear of faults on these GPUs from now on, where it is not so already; called with each look at the machine."""
+        """Hear of faults on these GPUs from now on, where it is not so yet; called with each look at the machine."""
         self._renewed = False
         if self._set is None or handles.keys() - self._heard:
             self.hear(handles)
@@ -86,7 +87,9 @@ class Faults:
                 return
 
     def _renew(self, handles: Mapping[str, Any], why: Exception | None) -> None:
-        """Another set for one that is of no use any more; once between two looks at the machine, since each costs a call a GPU."""
+        """Another set for one that is of no use any more; once between two looks at the machine, since each costs a
+        call a GPU.
+        """
         if not self._logged:
             log.warning("nvml.events_anew", why=str(why))
         self._logged = True

@@ -1,8 +1,9 @@
 """Whether the NVSwitch fabric that a GPU hangs on has taken it in: until then CUDA does not start on it.
 
-Used by the NVML source with each look at the machine. By NVML's reference: the status counts once the registration is complete; the health mask is of
-fields with a width and a place each; version 3 of the call adds the driver's own verdict. Kept true: a GPU without a fabric is well; a call that is not
-answered changes nothing. No fault of the GPU is a fabric with less bandwidth: work goes on, slower.
+Used by the NVML source with each look at the machine. By NVML's reference: the status counts once the registration is
+complete; the health mask is of fields with a width and a place each; version 3 of the call adds the driver's own
+verdict. Kept true: a GPU without a fabric is well; a call that is not answered changes nothing. No fault of the GPU is
+a fabric with less bandwidth: work goes on, slower.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ _STATE_COMPLETED: Final = 3
 _SUMMARY_UNHEALTHY: Final = 2
 _SUMMARY_UNKNOWN: Final = 0
 _ROUTES: Final = (2, 4, 6)
-"""Where in the mask it says (1) that routes are being recovered, are bad, or that an access timed out and is being recovered from."""
+"""Where in the mask it says (1) that routes are being recovered, are bad, or that an access timed out and is being
+recovered from.
+"""
 _CONFIGURATION: Final = 8
 _CONFIGURED: Final = frozenset({0, 1})
 """Of four bits there: not said, and nothing wrong."""

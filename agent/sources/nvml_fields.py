@@ -1,8 +1,8 @@
 """Field values: many figures of a GPU in one call, each with a scope, a type and an error of its own.
 
-Used by the NVML source. By NVML's reference: the scope of a counter of NVLinks is the number of the link, or ALL_LINKS for their sum; of other fields it
-is not looked at. A value is in the member of a union that its type names, and what stands in the rest of the union is anything. Kept true: a value of
-a type that is not known here is unknown.
+Used by the NVML source. By NVML's reference: the scope of a counter of NVLinks is the number of the link, or ALL_LINKS
+for their sum; of other fields it is not looked at. A value is in the member of a union that its type names, and what
+stands in the rest of the union is anything. Kept true: a value of a type that is not known here is unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _FIGURES: Final = {
     "remap_pending": "NVML_FI_DEV_REMAPPED_PENDING",
     "recovery_action": "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",
 }
-"""The throughput of NVLinks counts KiB of data since the driver was loaded; NVLink 5 (Blackwell) counts bytes. PCIe counts are bytes."""
+"""The throughput of NVLinks counts KiB of data since the driver was loaded; NVLink 5 (Blackwell) counts bytes. PCIe
+counts are bytes.
+"""
 _MEMBERS: Final = {
     "NVML_VALUE_TYPE_DOUBLE": "dVal",
     "NVML_VALUE_TYPE_UNSIGNED_INT": "uiVal",

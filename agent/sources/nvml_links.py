@@ -1,7 +1,8 @@
 """The NVLinks of a GPU: which there are, whether they are up, what is at their far ends.
 
-Used by the NVML source with each look at the machine. Kept true: a link that does not answer hides no other, and is neither up nor down; for the link
-matrix it is as it was when it last answered, so that a slow one does not change the node's inventory.
+Used by the NVML source with each look at the machine. Kept true: a link that does not answer hides no other, and is
+neither up nor down; for the link matrix it is as it was when it last answered, so that a slow one does not change the
+node's inventory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """MIG instances as NVML shows them.
 
-Used by the NVML source with each look at the machine. Kept true: an instance is gone when the driver says that its place is free or that the GPU is not
-in MIG mode, never because it did not answer.
+Used by the NVML source with each look at the machine. Kept true: an instance is gone when the driver says that its
+place is free or that the GPU is not in MIG mode, never because it did not answer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""How the devices of a machine are wired: NVLinks between GPUs from what each sees, PCIe switches and NUMA nodes from sysfs.
+"""How the devices of a machine are wired: NVLinks between GPUs from what each sees, PCIe switches and NUMA nodes from
+sysfs.
 
-Called by the NVML source. Kept true: a pair that both ends count differently has the smaller number; behind NVSwitches every pair is linked by as many
-links as the one with fewer has; what sysfs does not say is unknown.
+Called by the NVML source. Kept true: a pair that both ends count differently has the smaller number; behind NVSwitches
+every pair is linked by as many links as the one with fewer has; what sysfs does not say is unknown.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def links_of(seen: Sequence[Seen]) -> tuple[tuple[int, int, int], ...]:
 def remotes_of(
     links: Iterable[tuple[int, int, int]], minor: int, *, uuids: Mapping[int, str], own: int | None = None
 ) -> list[str]:
-    """What is at the far end of each NVLink of a GPU, from a link matrix: UUIDs, or SWITCH where the GPU has fewer links (`own`) than pairs count."""
+    """What is at the far end of each NVLink of a GPU, from a link matrix: UUIDs, or SWITCH where the GPU has fewer
+    links (`own`) than pairs count.
+    """
     ends = [
         uuids[high if low == minor else low] for low, high, count in links if minor in {low, high} for _ in range(count)
     ]
@@ -77,7 +80,9 @@ def remotes_of(
 
 
 def short(bus: str) -> str:
-    """`00000000:07:00.0` and `0000:07:00.0` are the same: sysfs writes the domain with four digits where they do, NVML with eight."""
+    """`00000000:07:00.0` and `0000:07:00.0` are the same: sysfs writes the domain with four digits where they do, NVML
+    with eight.
+    """
     domain, _, rest = bus.lower().partition(":")
     return f"{domain.lstrip('0').rjust(4, '0')}:{rest}"
 
@@ -93,7 +98,8 @@ def numa_of(sys: Path, bus: str) -> int:
 def switch_of(sys: Path, bus: str) -> str:
     """The upstream port of the PCIe switch that the device is under, empty where there is none or nothing is known.
 
-    sysfs nests devices: root port / upstream port / downstream port / device, with a switch; root port / device, without.
+    sysfs nests devices: root port / upstream port / downstream port / device, with a switch; root port / device,
+    without.
     """
     try:
         resolved = (sys / "bus" / "pci" / "devices" / short(bus)).resolve(strict=True)

@@ -1,6 +1,7 @@
 """The library of tests/fakes/nvml, built with the machine's C compiler and put behind the real `pynvml`.
 
-For tests of the NVML source: what the binding makes of the library's structs, value types and errors is then part of the test.
+For tests of the NVML source: what the binding makes of the library's structs, value types and errors is then part of
+the test.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _ULONGLONG = pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
 
 @cache
 def library(*, old: bool = False) -> Path:
-    """The built library, in a folder of its own; skips the test where there is no compiler. `old`: without what drivers before 510 lack."""
+    """The built library, in a folder of its own; skips the test where there is no compiler. `old`: without what drivers
+    before 510 lack.
+    """
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         pytest.skip("no C compiler (cc) on this machine to build the stand-in for libnvidia-ml with")

@@ -88,7 +88,7 @@ def source(sysfs: Sysfs, node: str = "n1") -> WithNics:
 
 
 def test_nics_are_devices(sysfs: Sysfs) -> None:
-    """DEV-10 by PCI address, with the switch and NUMA node that a GPU beside them has."""
+    """by PCI address, with the switch and NUMA node that a GPU beside them has."""
     sysfs.nic("mlx5_1", "0000:9a:00.0", guid="b8ce:f603:00f4:0002", switch=SWITCH_B, numa=1)
     sysfs.nic("mlx5_0", "0000:13:00.0", guid="b8ce:f603:00f4:0001")
     sysfs.pci("0000:12:00.0")
@@ -139,7 +139,7 @@ def test_the_inventory_says_which_types_it_is_about(sysfs: Sysfs) -> None:
     ],
 )
 def test_health(sysfs: Sysfs, ports: dict[int, str], want: str) -> None:
-    """DEV-10 a NIC without an active port carries no traffic: it is not well, by its own state and at once."""
+    """a NIC without an active port carries no traffic: it is not well, by its own state and at once."""
     sysfs.nic("mlx5_0", "0000:13:00.0", ports=ports)
     made = source(sysfs)
     assert made.read(made.machine()).health == ({"RDMA-b8cef60300f41a2c": want} if want else {})
@@ -196,7 +196,7 @@ def test_two_nics_with_one_guid(sysfs: Sysfs) -> None:
 
 
 def test_a_nic_that_goes_away_moves_no_other(sysfs: Sysfs) -> None:
-    """DEV-10 minors stay, it is told to be gone, and it is the same when it is there again."""
+    """minors stay, it is told to be gone, and it is the same when it is there again."""
     for number, address in enumerate(("0000:13:00.0", "0000:14:00.0", "10000:01:00.0")):
         sysfs.nic(f"mlx5_{number}", address, guid=f"b8ce:f603:00f4:000{number + 1}")
     made = source(sysfs)

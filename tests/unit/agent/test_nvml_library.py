@@ -1,4 +1,6 @@
-"""The NVML source on the real binding, over a library that honours scopes, value types, 32-bit counters and losses that stay."""
+"""The NVML source on the real binding, over a library that honours scopes, value types, 32-bit counters and losses that
+stay.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +173,9 @@ def test_memory_in_use_is_as_nvidia_smi_shows_it(tmp_path: Path, old: bool) -> N
 
 
 def test_a_link_that_does_not_answer_does_not_end_the_scan(stub: Stub, look: Look) -> None:
-    """NODE-1 NODE-4 the links behind it are seen; it is neither up nor down, and counts as it did when it last answered."""
+    """NODE-1 NODE-4 the links behind it are seen; it is neither up nor down, and counts as it did when it last
+    answered.
+    """
     for minor in range(2):
         stub.gpu(minor, links=LINKS)
     stub.say(f"link 0 3 {pynvml.NVML_ERROR_TIMEOUT} 1 2 00000000:05:00.0")
@@ -251,7 +255,9 @@ XID = pynvml.nvmlEventTypeXidCriticalError
 
 
 def test_faults_of_others_are_heard_after_a_loss(stub: Stub, look: Look) -> None:
-    """NODE-1 the event set is of no use once one of its GPUs is lost: another is made, and once more when NVML began anew."""
+    """NODE-1 the event set is of no use once one of its GPUs is lost: another is made, and once more when NVML began
+    anew.
+    """
     for minor in range(3):
         stub.gpu(minor)
     look.at_machine()
@@ -309,7 +315,9 @@ STARTED, UNDER_WAY, DONE = (
     ],
 )
 def test_the_fabric(stub: Stub, look: Look, version: int, told: str, want: str) -> None:
-    """NODE-1 CUDA does not start on a GPU that the fabric has not taken in: it is not well, by the newest answer that the driver gives."""
+    """NODE-1 CUDA does not start on a GPU that the fabric has not taken in: it is not well, by the newest answer that
+    the driver gives.
+    """
     stub.gpu(0, links=4)
     stub.gpu(1, links=4)
     stub.say(f"fabric-version {version}", f"fabric 0 {told}")
@@ -334,7 +342,7 @@ GIB = 2**30
 
 
 def test_mig_instances_are_devices(stub: Stub, look: Look) -> None:
-    """DEV-12 each with its own UUID, memory and minor, beside the GPU that it is a part of."""
+    """NODE-1 each with its own UUID, memory and minor, beside the GPU that it is a part of."""
     for minor in range(2):
         stub.gpu(minor)
     whole = look.at_machine()
@@ -364,7 +372,7 @@ def test_mig_instances_are_devices(stub: Stub, look: Look) -> None:
     "call", ["nvmlDeviceGetMigMode", "nvmlDeviceGetMigDeviceHandleByIndex", "nvmlDeviceGetMaxMigDeviceCount"]
 )
 def test_a_mig_instance_is_not_gone_because_the_driver_is_slow(stub: Stub, look: Look, call: str) -> None:
-    """DEV-12 an error that is no answer takes no device away that somebody may hold."""
+    """NODE-1 an error that is no answer takes no device away that somebody may hold."""
     stub.gpu(0)
     stub.say("mig 0 1", f"part 0 0 7 0 {10 * GIB} MIG-a NVIDIA H100 80GB HBM3 MIG 1g.10gb")
     known = look.at_machine()

@@ -135,7 +135,7 @@ def test_a_gpu_that_vanishes_stays_in_the_inventory() -> None:
 
 
 def test_mig_instances_come_and_go_with_their_layout() -> None:
-    """DEV-12 another layout is another inventory; instances are as well as their GPU; samples are of GPUs."""
+    """NODE-1 another layout is another inventory; instances are as well as their GPU; samples are of GPUs."""
     told = Told(machine="mig-4")
     first = told.look().inventory
     assert first is not None
@@ -159,7 +159,7 @@ def test_mig_instances_come_and_go_with_their_layout() -> None:
 
 
 def test_instances_stay_with_a_gpu_that_vanishes() -> None:
-    """DEV-12 their holders are still known."""
+    """NODE-1 their holders are still known."""
     told = Told(machine="mig-4")
     told.look()
     uuids = {one.uuid for one in told.program.machine.devices if one.minor == 0 or one.parent}
@@ -170,7 +170,7 @@ def test_instances_stay_with_a_gpu_that_vanishes() -> None:
 
 
 def test_nics_are_told_beside_the_gpus() -> None:
-    """DEV-10 health of their own, also while the driver is away; a NIC that is there no more stays known."""
+    """health of their own, also while the driver is away; a NIC that is there no more stays known."""
     told = Told(machine="rdma-8")
     first = told.look().inventory
     assert first is not None

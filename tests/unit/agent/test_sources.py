@@ -45,7 +45,7 @@ def test_simulated_machines_are_whole(name: str) -> None:
 
 
 def test_a_simulated_machine_with_nics() -> None:
-    """DEV-10 as many as GPUs, each under the switch of some; one without a port is not well."""
+    """as many as GPUs, each under the switch of some; one without a port is not well."""
     source = SimulatedSource("rdma-8", node="n1")
     machine = source.machine()
     nics = [one for one in machine.devices if one.type == "rdma"]
@@ -60,7 +60,7 @@ def test_a_simulated_machine_with_nics() -> None:
 
 
 def test_a_simulated_machine_with_mig() -> None:
-    """DEV-12 one GPU is cut: its instances are devices beside it."""
+    """NODE-1 one GPU is cut: its instances are devices beside it."""
     source = SimulatedSource("mig-4", node="n1")
     machine = source.machine()
     parts = [one for one in machine.devices if one.parent]
@@ -72,7 +72,7 @@ def test_a_simulated_machine_with_mig() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 63), st.integers(0, 14), st.integers(0, 7)), unique=True))
 def test_minors_of_instances_are_different(instances: list[tuple[int, int, int]]) -> None:
-    """DEV-12 for every GPU of a node, GPU instance and compute instance that there may be."""
+    """NODE-1 for every GPU of a node, GPU instance and compute instance that there may be."""
     minors = [minor_of(*one) for one in instances]
     assert len(set(minors)) == len(minors)
     assert all(minor >= 1000 for minor in minors)
