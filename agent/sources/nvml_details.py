@@ -75,6 +75,8 @@ class Closely:
     def details(self, uuid: str, handle: Any, answers: Answers) -> DeviceDetails:
         """Everything of one GPU. A link of which the state is not known now is left out: it is neither up nor down."""
         values = answers.values
+        if answers.absent:  # until the next look at the machine
+            self._asks[uuid] = [ask for ask in self._asks.get(uuid, ()) if ask[0] not in answers.absent]
         return DeviceDetails(
             [
                 self._link(link, values)

@@ -39,6 +39,8 @@ class Driver:
         """
         self._no_such = tuple(getattr(nv, name) for name in NO_SUCH if hasattr(nv, name))
         self._open = False
+        self._anew = True
+        """Whether the driver may be another than at the last start."""
         self._plain_memory = False
         self._on_start: list[Callable[[bool], None]] = []
 
@@ -49,20 +51,22 @@ class Driver:
     def begin(self) -> None:
         """Start NVML where it is not. Raises SourceAway."""
         if not self._open:
-            self._start(anew=True)
+            self._start()
 
     def restart(self) -> None:
         """Start NVML anew on the same driver: handles and event sets of before are of no use any more. Raises
         SourceAway.
         """
         self.close()
-        self._start(anew=False)
+        self._start()
 
-    def _start(self, *, anew: bool) -> None:
+    def _start(self) -> None:
         try:
             self.nv.nvmlInit()
         except self.nv.NVMLError as error:
+            self._anew = self._anew or isinstance(error, self.nv.NVMLError_DriverNotLoaded)
             raise SourceAway(f"the driver does not answer: {error}") from error
+        anew, self._anew = self._anew, False
         self._open = True
         self._plain_memory = False
         for call in self._on_start:
@@ -80,6 +84,7 @@ class Driver:
     def gone(self, error: Exception) -> None:
         """Raise SourceAway where the error says that the driver has gone, not one GPU."""
         if isinstance(error, (self.nv.NVMLError_Uninitialized, self.nv.NVMLError_DriverNotLoaded)):
+            self._anew = True
             self.close()
             raise SourceAway(f"the driver has gone: {error}") from error
 

@@ -84,7 +84,6 @@ class Faults:
                 return
             else:
                 self._renew(handles, error)
-                return
 
     def _renew(self, handles: Mapping[str, Any], why: Exception | None) -> None:
         """Another set for one that is of no use any more; once between two looks at the machine, since each costs a

@@ -55,6 +55,8 @@ class Answers(NamedTuple):
     """Those of 32 bits: as counters they begin anew every 2^32."""
     silent: frozenset[Key]
     """Those that gave no answer, which may be one again."""
+    absent: frozenset[Key]
+    """Those that this GPU does not have."""
 
     def figures(self) -> dict[str, int]:
         """The figures of a sample by name."""
@@ -86,7 +88,9 @@ class Fields:
         if any(answer.nvmlReturn == nv.NVML_ERROR_GPU_IS_LOST for answer in answers or ()):
             raise nv.NVMLError(nv.NVML_ERROR_GPU_IS_LOST)
         found: dict[Key, int] = {}
-        narrow, silent = set(), set()
+        narrow: set[Key] = set()
+        silent: set[Key] = set()
+        absent: set[Key] = set()
         for (key, _, _), answer in zip(wanted, answers or (), strict=False):
             if answer.nvmlReturn == nv.NVML_SUCCESS:
                 member = self._members.get(answer.valueType)
@@ -95,8 +99,8 @@ class Fields:
                     found[key] = value
                     if answer.valueType == nv.NVML_VALUE_TYPE_UNSIGNED_INT:
                         narrow.add(key)
-            elif answer.nvmlReturn not in self._none:
-                silent.add(key)
+            else:
+                (absent if answer.nvmlReturn in self._none else silent).add(key)
         if answers is not None and not found:
             self._driver.answered -= 1  # the call came back, and of nothing in it
-        return Answers(found, frozenset(narrow), frozenset(silent))
+        return Answers(found, frozenset(narrow), frozenset(silent), frozenset(absent))

@@ -1,8 +1,8 @@
 /* Part of stub.c: what tests say, one line a change; README.md lists them. */
-static int heard(int gpu) {
-    for (int i = 0; i < set_count; i++)
-        if (sets[i].used && sets[i].session == session && sets[i].members >> gpu & 1) return 1;
-    return 0;
+static void happened(int gpu, unsigned long long kind, unsigned long long data) {
+    for (int i = 0; i < set_count && event_count < EVENTS; i++)
+        if (sets[i].used && sets[i].session == session && sets[i].members >> gpu & 1)
+            events[event_count++] = (Event){&sets[i], gpu, kind, data};
 }
 static int field_line(Gpu *gpu, unsigned id, unsigned scope, int ret, int type, double value, double per_second) {
     unsigned i = 0;
@@ -23,10 +23,11 @@ int stub_line(const char *line) {
     if (!strcmp(word, "reset")) {
         memset(gpus, 0, sizeof gpus); memset(sets, 0, sizeof sets); memset(handles, 0, sizeof handles);
         gpu_count = session = open_count = event_count = set_count = return_count = 0;
-        loaded = 1; fabric_version = 3; now_us = call_us = 0;
+        loaded = 1; init_ret = 0; fabric_version = 3; now_us = call_us = 0;
         return 0;
     }
     if (!strcmp(word, "driver")) { loaded = g; if (!g) open_count = 0; return 0; }
+    if (!strcmp(word, "init")) return sscanf(line, "%*s %d", &init_ret) != 1;
     if (!strcmp(word, "advance")) return sscanf(line, "%*s %lf", &value) == 1 ? (now_us += value, 0) : 1;
     if (!strcmp(word, "call")) return sscanf(line, "%*s %lf", &call_us) != 1;
     if (!strcmp(word, "fabric-version")) { fabric_version = g; return 0; }
@@ -85,8 +86,8 @@ int stub_line(const char *line) {
     if (!strcmp(word, "lose")) { gpu->lost = 1; gpu->lost_session = session; return 0; }
     if (!strcmp(word, "found")) { gpu->lost = 0; return 0; }
     if (!strcmp(word, "event")) {
-        if (sscanf(line, "%*s %*d %llu %llu", &x, &y) != 2 || event_count >= EVENTS) return 1;
-        if (heard(g)) events[event_count++] = (Event){g, x, y};
+        if (sscanf(line, "%*s %*d %llu %llu", &x, &y) != 2) return 1;
+        happened(g, x, y);
         return 0;
     }
     return 1;

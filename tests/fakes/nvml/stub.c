@@ -33,7 +33,7 @@ typedef struct {
 } Gpu;
 typedef struct { int session, gpu, part; } Handle;
 typedef struct { int session, used; unsigned members; } Set;
-typedef struct { int gpu; unsigned long long kind, data; } Event;
+typedef struct { Set *set; int gpu; unsigned long long kind, data; } Event;
 
 static Gpu gpus[GPUS];
 static Handle handles[SESSIONS][GPUS][PARTS + 1];
@@ -41,6 +41,7 @@ static Set sets[EVENTS];
 static Event events[EVENTS];
 static struct { int gpu, ret; char name[64]; } returns[RETURNS];
 static int gpu_count, session, open_count, event_count, set_count, return_count, loaded = 1, fabric_version = 3;
+static int init_ret;
 static double now_us, call_us;
 
 unsigned long long stub_now(void) { return (unsigned long long)now_us; }
@@ -69,6 +70,7 @@ int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
     if (!scripted++ && getenv("NVML_STUB_SCRIPT")) script(getenv("NVML_STUB_SCRIPT"));
     if (!loaded) return DRIVER_NOT_LOADED;
+    if (init_ret) return init_ret;
     if (!open_count++) session++;
     return SUCCESS;
 }
@@ -321,7 +323,7 @@ int nvmlEventSetWait_v2(Set *set, EventData *data, unsigned milliseconds) {
     for (int i = 0; i < gpu_count; i++)
         if (set->members >> i & 1 && is_lost(&gpus[i])) return GPU_IS_LOST;
     for (int i = 0; i < event_count; i++) {
-        if (!(set->members >> events[i].gpu & 1)) continue;
+        if (events[i].set != set) continue;
         Handle *made = &handles[session][events[i].gpu][PARTS];
         *made = (Handle){session, events[i].gpu, -1};
         *data = (EventData){made, events[i].kind, events[i].data, 0, 0};

@@ -1,6 +1,4 @@
-"""The NVML source on the real binding, over a library that honours scopes, value types, 32-bit counters and losses that
-stay.
-"""
+"""The NVML source on the real binding, over a library that honours scopes, value types and 32-bit counters."""
 
 from __future__ import annotations
 
@@ -8,17 +6,16 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pynvml
 import pytest
 
 from agent.protocol import DeviceDetails
-from agent.sources import FALLEN, Machine, Reading, error_columns
-from agent.sources.nvml import NvmlSource
+from agent.sources import error_columns
 from agent.sources.recorded import RecordedSource
 from tests.fakes.nvml_stub import ALL_LINKS, HBM, USED, Stub, behind_pynvml, gpu_lines, library
+from tests.unit.agent.library import Look
 
 KIB = 1024
 LINKS = 18
@@ -29,39 +26,6 @@ RCV = pynvml.NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES
 PCIE_TX = pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES
 STATE = pynvml.NVML_FI_DEV_NVLINK_GET_STATE
 UINT = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
-MINUTE = 60_000_000.0
-
-
-@pytest.fixture
-def stub() -> Iterator[Stub]:
-    with behind_pynvml() as made:
-        yield made
-
-
-class Look:
-    """A source on the library, by the library's clock."""
-
-    def __init__(self, stub: Stub, sys: Path) -> None:
-        self.stub = stub
-        self.source = NvmlSource(sys=sys, clock=lambda: stub.clock)
-        self.machine = Machine()
-
-    def at_machine(self) -> Machine:
-        """What is there now; a GPU that is not stays known, as in the program."""
-        self.machine = self.source.machine()
-        return self.machine
-
-    def after(self, seconds: float) -> Reading:
-        """What is read once so much time has gone by."""
-        self.stub.say(f"advance {seconds * 1e6}")
-        return self.source.read(self.machine)
-
-
-@pytest.fixture
-def look(stub: Stub, tmp_path: Path) -> Iterator[Look]:
-    made = Look(stub, tmp_path)
-    yield made
-    made.source.close()
 
 
 # figures
@@ -209,133 +173,6 @@ def test_a_machine_without_nvlink(stub: Stub, look: Look) -> None:
     assert look.after(0).details == [DeviceDetails(processes=[])]
 
 
-# losses
-
-
-def test_a_lost_gpu_is_lost_until_the_driver_is_asked_anew(stub: Stub, look: Look) -> None:
-    """NODE-1 it stays reported while NVML says so; another start of NVML that finds it there makes it well."""
-    for minor in range(2):
-        stub.gpu(minor)
-    machine = look.at_machine()
-    assert look.after(1).health == {}
-    stub.say("lose 0")
-    for _ in range(3):
-        reading = look.after(1)
-        assert reading.health == {"GPU-0": FALLEN}
-        assert reading.columns["power_watts"] == [None, 350.0]
-    stub.say("found 0")
-    assert look.after(1).health == {"GPU-0": FALLEN}, "the session of before still says that it is lost"
-    assert look.at_machine() == machine
-    assert look.after(1).health == {}
-    assert stub.sessions == 2
-
-
-def test_a_gpu_that_stays_lost_does_not_have_the_driver_started_at_every_look(stub: Stub, look: Look) -> None:
-    """NODE-1 a start takes seconds on a machine with a dead GPU: pauses between them double."""
-    for minor in range(2):
-        stub.gpu(minor)
-    known = look.at_machine()
-    stub.say("lose 0")
-    for _ in range(60):
-        look.machine = known
-        assert look.after(10).health == {"GPU-0": FALLEN}
-        assert [gpu.uuid for gpu in look.source.machine().gpus] == ["GPU-1"]
-    assert 4 <= stub.sessions <= 8
-    stub.say("found 0")
-    for _ in range(60):
-        look.after(10)
-        look.source.machine()
-    assert look.after(1).health == {}, "it is there again, and NVML was started once more"
-    sessions = stub.sessions
-    look.source.machine()
-    assert stub.sessions == sessions
-
-
-XID = pynvml.nvmlEventTypeXidCriticalError
-
-
-def test_faults_of_others_are_heard_after_a_loss(stub: Stub, look: Look) -> None:
-    """NODE-1 the event set is of no use once one of its GPUs is lost: another is made, and once more when NVML began
-    anew.
-    """
-    for minor in range(3):
-        stub.gpu(minor)
-    look.at_machine()
-    stub.say("lose 0")
-    look.after(1)
-    stub.say(f"event 1 {XID} 79")
-    assert look.after(1).health == {"GPU-0": FALLEN, "GPU-1": "Xid 79"}
-    stub.say("found 0")
-    look.at_machine()
-    assert look.after(1).health == {"GPU-1": "Xid 79"}, "what was heard stays until the driver is loaded anew"
-    stub.say(f"event 0 {XID} 95", f"event 2 {XID} 48")
-    assert look.after(1).health == {"GPU-0": "Xid 95", "GPU-1": "Xid 79", "GPU-2": "Xid 48"}
-
-
-def test_a_driver_that_was_loaded_anew(stub: Stub, look: Look) -> None:
-    """NODE-1 what was heard before is over, and faults are heard again."""
-    stub.gpu(0)
-    look.at_machine()
-    stub.say(f"event 0 {XID} 79")
-    assert look.after(1).health == {"GPU-0": "Xid 79"}
-    stub.say("driver 0")
-    with pytest.raises(Exception, match="the driver has gone"):
-        look.after(1)
-    stub.say("driver 1")
-    look.at_machine()
-    assert look.after(1).health == {}
-    stub.say(f"event 0 {XID} 48")
-    assert look.after(1).health == {"GPU-0": "Xid 48"}
-
-
-# the fabric
-
-STARTED, UNDER_WAY, DONE = (
-    pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED,
-    pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS,
-    pynvml.NVML_GPU_FABRIC_STATE_COMPLETED,
-)
-
-
-@pytest.mark.parametrize("version", [3, 2])
-@pytest.mark.parametrize(
-    ("told", "want"),
-    [
-        pytest.param(f"{pynvml.NVML_ERROR_NOT_SUPPORTED} 0 0 0 0", "", id="no such thing"),
-        pytest.param("0 0 0 0 0", "", id="not on a fabric"),
-        pytest.param(f"0 {STARTED} 0 0 0", "the GPU is not registered with its NVSwitch fabric", id="not begun"),
-        pytest.param(f"0 {UNDER_WAY} 0 0 0", "the GPU is not registered with its NVSwitch fabric", id="in progress"),
-        pytest.param(f"0 {DONE} 0 0 0", "", id="done"),
-        pytest.param(f"0 {DONE} 0 1 1", "", id="slower, and well by the driver's word"),
-        pytest.param(f"0 {DONE} 999 0 0", "registration with the NVSwitch fabric failed", id="failed"),
-        pytest.param(f"0 {DONE} 0 4 0", "the NVSwitch fabric has no good route to the GPU", id="a route is recovered"),
-        pytest.param(f"0 {DONE} 0 10 0", "the NVSwitch fabric has no good route to the GPU", id="no route"),
-        pytest.param(f"0 {DONE} 0 500 0", "the NVSwitch fabric is not configured for the GPU", id="few NVLinks"),
-        pytest.param(f"0 {DONE} 0 100 0", "", id="configured"),
-    ],
-)
-def test_the_fabric(stub: Stub, look: Look, version: int, told: str, want: str) -> None:
-    """NODE-1 CUDA does not start on a GPU that the fabric has not taken in: it is not well, by the newest answer that
-    the driver gives.
-    """
-    stub.gpu(0, links=4)
-    stub.gpu(1, links=4)
-    stub.say(f"fabric-version {version}", f"fabric 0 {told}")
-    look.at_machine()
-    assert look.after(1).health == ({"GPU-0": want} if want else {})
-
-
-def test_the_fabric_by_its_summary(stub: Stub, look: Look) -> None:
-    """NODE-1 the driver's own verdict, where it has one."""
-    stub.gpu(0)
-    stub.say(f"fabric 0 0 {DONE} 0 0 {pynvml.NVML_GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY}")
-    look.at_machine()
-    assert look.after(1).health == {"GPU-0": "the NVSwitch fabric is not well for the GPU"}
-    stub.say(f"fabric 0 0 {DONE} 0 0 {pynvml.NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY}")
-    look.at_machine()
-    assert look.after(1).health == {}
-
-
 # MIG
 
 GIB = 2**30
@@ -395,6 +232,7 @@ def test_the_program_finds_the_library_by_its_name(tmp_path: Path) -> None:
     script, recording = tmp_path / "script", tmp_path / "recording.jsonl"
     lines = [*gpu_lines(0, links=LINKS), *gpu_lines(1, links=LINKS), "process 0 4711 1073741824", "call 100"]
     script.write_text("\n".join(lines) + "\n")
+    (tmp_path / "class" / "infiniband").mkdir(parents=True)
     environment = {
         **{key: value for key, value in os.environ.items() if not key.startswith("GPUPLANE_")},
         "LD_LIBRARY_PATH": str(library().parent),
@@ -428,7 +266,7 @@ def test_the_program_finds_the_library_by_its_name(tmp_path: Path) -> None:
             assert process.wait(20) == 0
     played = RecordedSource(recording)
     machine = played.machine()
-    assert machine.links == ((0, 1, LINKS),)
+    assert (machine.links, machine.types) == (((0, 1, LINKS),), ("gpu", "rdma"))
     reading = played.read(machine)
     assert reading.columns["memory_used_bytes"] == [USED, USED]
     assert [process.name for process in reading.details[0].processes or ()] == ["of-4711"]

@@ -123,6 +123,16 @@ def test_a_recording_is_played_as_it_was(tmp_path: Path) -> None:
         again.read(again.machine())
 
 
+@pytest.mark.parametrize("name", ["rdma-8", "mig-4"])
+def test_a_recording_has_nics_and_instances(tmp_path: Path, name: str) -> None:
+    """NODE-1 all that the machine has, as it was told."""
+    recorder = Recorder(SimulatedSource(name, node="n1"), tmp_path / "machine.jsonl")
+    machine = recorder.machine()
+    recorder.read(machine)
+    recorder.close()
+    assert RecordedSource(tmp_path / "machine.jsonl").machine() == machine
+
+
 class _Away:
     def machine(self) -> Machine:
         raise SourceAway("no driver")
