@@ -215,14 +215,25 @@ class NvmlSource:
             "memory_used_bytes": None if memory is None else memory.used,
             "temperature_celsius": maybe(nv.nvmlDeviceGetTemperature, handle, nv.NVML_TEMPERATURE_GPU),
             "power_watts": None if power is None else power / 1000,
-            "nvlink_tx_bytes": self._rates.of(uuid, "nvlink-tx", _nvlink_bytes(fields, "nvlink_tx"), at=at),
-            "nvlink_rx_bytes": self._rates.of(uuid, "nvlink-rx", _nvlink_bytes(fields, "nvlink_rx"), at=at),
+            "nvlink_tx_bytes": self._nvlink(uuid, "nvlink_tx", fields, at),
+            "nvlink_rx_bytes": self._nvlink(uuid, "nvlink_rx", fields, at),
             "sm_clock_mhz": maybe(nv.nvmlDeviceGetClockInfo, handle, nv.NVML_CLOCK_SM),
             "memory_clock_mhz": maybe(nv.nvmlDeviceGetClockInfo, handle, nv.NVML_CLOCK_MEM),
         }
         details = self._closely.details(uuid, handle, answers)
         values |= self._pcie(uuid, handle, answers, at)
         return values, details, unsound(fields, ecc_uncorrected=details.ecc_uncorrected)
+
+    def _nvlink(self, uuid: str, name: str, fields: dict[str, int], at: float) -> float | None:
+        """What goes over all NVLinks in this direction. NVLink 5 counts bytes; where it does, the count of KiB of data
+        that older links have may stand still.
+        """
+        in_bytes, in_kib = fields.get(f"{name}_bytes"), fields.get(name)
+        rates = [
+            self._rates.of(uuid, f"{name}_bytes", in_bytes, at=at),
+            self._rates.of(uuid, name, None if in_kib is None else in_kib * KIB, at=at),
+        ]
+        return rates[in_bytes is None]
 
     def _pcie(self, uuid: str, handle: Any, answers: Answers, at: float) -> Values:
         """PCIe traffic. Counters of 32 bits are asked again a moment later: how fast they go says how often they began
@@ -244,9 +255,3 @@ _MEASURED: Final = tuple(
     name for name in COLUMNS if name not in {"nvlinks_down", "nvlink_errors", "ecc_corrected", "ecc_uncorrected"}
 )
 """The columns that are figures; the others come from the details."""
-
-
-def _nvlink_bytes(fields: dict[str, int], name: str) -> int | None:
-    """What went over all NVLinks in this direction: counted in KiB of data, or by NVLink 5 in bytes."""
-    kib = fields.get(name)
-    return fields.get(f"{name}_bytes") if kib is None else kib * KIB

@@ -56,9 +56,13 @@ def test_asking_for_one_link_gives_what_that_link_did(stub: Stub) -> None:
     assert found[3].nvmlReturn == pynvml.NVML_ERROR_NOT_SUPPORTED
 
 
-def test_nvlink_traffic_of_blackwell(stub: Stub, look: Look) -> None:
+@pytest.mark.parametrize("has_both", [pytest.param(False, id="alone"), pytest.param(True, id="beside older ones")])
+def test_nvlink_traffic_of_blackwell(stub: Stub, look: Look, has_both: bool) -> None:
     """NODE-1 NVLink 5 has counters of its own, in bytes; errors by link come from them, too."""
     stub.gpu(0, model="NVIDIA B200", links=LINKS)
+    if has_both:
+        stub.nvlink_bytes(0, TX, links=LINKS, rate_a_link=0)
+        stub.nvlink_bytes(0, RX, links=LINKS, rate_a_link=0)
     stub.nvlink_bytes(0, XMIT, links=LINKS, rate_a_link=1000)
     stub.nvlink_bytes(0, RCV, links=LINKS, rate_a_link=3000)
     for link in range(LINKS):
