@@ -58,7 +58,7 @@ def binding_annotations(
         annotations |= _by_container(request, ordered, visible)
     if request.dialect in (Dialect.KOORDINATOR, Dialect.NATIVE):
         annotations[KOORDINATOR_ALLOCATED] = _device_json(ordered, request.key_prefix, memory_total, device_types)
-    elif any(grant.type != GPU or not grant.whole for grant in ordered):
+    elif request.shares or any(grant.type != GPU or not grant.whole for grant in ordered):
         annotations[AMOUNTS] = _device_json(ordered, KUBERNETES_PREFIX, memory_total, device_types)
     return annotations
 
