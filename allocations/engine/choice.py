@@ -77,7 +77,7 @@ def _summed(picture: Picture, needs: Sequence[Need], rows: Sequence[Sequence[int
 def _at_once(parts: Sequence[tuple[Need, Grant]]) -> Grant:
     """What the asks take of one device; one that has it whole at any time has it whole."""
     for _, grant in parts:
-        if grant.whole:
+        if grant.whole or len(parts) == 1:
             return grant
     grant = parts[0][1]
     core, memory = most_at_once(

@@ -1,10 +1,11 @@
 """Several asks for one device type: the containers of a pod, planned one by one, that may meet on a device.
 
-Called by `engine.plan` (which nodes serve all of them at once) and by `engine.choice` (with which devices). Kept true: at no step of the pod's
-life do the amounts that meet on a device add up to more than it has, nor does anybody meet a whole device; asks without a step in common may have
-the same room, and have it where they can; a node is passed over only where no way of dividing its devices
-would do, or where the first ways that were tried did not (`TRIES_A_NODE`, `TRIES`), and then that is said. Nodes are looked at one by one, the
-best first, so a pod that fits where it should costs one look.
+Called by `engine.plan` (which nodes serve all of them at once) and by `engine.choice` (with which devices). Kept true:
+at no step of the pod's life do the amounts that meet on a device add up to more than it has, nor does anybody meet a
+whole device; asks without a step in common may have the same room, and have it where they can; a node is passed over
+only where no way of dividing its devices would do, or where the first ways that were tried did not (`TRIES_A_NODE`,
+`TRIES`), and then that is said. Nodes are looked at one by one, the best first, so a pod that fits where it should
+costs one look.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Several:
         self.picture = picture
         self.request = request
         self.needs = needs
+        self.steps = request.steps
         self._known: dict[tuple[bool, bytes], bool | None] = {}
         self._divided: dict[int, list[Rows]] = {}
         self._left = TRIES
@@ -146,10 +148,10 @@ class _Node:
         self.numa: list[int] = picture.device_numa[own].tolist()
         core: list[int] = [0] * len(self.rows) if empty else picture.core_used[own].tolist()
         memory: list[int] = [0] * len(self.rows) if empty else picture.memory_used[own].tolist()
-        self.steps = several.request.steps
+        self.steps = several.steps
         # of each device by step: the devices' first, then what the asks take that were placed
-        self.core = [used for used in core for _ in range(self.steps)]
-        self.memory = [used for used in memory for _ in range(self.steps)]
+        self.core = core if self.steps == 1 else [used for used in core for _ in range(self.steps)]
+        self.memory = memory if self.steps == 1 else [used for used in memory for _ in range(self.steps)]
         self.sealed = [False] * len(self.core)
         self.met = [False] * len(self.rows)
         self.parts = [
@@ -212,8 +214,7 @@ class _Node:
                 for some in ([device for device in group if self.met[device]], group) if self.steps > 1 else (group,):
                     best = self._best_wired(part, some)
                     yield from [best] if best is not None else []
-            ranked = sorted(group, key=lambda device: (self._growth(part, device), self._fullness(device), device))
-            yield from combinations(ranked, count)
+            yield from combinations(self._ranked(part, group), count)
 
     def _best_wired(self, part: _Part, group: Sequence[int]) -> tuple[int, ...] | None:
         if part.need.ask.type != GPU:
@@ -222,19 +223,23 @@ class _Node:
         found = best_set(self.picture.node_topology[self.node], free, part.need.ask.count, within_island=False)
         return found.positions if found is not None else None
 
+    def _ranked(self, part: _Part, group: Sequence[int]) -> list[int]:
+        """The device to take first before all others."""
+        if self.steps == 1:
+            return sorted(group, key=lambda device: (self._fullness(device), device))
+        return sorted(group, key=lambda device: (self._growth(part, device), self._fullness(device), device))
+
     def _fits(self, part: _Part, device: int) -> bool:
         taken = part.takes[device]
         if taken is None:
             return False
-        places = self._places(part, device)
-        if any(self.sealed[place] for place in places):
-            return False
-        if part.need.ask.whole:
-            return not any(self.core[place] or self.memory[place] for place in places)
-        return all(
-            self.core[place] + taken[0] <= CORE_WHOLE and self.memory[place] + taken[1] <= self.total[device]
-            for place in places
-        )
+        whole, core, memory = part.need.ask.whole, CORE_WHOLE - taken[0], self.total[device] - taken[1]
+        for place in (device,) if self.steps == 1 else self._places(part, device):
+            if self.sealed[place] or self.core[place] > core or self.memory[place] > memory:
+                return False
+            if whole and (self.core[place] or self.memory[place]):
+                return False
+        return True
 
     def _take(self, part: _Part, devices: Sequence[int]) -> None:
         for device in devices:
@@ -250,28 +255,33 @@ class _Node:
         first, last = part.need.ask.steps
         return range(device * self.steps + first, device * self.steps + last + 1)
 
-    def _all_places(self, device: int) -> slice:
+    def _every(self, device: int) -> slice:
         return slice(device * self.steps, (device + 1) * self.steps)
 
     def _growth(self, part: _Part, device: int) -> Growth:
         """How much more of the device the pod would hold; room that it has at other steps costs nothing."""
-        if self.steps == 1:
-            return False, 0.0, 0
         if not self.met[device]:
             return True, 0.0, 0
-        taken, places, every = part.takes[device] or (0, 0), self._places(part, device), self._all_places(device)
-        core = max(self.core[place] for place in places) + taken[0] - max(self.core[every])
-        memory = max(self.memory[place] for place in places) + taken[1] - max(self.memory[every])
+        taken, places, before = part.takes[device] or (0, 0), self._places(part, device), self._most(device)
+        core = max(self.core[place] for place in places) + taken[0] - before[0]
+        memory = max(self.memory[place] for place in places) + taken[1] - before[1]
         return False, max(memory, 0) / max(self.total[device], 1), max(core, 0)
 
     def _fullness(self, device: int) -> tuple[float, float]:
         sign = 1.0 if self.request.to_emptiest else -1.0
-        every = self._all_places(device)
-        return sign * max(self.memory[every]) / max(self.total[device], 1), sign * max(self.core[every])
+        core, memory = self._most(device)
+        return sign * memory / max(self.total[device], 1), sign * core
+
+    def _most(self, device: int) -> tuple[int, int]:
+        """Core and memory in use when most of each is."""
+        if self.steps == 1:
+            return self.core[device], self.memory[device]
+        every = self._every(device)
+        return max(self.core[every]), max(self.memory[every])
 
     def _state(self, device: int) -> State:
         """Devices alike in this serve the asks that follow equally well."""
-        every = self._all_places(device)
+        every = self._every(device)
         allowed = tuple(other.takes[device] is not None for other in self.parts)
         used = tuple(self.core[every]), tuple(self.memory[every]), tuple(self.sealed[every])
         return *used, self.total[device], self.numa[device], allowed

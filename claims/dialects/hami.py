@@ -8,8 +8,8 @@ Called by `claims.dialects.parse`. What a container's resources mean, amounts fo
     nvidia.com/gpucores "30"         30 core; without it none; 100 is a device of its own
 
 and what the pod's annotations say of them (`limits_of`, `policies_of`), which counts for pods by `nvidia.com/gpu` alone too, since for HAMi
-they are pods like all others. Kept true: containers that run together never count on the same room; those that run one after another, as
-ordinary init containers do before the containers, may have the same.
+they are pods like all others. Kept true: containers that run together never count on the same room; those that run one
+after another, as ordinary init containers do before the containers, may have the same.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ _KNOWN: Final = dict.fromkeys((NATIVE_GPU, *HAMI_RESOURCES), Dimension.UNITS)
 _MIB: Final = 1024**2
 _LISTED_MOST: Final = 1_000
 CONTAINERS_MOST: Final = 16
-"""Containers of a pod that ask, sidecars among them, and as many ordinary init containers: each is planned by itself, beside all others."""
+"""Containers of a pod that ask, sidecars among them, and as many ordinary init containers: each is planned by itself,
+beside all others.
+"""
 _TOPOLOGY_AWARE: Final = "topology-aware"
 """A policy of HAMi's for what the engine does for every pod: several whole GPUs are the best wired set."""
 _NODE_POLICIES: Final = {"binpack": Policy.BINPACK, "spread": Policy.SPREAD}

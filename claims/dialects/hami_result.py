@@ -1,7 +1,8 @@
 """A pod's devices in HAMi's annotations: `UUID,type,MiB,cores:` for each device, `;` after each container.
 
-Called by `claims.dialects.write_back`; `claims.dialects.hami_slots` reads it again. Kept true: every container of the pod has its slot, init
-containers first, those without devices too; and what those that run at once have of a device is at most what was granted of it.
+Called by `claims.dialects.write_back`; `claims.dialects.hami_slots` reads it again. Kept true: every container of the
+pod has its slot, init containers first, those without devices too; and what those that run at once have of a device is
+at most what was granted of it.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ def _device(ask: DeviceAsk, grant: GrantView, memory_total: MemoryTotal | None) 
 
 
 def _memory_mib(ask: DeviceAsk, grant: GrantView, memory_total: MemoryTotal | None) -> int:
-    """Percentages are of the device's whole MiB, as HAMi knows it."""
+    """Never more than the container asks for. Percentages are of the device's whole MiB, as HAMi knows it."""
     total = memory_total((GPU, grant.minor)) if memory_total is not None else None
-    if ask.memory_bytes is not None:
-        return ask.memory_bytes // _MIB
+    asked = ask.memory_bytes if ask.memory_bytes is not None or ask.limits is None else ask.limits.memory_least or None
+    if asked is not None:
+        return asked // _MIB
     if total is None or ask.whole:
         return (grant.memory_bytes or 0) // _MIB
     return total // _MIB * (ask.memory_ratio or 0) // 100

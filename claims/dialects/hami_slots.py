@@ -1,7 +1,8 @@
 """Reads `hami.io/vgpu-devices-allocated`: a slot for each container, and in it what the container has of which device.
 
-Called by `claims.dialects.read_back`. Kept true: a pod holds of a device the most that containers which run at once have of it; where nothing tells
-whose a slot is, all slots count as one time. Which release of HAMi writes what is in docs/dialects.md.
+Called by `claims.dialects.read_back`. Kept true: a pod holds of a device the most that containers which run at once
+have of it; where nothing tells whose a slot is, all slots count as one time. Which release of HAMi writes what is in
+docs/dialects.md.
 """
 
 from __future__ import annotations
@@ -66,7 +67,8 @@ def read_slots(pod: Pod, text: str) -> dict[str, Held]:
 def _steps(pod: Pod, slots: Sequence[Sequence[_Part]]) -> list[Steps]:
     """When the container of each slot runs.
 
-    Filled slots come in the order of the containers that ask, init containers first, whether or not a release has empty slots for the others.
+    Filled slots come in the order of the containers that ask, init containers first, whether or not a release has empty
+    slots for the others.
     """
     containers = containers_of(pod)
     steps = [own for _, own in zip(containers, steps_of(pod.spec.init_containers or ()), strict=False)]

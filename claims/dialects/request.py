@@ -91,7 +91,9 @@ class DeviceAsk(msgspec.Struct, frozen=True, omit_defaults=True):
     given: tuple[int, ...] = ()
     """Minors that it was given: told by the engine where several asks of a request are for one type, and ignored by it."""
     steps: Steps = Steps(0, 0)
-    """When the container runs: asks with a step in common are served at once, others may have the same room one after another."""
+    """When the container runs: asks with a step in common are served at once, others may have the same room one after
+    another.
+    """
 
     @property
     def whole(self) -> bool:

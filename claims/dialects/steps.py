@@ -1,8 +1,8 @@
 """When the containers of a pod run, and what they take of one device at once.
 
-Called by the dialects that count container by container, and by the engine. Kept true: ordinary init containers run one after another, then the
-containers, all at once; a sidecar (an init container that restarts always) runs from where it is declared for as long as the pod does.
-Source: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/
+Called by the dialects that count container by container, and by the engine. Kept true: ordinary init containers run one
+after another, then the containers, all at once; a sidecar (an init container that restarts always) runs from where it
+is declared for as long as the pod does. Source: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ ALWAYS: Final = "Always"
 
 
 class Steps(NamedTuple):
-    """The steps of the pod's life in which a container runs, first and last. The last step of all is that of the containers."""
+    """The steps of the pod's life in which a container runs, first and last. The last step of all is that of the
+    containers.
+    """
 
     first: int
     last: int

@@ -149,7 +149,9 @@ def _lose_the_ledger() -> None:
 
 
 def _hami_pod(world: World, name: str, init: dict[str, str], app: dict[str, str], *, slots: str = "") -> None:
-    """A pod with an init container, one that HAMi placed on n1 where `slots` is its annotation (`{0}`: the UUID of GPU 0, and so on)."""
+    """A pod with an init container, one that HAMi placed on n1 where `slots` is its annotation (`{0}`: the UUID of GPU
+    0, and so on).
+    """
     spec = {
         "initContainers": [{"name": "warm-up", "image": "x", "resources": {"limits": init}}],
         "containers": [{"name": "serve", "image": "x", "resources": {"limits": app}}],
@@ -163,7 +165,9 @@ def _hami_pod(world: World, name: str, init: dict[str, str], app: dict[str, str]
 
 
 def test_hamis_init_containers(world: World) -> None:
-    """DEV-9 LEASE-6 an init container and a container that HAMi put on one GPU hold the larger of their amounts, and nobody gets that again."""
+    """LEASE-6 an init container and a container that HAMi put on one GPU hold the larger of their amounts, and
+    nobody gets that again.
+    """
     world.node("n1", gpus=1)
     amounts = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "60"}
     _hami_pod(world, "theirs", amounts, amounts, slots="{0},NVIDIA,3000,60:;{0},NVIDIA,3000,60:;")
@@ -180,7 +184,9 @@ def test_hamis_init_containers(world: World) -> None:
 
 
 def test_whole_gpus_of_hamis_init_containers(world: World) -> None:
-    """DEV-9 LEASE-6 a pod by `nvidia.com/gpu` alone, whose init container HAMi gave another GPU than the container, holds both."""
+    """LEASE-6 a pod by `nvidia.com/gpu` alone, whose init container HAMi gave another GPU than the container,
+    holds both.
+    """
     world.node("n1", gpus=3)
     one = {"nvidia.com/gpu": "1"}
     _hami_pod(world, "theirs", one, one, slots="{2},NVIDIA,81920,0:;{0},NVIDIA,81920,0:;")
@@ -197,7 +203,9 @@ def test_whole_gpus_of_hamis_init_containers(world: World) -> None:
 
 
 def test_init_containers_in_hamis_words(world: World) -> None:
-    """DEV-2 DEV-7 LEASE-6 an init container and a container that each fit alone share a GPU; written in HAMi's words, and read again without a row."""
+    """DEV-2 LEASE-6 an init container and a container that each fit alone share a GPU; written in HAMi's words,
+    and read again without a row.
+    """
     world.node("n1", gpus=1)
     init = {"nvidia.com/gpumem": "9000", "nvidia.com/gpucores": "30"}
     app = {"nvidia.com/gpumem": "4000", "nvidia.com/gpucores": "80"}

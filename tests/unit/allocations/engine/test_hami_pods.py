@@ -13,7 +13,7 @@ from claims.dialects.request import DeviceRequest
 from kube.objects import Pod
 from tests.builders import GI, MI, apply, device, fleet, node
 
-AMOUNTS = st.one_of(
+AMOUNTS: Any = st.one_of(
     st.just({}),
     st.fixed_dictionaries({"gpumem": st.integers(1, 9_000)}, optional={"gpucores": st.integers(0, 99), "gpu": st.integers(1, 2)}),
     st.fixed_dictionaries({"gpumem-percentage": st.integers(1, 100)}, optional={"gpucores": st.integers(0, 99)}),
@@ -54,7 +54,9 @@ def carrying(pod: Pod, annotations: dict[str, str]) -> Pod:
 @settings(max_examples=300, deadline=None)
 @given(pods(), nodes())
 def test_what_is_planned_is_written_and_read_back(pod: Pod, devices: Any) -> None:
-    """LEASE-6 DEV-2 DEV-7 from all annotations the very grants are read; from HAMi's alone the same but for parts of a MiB that it cannot tell."""
+    """LEASE-6 DEV-2 from all annotations the very grants are read; from HAMi's alone the same but for parts of a
+    MiB that it cannot tell.
+    """
     asked = parse_pod(pod, find_claim=lambda _namespace, _name: None)
     if not isinstance(asked, DeviceRequest):
         return
@@ -75,7 +77,7 @@ def test_what_is_planned_is_written_and_read_back(pod: Pod, devices: Any) -> Non
     found = read_allocation(carrying(pod, annotations), request=asked)
     assert isinstance(found, Adoption), found
     totals = {one.minor: one.memory_bytes for one in devices}
-    granted = {
+    granted: dict[int, Any] = {
         one.minor: "whole" if one.whole else (one.core_percent, one.memory_bytes or 0) for one in decision.grants
     }
     assert granted == {

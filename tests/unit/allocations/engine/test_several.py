@@ -116,8 +116,8 @@ def devices(draw: Any) -> Any:
 @settings(max_examples=300, deadline=None)
 @given(devices(), st.lists(st.tuples(ASKS, STEPS), min_size=1, max_size=4), LIMITS, st.sampled_from(SharePolicy))
 def test_a_node_serves_exactly_where_there_is_a_way(own: Any, asks: Any, limits: Any, share: SharePolicy) -> None:
-    """DEV-2 containers planned one by one share devices or not, whichever serves them all; never more than a device has, at no step of the
-    pod's life, and what is granted is the most that is taken at once.
+    """DEV-2 containers planned one by one share devices or not, whichever serves them all; never more than a device
+    has, at no step of the pod's life, and what is granted is the most that is taken at once.
     """
     asked = request(*(msgspec.structs.replace(ask, limits=limits, steps=steps) for ask, steps in asks), share=share)
     picture = build_picture([node("a", others=own)])

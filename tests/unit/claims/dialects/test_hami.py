@@ -113,7 +113,7 @@ def test_each_container_is_planned_by_itself() -> None:
     assert found.several
 
 
-def when(*limits: dict[str, str], inits: Any) -> dict[str, tuple[int, int]]:
+def when(*limits: dict[str, str], inits: Any) -> dict[str, tuple[int, ...]]:
     """Container → the steps in which it runs; of those that ask."""
     return {ask.container: tuple(ask.steps) for ask in asks(*limits, inits=inits)}
 

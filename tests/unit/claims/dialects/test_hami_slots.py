@@ -1,7 +1,9 @@
-"""HAMi's annotation and init containers, against HAMi's own rules (2.9 to 2.10 and what follows; docs/dialects.md says which release does what).
+"""HAMi's annotation and init containers, against HAMi's own rules (2.9 to 2.10 and what follows; docs/dialects.md says
+which release does what).
 
-`next_allocation` and `erased` are the two steps of HAMi's device plugin, written down here a second time: for each container that starts it takes
-the first slot that is not empty, finds its container by its place (init containers first), and leaves the slot empty.
+`next_allocation` and `erased` are the two steps of HAMi's device plugin, written down here a second time: for each
+container that starts it takes the first slot that is not empty, finds its container by its place (init containers
+first), and leaves the slot empty.
 """
 
 from typing import Any
@@ -15,6 +17,7 @@ from kube.objects import Pod
 
 MIB = 1024**2
 ALLOCATED = "hami.io/vgpu-devices-allocated"
+EACH = "gpu.scheduling/visible-devices."
 Container = tuple[str, dict[str, str], bool]
 
 
@@ -91,7 +94,9 @@ SILENT, SILENT_INIT = app("quiet"), init("quiet-init")
     ],
 )  # fmt: skip
 def test_what_hami_wrote_is_counted_as_it_counts(inits: Any, apps: Any, text: str, want: Any) -> None:
-    """DEV-9 LEASE-6 a running pod holds of a GPU the most that its containers have of it at once, by every release's slots."""
+    """LEASE-6 a running pod holds of a GPU the most that its containers have of it at once, by every release's
+    slots.
+    """
     assert held(read_allocation(pod(inits, apps, {ALLOCATED: text, "hami.io/vgpu-node": "n1"}))) == want
 
 
@@ -189,20 +194,50 @@ def written(one: Pod, given: dict[str, tuple[int, ...]], *grants: Granted) -> di
                      "G-0,NVIDIA,13200,0:;G-0,NVIDIA,1,0:;", id="a percentage is of whole MiB"),
         pytest.param([], [app("a", gpu=2, gpumem=7)], {}, [Granted(0, 0, 7 * MIB), Granted(3, 0, 7 * MIB)],
                      "G-0,NVIDIA,7,0:G-3,NVIDIA,7,0:;", id="two devices"),
+        pytest.param([], [app("a", gpucores=100, gpumem=7)], {}, [Granted(0, 100, TOTAL, whole=True)],
+                     "G-0,NVIDIA,7,100:;", id="whole, with the memory that was asked for"),
     ],
 )  # fmt: skip
-def test_what_is_written_is_what_hamis_encoder_writes(inits: Any, apps: Any, given: Any, grants: Any, want: str) -> None:
-    """DEV-7 one slot a container, init containers first, `:` after each device and `;` after each slot, empty ones too."""
+def test_what_is_written_is_what_hamis_encoder_writes(
+    inits: Any, apps: Any, given: Any, grants: Any, want: str
+) -> None:
+    """One slot a container, init containers first, `:` after each device and `;` after each slot, empty ones too."""
     one = pod(inits, apps)
     text = written(one, given, *grants)[ALLOCATED]
     assert text == want
-    asking = {name: set(given.get(name, [grant.minor for grant in grants])) for name, limits, _ in (*inits, *apps) if limits}
+    asking = {
+        name: set(given.get(name, [grant.minor for grant in grants])) for name, limits, _ in (*inits, *apps) if limits
+    }
     served = {}
     while (found := next_allocation(text, one)) is not None:
         served[found[0]] = {int(device.split(",")[0].removeprefix("G-")) for device in found[1]}
         text = erased(text)
     assert served == asking
     assert text == ";" * (len(inits) + len(apps))
+
+
+TOTAL_MIB = TOTAL // MIB
+
+
+@pytest.mark.parametrize(
+    "amounts",
+    [
+        pytest.param({"gpumem": 300}, id="memory"),
+        pytest.param({"gpumem": 300, "gpucores": 30}, id="memory and core"),
+        pytest.param({"gpumem-percentage": 33, "gpucores": 99}, id="percentage"),
+        pytest.param({"gpumem-percentage": 100}, id="all memory"),
+        pytest.param({"gpumem": 300, "gpucores": 100}, id="whole with memory"),
+    ],
+)
+def test_hamis_plugin_takes_what_is_written(amounts: dict[str, int]) -> None:
+    """Its device plugin (after 2.10.0) refuses a container that is given more memory or core than its limits say."""
+    one = pod([init("i", **amounts)], [SILENT])
+    whole = amounts.get("gpucores") == 100
+    memory = TOTAL if whole else TOTAL * amounts.get("gpumem-percentage", 0) // 100 or amounts.get("gpumem", 0) * MIB
+    text = written(one, {}, Granted(0, amounts.get("gpucores", 0), memory, whole=whole))[ALLOCATED]
+    mib, core = (int(field) for field in text.split(":")[0].split(",")[2:])
+    assert 0 < mib <= amounts.get("gpumem", TOTAL_MIB * amounts.get("gpumem-percentage", 0) // 100)
+    assert core == amounts.get("gpucores", 0)
 
 
 def test_a_whole_device_for_the_init_container_reads_back_whole() -> None:
@@ -221,5 +256,5 @@ def test_every_container_that_asks_sees_its_own_devices() -> None:
     """CLAIM-7 init containers and sidecars as well."""
     one = pod([sidecar("s", gpumem=5), init("i", gpumem=9)], [app("a", gpumem=3)])
     annotations = written(one, {"s": (0,), "i": (2,), "a": (1,)}, *(Granted(minor, 0, 9 * MIB) for minor in range(3)))
-    own = {key.rpartition(".")[2]: value for key, value in annotations.items() if ".visible-devices." in f".{key}".replace("/", ".")}
+    own = {key.removeprefix(EACH): value for key, value in annotations.items() if key.startswith(EACH)}
     assert own == {"s": "G-0", "i": "G-2", "a": "G-1"}
