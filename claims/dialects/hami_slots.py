@@ -1,7 +1,7 @@
 """Reads `hami.io/vgpu-devices-allocated`: a slot for each container, and in it what the container has of which device.
 
 Called by `claims.dialects.read_back`. Kept true: a pod holds of a device the most that containers which run at once
-have of it; where nothing tells whose a slot is, all slots count as one time. Which release of HAMi writes what is in
+have of it; where nothing tells whose a slot is, all slots add up. Which release of HAMi writes what is in
 docs/dialects.md.
 """
 

@@ -21,7 +21,7 @@ from kube.keys import ALLOCATED, KOORDINATOR_ALLOCATED, KUBERNETES_PREFIX, VISIB
 from kube.quantities import format_bytes
 
 AMOUNTS: Final = "gpu.scheduling/amounts"
-"""Result annotation of pods by GpuClaim, or in KAI's or HAMi's words, that hold anything but whole GPUs: their exact amounts, in the shape of
+"""Result annotation of pods by GpuClaim, or in KAI's or HAMi's words, that ask for anything but whole GPUs: their exact amounts, in the shape of
 Koordinator's annotation, so that the ledger can be rebuilt after the claim was edited or deleted."""
 
 
