@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from claims.admission import Trust, mutate_pod, validate_binding, validate_claim, validate_pod
-from claims.dialects import VisibleDevices
 from kube.objects import Pod
 from tests.unit.claims.admission.reviews import KOORD, US, USER, pod, review
 
@@ -313,7 +312,7 @@ def test_no_object_raises(obj, old, operation, user):
     for kind in ("Pod", "GpuClaim", "Binding"):
         request = review(obj, old=old, operation=operation, kind=kind, user=user)
         responses: tuple[Any, ...] = (
-            mutate_pod(request, visible=VisibleDevices.INDEX, trust=TRUST, takeover=True),
+            mutate_pod(request, trust=TRUST, takeover=True),
             validate_pod(request, trust=TRUST),
             validate_claim(request),
             validate_binding(request, pod=None, trust=TRUST),
