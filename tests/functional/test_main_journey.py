@@ -120,7 +120,7 @@ def test_devices_without_a_pod(client: ClusterClient) -> None:
 
 
 def test_pods_of_a_gang_are_held(client: ClusterClient) -> None:
-    """CLAIM-8 (first part) a claim with gangRef is accepted, its pods wait with this very reason."""
+    """A claim with gangRef is accepted, its pods wait with this very reason."""
     client.register("gang-node")
     client.claim("crew", gangRef="crew")
     pod = pod_shape("gang-1", claim="crew")

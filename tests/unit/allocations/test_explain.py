@@ -70,7 +70,7 @@ def test_what_a_waiting_pod_waits_for_now() -> None:
 
 
 def test_what_other_schedulers_go_by_is_told() -> None:
-    """VIEW-3 DEV-3 of a pod that waits and of one that was placed: what it has that nothing here looks at."""
+    """VIEW-3 of a pod that waits and of one that was placed: what it has that nothing here looks at."""
     hint = {"scheduling.koordinator.sh/device-allocate-hint": "{}"}
     told = ["annotation scheduling.koordinator.sh/device-allocate-hint is ignored: any device that fits is taken"]
     placed, waiting = pod_manifest("p", claim="two"), pod_manifest("q", claim="two")

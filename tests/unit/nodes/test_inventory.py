@@ -113,7 +113,7 @@ def test_refused(value, want_field, want_rule):
 
 
 def test_an_agent_may_be_newer():
-    """VIEW-4 what an agent says beyond what is known here is passed over, but a slip of the pen is refused there too."""
+    """What an agent says beyond what is known here is passed over, but a slip of the pen is refused there too."""
     value = {**with_device(vendor="x"), "rack": 1}
     assert parse_node(value, strict=False).devices
     with pytest.raises(BadInput):
@@ -121,7 +121,7 @@ def test_an_agent_may_be_newer():
 
 
 def test_taints_and_a_cordon():
-    """VIEW-4 taints as in a Node, for what-if."""
+    """Taints as in a Node, for what-if."""
     taint = {"key": "nvidia.com/gpu", "value": True, "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
     with pytest.raises(BadInput):
         parse_node({"name": "n1", "taints": [taint]})

@@ -346,14 +346,14 @@ TOLD = ["annotation scheduling.koordinator.sh/device-allocate-hint is ignored: a
     ],
 )
 def test_what_is_ignored_is_warned_of(target, want):
-    """DEV-3 names that other schedulers go by and we do not: kubectl shows a sentence for each."""
+    """Names that other schedulers go by and we do not: kubectl shows a sentence for each."""
     response = check(target)
     assert response.allowed
     assert response.warnings == want
 
 
 def test_an_edit_warns_of_nothing():
-    """DEV-3 what was told when the pod was made is not told with each of its updates."""
+    """What was told when the pod was made is not told with each of its updates."""
     target = pod(requests={"nvidia.com/gpu": 1}, annotations=HINT)
     response = check(target, operation="UPDATE", old=target)
     assert (response.allowed, response.warnings) == (True, None)

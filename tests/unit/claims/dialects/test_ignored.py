@@ -61,7 +61,7 @@ def matches(row: str, name: str) -> bool:
 
 
 def test_a_name_that_is_honoured_does_not_stand_in_the_table() -> None:
-    """DEV-3 neither by a constant of the code, nor by a name that asks for devices, nor anywhere in the sources."""
+    """Neither by a constant of the code, nor by a name that asks for devices, nor anywhere in the sources."""
     honoured = set(constants())
     assert {"scheduling.koordinator.sh/device-joint-allocate", "nvidia.com/use-gputype", "gpu-fraction"} <= honoured
     for row in IGNORED:
@@ -82,7 +82,7 @@ def test_sentences_are_as_short_as_warnings_are_advised_to_be() -> None:
 
 @pytest.mark.parametrize("row", IGNORED, ids=lambda row: f"{row.place} {row.name}")
 def test_each_is_found_where_it_stands_and_nowhere_else(row: Any) -> None:
-    """DEV-3 each row, on a pod of ours, is told with its own sentence."""
+    """Each row, on a pod of ours, is told with its own sentence."""
     name = f"{row.name.removesuffix('*')}main.gpu-memory.request" if row.name.endswith("*") else row.name
     value = {name: "1"}
     having = {
@@ -134,7 +134,7 @@ def test_each_is_found_where_it_stands_and_nowhere_else(row: Any) -> None:
     ],
 )  # fmt: skip
 def test_a_request_carries_what_was_ignored(asked: Pod, want: Any) -> None:
-    """DEV-3 so that whoever shows the request later can tell it, without the pod."""
+    """So that whoever shows the request later can tell it, without the pod."""
     request = parse_pod(asked, find_claim=lambda _namespace, _name: ClaimSpec(devices=ClaimDevices(count=1)))
     assert isinstance(request, DeviceRequest)
     assert request.ignored == want
