@@ -108,7 +108,7 @@ def _told(label: str, decision: Decision, elsewhere: Mapping[str, str]) -> PodDe
         DeviceResult(grant.uuid, grant.minor, grant.type, grant.core_percent, grant.memory_bytes)
         for grant in decision.grants
     )
-    reasons = {name: reason.text for name, reason in decision.refused()} | elsewhere
+    reasons = {name: reason.text for name, reason in decision.refused()} | dict(elsewhere)
     summary = decision.summary
     if decision.node is None and elsewhere:
         summary = summary_text(len(reasons), Counter(reasons.values()).items())

@@ -118,42 +118,42 @@ IGNORED: Final = tuple(
     for name, meaning in named.items()
 )
 
-_NAMES: Final = {place: frozenset(row.name for row in IGNORED if row.place is place) for place in Place}
-_BEGINNINGS: Final = {
-    place: tuple(row.name.removesuffix("*") for row in IGNORED if row.place is place and row.name.endswith("*"))
-    for place in Place
-}
 _SENTENCES: Final = {f"{row.place}:{row.name}": row.sentence for row in IGNORED}
 
 
+def _names(place: Place) -> frozenset[str]:
+    return frozenset(row.name for row in IGNORED if row.place is place and not row.name.endswith("*"))
+
+
+_ANNOTATIONS, _LABELS, _RESOURCES = (_names(place) for place in Place)
+_BEGINNINGS: Final = tuple(row.name.removesuffix("*") for row in IGNORED if row.name.endswith("*"))
+"""Of annotations, the only names that are not spelt out."""
+
+
 def ignored_by(pod: Pod) -> tuple[str, ...]:
-    """Which rows of the table the pod has, as `place:name`, sorted; the text of each is told by `sentences`."""
-    named = {
-        Place.ANNOTATION: pod.metadata.annotations or (),
-        Place.LABEL: pod.metadata.labels or (),
-        Place.RESOURCE: _resources(pod),
-    }
-    found = {f"{place}:{row}" for place, names in named.items() for name in names if (row := _row(place, name))}
-    return tuple(sorted(found))
+    """Which rows of the table the pod has, as `place:name`, sorted; the text of each is told by `sentences`.
+
+    Filter asks it of every pod, nearly all of which have none: sets are compared before anything is looked at one by one.
+    """
+    found: set[str] = set()
+    annotations, labels = pod.metadata.annotations, pod.metadata.labels
+    if annotations:
+        if not _ANNOTATIONS.isdisjoint(annotations):
+            found.update(f"{Place.ANNOTATION}:{name}" for name in _ANNOTATIONS.intersection(annotations))
+        for name in annotations:
+            if name.startswith(_BEGINNINGS):
+                found.update(f"{Place.ANNOTATION}:{start}*" for start in _BEGINNINGS if name.startswith(start))
+    if labels and not _LABELS.isdisjoint(labels):
+        found.update(f"{Place.LABEL}:{name}" for name in _LABELS.intersection(labels))
+    for containers in (pod.spec.init_containers, pod.spec.containers):
+        for container in containers or ():
+            if container.resources is not None:
+                for amounts in (container.resources.limits, container.resources.requests):
+                    if amounts and not _RESOURCES.isdisjoint(amounts):
+                        found.update(f"{Place.RESOURCE}:{name}" for name in _RESOURCES.intersection(amounts))
+    return tuple(sorted(found)) if found else ()
 
 
 def sentences(found: Iterable[str]) -> list[str]:
     """One sentence a row; rows that have left the table since the pod was seen are passed over."""
     return [_SENTENCES[row] for row in found if row in _SENTENCES]
-
-
-def _row(place: Place, name: str) -> str:
-    """The table's name for it, empty where it has none."""
-    if name in _NAMES[place]:
-        return name
-    return next((f"{start}*" for start in _BEGINNINGS[place] if name.startswith(start)), "")
-
-
-def _resources(pod: Pod) -> set[str]:
-    return {
-        name
-        for container in (*(pod.spec.init_containers or ()), *(pod.spec.containers or ()))
-        if container.resources is not None
-        for amounts in (container.resources.limits, container.resources.requests)
-        for name in amounts or ()
-    }
