@@ -8,7 +8,8 @@ Asymmetric and repeated links are allowed: the engine counts the smaller number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +17,9 @@ import msgspec
 from access.errors import BadInput
 from kube.device_types import GPU
 from kube.keys import MODE_LABEL
-from kube.names import check_device_uuid, check_label, check_subdomain
+from kube.names import LABEL_LONGEST, check_device_uuid, check_label, check_subdomain
+from kube.node_rules import TAINT_EFFECTS
+from kube.objects import Taint
 from kube.quantities import QuantityError, parse_quantity
 from nodes.reading import (
     read_choice,
@@ -34,6 +37,9 @@ MODES: Final = (EXCLUSIVE, "device-plugin")
 DEVICES_MOST: Final = 1_024
 LINKS_MOST: Final = 200_000
 LABELS_MOST: Final = 512
+KEY_LONGEST: Final = 317
+"""Of a label or taint: prefix, slash and name."""
+TAINTS_MOST: Final = 512
 MINOR_MOST: Final = 999_999
 NUMA_MOST: Final = 1_023
 NVLINKS_MOST: Final = 1_000
@@ -43,8 +49,9 @@ TYPE_LONGEST: Final = 32
 MODEL_LONGEST: Final = 64
 PCIE_LONGEST: Final = 32
 
-_NODE: Final = ("name", "labels", "mode", "devices", "links")
+_NODE: Final = ("name", "labels", "taints", "unschedulable", "mode", "devices", "links")
 _DEVICE: Final = ("minor", "type", "uuid", "model", "memory", "numa", "pcie", "healthy")
+_TAINT: Final = ("key", "value", "effect")
 
 
 class DeviceShape(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,28 +68,33 @@ class DeviceShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. `links` as written: [GPU minor, GPU minor, NVLinks between them]."""
+    """One node. `links` as written: [GPU minor, GPU minor, NVLinks between them]. `taints` and `unschedulable` are for what-if alone: of a
+    real node they are the cluster's, and kube-scheduler goes by them.
+    """
 
     name: str
     labels: dict[str, str]
     mode: str
     devices: tuple[DeviceShape, ...]
     links: tuple[tuple[int, int, int], ...]
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
 
 
-def parse_node(value: object, *, path: str = "", name: str | None = None) -> NodeShape:
+def parse_node(value: object, *, path: str = "", name: str | None = None, strict: bool = True) -> NodeShape:
     """A node out of decoded JSON or YAML. Raises BadInput with the field's path below `path`.
 
-    `name`: that of the address, if the node comes by one; the body may leave its own out, not differ.
+    `name`: that of the address, if the node comes by one; the body may leave its own out, not differ. `strict`: an unknown key of the node or of
+    a device is refused; else, for agents that may be newer than this program, passed over.
     """
-    fields = read_object(value, path, _NODE)
+    fields = read_object(value, path, _NODE, strict=strict)
     stated = fields.get("name")
     if name is not None and stated is not None and stated != name:
         field = within(path, "name")
         raise BadInput(f"{field} is not the name in the address", field=field, rule="address")
     node_name = read_name(name if stated is None else stated, within(path, "name"), check_subdomain)
     labels = _labels(fields.get("labels"), within(path, "labels"))
-    devices = _devices(fields.get("devices"), within(path, "devices"))
+    devices = _devices(fields.get("devices"), within(path, "devices"), strict=strict)
     default_mode = labels.get(MODE_LABEL, EXCLUSIVE)
     return NodeShape(
         name=node_name,
@@ -90,7 +102,15 @@ def parse_node(value: object, *, path: str = "", name: str | None = None) -> Nod
         mode=read_choice(fields.get("mode") or default_mode, within(path, "mode"), choices=MODES, default=EXCLUSIVE),
         devices=devices,
         links=_links(fields.get("links"), within(path, "links"), devices),
+        taints=_taints(fields.get("taints"), within(path, "taints")),
+        unschedulable=read_flag(fields.get("unschedulable"), within(path, "unschedulable"), default=False),
     )
+
+
+def model_label(models: Iterable[str]) -> str | None:
+    """The GPU models as the value of a node's label, joined by `_`; None where there is none."""
+    cleaned = (re.sub(r"[^A-Za-z0-9.-]+", "-", model).strip("-._") for model in models)
+    return "_".join(sorted(filter(None, cleaned)))[:LABEL_LONGEST].strip("-._") or None
 
 
 def _labels(value: object, path: str) -> dict[str, str]:
@@ -99,18 +119,33 @@ def _labels(value: object, path: str) -> dict[str, str]:
     if not isinstance(value, Mapping) or len(value) > LABELS_MOST:
         raise BadInput(f"{path} must be an object of at most {LABELS_MOST} entries", field=path, rule="type")
     return {
-        read_text(key, path, longest=317): read_text(text, within(path, str(key)[:64]), longest=256)
+        read_text(key, path, longest=KEY_LONGEST): read_text(text, within(path, str(key)[:64]), longest=256)
         for key, text in value.items()
     }
 
 
-def _devices(value: object, path: str) -> tuple[DeviceShape, ...]:
+def _taints(value: object, path: str) -> tuple[Taint, ...]:
+    taints = []
+    for index, entry in enumerate(read_list(value, path, most=TAINTS_MOST)):
+        here = within(path, index)
+        fields = read_object(entry, here, ())
+        texts = {key: read_text(fields.get(key), within(here, key), longest=KEY_LONGEST) for key in _TAINT}
+        for key in ("key", "effect"):
+            if not texts[key]:
+                field = within(here, key)
+                raise BadInput(f"{field} is required", field=field, rule="required")
+        effect = read_choice(texts["effect"], within(here, "effect"), choices=TAINT_EFFECTS, default="")
+        taints.append(Taint(key=texts["key"], value=texts["value"] or None, effect=effect))
+    return tuple(taints)
+
+
+def _devices(value: object, path: str, *, strict: bool) -> tuple[DeviceShape, ...]:
     devices: list[DeviceShape] = []
     uuids: set[str] = set()
     places: set[tuple[str, int]] = set()
     for index, entry in enumerate(read_list(value, path, most=DEVICES_MOST)):
         here = within(path, index)
-        device = _device(entry, here)
+        device = _device(entry, here, strict=strict)
         if device.uuid in uuids:
             raise BadInput(f"{device.uuid} stands there twice", field=within(here, "uuid"), rule="duplicate")
         if (device.type, device.minor) in places:
@@ -125,8 +160,8 @@ def _devices(value: object, path: str) -> tuple[DeviceShape, ...]:
     return tuple(devices)
 
 
-def _device(value: object, path: str) -> DeviceShape:
-    fields = read_object(value, path, _DEVICE)
+def _device(value: object, path: str, *, strict: bool) -> DeviceShape:
+    fields = read_object(value, path, _DEVICE, strict=strict)
     kind = read_name(fields.get("type") or GPU, within(path, "type"), check_label)
     if len(kind) > TYPE_LONGEST:
         field = within(path, "type")

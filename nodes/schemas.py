@@ -11,9 +11,20 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from kube.node_rules import TAINT_EFFECTS
 from nodes.choices import Mode, NodeState, Presence
-from nodes.inventory import DEVICES_MOST, MINOR_MOST, MODEL_LONGEST, NUMA_MOST, PCIE_LONGEST, TYPE_LONGEST
+from nodes.inventory import (
+    DEVICES_MOST,
+    KEY_LONGEST,
+    MINOR_MOST,
+    MODEL_LONGEST,
+    NUMA_MOST,
+    PCIE_LONGEST,
+    TAINTS_MOST,
+    TYPE_LONGEST,
+)
 
+ONLY_WHAT_IF = "for what-if; of a real node the cluster's own count, and kube-scheduler goes by them"
 QUANTITY = {"oneOf": [{"type": "string", "maxLength": 64}, {"type": "integer", "minimum": 0}]}
 
 
@@ -107,11 +118,21 @@ class DeviceShapeSchema(serializers.Serializer[Any]):
     healthy = serializers.BooleanField(required=False, help_text="true where it is left out")
 
 
+class TaintSchema(serializers.Serializer[Any]):
+    """A taint, as in a Node."""
+
+    key = serializers.CharField(max_length=KEY_LONGEST)
+    value = serializers.CharField(required=False, allow_blank=True, max_length=KEY_LONGEST)
+    effect = serializers.ChoiceField(choices=TAINT_EFFECTS)
+
+
 class NodeShapeSchema(serializers.Serializer[Any]):
     """One node of a scenario."""
 
     name = serializers.CharField(required=False, max_length=253, help_text="if given, the same as in the address")
     labels = LabelsField(required=False)
+    taints = serializers.ListField(child=TaintSchema(), required=False, max_length=TAINTS_MOST, help_text=ONLY_WHAT_IF)
+    unschedulable = serializers.BooleanField(required=False, help_text=ONLY_WHAT_IF)
     mode = serializers.ChoiceField(choices=Mode.values, required=False, help_text="if left out, that of the label")
     devices = serializers.ListField(child=DeviceShapeSchema(), required=False, max_length=DEVICES_MOST)
     links = serializers.ListField(child=LinkField(), required=False)

@@ -128,6 +128,8 @@ class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     joint: Joint | None = None
     by_kubelet: bool = False
     """The kubelet chooses the devices: told by the engine of the node that it chose, and ignored by it."""
+    ignored: tuple[str, ...] = ()
+    """What the pod has by which other schedulers would decide and the engine does not (`claims.dialects.ignored`)."""
     containers: tuple[str, ...] = ()
     """The pod's containers, init containers first, where the result is written for each."""
 

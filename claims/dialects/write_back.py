@@ -26,7 +26,7 @@ Koordinator's annotation, so that the ledger can be rebuilt after the claim was 
 
 
 class VisibleDevices(StrEnum):
-    """How devices are named in CUDA_VISIBLE_DEVICES (setting GPUPLANE_VISIBLE_DEVICES)."""
+    """How devices are named where CUDA_VISIBLE_DEVICES alone refers to the annotation (setting GPUPLANE_VISIBLE_DEVICES)."""
 
     UUID = "uuid"
     INDEX = "index"
@@ -81,7 +81,8 @@ def _by_container(request: DeviceRequest, grants: Sequence[GrantView], visible: 
 
 
 RENUMBERED: Final = frozenset({Dialect.KOORDINATOR, Dialect.NATIVE, Dialect.KAI, Dialect.HAMI})
-"""Dialects whose pods get NVIDIA_VISIBLE_DEVICES as well, which renumbers the devices inside."""
+"""Dialects whose pods have always got NVIDIA_VISIBLE_DEVICES as well, which renumbers the devices inside. A GpuClaim's pod says itself whether
+it has (`DeviceRequest.uuids`): one that an earlier version admitted has not."""
 
 
 def _device_json(

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from access.errors import BadInput
+from kube.objects import Taint
 from nodes.inventory import DeviceShape, parse_node
 
 GPU: dict[str, Any] = {"minor": 0, "type": "gpu", "uuid": "GPU-0", "model": "H100", "memory": "80Gi"}
@@ -51,7 +52,6 @@ def test_a_full_node():
         pytest.param(with_device(healthy="no"), lambda shape: not shape.devices[0].healthy, id="a flag as text"),
         pytest.param(with_device(model=4090), lambda shape: shape.devices[0].model == "4090", id="text as a number"),
         pytest.param(with_device(numa=None), lambda shape: shape.devices[0].numa == -1, id="null is left out"),
-        pytest.param(with_device(vendor="x"), lambda shape: shape.devices, id="newer senders may say more"),
         pytest.param({"name": "n1"}, lambda shape: shape.mode == "exclusive" and not shape.devices, id="only a name"),
         pytest.param(
             {"name": "n1", "labels": {"gpu.scheduling/mode": "device-plugin"}},
@@ -72,6 +72,8 @@ def test_forgiving(value, read):
         pytest.param({"name": "Node_1"}, "name", "dns-subdomain", id="not a DNS name"),
         pytest.param({"name": "n1", "mode": "shared"}, "mode", "choice", id="unknown mode"),
         pytest.param({"name": "n1", "devcies": []}, "devcies", "unknown-field", id="a slip of the pen"),
+        pytest.param({"name": "n1", "rack": 1}, "rack", "unknown-field", id="an unknown field"),
+        pytest.param(with_device(vendor="x"), "devices[0].vendor", "unknown-field", id="an unknown field of a device"),
         pytest.param({"name": "n1", "devices": {}}, "devices", "type", id="devices not a list"),
         pytest.param({"name": "n1", "devices": [GPU] * 1025}, "devices", "too-many", id="too many devices"),
         pytest.param(with_device(memory="-1Gi"), "devices[0].memory", "quantity", id="negative memory"),
@@ -108,6 +110,23 @@ def test_refused(value, want_field, want_rule):
         parse_node(value)
     assert (caught.value.field, caught.value.rule) == (want_field, want_rule)
     assert str(caught.value)
+
+
+def test_an_agent_may_be_newer():
+    """What an agent says beyond what is known here is passed over, but a slip of the pen is refused there too."""
+    value = {**with_device(vendor="x"), "rack": 1}
+    assert parse_node(value, strict=False).devices
+    with pytest.raises(BadInput):
+        parse_node(with_device(modle="H100"), strict=False)
+
+
+def test_taints_and_a_cordon():
+    """Taints as in a Node, for what-if."""
+    taint = {"key": "nvidia.com/gpu", "value": True, "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
+    with pytest.raises(BadInput):
+        parse_node({"name": "n1", "taints": [taint]})
+    node = parse_node({"name": "n1", "taints": [{**taint, "value": "x"}], "unschedulable": True})
+    assert (node.taints, node.unschedulable) == ((Taint("nvidia.com/gpu", "NoSchedule", "x"),), True)
 
 
 def test_the_name_in_the_address():
