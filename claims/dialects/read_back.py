@@ -176,9 +176,7 @@ def _shared_types(request: DeviceRequest | None) -> set[str]:
     return {ask.type for ask in asks if not ask.whole} - {ask.type for ask in asks if ask.whole}
 
 
-def _read_json(
-    text: str, device_types: tuple[DeviceType, ...], *, shared: Collection[str] = ()
-) -> list[AdoptedDevice]:
+def _read_json(text: str, device_types: tuple[DeviceType, ...], *, shared: Collection[str] = ()) -> list[AdoptedDevice]:
     """Koordinator's shape: type → list of {minor, resources}. `shared`: types of which the pod asks for shares."""
     try:
         decoded = msgspec.json.decode(text)

@@ -35,10 +35,16 @@ def parse(text: str, limits: dict[str, str] | None = None, **annotations: str) -
             id="required",
         ),
         pytest.param(
-            '{"deviceTypes": ["gpu", "fpga", "rdma"]}', Joint(types=("gpu", "rdma")), id="a type not asked for is dropped"
+            '{"deviceTypes": ["gpu", "fpga", "rdma"]}',
+            Joint(types=("gpu", "rdma")),
+            id="a type not asked for is dropped",
         ),
-        pytest.param('{"deviceTypes": ["gpu", "rdma", "gpu"]}', Joint(types=("gpu", "rdma")), id="a type twice counts once"),
-        pytest.param('{"deviceTypes": ["gpu", "rdma"], "later": 1}', Joint(types=("gpu", "rdma")), id="a field not known"),
+        pytest.param(
+            '{"deviceTypes": ["gpu", "rdma", "gpu"]}', Joint(types=("gpu", "rdma")), id="a type twice counts once"
+        ),
+        pytest.param(
+            '{"deviceTypes": ["gpu", "rdma"], "later": 1}', Joint(types=("gpu", "rdma")), id="a field not known"
+        ),
         pytest.param(
             '{"DeviceTypes": ["gpu", "rdma"], "requiredscope": "SamePCIe"}',
             Joint(types=("gpu", "rdma"), required=True),
@@ -84,7 +90,9 @@ def test_what_says_nothing_is_dropped(text: str, limits: dict[str, str] | None) 
         pytest.param("[" * 3000, None, "joint-json", id="nested"),
         pytest.param("[]", None, "joint-json", id="a list"),
         pytest.param('{"deviceTypes": [1]}', None, "joint-json", id="a number"),
-        pytest.param('{"deviceTypes": ["gpu", "rdma"], "requiredScope": 1}', None, "joint-json", id="a scope in numbers"),
+        pytest.param(
+            '{"deviceTypes": ["gpu", "rdma"], "requiredScope": 1}', None, "joint-json", id="a scope in numbers"
+        ),
         pytest.param('{"deviceTypes": "gpu"}', None, "joint-json", id="a text"),
         pytest.param('{"deviceTypes": ["gpu", "rdma"]}' + " " * 5000, None, "joint-json", id="long"),
         pytest.param(

@@ -157,7 +157,10 @@ def test_every_mix_of_gpu_resources(prefix):
             {"gpu-core": "200", "gpu-memory-ratio": "100"}, "core-over-100", "at most 100", id="two cores, one memory"
         ),
         pytest.param(
-            {"gpu-core": "300", "gpu-memory-ratio": "200"}, "core-over-100", "at most 100", id="three cores, two memories"
+            {"gpu-core": "300", "gpu-memory-ratio": "200"},
+            "core-over-100",
+            "at most 100",
+            id="three cores, two memories",
         ),
         pytest.param({"gpu.shared": "2"}, "gpu.shared-alone", "add kubernetes.io/gpu-memory or", id="shared alone"),
         pytest.param({"gpu.shared": "2", "gpu-core": "50"}, "gpu-core-alone", "", id="shared with core alone"),

@@ -160,7 +160,9 @@ def test_every_amount_of_other_types(kind: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "want"),
     [
-        pytest.param({CORE: 100, RATIO: 200}, DeviceAsk("gpu", 2, core_percent=50, memory_ratio=100), id="two memories"),
+        pytest.param(
+            {CORE: 100, RATIO: 200}, DeviceAsk("gpu", 2, core_percent=50, memory_ratio=100), id="two memories"
+        ),
         pytest.param({CORE: 50, RATIO: 300}, DeviceAsk("gpu", 3, core_percent=16, memory_ratio=100), id="rounded down"),
         pytest.param({CORE: 200, RATIO: 200}, DeviceAsk("gpu", 2), id="two whole devices"),
         pytest.param({CORE: 300, RATIO: 100}, "core-over-100", id="three cores of one device"),
@@ -196,7 +198,7 @@ def granted(ask: DeviceAsk, total: int) -> list[Granted]:
     return [Granted("gpu", minor, f"GPU-{minor}", core, memory, ask.whole) for minor in range(ask.count)]
 
 
-def annotations(request: DeviceRequest, grants: list[Granted], total: int) -> dict[str, str]:
+def told_by(request: DeviceRequest, grants: list[Granted], total: int) -> dict[str, str]:
     return binding_annotations(
         request=request,
         node="n1",
@@ -232,7 +234,7 @@ def test_every_ratio_is_written_as_asked(total: int) -> None:
     for ratio in range(1, 101):
         request = parse({RATIO: ratio})
         assert isinstance(request, DeviceRequest)
-        (resources,) = [one["resources"] for one in told_of(annotations(request, granted(request.asks[0], total), total))]
+        (resources,) = [one["resources"] for one in told_of(told_by(request, granted(request.asks[0], total), total))]
         assert resources["koordinator.sh/gpu-memory-ratio"] == str(ratio)
         assert parse_quantity(resources["koordinator.sh/gpu-memory"]) == ratio * total // 100
 
@@ -249,7 +251,7 @@ def test_what_is_written_for_every_mix(total: int) -> None:
         grants = granted(request.asks[0], total)
         if any((grant.memory_bytes or 0) > total for grant in grants):
             continue
-        told = annotations(request, grants, total)
+        told = told_by(request, grants, total)
         want = {name: amount for name, amount in written(each, total).items() if amount or name != CORE}
         devices = told_of(told)
         assert [one["minor"] for one in devices] == list(range(count))
@@ -272,7 +274,7 @@ def test_a_share_of_all_that_a_device_has() -> None:
         dialect=Dialect.KOORDINATOR,
         key_prefix="koordinator.sh",
     )
-    told = annotations(request, granted(request.asks[0], total), total)
+    told = told_by(request, granted(request.asks[0], total), total)
     assert told_of(told)[0]["resources"]["koordinator.sh/gpu-memory-ratio"] == "100"
     assert read(told, request) == (AdoptedDevice(type="gpu", minor=0, core_percent=100, memory_bytes=total),)
     pod = msgspec.convert({"metadata": {"annotations": told}, "spec": {"nodeName": "n1"}}, Pod)
