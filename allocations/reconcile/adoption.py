@@ -177,7 +177,7 @@ def _asked_for(found: Adoption, asked: DeviceRequest | None) -> bool:
     words = _WORDS.get(found.source)
     if words is None:
         return True
-    return asked is not None and asked.dialect in words and len(found.devices) <= sum(ask.count for ask in asked.asks)
+    return asked is not None and asked.dialect in words and len(found.devices) <= asked.devices_most
 
 
 def read_running(pod: Pod, devices: Sequence[Device], given: GivenByPod) -> Adoption | Unreadable | None:
