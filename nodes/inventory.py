@@ -17,7 +17,7 @@ import msgspec
 from access.errors import BadInput
 from kube.device_types import GPU
 from kube.keys import MODE_LABEL
-from kube.names import LABEL_LONGEST, check_device_uuid, check_label, check_subdomain
+from kube.names import LABEL_LONGEST, check_device_uuid, check_label, check_pci_address, check_subdomain
 from kube.node_rules import TAINT_EFFECTS
 from kube.objects import Taint
 from kube.quantities import QuantityError, parse_quantity
@@ -50,12 +50,12 @@ MODEL_LONGEST: Final = 64
 PCIE_LONGEST: Final = 32
 
 _NODE: Final = ("name", "labels", "taints", "unschedulable", "mode", "devices", "links")
-_DEVICE: Final = ("minor", "type", "uuid", "model", "memory", "numa", "pcie", "healthy")
+_DEVICE: Final = ("minor", "type", "uuid", "model", "memory", "numa", "pcie", "busid", "healthy")
 _TAINT: Final = ("key", "value", "effect")
 
 
 class DeviceShape(msgspec.Struct, frozen=True, kw_only=True):
-    """One device. `memory` in bytes, 0 where the type has none; `numa` -1 and `pcie` empty where unknown."""
+    """One device. `memory` in bytes, 0 where the type has none; `numa` -1, `pcie` and `bus_id` (PCI address) empty where unknown."""
 
     minor: int
     type: str
@@ -64,6 +64,7 @@ class DeviceShape(msgspec.Struct, frozen=True, kw_only=True):
     memory: int = 0
     numa: int = -1
     pcie: str = ""
+    bus_id: str = ""
     healthy: bool = True
 
 
@@ -175,7 +176,10 @@ def _device(value: object, path: str, *, strict: bool) -> DeviceShape:
             if not there:
                 field = within(path, key)
                 raise BadInput(f"{field} is required for a GPU", field=field, rule="required")
-    numa = fields.get("numa")
+    numa, address = fields.get("numa"), fields.get("busid")
+    if address is not None and not isinstance(address, str):
+        field = within(path, "busid")
+        raise BadInput(f"{field} must be text", field=field, rule="pci-address")
     return DeviceShape(
         minor=read_integer(fields["minor"], within(path, "minor"), least=0, most=MINOR_MOST),
         type=kind,
@@ -184,6 +188,7 @@ def _device(value: object, path: str, *, strict: bool) -> DeviceShape:
         memory=memory,
         numa=-1 if numa is None else read_integer(numa, within(path, "numa"), least=-1, most=NUMA_MOST),
         pcie=read_text(fields.get("pcie"), within(path, "pcie"), longest=PCIE_LONGEST),
+        bus_id=read_name(address, within(path, "busid"), check_pci_address) if address else "",
         healthy=read_flag(fields.get("healthy"), within(path, "healthy"), default=True),
     )
 

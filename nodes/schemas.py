@@ -68,6 +68,7 @@ class DeviceSchema(serializers.Serializer[Any]):
     model = serializers.CharField(allow_blank=True)
     numa = serializers.IntegerField(allow_null=True)
     pcie = serializers.CharField(allow_blank=True)
+    busid = serializers.CharField(allow_blank=True, help_text="PCI address")
     island = serializers.IntegerField(allow_null=True)
     healthy = serializers.BooleanField()
     health_reason = serializers.CharField(allow_blank=True)
@@ -115,6 +116,9 @@ class DeviceShapeSchema(serializers.Serializer[Any]):
     memory = QuantityField(required=False)
     numa = serializers.IntegerField(required=False, min_value=-1, max_value=NUMA_MOST)
     pcie = serializers.CharField(required=False, allow_blank=True, max_length=PCIE_LONGEST)
+    busid = serializers.RegexField(
+        r"^([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])?$", required=False, help_text="PCI address"
+    )
     healthy = serializers.BooleanField(required=False, help_text="true where it is left out")
 
 

@@ -185,7 +185,7 @@ def _asked_for(found: Adoption, asked: DeviceRequest | None, pod: Pod) -> bool:
         return False
     if found.source == HAMI_ALLOCATED:
         return len(found.devices) <= sum(gpus_asked(container) for container in containers_of(pod))
-    return len(found.devices) <= sum(ask.count for ask in asked.asks)
+    return len(found.devices) <= asked.devices_most
 
 
 def read_running(pod: Pod, devices: Sequence[Device], given: GivenByPod) -> Adoption | Unreadable | None:

@@ -153,6 +153,13 @@ class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.whole_native and not self.uuids
 
     @property
+    def devices_most(self) -> int:
+        """How many devices the pod may run with, whoever gave them: Koordinator gives a joint request as many NICs as its GPUs have switches."""
+        first, *joined = self.joint.types if self.joint is not None else ("",)
+        switches = sum(ask.count for ask in self.asks if ask.type == first)
+        return sum(max(ask.count, switches) if ask.type in joined else ask.count for ask in self.asks)
+
+    @property
     def several(self) -> bool:
         """Whether several asks are for one device type."""
         return len({ask.type for ask in self.asks}) < len(self.asks)

@@ -21,7 +21,7 @@ def with_device(**changes):
 
 def test_a_full_node():
     devices: list[Any] = [
-        {**GPU, "numa": 1, "pcie": "0000:09", "healthy": False},
+        {**GPU, "numa": 1, "pcie": "0000:09", "busid": "0000:0a:00.0", "healthy": False},
         {**GPU, "minor": 1, "uuid": "x"},
         NIC,
     ]
@@ -37,7 +37,15 @@ def test_a_full_node():
     assert shape.labels == {"zone": "a", "rack": "7"}
     assert shape.mode == "device-plugin"
     assert shape.devices[0] == DeviceShape(
-        minor=0, type="gpu", uuid="GPU-0", model="H100", memory=80 << 30, numa=1, pcie="0000:09", healthy=False
+        minor=0,
+        type="gpu",
+        uuid="GPU-0",
+        model="H100",
+        memory=80 << 30,
+        numa=1,
+        pcie="0000:09",
+        bus_id="0000:0a:00.0",
+        healthy=False,
     )
     assert shape.devices[2] == DeviceShape(minor=0, type="rdma", uuid="mlx5_0")
     assert shape.links == ((0, 1, 18), (1, 0, 4))
@@ -52,6 +60,17 @@ def test_a_full_node():
         pytest.param(with_device(healthy="no"), lambda shape: not shape.devices[0].healthy, id="a flag as text"),
         pytest.param(with_device(model=4090), lambda shape: shape.devices[0].model == "4090", id="text as a number"),
         pytest.param(with_device(numa=None), lambda shape: shape.devices[0].numa == -1, id="null is left out"),
+        pytest.param(
+            with_device(busid="00000000:3B:00.0"),
+            lambda shape: shape.devices[0].bus_id == "0000:3b:00.0",
+            id="a PCI address as NVML writes it",
+        ),
+        pytest.param(
+            with_device(busid="10000:e1:00.0"),
+            lambda shape: shape.devices[0].bus_id == "10000:e1:00.0",
+            id="a long domain",
+        ),
+        pytest.param(with_device(busid=""), lambda shape: shape.devices[0].bus_id == "", id="no PCI address"),
         pytest.param({"name": "n1"}, lambda shape: shape.mode == "exclusive" and not shape.devices, id="only a name"),
         pytest.param(
             {"name": "n1", "labels": {"gpu.scheduling/mode": "device-plugin"}},
@@ -87,6 +106,11 @@ def test_forgiving(value, read):
         pytest.param(with_device(minor=-1), "devices[0].minor", "range", id="negative minor"),
         pytest.param(with_device(minor=True), "devices[0].minor", "type", id="a flag is no minor"),
         pytest.param(with_device(minor=0.5), "devices[0].minor", "type", id="half a minor"),
+        pytest.param(
+            with_device(busid="3b:00.0"), "devices[0].busid", "pci-address", id="a PCI address without domain"
+        ),
+        pytest.param(with_device(busid="0000:3b:00"), "devices[0].busid", "pci-address", id="a switch is no device"),
+        pytest.param(with_device(busid=[]), "devices[0].busid", "pci-address", id="a list for an address"),
         pytest.param(with_device(uuid=None), "devices[0].uuid", "required", id="no uuid"),
         pytest.param(with_device(uuid="a b"), "devices[0].uuid", "device-uuid", id="uuid with a space"),
         pytest.param(with_device(type="GPU"), "devices[0].type", "dns-label", id="type not a DNS label"),

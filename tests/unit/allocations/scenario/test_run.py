@@ -112,6 +112,16 @@ def test_joint_allocation():
     assert result.decisions[2].reasons == {"n1": "no gpu and rdma devices free under the same PCIe switches"}
 
 
+def test_preferred_joint_allocation():
+    """DEV-10 VIEW-4 shares are packed where a NIC is beside them, and a NIC comes from under a chosen GPU's switch though another is fuller."""
+    assert placed(run_file("joint_preferred")) == {
+        "elsewhere": ("n1", [("rdma", 0)]),
+        "first": ("n1", [("gpu", 2), ("rdma", 1)]),
+        "second": ("n1", [("gpu", 2), ("rdma", 1)]),
+        "three": ("n1", [("gpu", 0), ("gpu", 1), ("gpu", 3), ("rdma", 1)]),
+    }
+
+
 def test_contiguous_beats_fragmented():
     """CLAIM-5 one island on an emptier node beats two on a fuller one; policyStrict says why it cannot."""
     result = run_file("contiguous-beats-fragmented")
