@@ -32,6 +32,8 @@ class Asks:
     confined: bool
     priority: int | None = None
     """What the ledger notes for preemption; None: kube-scheduler does not count the pod, so preemption passes it over."""
+    rank: int | None = None
+    """The pod's priority, counted or not: by it devices that are promised to others are kept from the pod. None: below every pod."""
 
 
 def pod_asks(pod: Pod) -> Asks | Refusal | None:
@@ -40,12 +42,24 @@ def pod_asks(pod: Pod) -> Asks | Refusal | None:
     parsed = parse_pod(pod, find_claim=finder)
     if parsed is None or isinstance(parsed, Refusal):
         return parsed
-    return Asks(with_settings(parsed), finder.claim_id, hold_seconds(pod), is_confined(pod), noted_priority(pod))
+    return Asks(
+        with_settings(parsed),
+        finder.claim_id,
+        hold_seconds(pod),
+        is_confined(pod),
+        priority=noted_priority(pod),
+        rank=_rank(pod),
+    )
 
 
 def noted_priority(pod: Pod) -> int | None:
-    """The pod's priority where kube-scheduler counts it (`claims.admission.counted`), else None. Kubernetes' priorities have 32 bits."""
-    return max(-(2**31), min(pod.priority, 2**31 - 1)) if is_counted(pod) else None
+    """The pod's priority where kube-scheduler counts it (`claims.admission.counted`), else None."""
+    return _rank(pod) if is_counted(pod) else None
+
+
+def _rank(pod: Pod) -> int:
+    """The pod's priority; Kubernetes' have 32 bits."""
+    return max(-(2**31), min(pod.priority, 2**31 - 1))
 
 
 def with_settings(request: DeviceRequest) -> DeviceRequest:

@@ -58,8 +58,9 @@ def claim_devices(*, claim: GpuClaim, actor: Actor, holder: str = "") -> Allocat
     who = ledger.Holder(namespace=claim.namespace, identity=identity)
     blocked: set[int] = set()
     for _ in range(ATTEMPTS):
-        picture, moment = fleet.current()
-        decision = plan(picture, request, blocked=blocked)
+        look = fleet.look()
+        moment = look.now
+        decision = plan(look.picture, request, blocked=blocked | look.kept_from("", None))
         if decision.node is None:
             if expire_holds(moment):
                 continue

@@ -86,7 +86,8 @@ def _bind(args: BindArgs, world: Outside) -> str:
                 _hold_on_node(args, live, world, blocked)
                 continue
             carry_out(live, world, now=now)
-            making_way.served(args.PodUID, now)
+            if live.awaited:
+                making_way.served(args.PodUID, now)
         except LeaseTaken as taken:
             stranger_set(
                 device_uuid=taken.want.device_uuid,
@@ -109,7 +110,8 @@ def _bind(args: BindArgs, world: Outside) -> str:
 def _hold_on_node(args: BindArgs, held: ledger.Live | None, world: Outside, blocked: set[int]) -> None:
     """Plan again on the node named and hold the outcome. Raises _Refused when it does not fit."""
     asks = _what_it_asks(args, world)
-    picture, now = fleet.current()
+    look = fleet.look()
+    picture, now = look.picture, look.now
     row = picture.node_index.get(args.Node)
     if row is None:
         raise _Refused(NOT_REGISTERED)
@@ -118,7 +120,7 @@ def _hold_on_node(args: BindArgs, held: ledger.Live | None, world: Outside, bloc
         asks.request,
         candidates=[row],
         own=None if held is None else held.amounts,
-        blocked=blocked,
+        blocked=blocked | look.kept_from(args.PodUID, asks.rank),
     )
     if decision.node is None:
         raise _Refused(_reason(decision))
@@ -131,6 +133,7 @@ def _hold_on_node(args: BindArgs, held: ledger.Live | None, world: Outside, bloc
         now=now,
         hold_seconds=asks.hold_seconds,
         priority=asks.priority,
+        rank=asks.rank,
         confined=asks.confined or decision.by_kubelet,
     )
 
