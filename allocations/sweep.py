@@ -1,14 +1,16 @@
 """One turn of garbage collection: every kind of leftover, with what the cluster says about it.
 
 Called by the task `allocations.tasks.collect` and by `manage.py reconcile`. Kept true: each row is
-judged by what can be read now; where the API server does not answer, the row waits (DESIGN §6).
+judged by what can be read now; where the API server does not answer, the row waits (DESIGN §6), longer each time, and keeps nobody behind it waiting.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from enum import Enum, auto
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -52,14 +54,14 @@ class _Fate(Enum):
 def sweep(*, now: datetime, world: Outside) -> Swept:
     """Expired holds, dead reservations, interrupted releases, ended allocations, and rows nobody needs."""
     done = Swept(holds=collection.expire_holds(now))
-    for allocation_id in collection.stale_reservations(now):
-        done.reservations += _settle(allocation_id, now, world)
-    for allocation_id, outcome in collection.stale_releases(now):
-        live = ledger.read_live(allocation_id)
-        if live is not None:
-            done.releases += finish(live, world, outcome, actor=collection.ACTOR)
-    for allocation in collection.ended_by_time(now):
-        done.ended += end_by_time(allocation=allocation, now=now, world=world)
+    reserved = {key: partial(_settle, key, now, world) for key in collection.stale_reservations(now)}
+    done.reservations = _each(reserved, State.RESERVED, now)
+    releasing = {key: partial(_finish, key, outcome, world) for key, outcome in collection.stale_releases(now)}
+    done.releases = _each(releasing, State.RELEASING, now)
+    ended = {
+        one.pk: partial(end_by_time, allocation=one, now=now, world=world) for one in collection.ended_by_time(now)
+    }
+    done.ended = _each(ended, State.BOUND, now)
     done.refusals = collection.forget_refusals(now)
     done.tombstones = collection.bury_tombstones(now)
     collected(Cause.BIND_INTERRUPTED, done.reservations)
@@ -67,6 +69,23 @@ def sweep(*, now: datetime, world: Outside) -> Swept:
     collected(Cause.TIME_OVER, done.ended)
     COLLECTIONS.inc()
     return done
+
+
+def _each(works: Mapping[uuid.UUID, Callable[[], bool]], state: State, now: datetime) -> int:
+    """Do the work of each row; how many moved on. Whatever is still in `state` then (a pod that was told to go, too) is put off."""
+    moved = 0
+    for allocation_id, work in works.items():
+        try:
+            moved += work()
+        except collection.BROKEN:
+            log.exception("sweep.row_broken", allocation=str(allocation_id), state=state.value)
+    collection.put_off(works.keys(), state, now)
+    return moved
+
+
+def _finish(allocation_id: uuid.UUID, outcome: State, world: Outside) -> bool:
+    live = ledger.read_live(allocation_id)
+    return live is not None and finish(live, world, outcome, actor=collection.ACTOR)
 
 
 def _settle(allocation_id: uuid.UUID, now: datetime, world: Outside) -> bool:

@@ -15,9 +15,9 @@ from allocations.choices import State
 from allocations.engine.decision import Decision
 from allocations.engine.plan import plan
 from allocations.errors import LostRace, MovedOn, PodHasOne
+from allocations.extender.advised import noted_asks
 from allocations.extender.identity import identity_problem
 from allocations.extender.reasons import BEING_UNDONE, NOT_REGISTERED, RACING
-from allocations.extender.recent import recall
 from allocations.extender.wire import BindArgs
 from allocations.leases.port import LeaseTaken
 from allocations.ledger.own import request_of
@@ -151,13 +151,20 @@ def _what_it_asks(args: BindArgs, world: Outside) -> Asks:
         if isinstance(asks, Refusal):
             raise _Refused(asks.reason)
         return asks
-    known = recall(args.PodUID)
+    known = noted_asks(args.PodUID)
     if known is not None:
         return known
     last = Allocation.objects.filter(pod_uid=args.PodUID).order_by("-created_at").first()
     if last is None:
         raise _Refused(NO_HOLD)
-    return Asks(request_of(last.request), last.claim_id, settings.GPUPLANE_HOLD_SECONDS, last.confined, last.priority)
+    return Asks(
+        request_of(last.request),
+        last.claim_id,
+        settings.GPUPLANE_HOLD_SECONDS,
+        last.confined,
+        last.priority,
+        last.priority,
+    )
 
 
 def _read_pod(args: BindArgs, cluster: Cluster) -> Pod:

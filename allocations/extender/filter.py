@@ -28,11 +28,12 @@ from allocations.engine.plan import plan
 from allocations.engine.reasons import summary_text
 from allocations.errors import LostRace, MovedOn, PodHasOne
 from allocations.extender import counters
+from allocations.extender.advised import asks_note
 from allocations.extender.identity import pod_problem
 from allocations.extender.reasons import BEING_UNDONE, ELSEWHERE, NOT_REGISTERED, RACING
-from allocations.extender.recent import remember
 from allocations.extender.wire import Asked, unreadable_answer
 from allocations.ledger.hold import EXPLAINED_UP_TO
+from allocations.outside import outside
 from allocations.refusals import refusal_note
 from audit.clock import database_now
 from claims.dialects import asks_for_devices
@@ -116,7 +117,8 @@ class _Filter:
                     continue
                 return self._refuse(decision, candidates, picture, own, now)
             if settings.GPUPLANE_EXTENDER_MODE == "advisory":
-                remember(self.pod.metadata.uid, self.asks)
+                if outside().cluster is None:
+                    asks_note(self.pod.metadata.uid, self.asks, now)
                 return self._advise(decision, candidates)
             try:
                 ledger.hold(
