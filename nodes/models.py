@@ -75,7 +75,7 @@ class Device(models.Model):
         blank=True,
         default="",
         db_default="",
-        help_text="who runs with it although the ledger gave it to others; closed to newcomers meanwhile",
+        help_text="pods (namespace/name, …) that run with it although the ledger gave it away; closed to newcomers meanwhile",
     )
     kept_for = models.CharField(
         max_length=128,
@@ -109,7 +109,10 @@ class Device(models.Model):
             ),
             models.CheckConstraint(condition=Q(presence__in=Presence.values), name="device_presence_known"),
         ]
-        indexes = [models.Index(fields=["revision"], name="device_revision")]
+        indexes = [
+            models.Index(fields=["revision"], name="device_revision"),
+            models.Index(fields=["node"], name="device_in_conflict", condition=~Q(conflict="")),
+        ]
 
     def __str__(self) -> str:
         """Type, minor and node."""

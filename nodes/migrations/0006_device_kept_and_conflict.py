@@ -14,7 +14,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='device',
             name='conflict',
-            field=models.CharField(blank=True, db_default='', default='', help_text='who runs with it although the ledger gave it to others; closed to newcomers meanwhile', max_length=300),
+            field=models.CharField(blank=True, db_default='', default='', help_text='pods (namespace/name, …) that run with it although the ledger gave it away; closed to newcomers meanwhile', max_length=300),
         ),
         migrations.AddField(
             model_name='device',
@@ -30,6 +30,10 @@ class Migration(migrations.Migration):
             model_name='device',
             name='kept_until',
             field=models.DateTimeField(blank=True, null=True),
+        ),
+        migrations.AddIndex(
+            model_name='device',
+            index=models.Index(condition=models.Q(('conflict', ''), _negated=True), fields=['node'], name='device_in_conflict'),
         ),
         migrations.CreateModel(
             name='PreemptedInVain',

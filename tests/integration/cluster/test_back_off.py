@@ -45,9 +45,12 @@ def left_leases(world: World) -> None:
     fine = Allocation.objects.get(pod_name="fine").devices.get().minor
     others = "|".join(str(minor) for minor in range(4) if minor != fine)
     world.server.faults.append(Fault("DELETE", rf"/leases/gpu-n1-({others})$", status=403, times=10_000))
+    everything = Fault("DELETE", r"/leases/", status=403, times=10_000)
+    world.server.faults.append(everything)
     for name in (*STUCK, "fine"):
         world.remove(name)
         world.reconcile()
+    world.server.faults.remove(everything)
 
 
 def budgets(world: World) -> None:
