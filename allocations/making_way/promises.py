@@ -209,7 +209,8 @@ def tidy(*, now: datetime, world: Outside) -> int:
             "pod_uid", flat=True
         )
     )
-    over, vain = [], []
+    over: list[Promise] = []
+    vain: list[Promise] = []
     for one in rows:
         if one.pod_uid in holding or _gone(one, world):
             over.append(one)

@@ -137,8 +137,8 @@ def test_a_row_that_the_database_does_not_let_go_stops_nobody(world: World, capl
     for name in ("broken", "fine"):
         world.pod(name, claim="one")
         assert world.filter(name) == "n1"
-    broken = Allocation.objects.get(pod_name="broken").devices.get().device_id
-    Device.objects.filter(pk=broken).update(core_used=1, revision=next_revision())
+    broken = Allocation.objects.get(pod_name="broken").devices.get().minor
+    Device.objects.filter(minor=broken).update(core_used=1, revision=next_revision())
     Allocation.objects.update(hold_until=database_now() - timedelta(seconds=1))
     world.pod("next", claim="one")
     assert world.filter("next") == "n1"
