@@ -15,6 +15,7 @@ from django.conf import settings
 from access.actors import SYSTEM
 from access.errors import DoesNotFit
 from allocations import ledger, making_way
+from allocations.explain import KEPT, pod_explain
 from allocations.extender.bind import bind_pod
 from allocations.extender.wire import BindArgs
 from allocations.making_way import promises
@@ -199,6 +200,16 @@ def test_an_end_frees_the_device(world: World, end: Callable[[World], object]) -
     assert ask(world, "lesser", ["n1"]) == []
     end(world)
     assert ask(world, "lesser", ["n1"]) == ["n1"]
+
+
+def test_whoever_is_kept_off_is_told_why(world: World) -> None:
+    """VIEW-3 a device seems free, and is not for this pod."""
+    promise_what_came_free(world)
+    add(world, "lesser", LOW)
+    assert ask(world, "lesser", ["n1"]) == []
+    assert pod_explain(NAMESPACE, "lesser", SYSTEM)["summary"] == KEPT
+    promises.end(promises.live(database_now()), database_now())
+    assert pod_explain(NAMESPACE, "lesser", SYSTEM)["summary"].startswith("n1 can serve it now")
 
 
 def _lapse() -> None:
