@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import structlog
@@ -56,8 +56,7 @@ class _Known:
     mark: int
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(NamedTuple):
     """The fleet at one moment. `now`: the database's clock; `kept`: device id → for whom preemption keeps it, few if any."""
 
     picture: Picture

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from allocations.ledger.sql import moment
 from nodes.models import Device, MakingWay
@@ -22,8 +23,7 @@ FREE_FOR = "(kept_for = '' OR kept_for = %s OR kept_priority < %s OR kept_until 
 """Whether whoever takes the device may; its parameters are `Taker.parameters`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Taker:
+class Taker(NamedTuple):
     """Who takes devices. `priority` None: below every pod, as holders over REST are. `now` by the database's clock."""
 
     pod_uid: str
