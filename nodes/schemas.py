@@ -79,6 +79,10 @@ class DeviceSchema(serializers.Serializer[Any]):
     memory_used = serializers.IntegerField(allow_null=True, help_text="bytes")
     memory_free = serializers.IntegerField(allow_null=True, help_text="bytes")
     stranger = serializers.CharField(allow_blank=True, help_text="who holds it outside the ledger")
+    conflict = serializers.CharField(
+        allow_blank=True,
+        help_text="pods that run with it although the ledger gave it away; given to nobody new meanwhile",
+    )
     holders = HolderSchema(many=True)
     changed_at = serializers.DateTimeField()
 

@@ -43,6 +43,8 @@ class Live:
     hold_until: datetime | None
     pod_version: str = ""
     attempt: int = 0
+    awaited: bool = False
+    """Whether a node makes way for the pod, which ends once it is bound."""
 
     def lapsed(self, now: datetime) -> bool:
         """Whether it is a hold past its time that nobody has dropped yet."""
@@ -71,8 +73,8 @@ _SELECT = """
 SELECT a.id, a.state, n.name, a.namespace, a.pod_name, a.pod_uid, a.holder, a.request, a.claim_id,
        a.created_at, a.hold_until, a.pod_version, a.attempt,
        g.device_id, g.uuid, g.type, g.minor, g.core_percent, g.memory_bytes, g.whole, d.memory_bytes,
-       d.healthy AND d.presence = 'present' AND d.stranger = '' AND n.state = 'ready' AND n.problem = '',
-       d.bus_id
+       d.healthy AND d.presence = 'present' AND d.stranger = '' AND d.conflict = '' AND n.state = 'ready' AND n.problem = '',
+       d.bus_id, a.pod_uid IN (SELECT m.pod_uid FROM nodes_makingway m)
 FROM allocations_allocation a
 JOIN nodes_node n ON n.id = a.node_id
 LEFT JOIN allocations_allocationdevice g ON g.allocation_id = a.id AND g.live
@@ -141,6 +143,7 @@ def _live(rows: list[tuple[object, ...]]) -> Live | None:
         hold_until=read_moment(until),
         pod_version=str(pod_version),
         attempt=int(str(attempt)),
+        awaited=bool(rows[0][-1]),
     )
 
 

@@ -4,7 +4,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
     """The PCI address of a device, empty where no inventory told it."""
 
-    dependencies = [("nodes", "0004_rollups")]
+    dependencies = [("nodes", "0006_device_kept_and_conflict")]
 
     operations = [
         migrations.AddField(

@@ -221,7 +221,7 @@ def test_without_the_database_every_node_is_refused(monkeypatch: pytest.MonkeyPa
     def away() -> None:
         raise OperationalError("gone")
 
-    monkeypatch.setattr("allocations.fleet.current", away)
+    monkeypatch.setattr("allocations.fleet.look", away)
     answer = filter_answer(pod_manifest("p", claim="one"), NAMES)
     assert answer["FailedAndUnresolvableNodes"] == dict.fromkeys(NAMES, views.LEDGER_AWAY)
 
