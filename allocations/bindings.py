@@ -45,14 +45,7 @@ class BindFailed(Exception):
 
 
 class OutcomeOpen(Exception):
-    """Nobody knows yet whether the pod was bound: the reservation stays, and whoever takes it up sends again.
-
-    `unreachable`: since the API server does not answer, so that asking it about others is in vain too.
-    """
-
-    def __init__(self, text: str, *, unreachable: bool = False) -> None:
-        super().__init__(text)
-        self.unreachable = unreachable
+    """Nobody knows yet whether the pod was bound: the reservation stays, and whoever takes it up sends again."""
 
 
 @dataclass(slots=True)
@@ -171,10 +164,10 @@ def send_binding(attempt: Attempt, cluster: Cluster) -> None:
         if cluster.pause(PAUSE_SECONDS):
             break
     if not unknown:
-        raise OutcomeOpen("the API server did not take the Binding in time", unreachable=True)
+        raise OutcomeOpen("the API server did not take the Binding in time")
     _judge(attempt, _read(attempt, cluster))
     if not attempt.bound:
-        raise OutcomeOpen("the answers to the Binding were lost, and the pod is not bound yet", unreachable=True)
+        raise OutcomeOpen("the answers to the Binding were lost, and the pod is not bound yet")
 
 
 def give_up(attempt: Attempt, cluster: Cluster, why: str, *, unknown: bool) -> None:
@@ -218,8 +211,7 @@ def _shut_out(attempt: Attempt, cluster: Cluster, why: str) -> None:
             raise OutcomeOpen(f"{why}; the pod changed at this moment") from error
         return
     except KubeError as error:
-        unreachable = isinstance(error, TemporaryKubeError)
-        raise OutcomeOpen(f"{why}; the pod cannot be written: {error}", unreachable=unreachable) from error
+        raise OutcomeOpen(f"{why}; the pod cannot be written: {error}") from error
     _judge(attempt, pod)
 
 
@@ -253,5 +245,4 @@ def _read(attempt: Attempt, cluster: Cluster) -> Pod | None:
     try:
         return pods.find(cluster, namespace=holder.namespace, name=holder.pod_name, timeout=REQUEST_SECONDS)
     except KubeError as error:
-        text = f"the API server does not say what became of the Binding: {error}"
-        raise OutcomeOpen(text, unreachable=isinstance(error, TemporaryKubeError)) from error
+        raise OutcomeOpen(f"the API server does not say what became of the Binding: {error}") from error

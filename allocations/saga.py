@@ -122,7 +122,7 @@ def carry_out(live: Live, outside: Outside, *, now: datetime, collecting: bool =
         undo(attempt.live, outside, f"{taken.want.name} is held by {taken.holder}", State.RELEASED, actor=actor)
         raise
     except TemporaryKubeError as error:
-        raise OutcomeOpen(f"the API server does not answer: {error}", unreachable=True) from error
+        raise OutcomeOpen(f"the API server does not answer: {error}") from error
     except KubeError as error:
         undo(attempt.live, outside, f"the API server refused: {error}", State.FAILED, actor=actor)
         raise BindFailed(f"the API server refused: {error}") from error
