@@ -12,13 +12,14 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.utils.urls import replace_query_param
 from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from access.actors import Actor
 from access.authentication import request_actor
 from allocations.choices import LIVE, State
-from allocations.explain import claim_explain, pod_explain
+from allocations.explain import NODES_MOST, NODES_TOLD, NodesAsked, claim_explain, pod_explain
 from allocations.leases.port import LeaseView
 from allocations.models import Allocation
 from allocations.outside import lease_list
@@ -181,26 +182,54 @@ class ClaimRenew(APIView):
         return Response([allocation_row(allocation) for allocation in fresh])
 
 
+class ExplainQuery(serializers.Serializer[Any]):
+    """Query of the explanations."""
+
+    nodes_after = serializers.CharField(
+        required=False, default="", max_length=253, allow_blank=True, help_text="tell the nodes that follow this name"
+    )
+    nodes_size = serializers.IntegerField(
+        required=False, default=NODES_TOLD, min_value=1, max_value=NODES_MOST, help_text="nodes of a page"
+    )
+
+
+def nodes_asked(request: Request) -> NodesAsked:
+    """Which page of nodes is asked for."""
+    form = ExplainQuery(data=request.query_params)
+    form.is_valid(raise_exception=True)
+    return NodesAsked(after=form.validated_data["nodes_after"], size=form.validated_data["nodes_size"])
+
+
+def with_addresses(told: dict[str, Any], request: Request) -> dict[str, Any]:
+    """The pages of nodes before and after, as addresses."""
+    address = request.build_absolute_uri()
+    for key in ("nodes_next", "nodes_previous"):
+        if told[key] is not None:
+            told[key] = replace_query_param(address, "nodes_after", told[key])
+    return told
+
+
 class ClaimExplain(APIView):
     """Why the pods of a claim run where they do, or wait."""
 
-    @extend_schema(summary="Explain a claim", parameters=address("claim"), responses=ClaimExplainedSchema)
+    @extend_schema(summary="Explain a claim", parameters=[*address("claim"), ExplainQuery], responses=ClaimExplainedSchema)
     def get(self, request: Request, namespace: str, name: str) -> Response:
         """The explanation."""
         actor = request_actor(request)
         require_seen(namespace, name, actor=actor)
-        return Response(claim_explain(namespace, name, actor))
+        told = claim_explain(namespace, name, actor, nodes_asked(request))
+        return Response(told | {"pods": [with_addresses(pod, request) for pod in told["pods"]]})
 
 
 class PodExplain(APIView):
     """Why a pod runs where it does, or waits."""
 
-    @extend_schema(summary="Explain a pod", parameters=address("pod"), responses=PodExplainedSchema)
+    @extend_schema(summary="Explain a pod", parameters=[*address("pod"), ExplainQuery], responses=PodExplainedSchema)
     def get(self, request: Request, namespace: str, name: str) -> Response:
         """The explanation."""
         actor = request_actor(request)
         require_seen(namespace, name, actor=actor)
-        return Response(pod_explain(namespace, name, actor))
+        return Response(with_addresses(pod_explain(namespace, name, actor, nodes_asked(request)), request))
 
 
 def allocation_row(allocation: Allocation) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import structlog
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Q
 
 from access.transactions import atomic_retry
 from allocations import ledger
@@ -80,10 +80,11 @@ def ended_by_time(now: datetime) -> Iterable[Allocation]:
 
 
 def forget_refusals(now: datetime) -> int:
-    """Delete refusals of pods that were placed since, or were not asked for again for long."""
+    """Delete refusals of pods that were placed since, or were neither asked for again nor seen to wait for long."""
     placed = Allocation.objects.filter(pod_uid=OuterRef("pod_uid"), state__in=LIVE)
     deleted = PodRefusal.objects.filter(Exists(placed)).delete()[0]
-    return deleted + PodRefusal.objects.filter(last_at__lt=now - REFUSAL_LIMIT).delete()[0]
+    unseen = Q(seen_at__isnull=True) | Q(seen_at__lt=now - REFUSAL_LIMIT)
+    return deleted + PodRefusal.objects.filter(unseen, last_at__lt=now - REFUSAL_LIMIT).delete()[0]
 
 
 @atomic_retry
