@@ -27,7 +27,7 @@ from allocations.ledger.own import request_of
 from allocations.models import Allocation, PodRefusal
 from allocations.outside import outside
 from allocations.selectors import granted
-from allocations.waiting import GATED, NOT_ASKED, OTHER_SCHEDULER, is_waiting, note_waiting
+from allocations.waiting import DEFAULT_SCHEDULER, GATED, NOT_ASKED, OTHER_SCHEDULER, is_waiting, note_waiting
 from audit.clock import database_now
 from audit.models import Event
 from claims.dialects.request import DeviceRequest
@@ -186,7 +186,7 @@ def _refusal_told(refusal: PodRefusal, answers: _Answers) -> dict[str, Any]:
         "devices": [],
         **told,
         "scheduler": {
-            "name": refusal.scheduler_name or "default-scheduler",
+            "name": refusal.scheduler_name or DEFAULT_SCHEDULER,
             "message": refusal.scheduler_message,
             "refused": refusal.count,
         },
@@ -237,7 +237,9 @@ class _Answers:
             ],
             "nodes_total": len(refused),
             "nodes_next": names[end - 1] if end < len(names) else None,
-            "nodes_previous": (names[start - self._nodes.size - 1] if start > self._nodes.size else "") if start else None,
+            "nodes_previous": (names[start - self._nodes.size - 1] if start > self._nodes.size else "")
+            if start
+            else None,
             "same_as": None,
             "device_reasons": [
                 {"reason": reason, "devices": count} for reason, count in count_devices(self._picture, request).items()

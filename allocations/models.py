@@ -51,7 +51,10 @@ class Allocation(models.Model):
     ended_at = models.DateTimeField(null=True, blank=True)
     changed_at = models.DateTimeField()
     attempt_version = models.CharField(
-        max_length=64, blank=True, db_default="", help_text="resourceVersion of the pod as the hold's last filter saw it"
+        max_length=64,
+        blank=True,
+        db_default="",
+        help_text="resourceVersion of the pod as the hold's last filter saw it",
     )
     attempt_number = models.PositiveSmallIntegerField(
         db_default=0, help_text="earlier filters that prolonged this hold and saw the pod at that same version"

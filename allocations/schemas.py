@@ -130,6 +130,24 @@ class SchedulerSchema(serializers.Serializer[Any]):
     refused = serializers.IntegerField(help_text="times that it asked us and was refused; 0: it never asked")
 
 
+class PendingPodSchema(serializers.Serializer[Any]):
+    """A pod that asks for devices and waits."""
+
+    uid = serializers.CharField()
+    namespace = serializers.CharField()
+    pod = serializers.CharField()
+    claim = serializers.CharField(allow_blank=True)
+    rule = serializers.CharField(
+        allow_blank=True,
+        help_text="which rule the pod breaks; `gated`, `other-scheduler` or `not-asked` where it waits for somebody else; "
+        "empty where no node has the devices",
+    )
+    summary = serializers.CharField(allow_blank=True)
+    reasons = ReasonSchema(many=True)
+    scheduler = SchedulerSchema()
+    since = serializers.DateTimeField()
+
+
 class PodExplanationSchema(serializers.Serializer[Any]):
     """Why a pod is where it is, or why it waits."""
 

@@ -107,7 +107,9 @@ class Reader:
         """Those that are not known to be bound."""
         now = self._clock()
         with self._lock:
-            return [name for name in names if now - self._bound.get((kind, namespace, name), float("-inf")) > BOUND_SECONDS]
+            return [
+                name for name in names if now - self._bound.get((kind, namespace, name), float("-inf")) > BOUND_SECONDS
+            ]
 
     def _remember(self, kind: str, namespace: str, names: list[str]) -> None:
         now = self._clock()

@@ -52,7 +52,8 @@ LOOK_AGAIN: Final = timedelta(seconds=60)
 SEEN_AGAIN: Final = timedelta(minutes=5)
 """A row whose pod is as it was is written that often, so that collection knows that the pod waits still."""
 ACTOR: Final = "planner"
-_DEFAULT_SCHEDULERS: Final = frozenset({"", "default-scheduler"})
+DEFAULT_SCHEDULER: Final = "default-scheduler"
+_DEFAULT_SCHEDULERS: Final = frozenset({"", DEFAULT_SCHEDULER})
 _MESSAGE_LONGEST: Final = 2000
 _SCHEDULERS_OWN: Final = ["scheduler_name", "scheduler_message", "pod_version", "seen_at"]
 _OURS: Final = ["claim_name", "request", "rule", "summary", "reasons", "planned_at", "last_at"]

@@ -76,9 +76,7 @@ class ResourceClaim(msgspec.Struct):
 T = TypeVar("T", VolumeClaim, ResourceClaim)
 
 
-def volume_claims(
-    cluster: Cluster, *, namespace: str, names: Sequence[str], seconds: float
-) -> dict[str, VolumeClaim]:
+def volume_claims(cluster: Cluster, *, namespace: str, names: Sequence[str], seconds: float) -> dict[str, VolumeClaim]:
     """Those of the names that are there. Raises `kube.errors`."""
     return _named(cluster, VOLUME_CLAIMS, VolumeClaim, namespace, names, seconds)
 

@@ -68,7 +68,9 @@ def hold(
         return _prolong(previous.id, min(until, _longest(previous, hold_seconds)), now, attempt)
     allocation_id = uuid.uuid4()
     try:
-        _replace(allocation_id, holder, request, decision, claim_id, previous, now, until, priority, confined, actor, attempt)
+        _replace(
+            allocation_id, holder, request, decision, claim_id, previous, now, until, priority, confined, actor, attempt
+        )
     except IntegrityError as error:
         known = meaning_of(error, holder, decision.grants)
         if known is None:
@@ -93,7 +95,9 @@ def _longest(previous: Live, hold_seconds: int) -> datetime:
     return longest if previous.hold_until is None else max(longest, previous.hold_until)
 
 
-_PROLONG = "UPDATE allocations_allocation SET hold_until = %s, changed_at = %s{attempt} WHERE id = %s AND state = 'held'"
+_PROLONG = (
+    "UPDATE allocations_allocation SET hold_until = %s, changed_at = %s{attempt} WHERE id = %s AND state = 'held'"
+)
 _SAME_ATTEMPT = _PROLONG.format(attempt="")
 _NEXT_ATTEMPT = _PROLONG.format(
     attempt=", attempt_number = CASE WHEN attempt_version = %s THEN attempt_number + 1 ELSE 0 END, attempt_version = %s, "

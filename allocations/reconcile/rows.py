@@ -79,9 +79,7 @@ def live_rows(*, pod_uid: str = "") -> list[Row]:
 def _row(columns: tuple[Any, ...], grants: tuple[GrantRow, ...]) -> Row:
     id_, state, node, namespace, pod_name, pod_uid, holder, changed_at, by, version, failure, *rest = columns
     held = Held(Attempt(version, failure), *rest)
-    return Row(
-        id_, State(state), node, namespace, pod_name, pod_uid, holder, changed_at, by == ACTOR, grants, held
-    )
+    return Row(id_, State(state), node, namespace, pod_name, pod_uid, holder, changed_at, by == ACTOR, grants, held)
 
 
 @dataclass(frozen=True, slots=True)

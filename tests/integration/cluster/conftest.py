@@ -125,7 +125,7 @@ class World:
         Nothing is written where status, reason and message are the same; the time is that of the first failure.
         """
         told = (self.server.pods[NAMESPACE, name].get("status") or {}).get("conditions") or []
-        known = next((one for one in told if one["type"] == "PodScheduled" and one["status"] == "False"), {})
+        known: Object = next((one for one in told if one["type"] == "PodScheduled" and one["status"] == "False"), {})
         if known.get("message") == message:
             return
         moment = (at or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

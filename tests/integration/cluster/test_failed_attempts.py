@@ -42,7 +42,12 @@ def as_it_is(world: World, name: str) -> Object:
 
 
 @pytest.mark.parametrize(
-    "skew_seconds", [pytest.param(-5, id="the scheduler's clock is behind"), pytest.param(0, id="one clock"), pytest.param(5, id="ahead")]
+    "skew_seconds",
+    [
+        pytest.param(-5, id="the scheduler's clock is behind"),
+        pytest.param(0, id="one clock"),
+        pytest.param(5, id="ahead"),
+    ],
 )
 @pytest.mark.parametrize("by", ["watch", "comparison"])
 def test_a_failed_attempt_ends_its_hold(one: World, skew_seconds: int, by: str) -> None:
@@ -108,7 +113,12 @@ def test_a_second_failure_with_the_same_message(one: World) -> None:
     ("before", "late", "want"),
     [
         pytest.param("refused by the scheduler itself", NO_NODE, "held", id="an attempt that never reached filter"),
-        pytest.param("refused by filter", "0/1 nodes are available: 1 fewer than 2 whole gpu devices free.", "held", id="refused by us, on one node"),
+        pytest.param(
+            "refused by filter",
+            "0/1 nodes are available: 1 fewer than 2 whole gpu devices free.",
+            "held",
+            id="refused by us, on one node",
+        ),
         pytest.param("held", VOLUME, "held", id="held before, the same devices"),
         pytest.param("held elsewhere", VOLUME, "held", id="held before, other devices"),
         pytest.param("nothing", VOLUME, "failed", id="no attempt before: it is this one's"),
@@ -177,6 +187,8 @@ def test_events_are_not_listed(one: World) -> None:
     one.server.compact()
     asked = len(one.server.requests)
     with watching(one, watch_scheduling_events, "events"):
-        wait_for(lambda: sum("watch" in seen.query for seen in one.server.requests[asked:]) == 2)  # the first one is gone
+        wait_for(
+            lambda: sum("watch" in seen.query for seen in one.server.requests[asked:]) == 2
+        )  # the first one is gone
         one.failed_event("p", version=version, message=VOLUME)
         wait_for(lambda: one.states("p") == ["failed"])

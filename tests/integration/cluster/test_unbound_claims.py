@@ -48,7 +48,8 @@ def stored(world: World, clock: Clock) -> World:
     volume_claim(world, "unbound-lost", "nobody-knows")
     volume_claim(world, "p-scratch", "late")
     volume_claim(world, "p-ready", "late", bound=True)
-    for name, status in (("taken", {"allocation": {"devices": {}}}), ("open", {})):
+    claims: tuple[tuple[str, dict[str, Any]], ...] = (("taken", {"allocation": {"devices": {}}}), ("open", {}))
+    for name, status in claims:
         body = {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": {}, "status": status}
         world.server.store.create(RESOURCE_CLAIMS, NAMESPACE, body)
     return world
@@ -84,7 +85,11 @@ def reads(world: World, since: int) -> list[str]:
     """What was read of the API server for the hold."""
     words = ("persistentvolumeclaims", "storageclasses", "resourceclaims")
     paths = [seen.path for seen in world.server.requests[since:]]
-    return [path.rpartition("/v1/")[2].removeprefix(f"namespaces/{NAMESPACE}/") for path in paths if any(word in path for word in words)]
+    return [
+        path.rpartition("/v1/")[2].removeprefix(f"namespaces/{NAMESPACE}/")
+        for path in paths
+        if any(word in path for word in words)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -93,18 +98,54 @@ def reads(world: World, since: int) -> list[str]:
         pytest.param({}, SHORT, [], id="no claims: nothing is read"),
         pytest.param({"volumes": [{"name": "tmp", "emptyDir": {}}]}, SHORT, [], id="a volume without a claim"),
         pytest.param(volumes("bound-late"), SHORT, ["persistentvolumeclaims/bound-late"], id="bound"),
-        pytest.param(volumes("unbound-late"), LONG, ["persistentvolumeclaims/unbound-late", "storageclasses"], id="its class waits for the pod"),
-        pytest.param(volumes("unbound-early"), SHORT, ["persistentvolumeclaims/unbound-early", "storageclasses"], id="its class binds at once"),
+        pytest.param(
+            volumes("unbound-late"),
+            LONG,
+            ["persistentvolumeclaims/unbound-late", "storageclasses"],
+            id="its class waits for the pod",
+        ),
+        pytest.param(
+            volumes("unbound-early"),
+            SHORT,
+            ["persistentvolumeclaims/unbound-early", "storageclasses"],
+            id="its class binds at once",
+        ),
         pytest.param(volumes("unbound-none"), SHORT, ["persistentvolumeclaims/unbound-none"], id="no class"),
-        pytest.param(volumes("unbound-lost"), LONG, ["persistentvolumeclaims/unbound-lost", "storageclasses"], id="a class nobody knows"),
+        pytest.param(
+            volumes("unbound-lost"),
+            LONG,
+            ["persistentvolumeclaims/unbound-lost", "storageclasses"],
+            id="a class nobody knows",
+        ),
         pytest.param(volumes("missing"), LONG, ["persistentvolumeclaims/missing"], id="a claim that is not there"),
-        pytest.param(volumes("bound-late", "p-ready"), SHORT, ["persistentvolumeclaims"], id="several, all bound: one read"),
-        pytest.param(volumes("bound-late", "unbound-late"), LONG, ["persistentvolumeclaims", "storageclasses"], id="several, one unbound"),
-        pytest.param(ephemeral("scratch"), LONG, ["persistentvolumeclaims/p-scratch", "storageclasses"], id="ephemeral, unbound"),
+        pytest.param(
+            volumes("bound-late", "p-ready"), SHORT, ["persistentvolumeclaims"], id="several, all bound: one read"
+        ),
+        pytest.param(
+            volumes("bound-late", "unbound-late"),
+            LONG,
+            ["persistentvolumeclaims", "storageclasses"],
+            id="several, one unbound",
+        ),
+        pytest.param(
+            ephemeral("scratch"), LONG, ["persistentvolumeclaims/p-scratch", "storageclasses"], id="ephemeral, unbound"
+        ),
         pytest.param(ephemeral("ready"), SHORT, ["persistentvolumeclaims/p-ready"], id="ephemeral, bound"),
-        pytest.param({"resourceClaims": [{"name": "nic", "resourceClaimName": "taken"}]}, SHORT, ["resourceclaims/taken"], id="allocated"),
-        pytest.param({"resourceClaims": [{"name": "nic", "resourceClaimName": "open"}]}, LONG, ["resourceclaims/open"], id="not allocated"),
-        pytest.param({"resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "t"}]}, LONG, [], id="not made yet"),
+        pytest.param(
+            {"resourceClaims": [{"name": "nic", "resourceClaimName": "taken"}]},
+            SHORT,
+            ["resourceclaims/taken"],
+            id="allocated",
+        ),
+        pytest.param(
+            {"resourceClaims": [{"name": "nic", "resourceClaimName": "open"}]},
+            LONG,
+            ["resourceclaims/open"],
+            id="not allocated",
+        ),
+        pytest.param(
+            {"resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "t"}]}, LONG, [], id="not made yet"
+        ),
     ],
 )
 def test_how_long_a_hold_lasts(stored: World, spec: dict[str, Any], want: str, want_reads: list[str]) -> None:

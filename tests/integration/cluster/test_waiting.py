@@ -75,7 +75,9 @@ def test_a_pod_that_the_extender_never_saw(there: World) -> None:
     ]
     assert [one.pod_name for one in waiting_pods(actor=SYSTEM)] == ["never"]
     assert pending_count(actor=SYSTEM, since=database_now() - timedelta(minutes=1)) == 1
-    assert there.told("pod.refused")[-1] == f"{NAMESPACE}/never cannot be placed: 2 of 2 nodes: no whole gpu device free"
+    assert (
+        there.told("pod.refused")[-1] == f"{NAMESPACE}/never cannot be placed: 2 of 2 nodes: no whole gpu device free"
+    )
     cluster = there.outside.cluster
     assert cluster is not None
     assert tell_waiting(cluster=cluster, now=database_now() + timedelta(seconds=3)) == 1
@@ -94,15 +96,32 @@ def test_kept_off_by_the_scheduler_alone(there: World) -> None:
     assert told["scheduler"]["message"] == CPU
     cluster = there.outside.cluster
     assert cluster is not None
-    assert tell_waiting(cluster=cluster, now=database_now() + timedelta(seconds=3)) == 0, "the scheduler tells that itself"
+    assert tell_waiting(cluster=cluster, now=database_now() + timedelta(seconds=3)) == 0, (
+        "the scheduler tells that itself"
+    )
 
 
 @pytest.mark.parametrize(
     ("spec", "want_rule", "want_summary"),
     [
-        pytest.param({"schedulingGates": [{"name": "quota.example/ready"}]}, "gated", "the pod is gated: no scheduler looks at it before quota.example/ready is taken away", id="gated"),
-        pytest.param({"schedulerName": "kai-scheduler"}, "other-scheduler", "it waits for the scheduler kai-scheduler, which has not asked gpuplane", id="another scheduler"),
-        pytest.param({"schedulerName": "gpu-scheduler"}, "not-asked", "n1 has the devices; the scheduler has not asked for them", id="ours"),
+        pytest.param(
+            {"schedulingGates": [{"name": "quota.example/ready"}]},
+            "gated",
+            "the pod is gated: no scheduler looks at it before quota.example/ready is taken away",
+            id="gated",
+        ),
+        pytest.param(
+            {"schedulerName": "kai-scheduler"},
+            "other-scheduler",
+            "it waits for the scheduler kai-scheduler, which has not asked gpuplane",
+            id="another scheduler",
+        ),
+        pytest.param(
+            {"schedulerName": "gpu-scheduler"},
+            "not-asked",
+            "n1 has the devices; the scheduler has not asked for them",
+            id="ours",
+        ),
         pytest.param({}, "not-asked", "n1 has the devices; the scheduler has not asked for them", id="Kubernetes' own"),
     ],
 )
