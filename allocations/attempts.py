@@ -38,7 +38,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 UNKNOWN: Final = Attempt()
-"""No scheduler's attempt, or one whose pod carries no version."""
+"""No scheduler's attempt, such as the hold that bind makes and goes on with, or one whose pod carries no version: it ends by its time."""
 
 
 class Verdict(Enum):
@@ -105,7 +105,7 @@ def judged_by_pod(held: Held, pod: Pod, before: Before) -> Verdict:
     failure = failure_digest(pod)
     if not failure or failure == held.attempt.failure:
         return Verdict.NOTHING
-    if held.attempt.version and not is_newer(pod.metadata.resource_version, held.attempt.version):
+    if not held.attempt.version or not is_newer(pod.metadata.resource_version, held.attempt.version):
         return Verdict.NOTHING
     told = refused_condition(pod)
     message = (told.message if told is not None else None) or ""

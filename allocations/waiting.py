@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -22,7 +23,7 @@ from django.db.models import F, Q
 
 from access.transactions import atomic_retry
 from allocations import fleet
-from allocations.asking import pod_asks, with_settings
+from allocations.asking import with_settings
 from allocations.attempts import LONGEST_VERSION, refused_condition
 from allocations.engine.picture import Picture
 from allocations.engine.plan import plan
@@ -31,8 +32,9 @@ from allocations.models import PodRefusal
 from audit.choices import Kind
 from audit.happenings import Happening
 from audit.services import record_many
-from claims.dialects import asks_for_devices
+from claims.dialects import ClaimSpec, asks_for_devices, parse_pod
 from claims.dialects.request import DeviceRequest, Refusal
+from claims.lookup import ClaimFinder
 from kube.keys import CLAIM
 from kube.objects import Pod
 from nodes.choices import NodeState
@@ -66,6 +68,8 @@ class Answer:
     request: DeviceRequest | None
     rule: str = ""
     summary: str = "it is looked at within seconds"
+    nodes: int = 0
+    """How many the rule, where the pod breaks one, keeps it from."""
 
 
 def is_waiting(pod: Pod) -> bool:
@@ -82,8 +86,13 @@ def scheduler_words(pod: Pod) -> str:
 
 def note_waiting(pods: Sequence[Pod], now: datetime) -> None:
     """Keep a row for each of these pods that wait. Those whose rows say the same already are left alone for a while."""
+    answers = _Answers()
     for start in range(0, len(pods), BATCH):
-        _note(pods[start : start + BATCH], now)
+        some = pods[start : start + BATCH]
+        uids = [pod.metadata.uid for pod in some]
+        asked = set(PodRefusal.objects.filter(pod_uid__in=uids, count__gt=0).values_list("pod_uid", flat=True))
+        # before the transaction: a claim that is not mirrored yet is read from the API server
+        _note(some, {pod.metadata.uid: answers(pod) for pod in some if pod.metadata.uid not in asked}, now)
 
 
 def forget_waiting(pod_uids: Iterable[str]) -> int:
@@ -112,20 +121,19 @@ def compare_waiting(*, pods: Mapping[str, Pod], unreadable: Iterable[tuple[str, 
 
 
 @atomic_retry
-def _note(pods: Sequence[Pod], now: datetime) -> None:
+def _note(pods: Sequence[Pod], answers: Mapping[str, Answer], now: datetime) -> None:
     known = {row.pod_uid: row for row in PodRefusal.objects.filter(pod_uid__in=[pod.metadata.uid for pod in pods])}
     made: list[PodRefusal] = []
     changed: list[PodRefusal] = []
     answered: list[PodRefusal] = []
-    answers = _Answers()
     for pod in pods:
-        row = known.get(pod.metadata.uid)
+        row, answer = known.get(pod.metadata.uid), answers.get(pod.metadata.uid)
         if row is None:
-            made.append(_schedulers_words(_new(pod, answers(pod), now), pod, now))
+            if answer is not None:
+                made.append(_schedulers_words(_new(pod, answer, now), pod, now))
             continue
-        new_answer = None if row.count else answers(pod)
-        if new_answer is not None and _is_other(row, new_answer):
-            answered.append(_answer(row, pod, new_answer, now))
+        if answer is not None and not row.count and _is_other(row, answer):
+            answered.append(_answer(row, pod, answer, now))
         stale = row.seen_at is None or now - row.seen_at > SEEN_AGAIN
         if stale or row.pod_version != _version(pod) or row.scheduler_message != scheduler_words(pod):
             changed.append(_schedulers_words(row, pod, now))
@@ -137,36 +145,34 @@ def _note(pods: Sequence[Pod], now: datetime) -> None:
 
 
 class _Answers:
-    """Parses pods; a claim that is missing or malformed is looked for once."""
+    """Parses pods; a claim that several name is looked for once."""
 
     def __init__(self) -> None:
-        self._broken: dict[tuple[str, str], Answer] = {}
+        self._claims: dict[tuple[str, str], ClaimSpec | Refusal | None] = {}
 
     def __call__(self, pod: Pod) -> Answer:
         gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
         if gates:
             names = ", ".join(gates)
-            return Answer(None, GATED, f"the pod is gated: no scheduler looks at it before {names} is taken away")
+            return Answer(None, GATED, f"the pod is gated: no scheduler looks at it before {names} is taken away"[:500])
         named = pod.spec.scheduler_name
         if named != settings.GPUPLANE_SCHEDULER_NAME and named not in _DEFAULT_SCHEDULERS:
-            return Answer(None, OTHER_SCHEDULER, f"it waits for the scheduler {named}, which has not asked gpuplane")
-        claim = pod.annotations.get(CLAIM)
-        if claim is None:
-            return _parsed(pod)
-        key = (pod.metadata.namespace, claim)
-        if key not in self._broken:
-            answer = _parsed(pod)
-            if not answer.rule.startswith("claim-"):
-                return answer
-            self._broken[key] = answer
-        return self._broken[key]
+            words = f"it waits for the scheduler {named}, which has not asked gpuplane"
+            return Answer(None, OTHER_SCHEDULER, words[:500])
+        parsed = parse_pod(pod, find_claim=self._claim)
+        if isinstance(parsed, Refusal):
+            return Answer(None, parsed.rule, parsed.reason[:500], self._nodes)
+        return Answer(None if parsed is None else with_settings(parsed))
 
+    @cached_property
+    def _nodes(self) -> int:
+        return Node.objects.exclude(state=NodeState.GONE).count()
 
-def _parsed(pod: Pod) -> Answer:
-    asks = pod_asks(pod)
-    if isinstance(asks, Refusal):
-        return Answer(None, asks.rule, asks.reason[:500])
-    return Answer(None if asks is None else asks.request)
+    def _claim(self, namespace: str, name: str) -> ClaimSpec | Refusal | None:
+        key = (namespace, name)
+        if key not in self._claims:
+            self._claims[key] = ClaimFinder()(namespace, name)
+        return self._claims[key]
 
 
 def _is_other(row: PodRefusal, answer: Answer) -> bool:
@@ -186,8 +192,7 @@ def _answer(row: PodRefusal, pod: Pod, answer: Answer, now: datetime) -> PodRefu
     row.claim_name = claim[:253] if claim.isprintable() else ""
     row.request = None if answer.request is None else msgspec.to_builtins(answer.request)
     row.rule, row.summary, row.planned_at, row.last_at = answer.rule, answer.summary, None, now
-    broken = answer.rule and answer.rule not in NOT_OURS
-    row.reasons = {answer.summary: Node.objects.exclude(state=NodeState.GONE).count()} if broken else {}
+    row.reasons = {answer.summary: answer.nodes} if answer.nodes else {}
     return row
 
 

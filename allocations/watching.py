@@ -152,15 +152,18 @@ class Waiting:
 
     def write(self) -> None:
         """In a thread of its own: everything that was noted, and what comes meanwhile. What fails here the next comparison does."""
+        done = False
         try:
             while some := self._taken():
                 note_waiting([pod for pod in some.values() if pod is not None], database_now())
                 forget_waiting(uid for uid, pod in some.items() if pod is None)
+            done = True
         except DatabaseError as error:
             log.warning("watch.waiting_unwritten", error=str(error))
-            with self._lock:
-                self._writing = False
         finally:
+            if not done:
+                with self._lock:
+                    self._writing = False
             connections.close_all()
 
     def _taken(self) -> dict[str, Pod | None]:
