@@ -199,7 +199,7 @@ def test_a_binding_without_the_pods_version_cannot_be_shut_out(world: World, lat
     world.claim()
     world.pod("train")
     assert world.filter("train") == "n1"
-    Allocation.objects.update(pod_version="")
+    Allocation.objects.update(attempt_version="")
     world.server.faults += [
         Fault("POST", BINDING, late=late, drop="before"),
         Fault("POST", BINDING, drop="before", times=500),
@@ -244,7 +244,7 @@ def test_a_sender_that_was_paused_sends_nothing_more(world: World, shared: bool)
         binding: Future[str] = threads.submit(world.bind, "train", "n1", uid=uid)
         paused.wait_held()
         row = Allocation.objects.get()
-        number = ledger.take_up(allocation_id=row.pk, attempt=row.attempt, now=database_now())
+        number = ledger.take_up(allocation_id=row.pk, attempt=row.bind_attempt, now=database_now())
         assert number == 2
         world.remove("train")
         paused.release()
@@ -261,7 +261,7 @@ def test_who_was_overtaken_undoes_nothing(world: World, late: Late) -> None:
     """LEASE-2 an attempt whose Binding is refused while another has taken the reservation up leaves it to that one."""
     lose_the_binding(world, late)
     row = Allocation.objects.get()
-    stale = row.attempt
+    stale = row.bind_attempt
     assert ledger.take_up(allocation_id=row.pk, attempt=stale, now=database_now()) == stale + 1
     assert ledger.take_up(allocation_id=row.pk, attempt=stale, now=database_now()) is None
     begun = ledger.begin_release(
@@ -271,7 +271,7 @@ def test_who_was_overtaken_undoes_nothing(world: World, late: Late) -> None:
         reason="test",
         now=database_now(),
         actor="test",
-        attempt=stale,
+        bind_attempt=stale,
     )
     assert not begun
     assert world.states("train") == ["reserved"]
@@ -316,7 +316,7 @@ def test_a_pod_that_changed_since_filter_is_bound_all_the_same(world: World) -> 
     assert world.states("train") == ["bound"]
     pod = world.server.pods[NAMESPACE, "train"]
     row = Allocation.objects.get()
-    assert pod["metadata"]["annotations"][ATTEMPT] == f"{row.pk}/{row.attempt}"
+    assert pod["metadata"]["annotations"][ATTEMPT] == f"{row.pk}/{row.bind_attempt}"
 
 
 def test_the_binding_of_another_allocation_is_not_ours(world: World, late: Late) -> None:
