@@ -20,8 +20,9 @@ import numpy as np
 import structlog
 
 from allocations.engine.build import DeviceRow, NodeRow, build_picture, patch, replace_nodes
-from allocations.engine.picture import DEVICE_PLUGIN, EXCLUSIVE, Picture
+from allocations.engine.picture import DEVICE_PLUGIN, EXCLUSIVE, Kept, Picture
 from audit.cursors import hot_cursor, on_postgresql
+from kube.device_types import mig_type
 from nodes.choices import Mode, NodeState, Presence
 from nodes.models import Device, Node
 
@@ -29,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 _DEVICE = (
     "d.revision, d.id, d.core_used, d.memory_used, d.node_id, d.type, d.minor, d.uuid, d.model, d.memory_bytes, "
-    "d.numa, d.pcie, d.healthy, d.presence, d.stranger"
+    "d.numa, d.pcie, d.healthy, d.presence, d.stranger, d.closed, d.mig, d.profile"
 )
 _NODE = "n.mode, n.state, n.problem, n.changed_at"
 _FIRST_SHAPE = 4
@@ -127,7 +128,14 @@ def _changed(mark: int) -> tuple[int, datetime, list[tuple[Any, ...]]]:
 
 
 def _healthy(row: tuple[Any, ...]) -> bool:
-    return bool(row[12]) and row[13] == Presence.PRESENT and not row[14]
+    return bool(row[12]) and row[13] == Presence.PRESENT and not row[14] and not row[15] and not row[16]
+
+
+def _kept(row: tuple[Any, ...]) -> Kept:
+    """Why a device that is well is given to nobody."""
+    if row[16]:
+        return Kept.MIG
+    return Kept.CLOSED if row[15] or row[14] else Kept.NOT
 
 
 def _build(mark: int, rows: list[tuple[Any, ...]]) -> _Known:
@@ -183,13 +191,14 @@ def _device_row(row: tuple[Any, ...]) -> DeviceRow:
     return DeviceRow(
         device_id=row[1],
         uuid=row[7],
-        type=row[5],
+        type=mig_type(row[17]) if row[17] else row[5],
         minor=row[6],
         model=row[8],
         memory_bytes=row[9],
         numa=row[10],
         pcie=row[11],
         healthy=_healthy(row),
+        kept=_kept(row),
         core_used=row[2],
         memory_used=row[3],
     )

@@ -157,10 +157,11 @@ def _row(device: Device, grants: list[AllocationDevice], actor: Actor, sample: S
     asked = sum(part for part, _, _ in row.parts)
     if asked > row.used_percent:  # one has much core, another much memory: together they take less than the sum of both
         row.parts = [(part * row.used_percent / asked, tint, words) for part, tint, words in row.parts]
-    if device.stranger and not grants:
-        row.parts.append((100.0, "held", "taken outside gpuplane"))
+    outside = bool(device.stranger or device.closed)
+    if outside and not grants:
+        row.parts.append((100.0, "held", "taken outside gpuplane" if device.stranger else "closed"))
         row.used_percent = 100.0
-    if not grants and not device.stranger and (device.core_used or device.memory_used):
+    if not grants and not outside and (device.core_used or device.memory_used):
         counted = _share(device, device.core_used, device.memory_used)
         row.parts.append((counted, "held", "counted as used, no holder known"))
         row.used_percent = counted
@@ -186,6 +187,10 @@ def device_state(device: Device, node: Node, *, used_percent: float, held: bool 
         return "node not ready"
     if device.stranger:
         return "taken outside"
+    if device.closed:
+        return "closed"
+    if device.mig:
+        return "in MIG mode"
     if held:
         return "held"
     if used_percent >= 100:

@@ -16,6 +16,7 @@ from django.conf import settings
 
 from allocations.choices import State
 from allocations.models import Allocation
+from allocations.reconcile.closing import closed_nodes
 from allocations.selectors import holding_pods
 from claims.dialects import asks_for_devices
 from claims.dialects.parse import is_asking_resource
@@ -189,6 +190,7 @@ def _running(world: _World) -> Verdict:
         if pod.spec.node_name and pod.metadata.uid not in world.holding
     ]
     missing += [f"pod {name} cannot be read" for name in world.unreadable]
+    missing += closed_nodes()
     return _few(missing), "manage.py reconcile says why; pods whose devices nobody can tell have to be started again"
 
 

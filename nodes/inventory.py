@@ -2,12 +2,14 @@
 
 Called by `PUT nodes/<name>/inventory/`, the agents' endpoint and `allocations.scenario`. Pure: no
 Django. Kept true: a `NodeShape` that exists has a DNS name, devices whose UUIDs are unique and whose
-minors are unique per type, GPUs with a model and memory, and links only between its own GPUs.
+minors are unique per type, GPUs with a model and memory, links only between its own GPUs, and MIG instances of its own GPUs, which then are
+in MIG mode.
 Asymmetric and repeated links are allowed: the engine counts the smaller number.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -40,15 +42,22 @@ NVLINKS_MOST: Final = 1_000
 MEMORY_MOST: Final = 2**50
 """1 PiB: beyond any device, and small enough that sums over a node stay exact."""
 TYPE_LONGEST: Final = 32
-MODEL_LONGEST: Final = 64
+MODEL_LONGEST: Final = 128
+PROFILE_LONGEST: Final = 40
 PCIE_LONGEST: Final = 32
 
-_NODE: Final = ("name", "labels", "mode", "devices", "links")
-_DEVICE: Final = ("minor", "type", "uuid", "model", "memory", "numa", "pcie", "healthy")
+TYPES_MOST: Final = 64
+
+_NODE: Final = ("name", "labels", "mode", "devices", "links", "types")
+_DEVICE: Final = ("minor", "type", "uuid", "model", "memory", "numa", "pcie", "healthy", "mig", "parent", "profile")
+_PROFILE: Final = re.compile(r"[0-9a-z][0-9a-z.+-]*[0-9a-z]")
 
 
 class DeviceShape(msgspec.Struct, frozen=True, kw_only=True):
-    """One device. `memory` in bytes, 0 where the type has none; `numa` -1 and `pcie` empty where unknown."""
+    """One device. `memory` in bytes, 0 where the type has none; `numa` -1 and `pcie` empty where unknown.
+
+    `mig`: a GPU in MIG mode. `parent` and `profile` of a MIG instance: the UUID of its GPU, and `1g.10gb`.
+    """
 
     minor: int
     type: str
@@ -58,16 +67,36 @@ class DeviceShape(msgspec.Struct, frozen=True, kw_only=True):
     numa: int = -1
     pcie: str = ""
     healthy: bool = True
+    mig: bool = False
+    parent: str = ""
+    profile: str = ""
 
 
 class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. `links` as written: [GPU minor, GPU minor, NVLinks between them]."""
+    """One node. `links` as written: [GPU minor, GPU minor, NVLinks between them]. `types`: those that the source reports; None: all there are."""
 
     name: str
     labels: dict[str, str]
     mode: str
     devices: tuple[DeviceShape, ...]
     links: tuple[tuple[int, int, int], ...]
+    types: frozenset[str] | None = None
+
+    def owns(self, kind: str) -> bool:
+        """Whether the source says which devices of the type the node has."""
+        return self.types is None or kind in self.types
+
+    def of_agent(self) -> NodeShape:
+        """As an agent means it: what it does not name is not its own, but GPUs and whatever it lists."""
+        if self.types is not None:
+            return self
+        return msgspec.structs.replace(self, types=frozenset({GPU, *(device.type for device in self.devices)}))
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs of the GPUs by minor, without MIG instances: the order of samples."""
+        found = sorted((one.minor, one.uuid) for one in self.devices if one.type == GPU and not one.parent)
+        return tuple(uuid for _, uuid in found)
 
 
 def parse_node(value: object, *, path: str = "", name: str | None = None) -> NodeShape:
@@ -82,7 +111,8 @@ def parse_node(value: object, *, path: str = "", name: str | None = None) -> Nod
         raise BadInput(f"{field} is not the name in the address", field=field, rule="address")
     node_name = read_name(name if stated is None else stated, within(path, "name"), check_subdomain)
     labels = _labels(fields.get("labels"), within(path, "labels"))
-    devices = _devices(fields.get("devices"), within(path, "devices"))
+    types = _types(fields.get("types"), within(path, "types"))
+    devices = _devices(fields.get("devices"), within(path, "devices"), types)
     default_mode = labels.get(MODE_LABEL, EXCLUSIVE)
     return NodeShape(
         name=node_name,
@@ -90,7 +120,15 @@ def parse_node(value: object, *, path: str = "", name: str | None = None) -> Nod
         mode=read_choice(fields.get("mode") or default_mode, within(path, "mode"), choices=MODES, default=EXCLUSIVE),
         devices=devices,
         links=_links(fields.get("links"), within(path, "links"), devices),
+        types=types,
     )
+
+
+def _types(value: object, path: str) -> frozenset[str] | None:
+    if value is None:
+        return None
+    listed = read_list(value, path, most=TYPES_MOST)
+    return frozenset(read_name(kind, within(path, index), check_label) for index, kind in enumerate(listed))
 
 
 def _labels(value: object, path: str) -> dict[str, str]:
@@ -104,13 +142,16 @@ def _labels(value: object, path: str) -> dict[str, str]:
     }
 
 
-def _devices(value: object, path: str) -> tuple[DeviceShape, ...]:
+def _devices(value: object, path: str, types: frozenset[str] | None) -> tuple[DeviceShape, ...]:
     devices: list[DeviceShape] = []
     uuids: set[str] = set()
     places: set[tuple[str, int]] = set()
     for index, entry in enumerate(read_list(value, path, most=DEVICES_MOST)):
         here = within(path, index)
         device = _device(entry, here)
+        if types is not None and device.type not in types:
+            field = within(here, "type")
+            raise BadInput(f"{field} is none of the types that are reported", field=field, rule="types")
         if device.uuid in uuids:
             raise BadInput(f"{device.uuid} stands there twice", field=within(here, "uuid"), rule="duplicate")
         if (device.type, device.minor) in places:
@@ -122,7 +163,22 @@ def _devices(value: object, path: str) -> tuple[DeviceShape, ...]:
         uuids.add(device.uuid)
         places.add((device.type, device.minor))
         devices.append(device)
-    return tuple(devices)
+    return _with_instances(devices, path)
+
+
+def _with_instances(devices: list[DeviceShape], path: str) -> tuple[DeviceShape, ...]:
+    """The devices, those GPUs in MIG mode that have instances. Raises BadInput for an instance of no GPU of the node."""
+    gpus = {device.uuid for device in devices if device.type == GPU and not device.parent}
+    parents = set()
+    for index, device in enumerate(devices):
+        if device.parent and device.parent not in gpus:
+            field = f"{within(path, index)}.parent"
+            raise BadInput(f"{field} is no GPU of the node", field=field, rule="parent")
+        parents.add(device.parent)
+    return tuple(
+        msgspec.structs.replace(device, mig=True) if device.uuid in parents and not device.mig else device
+        for device in devices
+    )
 
 
 def _device(value: object, path: str) -> DeviceShape:
@@ -141,6 +197,7 @@ def _device(value: object, path: str) -> DeviceShape:
                 field = within(path, key)
                 raise BadInput(f"{field} is required for a GPU", field=field, rule="required")
     numa = fields.get("numa")
+    parent, profile, mig = _mig(fields, path, kind)
     return DeviceShape(
         minor=read_integer(fields["minor"], within(path, "minor"), least=0, most=MINOR_MOST),
         type=kind,
@@ -150,7 +207,28 @@ def _device(value: object, path: str) -> DeviceShape:
         numa=-1 if numa is None else read_integer(numa, within(path, "numa"), least=-1, most=NUMA_MOST),
         pcie=read_text(fields.get("pcie"), within(path, "pcie"), longest=PCIE_LONGEST),
         healthy=read_flag(fields.get("healthy"), within(path, "healthy"), default=True),
+        mig=mig,
+        parent=parent,
+        profile=profile,
     )
+
+
+def _mig(fields: Mapping[str, Any], path: str, kind: str) -> tuple[str, str, bool]:
+    """(parent, profile, whether it is in MIG mode)."""
+    mig = read_flag(fields.get("mig"), within(path, "mig"), default=False)
+    profile = read_text(fields.get("profile"), within(path, "profile"), longest=PROFILE_LONGEST)
+    given = fields.get("parent")
+    parent = "" if given in (None, "") else read_name(given, within(path, "parent"), check_device_uuid)
+    if (parent or mig) and kind != GPU:
+        field = within(path, "parent" if parent else "mig")
+        raise BadInput(f"{field} is for GPUs", field=field, rule="mig")
+    if bool(parent) != bool(profile) or (parent and mig):
+        field = within(path, "profile" if parent and not mig else "parent")
+        raise BadInput(f"{path} is a MIG instance with parent and profile, or none", field=field, rule="mig")
+    if profile and not _PROFILE.fullmatch(profile):
+        field = within(path, "profile")
+        raise BadInput(f"{field} must be a profile such as 1g.10gb", field=field, rule="mig")
+    return parent, profile, mig
 
 
 def _memory(fields: Mapping[str, Any], path: str) -> int:
@@ -167,7 +245,7 @@ def _memory(fields: Mapping[str, Any], path: str) -> int:
 
 
 def _links(value: object, path: str, devices: tuple[DeviceShape, ...]) -> tuple[tuple[int, int, int], ...]:
-    gpus = {device.minor for device in devices if device.type == GPU}
+    gpus = {device.minor for device in devices if device.type == GPU and not device.parent}
     links = []
     for index, entry in enumerate(read_list(value, path, most=LINKS_MOST)):
         here = within(path, index)

@@ -55,13 +55,16 @@ class Node(models.Model):
 
 
 class Device(models.Model):
-    """One GPU, NIC, FPGA or other device of a node. Core in percent of the device, memory in bytes."""
+    """One GPU, MIG instance, NIC, FPGA or other device of a node. Core in percent of the device, memory in bytes.
+
+    Whose are `stranger` and `closed`: leases tell of the first, running pods and MIG devices of the second (`allocations.reconcile.closing`).
+    """
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="devices")
     type = models.CharField(max_length=32)
     minor = models.PositiveIntegerField()
     uuid = models.CharField(max_length=128)
-    model = models.CharField(max_length=64, blank=True, default="")
+    model = models.CharField(max_length=128, blank=True, default="")
     memory_bytes = models.BigIntegerField(default=0, help_text="0 where the type has no memory")
     numa = models.IntegerField(default=-1)
     pcie = models.CharField(max_length=32, blank=True, default="", help_text="PCIe switch")
@@ -69,7 +72,16 @@ class Device(models.Model):
     healthy = models.BooleanField(default=True)
     health_reason = models.CharField(max_length=200, blank=True, default="")
     presence = models.CharField(max_length=16, choices=Presence.choices, default=Presence.PRESENT)
+    mig = models.BooleanField(default=False, help_text="a GPU in MIG mode: only its instances are given to pods")
+    parent = models.CharField(max_length=128, blank=True, default="", help_text="of a MIG instance: UUID of its GPU")
+    profile = models.CharField(max_length=64, blank=True, default="", help_text="of a MIG instance: 1g.10gb")
     stranger = models.CharField(max_length=300, blank=True, default="", help_text="who holds it outside the ledger")
+    closed = models.CharField(
+        max_length=300,
+        blank=True,
+        default="",
+        help_text="why nobody new gets it: a running pod, say, of which nobody can tell what it holds",
+    )
     core_used = models.IntegerField(default=0)
     memory_used = models.BigIntegerField(default=0)
     revision = models.BigIntegerField(default=0)
@@ -94,6 +106,11 @@ class Device(models.Model):
             models.CheckConstraint(condition=Q(presence__in=Presence.values), name="device_presence_known"),
         ]
         indexes = [models.Index(fields=["revision"], name="device_revision")]
+
+    @property
+    def free(self) -> bool:
+        """Whether nobody holds any of it, and it is kept from nobody. It may be sick."""
+        return not (self.core_used or self.memory_used or self.stranger or self.closed or self.mig)
 
     def __str__(self) -> str:
         """Type, minor and node."""

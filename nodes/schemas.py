@@ -12,7 +12,15 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from nodes.choices import Mode, NodeState, Presence
-from nodes.inventory import DEVICES_MOST, MINOR_MOST, MODEL_LONGEST, NUMA_MOST, PCIE_LONGEST, TYPE_LONGEST
+from nodes.inventory import (
+    DEVICES_MOST,
+    MINOR_MOST,
+    MODEL_LONGEST,
+    NUMA_MOST,
+    PCIE_LONGEST,
+    PROFILE_LONGEST,
+    TYPE_LONGEST,
+)
 
 QUANTITY = {"oneOf": [{"type": "string", "maxLength": 64}, {"type": "integer", "minimum": 0}]}
 
@@ -67,6 +75,10 @@ class DeviceSchema(serializers.Serializer[Any]):
     memory_used = serializers.IntegerField(allow_null=True, help_text="bytes")
     memory_free = serializers.IntegerField(allow_null=True, help_text="bytes")
     stranger = serializers.CharField(allow_blank=True, help_text="who holds it outside the ledger")
+    closed = serializers.CharField(allow_blank=True, help_text="why nobody new gets it; empty where somebody may")
+    mig = serializers.BooleanField(help_text="a GPU in MIG mode: only its instances are given to pods")
+    parent = serializers.CharField(allow_null=True, help_text="of a MIG instance: UUID of its GPU")
+    profile = serializers.CharField(allow_null=True, help_text="of a MIG instance: 1g.10gb")
     holders = HolderSchema(many=True)
     changed_at = serializers.DateTimeField()
 
@@ -105,6 +117,9 @@ class DeviceShapeSchema(serializers.Serializer[Any]):
     numa = serializers.IntegerField(required=False, min_value=-1, max_value=NUMA_MOST)
     pcie = serializers.CharField(required=False, allow_blank=True, max_length=PCIE_LONGEST)
     healthy = serializers.BooleanField(required=False, help_text="true where it is left out")
+    mig = serializers.BooleanField(required=False, help_text="a GPU in MIG mode")
+    parent = serializers.CharField(required=False, max_length=128, help_text="of a MIG instance: UUID of its GPU")
+    profile = serializers.CharField(required=False, max_length=PROFILE_LONGEST, help_text="of a MIG instance: 1g.10gb")
 
 
 class NodeShapeSchema(serializers.Serializer[Any]):
@@ -115,6 +130,11 @@ class NodeShapeSchema(serializers.Serializer[Any]):
     mode = serializers.ChoiceField(choices=Mode.values, required=False, help_text="if left out, that of the label")
     devices = serializers.ListField(child=DeviceShapeSchema(), required=False, max_length=DEVICES_MOST)
     links = serializers.ListField(child=LinkField(), required=False)
+    types = serializers.ListField(
+        child=serializers.CharField(max_length=TYPE_LONGEST),
+        required=False,
+        help_text="device types that this source reports; devices of others stay as they are. Left out: all",
+    )
 
 
 class InventorySchema(NodeShapeSchema):

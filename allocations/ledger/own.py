@@ -63,7 +63,7 @@ _SELECT = """
 SELECT a.id, a.state, n.name, a.namespace, a.pod_name, a.pod_uid, a.holder, a.request, a.claim_id,
        a.created_at, a.hold_until,
        g.device_id, g.uuid, g.type, g.minor, g.core_percent, g.memory_bytes, g.whole, d.memory_bytes,
-       d.healthy AND d.presence = 'present' AND d.stranger = '' AND n.state = 'ready' AND n.problem = ''
+       d.healthy AND d.presence = 'present' AND d.stranger = '' AND d.closed = '' AND NOT d.mig AND n.state = 'ready' AND n.problem = ''
 FROM allocations_allocation a
 JOIN nodes_node n ON n.id = a.node_id
 LEFT JOIN allocations_allocationdevice g ON g.allocation_id = a.id AND g.live
