@@ -56,6 +56,10 @@ class DeviceType(msgspec.Struct, frozen=True):
                 yield dimension, name
 
 
+MIG_UUID: Final = "MIG-"
+"""What UUIDs of MIG instances begin with."""
+
+
 def mig_type(profile: str) -> str:
     """`1g.10gb+me` → `mig-1g.10gb.me`, as NVIDIA's device plugin names it (strategy mixed): resource names have no plus sign."""
     return f"{MIG}{profile.replace('+', '.')}"

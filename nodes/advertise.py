@@ -137,7 +137,7 @@ def _contents(modes: Mapping[str, Mode]) -> dict[str, Content]:
             content.count[kind] += 1
             content.memory_bytes[kind] += memory_bytes
         if kind == GPU:
-            gpus[name] += 1
+            gpus[name] += held or not mig
             if held:
                 busy.add(name)
     for name in busy:

@@ -31,7 +31,7 @@ from claims.dialects import Adoption, Unreadable, asks_for_devices, parse_pod, r
 from claims.dialects.device_names import Names
 from claims.dialects.read_back import AdoptedDevice
 from claims.dialects.read_running import CHECKPOINT, ENV, kubelet_uid, read_env, read_given
-from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect, Parsed
+from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect
 from claims.lookup import ClaimFinder
 from kube.device_types import GPU, ledger_type
 from kube.keys import ALLOCATED, HAMI_ALLOCATED, KOORDINATOR_ALLOCATED
@@ -153,7 +153,7 @@ def _adopt(pod: Pod, devices: Sequence[Device], given: GivenByPod, done: Adopted
     parsed = parse_pod(pod, find_claim=finder)
     asked = parsed if isinstance(parsed, DeviceRequest) else None
     names = names_of(pod.spec.node_name, devices)
-    found = _by_result(pod, parsed, asked)
+    found = _by_result(pod, asked)
     noted = found  # what is wrong with a result that counts for nothing is said where nothing else is known
     if found is None or (isinstance(found, Unreadable) and parsed is None and ALLOCATED not in pod.annotations):
         found = read_running(pod, devices, given, names)
@@ -185,12 +185,11 @@ def _adopt(pod: Pod, devices: Sequence[Device], given: GivenByPod, done: Adopted
             done.closed.setdefault(pk, f"pod {meta.namespace}/{meta.name} {problem}")
 
 
-def _by_result(pod: Pod, parsed: Parsed, asked: DeviceRequest | None) -> Adoption | Unreadable | None:
+def _by_result(pod: Pod, asked: DeviceRequest | None) -> Adoption | Unreadable | None:
     """What its result annotations say. Of a result that is not guarded only what the pod asks for is believed."""
     found = read_allocation(pod, request=asked)
     if isinstance(found, Adoption) and not _asked_for(found, asked):
-        more = "names devices that the pod does not ask for" if parsed is None else "names others than the pod asks for"
-        return Unreadable(f"{found.source} {more}")
+        return Unreadable(f"{found.source} names devices that the pod does not ask for")
     return found
 
 

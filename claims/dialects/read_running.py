@@ -26,7 +26,9 @@ cannot be changed once the pod is there, and the kubelet deletes an image of a p
 
 _NONE: Final = frozenset({"", "all", "none", "void"})
 _INDEX: Final = re.compile(r"[0-9]{1,6}")
-_NAME: Final = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9._:/-]{1,120}|(?:/dev/)?nvidia[0-9]{1,3}[a-z0-9/]{0,20}|[0-9]{1,6}:[0-9]{1,2}")
+_NAME: Final = re.compile(
+    r"GPU-[A-Za-z0-9._-]{1,120}|MIG-[A-Za-z0-9._/-]{1,120}|(?:/dev/)?nvidia[0-9]{1,3}(?:/[a-z0-9/]{1,20})?|[0-9]{1,6}:[0-9]{1,2}"
+)
 _GPU_NAME: Final = re.compile(r"(?:GPU|MIG)-.+|(?:/dev/)?nvidia[0-9].*")
 _GPU_RESOURCES: Final = frozenset({NATIVE_GPU, f"{NATIVE_GPU}.shared"})
 """Resources of NVIDIA's device plugin, beside those of MIG instances. Others under `nvidia.com/` may be NICs."""
