@@ -41,6 +41,7 @@ def ledger_metrics(*, samples: Mapping[str, SampleView], now: float) -> str:
         *_nodes(moment),
         _ages(samples, now),
         _strangers(),
+        _closed(),
         _ways(moment),
     ]
     registry.register(_Families(families))
@@ -119,6 +120,19 @@ def _strangers() -> Metric:
     for node, kind, count in (
         taken.values_list("node__name", "type").annotate(Count("pk")).order_by("node__name", "type")
     ):
+        family.add_metric([node, kind], count)
+    return family
+
+
+def _closed() -> Metric:
+    """Lines only where there are any."""
+    family = GaugeMetricFamily(
+        "gpuplane_devices_closed",
+        "Devices that nobody new gets: a running pod has them, or may have, that the ledger could not write down",
+        labels=["node", "type"],
+    )
+    rows = Device.objects.exclude(closed="").exclude(presence=Presence.REMOVED).order_by("node__name", "type")
+    for node, kind, count in rows.values_list("node__name", "type").annotate(Count("pk")):
         family.add_metric([node, kind], count)
     return family
 

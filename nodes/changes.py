@@ -90,7 +90,14 @@ def compare(rows: Iterable[Device], shape: NodeShape, *, now: datetime) -> Inven
     for device in shape.devices:
         number = island[device.minor] if device.type == GPU and not device.parent else -1
         reason = "" if device.healthy else REPORTED
-        _list(known.get(device.uuid), device, change, island=number, now=now, sick=SICK if device.parent in sick else reason)
+        _list(
+            known.get(device.uuid),
+            device,
+            change,
+            island=number,
+            now=now,
+            sick=SICK if device.parent in sick else reason,
+        )
     return change
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from access.errors import BadInput
-from kube.device_types import GPU
+from kube.device_types import GPU, is_mig
 from kube.keys import MODE_LABEL
 from kube.names import check_device_uuid, check_label, check_subdomain
 from kube.quantities import QuantityError, parse_quantity
@@ -187,6 +187,9 @@ def _device(value: object, path: str) -> DeviceShape:
     if len(kind) > TYPE_LONGEST:
         field = within(path, "type")
         raise BadInput(f"{field} must be at most {TYPE_LONGEST} characters", field=field, rule="text")
+    if is_mig(kind):
+        field = within(path, "type")
+        raise BadInput(f"{field} of a MIG instance is gpu, with parent and profile", field=field, rule="mig")
     if fields.get("minor") is None:
         raise BadInput(f"{within(path, 'minor')} is required", field=within(path, "minor"), rule="required")
     model = read_text(fields.get("model"), within(path, "model"), longest=MODEL_LONGEST)

@@ -107,14 +107,24 @@ class Device(models.Model):
         ]
         indexes = [models.Index(fields=["revision"], name="device_revision")]
 
-    @property
-    def free(self) -> bool:
-        """Whether nobody holds any of it, and it is kept from nobody. It may be sick."""
-        return not (self.core_used or self.memory_used or self.stranger or self.closed or self.mig)
-
     def __str__(self) -> str:
         """Type, minor and node."""
         return f"{self.type} {self.minor} of {self.node_id}"
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether somebody else than the ledger's holders has it, or may have."""
+        return bool(self.stranger or self.closed)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether somebody holds any of it, or it is kept from newcomers."""
+        return bool(self.core_used or self.memory_used or self.stranger or self.closed)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody holds any of it, and it is kept from nobody. It may be sick."""
+        return not (self.is_held or self.mig)
 
 
 class KubeletCheckpoint(models.Model):

@@ -77,7 +77,9 @@ class DeviceSchema(serializers.Serializer[Any]):
     stranger = serializers.CharField(allow_blank=True, help_text="who holds it outside the ledger")
     closed = serializers.CharField(allow_blank=True, help_text="why nobody new gets it; empty where somebody may")
     mig = serializers.BooleanField(help_text="a GPU in MIG mode: only its instances are given to pods")
-    parent = serializers.CharField(allow_null=True, help_text="of a MIG instance: UUID of its GPU")
+    parent = serializers.CharField(  # type: ignore[assignment]  # a field of that name, as declared
+        allow_null=True, help_text="of a MIG instance: UUID of its GPU"
+    )
     profile = serializers.CharField(allow_null=True, help_text="of a MIG instance: 1g.10gb")
     holders = HolderSchema(many=True)
     changed_at = serializers.DateTimeField()
@@ -118,7 +120,9 @@ class DeviceShapeSchema(serializers.Serializer[Any]):
     pcie = serializers.CharField(required=False, allow_blank=True, max_length=PCIE_LONGEST)
     healthy = serializers.BooleanField(required=False, help_text="true where it is left out")
     mig = serializers.BooleanField(required=False, help_text="a GPU in MIG mode")
-    parent = serializers.CharField(required=False, max_length=128, help_text="of a MIG instance: UUID of its GPU")
+    parent = serializers.CharField(  # type: ignore[assignment]  # a field of that name, as declared
+        required=False, max_length=128, help_text="of a MIG instance: UUID of its GPU"
+    )
     profile = serializers.CharField(required=False, max_length=PROFILE_LONGEST, help_text="of a MIG instance: 1g.10gb")
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 EXCLUSIVE, DEVICE_PLUGIN = 0, 1
 """Node modes (DESIGN §3), as stored in `Picture.node_mode`."""
 
+
 class Kept(IntEnum):
     """Why a device that is well is given to nobody, as stored in `Picture.device_kept`."""
 

@@ -227,9 +227,7 @@ def names_of(node: str, devices: Iterable[Device]) -> Names:
     return Names(devices, migs=migs)
 
 
-def read_running(
-    pod: Pod, devices: Sequence[Device], given: GivenByPod, names: Names
-) -> Adoption | Unreadable | None:
+def read_running(pod: Pod, devices: Sequence[Device], given: GivenByPod, names: Names) -> Adoption | Unreadable | None:
     """What a pod without a result annotation runs with on a node of ours, None for nothing that is known."""
     if not devices:
         return None
@@ -298,9 +296,7 @@ def drop_holds(device_ids: tuple[int, ...], now: datetime) -> int:
     )
 
 
-def _grants(
-    found: Adoption, devices: Sequence[Device], names: Names
-) -> tuple[tuple[Grant, ...], AdoptedDevice | None]:
+def _grants(found: Adoption, devices: Sequence[Device], names: Names) -> tuple[tuple[Grant, ...], AdoptedDevice | None]:
     """(grants, the first device that the node does not have)."""
     by_minor = {(device.type, device.minor): device for device in devices}
     by_uuid = {device.uuid: device for device in devices}

@@ -151,9 +151,7 @@ def close(wanted: Closed, *, now: datetime, before: Shut | None = None) -> Chang
 
 
 @atomic_retry
-def _write(
-    node: str, groups: Mapping[_Group, Sequence[tuple[int, int]]], now: datetime
-) -> tuple[list[int], list[int]]:
+def _write(node: str, groups: Mapping[_Group, Sequence[tuple[int, int]]], now: datetime) -> tuple[list[int], list[int]]:
     """(ids closed that were open, ids opened)."""
     ids = sorted(pk for listed in groups.values() for pk, _ in listed)
     locked = list(Device.objects.select_for_update(no_key=True).filter(pk__in=ids).order_by("pk"))
@@ -222,5 +220,3 @@ def closed_nodes() -> list[str]:
         f"node {node}: {kind} {','.join(str(minor) for minor, _ in listed)} closed to newcomers: {listed[0][1]}"
         for (node, kind), listed in found.items()
     ]
-
-

@@ -153,7 +153,7 @@ def _correct(
 
 def _close(choice: _Choice, devices: Mapping[str, Device], problem: str, done: Corrected) -> None:
     """What the pod has by the kubelet's word and not by the ledger's, or may have where the node has no such device, is given to nobody."""
-    meant = choice.gets if choice.gets <= devices.keys() else devices.keys()
+    meant = min(choice.gets, devices.keys())
     for uuid in meant:
         done.closed.setdefault(devices[uuid].pk, f"pod {_label(choice.row)}: {problem}")
 

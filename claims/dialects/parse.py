@@ -163,7 +163,8 @@ def _dialects(pod: Pod, amounts: Mapping[str, int], device_types: tuple[DeviceTy
         spoken.append("hami")
     elif NATIVE_GPU in amounts and (not types or GPU in types):
         spoken.append("native")
-    if any(map(is_mig_resource, amounts)) and "native" not in spoken and ("hami" in spoken or not types):
+    beside = not types or GPU in types or "hami" in spoken
+    if beside and "native" not in spoken and any(map(is_mig_resource, amounts)):
         spoken.append("native")
     if types:
         spoken.append("koordinator")

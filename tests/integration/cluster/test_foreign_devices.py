@@ -151,10 +151,18 @@ def test_a_pod_beside_one_of_ours(world: World) -> None:
     ("limits", "annotations"),
     [
         pytest.param(HAMI, {HAMI_RESULT: "GPU-n1-0;NVIDIA"}, id="HAMi's"),
-        pytest.param(HAMI, {HAMI_RESULT: "GPU-elsewhere,NVIDIA,3000,30:;"}, id="HAMi's, of a device that the node does not have"),
-        pytest.param(HAMI, {HAMI_RESULT: "GPU-n1-0,NVIDIA,3000,30:;", "hami.io/vgpu-node": "n2"}, id="HAMi's, of another node"),
+        pytest.param(
+            HAMI, {HAMI_RESULT: "GPU-elsewhere,NVIDIA,3000,30:;"}, id="HAMi's, of a device that the node does not have"
+        ),
+        pytest.param(
+            HAMI, {HAMI_RESULT: "GPU-n1-0,NVIDIA,3000,30:;", "hami.io/vgpu-node": "n2"}, id="HAMi's, of another node"
+        ),
         pytest.param(KOORDINATOR, {KOORDINATOR_RESULT: "{"}, id="Koordinator's"),
-        pytest.param(KOORDINATOR, {KOORDINATOR_RESULT: '{"gpu":[{"minor":9}]}'}, id="Koordinator's, of a device that the node does not have"),
+        pytest.param(
+            KOORDINATOR,
+            {KOORDINATOR_RESULT: '{"gpu":[{"minor":9}]}'},
+            id="Koordinator's, of a device that the node does not have",
+        ),
         pytest.param(NATIVE, {KOORDINATOR_RESULT: '{"gpu":[{"minor":0},{"minor":1}]}'}, id="more than it asks for"),
         pytest.param({}, {"gpu.scheduling/allocated": "garbage"}, id="ours"),
         pytest.param({}, {"gpu.scheduling/allocated": "n1:7"}, id="ours, of a device that the node does not have"),
@@ -261,4 +269,3 @@ def test_why_is_told_to_who_waits(world: World) -> None:
     assert left(world, most=1) == 0
     told = json.dumps(world.told("pod.refused"))
     assert "closed: held outside gpuplane, or it is not known who holds them" in told
-

@@ -131,7 +131,9 @@ def test_instances_by_a_claim(mixed: World) -> None:
 
 def test_what_kubelets_gave_of_them(mixed: World) -> None:
     """DEV-8 DEV-12 an instance by its UUID is that instance; one that the inventory lacks is its GPU, and its instances are closed."""
-    given((runs(mixed, "theirs", limits={"nvidia.com/mig-1g.10gb": "1"}), ["MIG-2-8"]), resource="nvidia.com/mig-1g.10gb")
+    given(
+        (runs(mixed, "theirs", limits={"nvidia.com/mig-1g.10gb": "1"}), ["MIG-2-8"]), resource="nvidia.com/mig-1g.10gb"
+    )
     assert mixed.reconcile().adopted == 1
     assert held("theirs") == ["MIG-2-8"]
     assert asks(mixed, "ours", mig_1g__10gb="1") == "n1"

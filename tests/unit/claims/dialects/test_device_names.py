@@ -64,7 +64,8 @@ def test_names(word: str, want: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "want"), [("2", "GPU-bb"), ("02", "GPU-bb"), ("2:0", "GPU-bb"), ("9", None), ("1408", None), ("1280", "MIG-b1")]
+    ("word", "want"),
+    [("2", "GPU-bb"), ("02", "GPU-bb"), ("2:0", "GPU-bb"), ("9", None), ("1408", None), ("1280", "MIG-b1")],
 )
 def test_numbers_in_env(word: str, want: str | None) -> None:
     """DEV-9 by minor; the place of a MIG instance is not told by any inventory, so it is its GPU."""

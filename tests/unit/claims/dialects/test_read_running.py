@@ -52,7 +52,9 @@ def gpus(*words: str | int) -> tuple[AdoptedDevice, ...]:
         pytest.param([Given("nvidia.com/gpu", ("GPU-z",))], ("GPU-z",), id="a GPU that we do not know"),
         pytest.param([Given("nvidia.com/mig-1g.10gb", ("MIG-1",))], ("MIG-1",), id="a part of a GPU"),
         pytest.param([Given("nvidia.com/gpu", ("vgpu-7",))], ("vgpu-7",), id="a GPU by any name"),
-        pytest.param([Given("volcano.sh/vgpu-number", ("GPU-a-1",))], ("GPU-a-1",), id="a part of one, by another resource"),
+        pytest.param(
+            [Given("volcano.sh/vgpu-number", ("GPU-a-1",))], ("GPU-a-1",), id="a part of one, by another resource"
+        ),
         pytest.param([Given("nvidia.com/hostdev", ("0000:3b:00.2",))], (), id="a NIC of the same vendor"),
         pytest.param([Given("rdma/hca", ("hca-3",))], (), id="something else"),
         pytest.param([Given("rdma/hca", ("hca-3", "NIC-0"))], ("NIC-0",), id="something else that we know"),
