@@ -6,6 +6,7 @@ nobody waits have a line with 0, so that an alert can be written on them; no pod
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -40,8 +41,7 @@ def ledger_metrics(*, samples: Mapping[str, SampleView], now: float) -> str:
         *_waiting(now),
         *_nodes(moment),
         _ages(samples, now),
-        _strangers(),
-        _closed(),
+        *_kept(),
         _ways(moment),
     ]
     registry.register(_Families(families))
@@ -109,32 +109,29 @@ def _nodes(now: datetime) -> Iterator[Metric]:
     yield silent
 
 
-def _strangers() -> Metric:
-    """Lines only where there are any; devices that wait for their node's pods to be read are no stranger's."""
-    family = GaugeMetricFamily(
+def _kept() -> Iterator[Metric]:
+    """Lines only where there are any; devices that wait for their node's pods to be read are no stranger's. One query."""
+    strangers = GaugeMetricFamily(
         "gpuplane_devices_with_stranger",
         "Devices whose lease somebody outside the ledger holds",
         labels=["node", "type"],
     )
-    taken = Device.objects.exclude(stranger__in=("", UNREAD)).exclude(presence=Presence.REMOVED)
-    for node, kind, count in (
-        taken.values_list("node__name", "type").annotate(Count("pk")).order_by("node__name", "type")
-    ):
-        family.add_metric([node, kind], count)
-    return family
-
-
-def _closed() -> Metric:
-    """Lines only where there are any."""
-    family = GaugeMetricFamily(
+    closed = GaugeMetricFamily(
         "gpuplane_devices_closed",
         "Devices that nobody new gets: a running pod has them, or may have, that the ledger could not write down",
         labels=["node", "type"],
     )
-    rows = Device.objects.exclude(closed="").exclude(presence=Presence.REMOVED).order_by("node__name", "type")
-    for node, kind, count in rows.values_list("node__name", "type").annotate(Count("pk")):
-        family.add_metric([node, kind], count)
-    return family
+    kept = Device.objects.exclude(stranger__in=("", UNREAD), closed="").exclude(presence=Presence.REMOVED)
+    rows = kept.order_by("node__name", "type").values_list("node__name", "type", "stranger", "closed")
+    counts: dict[str, Counter[tuple[str, str]]] = {"stranger": Counter(), "closed": Counter()}
+    for node, kind, stranger, why in rows:
+        counts["stranger"][node, kind] += stranger not in {"", UNREAD}
+        counts["closed"][node, kind] += bool(why)
+    for family, counted in ((strangers, counts["stranger"]), (closed, counts["closed"])):
+        for (node, kind), count in counted.items():
+            if count:
+                family.add_metric([node, kind], count)
+        yield family
 
 
 def _ways(now: datetime) -> Metric:
