@@ -78,7 +78,7 @@ class FleetRows:
     """Rows kept up to date. Used by one thread at a time.
 
     Columns, one entry a device of `layout`: `size` (bytes of memory), `core` and `memory` (uint8, percent given), `healthy`,
-    `present`, `stranger` (closed ones too), `mig` (a GPU in MIG mode), `held`, `node_ready`, `gpu` (bool).
+    `present`, `stranger` (closed ones too), `mig` (a GPU in MIG mode), `held`, `node_ready`, `gpu` (bool, no MIG instance).
     """
 
     def __init__(self) -> None:
@@ -182,7 +182,7 @@ class FleetRows:
     def _put(self, at: int, row: _Row) -> None:
         size, core, used, healthy, presence, stranger = row[6], row[8], row[9], row[10], row[11], row[12]
         self.size[at] = size
-        self.gpu[at] = row[2] == GPU
+        self.gpu[at] = row[2] == GPU and not row[16]
         self.core[at] = core
         self.memory[at] = min(100, -(-100 * used // size)) if size else 0
         self.healthy[at] = healthy
