@@ -153,8 +153,8 @@ def _correct(
 
 def _close(choice: _Choice, devices: Mapping[str, Device], problem: str, done: Corrected) -> None:
     """What the pod has by the kubelet's word and not by the ledger's, or may have where the node has no such device, is given to nobody."""
-    meant = min(choice.gets, devices.keys())
-    for uuid in meant:
+    strange = bool(choice.gets - devices.keys())
+    for uuid in devices if strange else choice.gets:
         done.closed.setdefault(devices[uuid].pk, f"pod {_label(choice.row)}: {problem}")
 
 

@@ -131,17 +131,20 @@ def test_a_hold_gives_way(plugin: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "problems"),
+    ("told", "problems", "closed"),
     [
-        ({"one": ["GPU-elsewhere"]}, ["gave GPU-elsewhere to research/one, and n1 has no such GPU"]),
+        ({"one": ["GPU-elsewhere"]}, ["gave GPU-elsewhere to research/one, and n1 has no such GPU"], [0, 1, 2, 3]),
         (
-            {"one": ["GPU-n1-3"], "two": ["GPU-n1-3"]},
+            {"one": ["GPU-n1-3"], "two": ["nvidia3"]},
             [f"gave GPU-n1-3 to research/{name} and to another pod" for name in ("one", "two")],
+            [3],
         ),
     ],
 )
-def test_a_record_that_cannot_be_is_reported(plugin: World, told: dict[str, list[str]], problems: list[str]) -> None:
-    """DEV-8 a GPU shared by time, or of another node: said, once, and nothing is changed."""
+def test_a_record_that_cannot_be_is_reported(
+    plugin: World, told: dict[str, list[str]], problems: list[str], closed: list[int]
+) -> None:
+    """DEV-8 LEASE-2 a GPU shared by time, or of another node: said, once, nobody's devices are changed, and what they have is given to nobody."""
     uids = {name: native(plugin, name) for name in ("one", "two")}
     said = [Given(uids[name], "main", GPU, tuple(listed)) for name, listed in told.items()]
     checkpoint_put(node_name="n1", entries=said, actor=SYSTEM, now=database_now())
@@ -149,7 +152,11 @@ def test_a_record_that_cannot_be_is_reported(plugin: World, told: dict[str, list
     assert (done.corrected, done.differences, done.reported) == (0, len(problems), len(problems))
     assert plugin.told("reconcile.difference") == [f"the kubelet of n1 {problem}" for problem in problems]
     assert (holds("one"), holds("two")) == ([0], [1])
-    assert plugin.reconcile().reported == 0
+    assert list(Device.objects.exclude(closed="").order_by("minor").values_list("minor", flat=True)) == closed
+    again = plugin.reconcile()
+    assert (again.reported, again.closed, again.reopened) == (0, 0, 0)
+    chose(**{uid: [minor] for minor, uid in enumerate(uids.values())})
+    assert plugin.reconcile().reopened == len(closed)
 
 
 def test_a_pod_that_sees_what_we_name_keeps_it(world: World) -> None:

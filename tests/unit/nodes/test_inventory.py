@@ -91,7 +91,7 @@ def test_types_of_a_source() -> None:
     """NODE-2 left out they are all of a node's; an agent that names none means GPUs, and whatever it lists."""
     everything, some = parse_node({"name": "n1", "devices": [NIC]}), parse_node({"name": "n1", "types": ["gpu"]})
     assert everything.owns("fpga")
-    assert (everything.of_agent().types, some.of_agent().types) == ({"gpu", "rdma"}, {"gpu"})
+    assert (everything.of_agent().types, some.of_agent().types) == (frozenset({"gpu", "rdma"}), frozenset({"gpu"}))
     assert not some.owns("rdma")
 
 
