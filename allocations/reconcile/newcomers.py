@@ -62,7 +62,7 @@ def read_newcomers(*, world: Outside, now: datetime) -> int:
         known = {live.holder.pod_uid for live in adopted.allocations} | _having_rows(found.items)
         if awaiting_checkpoint(pods=found.items, known=known, now=now):
             continue  # reconciling opens it, with the record or without
-        rows = {(live.holder.namespace, live.holder.pod_name) for live in adopted.allocations}
+        rows = set(Allocation.objects.filter(node__name=node, state__in=LIVE).values_list("namespace", "pod_name"))
         kept = {
             **untold(pods=found.items, known=known),
             **undecoded(objects=found.unreadable, known=rows),

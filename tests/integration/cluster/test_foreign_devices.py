@@ -8,9 +8,11 @@ import pytest
 
 from allocations.models import Allocation
 from allocations.reconcile import read_newcomers
+from allocations.reconcile.closing import undecoded
 from allocations.services import release_now
 from allocations.takeover import takeover_steps
 from audit.clock import database_now
+from kube.listing import Unreadable as UnreadableObject
 from nodes.models import Device, Node
 from nodes.newcomers import UNREAD
 from nodes.revisions import next_revision
@@ -238,6 +240,30 @@ def test_a_native_pod_of_which_no_record_tells(world: World) -> None:
     assert done.closed == 2
     given(("another", uuids()[:1]))
     assert world.reconcile().reopened == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "phase", "known", "shut"),
+    [
+        pytest.param({"nodeName": "n1", "resources": 1}, "Running", False, ["n1"], id="on a node"),
+        pytest.param({"nodeName": "n1"}, "Running", True, [], id="its row is known"),
+        pytest.param({"nodeName": "n1"}, "Succeeded", False, [], id="it is over"),
+        pytest.param({}, "Pending", False, [], id="on no node"),
+        pytest.param({"nodeName": 7}, "Running", False, [], id="nobody can read where"),
+    ],
+)
+def test_a_pod_in_no_form_that_is_understood(
+    world: World, spec: dict[str, object], phase: str, known: bool, shut: list[str]
+) -> None:
+    """LEASE-2 LEASE-6 of such a pod only the node is read: what it holds there may be anything, if it names anything of ours at all."""
+    world.node("n1", gpus=1)
+    world.node("n2", gpus=1)
+    for resource, want in (("nvidia.com/gpu", shut), ("cpu", [])):
+        containers = [{"name": 5, "resources": {"limits": {resource: "1"}}}]
+        raw = json.dumps({"spec": {**spec, "containers": containers}, "status": {"phase": phase}}).encode()
+        odd = UnreadableObject(key=(NAMESPACE, "odd"), raw=raw, why="a name is a number")
+        found = undecoded(objects=[odd], known={(NAMESPACE, "odd")} if known else ())
+        assert sorted(Device.objects.filter(pk__in=found).values_list("node__name", flat=True)) == want
 
 
 def test_new_devices_are_opened_only_to_what_is_known(world: World) -> None:
