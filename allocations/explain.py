@@ -24,6 +24,7 @@ from allocations.ledger.own import request_of
 from allocations.models import Allocation, PodRefusal
 from allocations.selectors import granted
 from audit.models import Event
+from claims.dialects.ignored import sentences
 from claims.lookup import ClaimFinder
 from claims.models import GpuClaim
 
@@ -106,6 +107,7 @@ def _allocation_told(allocation: Allocation) -> dict[str, Any]:
         ],
         "summary": allocation.reason if allocation.state in {State.RELEASED, State.FAILED} else allocation.summary,
         "reasons": _reasons(allocation.explanation),
+        "warnings": _warnings(allocation.request),
         "nodes": [],
         "device_reasons": [],
     }
@@ -138,9 +140,15 @@ def _refusal_told(refusal: PodRefusal, picture: Picture) -> dict[str, Any]:
         "devices": [],
         "summary": summary,
         "reasons": _reasons(reasons),
+        "warnings": _warnings(refusal.request),
         "nodes": nodes,
         "device_reasons": [],
     }
+
+
+def _warnings(request: Mapping[str, Any] | None) -> list[str]:
+    """What the pod has that the engine does not look at, in the words of admission."""
+    return sentences((request or {}).get("ignored", ()))
 
 
 def _reasons(counts: Mapping[str, int]) -> list[dict[str, Any]]:

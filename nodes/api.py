@@ -191,6 +191,7 @@ def device_row(device: Device, node: Node, holders: list[dict[str, Any]], actor:
         "model": device.model,
         "numa": device.numa if device.numa >= 0 else None,
         "pcie": device.pcie,
+        "busid": device.bus_id,
         "island": device.island if device.island >= 0 else None,
         "healthy": device.healthy,
         "health_reason": device.health_reason,

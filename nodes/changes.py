@@ -131,6 +131,7 @@ def _list(
             memory_bytes=memory,
             numa=device.numa,
             pcie=device.pcie,
+            bus_id=device.bus_id,
             island=island,
             healthy=healthy,
             health_reason=sick,
@@ -146,7 +147,8 @@ def _list(
     _check_holder_unharmed(row, device)
     returned = row.presence != Presence.PRESENT
     place = (row.type, row.minor)
-    before = (*place, row.model, row.memory_bytes, row.numa, row.pcie, row.island, row.healthy, *_mig_of(row))
+    numbers = (row.memory_bytes, row.numa, row.pcie, row.bus_id, row.island, row.healthy)
+    before = (*place, row.model, *numbers, *_mig_of(row))
     after = (
         device.type,
         device.minor,
@@ -154,6 +156,7 @@ def _list(
         memory,
         device.numa,
         device.pcie,
+        device.bus_id,
         island,
         healthy,
         *_mig_of(device),
@@ -167,7 +170,8 @@ def _list(
     if row.presence != Presence.REMOVED and place != (device.type, device.minor):
         change.renumbered.append(row)
     row.type, row.minor, row.model, row.memory_bytes = device.type, device.minor, device.model, memory
-    row.numa, row.pcie, row.island, row.healthy = device.numa, device.pcie, island, healthy
+    row.numa, row.pcie, row.bus_id, row.island = device.numa, device.pcie, device.bus_id, island
+    row.healthy = healthy
     row.mig, row.parent, row.profile = _mig_of(device)
     row.presence, row.changed_at = Presence.PRESENT, now
     (change.returned if returned else change.changed).append(row)

@@ -68,6 +68,7 @@ class Device(models.Model):
     memory_bytes = models.BigIntegerField(default=0, help_text="0 where the type has no memory")
     numa = models.IntegerField(default=-1)
     pcie = models.CharField(max_length=32, blank=True, default="", help_text="PCIe switch")
+    bus_id = models.CharField(max_length=16, blank=True, default="", help_text="PCI address")
     island = models.IntegerField(default=-1, help_text="NVLink island within the node, -1 for other types")
     healthy = models.BooleanField(default=True)
     health_reason = models.CharField(max_length=200, blank=True, default="")

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from allocations.engine.decision import Grant
-from allocations.engine.needs import amounts
+from allocations.engine.needs import amounts, free_positions
 from allocations.engine.picture import NO_MEMORY
 from allocations.engine.reasons import memory_text
 from allocations.engine.sets import best_set
 from claims.dialects.request import Policy
+from claims.dialects.steps import Taken, most_at_once
 from kube.device_types import GPU, ledger_type
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from allocations.engine.joint import Together
     from allocations.engine.needs import Need
@@ -46,12 +47,12 @@ def choose_devices(
         return _summed(picture, needs, several.choose(node))
     grants: list[Grant] = []
     near = _Near(frozenset(), frozenset())
-    joint = together.choose(node, ranked=lambda need: _ranked(picture, request, need, node)) if together else {}
+    joint = _joint(picture, request, node, together) if together else {}
     for need in needs:
         if need.ask.type in joint:
             rows = joint[need.ask.type]
         elif need.ask.type != GPU:
-            rows = _others(picture, request, need, node, near)
+            rows = _others(picture, request, need, node, near)[: need.ask.count]
         elif need.ask.whole:
             rows = _whole_gpus(picture, request, need, node)
         else:
@@ -63,18 +64,28 @@ def choose_devices(
 
 
 def _summed(picture: Picture, needs: Sequence[Need], rows: Sequence[Sequence[int]]) -> Chosen:
-    """One grant a device, of all that the asks take of it."""
-    by_row: dict[int, Grant] = {}
+    """One grant a device, of the most that the asks take of it at once."""
+    by_row: dict[int, list[tuple[Need, Grant]]] = {}
     for need, own in zip(needs, rows, strict=True):
         for row in own:
-            grant, before = _grant(picture, need, row), by_row.get(row)
-            if before is not None:
-                core, memory = grant.core_percent + before.core_percent, grant.memory_bytes
-                memory = None if memory is None else memory + (before.memory_bytes or 0)
-                grant = msgspec.structs.replace(grant, core_percent=core, memory_bytes=memory)
-            by_row[row] = grant
+            by_row.setdefault(row, []).append((need, _grant(picture, need, row)))
+    grants = tuple(_at_once(by_row[row]) for row in sorted(by_row))
     minors = tuple(tuple(int(picture.device_minor[row]) for row in own) for own in rows)
-    return Chosen(tuple(by_row[row] for row in sorted(by_row)), minors)
+    return Chosen(grants, minors)
+
+
+def _at_once(parts: Sequence[tuple[Need, Grant]]) -> Grant:
+    """What the asks take of one device; one that has it whole at any time has it whole."""
+    for _, grant in parts:
+        if grant.whole or len(parts) == 1:
+            return grant
+    grant = parts[0][1]
+    core, memory = most_at_once(
+        Taken(need.ask.steps, part.core_percent, part.memory_bytes or 0) for need, part in parts
+    )
+    return msgspec.structs.replace(
+        grant, core_percent=core, memory_bytes=None if grant.memory_bytes is None else memory
+    )
 
 
 class Chosen(NamedTuple):
@@ -118,8 +129,7 @@ def _whole_gpus(picture: Picture, request: DeviceRequest, need: Need, node: int)
         return []
     own = view.of_node(node)
     rows = view.rows[own]
-    usable = picture.device_healthy[rows] & (picture.core_used[rows] == 0) & (picture.memory_used[rows] == 0)
-    free = _bits(usable.nonzero()[0].tolist())
+    free = free_positions(picture, need, node)
     eligible = None if need.permitted is None else _bits(need.permitted[own].nonzero()[0].tolist())
     topology = picture.node_topology[node]
     groups = [eligible]
@@ -156,6 +166,20 @@ def _gpu_shares(picture: Picture, request: DeviceRequest, need: Need, node: int)
     return [row for _, _, row in ranked[:count]]
 
 
+def _joint(picture: Picture, request: DeviceRequest, node: int, together: Together) -> Mapping[str, list[int]]:
+    """Type → rows of the needs that come from under the same switches, as far as they can."""
+
+    def beside(need: Need, rows: Sequence[int]) -> list[int]:
+        return _others(picture, request, need, node, _Near.to(picture, rows), joined=True)
+
+    return together.choose(
+        node,
+        ranked=lambda need: _ranked(picture, request, need, node),
+        fullness=lambda row: _fullness(picture, request, row),
+        beside=beside,
+    )
+
+
 def _ranked(picture: Picture, request: DeviceRequest, need: Need, node: int) -> list[int]:
     """The rows that can serve, the first choice first: whole devices by minor, shares by fullness."""
     rows = _fitting(need, node)
@@ -185,10 +209,16 @@ class _Near(NamedTuple):
         return 1 if int(picture.device_numa[row]) in self.numas else 2
 
 
-def _others(picture: Picture, request: DeviceRequest, need: Need, node: int, near: _Near) -> list[int]:
-    """Devices of other types: whole ones by their distance to the chosen GPUs, shares by fullness first."""
+def _others(
+    picture: Picture, request: DeviceRequest, need: Need, node: int, near: _Near, *, joined: bool = False
+) -> list[int]:
+    """All devices of another type that can serve: whole ones by their distance to the chosen GPUs, shares by fullness first.
+
+    `joined`: those under the same switches as the GPUs before all others.
+    """
     ranked = [
         (
+            joined and near.distance(picture, row) > 0,
             (0.0, 0.0) if need.ask.whole else _fullness(picture, request, row),
             near.distance(picture, row),
             int(picture.device_minor[row]),
@@ -196,7 +226,7 @@ def _others(picture: Picture, request: DeviceRequest, need: Need, node: int, nea
         )
         for row in _fitting(need, node)
     ]
-    return [one[-1] for one in sorted(ranked)[: need.ask.count]]
+    return [one[-1] for one in sorted(ranked)]
 
 
 def _fitting(need: Need, node: int) -> list[int]:

@@ -31,9 +31,9 @@ NOT_SELECTED = "node is in device-plugin mode, which the pod does not select by 
 
 IN_MIG_MODE = "are in MIG mode: only their instances are given"
 CLOSED = "are closed: held outside gpuplane, or it is not known who holds them"
-SEVERAL_NEVER = "no devices that serve all containers at once"
-SEVERAL_NOT_NOW = "no devices free that serve all containers at once"
-TOO_MANY_WAYS = "no devices found that serve all containers at once; not every way was tried"
+SEVERAL_NEVER = "no devices that serve all containers"
+SEVERAL_NOT_NOW = "no devices free that serve all containers"
+TOO_MANY_WAYS = "no devices found that serve all containers; not every way was tried"
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 

@@ -8,23 +8,23 @@ Kept true: what cannot be read is an `Unreadable` with a sentence, never an exce
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 import msgspec
 
+from claims.dialects.hami_slots import SlotsMalformed, read_slots
 from claims.dialects.request import CORE_WHOLE, DeviceRequest
 from claims.dialects.write_back import AMOUNTS
 from kube.device_types import DEVICE_TYPES, GPU, DeviceType, ledger_type
 from kube.keys import ALLOCATED, HAMI_ALLOCATED, HAMI_NODE, KOORDINATOR_ALLOCATED
-from kube.names import InvalidName, check_device_uuid, check_label, check_subdomain
+from kube.names import InvalidName, check_label, check_subdomain
 from kube.objects import Pod
-from kube.quantities import LARGEST, QuantityError, parse_quantity, parse_whole
+from kube.quantities import QuantityError, parse_quantity, parse_whole
 
 DEVICES_MOST: Final = 1_000
 _MINOR: Final = re.compile(r"[0-9]{1,6}")
 _MINOR_MOST: Final = 999_999
-_MIB: Final = 1024**2
 
 
 class AdoptedDevice(msgspec.Struct, frozen=True):
@@ -65,14 +65,14 @@ def read_allocation(
 ) -> Adoption | Unreadable | None:
     """The devices of a pod by its result annotations, None where it carries none.
 
-    `request`: what the pod asks for, if that is known: gives the amounts where the annotation tells only minors.
-    Without both, the devices count as whole.
+    `request`: what the pod asks for, if that is known: gives the amounts where the annotation tells only minors, and tells a share of all
+    that a device has from a whole device, which Koordinator writes alike. Without it such devices count as whole.
     """
     annotations = pod.annotations
     try:
         if KOORDINATOR_ALLOCATED in annotations:
             source = KOORDINATOR_ALLOCATED
-            devices = _read_json(annotations[source], device_types)
+            devices = _read_json(annotations[source], device_types, shared=_shared_types(request))
         elif AMOUNTS in annotations and ALLOCATED in annotations:
             source = AMOUNTS
             devices = _read_json(annotations[source], device_types)
@@ -81,7 +81,7 @@ def read_allocation(
             devices = _read_minors(_split(annotations[ALLOCATED])[1], request)
         elif HAMI_ALLOCATED in annotations:
             source = HAMI_ALLOCATED
-            devices = _read_hami(annotations[source])
+            devices = _read_hami(pod)
         else:
             return None
         node = _node(pod, source)
@@ -170,8 +170,14 @@ def _read_minors(minors: tuple[int, ...], request: DeviceRequest | None) -> list
     ]
 
 
-def _read_json(text: str, device_types: tuple[DeviceType, ...]) -> list[AdoptedDevice]:
-    """Koordinator's shape: type → list of {minor, resources}."""
+def _shared_types(request: DeviceRequest | None) -> set[str]:
+    """Types of which only shares are asked."""
+    asks = request.asks if request is not None else ()
+    return {ask.type for ask in asks if not ask.whole} - {ask.type for ask in asks if ask.whole}
+
+
+def _read_json(text: str, device_types: tuple[DeviceType, ...], *, shared: Collection[str] = ()) -> list[AdoptedDevice]:
+    """Koordinator's shape: type → list of {minor, resources}. `shared`: types of which the pod asks for shares."""
     try:
         decoded = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
@@ -187,11 +193,11 @@ def _read_json(text: str, device_types: tuple[DeviceType, ...]) -> list[AdoptedD
             row = table.get(device_type) or DeviceType(check_label(device_type), units=device_type)
         except InvalidName as error:
             raise _Malformed("the device allocation holds a type that is not a DNS label") from error
-        devices.extend(_read_device(row, entry) for entry in listed)
+        devices.extend(_read_device(row, entry, shared=row.type in shared) for entry in listed)
     return devices
 
 
-def _read_device(row: DeviceType, entry: Any) -> AdoptedDevice:
+def _read_device(row: DeviceType, entry: Any, *, shared: bool) -> AdoptedDevice:
     minor = entry.get("minor") if isinstance(entry, dict) else None
     if isinstance(minor, bool) or not isinstance(minor, int) or not 0 <= minor <= _MINOR_MOST:
         raise _Malformed("the device allocation holds a device without a minor number")
@@ -208,7 +214,7 @@ def _read_device(row: DeviceType, entry: Any) -> AdoptedDevice:
         ratio = units
     if core > CORE_WHOLE or (ratio or 0) > CORE_WHOLE:
         raise _Malformed("the device allocation gives more than 100 percent of a device")
-    if core == CORE_WHOLE and (ratio == CORE_WHOLE or not row.memory):
+    if core == CORE_WHOLE and (ratio == CORE_WHOLE or not row.memory) and not (shared and memory_bytes):
         return AdoptedDevice(type=row.type, minor=minor)
     if memory_bytes is not None:
         ratio = None
@@ -237,27 +243,14 @@ def _read_amounts(row: DeviceType, resources: dict[str, Any]) -> Iterator[tuple[
             raise _Malformed(f"the device allocation holds an amount that cannot be read: {error}") from error
 
 
-def _read_hami(text: str) -> list[AdoptedDevice]:
-    """`UUID,type,MiB,cores:` per device, `;` per container; a device used by several containers is summed."""
-    summed: dict[str, tuple[int, int]] = {}
-    for entry in text.replace(";", ":").split(":"):
-        if not entry:
-            continue
-        fields = entry.split(",")
-        try:
-            uuid = check_device_uuid(fields[0].partition("[")[0])  # of a GPU of which HAMi makes MIG instances itself
-            memory_mib, cores = (parse_whole(field) for field in fields[2:4])
-        except (InvalidName, QuantityError, ValueError) as error:
-            raise _Malformed(f"{HAMI_ALLOCATED} is not UUID,type,memory,cores for each device") from error
-        seen_mib, seen_cores = summed.get(uuid, (0, 0))
-        summed[uuid] = (seen_mib + memory_mib, seen_cores + cores)
-    devices = []
-    for uuid, (memory_mib, cores) in summed.items():
-        if cores > CORE_WHOLE or memory_mib * _MIB > LARGEST:
-            raise _Malformed(f"{HAMI_ALLOCATED} gives more than one device has")
-        if cores == CORE_WHOLE:
-            devices.append(AdoptedDevice(type=GPU, uuid=uuid))
-        else:
-            memory_bytes = memory_mib * _MIB or None
-            devices.append(AdoptedDevice(type=GPU, uuid=uuid, core_percent=cores, memory_bytes=memory_bytes))
-    return devices
+def _read_hami(pod: Pod) -> list[AdoptedDevice]:
+    try:
+        found = read_slots(pod, pod.annotations[HAMI_ALLOCATED])
+    except SlotsMalformed as malformed:
+        raise _Malformed(str(malformed)) from malformed
+    return [
+        AdoptedDevice(type=GPU, uuid=uuid)
+        if held.whole
+        else AdoptedDevice(type=GPU, uuid=uuid, core_percent=held.core_percent, memory_bytes=held.memory_bytes or None)
+        for uuid, held in found.items()
+    ]

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 import msgspec
 
+from claims.dialects.steps import Steps
 from kube.device_types import is_mig
 
 CORE_WHOLE = 100
@@ -90,6 +91,10 @@ class DeviceAsk(msgspec.Struct, frozen=True, omit_defaults=True):
     """The container whose ask this is, where a dialect plans each by itself."""
     given: tuple[int, ...] = ()
     """Minors that it was given: told by the engine where several asks of a request are for one type, and ignored by it."""
+    steps: Steps = Steps(0, 0)
+    """When the container runs: asks with a step in common are served at once, others may have the same room one after
+    another.
+    """
 
     @property
     def whole(self) -> bool:
@@ -124,8 +129,10 @@ class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     joint: Joint | None = None
     by_kubelet: bool = False
     """The kubelet chooses the devices: told by the engine of the node that it chose, and ignored by it."""
+    ignored: tuple[str, ...] = ()
+    """What the pod has by which other schedulers would decide and the engine does not (`claims.dialects.ignored`)."""
     containers: tuple[str, ...] = ()
-    """The pod's containers in their order, then init containers that ask for themselves, where the result is written for each."""
+    """The pod's containers, init containers first, where the result is written for each."""
 
     def under(self, share: SharePolicy) -> DeviceRequest:
         """The request under the share policy of the fleet, unless the pod names its own."""
@@ -148,9 +155,21 @@ class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.whole_native and not self.uuids
 
     @property
+    def devices_most(self) -> int:
+        """How many devices the pod may run with, whoever gave them: Koordinator gives a joint request as many NICs as its GPUs have switches."""
+        first, *joined = self.joint.types if self.joint is not None else ("",)
+        switches = sum(ask.count for ask in self.asks if ask.type == first)
+        return sum(max(ask.count, switches) if ask.type in joined else ask.count for ask in self.asks)
+
+    @property
     def several(self) -> bool:
         """Whether several asks are for one device type."""
         return len({ask.type for ask in self.asks}) < len(self.asks)
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are in which different asks are served."""
+        return 1 + max((ask.steps.last for ask in self.asks), default=0)
 
     @property
     def shares(self) -> bool:

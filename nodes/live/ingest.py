@@ -91,7 +91,7 @@ class DatabaseRecord:
         """See Record."""
 
         def store() -> tuple[str, ...] | None:
-            shape = inventory.parse_node(dict(body), name=node).of_agent()
+            shape = inventory.parse_node(dict(body), name=node, strict=False).of_agent()
             services.inventory_put(shape=shape, actor=actor, now=database_now())
             return shape.gpus if shape.owns(GPU) else None
 

@@ -57,7 +57,7 @@ def client(live_app: LiveApp) -> Iterator[ClusterClient]:
 
 
 def test_no_body_breaks_a_door(client: ClusterClient, live_app: LiveApp) -> None:
-    """CLAIM-3 SCALE-7 every answer is 200 and well formed, and the process goes on."""
+    """CLAIM-3 every answer is 200 and well formed, and the process goes on."""
 
     @settings(
         max_examples=EXAMPLES, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)

@@ -98,7 +98,7 @@ def bounded(database: TestDatabase) -> settings:
 
 
 def test_no_body_breaks_the_extender(world: TestDatabase) -> None:
-    """CLAIM-3 SCALE-7 LEASE-2 any sequence of spoiled questions gets well-formed answers and leaves the ledger whole."""
+    """CLAIM-3 LEASE-2 any sequence of spoiled questions gets well-formed answers and leaves the ledger whole."""
 
     @bounded(world)
     @given(data=st.data())
