@@ -20,10 +20,11 @@ import numpy as np
 import structlog
 
 from allocations.engine.build import DeviceRow, NodeRow, build_picture, patch, replace_nodes
-from allocations.engine.picture import DEVICE_PLUGIN, EXCLUSIVE, Picture
+from allocations.engine.picture import DEVICE_PLUGIN, EXCLUSIVE, Picture, Withheld
 from allocations.ledger.keeping import Kept, Taker
 from allocations.ledger.sql import read_moment
 from audit.cursors import hot_cursor, on_postgresql
+from kube.device_types import mig_type
 from nodes.choices import Mode, NodeState, Presence
 from nodes.models import Device, Node
 
@@ -31,7 +32,7 @@ log = structlog.get_logger(__name__)
 
 _DEVICE = (
     "d.revision, d.id, d.core_used, d.memory_used, d.node_id, d.type, d.minor, d.uuid, d.model, d.memory_bytes, "
-    "d.numa, d.pcie, d.healthy, d.presence, d.stranger, d.conflict"
+    "d.numa, d.pcie, d.healthy, d.presence, d.stranger, d.conflict, d.closed, d.mig, d.profile"
 )
 _NODE = "n.mode, n.state, n.problem, n.changed_at"
 _KEPT = "d.kept_for, d.kept_priority, d.kept_until"
@@ -147,7 +148,14 @@ def _changed(mark: int) -> tuple[int, datetime, list[tuple[Any, ...]]]:
 
 
 def _healthy(row: tuple[Any, ...]) -> bool:
-    return bool(row[12]) and row[13] == Presence.PRESENT and not (row[14] or row[15])
+    return bool(row[12]) and row[13] == Presence.PRESENT and not any(row[14:18])
+
+
+def _withheld(row: tuple[Any, ...]) -> Withheld:
+    """Why a device that is well is given to nobody."""
+    if row[17]:
+        return Withheld.MIG
+    return Withheld.CLOSED if any(row[14:17]) else Withheld.NOT
 
 
 def _kept(before: Mapping[int, Kept], rows: list[tuple[Any, ...]]) -> Mapping[int, Kept]:
@@ -217,13 +225,14 @@ def _device_row(row: tuple[Any, ...]) -> DeviceRow:
     return DeviceRow(
         device_id=row[1],
         uuid=row[7],
-        type=row[5],
+        type=mig_type(row[18]) if row[18] else row[5],
         minor=row[6],
         model=row[8],
         memory_bytes=row[9],
         numa=row[10],
         pcie=row[11],
         healthy=_healthy(row),
+        kept=_withheld(row),
         core_used=row[2],
         memory_used=row[3],
     )

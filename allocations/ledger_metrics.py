@@ -125,17 +125,25 @@ def _taken() -> Iterator[Metric]:
         "Devices that a pod runs with although the ledger gave them away",
         labels=["node", "type"],
     )
-    strangers, conflicts = ~Q(stranger__in=("", UNREAD)), ~Q(conflict="")
-    taken = Device.objects.filter(strangers | conflicts).exclude(presence=Presence.REMOVED)
+    closed = GaugeMetricFamily(
+        "gpuplane_devices_closed",
+        "Devices that nobody new gets: a running pod has them, or may have, that the ledger could not write down",
+        labels=["node", "type"],
+    )
+    strangers, conflicts, kept = ~Q(stranger__in=("", UNREAD)), ~Q(conflict=""), ~Q(closed="")
+    taken = Device.objects.filter(strangers | conflicts | kept).exclude(presence=Presence.REMOVED)
     counts = taken.values_list("node__name", "type").annotate(
-        of_strangers=Count("pk", filter=strangers), in_conflict=Count("pk", filter=conflicts)
+        of_strangers=Count("pk", filter=strangers),
+        in_conflict=Count("pk", filter=conflicts),
+        closed_count=Count("pk", filter=kept),
     )
     for node, kind, *counted in counts.order_by("node__name", "type"):
-        for family, count in zip((strange, disputed), counted, strict=True):
+        for family, count in zip((strange, disputed, closed), counted, strict=True):
             if count:
                 family.add_metric([node, kind], count)
     yield strange
     yield disputed
+    yield closed
 
 
 def _ways(now: datetime) -> Metric:

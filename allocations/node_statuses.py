@@ -87,15 +87,12 @@ def what_nodes_do() -> dict[str, Published]:
 def _status(node: Node, devices: Sequence[Device], holders: Iterable[list[dict[str, Any]]]) -> Status:
     links = links_of(node.links)
     listed = [_device(device, links.get(device.minor, 0), held) for device, held in zip(devices, holders, strict=True)]
-    free = sum(
-        device.healthy and not (device.core_used or device.memory_used or device.stranger or device.conflict)
-        for device in devices
-    )
+    free = sum(device.healthy and device.is_free for device in devices)
     return {
         "state": str(node.state),
         "reason": node.problem,
         "mode": str(node.mode),
-        "gpus": len(devices),
+        "gpus": sum(not device.parent for device in devices),
         "free": free,
         "unhealthy": sum(not device.healthy for device in devices),
         "devices": listed,

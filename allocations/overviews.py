@@ -55,6 +55,8 @@ class DeviceRow:
     held_since: datetime | None = None
     """When the first of those who hold it now got it, and the last one. None: nobody does."""
     last_since: datetime | None = None
+    closed: str = ""
+    """Why nobody new gets it, in words for the reader."""
 
     @property
     def idle_since(self) -> datetime | None:
@@ -169,16 +171,21 @@ def _row(device: Device, grants: list[AllocationDevice], actor: Actor, sample: S
     asked = sum(part for part, _, _ in row.parts)
     if asked > row.used_percent:  # one has much core, another much memory: together they take less than the sum of both
         row.parts = [(part * row.used_percent / asked, tint, words) for part, tint, words in row.parts]
-    if (device.stranger or device.conflict) and not grants:
-        row.parts.append((100.0, "held", "taken outside gpuplane"))
+    outside = device.is_kept
+    if outside and not grants:
+        row.parts.append((100.0, "held", "taken outside gpuplane" if device.stranger or device.conflict else "closed"))
         row.used_percent = 100.0
-    if not grants and not (device.stranger or device.conflict) and (device.core_used or device.memory_used):
+    if not grants and not outside and (device.core_used or device.memory_used):
         counted = _share(device, device.core_used, device.memory_used)
         row.parts.append((counted, "held", "counted as used, no holder known"))
         row.used_percent = counted
     row.used_percent = min(100.0, row.used_percent)
     held = any(grant.allocation.state in {State.HELD, State.RESERVED} for grant in grants)
     row.state = device_state(device, device.node, used_percent=row.used_percent, held=held)
+    if device.closed:
+        row.closed = device.closed if actor.namespaces is None else "a running pod has it, or may have it"
+    elif device.mig:
+        row.closed = "in MIG mode, only its instances are given"
     row.measured = (sample.of(device.uuid) if sample is not None else None) or {}
     return row
 
@@ -198,6 +205,10 @@ def device_state(device: Device, node: Node, *, used_percent: float, held: bool 
         return "node not ready"
     if device.stranger or device.conflict:
         return "taken outside"
+    if device.closed:
+        return "closed"
+    if device.mig:
+        return "in MIG mode"
     if held:
         return "held"
     if used_percent >= 100:

@@ -16,8 +16,10 @@ from django.conf import settings
 
 from allocations.choices import State
 from allocations.models import Allocation
+from allocations.reconcile.closing import closed_nodes
 from allocations.selectors import holding_pods
 from claims.dialects import asks_for_devices
+from claims.dialects.native import is_mig_resource
 from claims.dialects.parse import is_asking_resource
 from kube import nodes as kube_nodes
 from kube import pods
@@ -189,6 +191,7 @@ def _running(world: _World) -> Verdict:
         if pod.spec.node_name and pod.metadata.uid not in world.holding
     ]
     missing += [f"pod {name} cannot be read" for name in world.unreadable]
+    missing += closed_nodes()
     return _few(missing), "manage.py reconcile says why; pods whose devices nobody can tell have to be started again"
 
 
@@ -216,15 +219,22 @@ def _device_plugins(world: _World) -> Verdict:
     for machine in world.machines:
         node = world.known.get(machine.name)
         ours = machine.annotations.get(ADVERTISED, "").split(",")
-        told = (machine.status.capacity or {}).get(NATIVE_GPU)
-        if node is not None and node.mode == Mode.EXCLUSIVE and told is not None and NATIVE_GPU not in ours:
-            try:
-                some = parse_quantity(told) > 0
-            except QuantityError:
-                some = True
-            if some:
-                missing.append(f"node {machine.name} is in mode exclusive, and a device plugin hands out its GPUs")
+        told = [
+            amount
+            for name, amount in (machine.status.capacity or {}).items()
+            if name not in ours and (name == NATIVE_GPU or is_mig_resource(name))
+        ]
+        if node is not None and node.mode == Mode.EXCLUSIVE and any(map(_some, told)):
+            missing.append(f"node {machine.name} is in mode exclusive, and a device plugin hands out its GPUs")
     return _few(missing), "remove the device plugin there, or label the node gpu.scheduling/mode=device-plugin"
+
+
+def _some(amount: str) -> bool:
+    """Whether it is more than nothing, or cannot be read."""
+    try:
+        return parse_quantity(amount) > 0
+    except QuantityError:
+        return True
 
 
 def _placed() -> Verdict:

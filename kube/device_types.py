@@ -16,6 +16,9 @@ import msgspec
 from kube.keys import KOORDINATOR_PREFIX, KUBERNETES_PREFIX
 
 GPU: Final = "gpu"
+MIG: Final = "mig-"
+"""What the name of a type of MIG instances begins with, the profile behind it: `mig-1g.10gb`. They are asked for, placed and counted as a type of
+their own; in the ledger, in leases and in annotations they are GPUs."""
 PREFIXES: Final = (KUBERNETES_PREFIX, KOORDINATOR_PREFIX)
 """Prefixes under which every name of the table is understood; a pod keeps to one of them."""
 
@@ -57,6 +60,25 @@ class DeviceType(msgspec.Struct, frozen=True):
             name = getattr(self, dimension.value)
             if name:
                 yield dimension, name
+
+
+MIG_UUID: Final = "MIG-"
+"""What UUIDs of MIG instances begin with."""
+
+
+def mig_type(profile: str) -> str:
+    """`1g.10gb+me` → `mig-1g.10gb.me`, as NVIDIA's device plugin names it (strategy mixed): resource names have no plus sign."""
+    return f"{MIG}{profile.replace('+', '.')}"
+
+
+def is_mig(kind: str) -> bool:
+    """Whether it is a type of MIG instances."""
+    return kind.startswith(MIG)
+
+
+def ledger_type(kind: str) -> str:
+    """The type under which devices that are asked for so stand in the ledger."""
+    return GPU if kind.startswith(MIG) else kind
 
 
 DEVICE_TYPES: Final[tuple[DeviceType, ...]] = (

@@ -50,6 +50,8 @@ SHARED_HOLDER: Final = "gpuplane/shares"
 
 # Resource names
 NATIVE_GPU: Final = "nvidia.com/gpu"
+# What names of MIG instances begin with, the profile behind it: nvidia.com/mig-1g.10gb
+MIG_RESOURCES: Final = "nvidia.com/mig-"
 # Pods whose devices kube-scheduler does not count itself ask for one of these: by it its preemption counts them
 PODS_RESOURCE: Final = "gpu.scheduling/pods"
 KUBERNETES_PREFIX: Final = "kubernetes.io"

@@ -1,7 +1,7 @@
 """A node's devices as resources in its status, under every name that a dialect accepts, and as labels (DEV-5).
 
 Called by reconciling, and soon after an inventory changed; `pods_tell` by whoever begins or ends making way. Kept true: only nodes in mode
-exclusive advertise their devices, and every node with devices advertises `gpu.scheduling/pods`, by which kube-scheduler counts pods
+exclusive advertise their devices (MIG instances by `nvidia.com/mig-<profile>`, a GPU in MIG mode not at all while nobody holds it), and every node with devices advertises `gpu.scheduling/pods`, by which kube-scheduler counts pods
 that ask for devices: plenty, except while it makes way for a pod (`nodes.models.MakingWay`); only names of our own are written or taken away (an annotation remembers which); what stands there already is
 not written again; a node that the cluster does not know is passed over. A sick device counts no more once nobody holds it: never less is
 advertised than running pods have, or a kubelet that restarts would turn some of them away.
@@ -22,7 +22,7 @@ from kube import nodes as kube_nodes
 from kube.client import Cluster
 from kube.device_types import DEVICE_TYPES, GPU, PREFIXES, DeviceType
 from kube.errors import NotFoundInCluster, PermanentKubeError
-from kube.keys import ADVERTISED, MODEL_LABEL, NATIVE_GPU, PODS_RESOURCE
+from kube.keys import ADVERTISED, MIG_RESOURCES, MODEL_LABEL, NATIVE_GPU, PODS_RESOURCE
 from kube.quantities import QuantityError, parse_quantity
 from nodes.choices import Mode, NodeState, Presence
 from nodes.inventory import model_label
@@ -46,6 +46,8 @@ class Content:
     """Devices of one node that count, by type: how many, their memory in bytes; the models of its GPUs; how many `gpu.scheduling/pods`."""
 
     count: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    instances: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """MIG instances that count, by resource name."""
     memory_bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     models: set[str] = field(default_factory=set)
     pods: int = 0
@@ -116,23 +118,26 @@ def _contents(modes: Mapping[str, Mode]) -> dict[str, Content]:
     rows = Device.objects.filter(presence=Presence.PRESENT)
     if len(contents) < FEW:
         rows = rows.filter(node__name__in=contents)
-    for name, kind, memory_bytes, model, healthy, core_used, memory_used in rows.values_list(
-        "node__name", "type", "memory_bytes", "model", "healthy", "core_used", "memory_used"
-    ):
+    columns = ("node__name", "type", "memory_bytes", "model", "healthy", "core_used", "memory_used", "mig", "profile")
+    for name, kind, memory_bytes, model, healthy, core_used, memory_used, mig, profile in rows.values_list(*columns):
         content = contents.get(name)
         if content is None:
             continue
         counted.add(name)
         if modes[name] != Mode.EXCLUSIVE:
             continue
+        held = bool(core_used or memory_used)
+        if profile:
+            content.instances[f"{MIG_RESOURCES}{profile.replace('+', '.')}"] += bool(healthy or held)
+            continue
         if kind == GPU and model:
             content.models.add(model)
-        if healthy or core_used or memory_used:
+        if held or (healthy and not mig):
             content.count[kind] += 1
             content.memory_bytes[kind] += memory_bytes
         if kind == GPU:
-            gpus[name] += 1
-            if core_used or memory_used:
+            gpus[name] += held or not mig
+            if held:
                 busy.add(name)
     for name in busy:
         contents[name].kept = gpus[name]
@@ -158,6 +163,7 @@ def amounts_of(
         # several pods may count on one GPU, so with one that fell sick others are counted that run on the rest
         counted = content.count[GPU] if gpu_split == 1 else max(content.count[GPU], content.kept)
         amounts[NATIVE_GPU] = counted * gpu_split
+    amounts |= content.instances
     if content.pods:
         amounts[PODS_RESOURCE] = content.pods
     return amounts
@@ -168,11 +174,10 @@ def _bring(cluster: Cluster, machine: kube_nodes.Node, content: Content) -> bool
     ours = {name for name in machine.annotations.get(ADVERTISED, "").split(",") if name}
     wanted = amounts_of(content, gpu_split=settings.GPUPLANE_GPU_SPLIT)
     capacity, allocatable = machine.status.capacity or {}, machine.status.allocatable or {}
-    if NATIVE_GPU not in ours and not (
-        _equal(capacity.get(NATIVE_GPU, "0"), 0) and _equal(allocatable.get(NATIVE_GPU, "0"), 0)
-    ):
-        # a device plugin runs there and says it itself; of one that is gone the kubelet keeps a 0
-        wanted.pop(NATIVE_GPU, None)
+    for name in [NATIVE_GPU, *content.instances]:
+        if name not in ours and not (_equal(capacity.get(name, "0"), 0) and _equal(allocatable.get(name, "0"), 0)):
+            # a device plugin runs there and says it itself; of one that is gone the kubelet keeps a 0
+            wanted.pop(name, None)
     changes: dict[str, int | str | None] = {
         name: amount
         for name, amount in wanted.items()

@@ -203,6 +203,10 @@ def device_row(device: Device, node: Node, holders: list[dict[str, Any]], actor:
         "memory_free": device.memory_bytes - device.memory_used if has_memory else None,
         "stranger": device.stranger if actor.namespaces is None or not device.stranger else "somebody outside gpuplane",
         "conflict": device.conflict if actor.namespaces is None or not device.conflict else "pods of other teams",
+        "closed": device.closed if actor.namespaces is None or not device.closed else "a running pod has it, or may",
+        "mig": device.mig,
+        "parent": device.parent or None,
+        "profile": device.profile or None,
         "holders": holders,
         "changed_at": device.changed_at,
     }

@@ -2,7 +2,8 @@
 
 Called by `nodes.services.inventory_put` with the locked rows. Kept true: a device keeps its row as
 long as it keeps its UUID, whatever its minor; what somebody holds is never removed, never shrunk
-below what is held, and never changes its type.
+below what is held, and never changes its type; devices of types that the source does not report stay as they are; a MIG instance is no
+healthier than its GPU.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 from access.errors import Conflict
 from kube.device_types import GPU
 from nodes.choices import Presence
+from nodes.mig import SICK
 from nodes.models import Device
 from nodes.topology import islands
 
@@ -77,16 +79,25 @@ def compare(rows: Iterable[Device], shape: NodeShape, *, now: datetime) -> Inven
     known: dict[str, Device] = {}
     for row in sorted(rows, key=lambda row: (row.presence != Presence.REMOVED, row.pk)):
         known[row.uuid] = row  # the live row of a UUID wins over its tombstones
-    gpus = [device.minor for device in shape.devices if device.type == GPU]
+    gpus = [device.minor for device in shape.devices if device.type == GPU and not device.parent]
+    sick = {device.uuid for device in shape.devices if not device.healthy}
     island = islands(gpus, shape.links)
     taken = {(device.type, device.minor) for device in shape.devices}
     wanted = {device.uuid for device in shape.devices}
     for row in known.values():
-        if row.uuid not in wanted and row.presence != Presence.REMOVED:
+        if row.uuid not in wanted and row.presence != Presence.REMOVED and shape.owns(row.type):
             _leave(row, change, taken=taken, now=now)
     for device in shape.devices:
-        number = island[device.minor] if device.type == GPU else -1
-        _list(known.get(device.uuid), device, change, island=number, now=now)
+        number = island[device.minor] if device.type == GPU and not device.parent else -1
+        reason = "" if device.healthy else REPORTED
+        _list(
+            known.get(device.uuid),
+            device,
+            change,
+            island=number,
+            now=now,
+            sick=SICK if device.parent in sick else reason,
+        )
     return change
 
 
@@ -101,13 +112,16 @@ def _leave(row: Device, change: InventoryChange, *, taken: set[tuple[str, int]],
         if displaced:
             row.minor = DISPLACED_MINOR + row.pk
     else:
-        row.presence = Presence.REMOVED
+        row.presence, row.closed = Presence.REMOVED, ""
         change.removed.append(row)
     row.healthy, row.health_reason, row.changed_at = False, VANISHED, now
 
 
-def _list(row: Device | None, device: DeviceShape, change: InventoryChange, *, island: int, now: datetime) -> None:
-    memory = device.memory
+def _list(
+    row: Device | None, device: DeviceShape, change: InventoryChange, *, island: int, now: datetime, sick: str
+) -> None:
+    """`sick`: why the device is unhealthy, empty where it is well."""
+    memory, healthy = device.memory, not sick
     if row is None:
         fresh = Device(
             uuid=device.uuid,
@@ -119,18 +133,22 @@ def _list(row: Device | None, device: DeviceShape, change: InventoryChange, *, i
             pcie=device.pcie,
             bus_id=device.bus_id,
             island=island,
-            healthy=device.healthy,
-            health_reason="" if device.healthy else REPORTED,
+            healthy=healthy,
+            health_reason=sick,
+            mig=device.mig,
+            parent=device.parent,
+            profile=device.profile,
             changed_at=now,
         )
         change.added.append(fresh)
-        if not device.healthy:
+        if not healthy:
             change.health.append(fresh)
         return
     _check_holder_unharmed(row, device)
     returned = row.presence != Presence.PRESENT
     place = (row.type, row.minor)
-    before = (*place, row.model, row.memory_bytes, row.numa, row.pcie, row.bus_id, row.island, row.healthy)
+    numbers = (row.memory_bytes, row.numa, row.pcie, row.bus_id, row.island, row.healthy)
+    before = (*place, row.model, *numbers, *_mig_of(row))
     after = (
         device.type,
         device.minor,
@@ -140,21 +158,27 @@ def _list(row: Device | None, device: DeviceShape, change: InventoryChange, *, i
         device.pcie,
         device.bus_id,
         island,
-        device.healthy,
+        healthy,
+        *_mig_of(device),
     )
     if before == after and not returned:
         return
-    if returned or row.healthy != device.healthy:
-        row.health_reason = "" if device.healthy else REPORTED
-        if not (returned and device.healthy):
+    if returned or row.healthy != healthy:
+        row.health_reason = sick
+        if not (returned and healthy):
             change.health.append(row)
     if row.presence != Presence.REMOVED and place != (device.type, device.minor):
         change.renumbered.append(row)
     row.type, row.minor, row.model, row.memory_bytes = device.type, device.minor, device.model, memory
     row.numa, row.pcie, row.bus_id, row.island = device.numa, device.pcie, device.bus_id, island
-    row.healthy = device.healthy
+    row.healthy = healthy
+    row.mig, row.parent, row.profile = _mig_of(device)
     row.presence, row.changed_at = Presence.PRESENT, now
     (change.returned if returned else change.changed).append(row)
+
+
+def _mig_of(one: Device | DeviceShape) -> tuple[bool, str, str]:
+    return one.mig, one.parent, one.profile
 
 
 def _check_holder_unharmed(row: Device, device: DeviceShape) -> None:

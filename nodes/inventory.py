@@ -2,7 +2,8 @@
 
 Called by `PUT nodes/<name>/inventory/`, the agents' endpoint and `allocations.scenario`. Pure: no
 Django. Kept true: a `NodeShape` that exists has a DNS name, devices whose UUIDs are unique and whose
-minors are unique per type, GPUs with a model and memory, and links only between its own GPUs.
+minors are unique per type, GPUs with a model and memory, links only between its own GPUs, and MIG instances of its own GPUs, which then are
+in MIG mode.
 Asymmetric and repeated links are allowed: the engine counts the smaller number.
 """
 
@@ -15,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from access.errors import BadInput
-from kube.device_types import GPU
+from kube.device_types import GPU, is_mig
 from kube.keys import MODE_LABEL
 from kube.names import LABEL_LONGEST, check_device_uuid, check_label, check_pci_address, check_subdomain
 from kube.node_rules import TAINT_EFFECTS
@@ -46,16 +47,25 @@ NVLINKS_MOST: Final = 1_000
 MEMORY_MOST: Final = 2**50
 """1 PiB: beyond any device, and small enough that sums over a node stay exact."""
 TYPE_LONGEST: Final = 32
-MODEL_LONGEST: Final = 64
+MODEL_LONGEST: Final = 128
+PROFILE_LONGEST: Final = 40
 PCIE_LONGEST: Final = 32
 
-_NODE: Final = ("name", "labels", "taints", "unschedulable", "mode", "devices", "links")
-_DEVICE: Final = ("minor", "type", "uuid", "model", "memory", "numa", "pcie", "busid", "healthy")
+TYPES_MOST: Final = 64
+
+_NODE: Final = ("name", "labels", "taints", "unschedulable", "mode", "devices", "links", "types")
+_DEVICE: Final = (
+    "minor", "type", "uuid", "model", "memory", "numa", "pcie", "busid", "healthy", "mig", "parent", "profile",
+)  # fmt: skip
 _TAINT: Final = ("key", "value", "effect")
+_PROFILE: Final = re.compile(r"[0-9a-z][0-9a-z.+-]*[0-9a-z]")
 
 
 class DeviceShape(msgspec.Struct, frozen=True, kw_only=True):
-    """One device. `memory` in bytes, 0 where the type has none; `numa` -1, `pcie` and `bus_id` (PCI address) empty where unknown."""
+    """One device. `memory` in bytes, 0 where the type has none; `numa` -1, `pcie` and `bus_id` (PCI address) empty where unknown.
+
+    `mig`: a GPU in MIG mode. `parent` and `profile` of a MIG instance: the UUID of its GPU, and `1g.10gb`.
+    """
 
     minor: int
     type: str
@@ -66,11 +76,14 @@ class DeviceShape(msgspec.Struct, frozen=True, kw_only=True):
     pcie: str = ""
     bus_id: str = ""
     healthy: bool = True
+    mig: bool = False
+    parent: str = ""
+    profile: str = ""
 
 
 class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. `links` as written: [GPU minor, GPU minor, NVLinks between them]. `taints` and `unschedulable` are for what-if alone: of a
-    real node they are the cluster's, and kube-scheduler goes by them.
+    """One node. `links` as written: [GPU minor, GPU minor, NVLinks between them]. `types`: those that the source reports; None: all there are.
+    `taints` and `unschedulable` are for what-if alone: of a real node they are the cluster's, and kube-scheduler goes by them.
     """
 
     name: str
@@ -78,8 +91,25 @@ class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
     mode: str
     devices: tuple[DeviceShape, ...]
     links: tuple[tuple[int, int, int], ...]
+    types: frozenset[str] | None = None
     taints: tuple[Taint, ...] = ()
     unschedulable: bool = False
+
+    def owns(self, kind: str) -> bool:
+        """Whether the source says which devices of the type the node has."""
+        return self.types is None or kind in self.types
+
+    def of_agent(self) -> NodeShape:
+        """As an agent means it: what it does not name is not its own, but GPUs and whatever it lists."""
+        if self.types is not None:
+            return self
+        return msgspec.structs.replace(self, types=frozenset({GPU, *(device.type for device in self.devices)}))
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs of the GPUs by minor, without MIG instances: the order of samples."""
+        found = sorted((one.minor, one.uuid) for one in self.devices if one.type == GPU and not one.parent)
+        return tuple(uuid for _, uuid in found)
 
 
 def parse_node(value: object, *, path: str = "", name: str | None = None, strict: bool = True) -> NodeShape:
@@ -95,7 +125,8 @@ def parse_node(value: object, *, path: str = "", name: str | None = None, strict
         raise BadInput(f"{field} is not the name in the address", field=field, rule="address")
     node_name = read_name(name if stated is None else stated, within(path, "name"), check_subdomain)
     labels = _labels(fields.get("labels"), within(path, "labels"))
-    devices = _devices(fields.get("devices"), within(path, "devices"), strict=strict)
+    types = _types(fields.get("types"), within(path, "types"))
+    devices = _devices(fields.get("devices"), within(path, "devices"), types, strict=strict)
     default_mode = labels.get(MODE_LABEL, EXCLUSIVE)
     return NodeShape(
         name=node_name,
@@ -103,9 +134,17 @@ def parse_node(value: object, *, path: str = "", name: str | None = None, strict
         mode=read_choice(fields.get("mode") or default_mode, within(path, "mode"), choices=MODES, default=EXCLUSIVE),
         devices=devices,
         links=_links(fields.get("links"), within(path, "links"), devices),
+        types=types,
         taints=_taints(fields.get("taints"), within(path, "taints")),
         unschedulable=read_flag(fields.get("unschedulable"), within(path, "unschedulable"), default=False),
     )
+
+
+def _types(value: object, path: str) -> frozenset[str] | None:
+    if value is None:
+        return None
+    listed = read_list(value, path, most=TYPES_MOST)
+    return frozenset(read_name(kind, within(path, index), check_label) for index, kind in enumerate(listed))
 
 
 def model_label(models: Iterable[str]) -> str | None:
@@ -140,13 +179,16 @@ def _taints(value: object, path: str) -> tuple[Taint, ...]:
     return tuple(taints)
 
 
-def _devices(value: object, path: str, *, strict: bool) -> tuple[DeviceShape, ...]:
+def _devices(value: object, path: str, types: frozenset[str] | None, *, strict: bool) -> tuple[DeviceShape, ...]:
     devices: list[DeviceShape] = []
     uuids: set[str] = set()
     places: set[tuple[str, int]] = set()
     for index, entry in enumerate(read_list(value, path, most=DEVICES_MOST)):
         here = within(path, index)
         device = _device(entry, here, strict=strict)
+        if types is not None and device.type not in types:
+            field = within(here, "type")
+            raise BadInput(f"{field} is none of the types that are reported", field=field, rule="types")
         if device.uuid in uuids:
             raise BadInput(f"{device.uuid} stands there twice", field=within(here, "uuid"), rule="duplicate")
         if (device.type, device.minor) in places:
@@ -158,7 +200,22 @@ def _devices(value: object, path: str, *, strict: bool) -> tuple[DeviceShape, ..
         uuids.add(device.uuid)
         places.add((device.type, device.minor))
         devices.append(device)
-    return tuple(devices)
+    return _with_instances(devices, path)
+
+
+def _with_instances(devices: list[DeviceShape], path: str) -> tuple[DeviceShape, ...]:
+    """The devices, those GPUs in MIG mode that have instances. Raises BadInput for an instance of no GPU of the node."""
+    gpus = {device.uuid for device in devices if device.type == GPU and not device.parent}
+    parents = set()
+    for index, device in enumerate(devices):
+        if device.parent and device.parent not in gpus:
+            field = f"{within(path, index)}.parent"
+            raise BadInput(f"{field} is no GPU of the node", field=field, rule="parent")
+        parents.add(device.parent)
+    return tuple(
+        msgspec.structs.replace(device, mig=True) if device.uuid in parents and not device.mig else device
+        for device in devices
+    )
 
 
 def _device(value: object, path: str, *, strict: bool) -> DeviceShape:
@@ -167,6 +224,9 @@ def _device(value: object, path: str, *, strict: bool) -> DeviceShape:
     if len(kind) > TYPE_LONGEST:
         field = within(path, "type")
         raise BadInput(f"{field} must be at most {TYPE_LONGEST} characters", field=field, rule="text")
+    if is_mig(kind):
+        field = within(path, "type")
+        raise BadInput(f"{field} of a MIG instance is gpu, with parent and profile", field=field, rule="mig")
     if fields.get("minor") is None:
         raise BadInput(f"{within(path, 'minor')} is required", field=within(path, "minor"), rule="required")
     model = read_text(fields.get("model"), within(path, "model"), longest=MODEL_LONGEST)
@@ -180,6 +240,7 @@ def _device(value: object, path: str, *, strict: bool) -> DeviceShape:
     if address is not None and not isinstance(address, str):
         field = within(path, "busid")
         raise BadInput(f"{field} must be text", field=field, rule="pci-address")
+    parent, profile, mig = _mig(fields, path, kind)
     return DeviceShape(
         minor=read_integer(fields["minor"], within(path, "minor"), least=0, most=MINOR_MOST),
         type=kind,
@@ -190,7 +251,28 @@ def _device(value: object, path: str, *, strict: bool) -> DeviceShape:
         pcie=read_text(fields.get("pcie"), within(path, "pcie"), longest=PCIE_LONGEST),
         bus_id=read_name(address, within(path, "busid"), check_pci_address) if address else "",
         healthy=read_flag(fields.get("healthy"), within(path, "healthy"), default=True),
+        mig=mig,
+        parent=parent,
+        profile=profile,
     )
+
+
+def _mig(fields: Mapping[str, Any], path: str, kind: str) -> tuple[str, str, bool]:
+    """(parent, profile, whether it is in MIG mode)."""
+    mig = read_flag(fields.get("mig"), within(path, "mig"), default=False)
+    profile = read_text(fields.get("profile"), within(path, "profile"), longest=PROFILE_LONGEST)
+    given = fields.get("parent")
+    parent = "" if given in (None, "") else read_name(given, within(path, "parent"), check_device_uuid)
+    if (parent or mig) and kind != GPU:
+        field = within(path, "parent" if parent else "mig")
+        raise BadInput(f"{field} is for GPUs", field=field, rule="mig")
+    if bool(parent) != bool(profile) or (parent and mig):
+        field = within(path, "profile" if parent and not mig else "parent")
+        raise BadInput(f"{path} is a MIG instance with parent and profile, or none", field=field, rule="mig")
+    if profile and not _PROFILE.fullmatch(profile):
+        field = within(path, "profile")
+        raise BadInput(f"{field} must be a profile such as 1g.10gb", field=field, rule="mig")
+    return parent, profile, mig
 
 
 def _memory(fields: Mapping[str, Any], path: str) -> int:
@@ -207,7 +289,7 @@ def _memory(fields: Mapping[str, Any], path: str) -> int:
 
 
 def _links(value: object, path: str, devices: tuple[DeviceShape, ...]) -> tuple[tuple[int, int, int], ...]:
-    gpus = {device.minor for device in devices if device.type == GPU}
+    gpus = {device.minor for device in devices if device.type == GPU and not device.parent}
     links = []
     for index, entry in enumerate(read_list(value, path, most=LINKS_MOST)):
         here = within(path, index)

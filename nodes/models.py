@@ -55,22 +55,41 @@ class Node(models.Model):
 
 
 class Device(models.Model):
-    """One GPU, NIC, FPGA or other device of a node. Core in percent of the device, memory in bytes."""
+    """One GPU, MIG instance, NIC, FPGA or other device of a node. Core in percent of the device, memory in bytes.
+
+    Whose are `stranger` and `closed`: leases tell of the first, running pods and MIG devices of the second (`allocations.reconcile.closing`).
+    """
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="devices")
     type = models.CharField(max_length=32)
     minor = models.PositiveIntegerField()
     uuid = models.CharField(max_length=128)
-    model = models.CharField(max_length=64, blank=True, default="")
+    model = models.CharField(max_length=128, blank=True, default="")
     memory_bytes = models.BigIntegerField(default=0, help_text="0 where the type has no memory")
     numa = models.IntegerField(default=-1)
     pcie = models.CharField(max_length=32, blank=True, default="", help_text="PCIe switch")
-    bus_id = models.CharField(max_length=16, blank=True, default="", help_text="PCI address")
+    bus_id = models.CharField(max_length=16, blank=True, default="", db_default="", help_text="PCI address")
     island = models.IntegerField(default=-1, help_text="NVLink island within the node, -1 for other types")
     healthy = models.BooleanField(default=True)
     health_reason = models.CharField(max_length=200, blank=True, default="")
     presence = models.CharField(max_length=16, choices=Presence.choices, default=Presence.PRESENT)
+    mig = models.BooleanField(
+        default=False, db_default=False, help_text="a GPU in MIG mode: only its instances are given to pods"
+    )
+    parent = models.CharField(
+        max_length=128, blank=True, default="", db_default="", help_text="of a MIG instance: UUID of its GPU"
+    )
+    profile = models.CharField(
+        max_length=64, blank=True, default="", db_default="", help_text="of a MIG instance: 1g.10gb"
+    )
     stranger = models.CharField(max_length=300, blank=True, default="", help_text="who holds it outside the ledger")
+    closed = models.CharField(
+        max_length=300,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="why nobody new gets it: a running pod, say, of which nobody can tell what it holds",
+    )
     conflict = models.CharField(
         max_length=300,
         blank=True,
@@ -118,6 +137,21 @@ class Device(models.Model):
     def __str__(self) -> str:
         """Type, minor and node."""
         return f"{self.type} {self.minor} of {self.node_id}"
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether somebody else than the ledger's holders has it, or may have."""
+        return bool(self.stranger or self.conflict or self.closed)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether somebody holds any of it, or it is kept from newcomers."""
+        return bool(self.core_used or self.memory_used or self.is_kept)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody holds any of it, and it is kept from nobody. It may be sick."""
+        return not (self.is_held or self.mig)
 
 
 class KubeletCheckpoint(models.Model):

@@ -26,24 +26,32 @@ NVLINK_BYTES = 25_000_000_000
 """Bytes a second of one NVLink in one direction, from V100 to H200; Blackwell's have twice as many."""
 BLACKWELL = ("B100", "B200", "B300")
 _TAKEN = (
-    Q(devices__core_used__gt=0) | Q(devices__memory_used__gt=0) | ~Q(devices__stranger="") | ~Q(devices__conflict="")
+    Q(devices__core_used__gt=0)
+    | Q(devices__memory_used__gt=0)
+    | ~Q(devices__stranger="", devices__conflict="", devices__closed="")
 )
 _LIVE_GPU = Q(devices__type="gpu") & ~Q(devices__presence=Presence.REMOVED)
 
 
 @dataclass(slots=True)
 class NodeRow:
-    """One line of the nodes page. Bytes of GPU memory."""
+    """One line of the nodes page. Bytes of GPU memory. A MIG instance is a part of its GPU."""
 
     node: Node
     gpus: int = 0
-    in_use: int = 0
+    busy: set[str] = field(default_factory=set)
+    """UUIDs of GPUs of which somebody holds some."""
     unhealthy: int = 0
     memory_bytes: int = 0
     memory_used: int = 0
     others: int = 0
     models: set[str] = field(default_factory=set)
     islands: set[int] = field(default_factory=set)
+
+    @property
+    def in_use(self) -> int:
+        """GPUs of which somebody holds some."""
+        return len(self.busy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +111,14 @@ def _add(row: NodeRow, device: Device) -> None:
     if device.type != "gpu":
         row.others += 1
         return
+    if device.is_held:
+        row.busy.add(device.parent or device.uuid)
+    row.memory_used += device.memory_used
+    if device.parent:
+        return
     row.gpus += 1
-    row.in_use += bool(device.core_used or device.memory_used or device.stranger or device.conflict)
     row.unhealthy += not device.healthy or device.presence != Presence.PRESENT
     row.memory_bytes += device.memory_bytes
-    row.memory_used += device.memory_used
     row.models.add(device.model)
     row.islands.add(device.island)
 
@@ -120,7 +131,8 @@ def models_known() -> list[str]:
 
 def link_matrix(devices: Iterable[Device], links: Iterable[Sequence[int]]) -> list[LinkRow]:
     """The node's GPUs against each other, by island and minor, so that islands are blocks."""
-    gpus = sorted((device for device in devices if device.type == "gpu"), key=lambda gpu: (gpu.island, gpu.minor))
+    whole = (device for device in devices if device.type == "gpu" and not device.parent)
+    gpus = sorted(whole, key=lambda gpu: (gpu.island, gpu.minor))
     counts = {frozenset((one, other)): count for one, other, count in normal_links(links)}
     most = max(counts.values(), default=1)
     return [

@@ -20,6 +20,7 @@ from nodes.inventory import (
     MODEL_LONGEST,
     NUMA_MOST,
     PCIE_LONGEST,
+    PROFILE_LONGEST,
     TAINTS_MOST,
     TYPE_LONGEST,
 )
@@ -83,6 +84,12 @@ class DeviceSchema(serializers.Serializer[Any]):
         allow_blank=True,
         help_text="pods that run with it although the ledger gave it away; given to nobody new meanwhile",
     )
+    closed = serializers.CharField(allow_blank=True, help_text="why nobody new gets it; empty where somebody may")
+    mig = serializers.BooleanField(help_text="a GPU in MIG mode: only its instances are given to pods")
+    parent = serializers.CharField(  # type: ignore[assignment]  # a field of that name, as declared
+        allow_null=True, help_text="of a MIG instance: UUID of its GPU"
+    )
+    profile = serializers.CharField(allow_null=True, help_text="of a MIG instance: 1g.10gb")
     holders = HolderSchema(many=True)
     changed_at = serializers.DateTimeField()
 
@@ -124,6 +131,11 @@ class DeviceShapeSchema(serializers.Serializer[Any]):
         r"^([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])?$", required=False, help_text="PCI address"
     )
     healthy = serializers.BooleanField(required=False, help_text="true where it is left out")
+    mig = serializers.BooleanField(required=False, help_text="a GPU in MIG mode")
+    parent = serializers.CharField(  # type: ignore[assignment]  # a field of that name, as declared
+        required=False, max_length=128, help_text="of a MIG instance: UUID of its GPU"
+    )
+    profile = serializers.CharField(required=False, max_length=PROFILE_LONGEST, help_text="of a MIG instance: 1g.10gb")
 
 
 class TaintSchema(serializers.Serializer[Any]):
@@ -144,6 +156,11 @@ class NodeShapeSchema(serializers.Serializer[Any]):
     mode = serializers.ChoiceField(choices=Mode.values, required=False, help_text="if left out, that of the label")
     devices = serializers.ListField(child=DeviceShapeSchema(), required=False, max_length=DEVICES_MOST)
     links = serializers.ListField(child=LinkField(), required=False)
+    types = serializers.ListField(
+        child=serializers.CharField(max_length=TYPE_LONGEST),
+        required=False,
+        help_text="device types that this source reports; devices of others stay as they are. Left out: all",
+    )
 
 
 class InventorySchema(NodeShapeSchema):

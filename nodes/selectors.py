@@ -66,16 +66,24 @@ def node_counts() -> dict[str, int]:
 def device_counts() -> list[dict[str, Any]]:
     """One row a (type, model): total, free, used, unhealthy devices, and memory in bytes; by type and model.
 
-    `used` is held, wholly or in part; `free` is healthy, present, in nobody's hands, on a node that is ready.
+    `used` is held, wholly or in part, or kept from newcomers; `free` is healthy, present, in nobody's hands, no GPU in MIG mode, on a node that is ready.
     """
-    ready = Q(healthy=True, presence=Presence.PRESENT, stranger="", conflict="", node__state=NodeState.READY)
+    ready = Q(
+        healthy=True,
+        presence=Presence.PRESENT,
+        stranger="",
+        conflict="",
+        closed="",
+        mig=False,
+        node__state=NodeState.READY,
+    )
     rows = (
         Device.objects.filter(_SHOWN)
         .order_by("type", "model")
         .values("type", "model")
         .annotate(
             total=Count("pk"),
-            used=Count("pk", filter=_HELD | ~Q(stranger="", conflict="")),
+            used=Count("pk", filter=_HELD | ~Q(stranger="", conflict="", closed="")),
             free=Count("pk", filter=ready & ~_HELD),
             unhealthy=Count("pk", filter=Q(healthy=False) | ~Q(presence=Presence.PRESENT)),
             core_used=Sum("core_used"),

@@ -9,7 +9,7 @@ the ledger's and are only read here, under the rows' locks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -23,10 +23,12 @@ from audit import services as audit
 from audit.announce import announce
 from audit.choices import Kind
 from audit.happenings import Happening
+from kube.device_types import GPU
 from nodes import revisions
 from nodes.advertise import advertise_soon
 from nodes.changes import InventoryChange, compare
 from nodes.choices import NodeState, Presence
+from nodes.mig import SICK, mig_closings
 from nodes.models import Device, Node
 from nodes.newcomers import mark_unread, read_soon
 from nodes.topology import normal_links
@@ -47,7 +49,8 @@ def require_inventory_writer(actor: Actor, *, node: str) -> None:
 def inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Node, bool]:
     """Make the node's devices and links exactly the shape's; (node, whether it was registered by this).
 
-    A device left out is marked `vanished` while somebody holds it, else removed. Raises NotAllowed,
+    Of a shape that says which types it reports, devices of others, and without GPUs the links, stay as they are. A device left out is
+    marked `vanished` while somebody holds it, else removed. Raises NotAllowed,
     BadInput (a UUID that another node has), Conflict (a held device would change under its holder).
     """
     require_inventory_writer(actor, node=shape.name)
@@ -68,8 +71,9 @@ def _inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[No
     unread = mark_unread([*change.added, *(row for row in change.returned if row.uuid in back)])
     links = [list(link) for link in normal_links(shape.links)]
     before = (node.mode, dict(node.labels), node.links, node.state)
-    node.links = links
-    if not node.cluster_uid:
+    if shape.owns(GPU):
+        node.links = links
+    if not node.cluster_uid and (created or shape.owns(GPU)):
         node.mode, node.labels = shape.mode, dict(shape.labels)  # else the Node object's own (nodes.cluster)
     if node.state == NodeState.GONE:
         node.state, node.problem = NodeState.READY, ""
@@ -84,6 +88,7 @@ def _inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[No
         _apply(change, node=node, revision=revision)
         if placement_changed:
             Device.objects.filter(node=node).update(revision=revision)
+        _close_for_mig(node, revision=revision, now=now)
     _tell(change, node=node, created=created, actor=actor, now=now)
     announce(node=node.name)
     if unread:
@@ -107,6 +112,7 @@ def devices_health(*, node_name: str, health: Mapping[str, str], actor: Actor, n
         if (device.healthy, device.health_reason) != (not reason, reason):
             device.healthy, device.health_reason, device.changed_at = not reason, reason, now
             changed.append(device)
+    changed += _instances_following(changed, now=now)
     if not changed:
         return ()
     with revisions.writing() as revision:
@@ -118,6 +124,33 @@ def devices_health(*, node_name: str, health: Mapping[str, str], actor: Actor, n
         announce(node=node.name)
     advertise_soon(node=node.name)
     return tuple(changed)
+
+
+def _instances_following(changed: Sequence[Device], *, now: datetime) -> list[Device]:
+    """MIG instances whose health changes with that of their GPUs. One of which something else is wrong stays sick when its GPU is well again."""
+    gpus = {device.uuid: device for device in changed if device.mig}
+    if not gpus:
+        return []
+    known = {device.pk for device in changed}
+    found = []
+    rows = Device.objects.select_for_update(no_key=True).filter(parent__in=gpus, presence=Presence.PRESENT)
+    for device in rows.exclude(pk__in=known).order_by("id"):
+        gpu = gpus[device.parent]
+        if gpu.healthy and not device.healthy and device.health_reason.startswith(SICK):
+            device.healthy, device.health_reason = True, ""
+        elif not gpu.healthy and device.healthy:
+            device.healthy, device.health_reason = False, f"{SICK}: {gpu.health_reason}"[:LONGEST_REASON]
+        else:
+            continue
+        device.changed_at = now
+        found.append(device)
+    return found
+
+
+def _close_for_mig(node: Node, *, revision: int, now: datetime) -> None:
+    """At once; reconciling opens them again."""
+    for pk, why in mig_closings(node_id=node.pk).items():
+        Device.objects.filter(pk=pk, closed="").update(closed=why, revision=revision, changed_at=now)
 
 
 @atomic_retry
@@ -241,6 +274,10 @@ _WRITTEN = (
     "health_reason",
     "presence",
     "stranger",
+    "closed",
+    "mig",
+    "parent",
+    "profile",
     "changed_at",
     "revision",
 )

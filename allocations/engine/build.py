@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from allocations.engine.columns import NodePart, assembled, joined
 from allocations.engine.index import usage_carried
-from allocations.engine.picture import EXCLUSIVE, Picture
+from allocations.engine.picture import EXCLUSIVE, Picture, Withheld
 from allocations.engine.topology import Topology
 from kube.device_types import GPU
 
@@ -37,6 +37,8 @@ class DeviceRow(msgspec.Struct, frozen=True):
     numa: int = -1
     pcie: str = ""
     healthy: bool = True
+    kept: Withheld = Withheld.NOT
+    """Anything but `NOT` comes with `healthy` False."""
     core_used: int = 0
     memory_used: int = 0
 
@@ -155,7 +157,7 @@ def with_problems(picture: Picture, problems: Mapping[str, str]) -> Picture:
     return replace(picture, node_problem=texts, index=replace(picture.index, problem_free=free))
 
 
-_BUILT = ("device_id", "device_minor", "device_numa", "device_pcie", "device_island", "memory_total")
+_BUILT = ("device_id", "device_minor", "device_numa", "device_pcie", "device_island", "device_kept", "memory_total")
 
 
 def _built_alike(picture: Picture, row: int, other: Picture, other_row: int) -> bool:
@@ -217,7 +219,8 @@ def _part(node: NodeRow) -> NodePart:
         numa=[one.numa for one in devices],
         pcie=[switches.setdefault(one.pcie, len(switches)) if one.pcie else -1 for one in devices],
         islands=[*topology.islands, *[-1] * (len(devices) - len(gpus))],
-        healthy=[one.healthy for one in devices],
+        healthy=[one.healthy and one.kept is Withheld.NOT for one in devices],
+        kept=[one.kept for one in devices],
         memory_total=[one.memory_bytes or 0 for one in devices],
         core_used=[one.core_used for one in devices],
         memory_used=[one.memory_used for one in devices],

@@ -18,7 +18,7 @@ from allocations.engine.reasons import memory_text
 from allocations.engine.sets import best_set
 from claims.dialects.request import Policy
 from claims.dialects.steps import Taken, most_at_once
-from kube.device_types import GPU
+from kube.device_types import GPU, ledger_type
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -93,6 +93,11 @@ class Chosen(NamedTuple):
 
     grants: tuple[Grant, ...]
     minors: tuple[tuple[int, ...], ...] = ()
+
+    def for_the_ledger(self) -> Chosen:
+        """The same, MIG instances as the GPUs that they are in the ledger."""
+        grants = (msgspec.structs.replace(grant, type=ledger_type(grant.type)) for grant in self.grants)
+        return Chosen(tuple(grants), self.minors)
 
 
 def summary_of(picture: Picture, name: str, node: int, grants: Sequence[Grant]) -> str:

@@ -41,6 +41,7 @@ class NodePart(NamedTuple):
     pcie: Sequence[int]
     islands: Sequence[int]
     healthy: Sequence[bool]
+    kept: Sequence[int]
     memory_total: Sequence[int]
     core_used: Sequence[int]
     memory_used: Sequence[int]
@@ -77,6 +78,7 @@ def assembled(parts: list[NodePart]) -> Picture:
             "device_pcie": column("pcie", np.int32),
             "device_island": column("islands", np.int32),
             "device_healthy": column("healthy", np.bool_),
+            "device_kept": column("kept", np.uint8),
             "memory_total": column("memory_total", np.int64),
             "core_used": column("core_used", np.int16),
             "memory_used": column("memory_used", np.int64),
@@ -91,6 +93,7 @@ _COLUMNS = (
     "device_pcie",
     "device_island",
     "device_healthy",
+    "device_kept",
     "memory_total",
     "core_used",
     "memory_used",

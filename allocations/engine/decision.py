@@ -41,6 +41,8 @@ class Kind(StrEnum):
     MODEL = "model"
     TOO_FEW = "too-few-devices"
     SICK = "unhealthy"
+    MIG = "mig-mode"
+    CLOSED = "closed"
     TOO_SMALL = "too-small"
     NUMA = "numa"
     ISLAND = "island"

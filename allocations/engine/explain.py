@@ -10,14 +10,23 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from allocations.engine.needs import amounts
+from allocations.engine.picture import Withheld
 from allocations.engine.reasons import memory_text
 from claims.dialects.request import CORE_WHOLE
+from kube.device_types import ledger_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from allocations.engine.picture import Picture
     from claims.dialects.request import DeviceAsk, DeviceRequest
+
+
+_KEPT = {
+    Withheld.NOT: "not healthy",
+    Withheld.MIG: "in MIG mode: only its instances are given",
+    Withheld.CLOSED: "closed: held outside gpuplane, or it is not known who holds it",
+}
 
 
 class DeviceVerdict(NamedTuple):
@@ -48,7 +57,8 @@ def explain_devices(picture: Picture, request: DeviceRequest, node_row: int) -> 
     for row in range(int(picture.node_start[node_row]), int(picture.node_start[node_row + 1])):
         kind = picture.types[picture.device_type[row]]
         why = _why_not(picture, asks.get(kind, ()), row)
-        verdicts.append(DeviceVerdict(picture.device_uuid[row], int(picture.device_minor[row]), kind, why.exactly))
+        minor = int(picture.device_minor[row])
+        verdicts.append(DeviceVerdict(picture.device_uuid[row], minor, ledger_type(kind), why.exactly))
     return verdicts
 
 
@@ -60,6 +70,7 @@ def count_devices(picture: Picture, request: DeviceRequest) -> dict[str, int]:
         picture.device_type,
         picture.device_model,
         picture.device_healthy,
+        picture.device_kept,
         picture.memory_total,
         picture.core_used,
         picture.memory_used,
@@ -96,7 +107,7 @@ def _reason(picture: Picture, ask: DeviceAsk, row: int) -> _Why:
     model = picture.models[picture.device_model[row]]
     taken = amounts(ask, total)
     if not picture.device_healthy[row]:
-        return _Why.plainly("not healthy")
+        return _Why.plainly(_KEPT[Withheld(int(picture.device_kept[row]))])
     if ask.models and model.casefold() not in {one.casefold() for one in ask.models}:
         return _Why(f"model {model or 'unknown'} was not asked for", "of another model")
     if ask.limits is not None:

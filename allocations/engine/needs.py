@@ -98,6 +98,14 @@ class Need:
         return healthy if self.permitted is None else healthy & self.permitted
 
     @cached_property
+    def kept(self) -> NDArray[np.uint8]:
+        """[v] `Kept` of devices of a model that was asked for, within the limits."""
+        if self.view is None:
+            return np.zeros(0, dtype=np.uint8)
+        kept = self.view.column(self.picture.device_kept)
+        return kept if self.permitted is None else kept * self.permitted
+
+    @cached_property
     def spare(self) -> NDArray[np.int64]:
         """[u] bytes that may be used already on a device of each memory size for the ask still to fit; NEVER."""
         if self.view is None:

@@ -9,6 +9,7 @@ node i are rows `node_start[i]:node_start[i + 1]`; arrays are never written afte
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
 
 EXCLUSIVE, DEVICE_PLUGIN = 0, 1
 """Node modes (DESIGN §3), as stored in `Picture.node_mode`."""
+
+
+class Withheld(IntEnum):
+    """Why a device that is well is given to nobody, as stored in `Picture.device_kept`."""
+
+    NOT = 0
+    MIG = 1
+    """A GPU in MIG mode: only its instances are."""
+    CLOSED = 2
+    """Somebody outside the ledger has it, or may have."""
+
 
 NO_MEMORY = 0
 """`memory_total` of a device type that has none (RDMA, FPGA)."""
@@ -62,7 +74,9 @@ class Picture:
     device_island: NDArray[np.int32]
     """[d] NVLink island within the node (as built: sick and taken GPUs still join), -1 for other types."""
     device_healthy: NDArray[np.bool_]
-    """[d] healthy, present, and not in the hands of a stranger."""
+    """[d] healthy, present, and not kept from everybody."""
+    device_kept: NDArray[np.uint8]
+    """[d] `Withheld`."""
     memory_total: NDArray[np.int64]
     core_used: NDArray[np.int16]
     memory_used: NDArray[np.int64]

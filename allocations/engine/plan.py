@@ -34,7 +34,7 @@ from allocations.engine.sets import best_set
 from allocations.engine.several import Several
 from allocations.engine.topology import EXACT_UP_TO
 from claims.dialects.request import Policy
-from kube.device_types import GPU
+from kube.device_types import GPU, is_mig
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -119,6 +119,8 @@ class _Judge:
             )
             name = self.picture.node_names[node]
             summary = summary_of(self.picture, name, node, chosen.grants)
+            if any(is_mig(need.ask.type) for need in self.needs):
+                chosen = chosen.for_the_ledger()
         if summary is None:
             code, reasons = self.reasons()
             counts = np.bincount(code, minlength=len(reasons)).tolist() if len(reasons) else []

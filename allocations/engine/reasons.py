@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocations.engine.decision import Kind, Reason
-from allocations.engine.picture import DEVICE_PLUGIN
+from allocations.engine.picture import DEVICE_PLUGIN, Withheld
 from kube.device_types import GPU
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ DEVICE_PLUGIN_MODE = "node is in device-plugin mode, reservation pods are not av
 NOT_SELECTED = "node is in device-plugin mode, which the pod does not select by gpu.scheduling/mode"
 """Of pods that would do there, but see what our annotation names: kubelets choose by themselves."""
 
+IN_MIG_MODE = "are in MIG mode: only their instances are given"
+CLOSED = "are closed: held outside gpuplane, or it is not known who holds them"
 SEVERAL_NEVER = "no devices that serve all containers"
 SEVERAL_NOT_NOW = "no devices free that serve all containers"
 TOO_MANY_WAYS = "no devices found that serve all containers; not every way was tried"
@@ -140,6 +142,11 @@ def _never(found: _Verdicts, need: Need, *, strict: bool) -> None:
         found.give(there < count, f"fewer than {count} {kind} devices {which}", Kind.MODEL, resolvable=False)
     found.give(there < count, f"fewer than {count} {kind} devices", Kind.TOO_FEW, resolvable=False)
     healthy = need.per_node(need.eligible)
+    if need.kept.any():
+        mig, closed = (need.per_node(need.kept == kept) for kept in (Withheld.MIG, Withheld.CLOSED))
+        found.give(there - mig < count, f"{kind} devices {IN_MIG_MODE}", Kind.MIG, resolvable=False)
+        shut = (healthy < count) & (healthy + closed >= count)
+        found.give(shut, f"{kind} devices {CLOSED}", Kind.CLOSED, resolvable=False)
     found.give(healthy == 0, f"no healthy {kind} device", Kind.SICK, resolvable=False)
     found.give(healthy < count, f"fewer than {count} healthy {kind} devices", Kind.SICK, resolvable=False)
     if not ask.whole:

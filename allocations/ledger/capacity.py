@@ -19,7 +19,7 @@ from allocations.ledger.sql import identity
 from audit.cursors import Statement, Written, hot_cursor, on_postgresql
 from nodes.revisions import Stamp
 
-_USABLE = "healthy AND presence = 'present' AND stranger = '' AND conflict = ''"
+_USABLE = "healthy AND presence = 'present' AND stranger = '' AND conflict = '' AND closed = '' AND NOT mig"
 
 
 def taking(grants: Sequence[Grant], revision: Stamp, *, taker: Taker | None) -> list[Statement]:

@@ -73,7 +73,8 @@ _SELECT = """
 SELECT a.id, a.state, n.name, a.namespace, a.pod_name, a.pod_uid, a.holder, a.request, a.claim_id,
        a.created_at, a.hold_until, a.attempt_version, a.bind_attempt,
        g.device_id, g.uuid, g.type, g.minor, g.core_percent, g.memory_bytes, g.whole, d.memory_bytes,
-       d.healthy AND d.presence = 'present' AND d.stranger = '' AND d.conflict = '' AND n.state = 'ready' AND n.problem = '',
+       d.healthy AND d.presence = 'present' AND d.stranger = '' AND d.conflict = '' AND d.closed = '' AND NOT d.mig
+         AND n.state = 'ready' AND n.problem = '',
        d.bus_id, a.pod_uid IN (SELECT m.pod_uid FROM nodes_makingway m)
 FROM allocations_allocation a
 JOIN nodes_node n ON n.id = a.node_id

@@ -3,7 +3,8 @@ Adoption; DEV-8, DEV-9, DEV-11).
 
 Called by `allocations.reconcile.run`. Kept true: a pod that runs holds its devices, so a mere hold on one of them gives
 way; anything stronger is a conflict, which is reported and never overwritten; a pod that ended meanwhile is
-not adopted; what a user wrote into env counts only for pods that were there before gpuplane.
+not adopted; what a user wrote into env counts only for pods that were there before gpuplane; of a pod that runs with devices and gets no row,
+whatever it holds, or may hold, is closed to newcomers (`allocations.reconcile.closing`).
 """
 
 from __future__ import annotations
@@ -27,17 +28,19 @@ from allocations.models import Allocation, AllocationDevice
 from allocations.reconcile.report import ACTOR, Difference
 from claims.admission.confinement import is_confined
 from claims.dialects import Adoption, Unreadable, asks_for_devices, parse_pod, read_allocation
+from claims.dialects.device_names import Names
 from claims.dialects.hami import gpus_asked
 from claims.dialects.read_back import AdoptedDevice
 from claims.dialects.read_running import CHECKPOINT, ENV, kubelet_uid, read_env, read_given
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect
 from claims.dialects.steps import containers_of
 from claims.lookup import ClaimFinder
-from kube.device_types import GPU
+from kube.device_types import GPU, ledger_type
 from kube.keys import ALLOCATED, HAMI_ALLOCATED, KOORDINATOR_ALLOCATED
 from kube.objects import Pod
 from nodes.checkpoints import Given
 from nodes.choices import Presence
+from nodes.live.asked import told_of
 from nodes.models import Device, Node
 
 log = structlog.get_logger(__name__)
@@ -49,16 +52,19 @@ BATCH = 500
 RESULTS = (ALLOCATED, KOORDINATOR_ALLOCATED, HAMI_ALLOCATED)
 
 
+Closed = dict[int, str]
+"""Device id → why it is given to nobody new."""
 GivenByPod = Mapping[tuple[str, str], Sequence[Given]]
 """What kubelets gave away, by node and the UID under which they know the pod: `nodes.checkpoints.given_by_kubelets`."""
 
 
 @dataclass(slots=True)
 class Adopted:
-    """Ids of new allocations, and what could not be adopted."""
+    """Ids of new allocations, and what could not be adopted. `closed`: what those pods hold, or may hold."""
 
     allocations: list[ledger.Live] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
+    closed: Closed = field(default_factory=dict)
 
 
 def runs_with_devices(pod: Pod, given: GivenByPod) -> bool:
@@ -74,7 +80,7 @@ def ran_past(*, pods: Iterable[Pod], known: Collection[str]) -> list[Difference]
 
     `known`: UIDs of pods that had a row before the pods were listed. A Binding of ours carries its result, so none of ours is among them.
     """
-    suspects = _without_devices(pods, known)
+    suspects = without_devices(pods, known)
     if not suspects:
         return []
     there = Device.objects.exclude(presence=Presence.REMOVED).filter(
@@ -99,14 +105,14 @@ def awaiting_checkpoint(*, pods: Iterable[Pod], known: Collection[str], now: dat
 
     `known`: as for `ran_past`.
     """
-    names = {pod.spec.node_name for pod in _without_devices(pods, known)}
+    names = {pod.spec.node_name for pod in without_devices(pods, known)}
     if not names:
         return set()
     young = Node.objects.filter(name__in=names, registered_at__gt=now - CHECKPOINT_WITHIN, checkpoint__isnull=True)
     return set(young.values_list("name", flat=True))
 
 
-def _without_devices(pods: Iterable[Pod], known: Collection[str]) -> list[Pod]:
+def without_devices(pods: Iterable[Pod], known: Collection[str]) -> list[Pod]:
     """Those that run, ask for devices, and have neither a row nor a result."""
     return [
         pod
@@ -148,22 +154,29 @@ def _adopt(pod: Pod, devices: Sequence[Device], given: GivenByPod, done: Adopted
     finder = ClaimFinder()
     parsed = parse_pod(pod, find_claim=finder)
     asked = parsed if isinstance(parsed, DeviceRequest) else None
-    found = read_allocation(pod, request=asked)
-    if isinstance(found, Adoption) and not _asked_for(found, asked, pod):
-        found = Unreadable(f"{found.source} names devices that the pod does not ask for")
-    found = found or read_running(pod, devices, given)
-    problem, disputed = "", False
-    if found is None:
+    names = names_of(pod.spec.node_name, devices)
+    found = _by_result(pod, asked)
+    noted = found  # what is wrong with a result that counts for nothing is said where nothing else is known
+    if found is None or (isinstance(found, Unreadable) and parsed is None and ALLOCATED not in pod.annotations):
+        found = read_running(pod, devices, given, names)
+    problem, holds, disputed = "", frozenset[int](), False
+    if found is None and isinstance(noted, Unreadable):
+        problem = f"runs on {pod.spec.node_name} with devices that cannot be read: {noted.problem}"
+    elif found is None:
         if not devices or read_env(pod) is None:
             return
         problem = f"names GPUs of {pod.spec.node_name} in its env, which gpuplane did not give it"
     elif isinstance(found, Unreadable):
         problem = f"runs on {pod.spec.node_name} with devices that cannot be read: {found.problem}"
+        holds = of_types(devices, _types(asked))
     elif not devices:
         problem = f"runs with devices of {pod.spec.node_name}, which has no inventory yet"
     else:
-        grants, problem = _grants(found, devices)
-        if not problem:
+        grants, missing = _grants(found, devices, names)
+        if missing is not None:
+            problem = f"runs with {missing.uuid or f'{missing.type} {missing.minor}'}, which {found.node} does not have"
+            holds = of_types(devices, {missing.type})
+        else:
             request = msgspec.structs.replace(asked or _request(found), by_kubelet=found.source == CHECKPOINT)
             problem = _write(pod, found, grants, request, finder.claim_id, done, now)
             disputed = bool(problem)
@@ -174,6 +187,16 @@ def _adopt(pod: Pod, devices: Sequence[Device], given: GivenByPod, done: Adopted
         done.differences.append(
             Difference(told, namespace=meta.namespace, name=meta.name, node=pod.spec.node_name, disputed=runs_with)
         )
+        for pk in holds:
+            done.closed.setdefault(pk, f"pod {label} {problem}")
+
+
+def _by_result(pod: Pod, asked: DeviceRequest | None) -> Adoption | Unreadable | None:
+    """What its result annotations say. Of a result that is not guarded only what the pod asks for is believed."""
+    found = read_allocation(pod, request=asked)
+    if isinstance(found, Adoption) and not _asked_for(found, asked, pod):
+        return Unreadable(f"{found.source} names devices that the pod does not ask for")
+    return found
 
 
 def _asked_for(found: Adoption, asked: DeviceRequest | None, pod: Pod) -> bool:
@@ -193,13 +216,34 @@ def _asked_for(found: Adoption, asked: DeviceRequest | None, pod: Pod) -> bool:
     return len(found.devices) <= asked.devices_most
 
 
-def read_running(pod: Pod, devices: Sequence[Device], given: GivenByPod) -> Adoption | Unreadable | None:
+def _types(asked: DeviceRequest | None) -> set[str] | None:
+    """Types of the devices that the pod asks for, None where that cannot be told."""
+    return None if asked is None else {ledger_type(ask.type) for ask in asked.asks}
+
+
+def of_types(devices: Iterable[Device], types: Collection[str] | None) -> frozenset[int]:
+    """Ids of those of the devices that are of one of the types; of all where that is not known."""
+    return frozenset(device.pk for device in devices if types is None or device.type in types)
+
+
+def names_of(node: str, devices: Iterable[Device]) -> Names:
+    """The devices of a node by whatever they are called; what its agent said last of MIG instances is asked for where it is needed."""
+
+    def migs() -> Mapping[str, str]:
+        details = told_of(node)[1]
+        if details is None:
+            return {}
+        told = zip(details.devices, details.details, strict=True)
+        return {mig.uuid: gpu for gpu, one in told for mig in one.migs}
+
+    return Names(devices, migs=migs)
+
+
+def read_running(pod: Pod, devices: Sequence[Device], given: GivenByPod, names: Names) -> Adoption | Unreadable | None:
     """What a pod without a result annotation runs with on a node of ours, None for nothing that is known."""
     if not devices:
         return None
-    found = read_given(
-        pod, given=given.get((pod.spec.node_name, kubelet_uid(pod)), ()), known={device.uuid for device in devices}
-    )
+    found = read_given(pod, given=given.get((pod.spec.node_name, kubelet_uid(pod)), ()), known=names)
     if found is not None:
         return found
     bound = bound_at(pod)
@@ -264,18 +308,20 @@ def drop_holds(device_ids: tuple[int, ...], now: datetime) -> int:
     )
 
 
-def _grants(found: Adoption, devices: Sequence[Device]) -> tuple[tuple[Grant, ...], str]:
-    """(grants, problem)."""
+def _grants(found: Adoption, devices: Sequence[Device], names: Names) -> tuple[tuple[Grant, ...], AdoptedDevice | None]:
+    """(grants, the first device that the node does not have)."""
     by_minor = {(device.type, device.minor): device for device in devices}
     by_uuid = {device.uuid: device for device in devices}
     grants: dict[int, Grant] = {}
     for wanted in found.devices:
-        device = by_uuid.get(wanted.uuid) if wanted.minor is None else by_minor.get((wanted.type, wanted.minor))
+        if wanted.minor is None:
+            device = by_uuid.get(names.find(wanted.uuid, env=found.source == ENV) or "")
+        else:
+            device = by_minor.get((wanted.type, wanted.minor))
         if device is None:
-            named = wanted.uuid or f"{wanted.type} {wanted.minor}"
-            return (), f"runs with {named}, which {found.node} does not have"
+            return (), wanted
         grants.setdefault(device.pk, _grant(wanted, device))  # named twice, by minor and by UUID say, it is one
-    return tuple(grants.values()), ""
+    return tuple(grants.values()), None
 
 
 def _grant(wanted: AdoptedDevice, device: Device) -> Grant:

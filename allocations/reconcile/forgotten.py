@@ -56,7 +56,9 @@ def _last_gain(after: datetime, before: datetime) -> datetime | None:
     """When devices came back last, or a device or a claim changed, within this time; None where nothing did."""
     moments = (
         _latest(Allocation.objects.filter(ended_at__gt=after, ended_at__lt=before), "ended_at"),
-        _latest(Device.objects.filter(changed_at__gt=after, changed_at__lt=before, stranger=""), "changed_at"),
+        _latest(
+            Device.objects.filter(changed_at__gt=after, changed_at__lt=before, stranger="", closed=""), "changed_at"
+        ),
         _latest(GpuClaim.objects.filter(changed_at__gt=after, changed_at__lt=before), "changed_at"),
     )
     return max((moment for moment in moments if moment is not None), default=None)

@@ -8,7 +8,7 @@ unknown to the ledger is left to that one; what cannot be so is reported and cha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
@@ -21,13 +21,13 @@ from allocations.errors import LostRace, MovedOn
 from allocations.leases.port import Want, lease_name
 from allocations.ledger.holder import Holder
 from allocations.models import Allocation
-from allocations.reconcile.adoption import GivenByPod, drop_holds
+from allocations.reconcile.adoption import Closed, GivenByPod, drop_holds, names_of
 from allocations.reconcile.report import ACTOR, Difference
 from allocations.selectors import granted, holding_pods
-from claims.dialects.read_running import kubelet_uid
+from claims.dialects.device_names import Names
+from claims.dialects.read_running import kubelet_uid, may_be_gpu
 from claims.dialects.request import CORE_WHOLE
 from kube.device_types import GPU
-from kube.keys import NATIVE_GPU
 from kube.objects import Pod
 from nodes.choices import Presence
 from nodes.models import Device
@@ -45,10 +45,11 @@ class Moved:
 
 @dataclass(slots=True)
 class Corrected:
-    """Allocations that got other devices; and what cannot be right."""
+    """Allocations that got other devices; and what cannot be right. `closed`: what pods hold, or may hold, and the ledger cannot follow."""
 
     moved: list[Moved] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
+    closed: Closed = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -70,29 +71,46 @@ def correct_choices(*, pods: Mapping[str, Pod], given: GivenByPod, now: datetime
         if row.pod_uid in pods:
             by_node.setdefault(row.node.name, []).append(row)
     if by_node:
-        strangers = _strangers(pods, given, holding_pods())
+        there = _devices_of(by_node)
+        record = _Record(pods, given, {node: names_of(node, there[node].values()) for node in by_node})
+        strangers = _strangers(pods, record, holding_pods())
         for node, rows in by_node.items():
-            _correct(node, rows, _Record(pods, given), strangers.get(node, frozenset()), done, now)
+            _correct(node, rows, record, there[node], strangers.get(node, frozenset()), done, now)
     return done
+
+
+def _devices_of(nodes: Iterable[str]) -> dict[str, dict[str, Device]]:
+    """Node → its GPUs by UUID, in the order of their minors."""
+    found: dict[str, dict[str, Device]] = {node: {} for node in nodes}
+    there = Device.objects.filter(node__name__in=found, type=GPU).exclude(presence=Presence.REMOVED)
+    for device in there.select_related("node").order_by("minor"):
+        found[device.node.name][device.uuid] = device
+    return found
 
 
 class _Record:
     """What the kubelet of a node says of the pods."""
 
-    def __init__(self, pods: Mapping[str, Pod], given: GivenByPod) -> None:
+    def __init__(self, pods: Mapping[str, Pod], given: GivenByPod, names: Mapping[str, Names]) -> None:
         self._pods = pods
         self._given = given
+        self._names = names
 
     def gpus(self, node: str, pod_uid: str) -> frozenset[str]:
-        """Ids of the GPUs that it gave to the pod, empty while it says nothing."""
+        """UUIDs of the GPUs that it gave to the pod, its own word for one that the node does not have; empty while it says nothing."""
         pod = self._pods[pod_uid]
-        entries = self._given.get((node, kubelet_uid(pod)), ())
-        return frozenset(device for one in entries if one.resource == NATIVE_GPU for device in one.devices)
+        names = self._names.get(node)
+        words = {
+            word
+            for one in self._given.get((node, kubelet_uid(pod)), ())
+            for word in one.devices
+            if may_be_gpu(one.resource, word)
+        }
+        return frozenset((names.find(word) if names is not None else None) or word for word in words)
 
 
-def _strangers(pods: Mapping[str, Pod], given: GivenByPod, known: set[str]) -> dict[str, frozenset[str]]:
+def _strangers(pods: Mapping[str, Pod], record: _Record, known: set[str]) -> dict[str, frozenset[str]]:
     """Node → GPUs that its kubelet gave to living pods of which the ledger does not know."""
-    record = _Record(pods, given)
     found: dict[str, frozenset[str]] = {}
     for uid, pod in pods.items():
         if uid not in known and pod.spec.node_name and not pod.finished:
@@ -106,12 +124,11 @@ def _correct(
     node: str,
     rows: Sequence[Allocation],
     record: _Record,
+    devices: Mapping[str, Device],
     strangers: frozenset[str],
     done: Corrected,
     now: datetime,
 ) -> None:
-    there = Device.objects.filter(node__name=node, type=GPU).exclude(presence=Presence.REMOVED)
-    devices = {device.uuid: device for device in there.order_by("minor")}
     choices = [_choice(row, record.gpus(node, row.pod_uid)) for row in rows]
     sound = []
     for choice, problem in zip(choices, _problems(node, choices, devices), strict=True):
@@ -119,6 +136,7 @@ def _correct(
             row = choice.row
             disputed = _disputed([choice], devices)
             done.differences.append(Difference(problem, row.namespace, row.pod_name, node, row.id, disputed))
+            _close(choice, devices, problem, done)
         else:
             sound.append(choice)
     kept = {uuid for choice in choices if choice not in sound for uuid in choice.has}
@@ -141,6 +159,13 @@ def _disputed(choices: Sequence[_Choice], devices: Mapping[str, Device]) -> tupl
         for uuid in sorted(choice.gets - choice.has if choice.known else ())
         if uuid in devices
     )
+
+
+def _close(choice: _Choice, devices: Mapping[str, Device], problem: str, done: Corrected) -> None:
+    """Where the kubelet gave the pod a device that the node does not have, it may have any of them: nobody new gets one."""
+    if choice.gets - devices.keys():
+        for device in devices.values():
+            done.closed.setdefault(device.pk, f"pod {_label(choice.row)}: {problem}")
 
 
 def _choice(row: Allocation, told: frozenset[str]) -> _Choice:
@@ -182,7 +207,7 @@ def _move_guesses(choices: Sequence[_Choice], devices: Mapping[str, Device], oth
         and uuid not in _uuids(choices, known=False)
         and (uuid in ours or not (device.core_used or device.memory_used))
         and device.presence == Presence.PRESENT
-        and not (device.stranger or device.conflict)
+        and not (device.stranger or device.conflict or device.closed or device.mig)
     ]
     left.sort(key=lambda uuid: not devices[uuid].healthy)
     for choice in guesses:

@@ -17,6 +17,7 @@ from allocations.choices import LIVE
 from allocations.models import Allocation
 from allocations.outside import Outside
 from allocations.reconcile.adoption import adopt_running, awaiting_checkpoint, runs_with_devices
+from allocations.reconcile.closing import close, undecoded, untold
 from allocations.reconcile.conflicts import conflicts_note
 from allocations.reconcile.leases import Leased, take_leases
 from allocations.reconcile.report import differences_report
@@ -63,6 +64,13 @@ def read_newcomers(*, world: Outside, now: datetime) -> int:
         known = {live.holder.pod_uid for live in adopted.allocations} | _having_rows(found.items)
         if awaiting_checkpoint(pods=found.items, known=known, now=now):
             continue  # reconciling opens it, with the record or without
+        rows = set(Allocation.objects.filter(node__name=node, state__in=LIVE).values_list("namespace", "pod_name"))
+        kept = {
+            **untold(pods=found.items, known=known),
+            **undecoded(objects=found.unreadable, known=rows),
+            **adopted.closed,
+        }
+        close(kept, now=now)
         opened += open_devices({node: ids}, now=now)
         log.info("newcomers.read", node=node, devices=len(ids), adopted=len(adopted.allocations))
     return opened

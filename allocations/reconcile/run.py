@@ -20,12 +20,14 @@ from allocations.counters import COMPARISONS, DIFFERENCES, REPAIRED, Cause, Outc
 from allocations.models import AllocationDevice
 from allocations.outside import Outside
 from allocations.reconcile.adoption import (
+    Closed,
     GivenByPod,
     adopt_running,
     awaiting_checkpoint,
     ran_past,
     runs_with_devices,
 )
+from allocations.reconcile.closing import Changes, close, shut_devices, undecoded, untold
 from allocations.reconcile.conflicts import conflicts_note
 from allocations.reconcile.failed import NOT_SCHEDULED, failed_by_pod
 from allocations.reconcile.forgotten import REMINDER
@@ -69,6 +71,8 @@ class Reconciled(msgspec.Struct):
     strangers_marked: int = 0
     strangers_cleared: int = 0
     opened: int = 0
+    closed: int = 0
+    reopened: int = 0
     reminded: int = 0
     waiting_ended: int = 0
     corrected: int = 0
@@ -112,8 +116,10 @@ def reconcile(*, world: Outside, now: datetime) -> Reconciled:
 def _compare(world: Outside, now: datetime) -> Reconciled:
     done = Reconciled()
     differences = _recount(now, done)
+    shut = shut_devices()
     if world.cluster is None:
         _leased(compare_rows(world=world, now=now), done)
+        _closed(close({}, before=shut, now=now), done)
         _report(differences, now, done)
         return done
     before = live_rows()
@@ -131,14 +137,20 @@ def _compare(world: Outside, now: datetime) -> Reconciled:
         _nodes(world.cluster, seen, now, done)
         _pods(before, seen, now, done, differences)
         given = given_by_kubelets()
-        _choices(seen, given, world, now, done, differences)
-        adopted = _adopt(seen, given, world, now, done, differences)
+        closed = _choices(seen, given, world, now, done, differences)
+        adopted = _adopt(seen, given, world, now, done, differences, closed)
         known = adopted.union(row.pod_uid for row in before)
         differences += ran_past(pods=seen.pods.values(), known=known)
+        waiting = awaiting_checkpoint(pods=seen.pods.values(), known=known, now=now)
+        closed = {
+            **untold(pods=seen.pods.values(), known=known, waiting=waiting),
+            **undecoded(objects=seen.unreadable, known={(row.namespace, row.pod_name) for row in before}),
+            **closed,
+        }
+        _closed(close(closed, before=shut, now=now), done)
         found = compare_leases(before=before, seen=seen.leases, living=_living(seen), world=world, now=now)
         _leased(found, done)
         differences += found.differences
-        waiting = awaiting_checkpoint(pods=seen.pods.values(), known=known, now=now)
         done.opened = open_devices({node: ids for node, ids in unread.items() if node not in waiting}, now=now)
         done.waiting_ended = compare_waiting(pods=seen.pods, unreadable=unreadable, listed_at=now)
         done.reminded = REMINDER.remind(pods=seen.pods, now=now)
@@ -311,8 +323,8 @@ def _choices(
     now: datetime,
     done: Reconciled,
     differences: list[Difference],
-) -> None:
-    """Follow the kubelets' records; leases are let go of first, since devices may change hands."""
+) -> Closed:
+    """Follow the kubelets' records; leases are let go of first, since devices may change hands. What they close."""
     corrected = correct_choices(pods=seen.pods, given=given, now=now)
     done.corrected = len(corrected.moved)
     differences += corrected.differences
@@ -321,6 +333,7 @@ def _choices(
         world.leases.drop(moved.left, moved.holder.identity)
     lives = [ledger.read_live(moved.allocation_id) for moved in corrected.moved]
     differences += _take_leases([live for live in lives if live is not None], world, done)
+    return corrected.closed
 
 
 def _adopt(
@@ -330,12 +343,14 @@ def _adopt(
     now: datetime,
     done: Reconciled,
     differences: list[Difference],
+    closed: Closed,
 ) -> set[str]:
-    """UIDs of the pods that were adopted."""
+    """UIDs of the pods that were adopted. `closed`: gets what the others hold, or may hold."""
     running = [pod for pod in seen.pods.values() if runs_with_devices(pod, given)]
     adopted = adopt_running(pods=running, given=given, since=now, now=now)
     done.adopted = len(adopted.allocations)
     differences += adopted.differences
+    closed.update(adopted.closed)
     done.lines += [f"adopted {live.holder.label}, which runs on {live.node}" for live in adopted.allocations]
     differences += _take_leases(adopted.allocations, world, done)
     return {live.holder.pod_uid for live in adopted.allocations}
@@ -348,6 +363,11 @@ def _take_leases(lives: Iterable[ledger.Live], world: Outside, done: Reconciled)
         take_leases(live, world, found)
     _leased(found, done)
     return found.differences
+
+
+def _closed(changes: Changes, done: Reconciled) -> None:
+    done.closed, done.reopened = changes.closed, changes.opened
+    done.lines += changes.lines
 
 
 def _leased(found: Leased, done: Reconciled) -> None:

@@ -49,7 +49,7 @@ def traits_of(node: NodeShape) -> NodeTraits:
     labels = {HOSTNAME_LABEL: node.name}
     if node.mode != EXCLUSIVE:
         labels[MODE_LABEL] = node.mode
-    model = model_label({device.model for device in node.devices if device.type == GPU})
+    model = model_label({device.model for device in node.devices if device.type == GPU and not device.parent})
     if model is not None:
         labels[MODEL_LABEL] = model
     return NodeTraits(node.name, labels | node.labels, node.taints, node.unschedulable)

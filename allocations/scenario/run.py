@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from allocations.engine.build import DeviceRow, NodeRow, build_picture, take
 from allocations.engine.needs import amounts
-from allocations.engine.picture import DEVICE_PLUGIN, EXCLUSIVE, NO_MEMORY, Picture
+from allocations.engine.picture import DEVICE_PLUGIN, EXCLUSIVE, NO_MEMORY, Picture, Withheld
 from allocations.engine.plan import plan
 from allocations.engine.reasons import summary_text
 from allocations.scenario.parse import Scenario, metadata_label
@@ -22,6 +22,7 @@ from allocations.scenario.rules import NodeRules
 from claims.dialects.parse import parse_pod
 from claims.dialects.read_back import AdoptedDevice, Unreadable, read_allocation
 from claims.dialects.request import DeviceAsk, DeviceRequest, Refusal
+from kube.device_types import ledger_type, mig_type
 
 if TYPE_CHECKING:
     from allocations.engine.decision import Decision
@@ -58,19 +59,21 @@ def picture_of(nodes: Iterable[NodeShape]) -> Picture:
     number = 0
     for node in nodes:
         devices = []
+        sick = {device.uuid for device in node.devices if not device.healthy}
         for device in node.devices:
             number += 1
             devices.append(
                 DeviceRow(
                     device_id=number,
                     uuid=device.uuid,
-                    type=device.type,
+                    type=mig_type(device.profile) if device.parent else device.type,
                     minor=device.minor,
                     model=device.model,
                     memory_bytes=device.memory,
                     numa=device.numa,
                     pcie=device.pcie,
-                    healthy=device.healthy,
+                    healthy=device.healthy and device.parent not in sick,
+                    kept=Withheld.MIG if device.mig else Withheld.NOT,
                 )
             )
         mode = EXCLUSIVE if node.mode == "exclusive" else DEVICE_PLUGIN
@@ -144,7 +147,7 @@ def _adopt(picture: Picture, scenario: Scenario, pod: Pod) -> tuple[Picture, str
 
 def _row(picture: Picture, node: int, device: AdoptedDevice) -> int | None:
     for row in range(int(picture.node_start[node]), int(picture.node_start[node + 1])):
-        if picture.types[picture.device_type[row]] != device.type:
+        if ledger_type(picture.types[picture.device_type[row]]) != device.type:
             continue
         if device.uuid == picture.device_uuid[row] or (
             device.minor is not None and device.minor == picture.device_minor[row]

@@ -47,7 +47,7 @@ def device_state(request: PageRequest, device_id: int) -> HttpResponse:
 def may_see_processes(row: DeviceRow, actor: Actor) -> bool:
     """Whether the actor sees everybody who could run something there: processes carry no owner."""
     return actor.namespaces is None or (
-        bool(row.holdings) and not row.device.stranger and all(one.allocation is not None for one in row.holdings)
+        bool(row.holdings) and not row.device.is_kept and all(one.allocation is not None for one in row.holdings)
     )
 
 

@@ -37,9 +37,9 @@ def node(request: PageRequest, name: str) -> HttpResponse:
     context |= {
         "matrix": link_matrix(devices, context["node"].links),
         "gpus_json": msgspec.json.encode(
-            [{"minor": one.minor, "uuid": one.uuid} for one in devices if one.type == "gpu"]
+            [{"minor": one.minor, "uuid": one.uuid} for one in devices if one.type == "gpu" and not one.parent]
         ).decode(),
-        "drawing": draw(devices, context["node"].links),
+        "drawing": draw([one for one in devices if not one.parent], context["node"].links),
         "ranges": WORDS,
         "range": known_range(asked_word(request, "range"), default=LIVE),
         "leases": leases_of(
@@ -89,16 +89,17 @@ def _devices(request: PageRequest, name: str) -> dict[str, Any]:
     now = timezone.now()
     if sample is not None and sample.is_old(now=now.timestamp()):
         sample = None
-    gpus = [device for device in devices if device.type == "gpu"]
+    every = [device for device in devices if device.type == "gpu"]
+    gpus = [device for device in every if not device.parent]
     return {
         "node": found,
         "devices": devices,
         "rows": device_rows(devices, actor=request.actor, samples={} if sample is None else {found.name: sample}),
         "sample": sample,
         "gpu_count": len(gpus),
-        "gpu_used": sum(bool(gpu.core_used or gpu.memory_used or gpu.stranger or gpu.conflict) for gpu in gpus),
+        "gpu_used": len({gpu.parent or gpu.uuid for gpu in every if gpu.is_held}),
         "memory_bytes": sum(gpu.memory_bytes for gpu in gpus),
-        "memory_used": sum(gpu.memory_used for gpu in gpus),
+        "memory_used": sum(gpu.memory_used for gpu in every),
         "islands": len({gpu.island for gpu in gpus}),
         "models": sorted({gpu.model for gpu in gpus if gpu.model}),
     }

@@ -13,11 +13,17 @@ from collections.abc import Iterator, Mapping
 
 from claims.dialects.refused import Refused
 from kube.device_types import Dimension
+from kube.keys import MIG_RESOURCES
 from kube.objects import Container, Pod, RawQuantity
 from kube.quantities import LARGEST, QuantityError, parse_quantity, parse_whole
 
 Known = Mapping[str, Dimension]
-"""Full resource name → what it counts; other resources of the pod are not looked at."""
+"""Full resource name → what it counts; other resources of the pod are not looked at, but those of MIG instances where the names of GPUs are known."""
+
+
+def _counts(name: str, known: Known) -> bool:
+    """Whether the resource is looked at: MIG instances are asked for by names that no table can hold."""
+    return name in known or (name.startswith(MIG_RESOURCES) and MIG_RESOURCES in known)
 
 
 def pod_amounts(pod: Pod, known: Known) -> dict[str, int]:
@@ -51,7 +57,7 @@ def asks_any(pod: Pod, known: Known) -> bool:
         if resources is None:
             continue
         for stated in (resources.limits, resources.requests):
-            if stated and any(name in known and not _is_zero(value) for name, value in stated.items()):
+            if stated and any(_counts(name, known) and not _is_zero(value) for name, value in stated.items()):
                 return True
     return False
 
@@ -66,7 +72,7 @@ def _names_any(pod: Pod, known: Known) -> bool:
         resources = container.resources
         if resources is not None:
             for stated in (resources.limits, resources.requests):
-                if stated and not known.keys().isdisjoint(stated):
+                if stated and any(_counts(name, known) for name in stated):
                     return True
     return False
 
@@ -93,9 +99,9 @@ def _container_amounts(container: Container, known: Known, path: str) -> Counter
     for stated in (limits, requests):
         part = "limits" if stated is limits else "requests"
         for name, value in stated.items():
-            if name not in known:
+            if not _counts(name, known):
                 continue
-            amount = _amount(name, value, known[name], f"{path}.resources.{part}[{name}]")
+            amount = _amount(name, value, known.get(name, Dimension.UNITS), f"{path}.resources.{part}[{name}]")
             if amounts.setdefault(name, amount) != amount:
                 raise Refused(
                     "requests-differ",

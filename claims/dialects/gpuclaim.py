@@ -9,7 +9,8 @@ misspelt `memoryRatio` would otherwise take a whole device.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 from access.errors import BadInput
 from claims.dialects.refused import Refused
 from claims.dialects.request import CORE_WHOLE, DeviceAsk, DeviceRequest, Dialect, Policy, Refusal
-from kube.device_types import GPU
+from kube.device_types import GPU, mig_type
 from kube.keys import API_VERSION, CLAIM
 from kube.names import InvalidName, check_label, check_namespace, check_subdomain
 from kube.objects import ObjectMeta
@@ -192,6 +193,7 @@ def check_claim_name(value: str) -> str:
         raise Refused("claim-name", str(error), field=_FIELD) from error
 
 
+_MIG_MODEL: Final = re.compile(r".* MIG (?P<profile>[0-9a-z](?:[0-9a-z.+-]{0,38}[0-9a-z])?)", re.IGNORECASE)
 _FIELD: Final = f"metadata.annotations[{CLAIM}]"
 _ROOT: Final = ("apiVersion", "kind", "metadata", "spec", "status")
 _SPEC: Final = ("devices", "gangRef", "ttlSeconds")
@@ -200,7 +202,10 @@ _DEVICES: Final = ("count", "type", "model", "core", "memory", "memoryRatio", "p
 
 
 def _ask(devices: ClaimDevices) -> DeviceAsk:
-    """DESIGN §3, Amounts: whole means nothing given, or core 100 with ratio 100; all else is a share."""
+    """DESIGN §3, Amounts: whole means nothing given, or core 100 with ratio 100; all else is a share. Models that are MIG instances ask for such."""
+    profile = mig_profile(devices.model)
+    if profile:
+        return DeviceAsk(type=mig_type(profile), count=devices.count, models=devices.model)
     whole = devices.core is None and devices.memory_bytes is None and devices.memory_ratio is None
     if whole or (devices.core == CORE_WHOLE and devices.memory_ratio == CORE_WHOLE):
         return DeviceAsk(type=devices.type, count=devices.count, models=devices.model)
@@ -212,6 +217,28 @@ def _ask(devices: ClaimDevices) -> DeviceAsk:
         memory_ratio=devices.memory_ratio,
         models=devices.model,
     )
+
+
+def mig_profile(models: Iterable[str]) -> str:
+    """`1g.10gb` of models such as `NVIDIA H100 80GB HBM3 MIG 1g.10gb`, empty where they are no MIG instances."""
+    return next((named["profile"].casefold() for model in models if (named := _MIG_MODEL.fullmatch(model))), "")
+
+
+def _check_mig(devices: ClaimDevices) -> None:
+    """What asks for MIG instances asks for nothing that they cannot be."""
+    kinds = {mig_profile((model,)) for model in devices.model}
+    if kinds <= {""}:
+        return
+    path = "spec.devices"
+    if len(kinds) > 1 or devices.type != GPU:
+        raise ClaimInvalid(
+            f"{path}.model", "mig-mixed", f"{path}.model must name GPUs, or MIG instances of one profile, not both"
+        )
+    for key, value in (("core", devices.core), ("memory", devices.memory_bytes), ("memoryRatio", devices.memory_ratio)):
+        if value is not None:
+            raise ClaimInvalid(f"{path}.{key}", "mig-share", f"MIG instances are given whole; leave out {path}.{key}")
+    if devices.policy is Policy.CONTIGUOUS and devices.policy_strict and devices.count > 1:
+        raise ClaimInvalid(f"{path}.policyStrict", "mig-island", "no NVLinks join MIG instances")
 
 
 def _devices(value: object) -> ClaimDevices:
@@ -229,7 +256,7 @@ def _devices(value: object) -> ClaimDevices:
     device_type = fields.get("type")
     if device_type is None:
         device_type = GPU
-    return ClaimDevices(
+    devices = ClaimDevices(
         count=count,
         type=_named(check_label, device_type, f"{path}.type"),
         model=_models(fields.get("model"), f"{path}.model"),
@@ -239,6 +266,8 @@ def _devices(value: object) -> ClaimDevices:
         policy=_policy(fields.get("policy"), f"{path}.policy"),
         policy_strict=_boolean(fields.get("policyStrict"), f"{path}.policyStrict"),
     )
+    _check_mig(devices)
+    return devices
 
 
 def _metadata(value: object, *, generated_name: bool) -> ObjectMeta:

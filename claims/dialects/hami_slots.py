@@ -86,7 +86,7 @@ def _parts(slot: str) -> list[_Part]:
 def _part(device: str) -> _Part:
     try:
         uuid, kind, memory, core = device.split(",")[:4]
-        check_device_uuid(uuid)
+        uuid = check_device_uuid(uuid.partition("[")[0])  # behind it: which MIG instance HAMi made of the GPU
     except (InvalidName, ValueError) as error:
         raise SlotsMalformed(_SHAPE) from error
     if not kind or not _AMOUNT.fullmatch(memory) or not _AMOUNT.fullmatch(core):

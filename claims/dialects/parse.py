@@ -22,12 +22,12 @@ from claims.dialects.ignored import ignored_by
 from claims.dialects.joint import joint_of
 from claims.dialects.kai import KAI_ANNOTATIONS, kai_ask
 from claims.dialects.koordinator import koordinator_ask
-from claims.dialects.native import native_ask
+from claims.dialects.native import is_mig_resource, mig_ask, native_ask
 from claims.dialects.own_keys import container_key
 from claims.dialects.refused import Refused
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect, Parsed, Refusal
 from kube.device_types import DEVICE_TYPES, GPU, PREFIXES, DeviceType, Dimension
-from kube.keys import CLAIM, KOORDINATOR_PREFIX, NATIVE_GPU, VISIBLE_DEVICES
+from kube.keys import CLAIM, KOORDINATOR_PREFIX, MIG_RESOURCES, NATIVE_GPU, VISIBLE_DEVICES
 from kube.objects import Container, Pod
 
 DEFAULT_NAMESPACE: Final = "default"
@@ -56,7 +56,7 @@ def is_asking_annotation(key: str) -> bool:
 
 def is_asking_resource(name: str, *, device_types: tuple[DeviceType, ...] = DEVICE_TYPES) -> bool:
     """Whether a pod with this resource asks for devices, in any dialect."""
-    return name in _known(device_types)
+    return name in _known(device_types) or is_mig_resource(name)
 
 
 def foreign_dialect(pod: Pod) -> str | None:
@@ -166,6 +166,9 @@ def _dialects(pod: Pod, amounts: Mapping[str, int], device_types: tuple[DeviceTy
         spoken.append("hami")
     elif NATIVE_GPU in amounts and (not types or GPU in types):
         spoken.append("native")
+    beside = not types or GPU in types or "hami" in spoken
+    if beside and "native" not in spoken and any(map(is_mig_resource, amounts)):
+        spoken.append("native")
     if types:
         spoken.append("koordinator")
     return spoken
@@ -192,9 +195,11 @@ def _resource_request(pod: Pod, asked: _Asked, device_types: tuple[DeviceType, .
     native = NATIVE_GPU in asked.amounts
     if native:
         asks.append(native_ask(asked.amounts[NATIVE_GPU], limits=limits_of(pod)))
+    instances = [(name, amount) for name, amount in asked.amounts.items() if is_mig_resource(name)]
+    asks += [mig_ask(name, amount, limits=limits_of(pod)) for name, amount in instances]
     asks.sort(key=lambda ask: (ask.type != GPU, ask.type))
     request = DeviceRequest(asks=tuple(asks), dialect=asked.dialect or Dialect.NATIVE, key_prefix=prefix)
-    if not native:
+    if not (native or instances):
         return request
     return with_policies(pod, msgspec.structs.replace(request, uuids=_sees_uuids(pod)))
 
@@ -230,5 +235,6 @@ def _known(device_types: tuple[DeviceType, ...]) -> Mapping[str, Dimension]:
     """Every resource name that any dialect reads."""
     known = {name: dimension for name, (_, _, dimension) in _names(device_types).items()}
     known[NATIVE_GPU] = Dimension.UNITS
+    known[MIG_RESOURCES] = Dimension.UNITS  # stands for every name that begins so
     known.update(dict.fromkeys(HAMI_RESOURCES, Dimension.UNITS))
     return known

@@ -16,7 +16,7 @@ import msgspec
 from claims.dialects.hami_slots import SlotsMalformed, read_slots
 from claims.dialects.request import CORE_WHOLE, DeviceRequest
 from claims.dialects.write_back import AMOUNTS
-from kube.device_types import DEVICE_TYPES, GPU, DeviceType
+from kube.device_types import DEVICE_TYPES, GPU, DeviceType, ledger_type
 from kube.keys import ALLOCATED, HAMI_ALLOCATED, HAMI_NODE, KOORDINATOR_ALLOCATED
 from kube.names import InvalidName, check_label, check_subdomain
 from kube.objects import Pod
@@ -155,7 +155,7 @@ def _check_devices(devices: list[AdoptedDevice], allocated: str | None) -> None:
 def _read_minors(minors: tuple[int, ...], request: DeviceRequest | None) -> list[AdoptedDevice]:
     """Minors alone: type and amounts are those of the request's first ask (gpu first), else whole GPUs."""
     if request is None or not request.asks or request.asks[0].whole:
-        device_type = GPU if request is None or not request.asks else request.asks[0].type
+        device_type = GPU if request is None or not request.asks else ledger_type(request.asks[0].type)
         return [AdoptedDevice(type=device_type, minor=minor) for minor in minors]
     ask = request.asks[0]
     return [

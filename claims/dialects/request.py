@@ -12,6 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from claims.dialects.steps import Steps
+from kube.device_types import is_mig
 
 CORE_WHOLE = 100
 """Core percent of one whole device."""
@@ -145,7 +146,8 @@ class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def whole_native(self) -> bool:
         """Whether it is for whole GPUs by `nvidia.com/gpu`, whichever."""
-        return self.dialect is Dialect.NATIVE and all(ask.whole and ask.limits is None for ask in self.asks)
+        plain = all(ask.whole and ask.limits is None and not is_mig(ask.type) for ask in self.asks)
+        return self.dialect is Dialect.NATIVE and plain
 
     @property
     def for_kubelet(self) -> bool:

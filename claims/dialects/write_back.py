@@ -17,7 +17,7 @@ from claims.dialects.grants import BusId, GrantView, MemoryTotal
 from claims.dialects.hami_result import hami_annotations
 from claims.dialects.own_keys import container_key
 from claims.dialects.request import CORE_WHOLE, DeviceAsk, DeviceRequest, Dialect
-from kube.device_types import DEVICE_TYPES, GPU, DeviceType
+from kube.device_types import DEVICE_TYPES, GPU, MIG_UUID, DeviceType
 from kube.keys import ALLOCATED, KOORDINATOR_ALLOCATED, KUBERNETES_PREFIX, VISIBLE_DEVICES
 from kube.quantities import format_bytes
 
@@ -70,7 +70,8 @@ def binding_annotations(
 def visible_devices(*, request: DeviceRequest, grants: Iterable[GrantView], visible: VisibleDevices) -> str:
     """The env value: GPUs by ascending minor, as UUIDs wherever NVIDIA_VISIBLE_DEVICES is injected too, else as set."""
     gpus = sorted((grant for grant in grants if grant.type == GPU), key=lambda grant: grant.minor)
-    if visible is VisibleDevices.UUID or request.uuids or request.dialect in RENUMBERED:
+    instances = any(gpu.uuid.startswith(MIG_UUID) for gpu in gpus)  # no index leads to one
+    if instances or visible is VisibleDevices.UUID or request.uuids or request.dialect in RENUMBERED:
         return ",".join(gpu.uuid for gpu in gpus)
     return ",".join(str(gpu.minor) for gpu in gpus)
 

@@ -33,6 +33,7 @@ _TAGS = {
     "Pending": "warn", "Allocated": "ok", "Invalid": "bad",
     # devices
     "free": "quiet", "in use": "ok", "shared": "info", "unhealthy": "bad", "vanished": "bad", "taken outside": "warn",
+    "closed": "warn", "in MIG mode": "quiet",
     # pods of an explanation
     "pending": "warn", "placed": "ok", "refused": "warn", "node not ready": "bad",
 }  # fmt: skip

@@ -117,6 +117,7 @@ def _count(measured: Measured, start: datetime) -> dict[str, Totals]:
 _MEASURED: Final = ("utilisation_percent", "memory_used_bytes", "power_watts")
 _COUNTED: Final = (
     "uuid",
+    "parent",
     "model",
     "healthy",
     "memory_bytes",

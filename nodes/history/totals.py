@@ -65,7 +65,10 @@ def groups_of(device: Device) -> tuple[str, ...]:
 
 
 def add(totals: Totals, device: Device, measured: Mapping[str, tuple[int, float, int] | None]) -> None:
-    """Count one GPU. `measured`: column → (times, mean, largest)."""
+    """Count one GPU. `measured`: column → (times, mean, largest). A MIG instance is a part of its GPU: only what is given of its memory is added."""
+    if device.parent:
+        totals.memory_given += device.memory_used
+        return
     utilisation = measured.get("utilisation_percent")
     totals.gpus += 1
     totals.unhealthy += not device.healthy

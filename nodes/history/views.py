@@ -60,7 +60,7 @@ def device_history_csv(request: PageRequest, device_id: int) -> HttpResponse:
 def node_history(request: PageRequest, name: str) -> HttpResponse:
     """Means of every GPU of one node (`?range=`), of the columns asked for (`?columns=a,b`)."""
     node = node_get(name)
-    gpus = [device for device in node_devices(node) if device.type == "gpu"]
+    gpus = [device for device in node_devices(node) if device.type == "gpu" and not device.parent]
     asked = known_range(asked_word(request, "range"), default=LIVE)
     found = _of(node, [gpu.uuid for gpu in gpus], asked)
     some = next(iter(found.values()), Series.empty())

@@ -89,7 +89,7 @@ def figures_of(rows: FleetRows, columns: Columns) -> Figures:
     return Figures(
         total=len(given),
         used=int(np.count_nonzero(used)),
-        free=int(np.count_nonzero(~used & ~sick & rows.node_ready[gpu])),
+        free=int(np.count_nonzero(~used & ~sick & ~rows.mig[gpu] & rows.node_ready[gpu])),
         unhealthy=int(np.count_nonzero(sick)),
         allocated_percent=float(given.mean()) if len(given) else None,
         utilisation_percent=float(measured.mean()) if len(measured) else None,

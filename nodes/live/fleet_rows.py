@@ -27,7 +27,8 @@ HOLDING_STATES = ("held", "reserved")
 
 _FIELDS = (
     "id", "node_id", "type", "minor", "uuid", "model", "memory_bytes", "island",
-    "core_used", "memory_used", "healthy", "presence", "stranger", "conflict", "revision",
+    "core_used", "memory_used", "healthy", "presence", "stranger", "conflict", "closed", "mig", "parent",
+    "revision",
 )  # fmt: skip
 _SHAPE = slice(1, 8)
 _Row = tuple[Any, ...]
@@ -77,7 +78,7 @@ class FleetRows:
     """Rows kept up to date. Used by one thread at a time.
 
     Columns, one entry a device of `layout`: `size` (bytes of memory), `core` and `memory` (uint8, percent given), `healthy`,
-    `present`, `stranger`, `held`, `node_ready`, `gpu` (bool).
+    `present`, `stranger` (closed ones too), `mig` (a GPU in MIG mode), `held`, `node_ready`, `gpu` (bool, no MIG instance).
     """
 
     def __init__(self) -> None:
@@ -152,7 +153,7 @@ class FleetRows:
                     pool_of(node.labels),
                     node.mode,
                     tuple(LayoutDevice(row[0], *row[2:8]) for row in rows),
-                    tuple(row[4] for row in rows if row[2] == GPU),
+                    tuple(row[4] for row in rows if row[2] == GPU and not row[16]),
                 )
                 for rack, node, rows in ordered
             )
@@ -173,6 +174,7 @@ class FleetRows:
         self.healthy = np.zeros(count, bool)
         self.present = np.zeros(count, bool)
         self.stranger = np.zeros(count, bool)
+        self.mig = np.zeros(count, bool)
         self.held = np.zeros(count, bool)
         self.node_ready = np.zeros(count, bool)
         self.gpu = np.zeros(count, bool)
@@ -180,12 +182,13 @@ class FleetRows:
     def _put(self, at: int, row: _Row) -> None:
         size, core, used, healthy, presence = row[6], row[8], row[9], row[10], row[11]
         self.size[at] = size
-        self.gpu[at] = row[2] == GPU
+        self.gpu[at] = row[2] == GPU and not row[16]
         self.core[at] = core
         self.memory[at] = min(100, -(-100 * used // size)) if size else 0
         self.healthy[at] = healthy
         self.present[at] = presence == Presence.PRESENT
-        self.stranger[at] = bool(row[12] or row[13])
+        self.stranger[at] = bool(row[12] or row[13] or row[14])
+        self.mig[at] = row[15]
 
     def _read_states(self) -> None:
         """Holds and the nodes' states: small answers, asked for whole each time."""

@@ -37,6 +37,7 @@ from agent.protocol import (
     encode,
 )
 from audit.clock import database_now
+from kube.device_types import GPU
 from nodes import inventory, services
 from nodes.checkpoints import Given, checkpoint_put
 from nodes.live import flush, presence
@@ -70,8 +71,8 @@ Send = Callable[[Message], Awaitable[None]]
 class Record(Protocol):
     """Where frames that change the record go. All raise GpuplaneError."""
 
-    async def inventory(self, node: str, body: Mapping[str, Any], actor: Actor) -> tuple[str, ...]:
-        """Store what the node has; the UUIDs of its GPUs by minor."""
+    async def inventory(self, node: str, body: Mapping[str, Any], actor: Actor) -> tuple[str, ...] | None:
+        """Store what the node has; the UUIDs of its GPUs by minor, without MIG instances. None where the frame does not speak of GPUs."""
 
     async def health(self, node: str, health: Mapping[str, str], actor: Actor) -> None:
         """Store device health."""
@@ -86,14 +87,13 @@ Result = TypeVar("Result")
 class DatabaseRecord:
     """The real record: `nodes.services` in a database thread."""
 
-    async def inventory(self, node: str, body: Mapping[str, Any], actor: Actor) -> tuple[str, ...]:
+    async def inventory(self, node: str, body: Mapping[str, Any], actor: Actor) -> tuple[str, ...] | None:
         """See Record."""
 
-        def store() -> tuple[str, ...]:
-            shape = inventory.parse_node(dict(body), name=node, strict=False)
+        def store() -> tuple[str, ...] | None:
+            shape = inventory.parse_node(dict(body), name=node, strict=False).of_agent()
             services.inventory_put(shape=shape, actor=actor, now=database_now())
-            gpus = sorted((device.minor, device.uuid) for device in shape.devices if device.type == "gpu")
-            return tuple(uuid for _, uuid in gpus)
+            return shape.gpus if shape.owns(GPU) else None
 
         return await _stored(store)
 
@@ -156,7 +156,8 @@ class Session:
         try:
             if isinstance(frame, Inventory):
                 order = await self.record.inventory(self.node, frame.node, self.actor)
-                self.table.order(self.node, order)
+                if order is not None:
+                    self.table.order(self.node, order)
             elif isinstance(frame, Checkpoint):
                 await self.record.checkpoint(self.node, frame.entries, self.actor)
             else:

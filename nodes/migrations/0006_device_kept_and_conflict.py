@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('nodes', '0004_rollups'),
+        ('nodes', '0005_mig_devices'),
     ]
 
     operations = [

@@ -10,6 +10,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name="device",
             name="bus_id",
-            field=models.CharField(blank=True, default="", help_text="PCI address", max_length=16),
+            field=models.CharField(blank=True, db_default="", default="", help_text="PCI address", max_length=16),
         ),
     ]

@@ -132,20 +132,21 @@ def test_a_hold_gives_way(plugin: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "problems", "closed"),
+    ("told", "problems", "disputed", "closed"),
     [
-        ({"one": ["GPU-elsewhere"]}, ["gave GPU-elsewhere to research/one, and n1 has no such GPU"], {}),
+        ({"one": ["GPU-elsewhere"]}, ["gave GPU-elsewhere to research/one, and n1 has no such GPU"], {}, [0, 1, 2, 3]),
         (
-            {"one": ["GPU-n1-3"], "two": ["GPU-n1-3"]},
+            {"one": ["GPU-n1-3"], "two": ["nvidia3"]},
             [f"gave GPU-n1-3 to research/{name} and to another pod" for name in ("one", "two")],
             {3: "research/one, research/two"},
+            [],
         ),
     ],
 )
 def test_a_record_that_cannot_be_is_reported(
-    plugin: World, told: dict[str, list[str]], problems: list[str], closed: dict[int, str]
+    plugin: World, told: dict[str, list[str]], problems: list[str], disputed: dict[int, str], closed: list[int]
 ) -> None:
-    """DEV-8 a GPU shared by time, or of another node: said, once, and nothing is changed; what two have is closed to newcomers."""
+    """DEV-8 LEASE-2 a GPU shared by time, or of another node: said, once, nobody's devices are changed, and what they have is given to nobody."""
     uids = {name: native(plugin, name) for name in ("one", "two")}
     said = [Given(uids[name], "main", GPU, tuple(listed)) for name, listed in told.items()]
     checkpoint_put(node_name="n1", entries=said, actor=SYSTEM, now=database_now())
@@ -153,8 +154,13 @@ def test_a_record_that_cannot_be_is_reported(
     assert (done.corrected, done.differences, done.reported) == (0, len(problems), len(problems))
     assert plugin.told("reconcile.difference") == [f"the kubelet of n1 {problem}" for problem in problems]
     assert (holds("one"), holds("two")) == ([0], [1])
-    assert dict(Device.objects.exclude(conflict="").values_list("minor", "conflict")) == closed
-    assert plugin.reconcile().reported == 0
+    assert dict(Device.objects.exclude(conflict="").values_list("minor", "conflict")) == disputed
+    assert list(Device.objects.exclude(closed="").order_by("minor").values_list("minor", flat=True)) == closed
+    again = plugin.reconcile()
+    assert (again.reported, again.closed, again.reopened) == (0, 0, 0)
+    chose(**{uid: [minor] for minor, uid in enumerate(uids.values())})
+    assert plugin.reconcile().reopened == len(closed)
+    assert not Device.objects.exclude(conflict="", closed="").exists()
 
 
 def test_a_pod_that_sees_what_we_name_keeps_it(world: World) -> None:

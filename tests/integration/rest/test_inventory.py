@@ -207,7 +207,7 @@ def wrong_device(index=0, **changes):
         pytest.param(wrong_device(minor=10**9), 400, "devices[0].minor", "range", id="huge minor"),
         pytest.param(wrong_device(minor="x"), 400, "devices[0].minor", "type", id="minor of another type"),
         pytest.param(wrong_device(type="GPU"), 400, "devices[0].type", "dns-label", id="type not a label"),
-        pytest.param(wrong_device(model="x" * 65), 400, "devices[0].model", "text", id="long model"),
+        pytest.param(wrong_device(model="x" * 129), 400, "devices[0].model", "text", id="long model"),
         pytest.param(wrong_device(modle="H100"), 400, "devices[0].modle", "unknown-field", id="misspelt field"),
         pytest.param(wrong(name="n2"), 400, "name", "address", id="name mismatch"),
         pytest.param(wrong(mode="shared"), 400, "mode", "choice", id="unknown mode"),

@@ -98,7 +98,10 @@ def test_definitions_of_the_chart_are_those_that_gpuplane_applies():
 
 def test_asking_names_are_those_of_the_dialects():
     assert {keys.CLAIM, *kai.KAI_ANNOTATIONS} == set(RECOGNISED["askingAnnotations"])
-    assert set(parse._known(DEVICE_TYPES)) == set(RECOGNISED["resources"])
+    starts = set(RECOGNISED["resourceStarts"])
+    assert starts == {keys.MIG_RESOURCES}
+    assert set(parse._known(DEVICE_TYPES)) == set(RECOGNISED["resources"]) | starts
+    assert all(parse.is_asking_resource(f"{start}1g.10gb") for start in starts)
     assert RECOGNISED["counted"] == keys.PODS_RESOURCE
 
 

@@ -83,6 +83,37 @@ def test_forgiving(value, read):
     assert read(parse_node(value))
 
 
+MIG: dict[str, Any] = {
+    **GPU, "minor": 1056, "uuid": "MIG-0", "model": "H100 MIG 1g.10gb", "memory": "9856Mi", "parent": "GPU-0", "profile": "1g.10gb",
+}  # fmt: skip
+
+
+def with_instance(**changes):
+    return {"name": "n1", "devices": [GPU, {**MIG, **changes}]}
+
+
+def test_mig_instances() -> None:
+    """DEV-12 an instance has a GPU of the node for a parent, which then is in MIG mode, and is no part of the order of samples."""
+    gpu, instance = parse_node(with_instance()).devices
+    assert (gpu.mig, gpu.parent, instance.mig, instance.parent, instance.profile) == (
+        True,
+        "",
+        False,
+        "GPU-0",
+        "1g.10gb",
+    )
+    assert parse_node(with_instance()).gpus == ("GPU-0",)
+    assert parse_node(with_device(mig=True)).devices[0].mig
+
+
+def test_types_of_a_source() -> None:
+    """NODE-2 left out they are all of a node's; an agent that names none means GPUs, and whatever it lists."""
+    everything, some = parse_node({"name": "n1", "devices": [NIC]}), parse_node({"name": "n1", "types": ["gpu"]})
+    assert everything.owns("fpga")
+    assert (everything.of_agent().types, some.of_agent().types) == (frozenset({"gpu", "rdma"}), frozenset({"gpu"}))
+    assert not some.owns("rdma")
+
+
 @pytest.mark.parametrize(
     ("value", "want_field", "want_rule"),
     [
@@ -127,6 +158,25 @@ def test_forgiving(value, read):
         pytest.param(
             {"name": "n1", "devices": [GPU], "links": [[0, 1, -1]]}, "links[0][2]", "range", id="negative links"
         ),
+        pytest.param(
+            with_instance(parent="GPU-9"), "devices[1].parent", "parent", id="an instance of no GPU of the node"
+        ),
+        pytest.param(with_instance(profile=None), "devices[1].profile", "mig", id="an instance without profile"),
+        pytest.param(with_instance(parent=None), "devices[1].parent", "mig", id="a profile of nothing"),
+        pytest.param(with_instance(mig=True), "devices[1].parent", "mig", id="an instance in MIG mode"),
+        pytest.param(with_instance(profile="1G/10"), "devices[1].profile", "mig", id="no profile"),
+        pytest.param(with_instance(type="mig-1g"), "devices[1].type", "mig", id="a type of instances"),
+        pytest.param(
+            {"name": "n1", "devices": [{**NIC, "mig": True}]}, "devices[0].mig", "mig", id="a NIC in MIG mode"
+        ),
+        pytest.param({**with_instance(), "links": [[0, 1056, 1]]}, "links[0]", "link", id="a link to an instance"),
+        pytest.param({"name": "n1", "types": "gpu"}, "types", "type", id="types no list"),
+        pytest.param(
+            {"name": "n1", "types": ["rdma"], "devices": [GPU]},
+            "devices[0].type",
+            "types",
+            id="a type that is not reported",
+        ),
     ],
 )
 def test_refused(value, want_field, want_rule):
@@ -170,7 +220,13 @@ JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8)),
     lambda inner: st.one_of(
         st.lists(inner, max_size=4),
-        st.dictionaries(st.sampled_from([*GPU, "name", "devices", "links", "labels", "mode", "x"]), inner, max_size=5),
+        st.dictionaries(
+            st.sampled_from(
+                [*GPU, "name", "devices", "links", "labels", "mode", "types", "mig", "parent", "profile", "x"]
+            ),
+            inner,
+            max_size=5,
+        ),
     ),
     max_leaves=20,
 )

@@ -14,7 +14,8 @@ Every field that may be absent is asked for as an optional: an expression that f
 object.metadata.?annotations.orValue({}).exists(key, key in {{ include "gpuplane.cel.strings" $names.askingAnnotations }})
 || (object.spec.containers + object.spec.?initContainers.orValue([])).exists(one,
   [one.?resources.?limits.orValue({}), one.?resources.?requests.orValue({})].exists(amounts,
-    amounts.exists(name, amounts[name] != '0' && name in {{ include "gpuplane.cel.strings" $names.resources }})))
+    amounts.exists(name, amounts[name] != '0' && (name in {{ include "gpuplane.cel.strings" $names.resources }}
+      {{- range $names.resourceStarts }} || name.startsWith('{{ . }}'){{ end }}))))
 {{- end }}
 
 {{/* Names gpuplane's scheduler, or asks in a way that nobody else understands. */}}

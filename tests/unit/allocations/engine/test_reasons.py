@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from allocations.engine.build import replace_nodes
+from allocations.engine.picture import Withheld
 from allocations.engine.plan import plan
-from allocations.engine.reasons import memory_text
+from allocations.engine.reasons import CLOSED, memory_text
 from claims.dialects.request import DeviceAsk, Policy
 from tests.builders import GI, MI, fleet, nic, node, pairs, request, share, whole
 
@@ -135,3 +138,49 @@ def test_nodes_that_lost_have_reasons_beside_a_success():
 )
 def test_memory_text(size, want):
     assert memory_text(size) == want
+
+
+@pytest.mark.parametrize(
+    ("kept", "asked", "want"),
+    [
+        pytest.param(
+            [Withheld.MIG, Withheld.MIG],
+            whole(),
+            "gpu devices are in MIG mode: only their instances are given",
+            id="MIG",
+        ),
+        pytest.param(
+            [Withheld.MIG, Withheld.NOT],
+            whole(2),
+            "gpu devices are in MIG mode: only their instances are given",
+            id="one",
+        ),
+        pytest.param([Withheld.CLOSED, Withheld.NOT], whole(2), f"gpu devices {CLOSED}", id="closed"),
+        pytest.param(
+            [Withheld.CLOSED, Withheld.CLOSED], share(core=50), f"gpu devices {CLOSED}", id="closed to shares"
+        ),
+        pytest.param([Withheld.CLOSED, Withheld.NOT], whole(3), "fewer than 3 gpu devices", id="too few in any case"),
+        pytest.param(
+            [Withheld.CLOSED, Withheld.NOT],
+            whole(2, models=("B200",)),
+            "no gpu of the models asked",
+            id="none of the model",
+        ),
+    ],
+)
+def test_devices_that_are_kept(kept: list[Withheld], asked: Any, want: str) -> None:
+    """CLAIM-4 DEV-12 well, and given to nobody: that is said, not that they are sick; preemption could not change it."""
+    there = node("a", gpus=2)
+    devices = tuple(msgspec.structs.replace(one, kept=why) for one, why in zip(there.devices, kept, strict=True))
+    ((_, reason),) = plan(fleet(msgspec.structs.replace(there, devices=devices)), asked).refused()
+    assert (reason.text, reason.resolvable) == (want, False)
+
+
+def test_a_device_that_is_closed_and_opened_in_a_picture() -> None:
+    """CLAIM-4 a picture that is brought up to date says the same as a new one."""
+    there = node("a", gpus=1)
+    (device,) = there.devices
+    closed = msgspec.structs.replace(there, devices=(msgspec.structs.replace(device, kept=Withheld.CLOSED),))
+    picture = replace_nodes(fleet(there), [closed])
+    assert [reason.text for _, reason in plan(picture, whole()).refused()] == [f"gpu devices {CLOSED}"]
+    assert plan(replace_nodes(picture, [there]), whole()).node == "a"

@@ -241,6 +241,51 @@ def test_a_refused_pod_has_its_reason_on_every_node():
     assert decision.summary.startswith("2 of 2 nodes: ")
 
 
+def test_mig_instances():
+    """DEV-12 VIEW-4 what-if knows them: by their names alone, whole, and nothing of their GPU."""
+    gpu = {"minor": 0, "uuid": "GPU-0", "model": "H100", "memory": "80Gi"}
+    mig = {
+        "minor": 1056,
+        "uuid": "MIG-0",
+        "model": "H100 MIG 1g.10gb",
+        "memory": "9856Mi",
+        "parent": "GPU-0",
+        "profile": "1g.10gb",
+    }
+
+    def pod(name, resource):
+        containers = [{"name": "main", "resources": {"limits": {resource: "1"}}}]
+        return {"metadata": {"name": name}, "spec": {"containers": containers}}
+
+    running = {
+        "metadata": {"name": "runs", "annotations": {"gpu.scheduling/allocated": "n2:1056"}},
+        "spec": {"nodeName": "n2", "containers": [{"name": "main"}]},
+    }
+    nodes = [
+        {"name": "n1", "devices": [gpu, mig]},
+        {"name": "n2", "devices": [{**gpu, "uuid": "GPU-1"}, {**mig, "uuid": "MIG-1", "parent": "GPU-1"}]},
+    ]
+    names = {
+        "small": "nvidia.com/mig-1g.10gb",
+        "next": "nvidia.com/mig-1g.10gb",
+        "plain": "nvidia.com/gpu",
+        "half": "koordinator.sh/gpu-memory-ratio",
+    }
+    result = run_scenario(
+        parse_scenario({"nodes": nodes, "pods": [running, *(pod(name, resource) for name, resource in names.items())]})
+    )
+    assert result.problems == ()
+    assert placed(result) == {
+        "small": ("n1", [("gpu", 1056)]),
+        "next": (None, []),
+        "plain": (None, []),
+        "half": (None, []),
+    }
+    reasons = {one.pod.removeprefix("default/"): set(one.reasons.values()) for one in result.decisions}
+    assert reasons["next"] == {"no whole mig-1g.10gb device free"}
+    assert reasons["plain"] == reasons["half"] == {"gpu devices are in MIG mode: only their instances are given"}
+
+
 def node(name, *, gpus=1, **more):
     devices = [{"minor": at, "uuid": f"GPU-{name}-{at}", "model": "H100", "memory": "80Gi"} for at in range(gpus)]
     return {"name": name, "devices": devices, **more}

@@ -9,6 +9,9 @@ from claims.admission.recognise import looks_ours
     [
         pytest.param(b'{"metadata": {"annotations": {"gpu.scheduling/claim": 5}}}', True, id="claim"),
         pytest.param(b'{"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": []}}}]}}', True, id="gpu"),
+        pytest.param(
+            b'{"spec": {"containers": [{"resources": {"limits": {"nvidia.com/mig-1g.5gb": []}}}]}}', True, id="mig"
+        ),
         pytest.param(b'{"metadata": {"annotations": {"a": 5}}}', False, id="somebody else's"),
         pytest.param(b'{"metadata": {"annotations": {"gpu.scheduling/claim": "c"}}, "n": 1e400}', True, id="1e400"),
         pytest.param(b'{"limits": {"koordinator.sh/rdma": 1e400}}', True, id="resource of 1e400"),

@@ -64,6 +64,11 @@ def test_the_sources_claim():
             id="all the memory is a share",
         ),
         pytest.param(
+            {"count": 2, "model": ["H100 MIG 1g.10gb+me", "A100 mig 1g.10gb+me"]},
+            DeviceAsk(type="mig-1g.10gb.me", count=2, models=("H100 MIG 1g.10gb+me", "A100 mig 1g.10gb+me")),
+            id="MIG instances",
+        ),
+        pytest.param(
             {"count": 3, "core": 50, "memory": 1024, "model": ["H100", "A100"]},
             DeviceAsk(type="gpu", count=3, core_percent=50, memory_bytes=1024, models=("H100", "A100")),
             id="shares of three",
@@ -164,6 +169,30 @@ def test_a_claim_without_pods():
         pytest.param(manifest({"count": 1, "type": "GPU"}), "spec.devices.type", "dns-label", id="bad type"),
         pytest.param(manifest({"count": 1, "type": ""}), "spec.devices.type", "dns-label", id="empty type"),
         pytest.param(manifest({"count": 1, "model": "H100"}), "spec.devices.model", "type", id="model is text"),
+        pytest.param(
+            manifest({"count": 1, "model": ["H100", "H100 MIG 1g.10gb"]}),
+            "spec.devices.model",
+            "mig-mixed",
+            id="GPUs and parts",
+        ),
+        pytest.param(
+            manifest({"count": 1, "model": ["A MIG 1g.5gb", "A MIG 2g.10gb"]}),
+            "spec.devices.model",
+            "mig-mixed",
+            id="profiles",
+        ),
+        pytest.param(
+            manifest({"count": 1, "core": 50, "model": ["A MIG 1g.5gb"]}),
+            "spec.devices.core",
+            "mig-share",
+            id="half a part",
+        ),
+        pytest.param(
+            manifest({"count": 2, "model": ["A MIG 1g.5gb"], "policy": "contiguous", "policyStrict": True}),
+            "spec.devices.policyStrict",
+            "mig-island",
+            id="parts on one island",
+        ),
         pytest.param(manifest({"count": 1, "model": [5]}), "spec.devices.model", "model-name", id="model is a number"),
         pytest.param(manifest({"count": 1, "model": [" "]}), "spec.devices.model", "model-name", id="model is blank"),
         pytest.param(manifest({"count": 1, "model": ["a"] * 65}), "spec.devices.model", "type", id="too many models"),

@@ -47,6 +47,9 @@ def gpu(amount: Any) -> Any:
             pod(container({"nvidia.com/gpu": "2", "cpu": "4"})), DeviceAsk(type="gpu", count=2), id="nvidia.com/gpu: 2"
         ),
         pytest.param(
+            pod(container({"nvidia.com/mig-1g.10gb": "2"})), DeviceAsk(type="mig-1g.10gb", count=2), id="MIG instances"
+        ),
+        pytest.param(
             pod(container({"kubernetes.io/gpu": "50", "memory": "8Gi"})),
             DeviceAsk(type="gpu", count=1, core_percent=50, memory_ratio=50),
             id="kubernetes.io/gpu: 50",

@@ -79,6 +79,8 @@ def koordinator(**resources: Any) -> Any:
                      [gpu(uuid="GPU-a", core_percent=30, memory_bytes=3000 * MIB)], id="HAMi"),
         pytest.param({HAMI: "GPU-a,NVIDIA,3000,30:GPU-b,NVIDIA,81920,100:;GPU-a,NVIDIA,1000,20:;"},
                      [gpu(uuid="GPU-a", core_percent=50, memory_bytes=4000 * MIB), gpu(uuid="GPU-b")], id="HAMi, two containers"),
+        pytest.param({HAMI: "GPU-a[1-0],NVIDIA,1000,10:GPU-a[1-1],NVIDIA,500,5:;"},
+                     [gpu(uuid="GPU-a", core_percent=15, memory_bytes=1500 * 1024**2)], id="HAMi's own MIG instances are parts of their GPU"),
         pytest.param({HAMI: "GPU-a,NVIDIA,0,0:;"}, [gpu(uuid="GPU-a", core_percent=0)], id="HAMi, nothing counted"),
     ],
 )  # fmt: skip

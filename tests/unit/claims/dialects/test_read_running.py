@@ -6,8 +6,16 @@ import msgspec
 import pytest
 
 from claims.dialects import AdoptedDevice, Adoption, Unreadable
+from claims.dialects.device_names import Names
 from claims.dialects.read_running import CHECKPOINT, ENV, kubelet_uid, read_env, read_given
 from kube.objects import Pod
+
+
+class Device(NamedTuple):
+    uuid: str
+    minor: int = 0
+    parent: str = ""
+    type: str = "gpu"
 
 
 class Given(NamedTuple):
@@ -43,13 +51,19 @@ def gpus(*words: str | int) -> tuple[AdoptedDevice, ...]:
         ),
         pytest.param([Given("nvidia.com/gpu", ("GPU-z",))], ("GPU-z",), id="a GPU that we do not know"),
         pytest.param([Given("nvidia.com/mig-1g.10gb", ("MIG-1",))], ("MIG-1",), id="a part of a GPU"),
+        pytest.param([Given("nvidia.com/gpu", ("vgpu-7",))], ("vgpu-7",), id="a GPU by any name"),
+        pytest.param(
+            [Given("volcano.sh/vgpu-number", ("GPU-a-1",))], ("GPU-a-1",), id="a part of one, by another resource"
+        ),
+        pytest.param([Given("nvidia.com/hostdev", ("0000:3b:00.2",))], (), id="a NIC of the same vendor"),
         pytest.param([Given("rdma/hca", ("hca-3",))], (), id="something else"),
         pytest.param([Given("rdma/hca", ("hca-3", "NIC-0"))], ("NIC-0",), id="something else that we know"),
     ],
 )
 def test_what_a_kubelet_gave(given: list[Given], want: tuple[str, ...]) -> None:
     """DEV-9 GPUs in any case, other devices where the inventory has them."""
-    found = read_given(pod(), given=given, known={"GPU-a", "GPU-b", "NIC-0"})
+    known = Names([Device("GPU-a"), Device("GPU-b"), Device("NIC-0", type="rdma")])
+    found = read_given(pod(), given=given, known=known)
     assert found == (Adoption(node="n1", devices=gpus(*want), source=CHECKPOINT) if want else None)
 
 
@@ -68,17 +82,19 @@ def test_what_a_kubelet_gave(given: list[Given], want: tuple[str, ...]) -> None:
             pod({"env": [{"name": ENV, "valueFrom": {"fieldRef": {"fieldPath": "x"}}}]}), None, id="a reference"
         ),
         pytest.param(pod({}), None, id="no env"),
-        pytest.param(pod(container("MIG-1")), "unreadable", id="a part of a GPU"),
-        pytest.param(pod(container("0:1")), "unreadable", id="another way of naming parts"),
+        pytest.param(pod(container("MIG-1")), gpus("MIG-1"), id="a part of a GPU"),
+        pytest.param(pod(container("0:1")), gpus("0:1"), id="another way of naming parts"),
+        pytest.param(pod(container("nvidia0")), gpus("nvidia0"), id="a device file"),
+        pytest.param(pod(container("first")), "unreadable", id="no name of a GPU"),
         pytest.param(pod(container("GPU-../x")), "unreadable", id="no UUID"),
         pytest.param(pod(container(",".join(str(number) for number in range(1001)))), "unreadable", id="too many"),
     ],
 )
 def test_what_env_names(asked: Pod, want: Any) -> None:
-    """DEV-9 GPUs by index or UUID; all of them is what monitoring sees, and holds none."""
+    """DEV-9 GPUs by index, UUID or device file; all of them is what monitoring sees, and holds none."""
     found = read_env(asked)
     if want == "unreadable":
-        assert found == Unreadable(problem="NVIDIA_VISIBLE_DEVICES does not list GPUs by index or UUID")
+        assert found == Unreadable(problem="NVIDIA_VISIBLE_DEVICES does not list GPUs by index, UUID or device file")
     else:
         assert found == (None if want is None else Adoption(node="n1", devices=want, source=ENV))
 

@@ -1,0 +1,46 @@
+"""MIG instances and their GPUs: two ways of giving the same hardware, of which only one may hold at a time (DEV-12).
+
+Called by `nodes.services` when an inventory comes in, and by every comparison (`allocations.reconcile.closing`). A GPU in MIG mode is never offered
+itself (`Device.mig`). Kept true: what somebody holds keeps its holder; an instance of a GPU that is held itself, and a GPU that has left MIG mode
+while an instance of it is held, are closed to newcomers until that ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from nodes.choices import Presence
+from nodes.models import Device
+
+GPU_HELD: Final = "its GPU is still held itself"
+INSTANCES_HELD: Final = "MIG instances of it are still held"
+SICK: Final = "its GPU is unhealthy"
+
+
+def mig_closings(*, node_id: int | None = None) -> dict[int, str]:
+    """Device id → why it is closed, on one node or all. One query where there is no MIG instance, two elsewhere."""
+    instances = Device.objects.exclude(parent="").exclude(presence=Presence.REMOVED)
+    if node_id is not None:
+        instances = instances.filter(node=node_id)
+    listed = list(instances.only("pk", "node_id", "parent", "core_used", "memory_used"))
+    if not listed:
+        return {}
+    gpus = Device.objects.filter(node__in={one.node_id for one in listed}, parent="").exclude(presence=Presence.REMOVED)
+    return closings_of([*listed, *gpus.only("pk", "node_id", "uuid", "mig", "parent", "core_used", "memory_used")])
+
+
+def closings_of(devices: Iterable[Device]) -> dict[int, str]:
+    """The same of these devices, GPUs and their instances."""
+    listed = list(devices)
+    gpus = {(one.node_id, one.uuid): one for one in listed if not one.parent}
+    found: dict[int, str] = {}
+    for one in listed:
+        gpu = gpus.get((one.node_id, one.parent)) if one.parent else None
+        if gpu is None:
+            continue
+        if gpu.core_used or gpu.memory_used:
+            found[one.pk] = GPU_HELD
+        if not gpu.mig and (one.core_used or one.memory_used):
+            found[gpu.pk] = INSTANCES_HELD
+    return found
