@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import socket
 import time
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from tests.fakes.apistore import Change
 
 if TYPE_CHECKING:
     # the server itself imports this module
-    from tests.fakes.apiserver import ApiServer
+    from tests.fakes.apiserver import ApiServer, Fault
 
 
 @dataclass(frozen=True)
@@ -85,33 +86,48 @@ class Handler(BaseHTTPRequestHandler):
             Seen(self.command, parts.path, query, {k.lower(): v for k, v in self.headers.items()}, body)
         )
         fault = self.api.take_fault(self.command, self.path)
-        if fault is not None:
-            if fault.stall is not None:
-                fault.stall.wait()
-                raise Dropped
-            if fault.drop == "before":
-                raise Dropped
-            if fault.status is not None and not fault.drop:
-                causes = {"causes": [{"reason": cause} for cause in fault.causes]}
-                wrong = ApiFault(fault.status, fault.reason, fault.message, details=causes)
-                self.answer(fault.status, wrong.status(), fault.headers)
-                return
-        headers: dict[str, str] = {}
-        try:
-            self.authenticate()
-            code, answer = self.route(parts.path, query, json.loads(body) if body else {})
-        except ApiFault as refusal:
-            code, answer = refusal.code, refusal.status()
-            if refusal.retry_after is not None:
-                headers["Retry-After"] = str(refusal.retry_after)
-        except ValueError as error:
-            code, answer = 400, ApiFault(400, "BadRequest", str(error)).status()
+        if fault is not None and self.struck(fault):
+            return
+        code, answer, headers = self.apply(parts.path, query, body)
+        if fault is not None and fault.late is not None:
+            fault.late.leave(code)
         if fault is not None and fault.drop == "after":
             if fault.status is None:
                 raise Dropped
             code, answer = fault.status, ApiFault(fault.status, fault.reason, fault.message).status()
         if answer is not None:
             self.answer(code, answer, headers)
+
+    def struck(self, fault: Fault) -> bool:
+        """Whether `fault` answered the request in place of the store; raises where it gets no answer at all."""
+        if fault.stall is not None:
+            fault.stall.wait()
+            raise Dropped
+        if fault.late is not None:
+            if fault.drop == "before":
+                self.connection.shutdown(socket.SHUT_RDWR)
+            if not fault.late.enter():
+                raise Dropped
+            return False
+        if fault.drop == "before":
+            raise Dropped
+        if fault.status is not None and not fault.drop:
+            causes = {"causes": [{"reason": cause} for cause in fault.causes]}
+            wrong = ApiFault(fault.status, fault.reason, fault.message, details=causes)
+            self.answer(fault.status, wrong.status(), fault.headers)
+            return True
+        return False
+
+    def apply(self, path: str, query: dict[str, str], body: bytes) -> tuple[int, Object | None, dict[str, str]]:
+        """Code, body and headers of the answer that the store gives; body None when it was streamed already."""
+        try:
+            self.authenticate()
+            return (*self.route(path, query, json.loads(body) if body else {}), {})
+        except ApiFault as refusal:
+            retry = {} if refusal.retry_after is None else {"Retry-After": str(refusal.retry_after)}
+            return refusal.code, refusal.status(), retry
+        except ValueError as error:
+            return 400, ApiFault(400, "BadRequest", str(error)).status(), {}
 
     def authenticate(self) -> None:
         kind, _, token = self.headers.get("Authorization", "").partition(" ")

@@ -40,6 +40,7 @@ from tests.fakes.apikinds import (
     Object,
 )
 from tests.fakes.apistore import Store
+from tests.fakes.late import Late
 
 CRD_FOLDER = Path(__file__).parents[2] / "docker" / "helm" / "gpuplane" / "crds"
 
@@ -50,6 +51,7 @@ class Fault:
 
     `status` answers so without applying; `drop` closes the connection "before" or "after" applying; `stall`
     keeps the request unanswered and unapplied until the event is set. `status` with `drop="after"` applies and then lies.
+    `late` applies the request later, whether its client still waits or not; with `drop="before"` the client is hung up on at once.
     """
 
     method: str
@@ -61,6 +63,7 @@ class Fault:
     causes: tuple[str, ...] = ()
     drop: Literal["", "before", "after"] = ""
     stall: threading.Event | None = None
+    late: Late | None = None
     times: int = 1
 
 
@@ -124,6 +127,8 @@ class ApiServer:
         for fault in self.faults:
             if fault.stall is not None:
                 fault.stall.set()
+            if fault.late is not None:
+                fault.late.drop()
         self._http.shutdown()
         self._thread.join()
         self.drop_connections()
