@@ -1,7 +1,6 @@
 """The process of test_kills: filters and binds (or releases) one pod, and kills itself after so many steps.
 
-Run as `python -m tests.integration.allocations.killed DEED STEPS POD-JSON NODE`; DEED is `bind`,
-`first-lease` (within the lease step) or `release`.
+Run as `python -m tests.integration.allocations.killed DEED STEPS POD-JSON NODE`; DEED is `bind` or `release`.
 """
 
 from __future__ import annotations
@@ -28,20 +27,6 @@ def bind(pod: dict[str, Any], node: str, steps: int) -> None:
 
     assert filtered(pod, [node]) == node
     saga.BIND_STEPS = (*saga.BIND_STEPS[:steps], die)
-    bound(pod, node)
-
-
-def first_lease(pod: dict[str, Any], node: str) -> None:
-    """Death after the first of several leases."""
-    from allocations import saga
-    from tests.extender import bound, filtered
-
-    def take_one(attempt: saga.Attempt) -> None:
-        attempt.outside.leases.take(attempt.wants[:1], attempt.live.holder.identity)
-        die()
-
-    assert filtered(pod, [node]) == node
-    saga.BIND_STEPS = (saga.step_reserve, take_one)
     bound(pod, node)
 
 
@@ -73,7 +58,5 @@ if __name__ == "__main__":
     deed, number, manifest, where = sys.argv[1:]
     if deed == "bind":
         bind(json.loads(manifest), where, int(number))
-    elif deed == "first-lease":
-        first_lease(json.loads(manifest), where)
     else:
         release(json.loads(manifest), int(number))
