@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
-from agent.protocol import CheckpointEntry, DeviceDetails
+from agent.protocol import MOST_DEVICES, CheckpointEntry, DeviceDetails
 from agent.sources import Column
 
 SAMPLES_MOST: Final = 5
@@ -132,7 +133,7 @@ class Outbox:
         if self._inventory_due and self._inventory is not None:
             return StateChange(inventory=self._with_health(self._inventory), version=self._version)
         if self._health:
-            return StateChange(health=dict(self._health))
+            return StateChange(health=dict(islice(self._health.items(), MOST_DEVICES)))  # as many as a frame holds
         if self._checkpoint is not None:
             return StateChange(checkpoint=self._checkpoint)
         return None
@@ -184,6 +185,6 @@ class Outbox:
 
 
 def order_of(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """UUIDs of the GPUs of an inventory by minor: the order of samples."""
-    gpus = [device for device in body["devices"] if device.get("type", "gpu") == "gpu"]
+    """UUIDs of the GPUs of an inventory by minor, without MIG instances: the order of samples."""
+    gpus = [device for device in body["devices"] if device.get("type", "gpu") == "gpu" and not device.get("parent")]
     return tuple(device["uuid"] for device in sorted(gpus, key=lambda device: int(device.get("minor", 0))))

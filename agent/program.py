@@ -1,9 +1,10 @@
 """What the agent does all day: look at the devices each second, and put what is new into the outbox.
 
-Run by `agent.__main__`. Kept true: whatever the driver does, even nothing at all, the program goes on, says what is wrong, and brings a sample a
-second; a GPU is sick at the first bad look and well after some good ones; a health that was told is told again only when it changes; the kubelet's
-record is read when its file changed, and one that cannot be understood is not sent. Only `gather` touches the driver, in a thread of its own;
-what it found is judged on the event loop.
+Run by `agent.__main__`. Kept true: whatever the driver does, even nothing at all, the program goes on, says what is
+wrong, and brings a sample a second; a device is sick at the first bad look and well after some good ones; a health that
+was told is told again only when it changes; the kubelet's record is read when its file changed, and one that cannot be
+understood is not sent. Only `gather` touches the driver, in a thread of its own; what it found is judged on the event
+loop.
 """
 
 from __future__ import annotations
@@ -21,7 +22,17 @@ import structlog
 from agent.checkpoint import CheckpointUnreadable, read_file
 from agent.outbox import Outbox
 from agent.protocol import CheckpointEntry, DeviceDetails
-from agent.sources import Column, Machine, Reading, Source, SourceAway, error_columns, within_bounds
+from agent.sources import (
+    Column,
+    DeviceFacts,
+    Machine,
+    Reading,
+    Source,
+    SourceAway,
+    by_type_and_minor,
+    error_columns,
+    within_bounds,
+)
 
 SAMPLE_SECONDS: Final = 1.0
 MACHINE_SECONDS: Final = 10.0
@@ -142,7 +153,7 @@ class Program:
             news.inventory = inventory_of(self.node, self.machine)
         if found.reading is None:
             self._gone(found.away)
-            news.health = self._changed({gpu.uuid: UNANSWERING_DRIVER for gpu in self.machine.gpus})
+            news.health = self._changed(self._without_driver(UNANSWERING_DRIVER))
         else:
             self._back()
             news.health = self._changed(found.reading.health)
@@ -155,8 +166,15 @@ class Program:
         news = News(self.epoch())
         if seconds >= HANG_SECONDS:
             self._gone(HANGING_DRIVER)
-            news.health = self._changed({gpu.uuid: HANGING_DRIVER for gpu in self.machine.gpus})
+            news.health = self._changed(self._without_driver(HANGING_DRIVER))
         return news
+
+    def _without_driver(self, why: str) -> dict[str, str]:
+        """What is wrong while nothing can be read: every GPU has the reason, other devices are as they were."""
+        return {
+            device.uuid: why if device.type == "gpu" else self._told.get(device.uuid, "")
+            for device in self.machine.devices
+        }
 
     def _gone(self, why: str) -> None:
         if why != self._away:
@@ -169,20 +187,24 @@ class Program:
             self._away = ""
 
     def _changed(self, health: Mapping[str, str]) -> dict[str, str]:
-        """What is other than was told: a GPU that was well is sick at once; one that was told to be sick is otherwise after GOOD_LOOKS of the same."""
+        """What is other than was told.
+
+        A device that was well is sick at once; one that was told to be sick is otherwise after GOOD_LOOKS of the same.
+        A MIG instance is as its GPU is.
+        """
         changes: dict[str, str] = {}
-        for gpu in self.machine.gpus:
-            now, told = health.get(gpu.uuid, ""), self._told.get(gpu.uuid, "")
+        for device in self.machine.devices:
+            now, told = health.get(device.parent or device.uuid, ""), self._told.get(device.uuid, "")
             if now == told:
-                self._better.pop(gpu.uuid, None)
+                self._better.pop(device.uuid, None)
                 continue
-            before, looks = self._better.get(gpu.uuid, (now, 0))
+            before, looks = self._better.get(device.uuid, (now, 0))
             looks = looks + 1 if before == now else 1
-            self._better[gpu.uuid] = now, looks
+            self._better[device.uuid] = now, looks
             if not told or looks >= GOOD_LOOKS:
-                del self._better[gpu.uuid]
-                changes[gpu.uuid] = now
-                log.warning("device.health", uuid=gpu.uuid, reason=now or "well again")
+                del self._better[device.uuid]
+                changes[device.uuid] = now
+                log.warning("device.health", uuid=device.uuid, reason=now or "well again")
         self._told.update(changes)
         return changes
 
@@ -207,37 +229,50 @@ class Program:
 
 
 def _with_lost(found: Machine, known: Machine) -> Machine:
-    """The machine as found, with the GPUs that answer no more: they stay part of it, and are told to be sick."""
+    """The machine as found, with the devices that answer no more: they stay part of it, and are told to be sick.
+
+    A MIG instance that is gone while its GPU is there was taken away on purpose. Of a type that cannot be looked at now
+    nothing is said.
+    """
     there = {device.uuid for device in found.devices}
     numbered = {
         (device.type, device.minor) for device in found.devices
     }  # a driver that was loaded anew may count otherwise
     lost = [
-        device for device in known.devices if device.uuid not in there and (device.type, device.minor) not in numbered
+        device
+        for device in known.devices
+        if device.type in found.types
+        and not there & {device.uuid, device.parent}
+        and (device.type, device.minor) not in numbered
     ]
     if not lost:
         return found
-    minors = {device.minor for device in lost if device.type == "gpu"}
+    minors = {device.minor for device in lost if device.type == "gpu" and not device.parent}
     old = [link for link in known.links if minors & {link[0], link[1]}]
-    devices = sorted((*found.devices, *lost), key=lambda one: (one.type != "gpu", one.type, one.minor))
-    return Machine(tuple(devices), tuple(sorted({*found.links, *old})))
+    devices = by_type_and_minor((*found.devices, *lost))
+    return Machine(devices, tuple(sorted({*found.links, *old})), found.types)
 
 
 def inventory_of(node: str, machine: Machine) -> dict[str, Any]:
     """The body of an inventory frame, to which the outbox adds how the devices do."""
     return {
         "name": node,
-        "devices": [
-            {
-                "minor": device.minor,
-                "type": device.type,
-                "uuid": device.uuid,
-                "model": device.model,
-                "memory": device.memory,
-                "numa": device.numa,
-                "pcie": device.pcie,
-            }
-            for device in machine.devices
-        ],
+        "types": list(machine.types),
+        "devices": [_device(device) for device in machine.devices],
         "links": [list(link) for link in machine.links],
     }
+
+
+def _device(device: DeviceFacts) -> dict[str, Any]:
+    """One device of an inventory; what does not apply to it is left out."""
+    facts: dict[str, Any] = {
+        "minor": device.minor,
+        "type": device.type,
+        "uuid": device.uuid,
+        "model": device.model,
+        "memory": device.memory,
+        "numa": device.numa,
+        "pcie": device.pcie,
+    }
+    special = {"busid": device.busid, "mig": device.mig, "parent": device.parent, "profile": device.profile}
+    return facts | {name: value for name, value in special.items() if value}

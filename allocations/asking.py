@@ -30,6 +30,8 @@ class Asks:
     claim_id: int | None
     hold_seconds: int
     confined: bool
+    pod_version: str = ""
+    """The pod's resourceVersion."""
     priority: int | None = None
     """What the ledger notes for preemption; None: kube-scheduler does not count the pod, so preemption passes it over."""
 
@@ -40,7 +42,14 @@ def pod_asks(pod: Pod) -> Asks | Refusal | None:
     parsed = parse_pod(pod, find_claim=finder)
     if parsed is None or isinstance(parsed, Refusal):
         return parsed
-    return Asks(with_settings(parsed), finder.claim_id, hold_seconds(pod), is_confined(pod), noted_priority(pod))
+    return Asks(
+        with_settings(parsed),
+        finder.claim_id,
+        hold_seconds(pod),
+        is_confined(pod),
+        pod.metadata.resource_version,
+        noted_priority(pod),
+    )
 
 
 def noted_priority(pod: Pod) -> int | None:

@@ -19,6 +19,7 @@ from allocations import ledger
 from allocations.choices import LIVE, State
 from allocations.counters import Cause, collected
 from allocations.models import Allocation, PodRefusal
+from allocations.saga import COLLECTOR
 from nodes.choices import Presence
 from nodes.models import Device
 
@@ -27,14 +28,14 @@ log = structlog.get_logger(__name__)
 BATCH = 500
 """Rows a turn."""
 RESERVED_LIMIT = timedelta(seconds=32)
-"""A reservation older than this has no bind behind it: its deadline (20 s) and the time-outs of its last request (connecting 5 s, reading 5 s) passed."""
+"""The attempt that made a reservation older than this has given up: its deadline (20 s) and its last request's time-outs (5 s to connect, 5 s to read) passed."""
 RELEASING_LIMIT = timedelta(seconds=5)
 """A release older than this was interrupted and is taken up again."""
 REFUSAL_LIMIT = timedelta(minutes=15)
 """A pod that was not asked for again for so long is no longer waiting."""
 TOMBSTONE_LIMIT = timedelta(minutes=10)
 """Removed devices stay that long, so that every picture sees them go."""
-ACTOR = "collector"
+ACTOR = COLLECTOR
 
 
 def expire_holds(now: datetime) -> int:

@@ -3,6 +3,7 @@
     access.errors.Conflict
     ├── LostRace        somebody took a device first: re-read those rows and plan again
     ├── MovedOn         the allocation is no longer in the state the caller saw
+    │   └── Overtaken   a reservation that another attempt has taken up: what becomes of it is that one's
     └── PodHasOne       another live allocation of the same pod exists
 
 All are temporary in the sense that reading again and deciding again may succeed.
@@ -21,6 +22,13 @@ class LostRace(Conflict):
 
 class MovedOn(Conflict):
     """The allocation left the expected state meanwhile."""
+
+
+class Overtaken(MovedOn):
+    """Another attempt has taken the reservation up."""
+
+    def __init__(self) -> None:
+        super().__init__("another attempt has taken the reservation up")
 
 
 class PodHasOne(Conflict):

@@ -19,7 +19,7 @@ from uuid import UUID
 from allocations.choices import LIVE
 from allocations.ledger.own import request_of
 from allocations.models import Allocation, AllocationDevice
-from claims.dialects.request import Dialect
+from claims.dialects.request import DeviceAsk, Dialect
 from kube.device_types import GPU
 from nodes.choices import Presence
 from nodes.live.samples import SampleView
@@ -134,14 +134,23 @@ def _holders() -> dict[int, list[_Holder]]:
 
 
 def _containers() -> dict[tuple[UUID, int], str]:
-    """(allocation, minor) → its container, where the pod asks container by container and one alone has that GPU."""
-    found: dict[tuple[UUID, int], str] = {}
+    """(allocation, minor) → its container, where the pod asks container by container and one alone has that GPU, or one
+    alone after others ended.
+    """
+    found: dict[tuple[UUID, int], list[DeviceAsk]] = defaultdict(list)
     rows = Allocation.objects.filter(state__in=LIVE, dialect=Dialect.HAMI)
     for allocation, request in rows.values_list("pk", "request"):
         for ask in request_of(request).asks:
             for minor in ask.given if ask.type == GPU else ():
-                found[allocation, minor] = "" if (allocation, minor) in found else ask.container
-    return found
+                found[allocation, minor].append(ask)
+    return {key: _the_one(asks) for key, asks in found.items()}
+
+
+def _the_one(asks: Sequence[DeviceAsk]) -> str:
+    """The container that has the GPU last of these, empty for several."""
+    end = max(ask.steps.last for ask in asks)
+    last = [ask.container for ask in asks if ask.steps.last == end]
+    return last[0] if len(last) == 1 else ""
 
 
 def _labels(gpu: _Gpu, holder: _Holder) -> str:

@@ -59,7 +59,7 @@ class _Families(Collector):
 def _allocations(now: datetime) -> Iterator[Metric]:
     late = (
         Q(state=State.HELD, hold_until__lt=now - GRACE)
-        | Q(state=State.RESERVED, reserved_at__lt=now - RESERVED_LIMIT - GRACE)
+        | Q(state=State.RESERVED, changed_at__lt=now - RESERVED_LIMIT - GRACE)  # an attempt moves reserved_at
         | Q(state=State.RELEASING, releasing_at__lt=now - RELEASING_LIMIT - GRACE)
     )
     live = Allocation.objects.filter(state__in=LIVE).values_list("state")

@@ -40,6 +40,18 @@ class Allocation(models.Model):
         null=True, blank=True, help_text="the pod's; null: a holder that preemption cannot evict"
     )
     confined = models.BooleanField(default=True, help_text="false: the pod runs without the injected env")
+    pod_version = models.CharField(
+        max_length=64,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="the pod's resourceVersion as the last filter saw it",
+    )
+    attempt = models.PositiveIntegerField(
+        default=0,
+        db_default=0,
+        help_text="raised by whoever takes the reservation up; only the holder of the highest may send",
+    )
     created_by = models.CharField(max_length=150, blank=True, default="")
     ttl_seconds = models.PositiveIntegerField(null=True, blank=True)
     created_at = models.DateTimeField()

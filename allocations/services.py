@@ -14,6 +14,7 @@ from access.actors import Actor
 from access.errors import BadInput, Conflict, DoesNotFit, NotFound, Unavailable
 from allocations import fleet, ledger
 from allocations.asking import with_settings
+from allocations.bindings import BindFailed, OutcomeOpen
 from allocations.choices import State
 from allocations.collection import expire_holds
 from allocations.engine.plan import plan
@@ -22,7 +23,7 @@ from allocations.leases.port import LeaseTaken
 from allocations.ledger.strangers import stranger_set
 from allocations.models import Allocation
 from allocations.outside import outside
-from allocations.saga import BindFailed, OutcomeOpen, carry_out, finish
+from allocations.saga import carry_out, finish
 from audit.choices import Kind
 from audit.services import record
 from claims.dialects import claim_request, stored_claim

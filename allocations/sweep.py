@@ -6,9 +6,8 @@ judged by what can be read now; where the API server does not answer, the row wa
 
 from __future__ import annotations
 
-import uuid
-from datetime import datetime, timedelta
-from enum import Enum, auto
+import time
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -16,18 +15,25 @@ import structlog
 
 from access.transactions import atomic_retry
 from allocations import collection, ledger
+from allocations.bindings import BindFailed, OutcomeOpen
 from allocations.choices import State
 from allocations.counters import COLLECTIONS, Cause, collected
+from allocations.errors import MovedOn
+from allocations.leases.port import LeaseTaken
 from allocations.ledger import Live
+from allocations.ledger.strangers import stranger_set
 from allocations.models import Allocation
 from allocations.outside import Outside
-from allocations.saga import finish, is_ours, undo
+from allocations.saga import carry_out, finish, undo
 from audit.choices import Kind
 from audit.models import Event
 from audit.services import record
 from kube import pods
 from kube.client import Cluster
 from kube.errors import AlreadyExists, KubeError
+
+SETTLE_SECONDS = 20.0
+"""A turn settles reservations for so long."""
 
 log = structlog.get_logger(__name__)
 
@@ -43,17 +49,10 @@ class Swept(msgspec.Struct):
     tombstones: int = 0
 
 
-class _Fate(Enum):
-    BOUND = auto()
-    UNDONE = auto()
-    OPEN = auto()
-
-
 def sweep(*, now: datetime, world: Outside) -> Swept:
     """Expired holds, dead reservations, interrupted releases, ended allocations, and rows nobody needs."""
     done = Swept(holds=collection.expire_holds(now))
-    for allocation_id in collection.stale_reservations(now):
-        done.reservations += _settle(allocation_id, now, world)
+    done.reservations = _settle_reservations(now, world)
     for allocation_id, outcome in collection.stale_releases(now):
         live = ledger.read_live(allocation_id)
         if live is not None:
@@ -69,38 +68,46 @@ def sweep(*, now: datetime, world: Outside) -> Swept:
     return done
 
 
-def _settle(allocation_id: uuid.UUID, now: datetime, world: Outside) -> bool:
-    """A reservation without a bind behind it: finish it where the pod was bound by it, undo it where surely not."""
-    live = ledger.read_live(allocation_id)
-    if live is None or live.state is not State.RESERVED:
-        return False
-    fate = _fate(live, world)
-    if fate is _Fate.OPEN:
-        return False
-    if fate is _Fate.BOUND:
-        ttl = live.request.ttl_seconds
-        expires = now + timedelta(seconds=ttl) if ttl else None
-        return ledger.bound(allocation_id=live.id, now=now, expires_at=expires, actor=collection.ACTOR)
-    reason = "the bind was interrupted"
-    return undo(
-        live,
-        world,
-        reason,
-        State.FAILED,
-        actor=collection.ACTOR,
-        reserved_before=now - collection.RESERVED_LIMIT,
-    )
+def _settle_reservations(now: datetime, world: Outside) -> int:
+    """How many could be settled. Where the API server does not answer, the rest waits for the next turn."""
+    settled, ends = 0, time.monotonic() + SETTLE_SECONDS
+    for allocation_id in collection.stale_reservations(now):
+        live = ledger.read_live(allocation_id)
+        if live is None or live.state is not State.RESERVED:
+            continue
+        try:
+            settled += _settle(live, now, world)
+        except OutcomeOpen as left:
+            log.warning("sweep.outcome_open", pod=live.holder.label, why=str(left))
+            if left.unreachable:
+                break
+        if time.monotonic() > ends:
+            break
+    return settled
 
 
-def _fate(live: Live, world: Outside) -> _Fate:
+def _settle(live: Live, now: datetime, world: Outside) -> bool:
+    """A reservation without a bind behind it goes on: its Binding may still be applied, so only the API server's answer ends it.
+
+    Without a pod to bind nothing was sent, and it is undone. Raises OutcomeOpen.
+    """
     if world.cluster is None or not live.holder.pod_uid:
-        return _Fate.UNDONE
+        return undo(live, world, "the bind was interrupted", State.FAILED, actor=collection.ACTOR)
     try:
-        pod = pods.find(world.cluster, namespace=live.holder.namespace, name=live.holder.pod_name)
-    except KubeError as error:
-        log.warning("sweep.pod_unread", pod=live.holder.label, error=str(error))
-        return _Fate.OPEN
-    return _Fate.BOUND if pod is not None and is_ours(pod, live) else _Fate.UNDONE
+        carry_out(live, world, now=now, collecting=True)
+    except MovedOn:
+        return False
+    except LeaseTaken as taken:
+        stranger_set(
+            device_uuid=taken.want.device_uuid,
+            stranger=taken.holder,
+            reason=f"its lease is held by {taken.holder}",
+            now=now,
+            actor=collection.ACTOR,
+        )
+    except BindFailed as failed:
+        log.info("sweep.undone", pod=live.holder.label, why=str(failed))
+    return True
 
 
 def end_by_time(*, allocation: Allocation, now: datetime, world: Outside) -> bool:

@@ -16,6 +16,8 @@ JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"
 # Results (written by gpuplane in the Binding, never by users)
 ALLOCATED: Final = "gpu.scheduling/allocated"
 VISIBLE_DEVICES: Final = "gpu.scheduling/visible-devices"
+# Which attempt at binding it was: <allocation>/<number>
+ATTEMPT: Final = "gpu.scheduling/attempt"
 # Instead of the two, in the Binding of a pod whose devices its node's kubelet chooses
 CHOSEN_BY: Final = "gpu.scheduling/chosen-by"
 KUBELET: Final = "kubelet"

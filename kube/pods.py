@@ -62,6 +62,8 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
     node: str
     annotations: Mapping[str, str] = {}
+    version: str = ""
+    """The pod's resourceVersion: a precondition, if given."""
 
     @property
     def path(self) -> str:
@@ -73,22 +75,37 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
         """As the API server reads it."""
         meta: dict[str, object] = {"namespace": self.namespace, "name": self.name, "uid": self.uid}
         meta |= {"annotations": self.annotations} if self.annotations else {}
+        meta |= {"resourceVersion": self.version} if self.version else {}
         target = {"apiVersion": "v1", "kind": "Node", "name": self.node}
         return {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
 
 
-def bind(cluster: Cluster, binding: Binding, *, timeout: float | None = None) -> None:
-    """Send it.
+def bind(cluster: Cluster, binding: Binding, *, timeout: float | None = None, retry: bool = True) -> None:
+    """Send it. `retry=False`: once, also where it surely was not applied.
 
     Raises `OutcomeUnknown` when the answer is lost (send it again, then read and compare), `ConflictInCluster` when
-    the pod is bound already, is being deleted, or has another uid, `NotFoundInCluster` when it is gone.
+    the pod is bound already, is being deleted, or has another uid or resourceVersion, `NotFoundInCluster` when it is gone.
     """
-    cluster.request("POST", binding.path, body=binding.body, timeout=timeout)
+    cluster.request("POST", binding.path, body=binding.body, timeout=timeout, retry=retry)
 
 
 async def bind_evented(posts: Posts, binding: Binding, *, seconds: float, before: float) -> None:
     """Like `bind`, on the event loop (`Posts.post`)."""
     await posts.post(binding.path, binding.body, seconds=seconds, before=before)
+
+
+def annotate(
+    cluster: Cluster,
+    *,
+    namespace: str,
+    name: str,
+    uid: str,
+    annotations: Mapping[str, str],
+    timeout: float | None = None,
+) -> Pod:
+    """Set annotations of the pod; the pod as it is then. Raises `ConflictInCluster` for another uid, `NotFoundInCluster`."""
+    body = {"metadata": {"uid": uid, "annotations": annotations}}
+    return cluster.patch(PODS.path(namespace=namespace, name=name), body, Pod, timeout=timeout)
 
 
 def evict(

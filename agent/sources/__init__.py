@@ -1,4 +1,4 @@
-"""Where an agent's figures come from: the driver (`nvml`), a make-believe machine (`simulated:<machine>`), or a recording (`recorded:<file>`).
+"""Where an agent's figures come from: the driver and sysfs, a simulated machine, or a recording.
 
 Called by `agent.program` from worker threads, one call at a time. Kept true: what a source does not know is None, never 0; a device that
 cannot be read hides no other; only `SourceAway` says that nothing at all can be read now.
@@ -6,7 +6,7 @@ cannot be read hides no other; only `SourceAway` says that nothing at all can be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -32,7 +32,11 @@ class BadSource(Exception):
 
 
 class DeviceFacts(msgspec.Struct, frozen=True):
-    """One device as it is built. Memory in bytes; `numa` -1 and `pcie` empty where unknown; minors are unique per type."""
+    """One device as it is built. Memory in bytes; `numa` -1 and `pcie` empty where unknown; minors are unique per type.
+
+    `busid`: its PCI address as Linux writes it. `mig`: the GPU is in MIG mode. A MIG instance has its GPU's UUID as
+    `parent`, and a profile (`1g.10gb`).
+    """
 
     minor: int
     uuid: str
@@ -41,18 +45,31 @@ class DeviceFacts(msgspec.Struct, frozen=True):
     numa: int = -1
     pcie: str = ""
     type: str = "gpu"
+    busid: str = ""
+    mig: bool = False
+    parent: str = ""
+    profile: str = ""
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """The devices by type and minor, and NVLinks: (minor, minor, how many between them), the lower minor first."""
+    """The devices by type and minor, and NVLinks: (minor, minor, how many between them), the lower minor first.
+
+    `types`: those of which everything that is there is listed, be it nothing.
+    """
 
     devices: tuple[DeviceFacts, ...] = ()
     links: tuple[tuple[int, int, int], ...] = ()
+    types: tuple[str, ...] = ("gpu",)
 
     @property
     def gpus(self) -> tuple[DeviceFacts, ...]:
-        """GPUs by minor: the order of samples."""
-        return tuple(one for one in self.devices if one.type == "gpu")
+        """GPUs by minor, without MIG instances: the order of samples."""
+        return tuple(one for one in self.devices if one.type == "gpu" and not one.parent)
+
+
+def by_type_and_minor(devices: Iterable[DeviceFacts]) -> tuple[DeviceFacts, ...]:
+    """In the order of a Machine: GPUs first."""
+    return tuple(sorted(devices, key=lambda one: (one.type != "gpu", one.type, one.minor)))
 
 
 class Reading(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -80,12 +97,16 @@ class Source(Protocol):
 
 
 def open_source(name: str, *, node: str, sys: Path = Path("/sys")) -> Source:
-    """The source of this name. `node`: whose it is (simulated machines have UUIDs of their own); `sys`: the host's sysfs. Raises BadSource."""
+    """The source of this name: `nvml`, `simulated:<machine>` or `recorded:<file>`. Raises BadSource.
+
+    `node`: whose it is, for UUIDs that are made of its name; `sys`: the host's sysfs.
+    """
     kind, _, rest = name.partition(":")
     if kind == "nvml" and not rest:
+        from agent.sources.nics import WithNics
         from agent.sources.nvml import NvmlSource
 
-        return NvmlSource(sys=sys)
+        return WithNics(NvmlSource(sys=sys), sys=sys, node=node)
     if kind == "simulated":
         from agent.sources.simulated import MACHINES, SimulatedSource
 

@@ -16,8 +16,10 @@ from uuid import NAMESPACE_DNS, uuid5
 
 import msgspec
 
-from agent.protocol import DeviceDetails, LinkDetails, MigDetails, ProcessDetails
-from agent.sources import FALLEN, Column, DeviceFacts, Machine, Reading
+from agent.protocol import DeviceDetails, LinkDetails, ProcessDetails
+from agent.sources import FALLEN, Column, DeviceFacts, Machine, Reading, by_type_and_minor
+from agent.sources.mig import Part
+from agent.sources.nics import NO_PORT, RDMA
 from agent.sources.wiring import remotes_of
 
 GIB: Final = 2**30
@@ -44,6 +46,8 @@ class Build(msgspec.Struct, frozen=True):
     """NVLinks of one GPU where they end at NVSwitches."""
     mig: tuple[str, int] | None = None
     """Profile and bytes of the MIG devices into which GPU 0 is cut, as many as fit in."""
+    nics: int = 0
+    """RDMA NICs, spread evenly over the PCIe switches."""
 
 
 def _all_pairs(gpus: int, links: int) -> Links:
@@ -64,7 +68,11 @@ MACHINES: Final = {
     "l40s-4": Build("NVIDIA L40S", 4, 46068 * 2**20, (), 2, (33, 350), (210, 2520)),
     "pcie-4": Build("NVIDIA A100-PCIE-40GB", 4, 40 * GIB, (), 4, (35, 250), (210, 1410)),
     "mig-4": Build("NVIDIA A100-PCIE-40GB", 4, 40 * GIB, (), 4, (35, 250), (210, 1410), mig=("1g.5gb", 5 * GIB)),
+    "rdma-8": Build("NVIDIA H100 80GB HBM3", 8, 80 * GIB, _all_pairs(8, 18), 2, (70, 700), own_links=18, nics=8),
 }
+NIC_MODEL: Final = "MT_0000000838"
+FIRST_INSTANCE: Final = 7
+"""GPU instances of the smallest profile are numbered from here by A100 and H100."""
 
 
 class SimulatedSource:
@@ -75,6 +83,7 @@ class SimulatedSource:
         self._node = node
         self._clock = clock
         self._wrong: dict[int, str] = {}
+        self._unplugged: set[int] = set()
         self._fallen: set[int] = set()
         self._down: set[tuple[int, int]] = set()
         self._errors: Counter[tuple[int, int]] = Counter()
@@ -92,6 +101,14 @@ class SimulatedSource:
         self._down.add((minor, number))
         self._errors[minor, number] += 1
 
+    def unplug(self, nic: int) -> None:
+        """The NIC has no active port."""
+        self._unplugged.add(nic)
+
+    def plug(self, nic: int) -> None:
+        """It has one again."""
+        self._unplugged.discard(nic)
+
     def recover(self, minor: int) -> None:
         """All is well again with it; errors stay counted."""
         self._down = {link for link in self._down if link[0] != minor}
@@ -102,18 +119,38 @@ class SimulatedSource:
         """See Source."""
         build = self._build
         half = max(build.gpus // 2, 1)
-        devices = tuple(
+        gpus = [
             DeviceFacts(
                 minor=minor,
                 uuid=f"GPU-{uuid5(NAMESPACE_DNS, f'{self._node}/{minor}')}",
                 model=build.model,
                 memory=build.memory,
                 numa=minor // half,
-                pcie=f"0000:{0x10 + minor // build.gpus_a_switch:02x}:00.0",
+                pcie=_switch(minor // build.gpus_a_switch),
+                busid=f"0000:{0x20 + minor:02x}:00.0",
+                mig=minor == 0 and build.mig is not None,
             )
             for minor in range(build.gpus)
-        )
-        return Machine(devices, build.links)
+        ]
+        parts = [part.facts(gpu) for gpu in gpus for part in self._parts(gpu)]
+        devices = by_type_and_minor((*gpus, *parts, *self._nics()))
+        return Machine(devices, build.links, ("gpu", RDMA) if build.nics else ("gpu",))
+
+    def _nics(self) -> list[DeviceFacts]:
+        build = self._build
+        switches = max(build.gpus // build.gpus_a_switch, 1)
+        return [
+            DeviceFacts(
+                minor=minor,
+                uuid=f"RDMA-{uuid5(NAMESPACE_DNS, f'{self._node}/nic/{minor}').hex[:16]}",
+                model=NIC_MODEL,
+                numa=minor * 2 // build.nics,
+                pcie=_switch(minor * switches // build.nics),
+                type=RDMA,
+                busid=f"0000:{0x60 + minor:02x}:00.0",
+            )
+            for minor in range(build.nics)
+        ]
 
     def read(self, machine: Machine, /) -> Reading:
         """See Source."""
@@ -138,6 +175,7 @@ class SimulatedSource:
         }
         health = {gpu.uuid: self._wrong[gpu.minor] for gpu in machine.gpus if gpu.minor in self._wrong}
         health |= {gpu.uuid: FALLEN for gpu in machine.gpus if gpu.minor in self._fallen}
+        health |= {one.uuid: NO_PORT for one in machine.devices if one.type == RDMA and one.minor in self._unplugged}
         return Reading(columns, health, [self._details(machine, *one) for one in zip(machine.gpus, busy, strict=True)])
 
     def _details(self, machine: Machine, gpu: DeviceFacts, part: float | None) -> DeviceDetails:
@@ -159,14 +197,14 @@ class SimulatedSource:
         ]
         used = round(self._build.memory * 0.85 * part / GIB) * GIB
         processes = [ProcessDetails(4000 + gpu.minor, "python", used)] if part > 0.02 else []
-        return DeviceDetails(links, 0, 0, processes, self._parts(gpu))
+        return DeviceDetails(links, 0, 0, processes, [part.details for part in self._parts(gpu)])
 
-    def _parts(self, gpu: DeviceFacts) -> list[MigDetails]:
+    def _parts(self, gpu: DeviceFacts) -> list[Part]:
         if gpu.minor or self._build.mig is None:
             return []
         profile, size = self._build.mig
         return [
-            MigDetails(f"MIG-{uuid5(NAMESPACE_DNS, f'{gpu.uuid}/{place}')}", profile, size)
+            Part(f"MIG-{uuid5(NAMESPACE_DNS, f'{gpu.uuid}/{place}')}", profile, size, FIRST_INSTANCE + place, 0)
             for place in range(min(7, gpu.memory // size))
         ]
 
@@ -179,6 +217,10 @@ class SimulatedSource:
         slow = 0.5 + 0.5 * math.sin(2 * math.pi * (now / 300 + shift))
         quick = 0.5 + 0.5 * math.sin(2 * math.pi * (now / 7 + shift))
         return max(0.0, min(1.0, 0.8 * slow + 0.2 * quick * slow))
+
+
+def _switch(number: int) -> str:
+    return f"0000:{0x10 + number:02x}:00.0"
 
 
 def _column(busy: list[float | None], of: Callable[[float, int], float]) -> Column:

@@ -1,7 +1,8 @@
-"""How the devices of a machine are wired: NVLinks between GPUs from what each sees, PCIe switches and NUMA nodes from sysfs.
+"""How the devices of a machine are wired: NVLinks between GPUs from what each sees, PCIe switches and NUMA nodes from
+sysfs.
 
-Called by the NVML source. Kept true: a pair that both ends count differently has the smaller number; behind NVSwitches every pair is linked by as many
-links as the one with fewer has; what sysfs does not say is unknown.
+Called by the NVML source. Kept true: a pair that both ends count differently has the smaller number; behind NVSwitches
+every pair is linked by as many links as the one with fewer has; what sysfs does not say is unknown.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any, Final, NamedTuple
 
 from agent.sources import DeviceFacts
 
-_ADDRESS: Final = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+"""Of a PCI device, as sysfs writes it."""
 
 
 SWITCH: Final = "switch"
@@ -23,11 +25,15 @@ SWITCH: Final = "switch"
 
 
 class LinkEnd(NamedTuple):
-    """One NVLink of a GPU: `remote` is the bus id at its far end, SWITCH, or empty where nothing is known."""
+    """One NVLink of a GPU: `remote` is the bus id at its far end, SWITCH, or empty where nothing is known.
+
+    A link that does not answer now (`answers` False) is as it was when it last did.
+    """
 
     number: int
     is_up: bool
     remote: str
+    answers: bool = True
 
 
 class Seen(NamedTuple):
@@ -64,7 +70,9 @@ def links_of(seen: Sequence[Seen]) -> tuple[tuple[int, int, int], ...]:
 def remotes_of(
     links: Iterable[tuple[int, int, int]], minor: int, *, uuids: Mapping[int, str], own: int | None = None
 ) -> list[str]:
-    """What is at the far end of each NVLink of a GPU, from a link matrix: UUIDs, or SWITCH where the GPU has fewer links (`own`) than pairs count."""
+    """What is at the far end of each NVLink of a GPU, from a link matrix: UUIDs, or SWITCH where the GPU has fewer
+    links (`own`) than pairs count.
+    """
     ends = [
         uuids[high if low == minor else low] for low, high, count in links if minor in {low, high} for _ in range(count)
     ]
@@ -72,9 +80,11 @@ def remotes_of(
 
 
 def short(bus: str) -> str:
-    """`00000000:07:00.0` and `0000:07:00.0` are the same: sysfs writes the domain with four digits, NVML with eight."""
+    """`00000000:07:00.0` and `0000:07:00.0` are the same: sysfs writes the domain with four digits where they do, NVML
+    with eight.
+    """
     domain, _, rest = bus.lower().partition(":")
-    return f"{domain[-4:]}:{rest}"
+    return f"{domain.lstrip('0').rjust(4, '0')}:{rest}"
 
 
 def numa_of(sys: Path, bus: str) -> int:
@@ -88,11 +98,12 @@ def numa_of(sys: Path, bus: str) -> int:
 def switch_of(sys: Path, bus: str) -> str:
     """The upstream port of the PCIe switch that the device is under, empty where there is none or nothing is known.
 
-    sysfs nests devices: root port / upstream port / downstream port / device, with a switch; root port / device, without.
+    sysfs nests devices: root port / upstream port / downstream port / device, with a switch; root port / device,
+    without.
     """
     try:
         resolved = (sys / "bus" / "pci" / "devices" / short(bus)).resolve(strict=True)
     except OSError:
         return ""
-    ports = [part for part in resolved.parts[:-1] if _ADDRESS.fullmatch(part)]
+    ports = [part for part in resolved.parts[:-1] if ADDRESS.fullmatch(part)]
     return ports[-2] if len(ports) >= 3 else ""

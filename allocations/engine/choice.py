@@ -17,6 +17,7 @@ from allocations.engine.picture import NO_MEMORY
 from allocations.engine.reasons import memory_text
 from allocations.engine.sets import best_set
 from claims.dialects.request import Policy
+from claims.dialects.steps import Taken, most_at_once
 from kube.device_types import GPU
 
 if TYPE_CHECKING:
@@ -63,18 +64,28 @@ def choose_devices(
 
 
 def _summed(picture: Picture, needs: Sequence[Need], rows: Sequence[Sequence[int]]) -> Chosen:
-    """One grant a device, of all that the asks take of it."""
-    by_row: dict[int, Grant] = {}
+    """One grant a device, of the most that the asks take of it at once."""
+    by_row: dict[int, list[tuple[Need, Grant]]] = {}
     for need, own in zip(needs, rows, strict=True):
         for row in own:
-            grant, before = _grant(picture, need, row), by_row.get(row)
-            if before is not None:
-                core, memory = grant.core_percent + before.core_percent, grant.memory_bytes
-                memory = None if memory is None else memory + (before.memory_bytes or 0)
-                grant = msgspec.structs.replace(grant, core_percent=core, memory_bytes=memory)
-            by_row[row] = grant
+            by_row.setdefault(row, []).append((need, _grant(picture, need, row)))
+    grants = tuple(_at_once(by_row[row]) for row in sorted(by_row))
     minors = tuple(tuple(int(picture.device_minor[row]) for row in own) for own in rows)
-    return Chosen(tuple(by_row[row] for row in sorted(by_row)), minors)
+    return Chosen(grants, minors)
+
+
+def _at_once(parts: Sequence[tuple[Need, Grant]]) -> Grant:
+    """What the asks take of one device; one that has it whole at any time has it whole."""
+    for _, grant in parts:
+        if grant.whole or len(parts) == 1:
+            return grant
+    grant = parts[0][1]
+    core, memory = most_at_once(
+        Taken(need.ask.steps, part.core_percent, part.memory_bytes or 0) for need, part in parts
+    )
+    return msgspec.structs.replace(
+        grant, core_percent=core, memory_bytes=None if grant.memory_bytes is None else memory
+    )
 
 
 class Chosen(NamedTuple):

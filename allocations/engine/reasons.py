@@ -29,9 +29,9 @@ DEVICE_PLUGIN_MODE = "node is in device-plugin mode, reservation pods are not av
 NOT_SELECTED = "node is in device-plugin mode, which the pod does not select by gpu.scheduling/mode"
 """Of pods that would do there, but see what our annotation names: kubelets choose by themselves."""
 
-SEVERAL_NEVER = "no devices that serve all containers at once"
-SEVERAL_NOT_NOW = "no devices free that serve all containers at once"
-TOO_MANY_WAYS = "no devices found that serve all containers at once; not every way was tried"
+SEVERAL_NEVER = "no devices that serve all containers"
+SEVERAL_NOT_NOW = "no devices free that serve all containers"
+TOO_MANY_WAYS = "no devices found that serve all containers; not every way was tried"
 
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 

@@ -1,9 +1,11 @@
 """Several asks for one device type: the containers of a pod, planned one by one, that may meet on a device.
 
-Called by `engine.plan` (which nodes serve all of them at once) and by `engine.choice` (with which devices). Kept true: amounts that meet on a
-device add up to no more than it has; a whole device is met by nobody; a node is passed over only where no way of dividing its devices
-would do, or where the first ways that were tried did not (`TRIES_A_NODE`, `TRIES`), and then that is said. Nodes are looked at one by one, the
-best first, so a pod that fits where it should costs one look.
+Called by `engine.plan` (which nodes serve all of them at once) and by `engine.choice` (with which devices). Kept true:
+at no step of the pod's life do the amounts that meet on a device add up to more than it has, nor does anybody meet a
+whole device; asks without a step in common may have the same room, and have it where they can; a node is passed over
+only where no way of dividing its devices would do, or where the first ways that were tried did not (`TRIES_A_NODE`,
+`TRIES`), and then that is said. Nodes are looked at one by one, the best first, so a pod that fits where it should
+costs one look.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ TRIES: Final = 8_000
 """The same over all nodes of one request."""
 
 Rows = list[int]
-State = tuple[int, int, int, int, tuple[bool, ...]]
+State = tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...], int, int, tuple[bool, ...]]
+Growth = tuple[bool, float, int]
 
 
 class Several:
@@ -42,6 +45,7 @@ class Several:
         self.picture = picture
         self.request = request
         self.needs = needs
+        self.steps = request.steps
         self._known: dict[tuple[bool, bytes], bool | None] = {}
         self._divided: dict[int, list[Rows]] = {}
         self._left = TRIES
@@ -142,9 +146,14 @@ class _Node:
         own = slice(self.first, self.first + len(self.rows))
         self.total: list[int] = picture.memory_total[own].tolist()
         self.numa: list[int] = picture.device_numa[own].tolist()
-        self.core: list[int] = [0] * len(self.rows) if empty else picture.core_used[own].tolist()
-        self.memory: list[int] = [0] * len(self.rows) if empty else picture.memory_used[own].tolist()
-        self.sealed = [False] * len(self.rows)
+        core: list[int] = [0] * len(self.rows) if empty else picture.core_used[own].tolist()
+        memory: list[int] = [0] * len(self.rows) if empty else picture.memory_used[own].tolist()
+        self.steps = several.steps
+        # of each device by step: the devices' first, then what the asks take that were placed
+        self.core = core if self.steps == 1 else [used for used in core for _ in range(self.steps)]
+        self.memory = memory if self.steps == 1 else [used for used in memory for _ in range(self.steps)]
+        self.sealed = [False] * len(self.core)
+        self.met = [False] * len(self.rows)
         self.parts = [
             _Part(need, place, self.rows, self.total, self._able(need)) for place, need in enumerate(several.needs)
         ]
@@ -180,12 +189,12 @@ class _Node:
             if alike in tried:
                 continue
             tried.add(alike)
-            before = self.core[:], self.memory[:], self.sealed[:]
+            before = self.core[:], self.memory[:], self.sealed[:], self.met[:]
             self._take(part, devices)
             if self._place(order, at + 1, chosen):
                 chosen[part.place] = sorted(self.rows[device] for device in devices)
                 return True
-            self.core, self.memory, self.sealed = before
+            self.core, self.memory, self.sealed, self.met = before
         return False
 
     def _choices(self, part: _Part) -> Iterator[tuple[int, ...]]:
@@ -202,9 +211,10 @@ class _Node:
             groups = [fitting]
         for group in groups:
             if part.need.ask.whole:
-                best = self._best_wired(part, group)
-                yield from [best] if best is not None else []
-            yield from combinations(sorted(group, key=lambda device: (self._fullness(device), device)), count)
+                for some in ([device for device in group if self.met[device]], group) if self.steps > 1 else (group,):
+                    best = self._best_wired(part, some)
+                    yield from [best] if best is not None else []
+            yield from combinations(self._ranked(part, group), count)
 
     def _best_wired(self, part: _Part, group: Sequence[int]) -> tuple[int, ...] | None:
         if part.need.ask.type != GPU:
@@ -213,26 +223,65 @@ class _Node:
         found = best_set(self.picture.node_topology[self.node], free, part.need.ask.count, within_island=False)
         return found.positions if found is not None else None
 
+    def _ranked(self, part: _Part, group: Sequence[int]) -> list[int]:
+        """The device to take first before all others."""
+        if self.steps == 1:
+            return sorted(group, key=lambda device: (self._fullness(device), device))
+        return sorted(group, key=lambda device: (self._growth(part, device), self._fullness(device), device))
+
     def _fits(self, part: _Part, device: int) -> bool:
         taken = part.takes[device]
-        if taken is None or self.sealed[device]:
+        if taken is None:
             return False
-        if part.need.ask.whole:
-            return not self.core[device] and not self.memory[device]
-        return self.core[device] + taken[0] <= CORE_WHOLE and self.memory[device] + taken[1] <= self.total[device]
+        whole, core, memory = part.need.ask.whole, CORE_WHOLE - taken[0], self.total[device] - taken[1]
+        for place in (device,) if self.steps == 1 else self._places(part, device):
+            if self.sealed[place] or self.core[place] > core or self.memory[place] > memory:
+                return False
+            if whole and (self.core[place] or self.memory[place]):
+                return False
+        return True
 
     def _take(self, part: _Part, devices: Sequence[int]) -> None:
         for device in devices:
             taken = part.takes[device] or (0, 0)
-            self.core[device] += taken[0]
-            self.memory[device] += taken[1]
-            self.sealed[device] = self.sealed[device] or part.need.ask.whole
+            self.met[device] = True
+            for place in self._places(part, device):
+                self.core[place] += taken[0]
+                self.memory[place] += taken[1]
+                self.sealed[place] = self.sealed[place] or part.need.ask.whole
+
+    def _places(self, part: _Part, device: int) -> range:
+        """Where the device's use stands for the steps of the ask."""
+        first, last = part.need.ask.steps
+        return range(device * self.steps + first, device * self.steps + last + 1)
+
+    def _every(self, device: int) -> slice:
+        return slice(device * self.steps, (device + 1) * self.steps)
+
+    def _growth(self, part: _Part, device: int) -> Growth:
+        """How much more of the device the pod would hold; room that it has at other steps costs nothing."""
+        if not self.met[device]:
+            return True, 0.0, 0
+        taken, places, before = part.takes[device] or (0, 0), self._places(part, device), self._most(device)
+        core = max(self.core[place] for place in places) + taken[0] - before[0]
+        memory = max(self.memory[place] for place in places) + taken[1] - before[1]
+        return False, max(memory, 0) / max(self.total[device], 1), max(core, 0)
 
     def _fullness(self, device: int) -> tuple[float, float]:
         sign = 1.0 if self.request.to_emptiest else -1.0
-        return sign * self.memory[device] / max(self.total[device], 1), sign * self.core[device]
+        core, memory = self._most(device)
+        return sign * memory / max(self.total[device], 1), sign * core
+
+    def _most(self, device: int) -> tuple[int, int]:
+        """Core and memory in use when most of each is."""
+        if self.steps == 1:
+            return self.core[device], self.memory[device]
+        every = self._every(device)
+        return max(self.core[every]), max(self.memory[every])
 
     def _state(self, device: int) -> State:
         """Devices alike in this serve the asks that follow equally well."""
+        every = self._every(device)
         allowed = tuple(other.takes[device] is not None for other in self.parts)
-        return self.core[device], self.memory[device], self.total[device], self.numa[device], allowed
+        used = tuple(self.core[every]), tuple(self.memory[every]), tuple(self.sealed[every])
+        return *used, self.total[device], self.numa[device], allowed

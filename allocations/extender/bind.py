@@ -11,12 +11,13 @@ from django.conf import settings
 
 from allocations import fleet, ledger, making_way
 from allocations.asking import Asks, pod_asks
+from allocations.bindings import PAUSE_SECONDS, BindFailed, OutcomeOpen
 from allocations.choices import State
 from allocations.engine.decision import Decision
 from allocations.engine.plan import plan
-from allocations.errors import LostRace, MovedOn, PodHasOne
+from allocations.errors import LostRace, MovedOn, Overtaken, PodHasOne
 from allocations.extender.identity import identity_problem
-from allocations.extender.reasons import BEING_UNDONE, NOT_REGISTERED, RACING
+from allocations.extender.reasons import BEING_BOUND, BEING_UNDONE, NOT_REGISTERED, RACING
 from allocations.extender.recent import recall
 from allocations.extender.wire import BindArgs
 from allocations.leases.port import LeaseTaken
@@ -24,7 +25,7 @@ from allocations.ledger.own import request_of
 from allocations.ledger.strangers import stranger_set
 from allocations.models import Allocation
 from allocations.outside import Outside, outside
-from allocations.saga import BindFailed, OutcomeOpen, carry_out
+from allocations.saga import carry_out
 from audit.clock import database_now
 from claims.dialects.request import Refusal
 from kube import pods
@@ -72,6 +73,7 @@ def bind_problem(args: BindArgs) -> str:
 
 def _bind(args: BindArgs, world: Outside) -> str:
     blocked: set[int] = set()
+    overtaken = False
     for _ in range(ATTEMPTS):
         now = database_now()
         live = ledger.read_own(args.PodUID, now).live
@@ -81,6 +83,10 @@ def _bind(args: BindArgs, world: Outside) -> str:
             return BEING_UNDONE
         if live is not None and live.state is State.RESERVED and live.node != args.Node:
             return f"the pod is being bound to {live.node}"
+        if live is not None and live.state is State.RESERVED and overtaken:
+            if world.cluster is None or world.cluster.pause(PAUSE_SECONDS):
+                break
+            continue
         try:
             if live is None or live.node != args.Node or (live.state is State.HELD and not live.usable):
                 _hold_on_node(args, live, world, blocked)
@@ -97,13 +103,15 @@ def _bind(args: BindArgs, world: Outside) -> str:
             )
         except LostRace as lost:
             blocked.update(lost.device_ids)
+        except Overtaken:
+            overtaken = True  # two that take it up from each other in turn would never be through
         except (MovedOn, PodHasOne):
             continue
         except (BindFailed, OutcomeOpen) as failed:
             return str(failed)
         else:
             return ""
-    return RACING
+    return BEING_BOUND if overtaken else RACING
 
 
 def _hold_on_node(args: BindArgs, held: ledger.Live | None, world: Outside, blocked: set[int]) -> None:
@@ -132,6 +140,7 @@ def _hold_on_node(args: BindArgs, held: ledger.Live | None, world: Outside, bloc
         hold_seconds=asks.hold_seconds,
         priority=asks.priority,
         confined=asks.confined or decision.by_kubelet,
+        pod_version=asks.pod_version,
     )
 
 
@@ -154,7 +163,14 @@ def _what_it_asks(args: BindArgs, world: Outside) -> Asks:
     last = Allocation.objects.filter(pod_uid=args.PodUID).order_by("-created_at").first()
     if last is None:
         raise _Refused(NO_HOLD)
-    return Asks(request_of(last.request), last.claim_id, settings.GPUPLANE_HOLD_SECONDS, last.confined, last.priority)
+    return Asks(
+        request_of(last.request),
+        last.claim_id,
+        settings.GPUPLANE_HOLD_SECONDS,
+        last.confined,
+        last.pod_version,
+        last.priority,
+    )
 
 
 def _read_pod(args: BindArgs, cluster: Cluster) -> Pod:

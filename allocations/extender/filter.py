@@ -130,6 +130,7 @@ class _Filter:
                     hold_seconds=self.asks.hold_seconds,
                     priority=self.asks.priority,
                     confined=self.asks.confined or decision.by_kubelet,
+                    pod_version=self.asks.pod_version,
                 )
             except LostRace as lost:
                 if attempt >= ATTEMPTS // 2:

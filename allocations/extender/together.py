@@ -1,9 +1,10 @@
 """Binds that come together: kube-scheduler sends them by the hundred, and this is the quick way for those that need nothing but to be done.
 
 Called by the bind door on the event loop. The steps are those of the saga (reserved → leases → Binding → bound), the ledger's for all
-who are at that step in one transaction, the requests without a thread each. Kept true: whatever is not a plain success (no usable
+who are at that step in one transaction, the requests without a thread each. Kept true: right before a Binding is sent the reservation is
+still its attempt's own; whatever is not a plain success (no usable
 hold, a share, a node that makes way for the pod, a lease or a Binding that is not answered with yes) is left as it stands to the saga, whose steps may all be repeated;
-nothing is sent outside later than `BIND_DEADLINE` after the reservation, so that collection may act on older ones.
+nothing is sent outside later than `BIND_DEADLINE` after the reservation.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from django.conf import settings
 from prometheus_client import Gauge
 
 from allocations import ledger, making_way
+from allocations.bindings import REQUEST_SECONDS, binding_of, wants_of
 from allocations.extender.gathering import Gathering, InThread
 from allocations.extender.wire import BindArgs
 from allocations.leases.kubernetes import take_evented
 from allocations.ledger import Live
 from allocations.outside import outside
-from allocations.saga import BIND_DEADLINE, REQUEST_SECONDS, binding_of, wants_of
+from allocations.saga import BIND_DEADLINE
 from audit.clock import database_now
 from kube import pods
 from kube.errors import KubeError
@@ -43,6 +45,7 @@ class Binds:
 
     def __init__(self, in_thread: InThread) -> None:
         self._reserving = Gathering(_reserve, in_thread, pause=self._pause)
+        self._checking = Gathering(_check, in_thread)
         self._confirming = Gathering(_confirm, in_thread, pause=self._pause)
         self._posts: Posts | None = None
         self._count = 0
@@ -83,7 +86,11 @@ class Binds:
                 seconds=REQUEST_SECONDS,
                 before=before,
             )
-            await pods.bind_evented(self._posts, binding_of(live), seconds=REQUEST_SECONDS, before=before)
+            if not await self._checking.do(live):
+                return False
+            binding = binding_of(live, pod_version=live.pod_version)
+            before = min(before, asyncio.get_running_loop().time() + REQUEST_SECONDS)
+            await pods.bind_evented(self._posts, binding, seconds=REQUEST_SECONDS, before=before)
         except KubeError as error:
             log.info("bind.goes_on_alone", pod=live.holder.label, error=str(error))
             return False
@@ -111,6 +118,12 @@ def _is_plain(live: Live) -> bool:
         and all(grant.whole for grant in live.grants)
         and not making_way.awaited(live.holder.pod_uid)
     )
+
+
+def _check(lives: Sequence[Live]) -> list[bool]:
+    """Whether the reservation is still the attempt's own: a process that was paused may have been overtaken."""
+    current = ledger.current({live.id: live.attempt for live in lives})
+    return [live.id in current for live in lives]
 
 
 def _confirm(allocation_ids: Sequence[uuid.UUID]) -> list[bool]:

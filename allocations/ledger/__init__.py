@@ -1,7 +1,7 @@
 """The only writer of capacity. Verbs: hold, reserve, bind (`bound`), release, adopt; regrant, where a kubelet chose; recount, for what was written past them."""
 
 from allocations.ledger.adopt import adopt
-from allocations.ledger.binding import bound, bound_many, reserve, reserve_held, retake
+from allocations.ledger.binding import bound, bound_many, current, reserve, reserve_held, take_up
 from allocations.ledger.hold import hold
 from allocations.ledger.holder import Holder, pod_holder
 from allocations.ledger.moves import begin_release, drop_hold, finish_release, renew
@@ -18,6 +18,7 @@ __all__ = [
     "begin_release",
     "bound",
     "bound_many",
+    "current",
     "drop_hold",
     "finish_release",
     "hold",
@@ -29,5 +30,5 @@ __all__ = [
     "renew",
     "reserve",
     "reserve_held",
-    "retake",
+    "take_up",
 ]

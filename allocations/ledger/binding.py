@@ -1,7 +1,8 @@
-"""`reserve`, `retake` and `bound`: the moves that every bind makes, for one allocation or for many in one transaction.
+"""`reserve`, `take_up`, `current` and `bound`: what every bind asks of the ledger, for one allocation or for many in one transaction.
 
 Called by the bind saga, by the binds that come together, and by collection. Kept true: each is one conditional move and one event an
-allocation, and is committed when the call returns. A commit costs the same for one row as for thirty.
+allocation, and is committed when the call returns. A commit costs the same for one row as for thirty. Each attempt at a reservation has
+a number of its own, the highest is that of whoever took it up last.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from access.transactions import atomic_retry
 from allocations.choices import State
 from allocations.ledger.moving import Moved, move, move_many, tell
 from allocations.ledger.own import Live, read_held
-from allocations.ledger.sql import identity, moment
+from allocations.ledger.sql import identity, moment, read_identity
 from audit.cursors import hot_cursor
 
 SCHEDULER = "scheduler"
+FIRST_ATTEMPT = 1
 
 
 @atomic_retry
@@ -33,12 +35,12 @@ def reserve_held(*, nodes: Mapping[str, str], now: datetime, fit: Callable[[Live
         if live.node == nodes[uid] and live.usable and fit(live)
     }
     moved = _reserve([live.id for live in found.values()], now, SCHEDULER)
-    return {uid: live for uid, live in found.items() if live.id in moved}
+    return {uid: live.taken_up(FIRST_ATTEMPT) for uid, live in found.items() if live.id in moved}
 
 
 @atomic_retry
 def reserve(*, allocation_id: uuid.UUID, now: datetime, actor: str = SCHEDULER) -> bool:
-    """Held → reserved: bind has begun. False when the hold is gone."""
+    """Held → reserved: bind has begun, by `FIRST_ATTEMPT`. False when the hold is gone."""
     return allocation_id in _reserve([allocation_id], now, actor)
 
 
@@ -63,19 +65,37 @@ def bound(
     return True
 
 
-def retake(*, allocation_id: uuid.UUID, now: datetime) -> bool:
-    """Reserved stays reserved: a bind takes an earlier attempt up, so collection must wait anew. False when it moved on."""
+def take_up(*, allocation_id: uuid.UUID, attempt: int, now: datetime | None) -> int | None:
+    """Reserved stays reserved, by a new attempt: its number. None when it moved on, or somebody else took it up.
+
+    `attempt`: that of the reservation as it was read. Whoever had it finds out before sending (`current`). `now`: collection
+    leaves it alone for a while from then on; None: for no longer than before.
+    """
     with hot_cursor() as cursor:
         cursor.execute(
-            "UPDATE allocations_allocation SET reserved_at = %s WHERE id = %s AND state = 'reserved'",
-            [moment(now), identity(allocation_id)],
+            "UPDATE allocations_allocation SET attempt = attempt + 1, reserved_at = COALESCE(%s, reserved_at) "
+            "WHERE id = %s AND state = 'reserved' AND attempt = %s",
+            [moment(now), identity(allocation_id), attempt],
         )
-        return bool(cursor.rowcount == 1)
+        return attempt + 1 if cursor.rowcount == 1 else None
+
+
+def current(attempts: Mapping[uuid.UUID, int]) -> set[uuid.UUID]:
+    """Those of these reservations (allocation → attempt) that are still the attempt's own: one query."""
+    marks = ", ".join(["%s"] * len(attempts))
+    with hot_cursor() as cursor:
+        cursor.execute(
+            f"SELECT id, attempt FROM allocations_allocation WHERE id IN ({marks}) AND state = 'reserved'",  # noqa: S608 - marks
+            [identity(one) for one in attempts],
+        )
+        found = {read_identity(raw): number for raw, number in cursor.fetchall()}
+    return {one for one, number in attempts.items() if found.get(one) == number}
 
 
 def _reserve(allocation_ids: Sequence[uuid.UUID], now: datetime, actor: str) -> set[uuid.UUID]:
     with hot_cursor() as cursor:
-        moved = move_many(cursor, allocation_ids, State.HELD, State.RESERVED, now, stamped="reserved_at")
+        first = f", attempt = {FIRST_ATTEMPT}"
+        moved = move_many(cursor, allocation_ids, State.HELD, State.RESERVED, now, stamped="reserved_at", also=first)
     tell(moved, State.RESERVED, lambda one: f"{one.label} reserved its devices on {one.node}", actor, now)
     return set(moved)
 

@@ -46,6 +46,7 @@ def hold(
     hold_seconds: int,
     priority: int | None = None,
     confined: bool = True,
+    pod_version: str = "",
     actor: str = "scheduler",
 ) -> uuid.UUID:
     """Take the devices of `decision` for `holder`; returns the allocation's id.
@@ -53,17 +54,30 @@ def hold(
     `previous` is the pod's own hold as it was read before planning: the same devices for the same request prolong it
     (up to `PROLONGED_UP_TO`), anything else replaces it. `priority`: the pod's, None where preemption
     cannot evict the holder. `confined`: the pod's containers carry our reference
-    (CLAIM-7). Raises LostRace when a device is no longer free, MovedOn when `previous` changed meanwhile, PodHasOne
+    (CLAIM-7). `pod_version`: the pod's resourceVersion as filter saw it, with which its Binding is sent. Raises LostRace when a device is no longer free, MovedOn when `previous` changed meanwhile, PodHasOne
     when another attempt of the pod was quicker.
     """
     request = decision.served(request)
     until = now + timedelta(seconds=hold_seconds)
     if previous is not None and _is_same(previous, request, decision, claim_id):
         longest = previous.made_at + timedelta(seconds=hold_seconds * PROLONGED_UP_TO)
-        return _prolong(previous.id, min(until, longest), now)
+        return _prolong(previous.id, min(until, longest), now, pod_version)
     allocation_id = uuid.uuid4()
     try:
-        _replace(allocation_id, holder, request, decision, claim_id, previous, now, until, priority, confined, actor)
+        _replace(
+            allocation_id,
+            holder,
+            request,
+            decision,
+            claim_id,
+            previous,
+            now,
+            until,
+            priority,
+            confined,
+            pod_version,
+            actor,
+        )
     except IntegrityError as error:
         known = meaning_of(error, holder, decision.grants)
         if known is None:
@@ -82,11 +96,12 @@ def _is_same(previous: Live, request: DeviceRequest, decision: Decision, claim_i
 
 
 @atomic_retry
-def _prolong(allocation_id: uuid.UUID, until: datetime, now: datetime) -> uuid.UUID:
+def _prolong(allocation_id: uuid.UUID, until: datetime, now: datetime, pod_version: str) -> uuid.UUID:
     with hot_cursor() as cursor:
         cursor.execute(
-            "UPDATE allocations_allocation SET hold_until = %s, changed_at = %s WHERE id = %s AND state = 'held'",
-            [moment(until), moment(now), identity(allocation_id)],
+            "UPDATE allocations_allocation SET hold_until = %s, changed_at = %s, pod_version = %s "
+            "WHERE id = %s AND state = 'held'",
+            [moment(until), moment(now), pod_version, identity(allocation_id)],
         )
         if cursor.rowcount != 1:
             raise MovedOn("the pod's hold changed meanwhile")
@@ -105,6 +120,7 @@ def _replace(
     until: datetime,
     priority: int | None,
     confined: bool,
+    pod_version: str,
     actor: str,
 ) -> None:
     if previous is not None:
@@ -134,6 +150,7 @@ def _replace(
         until=until,
         priority=priority,
         confined=confined,
+        pod_version=pod_version,
     )
     write_taken(row, decision.grants, told)
 

@@ -31,12 +31,12 @@ def begin_release(
     reason: str,
     now: datetime,
     actor: str,
-    reserved_before: datetime | None = None,
+    attempt: int | None = None,
     unchanged_since: datetime | None = None,
 ) -> bool:
     """Reserved or bound → releasing: devices still count as used while the leases go. False when it moved elsewhere.
 
-    `reserved_before`: only if no bind took the reservation up since. `unchanged_since`: only if `changed_at` still is
+    `attempt`: only if nobody took the reservation up since. `unchanged_since`: only if `changed_at` still is
     that, so that nobody renewed it since.
     """
     with hot_cursor() as cursor:
@@ -46,7 +46,7 @@ def begin_release(
             sources,
             State.RELEASING,
             now,
-            reserved_before=reserved_before,
+            attempt=attempt,
             unchanged_since=unchanged_since,
             outcome=outcome.value,
             reason=reason[:300],

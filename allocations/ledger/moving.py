@@ -54,18 +54,18 @@ def move(
     target: State,
     now: datetime,
     *,
-    reserved_before: datetime | None = None,
+    attempt: int | None = None,
     unchanged_since: datetime | None = None,
     **columns: Any,
 ) -> Moved | None:
-    """Set the state where it is one of `sources` (and `changed_at` still is `unchanged_since`); None when it was not."""
+    """Set the state where it is one of `sources` (of this `attempt`, not changed since); None when it was not."""
     _check(sources, target)
     sets = ", ".join(f"{column} = %s" for column in ("state", "changed_at", *columns))
     marks = ", ".join(["%s"] * len(sources))
-    older = "" if reserved_before is None else "AND reserved_at < %s "
+    own = "" if attempt is None else "AND attempt = %s "
     same = "" if unchanged_since is None else "AND changed_at = %s "
     cursor.execute(
-        f"UPDATE allocations_allocation SET {sets} WHERE id = %s AND state IN ({marks}) {older}{same}"  # noqa: S608 - column names from this module only
+        f"UPDATE allocations_allocation SET {sets} WHERE id = %s AND state IN ({marks}) {own}{same}"  # noqa: S608 - column names from this module only
         f"RETURNING {TOLD}",
         [
             target.value,
@@ -73,7 +73,8 @@ def move(
             *[moment(value) if isinstance(value, datetime) else value for value in columns.values()],
             identity(allocation_id),
             *[source.value for source in sources],
-            *[moment(value) for value in (reserved_before, unchanged_since) if value is not None],
+            *([] if attempt is None else [attempt]),
+            *([] if unchanged_since is None else [moment(unchanged_since)]),
         ],
     )
     row = cursor.fetchone()
@@ -81,15 +82,25 @@ def move(
 
 
 def move_many(
-    cursor: Any, allocation_ids: Sequence[uuid.UUID], source: State, target: State, now: datetime, *, stamped: str
+    cursor: Any,
+    allocation_ids: Sequence[uuid.UUID],
+    source: State,
+    target: State,
+    now: datetime,
+    *,
+    stamped: str,
+    also: str = "",
 ) -> dict[uuid.UUID, Moved]:
-    """Set the state of those that are in `source`, a mere hold no longer; by id, those that were. `stamped`: the column of the moment."""
+    """Set the state of those that are in `source`, a mere hold no longer; by id, those that were.
+
+    `stamped`: the column of the moment. `also`: further assignments of SQL, each after a comma.
+    """
     _check((source,), target)
     if not allocation_ids:
         return {}
     marks = ", ".join(["%s"] * len(allocation_ids))
     cursor.execute(
-        f"UPDATE allocations_allocation SET state = %s, changed_at = %s, {stamped} = %s, hold_until = NULL "  # noqa: S608 - column names from this package only
+        f"UPDATE allocations_allocation SET state = %s, changed_at = %s, {stamped} = %s, hold_until = NULL{also} "  # noqa: S608 - column names from this package only
         f"WHERE id IN ({marks}) AND state = %s RETURNING id, {TOLD}",
         [target.value, moment(now), moment(now), *map(identity, allocation_ids), source.value],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import msgspec
@@ -25,7 +25,8 @@ class Live:
     """A live allocation with its devices. `memory_total`: bytes of each whole device by (type, minor).
 
     `usable`: every device is still one that could be given, on a node that takes pods. `hold_until` None: no longer a
-    mere hold.
+    mere hold. `pod_version`: the pod's resourceVersion as filter saw it, empty where it is not known. `attempt`: which one
+    at binding it is, from 1; 0 for a hold.
     """
 
     id: uuid.UUID
@@ -39,10 +40,16 @@ class Live:
     usable: bool
     made_at: datetime
     hold_until: datetime | None
+    pod_version: str = ""
+    attempt: int = 0
 
     def lapsed(self, now: datetime) -> bool:
         """Whether it is a hold past its time that nobody has dropped yet."""
         return self.state is State.HELD and self.hold_until is not None and self.hold_until < now
+
+    def taken_up(self, attempt: int) -> Live:
+        """The same, reserved by that attempt."""
+        return replace(self, state=State.RESERVED, attempt=attempt)
 
     @property
     def amounts(self) -> dict[int, tuple[int, int]]:
@@ -61,7 +68,7 @@ class Own:
 _LIVE = ", ".join(f"'{state.value}'" for state in LIVE)
 _SELECT = """
 SELECT a.id, a.state, n.name, a.namespace, a.pod_name, a.pod_uid, a.holder, a.request, a.claim_id,
-       a.created_at, a.hold_until,
+       a.created_at, a.hold_until, a.pod_version, a.attempt,
        g.device_id, g.uuid, g.type, g.minor, g.core_percent, g.memory_bytes, g.whole, d.memory_bytes,
        d.healthy AND d.presence = 'present' AND d.stranger = '' AND n.state = 'ready' AND n.problem = ''
 FROM allocations_allocation a
@@ -112,10 +119,11 @@ def request_of(stored: object) -> DeviceRequest:
 def _live(rows: list[tuple[object, ...]]) -> Live | None:
     if not rows:
         return None
-    raw_id, state, node, namespace, pod_name, pod_uid, held_by, request, claim_id, made_at, until = rows[0][:11]
+    raw_id, state, node, namespace, pod_name, pod_uid, held_by, request, claim_id = rows[0][:9]
+    made_at, until, pod_version, attempt = rows[0][9:13]
     created_at = read_moment(made_at)
     assert created_at is not None  # the column is never null
-    devices = [row[11:] for row in rows if row[11] is not None]
+    devices = [row[13:] for row in rows if row[13] is not None]
     return Live(
         id=read_identity(raw_id),
         state=State(str(state)),
@@ -128,6 +136,8 @@ def _live(rows: list[tuple[object, ...]]) -> Live | None:
         usable=all(device[8] for device in devices),
         made_at=created_at,
         hold_until=read_moment(until),
+        pod_version=str(pod_version),
+        attempt=int(str(attempt)),
     )
 
 

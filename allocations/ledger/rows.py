@@ -40,13 +40,15 @@ class AllocationRow(msgspec.Struct, frozen=True, kw_only=True):
     until: datetime | None
     priority: int | None
     confined: bool
+    pod_version: str = ""
 
 
 _INSERT = """
 INSERT INTO allocations_allocation
   (id, state, outcome, reason, namespace, pod_name, pod_uid, holder, node_id, claim_id, claim_name, dialect, request,
-   summary, explanation, priority, confined, created_by, ttl_seconds, created_at, hold_until, changed_at)
-SELECT %s, 'held', '', '', %s, %s, %s, %s, n.id, {claim}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
+   summary, explanation, priority, confined, created_by, ttl_seconds, created_at, hold_until, changed_at, pod_version,
+   attempt)
+SELECT %s, 'held', '', '', %s, %s, %s, %s, n.id, {claim}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0
 FROM nodes_node n WHERE n.name = %s
 """
 _CLAIM = "(SELECT c.id FROM claims_gpuclaim c WHERE c.id = %s{lock})"
@@ -108,6 +110,7 @@ def _allocation(row: AllocationRow) -> Statement:
             moment(row.now),
             moment(row.until),
             moment(row.now),
+            row.pod_version,
             row.node,
         ],
     )

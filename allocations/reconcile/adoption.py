@@ -27,9 +27,11 @@ from allocations.models import Allocation, AllocationDevice
 from allocations.reconcile.report import ACTOR, Difference
 from claims.admission.confinement import is_confined
 from claims.dialects import Adoption, Unreadable, asks_for_devices, parse_pod, read_allocation
+from claims.dialects.hami import gpus_asked
 from claims.dialects.read_back import AdoptedDevice
 from claims.dialects.read_running import CHECKPOINT, ENV, kubelet_uid, read_env, read_given
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect
+from claims.dialects.steps import containers_of
 from claims.lookup import ClaimFinder
 from kube.device_types import GPU
 from kube.keys import ALLOCATED, HAMI_ALLOCATED, KOORDINATOR_ALLOCATED
@@ -147,7 +149,7 @@ def _adopt(pod: Pod, devices: Sequence[Device], given: GivenByPod, done: Adopted
     parsed = parse_pod(pod, find_claim=finder)
     asked = parsed if isinstance(parsed, DeviceRequest) else None
     found = read_allocation(pod, request=asked)
-    if isinstance(found, Adoption) and not _asked_for(found, asked):
+    if isinstance(found, Adoption) and not _asked_for(found, asked, pod):
         found = Unreadable(f"{found.source} names devices that the pod does not ask for")
     found = found or read_running(pod, devices, given)
     problem = ""
@@ -169,15 +171,21 @@ def _adopt(pod: Pod, devices: Sequence[Device], given: GivenByPod, done: Adopted
         done.differences.append(Difference(told, namespace=meta.namespace, name=meta.name, node=pod.spec.node_name))
 
 
-def _asked_for(found: Adoption, asked: DeviceRequest | None) -> bool:
+def _asked_for(found: Adoption, asked: DeviceRequest | None, pod: Pod) -> bool:
     """Whether another scheduler's result is of a pod that asks in that scheduler's words for so many devices.
+
+    HAMi plans each container by itself: one that runs before another may have had other devices than that one.
 
     While a cluster is taken over nobody guards those annotations for others' pods: whoever asks for nothing holds nothing by them.
     """
     words = _WORDS.get(found.source)
     if words is None:
         return True
-    return asked is not None and asked.dialect in words and len(found.devices) <= sum(ask.count for ask in asked.asks)
+    if asked is None or asked.dialect not in words:
+        return False
+    if found.source == HAMI_ALLOCATED:
+        return len(found.devices) <= sum(gpus_asked(container) for container in containers_of(pod))
+    return len(found.devices) <= sum(ask.count for ask in asked.asks)
 
 
 def read_running(pod: Pod, devices: Sequence[Device], given: GivenByPod) -> Adoption | Unreadable | None:

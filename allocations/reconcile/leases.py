@@ -16,13 +16,13 @@ import structlog
 from django.conf import settings
 
 from allocations import ledger
+from allocations.bindings import wants_of
 from allocations.choices import State
 from allocations.leases.port import SHARED_HOLDER, LeaseTaken, Want, lease_name
 from allocations.ledger.strangers import stranger_set
 from allocations.outside import Outside
 from allocations.reconcile.report import ACTOR, Difference
 from allocations.reconcile.rows import LeasedDevice, Row, devices_by_lease, live_holders, live_rows
-from allocations.saga import wants_of
 from audit.announce import announce
 from kube import leases, shares
 from kube.client import Cluster

@@ -15,6 +15,7 @@ from claims.dialects.own_keys import CONTAINER_KEYS
 from claims.dialects.write_back import AMOUNTS
 from kube.keys import (
     ALLOCATED,
+    ATTEMPT,
     CHOSEN_BY,
     HAMI_ALLOCATED,
     HAMI_NODE,
@@ -30,6 +31,7 @@ OWN: Final = "gpuplane"
 _RESULTS: Final = {
     ALLOCATED: OWN,
     VISIBLE_DEVICES: OWN,
+    ATTEMPT: OWN,
     CHOSEN_BY: OWN,
     AMOUNTS: OWN,
     KOORDINATOR_ALLOCATED: "koordinator",

@@ -8,8 +8,8 @@ Called by `claims.dialects.parse`. What a container's resources mean, amounts fo
     nvidia.com/gpucores "30"         30 core; without it none; 100 is a device of its own
 
 and what the pod's annotations say of them (`limits_of`, `policies_of`), which counts for pods by `nvidia.com/gpu` alone too, since for HAMi
-they are pods like all others. Kept true: containers that run together never count on the same room; an ordinary init container that asks
-for no more than a container that runs later runs on that one's devices, any other is planned beside them.
+they are pods like all others. Kept true: containers that run together never count on the same room; those that run one
+after another, as ordinary init containers do before the containers, may have the same.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from claims.dialects.amounts import container_amounts
 from claims.dialects.native import DEVICES_MOST
 from claims.dialects.refused import Refused
 from claims.dialects.request import CORE_WHOLE, DeviceAsk, DeviceRequest, Dialect, Limits, Policy, SharePolicy
+from claims.dialects.steps import containers_of, is_sidecar, steps_of
 from kube.device_types import GPU, Dimension
 from kube.keys import NATIVE_GPU
 from kube.names import InvalidName, check_device_uuid
@@ -48,7 +49,9 @@ _KNOWN: Final = dict.fromkeys((NATIVE_GPU, *HAMI_RESOURCES), Dimension.UNITS)
 _MIB: Final = 1024**2
 _LISTED_MOST: Final = 1_000
 CONTAINERS_MOST: Final = 16
-"""Containers of a pod that ask: each is planned by itself, beside all others."""
+"""Containers of a pod that ask, sidecars among them, and as many ordinary init containers: each is planned by itself,
+beside all others.
+"""
 _TOPOLOGY_AWARE: Final = "topology-aware"
 """A policy of HAMi's for what the engine does for every pod: several whole GPUs are the best wired set."""
 _NODE_POLICIES: Final = {"binpack": Policy.BINPACK, "spread": Policy.SPREAD}
@@ -58,23 +61,29 @@ _GPU_POLICIES: Final = {"binpack": SharePolicy.GPUPACK, "spread": SharePolicy.GP
 def hami_request(pod: Pod) -> DeviceRequest:
     """What the pod's containers ask for. Raises `Refused` with the rule that is broken."""
     limits = limits_of(pod)
-    containers = tuple(pod.spec.containers or ())
-    inits = tuple(pod.spec.init_containers or ())
-    asks = list(_asks(containers, "spec.containers", limits))
-    # the last first: an init container may run on the devices of what starts after it, never beside what runs already
-    for ask in reversed(list(_asks(inits, "spec.initContainers", limits))):
-        place = None if ask.container in _sidecars(inits) else _covered_by(asks, ask)
-        if place is None:
-            asks.append(ask)
-        else:
-            asks[place] = _holding(asks[place], ask)
-    if len(asks) > CONTAINERS_MOST:
+    inits = [(one, ask) for one, ask in _asks(pod.spec.init_containers or (), "spec.initContainers", limits) if ask]
+    asks = [ask for _, ask in _asks(pod.spec.containers or (), "spec.containers", limits) if ask]
+    if inits:
+        steps = steps_of([one for one, _ in inits])
+        early = [msgspec.structs.replace(ask, steps=own) for (_, ask), own in zip(inits, steps, strict=False)]
+        last = next(steps)
+        asks = [*(msgspec.structs.replace(ask, steps=last) for ask in asks), *early]
+    ordinary = sum(not is_sidecar(one) for one, _ in inits)
+    if max(ordinary, len(asks) - ordinary) > CONTAINERS_MOST:
         raise Refused("hami-containers", f"at most {CONTAINERS_MOST} containers of a pod may ask for devices")
-    if sum(ask.count for ask in asks) > DEVICES_MOST:
+    if any(_at_once(asks, step) > DEVICES_MOST for step in range(ordinary + 1)):
         raise Refused("too-many", f"the pod asks for more than {DEVICES_MOST} devices of type {GPU}")
-    names = dict.fromkeys((*(container.name for container in containers), *(ask.container for ask in asks)))
-    request = DeviceRequest(asks=tuple(asks), dialect=Dialect.HAMI, containers=tuple(names))
-    return with_policies(pod, request)
+    names = tuple(container.name for container in containers_of(pod))
+    return with_policies(pod, DeviceRequest(asks=tuple(asks), dialect=Dialect.HAMI, containers=names))
+
+
+def gpus_asked(container: Container) -> int:
+    """For how many GPUs a container asks, shared or whole; 0 also where its amounts cannot be read."""
+    try:
+        amounts = container_amounts(container, _KNOWN, "")
+    except Refused:
+        return 0
+    return amounts.get(NATIVE_GPU, 1) if amounts else 0
 
 
 def limits_of(pod: Pod) -> Limits | None:
@@ -101,13 +110,20 @@ def with_policies(pod: Pod, request: DeviceRequest) -> DeviceRequest:
     return request
 
 
-def _asks(containers: tuple[Container, ...], path: str, limits: Limits | None) -> Iterator[DeviceAsk]:
-    """One ask for each container that asks."""
+def _asks(
+    containers: Sequence[Container], path: str, limits: Limits | None
+) -> Iterator[tuple[Container, DeviceAsk | None]]:
+    """What each container asks for, None for nothing."""
     for index, container in enumerate(containers):
         where = f"{path}[{index}]"
         amounts = container_amounts(container, _KNOWN, where)
-        if amounts:
-            yield _ask(amounts, f"{where}.resources.limits", container.name, limits)
+        ask = _ask(amounts, f"{where}.resources.limits", container.name, limits) if amounts else None
+        yield container, ask
+
+
+def _at_once(asks: Sequence[DeviceAsk], step: int) -> int:
+    """How many devices the asks of one step are for."""
+    return sum(ask.count for ask in asks if ask.steps.first <= step <= ask.steps.last)
 
 
 def _ask(amounts: Mapping[str, int], where: str, container: str, limits: Limits | None) -> DeviceAsk:
@@ -130,39 +146,6 @@ def _ask(amounts: Mapping[str, int], where: str, container: str, limits: Limits 
         return msgspec.structs.replace(ask, limits=least) if memory else ask
     ratio = None if memory else amounts.get(PERCENTAGE, CORE_WHOLE)
     return msgspec.structs.replace(ask, core_percent=cores, memory_bytes=memory or None, memory_ratio=ratio)
-
-
-def _covered_by(later: Sequence[DeviceAsk], early: DeviceAsk) -> int | None:
-    """Which of the asks that start later is for devices that serve the early one too, None where none is."""
-    return next((place for place, ask in enumerate(later) if _covers(ask, early)), None)
-
-
-def _covers(running: DeviceAsk, early: DeviceAsk) -> bool:
-    """Whether devices of the first serve the second, given that they are large enough (`_holding`)."""
-    if running.count < early.count:
-        return False
-    if running.whole:
-        return True
-    if early.whole or (early.core_percent or 0) > (running.core_percent or 0):
-        return False
-    if running.memory_ratio == CORE_WHOLE:
-        return True  # all of the memory
-    if early.memory_bytes is not None:
-        return running.memory_bytes is not None and early.memory_bytes <= running.memory_bytes
-    return running.memory_ratio is not None and (early.memory_ratio or 0) <= running.memory_ratio
-
-
-def _holding(running: DeviceAsk, early: DeviceAsk) -> DeviceAsk:
-    """The first for devices that have the memory which the second asks for."""
-    least = early.memory_bytes or (early.limits.memory_least if early.limits else 0)
-    limits = running.limits or Limits()
-    if running.memory_bytes is not None or least <= limits.memory_least:
-        return running
-    return msgspec.structs.replace(running, limits=msgspec.structs.replace(limits, memory_least=least))
-
-
-def _sidecars(containers: tuple[Container, ...]) -> set[str]:
-    return {container.name for container in containers if container.restart_policy == "Always"}
 
 
 def _listed(annotations: Mapping[str, str], name: str) -> tuple[str, ...]:

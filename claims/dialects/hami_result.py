@@ -1,7 +1,8 @@
 """A pod's devices in HAMi's annotations: `UUID,type,MiB,cores:` for each device, `;` after each container.
 
-Called by `claims.dialects.write_back`; `claims.dialects.read_back` reads it again. Kept true: containers stand in the order of the pod, also
-those without devices, and what all of them have of a device is what was granted of it.
+Called by `claims.dialects.write_back`; `claims.dialects.hami_slots` reads it again. Kept true: every container of the
+pod has its slot, init containers first, those without devices too; and what those that run at once have of a device is
+at most what was granted of it.
 """
 
 from __future__ import annotations
@@ -32,13 +33,17 @@ def hami_annotations(
 
 
 def _device(ask: DeviceAsk, grant: GrantView, memory_total: MemoryTotal | None) -> str:
-    core, memory = grant.core_percent, grant.memory_bytes or 0
-    if ask.given and not grant.whole:
-        core = ask.core_percent or 0
-        total = memory_total((GPU, grant.minor)) if memory_total is not None else None
-        if ask.memory_bytes is not None:
-            memory = ask.memory_bytes
-        elif total is not None:
-            memory = total * (ask.memory_ratio or 0) // 100
-    core = CORE_WHOLE if grant.whole else core
-    return f"{grant.uuid},{TYPE},{memory // _MIB},{core}:"
+    """What one container has of a device, of which the pod may hold more."""
+    core = CORE_WHOLE if ask.whole else ask.core_percent or 0
+    return f"{grant.uuid},{TYPE},{_memory_mib(ask, grant, memory_total)},{core}:"
+
+
+def _memory_mib(ask: DeviceAsk, grant: GrantView, memory_total: MemoryTotal | None) -> int:
+    """Never more than the container asks for. Percentages are of the device's whole MiB, as HAMi knows it."""
+    total = memory_total((GPU, grant.minor)) if memory_total is not None else None
+    asked = ask.memory_bytes if ask.memory_bytes is not None or ask.limits is None else ask.limits.memory_least or None
+    if asked is not None:
+        return asked // _MIB
+    if total is None or ask.whole:
+        return (grant.memory_bytes or 0) // _MIB
+    return total // _MIB * (ask.memory_ratio or 0) // 100

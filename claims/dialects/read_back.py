@@ -13,18 +13,18 @@ from typing import Any, Final
 
 import msgspec
 
+from claims.dialects.hami_slots import SlotsMalformed, read_slots
 from claims.dialects.request import CORE_WHOLE, DeviceRequest
 from claims.dialects.write_back import AMOUNTS
 from kube.device_types import DEVICE_TYPES, GPU, DeviceType
 from kube.keys import ALLOCATED, HAMI_ALLOCATED, HAMI_NODE, KOORDINATOR_ALLOCATED
-from kube.names import InvalidName, check_device_uuid, check_label, check_subdomain
+from kube.names import InvalidName, check_label, check_subdomain
 from kube.objects import Pod
-from kube.quantities import LARGEST, QuantityError, parse_quantity, parse_whole
+from kube.quantities import QuantityError, parse_quantity, parse_whole
 
 DEVICES_MOST: Final = 1_000
 _MINOR: Final = re.compile(r"[0-9]{1,6}")
 _MINOR_MOST: Final = 999_999
-_MIB: Final = 1024**2
 
 
 class AdoptedDevice(msgspec.Struct, frozen=True):
@@ -81,7 +81,7 @@ def read_allocation(
             devices = _read_minors(_split(annotations[ALLOCATED])[1], request)
         elif HAMI_ALLOCATED in annotations:
             source = HAMI_ALLOCATED
-            devices = _read_hami(annotations[source])
+            devices = _read_hami(pod)
         else:
             return None
         node = _node(pod, source)
@@ -237,27 +237,14 @@ def _read_amounts(row: DeviceType, resources: dict[str, Any]) -> Iterator[tuple[
             raise _Malformed(f"the device allocation holds an amount that cannot be read: {error}") from error
 
 
-def _read_hami(text: str) -> list[AdoptedDevice]:
-    """`UUID,type,MiB,cores:` per device, `;` per container; a device used by several containers is summed."""
-    summed: dict[str, tuple[int, int]] = {}
-    for entry in text.replace(";", ":").split(":"):
-        if not entry:
-            continue
-        fields = entry.split(",")
-        try:
-            uuid = check_device_uuid(fields[0])
-            memory_mib, cores = (parse_whole(field) for field in fields[2:4])
-        except (InvalidName, QuantityError, ValueError) as error:
-            raise _Malformed(f"{HAMI_ALLOCATED} is not UUID,type,memory,cores for each device") from error
-        seen_mib, seen_cores = summed.get(uuid, (0, 0))
-        summed[uuid] = (seen_mib + memory_mib, seen_cores + cores)
-    devices = []
-    for uuid, (memory_mib, cores) in summed.items():
-        if cores > CORE_WHOLE or memory_mib * _MIB > LARGEST:
-            raise _Malformed(f"{HAMI_ALLOCATED} gives more than one device has")
-        if cores == CORE_WHOLE:
-            devices.append(AdoptedDevice(type=GPU, uuid=uuid))
-        else:
-            memory_bytes = memory_mib * _MIB or None
-            devices.append(AdoptedDevice(type=GPU, uuid=uuid, core_percent=cores, memory_bytes=memory_bytes))
-    return devices
+def _read_hami(pod: Pod) -> list[AdoptedDevice]:
+    try:
+        found = read_slots(pod, pod.annotations[HAMI_ALLOCATED])
+    except SlotsMalformed as malformed:
+        raise _Malformed(str(malformed)) from malformed
+    return [
+        AdoptedDevice(type=GPU, uuid=uuid)
+        if held.whole
+        else AdoptedDevice(type=GPU, uuid=uuid, core_percent=held.core_percent, memory_bytes=held.memory_bytes or None)
+        for uuid, held in found.items()
+    ]

@@ -11,6 +11,8 @@ from enum import StrEnum
 
 import msgspec
 
+from claims.dialects.steps import Steps
+
 CORE_WHOLE = 100
 """Core percent of one whole device."""
 
@@ -88,6 +90,10 @@ class DeviceAsk(msgspec.Struct, frozen=True, omit_defaults=True):
     """The container whose ask this is, where a dialect plans each by itself."""
     given: tuple[int, ...] = ()
     """Minors that it was given: told by the engine where several asks of a request are for one type, and ignored by it."""
+    steps: Steps = Steps(0, 0)
+    """When the container runs: asks with a step in common are served at once, others may have the same room one after
+    another.
+    """
 
     @property
     def whole(self) -> bool:
@@ -123,7 +129,7 @@ class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     by_kubelet: bool = False
     """The kubelet chooses the devices: told by the engine of the node that it chose, and ignored by it."""
     containers: tuple[str, ...] = ()
-    """The pod's containers in their order, then init containers that ask for themselves, where the result is written for each."""
+    """The pod's containers, init containers first, where the result is written for each."""
 
     def under(self, share: SharePolicy) -> DeviceRequest:
         """The request under the share policy of the fleet, unless the pod names its own."""
@@ -148,6 +154,11 @@ class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     def several(self) -> bool:
         """Whether several asks are for one device type."""
         return len({ask.type for ask in self.asks}) < len(self.asks)
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are in which different asks are served."""
+        return 1 + max((ask.steps.last for ask in self.asks), default=0)
 
     @property
     def shares(self) -> bool:

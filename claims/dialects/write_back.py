@@ -21,7 +21,7 @@ from kube.keys import ALLOCATED, KOORDINATOR_ALLOCATED, KUBERNETES_PREFIX, VISIB
 from kube.quantities import format_bytes
 
 AMOUNTS: Final = "gpu.scheduling/amounts"
-"""Result annotation of pods by GpuClaim, or in KAI's or HAMi's words, that hold anything but whole GPUs: their exact amounts, in the shape of
+"""Result annotation of pods by GpuClaim, or in KAI's or HAMi's words, that ask for anything but whole GPUs: their exact amounts, in the shape of
 Koordinator's annotation, so that the ledger can be rebuilt after the claim was edited or deleted."""
 
 
@@ -58,7 +58,7 @@ def binding_annotations(
         annotations |= _by_container(request, ordered, visible)
     if request.dialect in (Dialect.KOORDINATOR, Dialect.NATIVE):
         annotations[KOORDINATOR_ALLOCATED] = _device_json(ordered, request.key_prefix, memory_total, device_types)
-    elif any(grant.type != GPU or not grant.whole for grant in ordered):
+    elif request.shares or any(grant.type != GPU or not grant.whole for grant in ordered):
         annotations[AMOUNTS] = _device_json(ordered, KUBERNETES_PREFIX, memory_total, device_types)
     return annotations
 

@@ -9,6 +9,7 @@ from allocations.outside import outside
 from audit.models import Event
 from claims.models import GpuClaim
 from nodes.models import Device
+from tests.fakes.apikinds import PODS
 from tests.integration.cluster.conftest import NAMESPACE, World
 
 
@@ -145,3 +146,80 @@ def _lose_the_ledger() -> None:
     Event.objects.all().delete()
     Device.objects.update(core_used=0, memory_used=0)
     assert outside().cluster is not None
+
+
+def _hami_pod(world: World, name: str, init: dict[str, str], app: dict[str, str], *, slots: str = "") -> None:
+    """A pod with an init container, one that HAMi placed on n1 where `slots` is its annotation (`{0}`: the UUID of GPU
+    0, and so on).
+    """
+    spec = {
+        "initContainers": [{"name": "warm-up", "image": "x", "resources": {"limits": init}}],
+        "containers": [{"name": "serve", "image": "x", "resources": {"limits": app}}],
+    }
+    if not slots:
+        world.server.add_pod(name, namespace=NAMESPACE, spec=spec)
+        return
+    uuids = Device.objects.filter(node__name="n1").order_by("minor").values_list("uuid", flat=True)
+    annotations = {"hami.io/vgpu-node": "n1", "hami.io/vgpu-devices-allocated": slots.format(*uuids)}
+    world.server.add_pod(name, namespace=NAMESPACE, node="n1", phase="Running", spec=spec, annotations=annotations)
+
+
+def test_hamis_init_containers(world: World) -> None:
+    """LEASE-6 an init container and a container that HAMi put on one GPU hold the larger of their amounts, and
+    nobody gets that again.
+    """
+    world.node("n1", gpus=1)
+    amounts = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "60"}
+    _hami_pod(world, "theirs", amounts, amounts, slots="{0},NVIDIA,3000,60:;{0},NVIDIA,3000,60:;")
+
+    done = world.reconcile()
+
+    assert (done.adopted, done.reported) == (1, 0)
+    assert list(Device.objects.values_list("core_used", "memory_used")) == [(60, 3000 * 1024**2)]
+    silent: dict[str, str] = {}
+    _hami_pod(world, "too-much", silent, {"nvidia.com/gpumem": "10", "nvidia.com/gpucores": "50"})
+    assert world.filter("too-much") is None
+    _hami_pod(world, "the-rest", silent, {"nvidia.com/gpumem": "10", "nvidia.com/gpucores": "40"})
+    assert world.filter("the-rest") == "n1"
+
+
+def test_whole_gpus_of_hamis_init_containers(world: World) -> None:
+    """LEASE-6 a pod by `nvidia.com/gpu` alone, whose init container HAMi gave another GPU than the container,
+    holds both.
+    """
+    world.node("n1", gpus=3)
+    one = {"nvidia.com/gpu": "1"}
+    _hami_pod(world, "theirs", one, one, slots="{2},NVIDIA,81920,0:;{0},NVIDIA,81920,0:;")
+
+    done = world.reconcile()
+
+    assert (done.adopted, done.reported) == (1, 0)
+    assert [memory > 0 for memory in Device.objects.order_by("minor").values_list("memory_used", flat=True)] == [
+        True,
+        False,
+        True,
+    ]
+    assert world.reconcile().reported == 0
+
+
+def test_init_containers_in_hamis_words(world: World) -> None:
+    """DEV-2 LEASE-6 an init container and a container that each fit alone share a GPU; written in HAMi's words,
+    and read again without a row.
+    """
+    world.node("n1", gpus=1)
+    init = {"nvidia.com/gpumem": "9000", "nvidia.com/gpucores": "30"}
+    app = {"nvidia.com/gpumem": "4000", "nvidia.com/gpucores": "80"}
+    _hami_pod(world, "ours", init, app)
+    assert world.filter("ours") == "n1"
+    assert world.bind("ours", "n1") == ""
+
+    used = list(Device.objects.values_list("core_used", "memory_used"))
+    assert used == [(80, 9000 * 1024**2)]
+    uuid = Device.objects.get().uuid
+    told = world.server.store.get(PODS, NAMESPACE, "ours")["metadata"]["annotations"]
+    assert told["hami.io/vgpu-devices-allocated"] == f"{uuid},NVIDIA,9000,30:;{uuid},NVIDIA,4000,80:;"
+    assert told["gpu.scheduling/visible-devices.warm-up"] == told["gpu.scheduling/visible-devices.serve"] == uuid
+
+    _lose_the_ledger()
+    assert world.reconcile(later=3600).adopted == 1
+    assert list(Device.objects.values_list("core_used", "memory_used")) == used

@@ -10,7 +10,7 @@ from access.actors import SYSTEM
 from allocations.errors import MovedOn
 from allocations.models import Allocation
 from audit.clock import database_now
-from kube.keys import ALLOCATED, CHOSEN_BY
+from kube.keys import ALLOCATED, ATTEMPT, CHOSEN_BY
 from nodes.checkpoints import Given, checkpoint_put
 from nodes.models import Device, Node
 from tests.fakes.apikinds import NODES
@@ -59,6 +59,7 @@ def test_the_binding_names_no_device(plugin: World) -> None:
     """DEV-8 what the ledger guesses is told to nobody as fact; the kubelet's plugin confines the pod."""
     native(plugin, "one")
     annotations = plugin.server.pods[NAMESPACE, "one"]["metadata"]["annotations"]
+    assert annotations.pop(ATTEMPT)
     assert annotations == {CHOSEN_BY: "kubelet"}
     assert ALLOCATED not in annotations
     assert Allocation.objects.get(pod_name="one").confined

@@ -117,22 +117,30 @@ def test_memory_in_use_and_free() -> None:
 
 
 def test_the_container_where_one_alone_has_the_gpu() -> None:
-    """VIEW-5 HAMi's pods ask container by container; two of them on one GPU leave it without a name."""
+    """VIEW-5 HAMi's pods ask container by container; two of them on one GPU leave it without a name, an init container
+    before them does not.
+    """
     NodeFactory(name="n1", gpus=1)
     NodeFactory(name="n2", gpus=2)
+    NodeFactory(name="n3", gpus=1)
     small = {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "20", "nvidia.com/gpumem": "1000"}
     alone = {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "100"}
     for name, node, wants in (("both", "n1", {"a": small, "b": small}), ("apart", "n2", {"a": alone, "b": alone})):
         pod = pod_manifest(name)
         pod["spec"]["containers"] = [{"name": key, "resources": {"limits": limits}} for key, limits in wants.items()]
         assert filtered(pod, [node]) == node
+    early = pod_manifest("early")
+    early["spec"]["containers"] = [{"name": "main", "resources": {"limits": small}}]
+    early["spec"]["initContainers"] = [{"name": "warm-up", "resources": {"limits": small}}]
+    assert filtered(early, ["n3"]) == "n3"
     lines = [
         one.labels
         for family in text_string_to_metric_families(fleet_metrics(samples={}, now=NOW))
         for one in family.samples
         if one.name == "gpuplane_gpu_holder_core_percent"
     ]
-    assert sorted((one["pod"], one["container"]) for one in lines) == [("apart", "a"), ("apart", "b"), ("both", "")]
+    told = [("apart", "a"), ("apart", "b"), ("both", ""), ("early", "main")]
+    assert sorted((one["pod"], one["container"]) for one in lines) == told
 
 
 def families(text: str) -> dict[tuple[str, ...], float]:

@@ -59,9 +59,10 @@ class FakeNvml:
         """What processes are called; the others python3, those above 9000 nothing."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("nvml") and not name.startswith("nvmlEventType"):
+        real = getattr(pynvml, name)
+        if name.startswith("nvml") and callable(real):
             raise AssertionError(f"{name} is not faked")
-        return getattr(pynvml, name)
+        return real
 
     # the driver
 
@@ -71,7 +72,7 @@ class FakeNvml:
         self.initialised += 1
 
     def nvmlShutdown(self) -> None:  # noqa: N802 - NVML's name
-        pass
+        self.event_sets = 0
 
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802 - NVML's name
         self._driver()
@@ -91,12 +92,16 @@ class FakeNvml:
     def nvmlDeviceGetName(self, card: Card) -> str:  # noqa: N802 - NVML's name
         return self._card(card, "name").name
 
-    def nvmlDeviceGetMemoryInfo(self, card: Card) -> Any:  # noqa: N802 - NVML's name
+    def nvmlDeviceGetMemoryInfo(self, card: Card, _version: int | None = None) -> Any:  # noqa: N802 - NVML's name
         total, used = self._card(card, "memory").memory
         return SimpleNamespace(total=total, used=used)
 
     def nvmlDeviceGetPciInfo(self, card: Card) -> Any:  # noqa: N802 - NVML's name
         return SimpleNamespace(busId=self._card(card, "pci").bus)
+
+    def nvmlDeviceGetGpuFabricInfoV(self, card: Card, _info: object) -> None:  # noqa: N802 - NVML's name
+        self._card(card, "fabric")
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
 
     def nvmlDeviceGetNvLinkState(self, card: Card, link: int) -> int:  # noqa: N802 - NVML's name
         if link >= len(self._card(card, "nvlink").links):
@@ -136,6 +141,7 @@ class FakeNvml:
             pynvml.NVML_FI_DEV_REMAPPED_FAILURE: card.remap_failed,
             pynvml.NVML_FI_DEV_REMAPPED_PENDING: card.remap_pending,
             pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: card.recovery,
+            pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT: len(card.links),
             pynvml.NVML_FI_DEV_ECC_SBE_VOL_TOTAL: card.ecc[0],
             pynvml.NVML_FI_DEV_ECC_DBE_VOL_TOTAL: card.ecc[1],
         }
@@ -206,6 +212,12 @@ class FakeNvml:
         if profile is None:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         return Card(f"MIG-{card.minor}-{index}", card.minor, memory=(10 * 2**30, 0), name=f"NVIDIA H100 MIG {profile}")
+
+    def nvmlDeviceGetGpuInstanceId(self, card: Card) -> int:  # noqa: N802 - NVML's name
+        return int(card.uuid.rpartition("-")[2])
+
+    def nvmlDeviceGetComputeInstanceId(self, _card: Card) -> int:  # noqa: N802 - NVML's name
+        return 0
 
     # events
 

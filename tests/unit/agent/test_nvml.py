@@ -8,8 +8,9 @@ import pytest
 
 from agent.protocol import Details, DeviceDetails, LinkDetails, MigDetails, ProcessDetails, decode, encode
 from agent.sources import FALLEN, UNANSWERING, SourceAway, error_columns, within_bounds
-from agent.sources.nvml import HARMLESS_XIDS, NvmlSource
+from agent.sources.nvml import NvmlSource
 from agent.sources.nvml_details import PROCESSES_MOST
+from agent.sources.nvml_events import HARMLESS_XIDS
 from tests.unit.agent.fake_nvml import KIB, Card, FakeNvml
 
 

@@ -3,7 +3,7 @@
 import asyncio
 
 from agent.outbox import SAMPLES_MOST, Measured, Outbox, StateChange
-from agent.protocol import CheckpointEntry, DeviceDetails
+from agent.protocol import MOST_DEVICES, CheckpointEntry, DeviceDetails, Health, decode, encode
 
 BODY = {"name": "n1", "devices": [], "links": []}
 ENTRY = CheckpointEntry("pod", "main", "nvidia.com/gpu", ["GPU-1"])
@@ -93,6 +93,20 @@ def test_of_samples_the_oldest_are_dropped() -> None:
         kept.append(sample.columns["power_watts"][0])
     assert kept == list(range(1000 - SAMPLES_MOST, 1000))
     assert outbox.dropped == 1000 - SAMPLES_MOST
+
+
+def test_health_of_more_devices_than_a_frame_holds() -> None:
+    """NODE-2 GPUs, MIG instances and NICs of one node: all is said, a frame at a time."""
+    outbox = Outbox()
+    sick = {f"MIG-{number}": "Xid 79" for number in range(2 * MOST_DEVICES + 1)}
+    outbox.put_health(sick)
+    said: dict[str, str] = {}
+    while (change := outbox.next_change()) is not None:
+        assert change.health
+        assert decode(encode(Health("b", 1, 1.0, dict(change.health))))
+        said |= change.health
+        outbox.done(change)
+    assert said == sick
 
 
 def test_an_inventory_that_is_asked_for_again_has_the_health_of_now() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from agent import program
@@ -24,9 +25,9 @@ from agent.sources.simulated import SimulatedSource
 class Told:
     """A program on a simulated machine whose clock stands still until it is told to go on."""
 
-    def __init__(self, checkpoint: Path | None = None) -> None:
+    def __init__(self, checkpoint: Path | None = None, *, machine: str = "h100-8") -> None:
         self.now = 0.0
-        self.source = Fragile()
+        self.source = Fragile(machine)
         self.program = Program("n1", self.source, Outbox(), checkpoint=checkpoint, clock=lambda: self.now)
 
     def look(self, *, later: float = 1.0) -> Any:
@@ -37,8 +38,8 @@ class Told:
 class Fragile(SimulatedSource):
     """A simulated machine whose driver may go, and whose cards may vanish."""
 
-    def __init__(self) -> None:
-        super().__init__("h100-8", node="n1", clock=lambda: 0.0)
+    def __init__(self, machine: str = "h100-8") -> None:
+        super().__init__(machine, node="n1", clock=lambda: 0.0)
         self.away = ""
         self.vanished: set[int] = set()
 
@@ -46,9 +47,10 @@ class Fragile(SimulatedSource):
         if self.away:
             raise SourceAway(self.away)
         whole = super().machine()
-        devices = tuple(device for device in whole.devices if device.minor not in self.vanished)
+        gone = {gpu.uuid for gpu in whole.gpus if gpu.minor in self.vanished}
+        devices = tuple(device for device in whole.devices if not gone & {device.uuid, device.parent})
         links = tuple(link for link in whole.links if not self.vanished & {link[0], link[1]})
-        return Machine(devices, links)
+        return Machine(devices, links, whole.types)
 
     def read(self, machine: Machine, /) -> Reading:
         if self.away:
@@ -130,6 +132,66 @@ def test_a_gpu_that_vanishes_stays_in_the_inventory() -> None:
     assert [one.inventory for one in news] == [None] * GOOD_LOOKS
     assert news[-1].health == {uuid: ""}
     assert before is not None
+
+
+def test_mig_instances_come_and_go_with_their_layout() -> None:
+    """NODE-1 another layout is another inventory; instances are as well as their GPU; samples are of GPUs."""
+    told = Told(machine="mig-4")
+    first = told.look().inventory
+    assert first is not None
+    cut = first["devices"][0]
+    parts = [device for device in first["devices"] if "parent" in device]
+    assert (cut["mig"], len(parts), first["types"]) == (True, 7, ["gpu"])
+    assert parts[0].keys() - cut.keys() == {"parent", "profile"}
+    told.program.outbox.put_inventory(first)
+    assert told.program.outbox.order == tuple(gpu.uuid for gpu in told.program.machine.gpus)
+    assert all(len(column) == 4 for column in told.look().columns.values())
+    told.source.fall_sick(0, "Xid 79")
+    assert told.look().health == dict.fromkeys([cut["uuid"], *(part["uuid"] for part in parts)], "Xid 79")
+    told.source._build = msgspec.structs.replace(told.source._build, mig=("3g.20gb", 20 * 2**30))
+    changed = told.look(later=MACHINE_SECONDS).inventory
+    assert changed is not None
+    assert [device["profile"] for device in changed["devices"] if "parent" in device] == ["3g.20gb"] * 2
+    told.source._build = msgspec.structs.replace(told.source._build, mig=None)
+    whole = told.look(later=MACHINE_SECONDS).inventory
+    assert whole is not None
+    assert not any({"mig", "parent", "profile"} & device.keys() for device in whole["devices"])
+
+
+def test_instances_stay_with_a_gpu_that_vanishes() -> None:
+    """NODE-1 their holders are still known."""
+    told = Told(machine="mig-4")
+    told.look()
+    uuids = {one.uuid for one in told.program.machine.devices if one.minor == 0 or one.parent}
+    told.source.vanished = {0}
+    news = told.look(later=MACHINE_SECONDS)
+    assert news.inventory is None
+    assert news.health == dict.fromkeys(uuids, "fallen off the bus")
+
+
+def test_nics_are_told_beside_the_gpus() -> None:
+    """health of their own, also while the driver is away; a NIC that is there no more stays known."""
+    told = Told(machine="rdma-8")
+    first = told.look().inventory
+    assert first is not None
+    nics = [device["uuid"] for device in first["devices"] if device["type"] == "rdma"]
+    assert (first["types"], len(nics)) == (["gpu", "rdma"], 8)
+    told.source.unplug(2)
+    assert told.look().health == {nics[2]: "no port of the NIC is active"}
+    told.source.away = "no driver"
+    assert told.look().health.keys() == {gpu.uuid for gpu in told.program.machine.gpus}
+    told.source.away = ""
+    told.source.plug(2)
+    well = [told.look().health for _ in range(GOOD_LOOKS)][-1]
+    assert well[nics[2]] == ""
+    told.source._build = msgspec.structs.replace(told.source._build, nics=7)
+    assert told.look(later=MACHINE_SECONDS).inventory is None
+    assert nics[7] in {one.uuid for one in told.program.machine.devices}
+    told.source._build = msgspec.structs.replace(told.source._build, nics=0)
+    silent = told.look(later=MACHINE_SECONDS).inventory
+    assert silent is not None
+    assert silent["types"] == ["gpu"], "of a type that cannot be looked at nothing is said"
+    assert {device["type"] for device in silent["devices"]} == {"gpu"}
 
 
 def test_a_driver_that_goes_and_comes() -> None:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from agent.protocol import BOUNDS, COLUMNS, DeviceDetails, LinkDetails
 from agent.sources import BadSource, DeviceFacts, Machine, Reading, SourceAway, error_columns, open_source
 from agent.sources.counters import Rates
+from agent.sources.mig import minor_of
+from agent.sources.nics import NO_PORT
 from agent.sources.recorded import BadRecording, RecordedSource, Recorder
 from agent.sources.simulated import MACHINES, SimulatedSource
 from agent.sources.wiring import SWITCH, LinkEnd, Seen, links_of, numa_of, short, switch_of
@@ -40,6 +42,40 @@ def test_simulated_machines_are_whole(name: str) -> None:
             assert all(value is not None and low <= value <= high for value in values)
         if not machine.links:
             assert set(reading.columns["nvlink_tx_bytes"]) == {0}
+
+
+def test_a_simulated_machine_with_nics() -> None:
+    """as many as GPUs, each under the switch of some; one without a port is not well."""
+    source = SimulatedSource("rdma-8", node="n1")
+    machine = source.machine()
+    nics = [one for one in machine.devices if one.type == "rdma"]
+    assert machine.types == ("gpu", "rdma")
+    assert [nic.minor for nic in nics] == list(range(8))
+    assert {nic.pcie for nic in nics} == {gpu.pcie for gpu in machine.gpus}
+    assert len({one.busid for one in machine.devices}) == 16
+    source.unplug(3)
+    assert source.read(machine).health == {nics[3].uuid: NO_PORT}
+    source.plug(3)
+    assert source.read(machine).health == {}
+
+
+def test_a_simulated_machine_with_mig() -> None:
+    """NODE-1 one GPU is cut: its instances are devices beside it."""
+    source = SimulatedSource("mig-4", node="n1")
+    machine = source.machine()
+    parts = [one for one in machine.devices if one.parent]
+    assert [gpu.mig for gpu in machine.gpus] == [True, False, False, False]
+    assert {(one.parent, one.profile, one.memory) for one in parts} == {(machine.gpus[0].uuid, "1g.5gb", 5 * 2**30)}
+    assert [one.minor for one in parts] == [1000 + 8 * (7 + place) for place in range(7)]
+    assert [mig.uuid for mig in source.read(machine).details[0].migs] == [one.uuid for one in parts]
+
+
+@given(st.lists(st.tuples(st.integers(0, 63), st.integers(0, 14), st.integers(0, 7)), unique=True))
+def test_minors_of_instances_are_different(instances: list[tuple[int, int, int]]) -> None:
+    """NODE-1 for every GPU of a node, GPU instance and compute instance that there may be."""
+    minors = [minor_of(*one) for one in instances]
+    assert len(set(minors)) == len(minors)
+    assert all(minor >= 1000 for minor in minors)
 
 
 def test_a_cube_mesh_is_one() -> None:
@@ -85,6 +121,16 @@ def test_a_recording_is_played_as_it_was(tmp_path: Path) -> None:
         again.read(again.machine())
     with pytest.raises(SourceAway, match="no driver"):
         again.read(again.machine())
+
+
+@pytest.mark.parametrize("name", ["rdma-8", "mig-4"])
+def test_a_recording_has_nics_and_instances(tmp_path: Path, name: str) -> None:
+    """NODE-1 all that the machine has, as it was told."""
+    recorder = Recorder(SimulatedSource(name, node="n1"), tmp_path / "machine.jsonl")
+    machine = recorder.machine()
+    recorder.read(machine)
+    recorder.close()
+    assert RecordedSource(tmp_path / "machine.jsonl").machine() == machine
 
 
 class _Away:
@@ -142,6 +188,30 @@ def test_rates() -> None:
     rates.forget()
     now[0] = 6.0
     assert rates.of("g", "tx", 30) is None
+    assert rates.of("h", "tx", 0) is None
+    rates.forget("h")
+    now[0] = 7.0
+    assert rates.of("g", "tx", 40) == 10
+    assert rates.of("h", "tx", 40) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "about", "want"),
+    [
+        pytest.param(100, 300, None, 100, id="within one turn"),
+        pytest.param(2**32 - 100, 100, None, 100, id="past the end"),
+        pytest.param(2**32 - 100, 100, 120.0, 100, id="past the end, as fast as it was for a moment"),
+        pytest.param(0, 1000, 10 * 2**31, 10 * 2**31 + 500, id="ten times past the end"),
+        pytest.param(0, 1000, 0.0, 500, id="nothing in a moment"),
+    ],
+)
+def test_rates_of_counters_of_32_bits(before: int, after: int, about: float | None, want: float) -> None:
+    """NODE-1 over two seconds; how often it began anew is told by how fast it goes."""
+    now = [0.0]
+    rates = Rates(lambda: now[0])
+    assert rates.of("g", "tx", before, is_narrow=True) is None
+    now[0] = 2.0
+    assert rates.of("g", "tx", after, is_narrow=True, about=about) == want
 
 
 def seen(minor: int, peers: list[int] = [], switched: int = 0) -> Seen:  # noqa: B006 - never changed
@@ -182,6 +252,7 @@ def test_switches_and_numa_nodes(tmp_path: Path) -> None:
         (folder / "numa_node").write_text(numa)
         (links / folder.name).symlink_to(folder)
     assert short("00000000:3D:00.0") == "0000:3d:00.0"
+    assert short("00010000:3D:00.0") == "10000:3d:00.0", "domains have more digits where there are many"
     assert (switch_of(tmp_path, "00000000:3D:00.0"), numa_of(tmp_path, "00000000:3D:00.0")) == ("0000:3b:00.0", 1)
     assert (switch_of(tmp_path, "0000:5e:00.0"), numa_of(tmp_path, "0000:5e:00.0")) == ("", -1)
     assert (switch_of(tmp_path, "0000:ff:00.0"), numa_of(tmp_path, "0000:ff:00.0")) == ("", -1)

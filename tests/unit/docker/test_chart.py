@@ -139,3 +139,16 @@ PIECES = sorted(
 @given(st.lists(st.sampled_from(PIECES), max_size=4).map("".join))
 def test_results_are_recognised_as_the_webhook_does(key):
     assert is_result(key) == (trust.result_dialect(key) is not None)
+
+
+def test_the_agent_sees_the_nodes_processes_and_devices():
+    """Only the agent does, and it may change nothing there; what helm makes of the template is looked at with a cluster."""
+    templates = {path.name: path.read_text() for path in (CHART / "templates").glob("*.yaml")}
+    assert [name for name, text in templates.items() if "hostPID" in text] == ["agent.yaml"]
+    lines = [line.strip() for line in templates["agent.yaml"].splitlines()]
+    spec = lines[lines.index("template:") : lines.index("containers:")]
+    assert "hostPID: true" in spec
+    assert "- {name: sys, mountPath: /host/sys, readOnly: true}" in lines
+    assert lines[lines.index("- name: sys") + 1] == "hostPath: {path: /sys, type: Directory}"
+    mounts = [line for line in lines if line.startswith("- {name:") and "mountPath" in line]
+    assert [line for line in mounts if "readOnly: true" not in line] == ["- {name: tmp, mountPath: /tmp}"]

@@ -51,6 +51,28 @@ def test_bind_is_refused_for_another_uid_a_bound_pod_and_one_that_goes(server: A
     assert caught.value.details.kind == "pods"
 
 
+def test_a_binding_may_name_the_version_of_the_pod(server: ApiServer, cluster: Cluster) -> None:
+    """LEASE-3 a Binding that carries a resourceVersion fails once the pod has been written to."""
+    uid = _uid(server)
+    version = pods.get(cluster, **WHERE).metadata.resource_version
+    changed = pods.annotate(cluster, **WHERE, uid=uid, annotations={"note": "1"})
+    assert (changed.annotations, changed.metadata.uid) == ({"own": "1", "note": "1"}, uid)
+    with pytest.raises(ConflictInCluster, match="ResourceVersion"):
+        pods.bind(cluster, pods.Binding(**WHERE, uid=uid, node="n1", version=version))
+    pods.bind(cluster, pods.Binding(**WHERE, uid=uid, node="n1", version=changed.metadata.resource_version))
+    assert pods.get(cluster, **WHERE).spec.node_name == "n1"
+
+
+def test_annotations_of_another_pod_are_left_alone(server: ApiServer, cluster: Cluster) -> None:
+    """LEASE-3 the pod of that name is another one by now, or gone."""
+    uid = _uid(server)
+    with pytest.raises(ConflictInCluster):
+        pods.annotate(cluster, **WHERE, uid="another", annotations={"note": "1"})
+    server.remove_pod("train", namespace="a")
+    with pytest.raises(NotFoundInCluster):
+        pods.annotate(cluster, **WHERE, uid=uid, annotations={"note": "1"})
+
+
 @pytest.mark.parametrize(("drop", "want_node"), [("before", ""), ("after", "n1")])
 def test_a_lost_bind_is_unknown_and_sent_once(server: ApiServer, cluster: Cluster, drop: str, want_node: str) -> None:
     """LEASE-3 a Binding without an answer is told as unknown; a read says what became of it."""

@@ -15,6 +15,7 @@ from allocations.engine.plan import plan
 from allocations.engine.reasons import TOO_MANY_WAYS
 from allocations.engine.several import TRIES, TRIES_A_NODE
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect, Limits, Policy, SharePolicy
+from claims.dialects.steps import Steps
 from tests.builders import GI, apply, device, fleet, full_mesh, halves, node, request, whole
 
 TEN = 10 * GI
@@ -34,32 +35,43 @@ def takes(ask: DeviceAsk, total: int) -> tuple[int, int]:
 def divides(asked: DeviceRequest, devices: Any) -> bool:
     """Whether there is any way, by trying all of them."""
     ways = [itertools.combinations(range(len(devices)), ask.count) for ask in asked.asks]
-    for choice in itertools.product(*(list(way) for way in ways)):
-        core = [one.core_used for one in devices]
-        memory = [one.memory_used for one in devices]
-        sealed = [one.core_used > 0 or one.memory_used > 0 for one in devices]
-        met = [0] * len(devices)
-        fine = True
-        for ask, places in zip(asked.asks, choice, strict=True):
-            limits = ask.limits or Limits()
-            numas = {devices[place].numa for place in places}
-            if limits.one_numa and ask.count > 1 and (len(numas) > 1 or -1 in numas):
-                fine = False
-            for place in places:
-                one = devices[place]
-                taken = takes(ask, one.memory_bytes)
-                core[place] += taken[0]
-                memory[place] += taken[1]
-                met[place] += 1
-                fine &= one.healthy and limits.permit(uuid=one.uuid, model=one.model, memory_total=one.memory_bytes)
-                fine &= not (ask.whole and sealed[place])
-        held_whole = {place for ask, places in zip(asked.asks, choice, strict=True) if ask.whole for place in places}
-        fine &= all(met[place] == 1 for place in held_whole)
-        if fine and all(
-            used <= 100 and taken <= one.memory_bytes for used, taken, one in zip(core, memory, devices, strict=True)
-        ):
-            return True
-    return False
+    return any(
+        all(may_have(ask, places, devices) for ask, places in zip(asked.asks, choice, strict=True))
+        and all(fits_at(step, asked, choice, devices) for step in range(asked.steps))
+        for choice in itertools.product(*(list(way) for way in ways))
+    )
+
+
+def may_have(ask: DeviceAsk, places: Any, devices: Any) -> bool:
+    """Whether the devices are such as the ask allows, and free where it wants them whole."""
+    limits = ask.limits or Limits()
+    numas = {devices[place].numa for place in places}
+    if limits.one_numa and ask.count > 1 and (len(numas) > 1 or -1 in numas):
+        return False
+    return all(
+        one.healthy
+        and limits.permit(uuid=one.uuid, model=one.model, memory_total=one.memory_bytes)
+        and not (ask.whole and (one.core_used or one.memory_used))
+        for one in (devices[place] for place in places)
+    )
+
+
+def fits_at(step: int, asked: DeviceRequest, choice: Any, devices: Any) -> bool:
+    """Whether what runs at this step fits at once, and nobody meets a whole device."""
+    running = [
+        (ask, set(places))
+        for ask, places in zip(asked.asks, choice, strict=True)
+        if ask.steps.first <= step <= ask.steps.last
+    ]
+    for place, one in enumerate(devices):
+        here = [ask for ask, places in running if place in places]
+        taken = [takes(ask, one.memory_bytes) for ask in here]
+        core, memory = sum(core for core, _ in taken), sum(memory for _, memory in taken)
+        if len(here) > 1 and any(ask.whole for ask in here):
+            return False
+        if here and (one.core_used + core > 100 or one.memory_used + memory > one.memory_bytes):
+            return False
+    return True
 
 
 LIMITS = st.one_of(
@@ -78,6 +90,11 @@ ASKS = st.one_of(
     st.builds(part, st.integers(0, 10).map(lambda tens: tens * 10), st.integers(1, 12), st.integers(1, 2)),
     st.builds(DeviceAsk, st.just("gpu"), st.integers(1, 2)),
 )
+STEPS = st.one_of(
+    st.just(Steps(0, 0)),
+    st.lists(st.integers(0, 2), min_size=2, max_size=2).map(lambda ends: Steps(min(ends), max(ends))),
+)
+"""Of containers alone, or any stretch of three steps: init containers, sidecars, containers."""
 
 
 @st.composite
@@ -97,10 +114,12 @@ def devices(draw: Any) -> Any:
 
 
 @settings(max_examples=300, deadline=None)
-@given(devices(), st.lists(ASKS, min_size=1, max_size=4), LIMITS, st.sampled_from(SharePolicy))
+@given(devices(), st.lists(st.tuples(ASKS, STEPS), min_size=1, max_size=4), LIMITS, st.sampled_from(SharePolicy))
 def test_a_node_serves_exactly_where_there_is_a_way(own: Any, asks: Any, limits: Any, share: SharePolicy) -> None:
-    """DEV-2 containers planned one by one share devices or not, whichever serves them all; never more than a device has."""
-    asked = request(*(msgspec.structs.replace(ask, limits=limits) for ask in asks), share=share)
+    """DEV-2 containers planned one by one share devices or not, whichever serves them all; never more than a device
+    has, at no step of the pod's life, and what is granted is the most that is taken at once.
+    """
+    asked = request(*(msgspec.structs.replace(ask, limits=limits, steps=steps) for ask, steps in asks), share=share)
     picture = build_picture([node("a", others=own)])
     decision = plan(picture, asked)
     able = divides(asked, own)
@@ -118,14 +137,54 @@ def test_a_node_serves_exactly_where_there_is_a_way(own: Any, asks: Any, limits:
         assert served == asked
         return
     used: dict[int, list[int]] = {}
-    for ask in served.asks:
-        assert len(set(ask.given)) == ask.count
-        for minor in ask.given:
-            taken = takes(ask, own[minor].memory_bytes)
-            sums = used.setdefault(minor, [0, 0])
-            sums[0] += taken[0]
-            sums[1] += taken[1]
+    for step in range(asked.steps):
+        sums: dict[int, list[int]] = {}
+        for ask in served.asks:
+            assert len(set(ask.given)) == ask.count
+            for minor in ask.given if ask.steps.first <= step <= ask.steps.last else ():
+                taken = takes(ask, own[minor].memory_bytes)
+                at_once = sums.setdefault(minor, [0, 0])
+                at_once[0] += taken[0]
+                at_once[1] += taken[1]
+        for minor, (core, memory) in sums.items():
+            most = used.setdefault(minor, [0, 0])
+            most[:] = max(most[0], core), max(most[1], memory)
     assert used == {grant.minor: [grant.core_percent, grant.memory_bytes] for grant in decision.grants}
+    held_whole = {minor for ask in served.asks if ask.whole for minor in ask.given}
+    assert held_whole == {grant.minor for grant in decision.grants if grant.whole}
+
+
+FIRST, THEN, BOTH = Steps(0, 0), Steps(1, 1), Steps(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("asks", "want"),
+    [
+        pytest.param([part(60, 6, steps=THEN), part(70, 7, steps=FIRST)], [(0, 70, 7)], id="each fits alone on one GPU"),
+        pytest.param([part(60, 6, steps=THEN), part(20, 9, steps=FIRST)], [(0, 60, 9)], id="the larger of each amount"),
+        pytest.param([part(60, 6, steps=BOTH), part(70, 7, steps=FIRST)], [(0, 70, 7), (1, 60, 6)], id="beside a sidecar"),
+        pytest.param([part(10, 6, steps=BOTH), part(70, 3, steps=FIRST), part(30, 4, steps=THEN)], [(0, 80, 10)], id="all on one"),
+        pytest.param([part(10, 1, steps=THEN), DeviceAsk("gpu", 1, steps=FIRST)], [(0, 100, 10)], id="whole first"),
+        pytest.param([DeviceAsk("gpu", 2, steps=THEN), DeviceAsk("gpu", 1, steps=FIRST)], [(0, 100, 10), (1, 100, 10)], id="one of two"),
+        pytest.param([DeviceAsk("gpu", 1, steps=THEN), DeviceAsk("gpu", 2, steps=FIRST)], [(0, 100, 10), (1, 100, 10)], id="two, then one"),
+        pytest.param([DeviceAsk("gpu", 1, steps=BOTH), DeviceAsk("gpu", 1, steps=FIRST)], [(0, 100, 10), (1, 100, 10)], id="whole at once"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("share", list(SharePolicy))
+def test_one_after_another_in_the_same_room(asks: Any, want: Any, share: SharePolicy) -> None:
+    """DEV-2 what does not run at once takes no device more than it must, whatever the policy."""
+    picture = fleet(node("n", gpus=3, memory=TEN))
+    decision = plan(picture, request(*asks, share=share))
+    assert [(one.minor, one.core_percent, (one.memory_bytes or 0) // GI) for one in decision.grants] == want
+
+
+def test_the_fuller_gpu_of_those_that_the_pod_holds_anyway() -> None:
+    """DEV-2 a larger init container makes the pod's grant as little larger as it can."""
+    asked = request(
+        part(10, 2, steps=THEN), part(95, 6, steps=THEN), part(90, 5, steps=FIRST), share=SharePolicy.GPUSPREAD
+    )
+    decision = plan(fleet(node("n", gpus=3, memory=TEN)), asked)
+    assert [(one.core_percent, (one.memory_bytes or 0) // GI) for one in decision.grants] == [(95, 6), (10, 2)]
 
 
 def test_containers_meet_or_part_as_the_policy_says() -> None:

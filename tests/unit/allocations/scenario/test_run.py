@@ -81,6 +81,26 @@ def test_hamis_words():
     ]
 
 
+def test_init_containers_in_hamis_words():
+    """DEV-2 VIEW-4 one after another in the same room, beside a sidecar not; what HAMi's slots tell of a running
+    pod is the larger amount.
+    """
+    result = run_file("hami-init-containers")
+    assert placed(result) == {
+        "one-after-another": ("n1", [("gpu", 1)]),
+        "beside-a-sidecar": ("n1", [("gpu", 2)]),
+        "too-much-with-a-sidecar": (None, []),
+        "the-same-one-after-another": ("n1", [("gpu", 0)]),
+    }
+    mib = 1024**2
+    assert [(one.core_used, one.memory_used // mib) for one in result.fleet["n1"]] == [
+        (100, 36000),
+        (90, 36000),
+        (100, 38000),
+    ]
+    assert result.decisions[2].reasons == {"n1": "no devices free that serve all containers"}
+
+
 def test_joint_allocation():
     """DEV-10 VIEW-4 under the fewest switches, and a reason where a GPU and a NIC are left, but nowhere together."""
     result = run_file("joint")

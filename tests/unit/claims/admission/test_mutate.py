@@ -153,6 +153,20 @@ def test_containers_planned_one_by_one_see_their_own_devices(obj, want):
     assert paths(obj) == want
 
 
+def test_init_containers_see_their_own_devices():
+    """CLAIM-7 DEV-2 whatever a container after them asks for; one that asks for nothing sees the pod's."""
+    obj = hami_pod(SMALL, names=("serve",))
+    large = {"nvidia.com/gpumem": "9000"}
+    obj["spec"]["initContainers"] = [
+        {"name": "convert", "resources": {"limits": dict(large)}},
+        {"name": "quiet"},
+        {"name": "cache", "restartPolicy": "Always", "resources": {"limits": dict(SMALL)}},
+    ]
+    assert paths(obj) == [of(".convert"), of(), of(".cache"), of(".serve")]
+    obj["spec"]["initContainers"] = [{"name": "convert", "resources": {"limits": dict(SMALL)}}]
+    assert paths(obj) == [of(".convert"), of(".serve")]
+
+
 def native_pod(env: Any = (), selector: Any = None) -> Any:
     container: Any = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     if env:

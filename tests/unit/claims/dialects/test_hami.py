@@ -113,59 +113,52 @@ def test_each_container_is_planned_by_itself() -> None:
     assert found.several
 
 
-@pytest.mark.parametrize(
-    ("inits", "named"),
-    [
-        pytest.param([init("i", gpumem="500")], ["c0", "c1"], id="asks for less than one that runs later"),
-        pytest.param([init("i", gpumem="9000", gpucores="40")], ["c0", "c1"], id="asks for the same"),
-        pytest.param([init("i", gpumem="9001")], ["c0", "c1", "i"], id="more memory than any"),
-        pytest.param([init("i", gpumem="500", gpucores="41")], ["c0", "c1", "i"], id="more core than any"),
-        pytest.param([init("i", gpu="2", gpumem="500")], ["c0", "c1", "i"], id="more devices than any"),
-        pytest.param([init("i", gpucores="100")], ["c0", "c1", "i"], id="a whole device"),
-        pytest.param([init("i", gpucores="10")], ["c0", "c1", "i"], id="all of the memory"),
-        pytest.param([init("i", always=True, gpumem="500")], ["c0", "c1", "i"], id="a sidecar runs beside them"),
-        pytest.param([init("i")], ["c0", "c1"], id="asks for nothing"),
-    ],
-)
-def test_init_containers_run_on_the_devices_of_those_after_them(inits: Any, named: list[str]) -> None:
-    """DEV-2 an init container counts where it asks for more than every container that runs later."""
-    assert [ask.container for ask in asks(SMALL, LARGE, inits=inits)] == named
+def when(*limits: dict[str, str], inits: Any) -> dict[str, tuple[int, ...]]:
+    """Container → the steps in which it runs; of those that ask."""
+    return {ask.container: tuple(ask.steps) for ask in asks(*limits, inits=inits)}
 
 
 @pytest.mark.parametrize(
-    ("running", "early", "alone"),
+    ("inits", "want"),
     [
-        pytest.param({"gpucores": "100"}, {"gpumem": "10"}, True, id="whole, some memory"),
-        pytest.param({"gpucores": "100", "gpumem": "20"}, {"gpumem": "10"}, True, id="whole with enough memory"),
-        pytest.param({"gpucores": "100", "gpumem": "20"}, {"gpucores": "100", "gpumem": "30"}, True, id="larger whole"),
-        pytest.param({"gpucores": "100"}, {"gpumem-percentage": "70"}, True, id="whole, a part"),
-        pytest.param({"gpucores": "50"}, {"gpumem": "100"}, True, id="all of the memory, some"),
-        pytest.param({"gpumem-percentage": "70"}, {"gpumem-percentage": "70"}, True, id="the same part"),
-        pytest.param({"gpumem-percentage": "70"}, {"gpumem-percentage": "71"}, False, id="a larger part"),
-        pytest.param({"gpumem-percentage": "70"}, {"gpumem": "1"}, False, id="bytes of an unknown device"),
-        pytest.param({"gpumem": "70"}, {"gpumem-percentage": "1"}, False, id="a part of an unknown device"),
+        pytest.param([init("i")], {"c0": (0, 0), "c1": (0, 0)}, id="asks for nothing"),
+        pytest.param([init("i", gpumem="5")], {"c0": (1, 1), "c1": (1, 1), "i": (0, 0)}, id="before the containers"),
+        pytest.param(
+            [init("i", gpumem="5"), init("silent"), init("j", gpumem="5")],
+            {"c0": (2, 2), "c1": (2, 2), "i": (0, 0), "j": (1, 1)},
+            id="one after another",
+        ),
+        pytest.param(
+            [init("s", always=True, gpumem="5")], {"c0": (0, 0), "c1": (0, 0), "s": (0, 0)}, id="a sidecar with them"
+        ),
+        pytest.param(
+            [init("i", gpumem="5"), init("s", always=True, gpumem="5"), init("j", gpumem="5")],
+            {"c0": (2, 2), "c1": (2, 2), "i": (0, 0), "s": (1, 2), "j": (1, 1)},
+            id="a sidecar runs beside what starts later",
+        ),
     ],
 )
-def test_which_devices_serve_two(running: Any, early: Any, alone: bool) -> None:
-    stated = {f"nvidia.com/{name}": amount for name, amount in running.items()}
-    assert len(asks(stated, inits=[init("i", **early)])) == (1 if alone else 2)
+def test_init_containers_run_before_the_containers(inits: Any, want: Any) -> None:
+    """DEV-2 what does not run at once is not counted at once; a sidecar runs on."""
+    assert when(SMALL, LARGE, inits=inits) == want
 
 
-def test_devices_are_large_enough_for_an_init_container_that_is_covered() -> None:
-    """DEV-2 all of a device's memory serves a container that asks for bytes, if the device has so many."""
-    (ask,) = asks({"nvidia.com/gpucores": "50"}, inits=[init("i", gpumem="3000"), init("j", gpumem="2000")])
-    assert ask.limits == Limits(memory_least=3000 * MIB)
-    (ask,) = asks({"nvidia.com/gpucores": "100", "nvidia.com/gpumem": "9000"}, inits=[init("i", gpumem="3000")])
-    assert ask.limits == Limits(memory_least=9000 * MIB)
+def test_an_init_container_has_devices_of_its_own_amounts() -> None:
+    """DEV-2 whatever the containers after it ask for."""
+    found = parse(hami_pod(LARGE, inits=[init("i", gpumem="500"), init("quiet")]))
+    assert found.containers == ("i", "quiet", "c0")
+    assert [(ask.container, ask.core_percent, ask.memory_bytes) for ask in found.asks] == [
+        ("c0", 40, 9000 * MIB),
+        ("i", 0, 500 * MIB),
+    ]
 
 
-def test_an_init_container_runs_beside_the_sidecars_before_it() -> None:
-    """DEV-2 what runs at once is counted at once: only what starts later makes room for an init container."""
-    big: Any = {"gpumem": "40000", "gpucores": "60"}
-    before = [init("side", always=True, **big), init("i", **big)]
-    assert [ask.container for ask in asks(SMALL, inits=before)] == ["c0", "i", "side"]
-    after = [init("i", **big), init("side", always=True, **big)]
-    assert [ask.container for ask in asks(SMALL, inits=after)] == ["c0", "side"]
+def test_devices_are_counted_at_once() -> None:
+    """DEV-3 the bound on devices is for what runs at the same time."""
+    many = {"nvidia.com/gpu": "600", "nvidia.com/gpumem": "1"}
+    assert len(asks(many, inits=[init("i", gpu="600", gpumem="1")])) == 2
+    assert parse(hami_pod(many, inits=[init("s", always=True, gpu="600", gpumem="1")])).rule == "too-many"
+    assert parse(hami_pod(many, many)).rule == "too-many"
 
 
 def test_a_pod_of_many_containers_is_refused() -> None:
@@ -173,6 +166,11 @@ def test_a_pod_of_many_containers_is_refused() -> None:
     assert len(asks(*[SMALL] * 16)) == 16
     refusal = parse(hami_pod(*[SMALL] * 17))
     assert (refusal.rule, "16 containers" in refusal.reason) == ("hami-containers", True)
+    assert len(asks(*[SMALL] * 16, inits=[init(f"i{number}", gpumem="1") for number in range(16)])) == 32
+    beside = [init("s", always=True, gpumem="1")]
+    assert parse(hami_pod(*[SMALL] * 16, inits=beside)).rule == "hami-containers"
+    before = [init(f"i{number}", gpumem="1") for number in range(17)]
+    assert parse(hami_pod(SMALL, inits=before)).rule == "hami-containers"
 
 
 @pytest.mark.parametrize("limits", [SMALL, {"nvidia.com/gpu": "2"}])
