@@ -2,7 +2,7 @@
 
 `killing()` is for a process of its own, which dies by SIGKILL; `Deaths` plays it within the test's process, for a machine: the step raises
 `Died`, and so does every later step of the same "process" until `rise()`. What counts as a step is what others can see: a verb of the
-ledger that has returned, a Lease or a Binding that the API server was asked for.
+ledger that has returned, a write of a Lease, a Binding or a pod that the API server was asked for.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ VERBS = (
     "hold",
     "reserve_held",
     "reserve",
-    "retake",
+    "take_up",
     "bound_many",
     "bound",
     "begin_release",
     "finish_release",
     "drop_hold",
 )
-WRITES = re.compile(r"/leases|/binding$")
+WRITES = re.compile(r"/leases|/binding$|/pods/[^/]+$")
 
 
 class Died(Exception):

@@ -63,7 +63,8 @@ def fleet_of_one(ledger_db: TestDatabase) -> TestDatabase:
         pytest.param(0, id="after the hold"),
         pytest.param(1, id="after reserved"),
         pytest.param(2, id="after the leases"),
-        pytest.param(3, id="before bound is written"),
+        pytest.param(3, id="after the Binding, of which there is none"),
+        pytest.param(4, id="before bound is written"),
     ],
 )
 def test_killed_within_bind(fleet_of_one: TestDatabase, steps: int) -> None:
@@ -81,7 +82,7 @@ def test_killed_within_bind(fleet_of_one: TestDatabase, steps: int) -> None:
 
 def test_killed_after_bound(fleet_of_one: TestDatabase) -> None:
     """LEASE-3 once bound is written the devices stay with the pod."""
-    die("bind", 4, fleet_of_one)
+    die("bind", 5, fleet_of_one)
     collect()
     assert Allocation.objects.get().state == State.BOUND
     assert Lease.objects.count() == 2
@@ -90,7 +91,7 @@ def test_killed_after_bound(fleet_of_one: TestDatabase) -> None:
 
 def test_young_rows_are_left_alone(fleet_of_one: TestDatabase) -> None:
     """LEASE-3 a reservation that a bind may still be working on is not collected."""
-    die("bind", 2, fleet_of_one)
+    die("bind", 3, fleet_of_one)
     collect(minutes=0)
     assert Allocation.objects.get().state == State.RESERVED
     assert Lease.objects.count() == 2
