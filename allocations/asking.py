@@ -34,6 +34,8 @@ class Asks:
     """The pod's resourceVersion."""
     priority: int | None = None
     """What the ledger notes for preemption; None: kube-scheduler does not count the pod, so preemption passes it over."""
+    rank: int | None = None
+    """The pod's priority, counted or not: by it devices that are promised to others are kept from the pod. None: below every pod."""
 
 
 def pod_asks(pod: Pod) -> Asks | Refusal | None:
@@ -47,14 +49,20 @@ def pod_asks(pod: Pod) -> Asks | Refusal | None:
         finder.claim_id,
         hold_seconds(pod),
         is_confined(pod),
-        pod.metadata.resource_version,
-        noted_priority(pod),
+        pod_version=pod.metadata.resource_version,
+        priority=noted_priority(pod),
+        rank=_rank(pod),
     )
 
 
 def noted_priority(pod: Pod) -> int | None:
-    """The pod's priority where kube-scheduler counts it (`claims.admission.counted`), else None. Kubernetes' priorities have 32 bits."""
-    return max(-(2**31), min(pod.priority, 2**31 - 1)) if is_counted(pod) else None
+    """The pod's priority where kube-scheduler counts it (`claims.admission.counted`), else None."""
+    return _rank(pod) if is_counted(pod) else None
+
+
+def _rank(pod: Pod) -> int:
+    """The pod's priority; Kubernetes' have 32 bits."""
+    return max(-(2**31), min(pod.priority, 2**31 - 1))
 
 
 def with_settings(request: DeviceRequest) -> DeviceRequest:

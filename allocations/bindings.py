@@ -111,6 +111,7 @@ def binding_of(live: Live, *, pod_version: str = "") -> pods.Binding:
             grants=live.grants,
             visible=VisibleDevices(settings.GPUPLANE_VISIBLE_DEVICES),
             memory_total=live.memory_total.get,
+            bus_id=live.bus_id.get,
         )
     holder = live.holder
     return pods.Binding(

@@ -24,6 +24,7 @@ from allocations.ledger.own import request_of
 from allocations.models import Allocation, PodRefusal
 from allocations.selectors import granted
 from audit.models import Event
+from claims.dialects.ignored import sentences
 from claims.lookup import ClaimFinder
 from claims.models import GpuClaim
 
@@ -31,6 +32,7 @@ NODES_TOLD = 100
 """Nodes told one by one; reasons are counted over all."""
 EVENTS_TOLD = 50
 PODS_TOLD = 100
+KEPT = "devices that could serve it are kept for pods for which less important ones were evicted"
 
 
 def pod_explain(namespace: str, name: str, actor: Actor) -> dict[str, Any]:
@@ -52,9 +54,9 @@ def pod_explain(namespace: str, name: str, actor: Actor) -> dict[str, Any]:
         if allocation.state in LIVE and not allocation.explanation:
             told["reasons"] = _reasons(_others_lose(allocation))
     elif refusal is not None:
-        picture, _ = fleet.current()
-        told = _refusal_told(refusal, picture)
-        _tell_devices(told, refusal, picture)
+        look = fleet.look()
+        told = _refusal_told(refusal, look)
+        _tell_devices(told, refusal, look.picture)
     else:
         raise NotFound(f"no pod {namespace}/{name} is known")
     return {**told, "timeline": _timeline(Event.objects.filter(namespace=namespace, name=name))}
@@ -72,8 +74,8 @@ def claim_explain(namespace: str, name: str, actor: Actor) -> dict[str, Any]:
     pods = [_allocation_told(allocation) for allocation in newest[:PODS_TOLD]]
     refusals = list(waiting.order_by("-last_at")[:PODS_TOLD])
     if refusals:
-        picture, _ = fleet.current()
-        pods += [_refusal_told(refusal, picture) for refusal in refusals]
+        look = fleet.look()
+        pods += [_refusal_told(refusal, look) for refusal in refusals]
     return {
         "claim": name,
         "namespace": namespace,
@@ -106,16 +108,18 @@ def _allocation_told(allocation: Allocation) -> dict[str, Any]:
         ],
         "summary": allocation.reason if allocation.state in {State.RELEASED, State.FAILED} else allocation.summary,
         "reasons": _reasons(allocation.explanation),
+        "warnings": _warnings(allocation.request),
         "nodes": [],
         "device_reasons": [],
     }
 
 
-def _refusal_told(refusal: PodRefusal, picture: Picture) -> dict[str, Any]:
+def _refusal_told(refusal: PodRefusal, look: fleet.Look) -> dict[str, Any]:
     nodes: list[dict[str, Any]] = []
     reasons, summary = refusal.reasons, refusal.summary
     if refusal.request is not None:
-        decision = plan(picture, with_settings(request_of(refusal.request)))
+        request = with_settings(request_of(refusal.request))
+        decision, kept = plan(look.picture, request), look.kept_from(refusal.pod_uid, None)
         if decision.node is None:
             summary = decision.summary
             reasons = decision.counts()
@@ -123,6 +127,8 @@ def _refusal_told(refusal: PodRefusal, picture: Picture) -> dict[str, Any]:
                 {"node": node, "reason": reason.text, "resolvable": reason.resolvable}
                 for node, reason in islice(decision.refused(), NODES_TOLD)
             ]
+        elif kept and plan(look.picture, request, blocked=kept).node is None:
+            reasons, summary = {}, KEPT
         else:
             reasons, summary = {}, f"{decision.node} can serve it now; the scheduler has not asked again yet"
     elif refusal.rule == "claim-missing" and ClaimFinder()(refusal.namespace, refusal.claim_name) is not None:
@@ -138,9 +144,15 @@ def _refusal_told(refusal: PodRefusal, picture: Picture) -> dict[str, Any]:
         "devices": [],
         "summary": summary,
         "reasons": _reasons(reasons),
+        "warnings": _warnings(refusal.request),
         "nodes": nodes,
         "device_reasons": [],
     }
+
+
+def _warnings(request: Mapping[str, Any] | None) -> list[str]:
+    """What the pod has that the engine does not look at, in the words of admission."""
+    return sentences((request or {}).get("ignored", ()))
 
 
 def _reasons(counts: Mapping[str, int]) -> list[dict[str, Any]]:

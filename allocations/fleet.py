@@ -2,7 +2,7 @@
 
 Called by the extender, REST claims, explain and reconciling. Kept true: `current()` reflects every
 transaction that committed before the call (one query asks for rows at or above the mark of the last
-one; `nodes.revisions` says why none is missed); a picture handed out is never changed afterwards.
+one; `nodes.revisions` says why none is missed), promises to preemptors included; a picture handed out is never changed afterwards.
 A change of anything but use (health, links, labels, state of the node) reloads that node's rows.
 A background thread compares with a full reload every `GPUPLANE_RELOAD_SECONDS`.
 """
@@ -10,17 +10,19 @@ A background thread compares with a full reload every `GPUPLANE_RELOAD_SECONDS`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import structlog
 
 from allocations.engine.build import DeviceRow, NodeRow, build_picture, patch, replace_nodes
 from allocations.engine.picture import DEVICE_PLUGIN, EXCLUSIVE, Picture
+from allocations.ledger.keeping import Kept, Taker
+from allocations.ledger.sql import read_moment
 from audit.cursors import hot_cursor, on_postgresql
 from nodes.choices import Mode, NodeState, Presence
 from nodes.models import Device, Node
@@ -29,14 +31,16 @@ log = structlog.get_logger(__name__)
 
 _DEVICE = (
     "d.revision, d.id, d.core_used, d.memory_used, d.node_id, d.type, d.minor, d.uuid, d.model, d.memory_bytes, "
-    "d.numa, d.pcie, d.healthy, d.presence, d.stranger"
+    "d.numa, d.pcie, d.healthy, d.presence, d.stranger, d.conflict"
 )
 _NODE = "n.mode, n.state, n.problem, n.changed_at"
-_FIRST_SHAPE = 4
-"""Columns from here on describe the device and its node; those before are its use."""
-_SQLITE = f"SELECT {_DEVICE}, {_NODE} FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id WHERE d.revision > %s"  # noqa: S608 - constants
+_KEPT = "d.kept_for, d.kept_priority, d.kept_until"
+_COLUMNS = f"{_DEVICE}, {_NODE}, {_KEPT}"
+_SHAPE = slice(4, -3)
+"""Columns that describe the device and its node; those before are its use, those after for whom it is kept."""
+_SQLITE = f"SELECT {_COLUMNS} FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id WHERE d.revision > %s"  # noqa: S608 - constants
 _POSTGRESQL = f"""
-SELECT s.mark, s.clock, {_DEVICE}, {_NODE}
+SELECT s.mark, s.clock, {_COLUMNS}
 FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS mark, clock_timestamp() AS clock) s
 LEFT JOIN (nodes_device d JOIN nodes_node n ON n.id = d.node_id) ON d.revision >= %s
 """  # noqa: S608 - constants
@@ -44,11 +48,27 @@ LEFT JOIN (nodes_device d JOIN nodes_node n ON n.id = d.node_id) ON d.revision >
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The picture and what it was made from. `shapes`: device id → hash of everything but its use."""
+    """The picture and what it was made from. `shapes`: device id → hash of what it is; `kept`: device id → for whom, where it is."""
 
     picture: Picture
     shapes: dict[int, int]
+    kept: Mapping[int, Kept]
     mark: int
+
+
+class Look(NamedTuple):
+    """The fleet at one moment. `now`: the database's clock; `kept`: device id → for whom preemption keeps it, few if any."""
+
+    picture: Picture
+    now: datetime
+    kept: Mapping[int, Kept]
+
+    def kept_from(self, pod_uid: str, rank: int | None) -> set[int]:
+        """Ids of devices that whoever asks must leave alone; `rank`: its priority, None below every pod."""
+        if not self.kept:
+            return set()
+        taker = Taker(pod_uid, rank, self.now)
+        return {device for device, kept in self.kept.items() if kept.bars(taker)}
 
 
 class Fleet:
@@ -68,13 +88,13 @@ class Fleet:
         with self._lock:
             self._known = None
 
-    def current(self) -> tuple[Picture, datetime]:
-        """The picture as of now, and the database's clock."""
+    def look(self) -> Look:
+        """The picture and the promises as of now, and the database's clock."""
         with self._lock:
             if self._known is None:
                 self._known = self._load()
             self._known, now = self._refresh(self._known)
-            return self._known.picture, now
+            return Look(self._known.picture, now, self._known.kept)
 
     def compare(self) -> int:
         """Reload everything and compare; returns how many devices differed (they are repaired and logged)."""
@@ -103,15 +123,15 @@ class Fleet:
     def _brought_up(self, known: _Known, mark: int, rows: list[tuple[Any, ...]]) -> _Known:
         """What is known, with the rows that changed since."""
         if not rows:
-            return known if mark == known.mark else _Known(known.picture, known.shapes, mark)
-        reshaped = {row[4] for row in rows if known.shapes.get(row[1]) != hash(row[_FIRST_SHAPE:])}
-        picture = known.picture
+            return known if mark == known.mark else _Known(known.picture, known.shapes, known.kept, mark)
+        reshaped = {row[4] for row in rows if known.shapes.get(row[1]) != hash(row[_SHAPE])}
+        picture, kept = known.picture, _kept(known.kept, rows)
         if reshaped:
             picture, shapes = _reshape(picture, known.shapes, reshaped)
-            known = _Known(picture, shapes, mark)
+            known = _Known(picture, shapes, kept, mark)
         present = (picture.index.rows_of([row[1] for row in rows]) >= 0).tolist()
         uses = [(row[1], row[2], row[3], _healthy(row)) for row, has in zip(rows, present, strict=True) if has]
-        return _Known(patch(picture, uses), known.shapes, mark)
+        return _Known(patch(picture, uses), known.shapes, kept, mark)
 
 
 def _changed(mark: int) -> tuple[int, datetime, list[tuple[Any, ...]]]:
@@ -127,12 +147,26 @@ def _changed(mark: int) -> tuple[int, datetime, list[tuple[Any, ...]]]:
 
 
 def _healthy(row: tuple[Any, ...]) -> bool:
-    return bool(row[12]) and row[13] == Presence.PRESENT and not row[14]
+    return bool(row[12]) and row[13] == Presence.PRESENT and not (row[14] or row[15])
+
+
+def _kept(before: Mapping[int, Kept], rows: list[tuple[Any, ...]]) -> Mapping[int, Kept]:
+    """For whom devices are kept, with the rows that changed since."""
+    if not (before or any(row[-3] for row in rows)):
+        return before
+    found = dict(before)
+    for row in rows:
+        until = read_moment(row[-1])
+        if row[-3] and until is not None:
+            found[row[1]] = Kept(row[-3], row[-2], until)
+        else:
+            found.pop(row[1], None)
+    return found
 
 
 def _build(mark: int, rows: list[tuple[Any, ...]]) -> _Known:
     nodes = _node_rows({row[4] for row in rows}, rows)
-    return _Known(build_picture(nodes), {row[1]: hash(row[_FIRST_SHAPE:]) for row in rows}, mark)
+    return _Known(build_picture(nodes), {row[1]: hash(row[_SHAPE]) for row in rows}, _kept({}, rows), mark)
 
 
 def _reshape(picture: Picture, shapes: dict[int, int], node_ids: set[int]) -> tuple[Picture, dict[int, int]]:
@@ -140,14 +174,14 @@ def _reshape(picture: Picture, shapes: dict[int, int], node_ids: set[int]) -> tu
     marks = ", ".join(["%s"] * len(node_ids))
     with hot_cursor() as cursor:
         cursor.execute(
-            f"SELECT {_DEVICE}, {_NODE} FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id "  # noqa: S608 - only marks put in
+            f"SELECT {_COLUMNS} FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id "  # noqa: S608 - only marks put in
             f"WHERE d.node_id IN ({marks})",
             list(node_ids),
         )
         rows = cursor.fetchall()
     nodes = list(_node_rows(node_ids, rows))
     fresh = dict(shapes)
-    fresh.update({row[1]: hash(row[_FIRST_SHAPE:]) for row in rows})
+    fresh.update({row[1]: hash(row[_SHAPE]) for row in rows})
     return replace_nodes(picture, nodes), fresh
 
 
@@ -224,7 +258,13 @@ def loaded() -> bool:
 
 def current() -> tuple[Picture, datetime]:
     """The picture as of now, in this process, and the database's clock."""
-    return FLEET.current()
+    found = FLEET.look()
+    return found.picture, found.now
+
+
+def look() -> Look:
+    """The same, with what is promised to preemptors: for whoever takes devices."""
+    return FLEET.look()
 
 
 def device_count() -> int:

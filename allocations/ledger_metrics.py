@@ -40,7 +40,7 @@ def ledger_metrics(*, samples: Mapping[str, SampleView], now: float) -> str:
         *_waiting(now),
         *_nodes(moment),
         _ages(samples, now),
-        _strangers(),
+        *_taken(),
         _ways(moment),
     ]
     registry.register(_Families(families))
@@ -108,19 +108,29 @@ def _nodes(now: datetime) -> Iterator[Metric]:
     yield silent
 
 
-def _strangers() -> Metric:
+def _taken() -> Iterator[Metric]:
     """Lines only where there are any; devices that wait for their node's pods to be read are no stranger's."""
-    family = GaugeMetricFamily(
+    strange = GaugeMetricFamily(
         "gpuplane_devices_with_stranger",
         "Devices whose lease somebody outside the ledger holds",
         labels=["node", "type"],
     )
-    taken = Device.objects.exclude(stranger__in=("", UNREAD)).exclude(presence=Presence.REMOVED)
-    for node, kind, count in (
-        taken.values_list("node__name", "type").annotate(Count("pk")).order_by("node__name", "type")
-    ):
-        family.add_metric([node, kind], count)
-    return family
+    disputed = GaugeMetricFamily(
+        "gpuplane_devices_in_conflict",
+        "Devices that a pod runs with although the ledger gave them away",
+        labels=["node", "type"],
+    )
+    strangers, conflicts = ~Q(stranger__in=("", UNREAD)), ~Q(conflict="")
+    taken = Device.objects.filter(strangers | conflicts).exclude(presence=Presence.REMOVED)
+    counts = taken.values_list("node__name", "type").annotate(
+        of_strangers=Count("pk", filter=strangers), in_conflict=Count("pk", filter=conflicts)
+    )
+    for node, kind, *counted in counts.order_by("node__name", "type"):
+        for family, count in zip((strange, disputed), counted, strict=True):
+            if count:
+                family.add_metric([node, kind], count)
+    yield strange
+    yield disputed
 
 
 def _ways(now: datetime) -> Metric:

@@ -62,6 +62,10 @@ class Allocation(models.Model):
     releasing_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     changed_at = models.DateTimeField()
+    retries = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="times that collection could not move it on since it moved last"
+    )
+    retry_at = models.DateTimeField(null=True, blank=True, help_text="when collection looks at it next; null: any time")
 
     class Meta:
         ordering = ("-created_at", "-id")
@@ -178,3 +182,18 @@ class PodRefusal(models.Model):
     def __str__(self) -> str:
         """Pod and summary."""
         return f"{self.namespace}/{self.pod_name}: {self.summary}"
+
+
+class AdvisedPod(models.Model):
+    """What a pod asked for when filter named its nodes and held nothing: in advisory mode without a cluster bind cannot read the pod."""
+
+    pod_uid = models.CharField(max_length=128, unique=True)
+    asks = models.JSONField(help_text="allocations.asking.Asks")
+    at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        ordering = ("-at",)
+
+    def __str__(self) -> str:
+        """Pod."""
+        return self.pod_uid

@@ -87,7 +87,10 @@ def what_nodes_do() -> dict[str, Published]:
 def _status(node: Node, devices: Sequence[Device], holders: Iterable[list[dict[str, Any]]]) -> Status:
     links = links_of(node.links)
     listed = [_device(device, links.get(device.minor, 0), held) for device, held in zip(devices, holders, strict=True)]
-    free = sum(device.healthy and not (device.core_used or device.memory_used or device.stranger) for device in devices)
+    free = sum(
+        device.healthy and not (device.core_used or device.memory_used or device.stranger or device.conflict)
+        for device in devices
+    )
     return {
         "state": str(node.state),
         "reason": node.problem,

@@ -20,6 +20,7 @@ from allocations.models import Allocation, AllocationDevice, PodRefusal
 from allocations.outside import outside
 from allocations.selectors import allocation_list, refusal_list
 from kube.errors import KubeError
+from nodes.choices import Presence
 from nodes.live.samples import SampleView
 from nodes.models import Device, Node
 
@@ -121,6 +122,17 @@ def holder_words(identity: str, actor: Actor) -> str:
     return f"{namespace}/{rest.split('/', 1)[0]}" if actor.sees(namespace) else "another team"
 
 
+def devices_in_conflict() -> list[Device]:
+    """Devices that pods run with although the ledger gave them away, with their nodes; none, as a rule."""
+    found = Device.objects.exclude(conflict="").exclude(presence=Presence.REMOVED)
+    return list(found.select_related("node").order_by("node__name", "type", "minor"))
+
+
+def conflict_words(device: Device, actor: Actor) -> list[str]:
+    """The pods that run with it, as a page may show them."""
+    return sorted({holder_words(pod, actor) for pod in device.conflict.split(", ") if pod})
+
+
 def device_rows(
     devices: Sequence[Device], *, actor: Actor, samples: Mapping[str, SampleView] | None = None
 ) -> list[DeviceRow]:
@@ -157,10 +169,10 @@ def _row(device: Device, grants: list[AllocationDevice], actor: Actor, sample: S
     asked = sum(part for part, _, _ in row.parts)
     if asked > row.used_percent:  # one has much core, another much memory: together they take less than the sum of both
         row.parts = [(part * row.used_percent / asked, tint, words) for part, tint, words in row.parts]
-    if device.stranger and not grants:
+    if (device.stranger or device.conflict) and not grants:
         row.parts.append((100.0, "held", "taken outside gpuplane"))
         row.used_percent = 100.0
-    if not grants and not device.stranger and (device.core_used or device.memory_used):
+    if not grants and not (device.stranger or device.conflict) and (device.core_used or device.memory_used):
         counted = _share(device, device.core_used, device.memory_used)
         row.parts.append((counted, "held", "counted as used, no holder known"))
         row.used_percent = counted
@@ -184,7 +196,7 @@ def device_state(device: Device, node: Node, *, used_percent: float, held: bool 
         return "unhealthy"
     if node.state != "ready":
         return "node not ready"
-    if device.stranger:
+    if device.stranger or device.conflict:
         return "taken outside"
     if held:
         return "held"

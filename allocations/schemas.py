@@ -117,6 +117,9 @@ class PodExplanationSchema(serializers.Serializer[Any]):
     devices = GrantSchema(many=True)
     summary = serializers.CharField(allow_blank=True)
     reasons = ReasonSchema(many=True)
+    warnings = serializers.ListField(
+        child=serializers.CharField(), help_text="what the pod has that other schedulers go by and gpuplane does not"
+    )
     nodes = serializers.ListField(child=AnyObjectField(), help_text="node by node, the first hundred")
     device_reasons = DeviceReasonSchema(
         many=True, help_text="why devices of the types asked for cannot serve, over all nodes; for one pod that waits"

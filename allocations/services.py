@@ -59,8 +59,9 @@ def claim_devices(*, claim: GpuClaim, actor: Actor, holder: str = "") -> Allocat
     who = ledger.Holder(namespace=claim.namespace, identity=identity)
     blocked: set[int] = set()
     for _ in range(ATTEMPTS):
-        picture, moment = fleet.current()
-        decision = plan(picture, request, blocked=blocked)
+        look = fleet.look()
+        moment = look.now
+        decision = plan(look.picture, request, blocked=blocked | look.kept_from("", None))
         if decision.node is None:
             if expire_holds(moment):
                 continue
@@ -135,11 +136,19 @@ def claim_renew(*, claim: GpuClaim, actor: Actor, ttl_seconds: int | None, now: 
 def allocation_release(*, allocation: Allocation, actor: Actor, evict: bool, now: datetime) -> Allocation:
     """Give the devices back. Devices of a living pod come back when it is gone: Conflict, unless `evict` asks it to go.
 
-    Returns the allocation as it then is (still bound while an evicted pod ends). Raises Conflict,
+    A pod that only holds them so far is no different: kube-scheduler may be binding it at this moment.
+
+    Returns the allocation as it then is (still held or bound while an evicted pod ends). Raises Conflict,
     Unavailable (the API server is away).
     """
     actor.require_write(allocation.namespace)
     state = State(allocation.state)
+    if state in {State.HELD, State.BOUND} and _pod_lives(allocation):
+        if not evict:
+            raise Conflict("the pod still lives; delete it, or release with evict=true")
+        evicted = _evict(allocation, actor, now)
+        if state is State.BOUND or _pod_lives(allocation):
+            return evicted
     if state is State.HELD:
         dropped = ledger.drop_hold(
             allocation_id=allocation.id,
@@ -156,10 +165,6 @@ def allocation_release(*, allocation: Allocation, actor: Actor, evict: bool, now
     if state is State.RESERVED:
         raise Conflict("the pod is being bound at this moment; try again")
     if state is State.BOUND:
-        if allocation.pod_uid and outside().cluster is not None and _pod_lives(allocation):
-            if not evict:
-                raise Conflict("the pod still runs; delete it, or release with evict=true")
-            return _evict(allocation, actor, now)
         release_now(allocation_id=allocation.id, reason=f"released by {actor.name}", now=now, actor=actor.name)
     return Allocation.objects.get(pk=allocation.pk)
 
@@ -181,8 +186,9 @@ def release_now(*, allocation_id: uuid.UUID, reason: str, now: datetime, actor: 
 
 
 def _pod_lives(allocation: Allocation) -> bool:
+    """Whether its holder is a pod that is there and has not finished; without a cluster there is none. Raises Unavailable."""
     cluster = outside().cluster
-    if cluster is None:
+    if cluster is None or not allocation.pod_uid:
         return False
     try:
         pod = pods.find(cluster, namespace=allocation.namespace, name=allocation.pod_name)

@@ -1,13 +1,16 @@
 """One turn of garbage collection: every kind of leftover, with what the cluster says about it.
 
 Called by the task `allocations.tasks.collect` and by `manage.py reconcile`. Kept true: each row is
-judged by what can be read now; where the API server does not answer, the row waits (DESIGN §6).
+judged by what can be read now; where the API server does not answer, the row waits (DESIGN §6), longer each time, and keeps nobody behind it waiting.
 """
 
 from __future__ import annotations
 
 import time
+import uuid
+from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,7 +23,6 @@ from allocations.choices import State
 from allocations.counters import COLLECTIONS, Cause, collected
 from allocations.errors import MovedOn
 from allocations.leases.port import LeaseTaken
-from allocations.ledger import Live
 from allocations.ledger.strangers import stranger_set
 from allocations.models import Allocation
 from allocations.outside import Outside
@@ -32,8 +34,8 @@ from kube import pods
 from kube.client import Cluster
 from kube.errors import AlreadyExists, KubeError
 
-SETTLE_SECONDS = 20.0
-"""A turn settles reservations for so long."""
+KIND_SECONDS = 20.0
+"""A turn sees to the rows of one kind for so long."""
 
 log = structlog.get_logger(__name__)
 
@@ -52,13 +54,14 @@ class Swept(msgspec.Struct):
 def sweep(*, now: datetime, world: Outside) -> Swept:
     """Expired holds, dead reservations, interrupted releases, ended allocations, and rows nobody needs."""
     done = Swept(holds=collection.expire_holds(now))
-    done.reservations = _settle_reservations(now, world)
-    for allocation_id, outcome in collection.stale_releases(now):
-        live = ledger.read_live(allocation_id)
-        if live is not None:
-            done.releases += finish(live, world, outcome, actor=collection.ACTOR)
-    for allocation in collection.ended_by_time(now):
-        done.ended += end_by_time(allocation=allocation, now=now, world=world)
+    reserved = {key: partial(_settle, key, now, world) for key in collection.stale_reservations(now)}
+    done.reservations = _each(reserved, State.RESERVED, now)
+    releasing = {key: partial(_finish, key, outcome, world) for key, outcome in collection.stale_releases(now)}
+    done.releases = _each(releasing, State.RELEASING, now)
+    ended = {
+        one.pk: partial(end_by_time, allocation=one, now=now, world=world) for one in collection.ended_by_time(now)
+    }
+    done.ended = _each(ended, State.BOUND, now)
     done.refusals = collection.forget_refusals(now)
     done.tombstones = collection.bury_tombstones(now)
     collected(Cause.BIND_INTERRUPTED, done.reservations)
@@ -68,29 +71,41 @@ def sweep(*, now: datetime, world: Outside) -> Swept:
     return done
 
 
-def _settle_reservations(now: datetime, world: Outside) -> int:
-    """How many could be settled. Where the API server does not answer, the rest waits for the next turn."""
-    settled, ends = 0, time.monotonic() + SETTLE_SECONDS
-    for allocation_id in collection.stale_reservations(now):
-        live = ledger.read_live(allocation_id)
-        if live is None or live.state is not State.RESERVED:
-            continue
+def _each(works: Mapping[uuid.UUID, Callable[[], bool]], state: State, now: datetime) -> int:
+    """Do the work of each row; how many moved on. Whatever is still in `state` then (a pod that was told to go, too) is put off.
+
+    Those that time did not suffice for, or that follow after the API server gave no answer, were not tried, and come first next.
+    """
+    moved, tried, ends = 0, [], time.monotonic() + KIND_SECONDS
+    for allocation_id, work in works.items():
+        tried.append(allocation_id)
         try:
-            settled += _settle(live, now, world)
+            moved += work()
         except OutcomeOpen as left:
-            log.warning("sweep.outcome_open", pod=live.holder.label, why=str(left))
+            log.warning("sweep.outcome_open", allocation=str(allocation_id), why=str(left))
             if left.unreachable:
                 break
+        except collection.BROKEN:
+            log.exception("sweep.row_broken", allocation=str(allocation_id), state=state.value)
         if time.monotonic() > ends:
             break
-    return settled
+    collection.put_off(tried, state, now)
+    return moved
 
 
-def _settle(live: Live, now: datetime, world: Outside) -> bool:
+def _finish(allocation_id: uuid.UUID, outcome: State, world: Outside) -> bool:
+    live = ledger.read_live(allocation_id)
+    return live is not None and finish(live, world, outcome, actor=collection.ACTOR)
+
+
+def _settle(allocation_id: uuid.UUID, now: datetime, world: Outside) -> bool:
     """A reservation without a bind behind it goes on: its Binding may still be applied, so only the API server's answer ends it.
 
     Without a pod to bind nothing was sent, and it is undone. Raises OutcomeOpen.
     """
+    live = ledger.read_live(allocation_id)
+    if live is None or live.state is not State.RESERVED:
+        return False
     if world.cluster is None or not live.holder.pod_uid:
         return undo(live, world, "the bind was interrupted", State.FAILED, actor=collection.ACTOR)
     try:

@@ -44,6 +44,12 @@ class DeviceType(msgspec.Struct, frozen=True):
     core: str = ""
     memory: str = ""
     ratio: str = ""
+    id_is_address: bool = False
+    """Whether Koordinator knows such a device by its PCI address and not by its UUID: its node agent looks the device files up by it."""
+
+    def object_id(self, *, uuid: str, bus_id: str) -> str:
+        """The id in Device objects and in Koordinator's allocation annotation; without an address the UUID."""
+        return bus_id if self.id_is_address and bus_id else uuid
 
     def dimensions(self) -> Iterator[tuple[Dimension, str]]:
         """(dimension, resource name without prefix) of every dimension this type has."""
@@ -55,6 +61,6 @@ class DeviceType(msgspec.Struct, frozen=True):
 
 DEVICE_TYPES: Final[tuple[DeviceType, ...]] = (
     DeviceType(GPU, units="gpu", shared="gpu.shared", core="gpu-core", memory="gpu-memory", ratio="gpu-memory-ratio"),
-    DeviceType("rdma", units="rdma"),
+    DeviceType("rdma", units="rdma", id_is_address=True),
     DeviceType("fpga", units="fpga"),
 )

@@ -7,7 +7,6 @@ under the resourceVersion that was read and deleted only under its uid, so a str
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Final
@@ -17,6 +16,7 @@ import msgspec
 from kube import keys
 from kube.client import Cluster
 from kube.errors import AlreadyExists, NotFoundInCluster
+from kube.names import is_label_value
 from kube.objects import ObjectMeta
 from kube.posts import Posts
 from kube.resources import LEASES, NAMESPACES
@@ -25,8 +25,6 @@ MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "gpuplane"
 NODE: Final = "gpu.scheduling/node"
 DEVICE_UUID: Final = "gpu.scheduling/device-uuid"
-
-_LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 class _Spec(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -278,7 +276,7 @@ def _new(
     shared = tuple(sharers)
     if shared:
         told[keys.SHARERS] = sharers_text(shared)
-    labels = {key: value for key, value in noted.items() if _LABEL_VALUE.fullmatch(value)} | {MANAGED_BY: MANAGER}
+    labels = {key: value for key, value in noted.items() if is_label_value(value)} | {MANAGED_BY: MANAGER}
     return _body(namespace=namespace, name=name, holder=holder, acquired=now, annotations=told, labels=labels)
 
 

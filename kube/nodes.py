@@ -13,7 +13,7 @@ import msgspec
 from kube.client import Cluster
 from kube.errors import NotFoundInCluster
 from kube.listing import Listing
-from kube.objects import ObjectMeta
+from kube.objects import ObjectMeta, Taint
 from kube.resources import NODES
 
 
@@ -25,14 +25,6 @@ class NodeCondition(msgspec.Struct, rename="camel", omit_defaults=True):
     reason: str | None = None
     message: str | None = None
     last_transition_time: str | None = None
-
-
-class Taint(msgspec.Struct, omit_defaults=True):
-    """A taint, as written."""
-
-    key: str = ""
-    effect: str = ""
-    value: str | None = None
 
 
 class NodeSpec(msgspec.Struct, rename="camel", omit_defaults=True):

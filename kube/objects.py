@@ -59,6 +59,56 @@ class Volume(msgspec.Struct, rename="camel", omit_defaults=True):
     ephemeral: dict[str, object] | None = None
 
 
+class Taint(msgspec.Struct, omit_defaults=True):
+    """A taint of a node, as written."""
+
+    key: str = ""
+    effect: str = ""
+    value: str | None = None
+
+
+class Toleration(msgspec.Struct, omit_defaults=True):
+    """A toleration of a pod, as written."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSelectorRequirement(msgspec.Struct, omit_defaults=True):
+    """One expression over a node's labels or fields."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class NodeSelectorTerm(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Expressions that all have to hold."""
+
+    match_expressions: list[NodeSelectorRequirement] | None = None
+    match_fields: list[NodeSelectorRequirement] | None = None
+
+
+class NodeSelector(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Terms of which one has to hold."""
+
+    node_selector_terms: list[NodeSelectorTerm] | None = None
+
+
+class NodeAffinity(msgspec.Struct, omit_defaults=True):
+    """Which nodes a pod may go to; what it would rather have is not read."""
+
+    required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+
+
+class Affinity(msgspec.Struct, rename="camel", omit_defaults=True):
+    """The part of a pod's affinity that is about nodes."""
+
+    node_affinity: NodeAffinity | None = None
+
+
 class PodSpec(msgspec.Struct, rename="camel", omit_defaults=True):
     """spec of a pod."""
 
@@ -66,6 +116,8 @@ class PodSpec(msgspec.Struct, rename="camel", omit_defaults=True):
     init_containers: list[Container] | None = None
     node_name: str = ""
     node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: list[Toleration] | None = None
     scheduler_name: str = ""
     volumes: list[Volume] | None = None
     resource_claims: list[dict[str, object]] | None = None

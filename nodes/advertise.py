@@ -9,7 +9,6 @@ advertised than running pods have, or a kubelet that restarts would turn some of
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -26,12 +25,12 @@ from kube.errors import NotFoundInCluster, PermanentKubeError
 from kube.keys import ADVERTISED, MODEL_LABEL, NATIVE_GPU, PODS_RESOURCE
 from kube.quantities import QuantityError, parse_quantity
 from nodes.choices import Mode, NodeState, Presence
+from nodes.inventory import model_label
 from nodes.models import Device, MakingWay, Node
 from nodes.soon import soon
 
 WHOLE = 100
 """What one device counts where amounts are percent."""
-LABEL_LONGEST = 63
 PLENTY = 100_000
 """`gpu.scheduling/pods` of a node that makes way for nobody: more than ever run there."""
 TELLING_AGAIN = 5
@@ -162,12 +161,6 @@ def amounts_of(
     if content.pods:
         amounts[PODS_RESOURCE] = content.pods
     return amounts
-
-
-def model_label(models: Iterable[str]) -> str | None:
-    """The GPU models as a label value, joined by `_`; None where there is none."""
-    cleaned = (re.sub(r"[^A-Za-z0-9.-]+", "-", model).strip("-._") for model in models)
-    return "_".join(sorted(filter(None, cleaned)))[:LABEL_LONGEST].strip("-._") or None
 
 
 def _bring(cluster: Cluster, machine: kube_nodes.Node, content: Content) -> bool:

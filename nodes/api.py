@@ -191,6 +191,7 @@ def device_row(device: Device, node: Node, holders: list[dict[str, Any]], actor:
         "model": device.model,
         "numa": device.numa if device.numa >= 0 else None,
         "pcie": device.pcie,
+        "busid": device.bus_id,
         "island": device.island if device.island >= 0 else None,
         "healthy": device.healthy,
         "health_reason": device.health_reason,
@@ -201,6 +202,7 @@ def device_row(device: Device, node: Node, holders: list[dict[str, Any]], actor:
         "memory_used": device.memory_used if has_memory else None,
         "memory_free": device.memory_bytes - device.memory_used if has_memory else None,
         "stranger": device.stranger if actor.namespaces is None or not device.stranger else "somebody outside gpuplane",
+        "conflict": device.conflict if actor.namespaces is None or not device.conflict else "pods of other teams",
         "holders": holders,
         "changed_at": device.changed_at,
     }

@@ -117,6 +117,7 @@ def _list(row: Device | None, device: DeviceShape, change: InventoryChange, *, i
             memory_bytes=memory,
             numa=device.numa,
             pcie=device.pcie,
+            bus_id=device.bus_id,
             island=island,
             healthy=device.healthy,
             health_reason="" if device.healthy else REPORTED,
@@ -129,7 +130,7 @@ def _list(row: Device | None, device: DeviceShape, change: InventoryChange, *, i
     _check_holder_unharmed(row, device)
     returned = row.presence != Presence.PRESENT
     place = (row.type, row.minor)
-    before = (*place, row.model, row.memory_bytes, row.numa, row.pcie, row.island, row.healthy)
+    before = (*place, row.model, row.memory_bytes, row.numa, row.pcie, row.bus_id, row.island, row.healthy)
     after = (
         device.type,
         device.minor,
@@ -137,6 +138,7 @@ def _list(row: Device | None, device: DeviceShape, change: InventoryChange, *, i
         memory,
         device.numa,
         device.pcie,
+        device.bus_id,
         island,
         device.healthy,
     )
@@ -149,7 +151,8 @@ def _list(row: Device | None, device: DeviceShape, change: InventoryChange, *, i
     if row.presence != Presence.REMOVED and place != (device.type, device.minor):
         change.renumbered.append(row)
     row.type, row.minor, row.model, row.memory_bytes = device.type, device.minor, device.model, memory
-    row.numa, row.pcie, row.island, row.healthy = device.numa, device.pcie, island, device.healthy
+    row.numa, row.pcie, row.bus_id, row.island = device.numa, device.pcie, device.bus_id, island
+    row.healthy = device.healthy
     row.presence, row.changed_at = Presence.PRESENT, now
     (change.returned if returned else change.changed).append(row)
 

@@ -1,6 +1,7 @@
 """What nodes have, published as Device objects (DEV-6), with what their kubelets gave away (DEV-8).
 
-Called by a task every half minute. Kept true: the record is the truth, so an object that was edited by hand, or deleted, is put right; a Device
+Called by a task every half minute. Names, ids and labels are those that Koordinator's node agent writes
+(`pkg/koordlet/statesinformer/impl/states_device_linux.go` of koordinator-sh/koordinator). Kept true: the record is the truth, so an object that was edited by hand, or deleted, is put right; a Device
 object that somebody else keeps (Koordinator's own agent, say) is left alone and told of.
 """
 
@@ -16,8 +17,9 @@ import structlog
 from kube import device_objects as objects
 from kube.client import Cluster
 from kube.crds import CustomObject
-from kube.device_types import DEVICE_TYPES, DeviceType, Dimension
-from kube.keys import KUBERNETES_PREFIX
+from kube.device_types import DEVICE_TYPES, GPU, DeviceType, Dimension
+from kube.keys import KOORDINATOR_PREFIX
+from kube.names import is_label_value
 from kube.owned import bring_all, delete
 from kube.quantities import format_bytes
 from kube.resources import DEVICES
@@ -25,6 +27,8 @@ from nodes.choices import NodeState, Presence
 from nodes.models import Device, KubeletCheckpoint, Node
 
 WHOLE = "100"
+VENDOR = "nvidia"
+"""Of every GPU: agents see those of no other vendor."""
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +38,7 @@ class Published(NamedTuple):
 
     node_uid: str
     spec: dict[str, Any]
+    labels: dict[str, str]
     checkpoints: str
 
 
@@ -55,7 +60,14 @@ def _bring(cluster: Cluster, name: str, found: CustomObject | None, want: Publis
     if found is None:
         if want is None:
             return False
-        objects.create(cluster, name=name, node_uid=want.node_uid, spec=want.spec, checkpoints=want.checkpoints)
+        objects.create(
+            cluster,
+            name=name,
+            node_uid=want.node_uid,
+            spec=want.spec,
+            labels=want.labels,
+            checkpoints=want.checkpoints,
+        )
         return True
     if not objects.is_ours(found):
         if want is not None:
@@ -65,9 +77,9 @@ def _bring(cluster: Cluster, name: str, found: CustomObject | None, want: Publis
         delete(cluster, DEVICES, found)
         return True
     said = (found.metadata.annotations or {}).get(objects.CHECKPOINTS, "")
-    if (found.spec, said) == (want.spec, want.checkpoints):
+    if (found.spec, objects.labels_of(found), said) == (want.spec, want.labels, want.checkpoints):
         return False
-    objects.replace(cluster, found=found, spec=want.spec, checkpoints=want.checkpoints)
+    objects.replace(cluster, found=found, spec=want.spec, labels=want.labels, checkpoints=want.checkpoints)
     return True
 
 
@@ -75,40 +87,60 @@ def what_nodes_have(placed: Collection[str]) -> dict[str, Published]:
     """Node → what its object is to say, for every node of the cluster that has devices. Three queries."""
     nodes = dict(Node.objects.exclude(state=NodeState.GONE).exclude(cluster_uid="").values_list("name", "cluster_uid"))
     devices: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    models: dict[str, set[str]] = defaultdict(set)
     rows = Device.objects.filter(presence=Presence.PRESENT).select_related("node").order_by("type", "minor")
     for device in rows:
         devices[device.node.name].append(_described(device))
+        if device.type == GPU:
+            models[device.node.name].add(device.model)
     given: dict[str, str] = {
         name: _checkpoints(entries, placed)
         for name, entries in KubeletCheckpoint.objects.values_list("node__name", "entries")
     }
     return {
-        name: Published(uid, {"devices": devices[name]}, given.get(name, ""))
+        name: Published(uid, {"devices": devices[name]}, _labels(models[name]), given.get(name, ""))
         for name, uid in nodes.items()
         if name in devices
     }
 
 
 def _described(device: Device) -> dict[str, Any]:
-    return {
-        "id": device.uuid,
+    row = _row(device.type, DEVICE_TYPES)
+    told: dict[str, Any] = {
+        "id": row.object_id(uuid=device.uuid, bus_id=device.bus_id),
         "type": device.type,
         "minor": device.minor,
         "health": device.healthy,
         "resources": resources_of(device.type, device.memory_bytes),
-        "topology": {"socketID": -1, "nodeID": device.numa, "pcieID": device.pcie},
     }
+    if device.numa >= 0 or device.pcie or device.bus_id:
+        told["topology"] = {"socketID": -1, "nodeID": device.numa, "pcieID": device.pcie}
+        told["topology"] |= {"busID": device.bus_id} if device.bus_id else {}
+    return told
+
+
+def _labels(models: Collection[str]) -> dict[str, str]:
+    """Labels for a node with GPUs of these models, the model spelt as Koordinator's node agent spells it."""
+    if not models:
+        return {}
+    labels = {objects.VENDOR: VENDOR}
+    model = next(iter(models)).removeprefix("NVIDIA ").replace(" ", "-")
+    return labels | {objects.MODEL: model} if len(models) == 1 and is_label_value(model) else labels
 
 
 def resources_of(
     kind: str, memory_bytes: int, *, device_types: tuple[DeviceType, ...] = DEVICE_TYPES
 ) -> Mapping[str, str]:
-    """All that one device has: `{"kubernetes.io/gpu-core": "100", …}`; a type without parts counts 100 of its own name."""
-    row = next((one for one in device_types if one.type == kind), DeviceType(kind, units=kind))
+    """All that one device has: `{"koordinator.sh/gpu-core": "100", …}`; a type without parts counts 100 of its own name."""
+    row = _row(kind, device_types)
     if not row.core:
-        return {f"{KUBERNETES_PREFIX}/{row.units}": WHOLE}
+        return {f"{KOORDINATOR_PREFIX}/{row.units}": WHOLE}
     amounts = {Dimension.CORE: WHOLE, Dimension.MEMORY: format_bytes(memory_bytes), Dimension.RATIO: WHOLE}
-    return {f"{KUBERNETES_PREFIX}/{name}": amounts[what] for what, name in row.dimensions() if what in amounts}
+    return {f"{KOORDINATOR_PREFIX}/{name}": amounts[what] for what, name in row.dimensions() if what in amounts}
+
+
+def _row(kind: str, device_types: tuple[DeviceType, ...]) -> DeviceType:
+    return next((one for one in device_types if one.type == kind), DeviceType(kind, units=kind))
 
 
 def _checkpoints(entries: list[list[Any]], placed: Collection[str]) -> str:

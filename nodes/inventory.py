@@ -8,7 +8,8 @@ Asymmetric and repeated links are allowed: the engine counts the smaller number.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +17,9 @@ import msgspec
 from access.errors import BadInput
 from kube.device_types import GPU
 from kube.keys import MODE_LABEL
-from kube.names import check_device_uuid, check_label, check_subdomain
+from kube.names import LABEL_LONGEST, check_device_uuid, check_label, check_pci_address, check_subdomain
+from kube.node_rules import TAINT_EFFECTS
+from kube.objects import Taint
 from kube.quantities import QuantityError, parse_quantity
 from nodes.reading import (
     read_choice,
@@ -34,6 +37,9 @@ MODES: Final = (EXCLUSIVE, "device-plugin")
 DEVICES_MOST: Final = 1_024
 LINKS_MOST: Final = 200_000
 LABELS_MOST: Final = 512
+KEY_LONGEST: Final = 317
+"""Of a label or taint: prefix, slash and name."""
+TAINTS_MOST: Final = 512
 MINOR_MOST: Final = 999_999
 NUMA_MOST: Final = 1_023
 NVLINKS_MOST: Final = 1_000
@@ -43,12 +49,13 @@ TYPE_LONGEST: Final = 32
 MODEL_LONGEST: Final = 64
 PCIE_LONGEST: Final = 32
 
-_NODE: Final = ("name", "labels", "mode", "devices", "links")
-_DEVICE: Final = ("minor", "type", "uuid", "model", "memory", "numa", "pcie", "healthy")
+_NODE: Final = ("name", "labels", "taints", "unschedulable", "mode", "devices", "links")
+_DEVICE: Final = ("minor", "type", "uuid", "model", "memory", "numa", "pcie", "busid", "healthy")
+_TAINT: Final = ("key", "value", "effect")
 
 
 class DeviceShape(msgspec.Struct, frozen=True, kw_only=True):
-    """One device. `memory` in bytes, 0 where the type has none; `numa` -1 and `pcie` empty where unknown."""
+    """One device. `memory` in bytes, 0 where the type has none; `numa` -1, `pcie` and `bus_id` (PCI address) empty where unknown."""
 
     minor: int
     type: str
@@ -57,32 +64,38 @@ class DeviceShape(msgspec.Struct, frozen=True, kw_only=True):
     memory: int = 0
     numa: int = -1
     pcie: str = ""
+    bus_id: str = ""
     healthy: bool = True
 
 
 class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. `links` as written: [GPU minor, GPU minor, NVLinks between them]."""
+    """One node. `links` as written: [GPU minor, GPU minor, NVLinks between them]. `taints` and `unschedulable` are for what-if alone: of a
+    real node they are the cluster's, and kube-scheduler goes by them.
+    """
 
     name: str
     labels: dict[str, str]
     mode: str
     devices: tuple[DeviceShape, ...]
     links: tuple[tuple[int, int, int], ...]
+    taints: tuple[Taint, ...] = ()
+    unschedulable: bool = False
 
 
-def parse_node(value: object, *, path: str = "", name: str | None = None) -> NodeShape:
+def parse_node(value: object, *, path: str = "", name: str | None = None, strict: bool = True) -> NodeShape:
     """A node out of decoded JSON or YAML. Raises BadInput with the field's path below `path`.
 
-    `name`: that of the address, if the node comes by one; the body may leave its own out, not differ.
+    `name`: that of the address, if the node comes by one; the body may leave its own out, not differ. `strict`: an unknown key of the node or of
+    a device is refused; else, for agents that may be newer than this program, passed over.
     """
-    fields = read_object(value, path, _NODE)
+    fields = read_object(value, path, _NODE, strict=strict)
     stated = fields.get("name")
     if name is not None and stated is not None and stated != name:
         field = within(path, "name")
         raise BadInput(f"{field} is not the name in the address", field=field, rule="address")
     node_name = read_name(name if stated is None else stated, within(path, "name"), check_subdomain)
     labels = _labels(fields.get("labels"), within(path, "labels"))
-    devices = _devices(fields.get("devices"), within(path, "devices"))
+    devices = _devices(fields.get("devices"), within(path, "devices"), strict=strict)
     default_mode = labels.get(MODE_LABEL, EXCLUSIVE)
     return NodeShape(
         name=node_name,
@@ -90,7 +103,15 @@ def parse_node(value: object, *, path: str = "", name: str | None = None) -> Nod
         mode=read_choice(fields.get("mode") or default_mode, within(path, "mode"), choices=MODES, default=EXCLUSIVE),
         devices=devices,
         links=_links(fields.get("links"), within(path, "links"), devices),
+        taints=_taints(fields.get("taints"), within(path, "taints")),
+        unschedulable=read_flag(fields.get("unschedulable"), within(path, "unschedulable"), default=False),
     )
+
+
+def model_label(models: Iterable[str]) -> str | None:
+    """The GPU models as the value of a node's label, joined by `_`; None where there is none."""
+    cleaned = (re.sub(r"[^A-Za-z0-9.-]+", "-", model).strip("-._") for model in models)
+    return "_".join(sorted(filter(None, cleaned)))[:LABEL_LONGEST].strip("-._") or None
 
 
 def _labels(value: object, path: str) -> dict[str, str]:
@@ -99,18 +120,33 @@ def _labels(value: object, path: str) -> dict[str, str]:
     if not isinstance(value, Mapping) or len(value) > LABELS_MOST:
         raise BadInput(f"{path} must be an object of at most {LABELS_MOST} entries", field=path, rule="type")
     return {
-        read_text(key, path, longest=317): read_text(text, within(path, str(key)[:64]), longest=256)
+        read_text(key, path, longest=KEY_LONGEST): read_text(text, within(path, str(key)[:64]), longest=256)
         for key, text in value.items()
     }
 
 
-def _devices(value: object, path: str) -> tuple[DeviceShape, ...]:
+def _taints(value: object, path: str) -> tuple[Taint, ...]:
+    taints = []
+    for index, entry in enumerate(read_list(value, path, most=TAINTS_MOST)):
+        here = within(path, index)
+        fields = read_object(entry, here, ())
+        texts = {key: read_text(fields.get(key), within(here, key), longest=KEY_LONGEST) for key in _TAINT}
+        for key in ("key", "effect"):
+            if not texts[key]:
+                field = within(here, key)
+                raise BadInput(f"{field} is required", field=field, rule="required")
+        effect = read_choice(texts["effect"], within(here, "effect"), choices=TAINT_EFFECTS, default="")
+        taints.append(Taint(key=texts["key"], value=texts["value"] or None, effect=effect))
+    return tuple(taints)
+
+
+def _devices(value: object, path: str, *, strict: bool) -> tuple[DeviceShape, ...]:
     devices: list[DeviceShape] = []
     uuids: set[str] = set()
     places: set[tuple[str, int]] = set()
     for index, entry in enumerate(read_list(value, path, most=DEVICES_MOST)):
         here = within(path, index)
-        device = _device(entry, here)
+        device = _device(entry, here, strict=strict)
         if device.uuid in uuids:
             raise BadInput(f"{device.uuid} stands there twice", field=within(here, "uuid"), rule="duplicate")
         if (device.type, device.minor) in places:
@@ -125,8 +161,8 @@ def _devices(value: object, path: str) -> tuple[DeviceShape, ...]:
     return tuple(devices)
 
 
-def _device(value: object, path: str) -> DeviceShape:
-    fields = read_object(value, path, _DEVICE)
+def _device(value: object, path: str, *, strict: bool) -> DeviceShape:
+    fields = read_object(value, path, _DEVICE, strict=strict)
     kind = read_name(fields.get("type") or GPU, within(path, "type"), check_label)
     if len(kind) > TYPE_LONGEST:
         field = within(path, "type")
@@ -140,7 +176,10 @@ def _device(value: object, path: str) -> DeviceShape:
             if not there:
                 field = within(path, key)
                 raise BadInput(f"{field} is required for a GPU", field=field, rule="required")
-    numa = fields.get("numa")
+    numa, address = fields.get("numa"), fields.get("busid")
+    if address is not None and not isinstance(address, str):
+        field = within(path, "busid")
+        raise BadInput(f"{field} must be text", field=field, rule="pci-address")
     return DeviceShape(
         minor=read_integer(fields["minor"], within(path, "minor"), least=0, most=MINOR_MOST),
         type=kind,
@@ -149,6 +188,7 @@ def _device(value: object, path: str) -> DeviceShape:
         memory=memory,
         numa=-1 if numa is None else read_integer(numa, within(path, "numa"), least=-1, most=NUMA_MOST),
         pcie=read_text(fields.get("pcie"), within(path, "pcie"), longest=PCIE_LONGEST),
+        bus_id=read_name(address, within(path, "busid"), check_pci_address) if address else "",
         healthy=read_flag(fields.get("healthy"), within(path, "healthy"), default=True),
     )
 

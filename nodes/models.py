@@ -1,7 +1,7 @@
 """Nodes and their devices.
 
-Written by `nodes.services` (what exists), for the three columns `core_used`, `memory_used` and
-`revision` of a device by the ledger in `allocations` alone, and for `idle_since` and the rollups by `nodes.history`. Kept true by the database: a device is
+Written by `nodes.services` (what exists), for the columns `core_used`, `memory_used`, `kept_…`, `conflict` and
+`revision` of a device by `allocations` alone, and for `idle_since` and the rollups by `nodes.history`. Kept true by the database: a device is
 never used beyond its size, a UUID is present once in the fleet, a minor once per node and type.
 """
 
@@ -65,11 +65,28 @@ class Device(models.Model):
     memory_bytes = models.BigIntegerField(default=0, help_text="0 where the type has no memory")
     numa = models.IntegerField(default=-1)
     pcie = models.CharField(max_length=32, blank=True, default="", help_text="PCIe switch")
+    bus_id = models.CharField(max_length=16, blank=True, default="", help_text="PCI address")
     island = models.IntegerField(default=-1, help_text="NVLink island within the node, -1 for other types")
     healthy = models.BooleanField(default=True)
     health_reason = models.CharField(max_length=200, blank=True, default="")
     presence = models.CharField(max_length=16, choices=Presence.choices, default=Presence.PRESENT)
     stranger = models.CharField(max_length=300, blank=True, default="", help_text="who holds it outside the ledger")
+    conflict = models.CharField(
+        max_length=300,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="pods (namespace/name, …) that run with it although the ledger gave it away; closed to newcomers meanwhile",
+    )
+    kept_for = models.CharField(
+        max_length=128,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="UID of the pod that preemption promised it to; of several the most important",
+    )
+    kept_priority = models.IntegerField(default=0, db_default=0, help_text="of that pod: those above it pass")
+    kept_until = models.DateTimeField(null=True, blank=True)
     core_used = models.IntegerField(default=0)
     memory_used = models.BigIntegerField(default=0)
     revision = models.BigIntegerField(default=0)
@@ -93,7 +110,10 @@ class Device(models.Model):
             ),
             models.CheckConstraint(condition=Q(presence__in=Presence.values), name="device_presence_known"),
         ]
-        indexes = [models.Index(fields=["revision"], name="device_revision")]
+        indexes = [
+            models.Index(fields=["revision"], name="device_revision"),
+            models.Index(fields=["node"], name="device_in_conflict", condition=~Q(conflict="")),
+        ]
 
     def __str__(self) -> str:
         """Type, minor and node."""
@@ -118,8 +138,8 @@ class KubeletCheckpoint(models.Model):
 class MakingWay(models.Model):
     """A node is to make way for a pod: preemption is to take devices of less important pods there (`allocations.making_way`).
 
-    While it lasts the node advertises no more `gpu.scheduling/pods` than pods have them now. Written by the allocations'
-    room; read by `nodes.advertise`. Kept true: a row past its `until` counts for nothing.
+    While it lasts the node advertises no more `gpu.scheduling/pods` than pods have them now, and its devices say for whom they are kept
+    (`Device.kept_for`). Written by the allocations' room; read by `nodes.advertise`. Kept true: a row past its `until` counts for nothing.
     """
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="making_way")
@@ -140,6 +160,22 @@ class MakingWay(models.Model):
     def __str__(self) -> str:
         """Pod."""
         return f"{self.namespace}/{self.pod_name}"
+
+
+class PreemptedInVain(models.Model):
+    """A node that made way for a pod and did not help: it does not make way for that pod again until then (`allocations.making_way`)."""
+
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="preempted_in_vain")
+    pod_uid = models.CharField(max_length=128)
+    until = models.DateTimeField()
+
+    class Meta:
+        ordering = ("pod_uid", "node_id")
+        constraints = [models.UniqueConstraint(fields=["pod_uid", "node"], name="preempted_in_vain_once")]
+
+    def __str__(self) -> str:
+        """Pod and node."""
+        return f"{self.pod_uid} on {self.node_id}"
 
 
 class Rollup(models.Model):

@@ -25,7 +25,9 @@ _SORTS: Mapping[str, tuple[Any, ...]] = {
 NVLINK_BYTES = 25_000_000_000
 """Bytes a second of one NVLink in one direction, from V100 to H200; Blackwell's have twice as many."""
 BLACKWELL = ("B100", "B200", "B300")
-_TAKEN = Q(devices__core_used__gt=0) | Q(devices__memory_used__gt=0) | ~Q(devices__stranger="")
+_TAKEN = (
+    Q(devices__core_used__gt=0) | Q(devices__memory_used__gt=0) | ~Q(devices__stranger="") | ~Q(devices__conflict="")
+)
 _LIVE_GPU = Q(devices__type="gpu") & ~Q(devices__presence=Presence.REMOVED)
 
 
@@ -102,7 +104,7 @@ def _add(row: NodeRow, device: Device) -> None:
         row.others += 1
         return
     row.gpus += 1
-    row.in_use += bool(device.core_used or device.memory_used or device.stranger)
+    row.in_use += bool(device.core_used or device.memory_used or device.stranger or device.conflict)
     row.unhealthy += not device.healthy or device.presence != Presence.PRESENT
     row.memory_bytes += device.memory_bytes
     row.memory_used += device.memory_used

@@ -2,8 +2,8 @@
 
 Called by `nodes.inventory` and `allocations.scenario`. Kept true: nothing raises anything but
 `BadInput`; numbers and flags that came as text (`"0"`, `"true"`) are taken for what they say; a key
-that is nearly a known one is refused as a slip of the pen, any other unknown key is passed over, so
-that newer senders may say more.
+that is nearly a known one is refused as a slip of the pen, and any other unknown key too where the
+object is read strictly. Elsewhere it is passed over, so that newer senders may say more.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def within(path: str, key: str | int) -> str:
     return f"{path}.{key}" if path else key
 
 
-def read_object(value: object, path: str, known: Collection[str]) -> Mapping[str, Any]:
-    """The value as an object; a key that looks like a misspelt known one is refused."""
+def read_object(value: object, path: str, known: Collection[str], *, strict: bool = False) -> Mapping[str, Any]:
+    """The value as an object; a key that looks like a misspelt known one is refused, `strict`: any unknown one."""
     if not isinstance(value, Mapping):
         raise BadInput(f"{path or 'the body'} must be an object", field=path, rule="type")
     for key in value:
@@ -38,9 +38,10 @@ def read_object(value: object, path: str, known: Collection[str]) -> Mapping[str
             continue
         shown = str(key)[:_SHOWN]
         near = difflib.get_close_matches(shown, known, n=1, cutoff=0.8)
-        if near:
+        if near or strict:
             field = within(path, shown)
-            raise BadInput(f"{field} is not a field; did you mean {near[0]}?", field=field, rule="unknown-field")
+            advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise BadInput(f"{field} is not a field; {advice}", field=field, rule="unknown-field")
     return value
 
 

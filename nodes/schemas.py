@@ -11,9 +11,20 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from kube.node_rules import TAINT_EFFECTS
 from nodes.choices import Mode, NodeState, Presence
-from nodes.inventory import DEVICES_MOST, MINOR_MOST, MODEL_LONGEST, NUMA_MOST, PCIE_LONGEST, TYPE_LONGEST
+from nodes.inventory import (
+    DEVICES_MOST,
+    KEY_LONGEST,
+    MINOR_MOST,
+    MODEL_LONGEST,
+    NUMA_MOST,
+    PCIE_LONGEST,
+    TAINTS_MOST,
+    TYPE_LONGEST,
+)
 
+ONLY_WHAT_IF = "for what-if; of a real node the cluster's own count, and kube-scheduler goes by them"
 QUANTITY = {"oneOf": [{"type": "string", "maxLength": 64}, {"type": "integer", "minimum": 0}]}
 
 
@@ -57,6 +68,7 @@ class DeviceSchema(serializers.Serializer[Any]):
     model = serializers.CharField(allow_blank=True)
     numa = serializers.IntegerField(allow_null=True)
     pcie = serializers.CharField(allow_blank=True)
+    busid = serializers.CharField(allow_blank=True, help_text="PCI address")
     island = serializers.IntegerField(allow_null=True)
     healthy = serializers.BooleanField()
     health_reason = serializers.CharField(allow_blank=True)
@@ -67,6 +79,10 @@ class DeviceSchema(serializers.Serializer[Any]):
     memory_used = serializers.IntegerField(allow_null=True, help_text="bytes")
     memory_free = serializers.IntegerField(allow_null=True, help_text="bytes")
     stranger = serializers.CharField(allow_blank=True, help_text="who holds it outside the ledger")
+    conflict = serializers.CharField(
+        allow_blank=True,
+        help_text="pods that run with it although the ledger gave it away; given to nobody new meanwhile",
+    )
     holders = HolderSchema(many=True)
     changed_at = serializers.DateTimeField()
 
@@ -104,7 +120,18 @@ class DeviceShapeSchema(serializers.Serializer[Any]):
     memory = QuantityField(required=False)
     numa = serializers.IntegerField(required=False, min_value=-1, max_value=NUMA_MOST)
     pcie = serializers.CharField(required=False, allow_blank=True, max_length=PCIE_LONGEST)
+    busid = serializers.RegexField(
+        r"^([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])?$", required=False, help_text="PCI address"
+    )
     healthy = serializers.BooleanField(required=False, help_text="true where it is left out")
+
+
+class TaintSchema(serializers.Serializer[Any]):
+    """A taint, as in a Node."""
+
+    key = serializers.CharField(max_length=KEY_LONGEST)
+    value = serializers.CharField(required=False, allow_blank=True, max_length=KEY_LONGEST)
+    effect = serializers.ChoiceField(choices=TAINT_EFFECTS)
 
 
 class NodeShapeSchema(serializers.Serializer[Any]):
@@ -112,6 +139,8 @@ class NodeShapeSchema(serializers.Serializer[Any]):
 
     name = serializers.CharField(required=False, max_length=253, help_text="if given, the same as in the address")
     labels = LabelsField(required=False)
+    taints = serializers.ListField(child=TaintSchema(), required=False, max_length=TAINTS_MOST, help_text=ONLY_WHAT_IF)
+    unschedulable = serializers.BooleanField(required=False, help_text=ONLY_WHAT_IF)
     mode = serializers.ChoiceField(choices=Mode.values, required=False, help_text="if left out, that of the label")
     devices = serializers.ListField(child=DeviceShapeSchema(), required=False, max_length=DEVICES_MOST)
     links = serializers.ListField(child=LinkField(), required=False)

@@ -68,14 +68,14 @@ def device_counts() -> list[dict[str, Any]]:
 
     `used` is held, wholly or in part; `free` is healthy, present, in nobody's hands, on a node that is ready.
     """
-    ready = Q(healthy=True, presence=Presence.PRESENT, stranger="", node__state=NodeState.READY)
+    ready = Q(healthy=True, presence=Presence.PRESENT, stranger="", conflict="", node__state=NodeState.READY)
     rows = (
         Device.objects.filter(_SHOWN)
         .order_by("type", "model")
         .values("type", "model")
         .annotate(
             total=Count("pk"),
-            used=Count("pk", filter=_HELD | ~Q(stranger="")),
+            used=Count("pk", filter=_HELD | ~Q(stranger="", conflict="")),
             free=Count("pk", filter=ready & ~_HELD),
             unhealthy=Count("pk", filter=Q(healthy=False) | ~Q(presence=Presence.PRESENT)),
             core_used=Sum("core_used"),

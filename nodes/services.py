@@ -235,6 +235,7 @@ _WRITTEN = (
     "memory_bytes",
     "numa",
     "pcie",
+    "bus_id",
     "island",
     "healthy",
     "health_reason",

@@ -128,6 +128,7 @@ class SimNode:
             "memory": f"{self.kind.memory_gib}Gi",
             "numa": gpu.numa,
             "pcie": gpu.pcie,
+            "busid": f"0000:{0x1A + 0x11 * gpu.minor:02x}:00.0",
             "healthy": healthy,
         }
 
@@ -141,6 +142,7 @@ class SimNode:
                 "model": "ConnectX-7" if self.kind.model != "V100" else "ConnectX-5",
                 "numa": beside.numa,
                 "pcie": beside.pcie,
+                "busid": f"0000:{0x1B + 0x11 * minor:02x}:00.0",
                 "healthy": True,
             }
 

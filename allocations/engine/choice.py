@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from allocations.engine.decision import Grant
-from allocations.engine.needs import amounts
+from allocations.engine.needs import amounts, free_positions
 from allocations.engine.picture import NO_MEMORY
 from allocations.engine.reasons import memory_text
 from allocations.engine.sets import best_set
@@ -21,7 +21,7 @@ from claims.dialects.steps import Taken, most_at_once
 from kube.device_types import GPU
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from allocations.engine.joint import Together
     from allocations.engine.needs import Need
@@ -47,12 +47,12 @@ def choose_devices(
         return _summed(picture, needs, several.choose(node))
     grants: list[Grant] = []
     near = _Near(frozenset(), frozenset())
-    joint = together.choose(node, ranked=lambda need: _ranked(picture, request, need, node)) if together else {}
+    joint = _joint(picture, request, node, together) if together else {}
     for need in needs:
         if need.ask.type in joint:
             rows = joint[need.ask.type]
         elif need.ask.type != GPU:
-            rows = _others(picture, request, need, node, near)
+            rows = _others(picture, request, need, node, near)[: need.ask.count]
         elif need.ask.whole:
             rows = _whole_gpus(picture, request, need, node)
         else:
@@ -124,8 +124,7 @@ def _whole_gpus(picture: Picture, request: DeviceRequest, need: Need, node: int)
         return []
     own = view.of_node(node)
     rows = view.rows[own]
-    usable = picture.device_healthy[rows] & (picture.core_used[rows] == 0) & (picture.memory_used[rows] == 0)
-    free = _bits(usable.nonzero()[0].tolist())
+    free = free_positions(picture, need, node)
     eligible = None if need.permitted is None else _bits(need.permitted[own].nonzero()[0].tolist())
     topology = picture.node_topology[node]
     groups = [eligible]
@@ -162,6 +161,20 @@ def _gpu_shares(picture: Picture, request: DeviceRequest, need: Need, node: int)
     return [row for _, _, row in ranked[:count]]
 
 
+def _joint(picture: Picture, request: DeviceRequest, node: int, together: Together) -> Mapping[str, list[int]]:
+    """Type → rows of the needs that come from under the same switches, as far as they can."""
+
+    def beside(need: Need, rows: Sequence[int]) -> list[int]:
+        return _others(picture, request, need, node, _Near.to(picture, rows), joined=True)
+
+    return together.choose(
+        node,
+        ranked=lambda need: _ranked(picture, request, need, node),
+        fullness=lambda row: _fullness(picture, request, row),
+        beside=beside,
+    )
+
+
 def _ranked(picture: Picture, request: DeviceRequest, need: Need, node: int) -> list[int]:
     """The rows that can serve, the first choice first: whole devices by minor, shares by fullness."""
     rows = _fitting(need, node)
@@ -191,10 +204,16 @@ class _Near(NamedTuple):
         return 1 if int(picture.device_numa[row]) in self.numas else 2
 
 
-def _others(picture: Picture, request: DeviceRequest, need: Need, node: int, near: _Near) -> list[int]:
-    """Devices of other types: whole ones by their distance to the chosen GPUs, shares by fullness first."""
+def _others(
+    picture: Picture, request: DeviceRequest, need: Need, node: int, near: _Near, *, joined: bool = False
+) -> list[int]:
+    """All devices of another type that can serve: whole ones by their distance to the chosen GPUs, shares by fullness first.
+
+    `joined`: those under the same switches as the GPUs before all others.
+    """
     ranked = [
         (
+            joined and near.distance(picture, row) > 0,
             (0.0, 0.0) if need.ask.whole else _fullness(picture, request, row),
             near.distance(picture, row),
             int(picture.device_minor[row]),
@@ -202,7 +221,7 @@ def _others(picture: Picture, request: DeviceRequest, need: Need, node: int, nea
         )
         for row in _fitting(need, node)
     ]
-    return [one[-1] for one in sorted(ranked)[: need.ask.count]]
+    return [one[-1] for one in sorted(ranked)]
 
 
 def _fitting(need: Need, node: int) -> list[int]:

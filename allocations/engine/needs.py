@@ -44,6 +44,15 @@ def amounts(ask: DeviceAsk, memory_total: int) -> tuple[int, int] | None:
     return core, 0
 
 
+def free_positions(picture: Picture, need: Need, node: int) -> int:
+    """The positions on a node of healthy devices of the need's type that nobody uses, as bits, whichever the ask may have."""
+    if need.view is None:
+        return 0
+    rows = need.view.rows[need.view.of_node(node)]
+    usable = picture.device_healthy[rows] & (picture.core_used[rows] == 0) & (picture.memory_used[rows] == 0)
+    return sum(1 << place for place in usable.nonzero()[0].tolist())
+
+
 class Need:
     """An ask and the devices of its type: [v] arrays are in the order of the type's view, [n] per node."""
 

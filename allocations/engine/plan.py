@@ -45,9 +45,6 @@ if TYPE_CHECKING:
 Amounts = tuple[int, int]
 """Core percent and bytes."""
 
-_NOT_TOGETHER = -1_000
-"""Ranks after any number of switches."""
-
 _ISLAND_FIRST = 1 << 52
 """Added to the score of a set that one island holds where `contiguous` ranks nodes; above any score."""
 
@@ -207,8 +204,7 @@ class _Judge:
         if self.last:
             keys.append(lambda alive: ~np.isin(alive, self.last))
         if self.together is not None:
-            fewest = self.together.fewest
-            keys.append(lambda alive: np.where(fewest[alive] > 0, -fewest[alive], _NOT_TOGETHER))
+            keys.append(self.together.worth)
         sign = -1.0 if self.request.policy is Policy.SPREAD else 1.0
         code = self.needs[0].code if self.needs else -1
         fuller: list[Callable[[NDArray[np.intp]], NDArray[np.generic]]] = []

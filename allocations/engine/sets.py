@@ -56,7 +56,7 @@ def best_set(
         chosen = int(_search(topology, size, within_island, one, other)[0])
     if not chosen:
         return None
-    return BestSet(_positions(chosen), int(_scores(topology)[chosen]), bool(_in_island(topology)[chosen]))
+    return BestSet(positions_of(chosen), int(scores_of(topology)[chosen]), bool(_in_island(topology)[chosen]))
 
 
 class _Answers:
@@ -98,7 +98,7 @@ def _search(
     chosen = np.zeros(len(eligible), dtype=np.int32)
     if not len(subsets):
         return chosen
-    table = _scores(topology)
+    table = scores_of(topology)
     step = max(1, _CELLS // len(subsets))
     for start in range(0, len(eligible), step):
         part = slice(start, start + step)
@@ -127,7 +127,7 @@ def _by_score(topology: Topology, size: int, within_island: bool) -> tuple[NDArr
     subsets = subsets_of(topology.size, size)
     if within_island:
         subsets = subsets[_in_island(topology)[subsets]]
-    score = _scores(topology)[subsets]
+    score = scores_of(topology)[subsets]
     order = np.argsort(-score, kind="stable")
     score = score[order]
     rank = np.zeros(len(score), dtype=np.int32)
@@ -148,7 +148,7 @@ def subsets_of(size: int, count: int) -> NDArray[np.uint16]:
 
 
 @lru_cache(maxsize=64)
-def _scores(topology: Topology) -> NDArray[np.int64]:
+def scores_of(topology: Topology) -> NDArray[np.int64]:
     """[2^k] the score of every subset; a subset's bits are its index."""
     pairs = topology.pair_score
     table = np.zeros(1, dtype=np.int64)
@@ -174,13 +174,13 @@ def _in_island(topology: Topology) -> NDArray[np.bool_]:
 @lru_cache(maxsize=4096)
 def _best_of_many(topology: Topology, free_mask: int, choosable: int, size: int, within_island: bool) -> BestSet | None:
     """The answer for a node of more than 16 GPUs; see the module for what it promises."""
-    free = _positions(free_mask)
+    free = positions_of(free_mask)
     if len(free) <= EXACT_UP_TO:
         eligible = sum(1 << place for place, position in enumerate(free) if choosable >> position & 1)
         everything = (1 << len(free)) - 1
         exact = best_set(topology.restricted(free), everything, size, within_island=within_island, eligible=eligible)
         return exact and exact._replace(positions=tuple(free[place] for place in exact.positions))
-    places = _positions(choosable)
+    places = positions_of(choosable)
     pools: dict[tuple[int, ...], None] = {}
     if within_island:
         held = [tuple(place for place in places if island >> place & 1) for island in topology.island_masks]
@@ -229,7 +229,8 @@ def _pools(topology: Topology, group: tuple[int, ...], size: int) -> list[tuple[
     return grown
 
 
-def _positions(mask: int) -> tuple[int, ...]:
+def positions_of(mask: int) -> tuple[int, ...]:
+    """The set bits, ascending."""
     places = []
     while mask:
         low = mask & -mask

@@ -16,9 +16,9 @@ from allocations.choices import State
 from allocations.engine.decision import Decision
 from allocations.engine.plan import plan
 from allocations.errors import LostRace, MovedOn, Overtaken, PodHasOne
+from allocations.extender.advised import noted_asks
 from allocations.extender.identity import identity_problem
 from allocations.extender.reasons import BEING_BOUND, BEING_UNDONE, NOT_REGISTERED, RACING
-from allocations.extender.recent import recall
 from allocations.extender.wire import BindArgs
 from allocations.leases.port import LeaseTaken
 from allocations.ledger.own import request_of
@@ -92,7 +92,8 @@ def _bind(args: BindArgs, world: Outside) -> str:
                 _hold_on_node(args, live, world, blocked)
                 continue
             carry_out(live, world, now=now)
-            making_way.served(args.PodUID, now)
+            if live.awaited:
+                making_way.served(args.PodUID, now)
         except LeaseTaken as taken:
             stranger_set(
                 device_uuid=taken.want.device_uuid,
@@ -117,7 +118,8 @@ def _bind(args: BindArgs, world: Outside) -> str:
 def _hold_on_node(args: BindArgs, held: ledger.Live | None, world: Outside, blocked: set[int]) -> None:
     """Plan again on the node named and hold the outcome. Raises _Refused when it does not fit."""
     asks = _what_it_asks(args, world)
-    picture, now = fleet.current()
+    look = fleet.look()
+    picture, now = look.picture, look.now
     row = picture.node_index.get(args.Node)
     if row is None:
         raise _Refused(NOT_REGISTERED)
@@ -126,7 +128,7 @@ def _hold_on_node(args: BindArgs, held: ledger.Live | None, world: Outside, bloc
         asks.request,
         candidates=[row],
         own=None if held is None else held.amounts,
-        blocked=blocked,
+        blocked=blocked | look.kept_from(args.PodUID, asks.rank),
     )
     if decision.node is None:
         raise _Refused(_reason(decision))
@@ -139,6 +141,7 @@ def _hold_on_node(args: BindArgs, held: ledger.Live | None, world: Outside, bloc
         now=now,
         hold_seconds=asks.hold_seconds,
         priority=asks.priority,
+        rank=asks.rank,
         confined=asks.confined or decision.by_kubelet,
         pod_version=asks.pod_version,
     )
@@ -157,7 +160,7 @@ def _what_it_asks(args: BindArgs, world: Outside) -> Asks:
         if isinstance(asks, Refusal):
             raise _Refused(asks.reason)
         return asks
-    known = recall(args.PodUID)
+    known = noted_asks(args.PodUID)
     if known is not None:
         return known
     last = Allocation.objects.filter(pod_uid=args.PodUID).order_by("-created_at").first()
@@ -169,6 +172,7 @@ def _what_it_asks(args: BindArgs, world: Outside) -> Asks:
         settings.GPUPLANE_HOLD_SECONDS,
         last.confined,
         last.pod_version,
+        last.priority,
         last.priority,
     )
 

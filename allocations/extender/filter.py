@@ -3,7 +3,7 @@
 Steps: read the pod's request → its own live allocation → the fleet's picture → the engine decides →
 the ledger holds → answer; or it refuses, and less important pods may have to make way (`allocations.making_way`). Kept true: a pod that holds devices for good is answered with its node and
 nothing changes; a refusal is never given from a picture older than the request, nor while an expired
-hold could make room, nor for a promise that was taken back, nor a nominated pod while its victims have gone; losing a race to another replica means reading again and deciding again.
+hold could make room, nor for a promise that has ended, nor a nominated pod while its victims have gone; losing a race to another replica means reading again and deciding again.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from allocations.engine.plan import plan
 from allocations.engine.reasons import summary_text
 from allocations.errors import LostRace, MovedOn, PodHasOne
 from allocations.extender import counters
+from allocations.extender.advised import asks_note
 from allocations.extender.identity import pod_problem
 from allocations.extender.reasons import BEING_UNDONE, ELSEWHERE, NOT_REGISTERED, RACING
-from allocations.extender.recent import remember
 from allocations.extender.wire import Asked, unreadable_answer
 from allocations.ledger.hold import EXPLAINED_UP_TO
+from allocations.outside import outside
 from allocations.refusals import refusal_note
 from audit.clock import database_now
 from claims.dialects import asks_for_devices
@@ -96,8 +97,9 @@ class _Filter:
         dropped = settled = False
         blocked: set[int] = set()
         for attempt in range(ATTEMPTS):
-            picture, now = fleet.current()
-            kept = making_way.kept_from(pod_uid=self.pod.metadata.uid, priority=self.pod.priority, now=now)
+            look = fleet.look()
+            picture, now = look.picture, look.now
+            kept = look.kept_from(self.pod.metadata.uid, self.asks.rank)
             own = ledger.read_own(self.pod.metadata.uid, now)
             if own.live is not None and own.live.state is not State.HELD:
                 return self._already(own.live)
@@ -113,11 +115,10 @@ class _Filter:
                 if not settled and self._nominated_to_what_ended(picture, now):
                     settled = True
                     continue
-                if kept and making_way.withdrawn(now):
-                    continue
                 return self._refuse(decision, candidates, picture, own, now)
             if settings.GPUPLANE_EXTENDER_MODE == "advisory":
-                remember(self.pod.metadata.uid, self.asks)
+                if outside().cluster is None:
+                    asks_note(self.pod.metadata.uid, self.asks, now)
                 return self._advise(decision, candidates)
             try:
                 ledger.hold(
@@ -129,6 +130,7 @@ class _Filter:
                     now=now,
                     hold_seconds=self.asks.hold_seconds,
                     priority=self.asks.priority,
+                    rank=self.asks.rank,
                     confined=self.asks.confined or decision.by_kubelet,
                     pod_version=self.asks.pod_version,
                 )

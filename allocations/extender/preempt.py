@@ -57,8 +57,10 @@ def preempt_pod(args: PreemptArgs) -> bytes:
         return _answer(offered, ())
     if _waits_already(pod, asks, database_now()):
         return _answer(offered, ())
-    picture, now = fleet.current()
+    look = fleet.look()
+    picture, now = look.picture, look.now
     own = ledger.read_own(pod.metadata.uid, now).live
+    kept = look.kept_from(pod.metadata.uid, asks.rank)
     freed = _amounts({uid for uids, _ in offered.values() for uid in uids})
     enough = []
     for node, (uids, _) in offered.items():
@@ -73,6 +75,7 @@ def preempt_pod(args: PreemptArgs) -> bytes:
             candidates=[picture.node_index[node]],
             own=None if own is None else own.amounts,
             freed=back,
+            blocked=kept,
         )
         if decision.node is not None:
             enough.append(node)
@@ -105,15 +108,23 @@ def _waits_already(pod: Pod, asks: Asks, now: datetime) -> bool:
 
 def _is_room(pod: Pod, asks: Asks, node: str, leaving: frozenset[str]) -> bool:
     """Whether the node has what the pod asks for once those who are leaving are gone."""
-    picture, now = fleet.current()
+    look = fleet.look()
+    picture = look.picture
     row = picture.node_index.get(node)
     if row is None:
         return False
-    own = ledger.read_own(pod.metadata.uid, now).live
+    own = ledger.read_own(pod.metadata.uid, look.now).live
     freed: dict[int, tuple[int, int]] = {}
     for grants in _amounts(set(leaving)).values():
         _add(freed, grants)
-    decision = plan(picture, asks.request, candidates=[row], own=None if own is None else own.amounts, freed=freed)
+    decision = plan(
+        picture,
+        asks.request,
+        candidates=[row],
+        own=None if own is None else own.amounts,
+        freed=freed,
+        blocked=look.kept_from(pod.metadata.uid, asks.rank),
+    )
     return decision.node is not None
 
 

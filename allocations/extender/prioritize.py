@@ -33,8 +33,9 @@ def _scores(asked: Asked) -> dict[str, int]:
     asks = pod_asks(pod)
     if asks is None or isinstance(asks, Refusal):
         return {}
-    picture, now = fleet.current()
-    own = ledger.read_own(pod.metadata.uid, now)
+    look = fleet.look()
+    picture = look.picture
+    own = ledger.read_own(pod.metadata.uid, look.now)
     if own.live is not None and own.live.state is not State.RELEASING:
         return {own.live.node: HIGHEST}
     decision = plan(
@@ -42,6 +43,7 @@ def _scores(asked: Asked) -> dict[str, int]:
         asks.request,
         candidates=candidates_of(picture, asked.names).rows,
         last=[picture.node_index[name] for name in own.shunned if name in picture.node_index],
+        blocked=look.kept_from(pod.metadata.uid, asks.rank),
     )
     return {name: round(HIGHEST * score) for name, score in decision.feasible()}
 

@@ -18,7 +18,7 @@ import structlog
 from django.conf import settings
 from prometheus_client import Gauge
 
-from allocations import ledger, making_way
+from allocations import ledger
 from allocations.bindings import REQUEST_SECONDS, binding_of, wants_of
 from allocations.extender.gathering import Gathering, InThread
 from allocations.extender.wire import BindArgs
@@ -113,11 +113,7 @@ def _is_for(live: Live | None, args: BindArgs) -> bool:
 
 def _is_plain(live: Live) -> bool:
     """Whole devices for as long as the pod lives: no Lease to join, no end to note, no node that makes way for it."""
-    return (
-        live.request.ttl_seconds is None
-        and all(grant.whole for grant in live.grants)
-        and not making_way.awaited(live.holder.pod_uid)
-    )
+    return live.request.ttl_seconds is None and all(grant.whole for grant in live.grants) and not live.awaited
 
 
 def _check(lives: Sequence[Live]) -> list[bool]:

@@ -101,7 +101,7 @@ def _adopt(
         priority=priority,
         confined=confined,
     )
-    write_taken(row, grants, told, unusable_too=True)
+    write_taken(row, grants, told, taker=None)
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE allocations_allocation SET state = %s, bound_at = %s, expires_at = %s WHERE id = %s",

@@ -14,20 +14,22 @@ from typing import Any
 
 from allocations.engine.decision import Grant
 from allocations.errors import LostRace
+from allocations.ledger.keeping import FREE_FOR, Taker
 from allocations.ledger.sql import identity
 from audit.cursors import Statement, Written, hot_cursor, on_postgresql
 from nodes.revisions import Stamp
 
-_USABLE = "healthy AND presence = 'present' AND stranger = ''"
+_USABLE = "healthy AND presence = 'present' AND stranger = '' AND conflict = ''"
 
 
-def taking(grants: Sequence[Grant], revision: Stamp, *, unusable_too: bool = False) -> list[Statement]:
+def taking(grants: Sequence[Grant], revision: Stamp, *, taker: Taker | None) -> list[Statement]:
     """The statements that mark the devices of `grants` used; what they return is for `check_taken`.
 
     A whole device must still have the memory of its grant, since that is what comes back.
-    `unusable_too` is for adoption: a pod that runs holds its devices, sick or not.
+    `taker` None is for adoption: a pod that runs holds its devices, sick, promised to another or not.
     """
-    guard = "1 = 1" if unusable_too else _USABLE
+    guard = "1 = 1" if taker is None else f"{_USABLE} AND {FREE_FOR}"
+    guarded = [] if taker is None else taker.parameters
     stamp = f"revision = {revision.text}"
     sizes = {grant.device_id: grant.memory_bytes or 0 for grant in grants if grant.whole}
     whole = sorted(sizes)
@@ -45,7 +47,7 @@ def taking(grants: Sequence[Grant], revision: Stamp, *, unusable_too: bool = Fal
                 f"UPDATE nodes_device SET core_used = 100, memory_used = memory_bytes, {stamp} "  # noqa: S608 - only marks and constants are put in
                 f"WHERE {rows} AND (id, memory_bytes) IN (VALUES {sized}) AND core_used = 0 AND memory_used = 0 "
                 f"AND {guard}",
-                [*revision.values, *whole, *chain.from_iterable(sorted(sizes.items()))],
+                [*revision.values, *whole, *chain.from_iterable(sorted(sizes.items())), *guarded],
             )
         )
     for grant in sorted((grant for grant in grants if not grant.whole), key=lambda grant: grant.device_id):
@@ -54,7 +56,7 @@ def taking(grants: Sequence[Grant], revision: Stamp, *, unusable_too: bool = Fal
             Statement(
                 f"UPDATE nodes_device SET core_used = core_used + %s, memory_used = memory_used + %s, {stamp} "  # noqa: S608 - only constants are put in
                 f"WHERE id = %s AND core_used <= 100 - %s AND memory_used <= memory_bytes - %s AND {guard}",
-                [core, memory, *revision.values, grant.device_id, core, memory],
+                [core, memory, *revision.values, grant.device_id, core, memory, *guarded],
             )
         )
     return statements

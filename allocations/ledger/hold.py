@@ -16,6 +16,7 @@ from allocations.engine.decision import Decision, Grant
 from allocations.errors import MovedOn
 from allocations.ledger.capacity import give_back
 from allocations.ledger.holder import Holder
+from allocations.ledger.keeping import Taker
 from allocations.ledger.own import Live
 from allocations.ledger.rows import AllocationRow, meaning_of, write_taken
 from allocations.ledger.sql import identity, moment
@@ -45,6 +46,7 @@ def hold(
     now: datetime,
     hold_seconds: int,
     priority: int | None = None,
+    rank: int | None = None,
     confined: bool = True,
     pod_version: str = "",
     actor: str = "scheduler",
@@ -53,8 +55,10 @@ def hold(
 
     `previous` is the pod's own hold as it was read before planning: the same devices for the same request prolong it
     (up to `PROLONGED_UP_TO`), anything else replaces it. `priority`: the pod's, None where preemption
-    cannot evict the holder. `confined`: the pod's containers carry our reference
-    (CLAIM-7). `pod_version`: the pod's resourceVersion as filter saw it, with which its Binding is sent. Raises LostRace when a device is no longer free, MovedOn when `previous` changed meanwhile, PodHasOne
+    cannot evict the holder. `rank`: the priority by which promises to preemptors are kept from it, None below every pod.
+    `confined`: the pod's containers carry our reference
+    (CLAIM-7). `pod_version`: the pod's resourceVersion as filter saw it, with which its Binding is sent. Raises LostRace when a
+    device is no longer free, or promised to another, MovedOn when `previous` changed meanwhile, PodHasOne
     when another attempt of the pod was quicker.
     """
     request = decision.served(request)
@@ -66,6 +70,7 @@ def hold(
     try:
         _replace(
             allocation_id,
+            Taker(holder.pod_uid, rank, now),
             holder,
             request,
             decision,
@@ -111,6 +116,7 @@ def _prolong(allocation_id: uuid.UUID, until: datetime, now: datetime, pod_versi
 @atomic_retry
 def _replace(
     allocation_id: uuid.UUID,
+    taker: Taker,
     holder: Holder,
     request: DeviceRequest,
     decision: Decision,
@@ -152,7 +158,7 @@ def _replace(
         confined=confined,
         pod_version=pod_version,
     )
-    write_taken(row, decision.grants, told)
+    write_taken(row, decision.grants, told, taker=taker)
 
 
 def _let_go(previous: Live, now: datetime) -> None:

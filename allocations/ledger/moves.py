@@ -13,7 +13,7 @@ from datetime import datetime
 from access.transactions import atomic_retry
 from allocations.choices import State
 from allocations.ledger.capacity import give_back
-from allocations.ledger.moving import TOLD, Moved, happening, move, tell
+from allocations.ledger.moving import NOT_STUCK, TOLD, Moved, happening, move, tell
 from allocations.ledger.sql import identity, moment
 from audit.announce import announce
 from audit.choices import Kind
@@ -116,8 +116,8 @@ def renew(*, allocation_id: uuid.UUID, expires_at: datetime, ttl_seconds: int, n
     """Set a new end of a bound allocation. False when it is no longer bound."""
     with hot_cursor() as cursor:
         cursor.execute(
-            "UPDATE allocations_allocation SET expires_at = %s, ttl_seconds = %s, changed_at = %s "  # noqa: S608 - constants
-            f"WHERE id = %s AND state = 'bound' RETURNING {TOLD}",
+            "UPDATE allocations_allocation SET expires_at = %s, ttl_seconds = %s, changed_at = %s, "  # noqa: S608 - constants
+            f"{NOT_STUCK} WHERE id = %s AND state = 'bound' RETURNING {TOLD}",
             [moment(expires_at), ttl_seconds, moment(now), identity(allocation_id)],
         )
         row = cursor.fetchone()

@@ -27,6 +27,8 @@ KINDS = {
 }
 
 
+NOT_STUCK = "retries = 0, retry_at = NULL"
+"""For SET: whatever kept collection from moving the row on before is over."""
 TOLD = "namespace, pod_name, holder, claim_name, (SELECT name FROM nodes_node WHERE id = node_id)"
 """The columns of `Moved`, for RETURNING."""
 
@@ -60,7 +62,7 @@ def move(
 ) -> Moved | None:
     """Set the state where it is one of `sources` (of this `attempt`, not changed since); None when it was not."""
     _check(sources, target)
-    sets = ", ".join(f"{column} = %s" for column in ("state", "changed_at", *columns))
+    sets = ", ".join([*(f"{column} = %s" for column in ("state", "changed_at", *columns)), NOT_STUCK])
     marks = ", ".join(["%s"] * len(sources))
     own = "" if attempt is None else "AND attempt = %s "
     same = "" if unchanged_since is None else "AND changed_at = %s "
@@ -100,7 +102,7 @@ def move_many(
         return {}
     marks = ", ".join(["%s"] * len(allocation_ids))
     cursor.execute(
-        f"UPDATE allocations_allocation SET state = %s, changed_at = %s, {stamped} = %s, hold_until = NULL{also} "  # noqa: S608 - column names from this package only
+        f"UPDATE allocations_allocation SET state = %s, changed_at = %s, {stamped} = %s, hold_until = NULL, {NOT_STUCK}{also} "  # noqa: S608 - column names from this package only
         f"WHERE id IN ({marks}) AND state = %s RETURNING id, {TOLD}",
         [target.value, moment(now), moment(now), *map(identity, allocation_ids), source.value],
     )

@@ -22,7 +22,7 @@ SHUN = timedelta(minutes=5)
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A live allocation with its devices. `memory_total`: bytes of each whole device by (type, minor).
+    """A live allocation with its devices. `memory_total`: bytes of each whole device by (type, minor); `bus_id`: its PCI address, if known.
 
     `usable`: every device is still one that could be given, on a node that takes pods. `hold_until` None: no longer a
     mere hold. `pod_version`: the pod's resourceVersion as filter saw it, empty where it is not known. `attempt`: which one
@@ -37,11 +37,14 @@ class Live:
     claim_id: int | None
     grants: tuple[Grant, ...]
     memory_total: dict[tuple[str, int], int]
+    bus_id: dict[tuple[str, int], str]
     usable: bool
     made_at: datetime
     hold_until: datetime | None
     pod_version: str = ""
     attempt: int = 0
+    awaited: bool = False
+    """Whether a node makes way for the pod, which ends once it is bound."""
 
     def lapsed(self, now: datetime) -> bool:
         """Whether it is a hold past its time that nobody has dropped yet."""
@@ -70,7 +73,8 @@ _SELECT = """
 SELECT a.id, a.state, n.name, a.namespace, a.pod_name, a.pod_uid, a.holder, a.request, a.claim_id,
        a.created_at, a.hold_until, a.pod_version, a.attempt,
        g.device_id, g.uuid, g.type, g.minor, g.core_percent, g.memory_bytes, g.whole, d.memory_bytes,
-       d.healthy AND d.presence = 'present' AND d.stranger = '' AND n.state = 'ready' AND n.problem = ''
+       d.healthy AND d.presence = 'present' AND d.stranger = '' AND d.conflict = '' AND n.state = 'ready' AND n.problem = '',
+       d.bus_id, a.pod_uid IN (SELECT m.pod_uid FROM nodes_makingway m)
 FROM allocations_allocation a
 JOIN nodes_node n ON n.id = a.node_id
 LEFT JOIN allocations_allocationdevice g ON g.allocation_id = a.id AND g.live
@@ -133,11 +137,13 @@ def _live(rows: list[tuple[object, ...]]) -> Live | None:
         claim_id=claim_id if isinstance(claim_id, int) else None,
         grants=tuple(_grant(*device[:7], total=device[7]) for device in devices),
         memory_total={(str(device[2]), int(str(device[3]))): int(str(device[7])) for device in devices},
+        bus_id={(str(device[2]), int(str(device[3]))): str(device[9]) for device in devices if device[9]},
         usable=all(device[8] for device in devices),
         made_at=created_at,
         hold_until=read_moment(until),
         pod_version=str(pod_version),
         attempt=int(str(attempt)),
+        awaited=bool(rows[0][-1]),
     )
 
 

@@ -60,7 +60,7 @@ def regrant(changes: Sequence[Regrant], *, now: datetime, actor: str) -> None:
                 "DELETE FROM allocations_allocationdevice WHERE allocation_id = %s", [identity(change.allocation_id)]
             )
     wanted = [grant for change in changes for grant in change.grants]
-    check_taken(wanted, run_together(taking(wanted, stamp, unusable_too=True)), stamp)
+    check_taken(wanted, run_together(taking(wanted, stamp, taker=None)), stamp)
     run_together([granting(change.allocation_id, change.grants) for change in changes])
     record_many(
         [

@@ -17,6 +17,7 @@ from allocations.engine.decision import Grant
 from allocations.errors import LostRace, MovedOn, PodHasOne
 from allocations.ledger.capacity import check_taken, taking
 from allocations.ledger.holder import Holder
+from allocations.ledger.keeping import Taker
 from allocations.ledger.sql import document, identity, moment
 from audit.cursors import Statement, on_postgresql, run_together
 from audit.happenings import Happening
@@ -62,14 +63,14 @@ _INSERT_GRANTS = (
 )
 
 
-def write_taken(row: AllocationRow, grants: Sequence[Grant], told: Happening, *, unusable_too: bool = False) -> None:
-    """Take the devices (`unusable_too`: see `taking`), and insert the allocation, its grants and the event.
+def write_taken(row: AllocationRow, grants: Sequence[Grant], told: Happening, *, taker: Taker | None) -> None:
+    """Take the devices (`taker`: see `taking`), and insert the allocation, its grants and the event.
 
     Raises LostRace when a device is not free, MovedOn when the node is gone, IntegrityError (see `meaning_of`); then the
     transaction has to be rolled back.
     """
     revision = next_stamp()
-    take = taking(grants, revision, unusable_too=unusable_too)
+    take = taking(grants, revision, taker=taker)
     # apart from the rest: a take that fails must not wait behind the grants of whoever has the device, nor hide which it was
     check_taken(grants, run_together(take), revision)
     inserted, _, events = run_together([_allocation(row), granting(row.id, grants), recording([told])])

@@ -8,23 +8,20 @@ preempt verb puts those in its place whose devices are needed.
 
 `promises` keeps who is promised what, `holders` reads who could go, `beginning` is filter's part and `answering` the verb's. Kept true: nothing of
 this is on the way of a pod that is placed; a promise ends by time alone when whoever made it has died; a node never advertises less than its
-pods have, so a kubelet turns nobody away.
+pods have, so a kubelet turns nobody away; what is promised is kept by every process and every verb that takes devices.
 """
 
 from allocations.making_way.answering import Answer, Preemptor, answer
 from allocations.making_way.beginning import begin
-from allocations.making_way.promises import awaited, gone, is_promised, kept_from, served, tidy, withdrawn
+from allocations.making_way.promises import gone, is_promised, served, tidy
 
 __all__ = [
     "Answer",
     "Preemptor",
     "answer",
-    "awaited",
     "begin",
     "gone",
     "is_promised",
-    "kept_from",
     "served",
     "tidy",
-    "withdrawn",
 ]

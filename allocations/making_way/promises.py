@@ -1,14 +1,12 @@
-"""Which node makes way for which pod: rows that end by time, and what this process knows of them without asking.
+"""Which node makes way for which pod: rows that end by time.
 
-Called by the other modules of this package, by filter (which devices are promised to others), by bind (the pod has what it waited for), by
-the watch (it is gone), and by the beat. Kept true: the database says what is so (`nodes.models.MakingWay`); memory only saves the hot path
-a look, forgets by itself, and is held against the database before anybody is refused for it.
+Called by the other modules of this package, by bind (the pod has what it waited for), by the watch (it is gone), and by the beat. Kept true:
+the database alone says what is so (`nodes.models.MakingWay`), and no process remembers any of it; in the same transaction the devices of a
+promise say for whom they are kept, so that every verb that takes devices sees it in its picture, and the ledger refuses whoever did not.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,6 +18,7 @@ from access.transactions import atomic_retry
 from allocations.choices import LIVE, State
 from allocations.counters import WAYS_BEGUN, WAYS_ENDED
 from allocations.engine.victims import Way
+from allocations.ledger.keeping import keep
 from allocations.models import Allocation
 from allocations.outside import Outside, outside
 from audit.announce import announce
@@ -27,7 +26,7 @@ from kube import pods
 from kube.errors import KubeError
 from kube.objects import Pod
 from nodes.advertise import advertise_soon, pods_tell
-from nodes.models import MakingWay, Node
+from nodes.models import Device, MakingWay, Node, PreemptedInVain
 
 LASTS = timedelta(seconds=30)
 """How long a node makes way; once its victims have been told to go, for as long as one of them still holds devices."""
@@ -38,7 +37,6 @@ AHEAD = timedelta(seconds=12)
 SHUNNED = timedelta(minutes=5)
 """A node on which kube-scheduler looked for no victims, though it made way for a pod, does not make way for it again for so long."""
 TELL_SECONDS = 2.0
-REMEMBERED = 10_000
 
 log = structlog.get_logger(__name__)
 
@@ -60,35 +58,10 @@ class Promise:
     until: datetime
 
 
-class _Memory:
-    """Promises of this process by pod, and (pod, node) of those that came to nothing."""
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.promises: dict[str, Promise] = {}
-        self.vain: OrderedDict[tuple[str, str], datetime] = OrderedDict()
-
-    def note_vain(self, promise: Promise, now: datetime) -> None:
-        self.vain[promise.pod_uid, promise.node] = now + SHUNNED
-        self.vain.move_to_end((promise.pod_uid, promise.node))
-        while len(self.vain) > REMEMBERED:
-            self.vain.popitem(last=False)
-
-
-_MEMORY = _Memory()
-
-
 def live(now: datetime) -> list[Promise]:
     """All promises that still count, the oldest first; one query on a table of a few rows."""
     rows = MakingWay.objects.filter(until__gt=now).select_related("node").order_by("made_at", "pk")
     return [_promise(row) for row in rows]
-
-
-def forget() -> None:
-    """Drop what memory holds. For tests that swap databases."""
-    with _MEMORY.lock:
-        _MEMORY.promises.clear()
-        _MEMORY.vain.clear()
 
 
 def promise(*, pod: Pod, priority: int, way: Way, node: str, pods_there: int, told: bool, now: datetime) -> bool:
@@ -111,13 +84,11 @@ def promise(*, pod: Pod, priority: int, way: Way, node: str, pods_there: int, to
         until=now + LASTS,
     )
     try:
-        if not _write(made):
+        if not write(made):
             return False
     except IntegrityError as error:
         log.info("making_way.promised_elsewhere", pod=pod.metadata.name, error=str(error))
         return False
-    with _MEMORY.lock:
-        _MEMORY.promises[made.pod_uid] = made
     WAYS_BEGUN.inc()
     log.info(
         "making_way.promised", node=node, pod=pod.metadata.name, victims=len(way.victims), pods=pods_there, told=told
@@ -129,10 +100,12 @@ def promise(*, pod: Pod, priority: int, way: Way, node: str, pods_there: int, to
 
 
 @atomic_retry
-def _write(made: Promise) -> bool:
+def write(made: Promise) -> bool:
+    """Put the promise in place of what the pod was promised before. False: the node is gone. Raises IntegrityError: somebody else just did."""
     node = Node.objects.filter(name=made.node).first()
     if node is None:
         return False
+    before = _locked([made.pod_uid])
     MakingWay.objects.filter(pod_uid=made.pod_uid).delete()
     MakingWay.objects.create(
         node=node,
@@ -148,7 +121,23 @@ def _write(made: Promise) -> bool:
         until=made.until,
     )
     MakingWay.objects.filter(node=node).update(pods=made.pods)
+    keep(made.devices | devices_of(before), now=made.made_at)
+    _note_vain([one for one in before if not one.told and one.until <= made.made_at], made.made_at)
     return True
+
+
+def _locked(pod_uids: Collection[str]) -> list[Promise]:
+    """What these pods are promised, in the current transaction's hands."""
+    rows = MakingWay.objects.select_for_update(of=("self",)).filter(pod_uid__in=pod_uids).order_by("pk")
+    return [_promise(row) for row in rows.select_related("node")]
+
+
+def _note_vain(promises: Iterable[Promise], now: datetime) -> None:
+    for one in promises:
+        node = Node.objects.filter(name=one.node).first()
+        if node is not None:
+            until = {"until": now + SHUNNED}
+            PreemptedInVain.objects.update_or_create(pod_uid=one.pod_uid, node=node, defaults=until)
 
 
 def end(promises: Iterable[Promise], now: datetime, *, vain: bool = False) -> None:
@@ -156,16 +145,21 @@ def end(promises: Iterable[Promise], now: datetime, *, vain: bool = False) -> No
     ended = list(promises)
     if not ended:
         return
-    deleted, _ = MakingWay.objects.filter(pod_uid__in=[one.pod_uid for one in ended]).delete()
-    WAYS_ENDED.labels("yes" if vain else "no").inc(deleted)  # two may end the same one
-    with _MEMORY.lock:
-        for one in ended:
-            _MEMORY.promises.pop(one.pod_uid, None)
-            if vain:
-                _MEMORY.note_vain(one, now)
+    WAYS_ENDED.labels("yes" if vain else "no").inc(_delete([one.pod_uid for one in ended], now, vain=vain))
     for node in sorted({one.node for one in ended}):
         log.info("making_way.ended", node=node, vain=vain)
         tell(node, now)
+
+
+@atomic_retry
+def _delete(pod_uids: Collection[str], now: datetime, *, vain: bool) -> int:
+    """How many there were: two may end the same one."""
+    found = _locked(pod_uids)
+    MakingWay.objects.filter(pod_uid__in=pod_uids).delete()
+    keep(devices_of(found), now=now)
+    if vain:
+        _note_vain(found, now)
+    return len(found)
 
 
 def tell(node: str, now: datetime) -> None:
@@ -181,50 +175,8 @@ def tell(node: str, now: datetime) -> None:
 
 
 def served(pod_uid: str, now: datetime) -> None:
-    """The pod is bound: nobody makes way for it any more. Costs nothing for pods that this process promised nothing."""
-    known = _MEMORY.promises.get(pod_uid)
-    if known is not None:
-        end([known], now)
-
-
-def awaited(pod_uid: str) -> bool:
-    """Whether this process has promised the pod anything, so that `served` is to be called once it is bound."""
-    return pod_uid in _MEMORY.promises
-
-
-def kept_from(*, pod_uid: str, priority: int, now: datetime) -> set[int]:
-    """Devices that a pod must leave alone: promised, by this process, to others of at least its priority."""
-    if not _MEMORY.promises:
-        return set()
-    _refresh(now)
-    with _MEMORY.lock:
-        return {
-            device
-            for one in _MEMORY.promises.values()
-            if one.pod_uid != pod_uid and one.priority >= priority
-            for device in one.devices
-        }
-
-
-def withdrawn(now: datetime) -> bool:
-    """Whether any promise that this process went by has been taken back, or made anew, elsewhere. For a pod that would be refused: one query, none without promises."""
-    went_by = [one for one in list(_MEMORY.promises.values()) if one.until > now]
-    if not went_by:
-        return False
-    known = {one.pod_uid: one for one in live(now)}
-    over = [one for one in went_by if not _is_kept(one, known.get(one.pod_uid))]
-    with _MEMORY.lock:
-        for one in over:
-            if _MEMORY.promises.get(one.pod_uid) is not one:
-                continue  # one made since the look
-            del _MEMORY.promises[one.pod_uid]
-            if one.pod_uid in known:
-                _MEMORY.promises[one.pod_uid] = known[one.pod_uid]
-    return bool(over)
-
-
-def _is_kept(one: Promise, now: Promise | None) -> bool:
-    return now is not None and (now.node, now.devices) == (one.node, one.devices)
+    """The pod is bound: nobody makes way for it any more."""
+    end([_promise(row) for row in MakingWay.objects.filter(pod_uid=pod_uid).select_related("node")], now)
 
 
 def is_promised(pod_uid: str) -> bool:
@@ -241,52 +193,54 @@ def gone(pod_uid: str, now: datetime) -> None:
 
 
 def shunned(pod_uid: str, now: datetime) -> set[str]:
-    """Nodes that made way for the pod in vain, lately."""
-    _refresh(now)
-    with _MEMORY.lock:
-        return {node for (uid, node), until in _MEMORY.vain.items() if uid == pod_uid and until > now}
-
-
-def _refresh(now: datetime) -> None:
-    """Promises past the end that memory knows: the beat may have prolonged, or ended, them."""
-    lapsed = [one for one in list(_MEMORY.promises.values()) if one.until <= now]
-    if not lapsed:
-        return
-    known = {one.pod_uid: one for one in live(now)}
-    with _MEMORY.lock:
-        for one in lapsed:
-            if one.pod_uid in known:
-                _MEMORY.promises[one.pod_uid] = known[one.pod_uid]
-            elif _MEMORY.promises.pop(one.pod_uid, None) is not None and not one.told:
-                _MEMORY.note_vain(one, now)
+    """Nodes that made way for the pod in vain, lately; also one whose time for it is over just now, nobody having asked for victims there."""
+    noted = PreemptedInVain.objects.filter(pod_uid=pod_uid, until__gt=now)
+    lapsed = MakingWay.objects.filter(pod_uid=pod_uid, told=False, until__lte=now)
+    return {*noted.values_list("node__name", flat=True), *lapsed.values_list("node__name", flat=True)}
 
 
 def tidy(*, now: datetime, world: Outside) -> int:
     """End promises whose pod is bound or gone, or whose time is over; returns how many. Those whose victims are still going last on."""
+    PreemptedInVain.objects.filter(until__lte=now).delete()
     rows = [_promise(row) for row in MakingWay.objects.select_related("node")]
-    if not rows:
-        return 0
     uids = [one.pod_uid for one in rows]
     holding = set(
         Allocation.objects.filter(pod_uid__in=uids, state__in=(State.RESERVED, State.BOUND)).values_list(
             "pod_uid", flat=True
         )
     )
-    over = []
+    over: list[Promise] = []
+    vain: list[Promise] = []
     for one in rows:
         if one.pod_uid in holding or _gone(one, world):
             over.append(one)
         elif one.until - AHEAD > now:
             continue
         elif one.told and now < one.made_at + LONGEST and still_going(one):
-            MakingWay.objects.filter(pod_uid=one.pod_uid, until=one.until).update(until=now + LASTS)
+            _prolong(one, now)
         elif one.until <= now:
-            over.append(one)
+            (over if one.told else vain).append(one)
     end(over, now)
-    for one in over:
+    end(vain, now, vain=True)
+    for one in [*over, *vain]:
         if one.pod_uid not in holding:
             announce(node=one.node)  # where others of its rank wait the node's status may stay as it is
-    return len(over)
+    _keep_all(now)
+    return len(over) + len(vain)
+
+
+@atomic_retry
+def _prolong(promised: Promise, now: datetime) -> None:
+    until = now + LASTS
+    if MakingWay.objects.filter(pod_uid=promised.pod_uid, until=promised.until).update(until=until):
+        keep(promised.devices, now=now)
+
+
+@atomic_retry
+def _keep_all(now: datetime) -> None:
+    """Whatever devices say of promises is so: a stronger promise that lapsed lets a weaker one through, say."""
+    said = set(Device.objects.exclude(kept_for="").values_list("pk", flat=True))
+    keep(said.union(*(row.devices for row in MakingWay.objects.filter(until__gt=now))), now=now)
 
 
 def still_going(promised: Promise) -> bool:

@@ -152,7 +152,7 @@ def _adopt(pod: Pod, devices: Sequence[Device], given: GivenByPod, done: Adopted
     if isinstance(found, Adoption) and not _asked_for(found, asked, pod):
         found = Unreadable(f"{found.source} names devices that the pod does not ask for")
     found = found or read_running(pod, devices, given)
-    problem = ""
+    problem, disputed = "", False
     if found is None:
         if not devices or read_env(pod) is None:
             return
@@ -166,9 +166,14 @@ def _adopt(pod: Pod, devices: Sequence[Device], given: GivenByPod, done: Adopted
         if not problem:
             request = msgspec.structs.replace(asked or _request(found), by_kubelet=found.source == CHECKPOINT)
             problem = _write(pod, found, grants, request, finder.claim_id, done, now)
+            disputed = bool(problem)
     if problem:
-        told = f"pod {meta.namespace}/{meta.name} ({meta.uid}) {problem}"
-        done.differences.append(Difference(told, namespace=meta.namespace, name=meta.name, node=pod.spec.node_name))
+        told, label = f"pod {meta.namespace}/{meta.name} ({meta.uid}) {problem}", f"{meta.namespace}/{meta.name}"
+        # All of them, those that nobody else has too: the ledger could write none of them down.
+        runs_with = tuple((grant.device_id, label) for grant in grants) if disputed else ()
+        done.differences.append(
+            Difference(told, namespace=meta.namespace, name=meta.name, node=pod.spec.node_name, disputed=runs_with)
+        )
 
 
 def _asked_for(found: Adoption, asked: DeviceRequest | None, pod: Pod) -> bool:
@@ -185,7 +190,7 @@ def _asked_for(found: Adoption, asked: DeviceRequest | None, pod: Pod) -> bool:
         return False
     if found.source == HAMI_ALLOCATED:
         return len(found.devices) <= sum(gpus_asked(container) for container in containers_of(pod))
-    return len(found.devices) <= sum(ask.count for ask in asked.asks)
+    return len(found.devices) <= asked.devices_most
 
 
 def read_running(pod: Pod, devices: Sequence[Device], given: GivenByPod) -> Adoption | Unreadable | None:

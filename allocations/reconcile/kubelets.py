@@ -116,7 +116,9 @@ def _correct(
     sound = []
     for choice, problem in zip(choices, _problems(node, choices, devices), strict=True):
         if problem:
-            done.differences.append(Difference(problem, choice.row.namespace, choice.row.pod_name, node, choice.row.id))
+            row = choice.row
+            disputed = _disputed([choice], devices)
+            done.differences.append(Difference(problem, row.namespace, row.pod_name, node, row.id, disputed))
         else:
             sound.append(choice)
     kept = {uuid for choice in choices if choice not in sound for uuid in choice.has}
@@ -128,7 +130,17 @@ def _correct(
     elif outcome is _Outcome.LOST:
         named = ", ".join(_label(choice.row) for choice in changed)
         problem = f"the kubelet of {node} gave devices to {named} that the ledger gave to others"
-        done.differences.append(Difference(problem, node=node))
+        done.differences.append(Difference(problem, node=node, disputed=_disputed(changed, devices)))
+
+
+def _disputed(choices: Sequence[_Choice], devices: Mapping[str, Device]) -> tuple[tuple[int, str], ...]:
+    """What the kubelet gave these pods, and the ledger cannot."""
+    return tuple(
+        (devices[uuid].pk, _label(choice.row))
+        for choice in choices
+        for uuid in sorted(choice.gets - choice.has if choice.known else ())
+        if uuid in devices
+    )
 
 
 def _choice(row: Allocation, told: frozenset[str]) -> _Choice:
@@ -170,7 +182,7 @@ def _move_guesses(choices: Sequence[_Choice], devices: Mapping[str, Device], oth
         and uuid not in _uuids(choices, known=False)
         and (uuid in ours or not (device.core_used or device.memory_used))
         and device.presence == Presence.PRESENT
-        and not device.stranger
+        and not (device.stranger or device.conflict)
     ]
     left.sort(key=lambda uuid: not devices[uuid].healthy)
     for choice in guesses:

@@ -17,6 +17,7 @@ from allocations.choices import LIVE
 from allocations.models import Allocation
 from allocations.outside import Outside
 from allocations.reconcile.adoption import adopt_running, awaiting_checkpoint, runs_with_devices
+from allocations.reconcile.conflicts import conflicts_note
 from allocations.reconcile.leases import Leased, take_leases
 from allocations.reconcile.report import differences_report
 from audit.announce import announce
@@ -57,6 +58,7 @@ def read_newcomers(*, world: Outside, now: datetime) -> int:
         taken = Leased()
         for live in adopted.allocations:
             take_leases(live, world, taken)
+        conflicts_note(differences=adopted.differences, complete=False, now=now)
         differences_report(differences=[*adopted.differences, *taken.differences], now=now)
         known = {live.holder.pod_uid for live in adopted.allocations} | _having_rows(found.items)
         if awaiting_checkpoint(pods=found.items, known=known, now=now):

@@ -19,13 +19,17 @@ MOST = 500
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What ledger and cluster disagree on. `name`: the pod or lease concerned."""
+    """What ledger and cluster disagree on. `name`: the pod or lease concerned.
+
+    `disputed`: (device id, pod as `namespace/name`) of devices that the pod runs with although the ledger gave them, or others with them, away.
+    """
 
     message: str
     namespace: str = ""
     name: str = ""
     node: str = ""
     allocation_id: UUID | None = None
+    disputed: tuple[tuple[int, str], ...] = ()
 
 
 def differences_report(*, differences: Sequence[Difference], now: datetime) -> int:

@@ -17,6 +17,7 @@ from django.conf import settings
 from allocations import ledger
 from allocations.choices import State
 from allocations.counters import COMPARISONS, DIFFERENCES, REPAIRED, Cause, Outcome, What, collected
+from allocations.models import AllocationDevice
 from allocations.outside import Outside
 from allocations.reconcile.adoption import (
     GivenByPod,
@@ -26,6 +27,7 @@ from allocations.reconcile.adoption import (
     ran_past,
     runs_with_devices,
 )
+from allocations.reconcile.conflicts import conflicts_note
 from allocations.reconcile.forgotten import REMINDER
 from allocations.reconcile.kubelets import correct_choices
 from allocations.reconcile.leases import Leased, compare_leases, compare_rows, take_leases
@@ -139,6 +141,8 @@ def _compare(world: Outside, now: datetime) -> Reconciled:
     except KubeError as error:
         done.problem = f"the API server stopped answering: {error}"
         log.warning("reconcile.interrupted", error=str(error), permanent=isinstance(error, PermanentKubeError))
+    unreadable = [f"{namespace}/{name}" for namespace, name in (item.key for item in seen.unreadable)]
+    done.lines += conflicts_note(differences=differences, unreadable=unreadable, complete=not done.problem, now=now)
     _report(differences, now, done)
     if not done.quiet:
         counts = {key: value for key, value in msgspec.to_builtins(done).items() if value and key != "lines"}
@@ -262,7 +266,20 @@ def _compared(row: Row, pod: Pod) -> list[Difference]:
     if not problem:
         return []
     message = f"pod {row.label} ({row.pod_uid}) {problem}"
-    return [Difference(message, row.namespace, row.pod_name, row.node, row.id)]
+    disputed = _disputed(told, row) if isinstance(told, Adoption) else ()
+    return [Difference(message, row.namespace, row.pod_name, row.node, row.id, disputed)]
+
+
+def _disputed(told: Adoption, row: Row) -> tuple[tuple[int, str], ...]:
+    """Devices that the pod's annotation names and the ledger gave to others."""
+    named = {
+        (device.type, device.minor, "") if device.minor is not None else ("", -1, device.uuid)
+        for device in told.devices
+    }
+    given = AllocationDevice.objects.filter(live=True, device__node__name=row.node).exclude(allocation=row.id)
+    found = given.values_list("device_id", "type", "minor", "uuid")
+    others = {pk for pk, kind, minor, uuid in found if {(kind, minor, ""), ("", -1, uuid)} & named}
+    return tuple((pk, f"{row.namespace}/{row.pod_name}") for pk in sorted(others) if pk is not None)
 
 
 def _same_devices(told: Adoption, row: Row) -> bool:

@@ -1,7 +1,8 @@
 """A scenario (DESIGN §5), read and checked.
 
 Called by `manage.py simulate`, `POST /api/v1/simulations/`, the what-if page and tests. Pure. Kept
-true: whatever is wrong with the file itself is a BadInput that names the field; what is wrong with
+true: whatever is wrong with the file itself, an unknown key of it, of a node or of a device too, is a BadInput that names the field; manifests are
+read as the API server reads them, so their unknown fields are passed over; what is wrong with
 one claim or one running pod's annotation is that pod's refusal or a problem in the result, as it
 would be in a cluster, and stops nobody else.
 """
@@ -9,13 +10,15 @@ would be in a cluster, and stops nobody else.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 import msgspec
 
 from access.errors import BadInput, TooLarge
+from allocations.scenario.rules import rules_cost, rules_key
 from allocations.scenario.text import read_text
-from claims.dialects.gpuclaim import ClaimInvalid, ClaimSpec, parse_claim_manifest
+from claims.dialects.gpuclaim import ClaimInvalid, ClaimSpec, parse_claim_manifest, without_unknown_fields
 from claims.dialects.request import Refusal, SharePolicy
 from kube.names import check_namespace, check_subdomain, check_uid
 from kube.objects import ObjectMeta, Pod
@@ -30,13 +33,14 @@ _PLACE: Final = re.compile(r" - at `\$?(?P<path>.*)`$")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a scenario may hold. `questions`: pods times nodes."""
+    """How much a scenario may hold. `questions`: pods times nodes; `rules`: comparisons by which pods choose nodes."""
 
     nodes: int = 10_000
     devices: int = 100_000
     pods: int = 50_000
     claims: int = 10_000
     questions: int = 20_000_000
+    rules: int = 50_000_000
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +61,7 @@ def read_scenario(text: str | bytes, *, limits: Limits | None = None) -> Scenari
 def parse_scenario(value: object, *, limits: Limits | None = None) -> Scenario:
     """The scenario out of decoded JSON or YAML. Raises BadInput, TooLarge."""
     most = limits or Limits()
-    fields = read_object({} if value is None else value, "", _SCENARIO)
+    fields = read_object({} if value is None else value, "", _SCENARIO, strict=True)
     nodes = _nodes(fields.get("nodes"), most)
     pods = _pods(fields.get("pods"), most)
     if len(nodes) * len(pods) > most.questions:
@@ -66,13 +70,26 @@ def parse_scenario(value: object, *, limits: Limits | None = None) -> Scenario:
             field="pods",
             rule="too-many",
         )
+    _check_rules(nodes, pods, most)
     claims, problems = _claims(fields.get("claims"), most)
     for index, gang in enumerate(read_list(fields.get("gangs"), "gangs", most=most.claims)):
-        read_object(gang, within("gangs", index), ("apiVersion", "kind", "metadata", "spec", "status"))
+        read_object(gang, within("gangs", index), ())
     options = fields.get("options")
-    share = read_object({} if options is None else options, "options", _OPTIONS).get("share")
+    share = read_object({} if options is None else options, "options", _OPTIONS, strict=True).get("share")
     chosen = read_choice(share, "options.share", choices=tuple(SharePolicy), default=SharePolicy.GPUPACK)
     return Scenario(nodes=nodes, pods=pods, claims=claims, share=SharePolicy(chosen), problems=problems)
+
+
+def _check_rules(nodes: Collection[NodeShape], pods: Iterable[Pod], most: Limits) -> None:
+    """Raises TooLarge where nodeSelectors, affinities and tolerations would take too long."""
+    waiting = {rules_key(pod.spec): pod.spec for pod in pods if not pod.spec.node_name}
+    taints = max((len(node.taints) for node in nodes), default=0) + 1  # a cordon is one more
+    if sum(rules_cost(spec, taints=taints) for spec in waiting.values()) * len(nodes) > most.rules:
+        raise TooLarge(
+            f"the rules by which pods choose nodes are more than {most.rules} comparisons",
+            field="pods",
+            rule="too-many",
+        )
 
 
 def _nodes(value: object, most: Limits) -> tuple[NodeShape, ...]:
@@ -105,8 +122,10 @@ def _claims(value: object, most: Limits) -> tuple[dict[tuple[str, str], ClaimSpe
     for index, manifest in enumerate(read_list(value, "claims", most=most.claims)):
         path = within("claims", index)
         claim: ClaimSpec | Refusal
+        known, dropped = without_unknown_fields(manifest)
+        problems += [f"{within(path, field)} is not a field of GpuClaim and is passed over" for field in dropped]
         try:
-            metadata, claim = parse_claim_manifest(manifest)
+            metadata, claim = parse_claim_manifest(known)
             name, namespace = metadata.name, metadata.namespace
         except ClaimInvalid as error:
             name, namespace = _claim_name(manifest, path)

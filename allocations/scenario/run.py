@@ -1,13 +1,14 @@
 """Runs a scenario: adopts what runs, then filters, holds and binds each pod in turn, on nothing but the file.
 
-Called by `manage.py simulate`, REST and the what-if page. The very engine and dialects decide, and a
-Decision is applied by the ledger's rules (whole: core 100 and all memory). Pure: no Django, no
+Called by `manage.py simulate`, REST and the what-if page. The very engine and dialects decide, over the nodes that kube-scheduler would ask
+about, and a Decision is applied by the ledger's rules (whole: core 100 and all memory). Pure: no Django, no
 clock. Kept true: the same scenario gives the same result; one pod's trouble stops nobody else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from allocations.engine.build import DeviceRow, NodeRow, build_picture, take
@@ -17,6 +18,7 @@ from allocations.engine.plan import plan
 from allocations.engine.reasons import summary_text
 from allocations.scenario.parse import Scenario, metadata_label
 from allocations.scenario.result import DeviceResult, DeviceUsed, PodDecision, Result
+from allocations.scenario.rules import NodeRules
 from claims.dialects.parse import parse_pod
 from claims.dialects.read_back import AdoptedDevice, Unreadable, read_allocation
 from claims.dialects.request import DeviceAsk, DeviceRequest, Refusal
@@ -42,9 +44,10 @@ def run_scenario(scenario: Scenario) -> Result:
             if problem:
                 problems.append(f"{metadata_label(pod.metadata)}: {problem}")
     decisions = []
+    rules = NodeRules(scenario.nodes)
     for pod in living:
         if not pod.spec.node_name:
-            picture, decision = _place(picture, scenario, pod)
+            picture, decision = _place(picture, scenario, pod, rules)
             decisions.append(decision)
     return Result(decisions=tuple(decisions), fleet=_fleet(picture), problems=tuple(problems))
 
@@ -83,7 +86,7 @@ def _parsed(scenario: Scenario, pod: Pod) -> Parsed:
     return parsed.under(scenario.share) if isinstance(parsed, DeviceRequest) else parsed
 
 
-def _place(picture: Picture, scenario: Scenario, pod: Pod) -> tuple[Picture, PodDecision]:
+def _place(picture: Picture, scenario: Scenario, pod: Pod, rules: NodeRules) -> tuple[Picture, PodDecision]:
     label = metadata_label(pod.metadata)
     parsed = _parsed(scenario, pod)
     if parsed is None:
@@ -92,18 +95,24 @@ def _place(picture: Picture, scenario: Scenario, pod: Pod) -> tuple[Picture, Pod
         names = picture.node_names
         summary = summary_text(len(names), [(parsed.reason, len(names))]) if names else parsed.reason
         return picture, PodDecision(label, None, (), dict.fromkeys(names, parsed.reason), summary)
-    decision = plan(picture, parsed)
+    elsewhere = rules.refused(pod.spec)
+    asked = [row for row, name in enumerate(picture.node_names) if name not in elsewhere] if elsewhere else None
+    decision = plan(picture, parsed, candidates=asked)
     uses = [(grant.device_id, grant.core_percent, grant.memory_bytes or 0) for grant in decision.grants]
-    return take(picture, uses), _told(label, decision)
+    return take(picture, uses), _told(label, decision, elsewhere)
 
 
-def _told(label: str, decision: Decision) -> PodDecision:
+def _told(label: str, decision: Decision, elsewhere: Mapping[str, str]) -> PodDecision:
+    """`elsewhere`: node → why the pod may not go there whatever it has; the engine was not asked about those."""
     devices = tuple(
         DeviceResult(grant.uuid, grant.minor, grant.type, grant.core_percent, grant.memory_bytes)
         for grant in decision.grants
     )
-    reasons = {name: reason.text for name, reason in decision.refused()}
-    return PodDecision(label, decision.node, devices, reasons, decision.summary)
+    reasons = {name: reason.text for name, reason in decision.refused()} | dict(elsewhere)
+    summary = decision.summary
+    if decision.node is None and elsewhere:
+        summary = summary_text(len(reasons), Counter(reasons.values()).items())
+    return PodDecision(label, decision.node, devices, reasons, summary)
 
 
 def _adopt(picture: Picture, scenario: Scenario, pod: Pod) -> tuple[Picture, str]:

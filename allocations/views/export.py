@@ -19,7 +19,7 @@ from nodes.models import Node
 from nodes.selectors import device_list
 
 FIELDS: Final = (
-    "node", "pool", "type", "minor", "uuid", "model", "memory_bytes", "numa", "pcie", "island", "state", "health",
+    "node", "pool", "type", "minor", "uuid", "model", "memory_bytes", "numa", "pcie", "busid", "island", "state", "health",
     "core_given_percent", "memory_given_bytes", "holders", "idle_since",
 )  # fmt: skip
 AT_ONCE: Final = 5_000
@@ -63,6 +63,7 @@ def _line(row: DeviceRow) -> list[object]:
         device.memory_bytes,
         device.numa if device.numa >= 0 else "",
         device.pcie,
+        device.bus_id,
         device.island if device.island >= 0 else "",
         row.state,
         device.health_reason or ("" if device.healthy else "unhealthy"),

@@ -96,7 +96,7 @@ def _devices(request: PageRequest, name: str) -> dict[str, Any]:
         "rows": device_rows(devices, actor=request.actor, samples={} if sample is None else {found.name: sample}),
         "sample": sample,
         "gpu_count": len(gpus),
-        "gpu_used": sum(bool(gpu.core_used or gpu.memory_used or gpu.stranger) for gpu in gpus),
+        "gpu_used": sum(bool(gpu.core_used or gpu.memory_used or gpu.stranger or gpu.conflict) for gpu in gpus),
         "memory_bytes": sum(gpu.memory_bytes for gpu in gpus),
         "memory_used": sum(gpu.memory_used for gpu in gpus),
         "islands": len({gpu.island for gpu in gpus}),

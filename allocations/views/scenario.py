@@ -13,7 +13,7 @@ from access.pages import PageRequest, page
 from allocations.scenario import Limits, Result, read_scenario, run_scenario
 
 LONGEST = 2_000_000
-LIMITS = Limits(nodes=2_000, devices=16_000, pods=2_000, claims=2_000, questions=400_000)
+LIMITS = Limits(nodes=2_000, devices=16_000, pods=2_000, claims=2_000, questions=400_000, rules=4_000_000)
 """A page answers within a request; larger scenarios go through `manage.py simulate`."""
 REASONS_SHOWN = 12
 EXAMPLE = """\

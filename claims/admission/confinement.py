@@ -8,21 +8,30 @@ from __future__ import annotations
 from claims.admission.mutate import CUDA, NVIDIA, field_path
 from claims.dialects.own_keys import container_key
 from kube.keys import VISIBLE_DEVICES
-from kube.objects import EnvVar, Pod
+from kube.objects import Container, EnvVar, Pod
 
 
 def is_confined(pod: Pod) -> bool:
-    """Whether every container has the variable: by our reference, or by the literal value that the pod carries."""
+    """Whether every container's device variables are ours: by our reference, or by the literal value that the pod carries.
+
+    NVIDIA_VISIBLE_DEVICES has to be there: with CUDA_VISIBLE_DEVICES alone NVIDIA's runtime may show a container every GPU of its node.
+    """
     stated = pod.annotations.get(VISIBLE_DEVICES)
     containers = [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]
-    return bool(containers) and all(
-        any(_ours(entry, stated, one.name) for entry in one.env or ()) for one in containers
+    return bool(containers) and all(_is_confined(one, stated) for one in containers)
+
+
+def _is_confined(container: Container, stated: str | None) -> bool:
+    last = {entry.name: entry for entry in container.env or ()}  # of a name that stands there twice the last counts
+    nvidia, cuda = last.get(NVIDIA), last.get(CUDA)
+    return (
+        nvidia is not None
+        and _ours(nvidia, stated, container.name)
+        and (cuda is None or _ours(cuda, stated, container.name))
     )
 
 
 def _ours(entry: EnvVar, stated: str | None, container: str) -> bool:
-    if entry.name not in {CUDA, NVIDIA}:
-        return False
     if entry.value_from is not None:
         reference = entry.value_from.get("fieldRef")
         paths = field_path(VISIBLE_DEVICES), field_path(container_key(container))

@@ -4,8 +4,8 @@ Called by the view of `/webhooks/pods/mutate`. Kept true: a pod that asks for no
 the same pod twice gives no second patch; a user's own CUDA_/NVIDIA_VISIBLE_DEVICES never survives.
 
 A pod is created before it is scheduled and env is immutable, so the value is a downward-API reference to
-`gpu.scheduling/visible-devices`, which the Binding carries. NVIDIA_VISIBLE_DEVICES renumbers the devices inside
-the container, so wherever it is injected too the annotation holds UUIDs (`DeviceRequest.uuids`, DESIGN §4).
+`gpu.scheduling/visible-devices`, which the Binding carries. NVIDIA's runtime goes by NVIDIA_VISIBLE_DEVICES alone: without it a container
+gets no GPU, or all of them, as its image says. It renumbers the devices inside the container, so the annotation holds UUIDs (`DeviceRequest.uuids`).
 A pod's env comes after that of the kubelet's device plugin and wins, so pods meant for nodes where that one chooses get none.
 """
 
@@ -26,7 +26,6 @@ from claims.dialects.parse import containers_apart, dialect_of, may_leave_to_kub
 from claims.dialects.read_back import parse_allocated
 from claims.dialects.read_running import CONFIG_MIRROR
 from claims.dialects.request import Dialect, Refusal
-from claims.dialects.write_back import RENUMBERED, VisibleDevices
 from kube.admission import AdmissionRequest, AdmissionResponse, ObjectInvalid, allowed, decode_object, invalid
 from kube.keys import (
     ALLOCATED,
@@ -41,6 +40,7 @@ from kube.objects import Container, EnvVar, Pod
 CUDA: Final = "CUDA_VISIBLE_DEVICES"
 NVIDIA: Final = "NVIDIA_VISIBLE_DEVICES"
 ORDER: Final = "CUDA_DEVICE_ORDER"
+_DEVICES: Final = (CUDA, NVIDIA)
 
 _LITERAL: Final = re.compile(r"[A-Za-z0-9._:,-]{0,65536}")
 _INDICES: Final = re.compile(r"[0-9]+(?:,[0-9]+)*")
@@ -72,18 +72,6 @@ class _Env(msgspec.Struct, frozen=True):
         return {"name": self.name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": field_path(self.key)}}}
 
 
-class _Confinement(msgspec.Struct, frozen=True):
-    """What a pod's containers get: entries for all, NVIDIA_VISIBLE_DEVICES where a container brings its own."""
-
-    entries: tuple[_Env, ...]
-    own_nvidia: _Env | None
-    """What replaces a user's own NVIDIA_VISIBLE_DEVICES; None: it is dropped."""
-
-    def manifests(self) -> list[dict[str, Any]]:
-        """All entries in manifest shape, for a container that has no env at all."""
-        return [entry.manifest() for entry in self.entries]
-
-
 def field_path(key: str) -> str:
     """Where the downward API finds an annotation."""
     return f"metadata.annotations['{key}']"
@@ -92,7 +80,6 @@ def field_path(key: str) -> str:
 def mutate_pod(
     request: AdmissionRequest,
     *,
-    visible: VisibleDevices,
     trust: Trust,
     takeover: bool = False,
     count_native: bool = False,
@@ -101,7 +88,7 @@ def mutate_pod(
 ) -> AdmissionResponse:
     """The verdict on a pod being created.
 
-    `visible`: how GpuClaim pods see devices (setting GPUPLANE_VISIBLE_DEVICES). `takeover`: the namespace is
+    `takeover`: the namespace is
     labelled for takeover, so `schedulerName` is rewritten too, to `scheduler_name`, but that of pods which others may place. `count_native`: pods by `nvidia.com/gpu` are counted
     among the others (setting GPUPLANE_COUNT_NATIVE). `native_mode`: the mode of the nodes for which pods by `nvidia.com/gpu` are meant that
     select none themselves (setting GPUPLANE_NATIVE_MODE). Pods that break a rule of their dialect pass
@@ -129,14 +116,13 @@ def mutate_pod(
     to_kubelet = literal is None and is_for_kubelets(pod, dialect, native_mode)
     apart = containers_apart(pod, dialect) if literal is None else frozenset()
 
-    def confinement(container: Container) -> _Confinement:
+    def wanted(container: Container) -> tuple[_Env, ...]:
         if to_kubelet:
-            return _KUBELETS
-        key = container_key(container.name) if container.name in apart else VISIBLE_DEVICES
-        return _confinement(dialect, visible=visible, literal=literal, key=key)
+            return ()  # neither ours nor any of their own
+        return _entries(literal, container_key(container.name) if container.name in apart else VISIBLE_DEVICES)
 
     patch = [
-        *_env_patch(pod, confinement),
+        *_env_patch(pod, wanted),
         *_selector_patch(pod, to_kubelet=to_kubelet),
         *counted_patch(pod, counted=count_native or dialect is not Dialect.NATIVE),
         *renamed,
@@ -172,24 +158,12 @@ def _literal_value(pod: Pod) -> str | None:
 
 
 @lru_cache(maxsize=64)
-def _confinement(dialect: Dialect, *, visible: VisibleDevices, literal: str | None, key: str) -> _Confinement:
-    both = dialect in RENUMBERED
-    indices = not both and visible is VisibleDevices.INDEX if literal is None else bool(_INDICES.fullmatch(literal))
-    cuda, nvidia = _Env(CUDA, literal, key), _Env(NVIDIA, literal, key)
-    entries = [cuda]
-    if indices:
-        # CUDA's own order is not the order of minors.
-        entries.append(_Env(ORDER, "PCI_BUS_ID"))
-    if literal is not None and indices:
-        # Host indices hold only where nothing renumbers: CUDA_VISIBLE_DEVICES stands alone.
-        return _Confinement(entries=tuple(entries), own_nvidia=None)
-    if both:
-        entries.append(nvidia)
-    return _Confinement(entries=tuple(entries), own_nvidia=nvidia)
-
-
-_KUBELETS: Final = _Confinement(entries=(), own_nvidia=None)
-"""What containers get whose devices the kubelet chooses: nothing, and nothing of their own either."""
+def _entries(literal: str | None, key: str) -> tuple[_Env, ...]:
+    """What a container gets, by the annotation `key` where no `literal` is known yet."""
+    if literal is not None and _INDICES.fullmatch(literal):
+        # Host indices hold only where nothing renumbers: CUDA_VISIBLE_DEVICES stands alone. CUDA's own order is not the order of minors.
+        return _Env(CUDA, literal), _Env(ORDER, "PCI_BUS_ID")
+    return _Env(CUDA, literal, key), _Env(NVIDIA, literal, key)
 
 
 def is_for_kubelets(pod: Pod, dialect: Dialect, native_mode: str) -> bool:
@@ -209,28 +183,23 @@ def _selector_patch(pod: Pod, *, to_kubelet: bool) -> Iterator[dict[str, Any]]:
         yield {"op": "add", "path": f"/spec/nodeSelector/{escaped}", "value": MODE_DEVICE_PLUGIN}
 
 
-def _env_patch(pod: Pod, confinement: Callable[[Container], _Confinement]) -> Iterator[dict[str, Any]]:
+def _env_patch(pod: Pod, wanted: Callable[[Container], tuple[_Env, ...]]) -> Iterator[dict[str, Any]]:
     for part, containers in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
         for index, container in enumerate(containers or ()):
             path = f"/spec/{part}/{index}/env"
-            wanted = confinement(container)
-            if container.env is None:
-                if wanted.entries:
-                    yield {"op": "add", "path": path, "value": wanted.manifests()}
-            else:
-                yield from _container_patch(container, path, wanted)
+            entries = wanted(container)
+            if container.env is not None:
+                yield from _container_patch(container.env, path, {entry.name: entry for entry in entries})
+            elif entries:
+                yield {"op": "add", "path": path, "value": [entry.manifest() for entry in entries]}
 
 
-def _container_patch(container: Container, path: str, confinement: _Confinement) -> Iterator[dict[str, Any]]:
-    """Replace what is wrong, remove what is double (the last of a name wins), then add what is missing."""
-    wanted = {entry.name: entry for entry in confinement.entries}
-    if confinement.own_nvidia is not None and any(entry.name == NVIDIA for entry in container.env or ()):
-        wanted[NVIDIA] = confinement.own_nvidia
+def _container_patch(env: list[EnvVar], path: str, wanted: dict[str, _Env]) -> Iterator[dict[str, Any]]:
+    """Replace what is wrong, remove what is double (the last of a name wins) or a variable of devices that is not wanted, then add what is missing."""
     seen = set()
     surplus = []
-    for index, entry in enumerate(container.env or ()):
-        stray = entry.name == NVIDIA or (entry.name == CUDA and confinement is _KUBELETS)
-        if entry.name in seen or (stray and entry.name not in wanted):
+    for index, entry in enumerate(env):
+        if entry.name in seen or (entry.name in _DEVICES and entry.name not in wanted):
             surplus.append(index)
         elif entry.name in wanted:
             seen.add(entry.name)

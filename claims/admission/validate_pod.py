@@ -3,7 +3,8 @@ that count as another number than one, or as one though they ask for no devices:
 
 Called by the view of `/webhooks/pods/validate`. A claim that does not exist is not refused here: it may come
 later, and until then the pod is held unschedulable (CLAIM-3). What breaks our rules of a dialect that another
-scheduler understands too passes with a warning in a pod that is meant for that one.
+scheduler understands too passes with a warning in a pod that is meant for that one. A pod of ours is warned of what it has that the engine does
+not look at (`claims.dialects.ignored`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from claims.admission.counted import names_another_amount, takes_some
 from claims.admission.recognise import is_for_another, is_pod_create, is_pod_update, looks_ours
 from claims.admission.trust import Trust, forbidden_changes
 from claims.dialects.gpuclaim import ClaimDevices, ClaimSpec
+from claims.dialects.ignored import sentences
 from claims.dialects.parse import asks_for_devices, parse_pod
 from claims.dialects.read_running import CONFIG_MIRROR
 from claims.dialects.request import DeviceRequest, Dialect, Refusal
@@ -67,7 +69,9 @@ def _check_dialect(request: AdmissionRequest, pod: Pod, scheduler_name: str) -> 
     if not isinstance(refusal, Refusal):
         if refusal is not None and _cannot_be_kept_to(pod, refusal):
             return invalid(request, f"spec.nodeSelector: {KUBELETS_CHOOSE} (rule kubelet-chooses)")
-        return allowed(request)
+        if refusal is None or is_for_another(pod, scheduler_name=scheduler_name):
+            return allowed(request)
+        return allowed(request, warnings=sentences(refusal.ignored))
     if is_for_another(pod, scheduler_name=scheduler_name):
         return allowed(request, warnings=[refusal.reason])
     where = f"{refusal.field}: " if refusal.field else ""

@@ -7,7 +7,6 @@ runs and repeats are answered alike.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 
 import msgspec
@@ -19,7 +18,6 @@ from claims.admission.trust import Trust
 from claims.admission.validate_binding import validate_binding
 from claims.admission.validate_claim import validate_claim
 from claims.admission.validate_pod import validate_pod
-from claims.dialects import VisibleDevices
 from kube import pods
 from kube.admission import (
     AdmissionRequest,
@@ -35,8 +33,6 @@ from kube.errors import Denied, KubeError
 from kube.names import InvalidName, check_namespace, check_subdomain
 from kube.objects import Pod
 from kube.shared import shared_cluster
-
-_VISIBLE: Mapping[str, VisibleDevices] = {one.value: one for one in VisibleDevices}
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +55,6 @@ def _mutated(body: bytes, *, takeover: bool) -> bytes:
     return encode_review(
         mutate_pod(
             request,
-            visible=_VISIBLE[settings.GPUPLANE_VISIBLE_DEVICES],
             trust=_trust(),
             takeover=takeover,
             count_native=settings.GPUPLANE_COUNT_NATIVE,

@@ -75,7 +75,7 @@ def parse_claim_manifest(manifest: object, *, generated_name: bool = False) -> t
     `apiVersion` and `kind` may be left out but not differ. `generated_name`: accept a manifest that has
     `metadata.generateName` instead of a name.
     """
-    root = _object(manifest, "", ("apiVersion", "kind", "metadata", "spec", "status"))
+    root = _object(manifest, "", _ROOT)
     for key, want in (("apiVersion", API_VERSION), ("kind", KIND)):
         if root.get(key, want) != want:
             raise ClaimInvalid(key, "constant", f"{key} must be {want}")
@@ -83,11 +83,29 @@ def parse_claim_manifest(manifest: object, *, generated_name: bool = False) -> t
     return metadata, parse_claim_spec(root.get("spec"))
 
 
+def without_unknown_fields(manifest: object) -> tuple[object, list[str]]:
+    """The manifest without the fields that a GpuClaim does not have, which the API server prunes, and the paths of those."""
+    dropped: list[str] = []
+
+    def known(value: object, path: str, fields: Mapping[str, object]) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        dropped.extend(f"{path}{str(key)[:_SHOWN]}" for key in value if key not in fields)
+        return {
+            key: known(part, f"{path}{key}.", inner) if isinstance(inner := fields[key], Mapping) else part
+            for key, part in value.items()
+            if key in fields
+        }
+
+    spec = dict.fromkeys(_SPEC) | {"devices": dict.fromkeys(_DEVICES)}
+    return known(manifest, "", dict.fromkeys(_ROOT) | {"spec": spec}), dropped
+
+
 def parse_claim_spec(spec: object) -> ClaimSpec:
     """The spec of a decoded GpuClaim manifest. Raises `ClaimInvalid` with fields from `spec.` on."""
     if spec is None:
         raise ClaimInvalid("spec", "required", "spec is required")
-    fields = _object(spec, "spec", ("devices", "gangRef", "ttlSeconds"))
+    fields = _object(spec, "spec", _SPEC)
     if fields.get("devices") is None:
         raise ClaimInvalid("spec.devices", "required", "spec.devices is required")
     gang_ref = fields.get("gangRef") or ""
@@ -175,6 +193,8 @@ def check_claim_name(value: str) -> str:
 
 
 _FIELD: Final = f"metadata.annotations[{CLAIM}]"
+_ROOT: Final = ("apiVersion", "kind", "metadata", "spec", "status")
+_SPEC: Final = ("devices", "gangRef", "ttlSeconds")
 _METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "generateName", "annotations", "labels")
 _DEVICES: Final = ("count", "type", "model", "core", "memory", "memoryRatio", "policy", "policyStrict")
 

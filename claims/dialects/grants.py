@@ -34,5 +34,8 @@ class GrantView(Protocol):
         """Whether the device has this one holder."""
 
 
+BusId = Callable[[tuple[str, int]], str | None]
+"""(type, minor) → PCI address of the device, None or empty where unknown; a dict's `get` will do."""
+
 MemoryTotal = Callable[[tuple[str, int]], int | None]
 """(type, minor) → bytes of the whole device, None where unknown; a dict's `get` will do."""

@@ -2,12 +2,14 @@
 
 Called by `claims.dialects.parse` once the asks are known. The annotation is Koordinator's:
 `scheduling.koordinator.sh/device-joint-allocate: {"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}`; without `requiredScope` it is done
-wherever possible. Kept true: a type that the pod does not ask for is refused, since it would be silently ignored.
+wherever possible. Kept true: it is read as there (`pkg/scheduler/plugins/deviceshare/utils.go` of koordinator-sh/koordinator): types that the pod
+does not ask for are dropped, and all of it where fewer than two are left. A scope other than the one that there is would mean nothing there; here
+it is refused.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -22,35 +24,29 @@ _LONGEST: Final = 4_096
 _EXAMPLE: Final = '{"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}'
 
 
-class _Stated(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    device_types: list[str]
-    required_scope: str = ""
+class _Stated(msgspec.Struct):
+    """The fields by their names in lower case: Go's decoder takes them in any."""
+
+    devicetypes: list[str] | None = None
+    requiredscope: str | None = None
 
 
 def joint_of(pod: Pod, asks: tuple[DeviceAsk, ...]) -> Joint | None:
-    """What the annotation says of these asks, None without it. Raises `Refused` with the rule that is broken."""
+    """What the annotation says of these asks, None where it says nothing. Raises `Refused` with the rule that is broken."""
     text = pod.annotations.get(JOINT_ALLOCATE)
     if text is None:
         return None
     try:
         if len(text) > _LONGEST:
             raise msgspec.ValidationError("too long")
-        stated = msgspec.json.decode(text, type=_Stated)
+        fields = msgspec.json.decode(text, type=dict[str, Any] | None) or {}
+        stated = msgspec.convert({name.lower(): value for name, value in fields.items()}, _Stated)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise Refused(
             "joint-json", f"annotation {JOINT_ALLOCATE} must be JSON such as {_EXAMPLE}", field=_FIELD
         ) from error
-    if stated.required_scope not in ("", SAME_PCIE):
+    if stated.requiredscope not in (None, "", SAME_PCIE):
         raise Refused("joint-scope", f"requiredScope of {JOINT_ALLOCATE} is {SAME_PCIE}, or left out", field=_FIELD)
-    types = tuple(dict.fromkeys(stated.device_types))
-    if len(types) < 2 or len(types) < len(stated.device_types):
-        raise Refused(
-            "joint-types", f"deviceTypes of {JOINT_ALLOCATE} names two types or more, each once", field=_FIELD
-        )
-    if not {ask.type for ask in asks}.issuperset(types):
-        raise Refused(
-            "joint-not-asked",
-            f"deviceTypes of {JOINT_ALLOCATE} names a type that the pod does not ask for",
-            field=_FIELD,
-        )
-    return Joint(types=types, required=stated.required_scope == SAME_PCIE)
+    asked = {ask.type for ask in asks}
+    types = tuple(kind for kind in dict.fromkeys(stated.devicetypes or ()) if kind in asked)
+    return Joint(types=types, required=stated.requiredscope == SAME_PCIE) if len(types) > 1 else None

@@ -7,10 +7,13 @@ know no type by name: a type has some of the dimensions of `kube.device_types.Di
     memory                     one device, core 0
     ratio                      one device, or n/100 devices of ratio 100, core 0
     core + memory              core over 100: core/100 devices, the memory divided among them
-    core + ratio               both for the same number of devices; core 100 with ratio 100 is a whole device
+    core + ratio               as many devices as the ratio alone, the core divided among them; core 100 with ratio 100
+                               on each is a whole device
     shared n + any of the last four: totals over n devices; core and ratio multiples of n, at most 100 a device
 
-Memory that does not divide evenly among the devices is rounded down to bytes, as ratios are.
+What does not divide evenly among the devices is rounded down, memory to bytes. Kept true: Koordinator's own rules
+(`pkg/scheduler/plugins/deviceshare` of koordinator-sh/koordinator), but for what it lets in and can never serve, more core than one device
+has: with memory it means core/100 devices, with a ratio it is refused.
 """
 
 from __future__ import annotations
@@ -84,22 +87,22 @@ def _check_shared(amounts: Amounts, count: int, names: Mapping[Dimension, str]) 
 
 
 def _count(amounts: Amounts, names: Mapping[Dimension, str]) -> int:
-    """How many devices the percentages stand for: up to 100 one, above it each 100 one."""
+    """How many devices the percentages stand for, the ratio's before the core's: up to 100 one, above it each 100 one."""
     counts = {}
-    for dimension in (_UNITS, _CORE, _RATIO):
+    for dimension in (_UNITS, _RATIO, _CORE):
         if dimension not in amounts:
             continue
         name, percent = names[dimension], amounts[dimension]
         if percent > CORE_WHOLE and percent % CORE_WHOLE:
             raise Refused("multiple-of-100", f"{name} over 100 must be a multiple of 100", field=name)
         counts[dimension] = max(1, percent // CORE_WHOLE)
-    if len(set(counts.values())) > 1:
+    count = next(iter(counts.values()), 1)
+    if amounts.get(_CORE, 0) // count > CORE_WHOLE:
+        name = names[_CORE]
         raise Refused(
-            "devices-differ",
-            f"{names[_CORE]} and {names[_RATIO]} must ask for the same number of devices",
-            field=names[_RATIO],
+            "core-over-100", f"{name} must be at most 100 for each device that {names[_RATIO]} asks for", field=name
         )
-    return next(iter(counts.values()), 1)
+    return count
 
 
 def _ask(device_type: DeviceType, amounts: Amounts, count: int, names: Mapping[Dimension, str]) -> DeviceAsk:

@@ -18,6 +18,7 @@ import msgspec
 from claims.dialects.amounts import asks_any, pod_amounts
 from claims.dialects.gpuclaim import FindClaim, check_claim_name, parse_claim_annotation
 from claims.dialects.hami import HAMI_RESOURCES, hami_request, limits_of, with_policies
+from claims.dialects.ignored import ignored_by
 from claims.dialects.joint import joint_of
 from claims.dialects.kai import KAI_ANNOTATIONS, kai_ask
 from claims.dialects.koordinator import koordinator_ask
@@ -92,8 +93,10 @@ def parse_pod(pod: Pod, *, find_claim: FindClaim, device_types: tuple[DeviceType
             request = hami_request(pod)
         else:
             request = _resource_request(pod, asked, device_types)
-        joint = joint_of(pod, request.asks)
-        return request if joint is None else msgspec.structs.replace(request, joint=joint)
+        joint, ignored = joint_of(pod, request.asks), ignored_by(pod)
+        if joint is None and not ignored:
+            return request
+        return msgspec.structs.replace(request, joint=joint, ignored=ignored)
     except Refused as refused:
         return refused.refusal
 

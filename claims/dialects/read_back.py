@@ -8,7 +8,7 @@ Kept true: what cannot be read is an `Unreadable` with a sentence, never an exce
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -65,14 +65,14 @@ def read_allocation(
 ) -> Adoption | Unreadable | None:
     """The devices of a pod by its result annotations, None where it carries none.
 
-    `request`: what the pod asks for, if that is known: gives the amounts where the annotation tells only minors.
-    Without both, the devices count as whole.
+    `request`: what the pod asks for, if that is known: gives the amounts where the annotation tells only minors, and tells a share of all
+    that a device has from a whole device, which Koordinator writes alike. Without it such devices count as whole.
     """
     annotations = pod.annotations
     try:
         if KOORDINATOR_ALLOCATED in annotations:
             source = KOORDINATOR_ALLOCATED
-            devices = _read_json(annotations[source], device_types)
+            devices = _read_json(annotations[source], device_types, shared=_shared_types(request))
         elif AMOUNTS in annotations and ALLOCATED in annotations:
             source = AMOUNTS
             devices = _read_json(annotations[source], device_types)
@@ -170,8 +170,14 @@ def _read_minors(minors: tuple[int, ...], request: DeviceRequest | None) -> list
     ]
 
 
-def _read_json(text: str, device_types: tuple[DeviceType, ...]) -> list[AdoptedDevice]:
-    """Koordinator's shape: type → list of {minor, resources}."""
+def _shared_types(request: DeviceRequest | None) -> set[str]:
+    """Types of which only shares are asked."""
+    asks = request.asks if request is not None else ()
+    return {ask.type for ask in asks if not ask.whole} - {ask.type for ask in asks if ask.whole}
+
+
+def _read_json(text: str, device_types: tuple[DeviceType, ...], *, shared: Collection[str] = ()) -> list[AdoptedDevice]:
+    """Koordinator's shape: type → list of {minor, resources}. `shared`: types of which the pod asks for shares."""
     try:
         decoded = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
@@ -187,11 +193,11 @@ def _read_json(text: str, device_types: tuple[DeviceType, ...]) -> list[AdoptedD
             row = table.get(device_type) or DeviceType(check_label(device_type), units=device_type)
         except InvalidName as error:
             raise _Malformed("the device allocation holds a type that is not a DNS label") from error
-        devices.extend(_read_device(row, entry) for entry in listed)
+        devices.extend(_read_device(row, entry, shared=row.type in shared) for entry in listed)
     return devices
 
 
-def _read_device(row: DeviceType, entry: Any) -> AdoptedDevice:
+def _read_device(row: DeviceType, entry: Any, *, shared: bool) -> AdoptedDevice:
     minor = entry.get("minor") if isinstance(entry, dict) else None
     if isinstance(minor, bool) or not isinstance(minor, int) or not 0 <= minor <= _MINOR_MOST:
         raise _Malformed("the device allocation holds a device without a minor number")
@@ -208,7 +214,7 @@ def _read_device(row: DeviceType, entry: Any) -> AdoptedDevice:
         ratio = units
     if core > CORE_WHOLE or (ratio or 0) > CORE_WHOLE:
         raise _Malformed("the device allocation gives more than 100 percent of a device")
-    if core == CORE_WHOLE and (ratio == CORE_WHOLE or not row.memory):
+    if core == CORE_WHOLE and (ratio == CORE_WHOLE or not row.memory) and not (shared and memory_bytes):
         return AdoptedDevice(type=row.type, minor=minor)
     if memory_bytes is not None:
         ratio = None

@@ -128,6 +128,8 @@ class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     joint: Joint | None = None
     by_kubelet: bool = False
     """The kubelet chooses the devices: told by the engine of the node that it chose, and ignored by it."""
+    ignored: tuple[str, ...] = ()
+    """What the pod has by which other schedulers would decide and the engine does not (`claims.dialects.ignored`)."""
     containers: tuple[str, ...] = ()
     """The pod's containers, init containers first, where the result is written for each."""
 
@@ -149,6 +151,13 @@ class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     def for_kubelet(self) -> bool:
         """Whether a kubelet may choose the devices, by its device plugin: in a pod that sees what that one tells it, not what we do."""
         return self.whole_native and not self.uuids
+
+    @property
+    def devices_most(self) -> int:
+        """How many devices the pod may run with, whoever gave them: Koordinator gives a joint request as many NICs as its GPUs have switches."""
+        first, *joined = self.joint.types if self.joint is not None else ("",)
+        switches = sum(ask.count for ask in self.asks if ask.type == first)
+        return sum(max(ask.count, switches) if ask.type in joined else ask.count for ask in self.asks)
 
     @property
     def several(self) -> bool:

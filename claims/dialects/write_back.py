@@ -6,16 +6,17 @@ same annotations, and `claims.dialects.read_back` reads the devices and exact am
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
 import msgspec
 
-from claims.dialects.grants import GrantView, MemoryTotal
+from claims.dialects.grants import BusId, GrantView, MemoryTotal
 from claims.dialects.hami_result import hami_annotations
 from claims.dialects.own_keys import container_key
-from claims.dialects.request import CORE_WHOLE, DeviceRequest, Dialect
+from claims.dialects.request import CORE_WHOLE, DeviceAsk, DeviceRequest, Dialect
 from kube.device_types import DEVICE_TYPES, GPU, DeviceType
 from kube.keys import ALLOCATED, KOORDINATOR_ALLOCATED, KUBERNETES_PREFIX, VISIBLE_DEVICES
 from kube.quantities import format_bytes
@@ -26,7 +27,7 @@ Koordinator's annotation, so that the ledger can be rebuilt after the claim was 
 
 
 class VisibleDevices(StrEnum):
-    """How devices are named in CUDA_VISIBLE_DEVICES (setting GPUPLANE_VISIBLE_DEVICES)."""
+    """How devices are named where CUDA_VISIBLE_DEVICES alone refers to the annotation (setting GPUPLANE_VISIBLE_DEVICES)."""
 
     UUID = "uuid"
     INDEX = "index"
@@ -39,11 +40,13 @@ def binding_annotations(
     grants: Sequence[GrantView],
     visible: VisibleDevices,
     memory_total: MemoryTotal | None = None,
+    bus_id: BusId | None = None,
     device_types: tuple[DeviceType, ...] = DEVICE_TYPES,
 ) -> dict[str, str]:
     """Annotation → value for the Binding of a pod that got `grants` on `node`.
 
-    `memory_total` serves only to show memory ratios of shares; without it they are left out.
+    `memory_total` serves only to show memory ratios of shares that were not asked by ratio; without it they are left out. `bus_id`: for the
+    ids of Koordinator's annotation.
     """
     ordered = sorted(grants, key=lambda grant: (grant.type != GPU, grant.type, grant.minor))
     shown = [grant for grant in ordered if grant.type == GPU] or [
@@ -57,9 +60,10 @@ def binding_annotations(
         annotations |= hami_annotations(request, node, ordered, memory_total)
         annotations |= _by_container(request, ordered, visible)
     if request.dialect in (Dialect.KOORDINATOR, Dialect.NATIVE):
-        annotations[KOORDINATOR_ALLOCATED] = _device_json(ordered, request.key_prefix, memory_total, device_types)
+        writer = _Writer(request, request.key_prefix, memory_total, device_types)
+        annotations[KOORDINATOR_ALLOCATED] = writer.koordinators(ordered, bus_id)
     elif request.shares or any(grant.type != GPU or not grant.whole for grant in ordered):
-        annotations[AMOUNTS] = _device_json(ordered, KUBERNETES_PREFIX, memory_total, device_types)
+        annotations[AMOUNTS] = _Writer(request, KUBERNETES_PREFIX, memory_total, device_types).ours(ordered)
     return annotations
 
 
@@ -81,39 +85,83 @@ def _by_container(request: DeviceRequest, grants: Sequence[GrantView], visible: 
 
 
 RENUMBERED: Final = frozenset({Dialect.KOORDINATOR, Dialect.NATIVE, Dialect.KAI, Dialect.HAMI})
-"""Dialects whose pods get NVIDIA_VISIBLE_DEVICES as well, which renumbers the devices inside."""
+"""Dialects whose pods have always got NVIDIA_VISIBLE_DEVICES as well, which renumbers the devices inside. A GpuClaim's pod says itself whether
+it has (`DeviceRequest.uuids`): one that an earlier version admitted has not."""
 
 
-def _device_json(
-    grants: Sequence[GrantView],
-    prefix: str,
-    memory_total: MemoryTotal | None,
-    device_types: tuple[DeviceType, ...],
-) -> str:
-    """`{"gpu":[{"minor":0,"resources":{"<prefix>/gpu-core":"100",…}}]}`, quantities as strings (DEV-7, PEERS)."""
-    table = {row.type: row for row in device_types}
-    devices: dict[str, list[dict[str, Any]]] = {}
-    for grant in grants:
-        row = table.get(grant.type) or DeviceType(grant.type, units=grant.type)
-        total = memory_total((grant.type, grant.minor)) if memory_total is not None else None
-        resources = {f"{prefix}/{name}": amount for name, amount in _resources(row, grant, total).items()}
-        devices.setdefault(grant.type, []).append({"minor": grant.minor, "resources": resources})
-    return msgspec.json.encode(devices).decode()
+class _Writer:
+    """Amounts of devices as JSON: `{"gpu":[{"minor":0,"resources":{"<prefix>/gpu-core":"100",…}}]}`, quantities as strings (DEV-7)."""
 
+    def __init__(
+        self,
+        request: DeviceRequest,
+        prefix: str,
+        memory_total: MemoryTotal | None,
+        device_types: tuple[DeviceType, ...],
+    ) -> None:
+        self._prefix = prefix
+        self._memory_total = memory_total
+        self._table = {row.type: row for row in device_types}
+        counted = Counter(ask.type for ask in request.asks)
+        self._asks = {ask.type: ask for ask in request.asks if counted[ask.type] == 1}
 
-def _resources(row: DeviceType, grant: GrantView, total: int | None) -> dict[str, str]:
-    """Resource name without prefix → quantity of one device."""
-    if not row.core:
-        return {row.units: str(grant.core_percent)}
-    resources = {row.core: str(grant.core_percent)}
-    if row.memory and grant.memory_bytes is not None:
-        resources[row.memory] = format_bytes(grant.memory_bytes)
-    if row.ratio:
-        if grant.whole:
-            resources[row.ratio] = str(CORE_WHOLE)
-        elif total and grant.memory_bytes is not None:
-            # Core 100 with ratio 100 reads as a whole device, so a share that fills its device shows no ratio.
-            ratio = grant.memory_bytes * 100 // total
-            if ratio < CORE_WHOLE or grant.core_percent < CORE_WHOLE:
+    def koordinators(self, grants: Sequence[GrantView], bus_id: BusId | None) -> str:
+        """What Koordinator's scheduler writes for these devices, with the ids of Device objects."""
+        devices: dict[str, list[dict[str, Any]]] = {}
+        for grant in grants:
+            row = self._row(grant)
+            resources = self._resources(row, grant)
+            if row.ratio and (ratio := self._ratio(grant)) is not None:
                 resources[row.ratio] = str(ratio)
-    return resources
+            if not grant.core_percent and len(resources) > 1:
+                del resources[row.core]  # there an amount that was not asked is not written
+            address = bus_id((grant.type, grant.minor)) if bus_id is not None else None
+            told = {"minor": grant.minor, "resources": self._prefixed(resources)}
+            told["id"] = row.object_id(uuid=grant.uuid, bus_id=address or "")
+            devices.setdefault(grant.type, []).append(told)
+        return msgspec.json.encode(devices).decode()
+
+    def ours(self, grants: Sequence[GrantView]) -> str:
+        """The same shape for our own annotation, which tells a share of all that a device has from a whole device: it has no ratio."""
+        devices: dict[str, list[dict[str, Any]]] = {}
+        for grant in grants:
+            row = self._row(grant)
+            resources = self._resources(row, grant)
+            ratio = self._ratio(grant) if row.ratio else None
+            if ratio is not None and (grant.whole or ratio < CORE_WHOLE or grant.core_percent < CORE_WHOLE):
+                resources[row.ratio] = str(ratio)
+            devices.setdefault(grant.type, []).append({"minor": grant.minor, "resources": self._prefixed(resources)})
+        return msgspec.json.encode(devices).decode()
+
+    def _row(self, grant: GrantView) -> DeviceType:
+        return self._table.get(grant.type) or DeviceType(grant.type, units=grant.type)
+
+    def _prefixed(self, resources: Mapping[str, str]) -> dict[str, str]:
+        return {f"{self._prefix}/{name}": amount for name, amount in resources.items()}
+
+    @staticmethod
+    def _resources(row: DeviceType, grant: GrantView) -> dict[str, str]:
+        """Resource name without prefix → quantity of one device, without the ratio."""
+        if not row.core:
+            return {row.units: str(grant.core_percent)}
+        resources = {row.core: str(grant.core_percent)}
+        if row.memory and grant.memory_bytes is not None:
+            resources[row.memory] = format_bytes(grant.memory_bytes)
+        return resources
+
+    def _ratio(self, grant: GrantView) -> int | None:
+        """Percent of the memory: what was asked, else what the bytes are, as Koordinator rounds them; None where that is not known.
+
+        Bytes are a ratio rounded down, so a ratio that was worked out from them again could be one too low.
+        """
+        if grant.whole:
+            return CORE_WHOLE
+        if grant.memory_bytes is None:
+            return None
+        total = self._memory_total((grant.type, grant.minor)) if self._memory_total is not None else None
+        ask: DeviceAsk | None = self._asks.get(grant.type)
+        if ask is not None and ask.memory_ratio is not None:
+            asked = ask.memory_ratio
+            if not total or total * asked // 100 == grant.memory_bytes:
+                return asked
+        return int(grant.memory_bytes / total * 100) if total else None

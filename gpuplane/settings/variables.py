@@ -175,7 +175,8 @@ VARIABLES: tuple[Variable, ...] = (
         "GPUPLANE_VISIBLE_DEVICES",
         "word",
         "uuid",
-        "what the injected variables hold: `uuid` or `index`",
+        "how pods by GpuClaim that an earlier version admitted, with `CUDA_VISIBLE_DEVICES` alone, see their devices: `uuid` or `index`; "
+        "beside `NVIDIA_VISIBLE_DEVICES`, which every pod gets now, both hold UUIDs",
         _one_of("uuid", "index"),
     ),
     Variable(

@@ -12,10 +12,15 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from access.actors import Actor
+from allocations.overviews import conflict_words, devices_in_conflict
 from allocations.sightings import cluster_sighting
 from gpuplane.pages import menu
+from nodes.models import Device
 
 register = template.Library()
+
+CONFLICTS_SHOWN = 4
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -192,3 +197,16 @@ def stale_cluster() -> dict[str, Any]:
     """A banner while the API server does not answer: what the page shows may no longer be so (DESIGN §6)."""
     sighting = cluster_sighting()
     return {"sighting": sighting if sighting is not None and sighting.stale(timezone.now()) else None}
+
+
+@register.inclusion_tag("parts/conflicts.html")
+def conflicts() -> dict[str, Any]:
+    """A banner while pods run with devices that the ledger gave to others: each of these devices, a few at most, and how many there are."""
+    found = devices_in_conflict()
+    return {"devices": found[:CONFLICTS_SHOWN], "more": len(found) - CONFLICTS_SHOWN, "count": len(found)}
+
+
+@register.filter
+def conflict_of(device: Device, actor: Actor) -> str:
+    """The pods that run with a device in conflict, for this reader."""
+    return ", ".join(conflict_words(device, actor))

@@ -27,7 +27,7 @@ HOLDING_STATES = ("held", "reserved")
 
 _FIELDS = (
     "id", "node_id", "type", "minor", "uuid", "model", "memory_bytes", "island",
-    "core_used", "memory_used", "healthy", "presence", "stranger", "revision",
+    "core_used", "memory_used", "healthy", "presence", "stranger", "conflict", "revision",
 )  # fmt: skip
 _SHAPE = slice(1, 8)
 _Row = tuple[Any, ...]
@@ -111,7 +111,7 @@ class FleetRows:
                 return True
             if at is not None:
                 self._put(at, row)
-            newest = max(newest, row[13])
+            newest = max(newest, row[-1])
         self._mark = newest if mark is None else mark
         return False
 
@@ -139,7 +139,7 @@ class FleetRows:
         newest = 0
         for row in Device.objects.order_by().exclude(presence=Presence.REMOVED).values_list(*_FIELDS):
             found.setdefault(row[1], []).append(row)
-            newest = max(newest, row[13])
+            newest = max(newest, row[-1])
         ordered = [
             (rack, node, sorted(found.get(node.pk, ()), key=lambda row: (row[2] != GPU, row[2], row[3])))
             for rack, _, node in nodes
@@ -178,14 +178,14 @@ class FleetRows:
         self.gpu = np.zeros(count, bool)
 
     def _put(self, at: int, row: _Row) -> None:
-        size, core, used, healthy, presence, stranger = row[6], row[8], row[9], row[10], row[11], row[12]
+        size, core, used, healthy, presence = row[6], row[8], row[9], row[10], row[11]
         self.size[at] = size
         self.gpu[at] = row[2] == GPU
         self.core[at] = core
         self.memory[at] = min(100, -(-100 * used // size)) if size else 0
         self.healthy[at] = healthy
         self.present[at] = presence == Presence.PRESENT
-        self.stranger[at] = bool(stranger)
+        self.stranger[at] = bool(row[12] or row[13])
 
     def _read_states(self) -> None:
         """Holds and the nodes' states: small answers, asked for whole each time."""

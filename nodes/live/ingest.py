@@ -90,7 +90,7 @@ class DatabaseRecord:
         """See Record."""
 
         def store() -> tuple[str, ...]:
-            shape = inventory.parse_node(dict(body), name=node)
+            shape = inventory.parse_node(dict(body), name=node, strict=False)
             services.inventory_put(shape=shape, actor=actor, now=database_now())
             gpus = sorted((device.minor, device.uuid) for device in shape.devices if device.type == "gpu")
             return tuple(uuid for _, uuid in gpus)

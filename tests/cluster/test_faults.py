@@ -254,7 +254,7 @@ def test_an_answer_is_lost_after_the_write_was_made(stack: Stack, namespace: str
 def test_the_api_server_refuses_for_a_while(
     stack: Stack, namespace: str, between: Between, path: str, status: int, retry_after: int
 ) -> None:
-    """LEASE-3 SCALE-7 answers of a busy or contradicting API server are lived through."""
+    """LEASE-3 answers of a busy or contradicting API server are lived through."""
     stack.add_nodes([f"refuses-{status}-{'lease' if path == LEASE else 'binding'}"])
     refusing = between.api.rule("POST", path, times=6, status=status, retry_after=retry_after)
     with watching(stack, namespace).watching() as seen, refusing as rule:

@@ -47,7 +47,8 @@ def test_a_claim_and_its_pod_by_kubectl(stack: Stack, namespace: str) -> None:
     )
     for container in (*first["spec"]["containers"], *first["spec"]["initContainers"]):
         env = {one["name"]: one for one in container["env"]}
-        assert env["CUDA_VISIBLE_DEVICES"]["valueFrom"]["fieldRef"]["fieldPath"] == f"metadata.annotations['{VISIBLE}']"
+        for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+            assert env[name]["valueFrom"]["fieldRef"]["fieldPath"] == f"metadata.annotations['{VISIBLE}']"
     listed = stack.api.kubectl("get", "leases", "-n", "gpuplane-system", "-o", "name").split()
     assert {f"lease.coordination.k8s.io/gpu-{node}-{minor}" for minor in given} <= set(listed)
     lease = stack.leases()[f"gpu-{node}-{given[0]}"]

@@ -44,7 +44,7 @@ def test_pods_are_scheduled_over_tls(stack: Stack, namespace: str) -> None:
 
 
 def test_without_the_right_certificate_nobody_comes_in(stack: Stack) -> None:
-    """SCALE-7 no certificate, or one of another CA: the TLS handshake fails."""
+    """No certificate, or one of another CA: the TLS handshake fails."""
     url = f"https://127.0.0.1:{stack.tls_doors.extender}/extender/filter"
     trusted = ssl.create_default_context(cafile=str(stack.plane.authority.certificate))
     with pytest.raises(httpx.TransportError):

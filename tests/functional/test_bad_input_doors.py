@@ -124,7 +124,7 @@ NO_JSON = [
 @pytest.mark.parametrize("body", NO_JSON)
 @pytest.mark.usefixtures("unchanged")
 def test_what_is_no_question_is_refused(client: ClusterClient, path: str, body: bytes) -> None:
-    """SCALE-7 CLAIM-3 bodies that are no question at all."""
+    """CLAIM-3 bodies that are no question at all."""
     answer = client.cluster.post(path, content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 200
     refuses(path, answer.content)
@@ -132,7 +132,7 @@ def test_what_is_no_question_is_refused(client: ClusterClient, path: str, body: 
 
 @pytest.mark.parametrize("path", [*EXTENDER, *WEBHOOKS])
 def test_good_bodies_cut_anywhere_are_refused(client: ClusterClient, path: str) -> None:
-    """SCALE-7 a body whose end got lost."""
+    """A body whose end got lost."""
     before = rows()
     body = json.dumps(GOOD[path]).encode()
     for end in range(1, len(body), max(1, len(body) // 40)):
@@ -145,7 +145,7 @@ def test_good_bodies_cut_anywhere_are_refused(client: ClusterClient, path: str) 
 @pytest.mark.parametrize("path", [*EXTENDER, *WEBHOOKS])
 @pytest.mark.usefixtures("unchanged")
 def test_hostile_values_anywhere_are_answered(client: ClusterClient, path: str) -> None:
-    """SCALE-7 NaN, 1e400, huge numbers, lone surrogates, double keys and depth in every place of a good body."""
+    """NaN, 1e400, huge numbers, lone surrogates, double keys and depth in every place of a good body."""
     places = [place for place in paths(GOOD[path]) if place and place[-1] not in {"status", "phase", "image"}]
     for number, place in enumerate(places):
         # Every place gets two of the tokens; over the places each token comes about equally often.
@@ -299,7 +299,7 @@ def test_malformed_claims_are_refused_by_every_door(client: ClusterClient, spec:
 @pytest.mark.parametrize("path", [*EXTENDER, *WEBHOOKS])
 @pytest.mark.usefixtures("unchanged")
 def test_the_way_of_asking(client: ClusterClient, path: str) -> None:
-    """SCALE-7 another method is refused by name; what the content is called does not matter, what it is does."""
+    """Another method is refused by name; what the content is called does not matter, what it is does."""
     for method in ("GET", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"):
         answer = client.cluster.request(method, path)
         assert (answer.status_code, answer.headers["allow"]) == (405, "POST"), method

@@ -48,8 +48,9 @@ def test_a_pod_from_admission_to_its_end(client: ClusterClient) -> None:
     pod = patched(pod, type("Response", (), {"patch": admitted["patch"]}))
     reference = {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{VISIBLE_DEVICES}']"}}
     for container in (*pod["spec"]["containers"], *pod["spec"]["initContainers"]):
-        env = [entry for entry in container["env"] if entry["name"] == "CUDA_VISIBLE_DEVICES"]
-        assert env == [{"name": "CUDA_VISIBLE_DEVICES", "valueFrom": reference}], container["name"]
+        for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+            env = [entry for entry in container["env"] if entry["name"] == name]
+            assert env == [{"name": name, "valueFrom": reference}], container["name"]
     assert patch_of(client.review("/webhooks/pods/mutate", pod)) == [], "reinvocation changes nothing"
     assert client.review("/webhooks/pods/validate", pod)["allowed"]
 
@@ -119,7 +120,7 @@ def test_devices_without_a_pod(client: ClusterClient) -> None:
 
 
 def test_pods_of_a_gang_are_held(client: ClusterClient) -> None:
-    """CLAIM-8 (first part) a claim with gangRef is accepted, its pods wait with this very reason."""
+    """A claim with gangRef is accepted, its pods wait with this very reason."""
     client.register("gang-node")
     client.claim("crew", gangRef="crew")
     pod = pod_shape("gang-1", claim="crew")

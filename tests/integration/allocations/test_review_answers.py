@@ -28,7 +28,7 @@ sqlite = pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
 
 @sqlite
 def test_what_is_being_undone_evicts_nobody(ledger_db: TestDatabase) -> None:
-    """SCALE-7 an attempt that is still being undone is no reason to preempt others: not in FailedNodes."""
+    """An attempt that is still being undone is no reason to preempt others: not in FailedNodes."""
     assert ledger_db
     NodeFactory(name="node-a", gpus=1)
     GpuClaimFactory(name="train")

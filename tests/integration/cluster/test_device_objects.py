@@ -28,7 +28,9 @@ NAME = "n1"
 def there(world: World) -> World:
     """A node of two GPUs and a NIC that the cluster has."""
     world.node(NAME, gpus=2)
-    DeviceFactory(node=Node.objects.get(name=NAME), type="rdma", minor=0, uuid="NIC-0", model="", memory_bytes=0)
+    node = Node.objects.get(name=NAME)
+    DeviceFactory(node=node, type="rdma", minor=0, uuid="NIC-0", model="", memory_bytes=0, bus_id="0000:3c:00.0")
+    Device.objects.filter(type="gpu", minor=0).update(numa=1, pcie="0000:3a", bus_id="0000:3b:00.0")
     Node.objects.update(cluster_uid="uid-of-n1")
     return world
 
@@ -57,22 +59,62 @@ def test_an_object_says_what_the_node_has(there: World) -> None:
     assert found["metadata"]["ownerReferences"] == [
         {"apiVersion": "v1", "kind": "Node", "name": NAME, "uid": "uid-of-n1"}
     ]
-    first = Device.objects.get(type="gpu", minor=0)
+    gpus = list(Device.objects.filter(type="gpu").order_by("minor"))
     assert found["spec"]["devices"][0] == {
-        "id": first.uuid,
+        "id": gpus[0].uuid,
         "type": "gpu",
         "minor": 0,
         "health": True,
         "resources": {
-            "kubernetes.io/gpu-core": "100",
-            "kubernetes.io/gpu-memory": "80Gi",
-            "kubernetes.io/gpu-memory-ratio": "100",
+            "koordinator.sh/gpu-core": "100",
+            "koordinator.sh/gpu-memory": "80Gi",
+            "koordinator.sh/gpu-memory-ratio": "100",
         },
-        "topology": {"socketID": -1, "nodeID": first.numa, "pcieID": first.pcie},
+        "topology": {"socketID": -1, "nodeID": 1, "pcieID": "0000:3a", "busID": "0000:3b:00.0"},
     }
+    assert "topology" not in found["spec"]["devices"][1]
     assert [(one["type"], one["minor"]) for one in found["spec"]["devices"]] == [("gpu", 0), ("gpu", 1), ("rdma", 0)]
-    assert found["spec"]["devices"][2]["resources"] == {"kubernetes.io/rdma": "100"}
+    assert found["spec"]["devices"][2] == {
+        "id": "0000:3c:00.0",
+        "type": "rdma",
+        "minor": 0,
+        "health": True,
+        "resources": {"koordinator.sh/rdma": "100"},
+        "topology": {"socketID": -1, "nodeID": -1, "pcieID": "", "busID": "0000:3c:00.0"},
+    }
     assert published(there) == []
+
+
+def labels(world: World) -> dict[str, str]:
+    found: dict[str, str] = stored(world)["metadata"]["labels"]
+    return found
+
+
+def test_the_labels_that_koordinators_tools_look_at(there: World) -> None:
+    """DEV-6 vendor, and the model where there is one; without GPUs neither, and labels of others stay."""
+    Device.objects.filter(type="gpu").update(model="NVIDIA A100-SXM4-80GB PCIe")
+    published(there)
+    ours = {"app.kubernetes.io/managed-by": "gpuplane"}
+    vendor = {"node.koordinator.sh/gpu-vendor": "nvidia"}
+    assert labels(there) == {**ours, **vendor, "node.koordinator.sh/gpu-model": "A100-SXM4-80GB-PCIe"}
+    edit(there, {"metadata": {"labels": {"example.org/label": "kept", "node.koordinator.sh/gpu-vendor": "huawei"}}})
+    assert published(there) == [NAME]
+    assert labels(there)["node.koordinator.sh/gpu-vendor"] == "nvidia"
+    Device.objects.filter(type="gpu", minor=0).update(model="H100")
+    assert published(there) == [NAME]
+    assert labels(there) == {**ours, **vendor, "example.org/label": "kept"}
+    Device.objects.filter(type="gpu").update(presence="removed")
+    assert published(there) == [NAME]
+    assert labels(there) == {**ours, "example.org/label": "kept"}
+    assert published(there) == []
+
+
+@pytest.mark.parametrize("model", ["x" * 64, "GPU (rev. 2)", "-", "Δ 9000"])
+def test_a_model_that_can_be_no_label(there: World, model: str) -> None:
+    """DEV-6 a model whose name no label may have is left out, and the object is written."""
+    Device.objects.filter(type="gpu").update(model=model)
+    assert published(there) == [NAME]
+    assert "node.koordinator.sh/gpu-model" not in labels(there)
 
 
 def test_what_changes_is_followed(there: World) -> None:
@@ -164,8 +206,8 @@ def test_an_api_server_that_is_away(there: World) -> None:
 @pytest.mark.parametrize(
     ("type_", "want"),
     [
-        ("fpga", {"kubernetes.io/fpga": "100"}),
-        ("npu", {"kubernetes.io/npu": "100"}),
+        ("fpga", {"koordinator.sh/fpga": "100"}),
+        ("npu", {"koordinator.sh/npu": "100"}),
     ],
 )
 def test_types_without_parts(type_: str, want: dict[str, str]) -> None:

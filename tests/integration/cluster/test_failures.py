@@ -130,7 +130,7 @@ def test_api_server_goes_away_during_bind(world: World, applied: bool, monkeypat
     assert world.states("train") == ["reserved"]
 
     world.server.faults.clear()
-    world.sweep(later=60)
+    world.sweep(later=66)  # a row that could not be moved waits 5 s for its next turn
 
     assert world.states("train") == ["bound"]
     assert world.server.pods[NAMESPACE, "train"]["spec"]["nodeName"] == "n1"

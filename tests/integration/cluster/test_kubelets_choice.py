@@ -132,17 +132,20 @@ def test_a_hold_gives_way(plugin: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "problems"),
+    ("told", "problems", "closed"),
     [
-        ({"one": ["GPU-elsewhere"]}, ["gave GPU-elsewhere to research/one, and n1 has no such GPU"]),
+        ({"one": ["GPU-elsewhere"]}, ["gave GPU-elsewhere to research/one, and n1 has no such GPU"], {}),
         (
             {"one": ["GPU-n1-3"], "two": ["GPU-n1-3"]},
             [f"gave GPU-n1-3 to research/{name} and to another pod" for name in ("one", "two")],
+            {3: "research/one, research/two"},
         ),
     ],
 )
-def test_a_record_that_cannot_be_is_reported(plugin: World, told: dict[str, list[str]], problems: list[str]) -> None:
-    """DEV-8 a GPU shared by time, or of another node: said, once, and nothing is changed."""
+def test_a_record_that_cannot_be_is_reported(
+    plugin: World, told: dict[str, list[str]], problems: list[str], closed: dict[int, str]
+) -> None:
+    """DEV-8 a GPU shared by time, or of another node: said, once, and nothing is changed; what two have is closed to newcomers."""
     uids = {name: native(plugin, name) for name in ("one", "two")}
     said = [Given(uids[name], "main", GPU, tuple(listed)) for name, listed in told.items()]
     checkpoint_put(node_name="n1", entries=said, actor=SYSTEM, now=database_now())
@@ -150,6 +153,7 @@ def test_a_record_that_cannot_be_is_reported(plugin: World, told: dict[str, list
     assert (done.corrected, done.differences, done.reported) == (0, len(problems), len(problems))
     assert plugin.told("reconcile.difference") == [f"the kubelet of n1 {problem}" for problem in problems]
     assert (holds("one"), holds("two")) == ([0], [1])
+    assert dict(Device.objects.exclude(conflict="").values_list("minor", "conflict")) == closed
     assert plugin.reconcile().reported == 0
 
 

@@ -119,6 +119,7 @@ def test_no_answer_ends_the_turn_for_the_others_too(world: World, late: Late) ->
     """Where the API server does not answer, collection does not wait for each reservation in turn."""
     lose_the_binding(world, late)
     stale = Allocation.objects.get()
+    assert stale.reserved_at is not None
     Allocation.objects.create(
         state=State.RESERVED,
         namespace=NAMESPACE,
@@ -177,7 +178,7 @@ def test_what_cannot_be_shut_out_is_not_given_up(world: World, late: Late, fault
     refusals = {"status": 403, "reason": "Forbidden"} if fault == "denied" else {"drop": "before"}
     world.server.faults += [
         Fault("POST", r"/leases$", status=403, reason="Forbidden", times=2),
-        Fault("PATCH", r"/pods/train$", times=500, **refusals),  # type: ignore[arg-type]
+        Fault("PATCH", r"/pods/train$", times=500, **refusals),
     ]
     assert world.bind("train", "n1") != ""
     assert world.states("train") == ["reserved"]
@@ -293,9 +294,9 @@ def test_two_take_a_reservation_up_at_once(world: World, late: Late) -> None:
             connections.close_all()
 
     with ThreadPoolExecutor(2) as threads:
-        jobs = [threads.submit(bind), threads.submit(collect)]
-        for job in jobs:
-            job.result(30)
+        first, second = threads.submit(bind), threads.submit(collect)
+        first.result(30)
+        second.result(30)
     late.release()
 
     assert world.states("train") == ["bound"]

@@ -10,9 +10,9 @@ from access.actors import SYSTEM
 from audit.clock import database_now
 from kube import nodes as kube_nodes
 from kube.keys import ADVERTISED, CAPACITY_CHANGED, MODEL_LABEL, PODS_RESOURCE
-from nodes.advertise import PLENTY, advertise, amounts_of, model_label
+from nodes.advertise import PLENTY, advertise, amounts_of
 from nodes.cluster import follow_one
-from nodes.inventory import parse_node
+from nodes.inventory import model_label, parse_node
 from nodes.models import Device, Node
 from nodes.services import devices_health, inventory_put, node_remove
 from tests.factories import H100_BYTES, NodeFactory

@@ -90,7 +90,7 @@ def world(ledger_db: TestDatabase) -> TestDatabase:
 
 @pytest.mark.hypothesis
 def test_no_body_breaks_the_extender(world: TestDatabase) -> None:
-    """CLAIM-3 SCALE-7 LEASE-2 any sequence of spoiled questions gets well-formed answers and leaves the ledger whole."""
+    """CLAIM-3 LEASE-2 any sequence of spoiled questions gets well-formed answers and leaves the ledger whole."""
 
     @examples(NUMBERS[world.vendor])
     @given(data=st.data())

@@ -32,7 +32,7 @@ def test_every_table_opens(browser, admin, model):
 
 @pytest.mark.parametrize("model", [Node, Device, GpuClaim, Allocation, Event], ids=lambda model: model.__name__)
 def test_what_services_own_is_only_read(browser, model):
-    """LEASE-2 (part) nobody edits the ledger by hand."""
+    """Nobody edits the ledger by hand."""
     meta = model._meta
     assert browser.get(f"/admin/{meta.app_label}/{meta.model_name}/add/").status_code == 403
 

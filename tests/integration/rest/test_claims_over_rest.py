@@ -86,7 +86,7 @@ def test_a_merge_patch_changes_what_it_names_and_null_removes(operator):
 
 
 def test_a_claim_with_a_gang_is_accepted(operator):
-    """CLAIM-8 (first part) gangRef is accepted; its pods wait until gangs exist."""
+    """A gangRef is accepted; its pods wait until gangs exist."""
     manifest = claim_manifest()
     manifest["spec"]["gangRef"] = "crew"
     assert operator.post("claims/", manifest)[0] == 201

@@ -61,7 +61,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, set[str]]]:
         if want:
             assert bound(pod, want) == ""
     NodeFactory(name="n2", gpus=1)
-    Device.objects.filter(node__name="n2").update(stranger="somebody")
+    Device.objects.filter(node__name="n2").update(stranger="somebody", conflict="research/intruder")
     assert ROUTES, "the web process has its doors, whose metrics are among these"
     REFUSED.labels("old").inc(0)
     FRAMES.labels("hello").inc(0)

@@ -183,7 +183,7 @@ def test_others_neither_see_nor_release_it(operator, outsider, viewer):
 
 
 def test_a_claim_with_a_gang_waits_for_gangs(operator):
-    """CLAIM-8 (first part) held with the reason."""
+    """Held with the reason."""
     manifest = claim_manifest()
     manifest["spec"]["gangRef"] = "crew"
     operator.post("claims/", manifest)

@@ -50,6 +50,18 @@ def test_sent_twice_it_changes_nothing(admin):
     assert Event.objects.count() == events
 
 
+def test_an_address_that_becomes_known(admin):
+    """DEV-6 the PCI address is kept in its one spelling, told again over REST, and is a change like any other."""
+    shape = inventory(gpus=1)
+    admin.put("/api/v1/nodes/n1/inventory/", shape)
+    assert [one["busid"] for one in admin.get("/api/v1/nodes/n1/")[1]["inventory"]] == [""]
+    shape["devices"][0]["busid"] = "00000000:3B:00.0"
+    admin.put("/api/v1/nodes/n1/inventory/", shape)
+    assert [one["busid"] for one in admin.get("/api/v1/nodes/n1/")[1]["inventory"]] == ["0000:3b:00.0"]
+    assert [one["busid"] for one in admin.get("/api/v1/devices/?node=n1")[1]["results"]] == ["0000:3b:00.0"]
+    assert Device.objects.get(node__name="n1").bus_id == "0000:3b:00.0"
+
+
 def test_a_device_that_vanishes_while_held_is_marked_and_comes_back_as_the_same_row(admin):
     admin.put("nodes/n1/inventory/", inventory(gpus=3))
     hold("GPU-n1-1")

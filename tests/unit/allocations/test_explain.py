@@ -69,6 +69,25 @@ def test_what_a_waiting_pod_waits_for_now() -> None:
     assert pod_explain("research", "q", OURS)["summary"].startswith("n1 can serve it now")
 
 
+def test_what_other_schedulers_go_by_is_told() -> None:
+    """VIEW-3 of a pod that waits and of one that was placed: what it has that nothing here looks at."""
+    hint = {"scheduling.koordinator.sh/device-allocate-hint": "{}"}
+    told = ["annotation scheduling.koordinator.sh/device-allocate-hint is ignored: any device that fits is taken"]
+    placed, waiting = pod_manifest("p", claim="two"), pod_manifest("q", claim="two")
+    placed["metadata"]["annotations"] |= hint
+    waiting["metadata"]["annotations"] |= hint
+    assert bound(placed, filtered(placed, ["n1", "n2"])) == ""
+    assert filtered(waiting, ["n1", "n2"]) is None
+    assert pod_explain("research", "p", OURS)["warnings"] == told
+    assert pod_explain("research", "q", OURS)["warnings"] == told
+    assert [pod["warnings"] for pod in claim_explain("research", "two", OURS)["pods"]] == [told, told]
+
+
+def test_nothing_is_told_where_nothing_is_ignored() -> None:
+    run("p")
+    assert pod_explain("research", "p", OURS)["warnings"] == []
+
+
 def test_a_broken_rule_is_told_as_it_was() -> None:
     """VIEW-3 CLAIM-3 there is no request to plan again."""
     assert filtered(pod_manifest("q", claim="nobody"), ["n1", "n2"]) is None

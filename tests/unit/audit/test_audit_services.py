@@ -101,7 +101,7 @@ def test_old_events_go_in_batches_and_young_ones_stay():
 
 
 def test_hints_reach_redis(redis_url, settings):
-    """VIEW-2 (part) browsers hear of events over Redis."""
+    """Browsers hear of events over Redis."""
     import redis
 
     settings.GPUPLANE_REDIS_URL = redis_url

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from claims.dialects import parse_claim_spec, parse_pod
+from claims.dialects.ignored import IGNORED
 from claims.dialects.request import DeviceRequest
 from kube.keys import CLAIM
 from kube.objects import Pod
@@ -55,3 +56,10 @@ def test_a_row_is_one_request(row: list[str]) -> None:
 def test_the_table_is_there() -> None:
     assert len(ROWS) >= 13
     assert all(re.fullmatch("(`[^`]+`)?", cell) for row in ROWS for cell in row[1:])
+
+
+def test_what_is_ignored_is_the_table_of_the_code() -> None:
+    section = PAGE.partition("## What is ignored")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
+    listed = [(place, name.strip(" `"), instead) for place, names, instead in rows[2:] for name in names.split(",")]
+    assert sorted(listed) == sorted((str(row.place), row.name, row.meaning) for row in IGNORED)

@@ -7,6 +7,7 @@ from kube.client import Cluster
 from kube.errors import NotFoundInCluster
 from kube.keys import CAPACITY_CHANGED, MODE_LABEL, MODEL_LABEL
 from kube.nodes import NodeCondition
+from kube.objects import Taint
 from kube.resources import NODES
 from tests.fakes.apiserver import ApiServer, Fault
 
@@ -20,7 +21,7 @@ def test_what_we_read_of_a_node(server: ApiServer, cluster: Cluster) -> None:
     node = nodes.get(cluster, name="n1")
     assert (node.name, node.uid, node.labels) == ("n1", stored["metadata"]["uid"], {MODE_LABEL: "exclusive"})
     assert (node.ready, node.spec.unschedulable, node.spec.provider_id) == (True, True, "kwok://n1")
-    assert node.spec.taints == [nodes.Taint(key="k", effect="NoSchedule")]
+    assert node.spec.taints == [Taint(key="k", effect="NoSchedule")]
     assert node.status.capacity == node.status.allocatable == {"cpu": "8", "memory": "1Gi"}
     assert node.annotations == {}
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from access.errors import BadInput
+from kube.objects import Taint
 from nodes.inventory import DeviceShape, parse_node
 
 GPU: dict[str, Any] = {"minor": 0, "type": "gpu", "uuid": "GPU-0", "model": "H100", "memory": "80Gi"}
@@ -20,7 +21,7 @@ def with_device(**changes):
 
 def test_a_full_node():
     devices: list[Any] = [
-        {**GPU, "numa": 1, "pcie": "0000:09", "healthy": False},
+        {**GPU, "numa": 1, "pcie": "0000:09", "busid": "0000:0a:00.0", "healthy": False},
         {**GPU, "minor": 1, "uuid": "x"},
         NIC,
     ]
@@ -36,7 +37,15 @@ def test_a_full_node():
     assert shape.labels == {"zone": "a", "rack": "7"}
     assert shape.mode == "device-plugin"
     assert shape.devices[0] == DeviceShape(
-        minor=0, type="gpu", uuid="GPU-0", model="H100", memory=80 << 30, numa=1, pcie="0000:09", healthy=False
+        minor=0,
+        type="gpu",
+        uuid="GPU-0",
+        model="H100",
+        memory=80 << 30,
+        numa=1,
+        pcie="0000:09",
+        bus_id="0000:0a:00.0",
+        healthy=False,
     )
     assert shape.devices[2] == DeviceShape(minor=0, type="rdma", uuid="mlx5_0")
     assert shape.links == ((0, 1, 18), (1, 0, 4))
@@ -51,7 +60,17 @@ def test_a_full_node():
         pytest.param(with_device(healthy="no"), lambda shape: not shape.devices[0].healthy, id="a flag as text"),
         pytest.param(with_device(model=4090), lambda shape: shape.devices[0].model == "4090", id="text as a number"),
         pytest.param(with_device(numa=None), lambda shape: shape.devices[0].numa == -1, id="null is left out"),
-        pytest.param(with_device(vendor="x"), lambda shape: shape.devices, id="newer senders may say more"),
+        pytest.param(
+            with_device(busid="00000000:3B:00.0"),
+            lambda shape: shape.devices[0].bus_id == "0000:3b:00.0",
+            id="a PCI address as NVML writes it",
+        ),
+        pytest.param(
+            with_device(busid="10000:e1:00.0"),
+            lambda shape: shape.devices[0].bus_id == "10000:e1:00.0",
+            id="a long domain",
+        ),
+        pytest.param(with_device(busid=""), lambda shape: shape.devices[0].bus_id == "", id="no PCI address"),
         pytest.param({"name": "n1"}, lambda shape: shape.mode == "exclusive" and not shape.devices, id="only a name"),
         pytest.param(
             {"name": "n1", "labels": {"gpu.scheduling/mode": "device-plugin"}},
@@ -72,6 +91,8 @@ def test_forgiving(value, read):
         pytest.param({"name": "Node_1"}, "name", "dns-subdomain", id="not a DNS name"),
         pytest.param({"name": "n1", "mode": "shared"}, "mode", "choice", id="unknown mode"),
         pytest.param({"name": "n1", "devcies": []}, "devcies", "unknown-field", id="a slip of the pen"),
+        pytest.param({"name": "n1", "rack": 1}, "rack", "unknown-field", id="an unknown field"),
+        pytest.param(with_device(vendor="x"), "devices[0].vendor", "unknown-field", id="an unknown field of a device"),
         pytest.param({"name": "n1", "devices": {}}, "devices", "type", id="devices not a list"),
         pytest.param({"name": "n1", "devices": [GPU] * 1025}, "devices", "too-many", id="too many devices"),
         pytest.param(with_device(memory="-1Gi"), "devices[0].memory", "quantity", id="negative memory"),
@@ -85,6 +106,11 @@ def test_forgiving(value, read):
         pytest.param(with_device(minor=-1), "devices[0].minor", "range", id="negative minor"),
         pytest.param(with_device(minor=True), "devices[0].minor", "type", id="a flag is no minor"),
         pytest.param(with_device(minor=0.5), "devices[0].minor", "type", id="half a minor"),
+        pytest.param(
+            with_device(busid="3b:00.0"), "devices[0].busid", "pci-address", id="a PCI address without domain"
+        ),
+        pytest.param(with_device(busid="0000:3b:00"), "devices[0].busid", "pci-address", id="a switch is no device"),
+        pytest.param(with_device(busid=[]), "devices[0].busid", "pci-address", id="a list for an address"),
         pytest.param(with_device(uuid=None), "devices[0].uuid", "required", id="no uuid"),
         pytest.param(with_device(uuid="a b"), "devices[0].uuid", "device-uuid", id="uuid with a space"),
         pytest.param(with_device(type="GPU"), "devices[0].type", "dns-label", id="type not a DNS label"),
@@ -108,6 +134,23 @@ def test_refused(value, want_field, want_rule):
         parse_node(value)
     assert (caught.value.field, caught.value.rule) == (want_field, want_rule)
     assert str(caught.value)
+
+
+def test_an_agent_may_be_newer():
+    """What an agent says beyond what is known here is passed over, but a slip of the pen is refused there too."""
+    value = {**with_device(vendor="x"), "rack": 1}
+    assert parse_node(value, strict=False).devices
+    with pytest.raises(BadInput):
+        parse_node(with_device(modle="H100"), strict=False)
+
+
+def test_taints_and_a_cordon():
+    """Taints as in a Node, for what-if."""
+    taint = {"key": "nvidia.com/gpu", "value": True, "effect": "NoSchedule", "timeAdded": "2026-01-01T00:00:00Z"}
+    with pytest.raises(BadInput):
+        parse_node({"name": "n1", "taints": [taint]})
+    node = parse_node({"name": "n1", "taints": [{**taint, "value": "x"}], "unschedulable": True})
+    assert (node.taints, node.unschedulable) == ((Taint("nvidia.com/gpu", "NoSchedule", "x"),), True)
 
 
 def test_the_name_in_the_address():

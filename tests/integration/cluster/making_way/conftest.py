@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -11,7 +10,6 @@ import pytest
 from allocations.extender import views
 from allocations.extender.filter import filter_pod
 from allocations.extender.wire import Asked
-from allocations.making_way import promises
 from allocations.making_way.beginning import PACE
 from kube.keys import PODS_RESOURCE
 from nodes.advertise import PLENTY
@@ -22,10 +20,9 @@ LOW, MIDDLE, HIGH = 10, 100, 1000
 
 
 @pytest.fixture
-def world(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """N1 and n2 with two GPUs each, held whole: a and b (low, middle) on n1, c and d (middle) on n2; all advertise plenty."""
     monkeypatch.setattr("nodes.soon.current_app.send_task", lambda *_, **__: None)  # there is no worker
-    promises.forget()
     monkeypatch.setattr(PACE, "_left", 1000.0)
     monkeypatch.setattr("allocations.making_way.beginning.AT_ONCE_SECONDS", 1000.0)
     for count in (1, 2, 3):
@@ -38,8 +35,7 @@ def world(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         assert world.bind(name, node) == ""
     world.reconcile()
     assert (pods_of(world, "n1"), pods_of(world, "n2")) == (PLENTY, PLENTY)
-    yield world
-    promises.forget()
+    return world
 
 
 def add(world: World, name: str, priority: int, *, count: int = 1, counted: bool = True, **spec: Any) -> str:

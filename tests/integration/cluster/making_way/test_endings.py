@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, Literal
@@ -11,7 +12,7 @@ import pytest
 
 from allocations import making_way
 from allocations.making_way import promises
-from allocations.making_way.promises import LASTS, LONGEST
+from allocations.making_way.promises import LASTS, LONGEST, SHUNNED
 from allocations.watching import Watching
 from audit.clock import database_now
 from kube import nodes as kube_nodes
@@ -19,10 +20,11 @@ from kube.keys import CAPACITY_CHANGED
 from kube.objects import Pod
 from kube.watch import Changed
 from nodes.advertise import PLENTY, advertise, pods_tell
-from nodes.models import MakingWay, Node
+from nodes.models import Device, MakingWay, Node, PreemptedInVain
+from tests.databases import TestDatabase
 from tests.fakes.apikinds import PODS
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
-from tests.integration.cluster.making_way.conftest import HIGH, LOW, add, ask, pods_of, preempt, promised, uid
+from tests.integration.cluster.making_way.conftest import HIGH, add, ask, pods_of, preempt, promised, uid
 from tests.measured import growth
 
 
@@ -42,7 +44,6 @@ def test_it_ends_by_time_alone(world: World) -> None:
     """Whoever promised has died: a reconciling, or the beat, restores plenty."""
     add(world, "urgent", HIGH)
     ask(world, "urgent", ["n1", "n2"])
-    promises.forget()
     MakingWay.objects.update(until=database_now() - timedelta(seconds=1))
     cluster = world.outside.cluster
     assert cluster is not None
@@ -90,17 +91,20 @@ def test_it_lasts_while_its_victims_take_their_time(world: World) -> None:
     assert making_way.tidy(now=later + LONGEST, world=world.outside) == 1
 
 
-def test_in_vain(world: World) -> None:
-    """Nobody asked for victims where a node made way: the next time it is another node, so nobody starves there."""
+@pytest.mark.parametrize("tidied", [True, False], ids=["the beat was quicker", "before the beat"])
+def test_in_vain(world: World, tidied: bool) -> None:
+    """Nobody asked for victims where a node made way: the next time it is another node, so nobody starves there, whichever process looks."""
     add(world, "urgent", HIGH)
     ask(world, "urgent", ["n1", "n2"])
     assert promised() == {"urgent": ("n1", False)}
-    over = database_now() + LASTS + timedelta(seconds=1)
-    MakingWay.objects.all().delete()
-    assert making_way.kept_from(pod_uid="another", priority=LOW, now=database_now()) != set()
-    assert making_way.kept_from(pod_uid="another", priority=LOW, now=over) == set()
+    MakingWay.objects.update(until=database_now() - timedelta(seconds=1))
+    if tidied:
+        assert making_way.tidy(now=database_now(), world=world.outside) == 1
     assert ask(world, "urgent", ["n1", "n2"]) == []
     assert promised() == {"urgent": ("n2", False)}
+    assert set(PreemptedInVain.objects.values_list("pod_uid", "node__name")) == {(uid(world, "urgent"), "n1")}
+    making_way.tidy(now=database_now() + SHUNNED + timedelta(seconds=1), world=world.outside)
+    assert not PreemptedInVain.objects.filter(node__name="n1").exists()
 
 
 def test_a_pod_refused_though_its_node_makes_way(world: World) -> None:
@@ -133,7 +137,7 @@ def test_the_last_word_on_a_node_is_right(world: World, monkeypatch: pytest.Monk
 
 
 def test_a_promise_taken_back_elsewhere_refuses_nobody(world: World) -> None:
-    """Another process, the watch say, saw the preemptor go: its GPU is for the next one at once, not when this process forgets."""
+    """Another process, the watch say, saw the preemptor go: its GPU is for the next one at once."""
     add(world, "urgent", HIGH)
     ask(world, "urgent", ["n1"])
     preempt(world, "urgent", {"n1": ["a"]})
@@ -141,27 +145,8 @@ def test_a_promise_taken_back_elsewhere_refuses_nobody(world: World) -> None:
     world.reconcile()
     add(world, "next", HIGH)
     assert ask(world, "next", ["n1"]) == []
-    MakingWay.objects.all().delete()
+    promises.end([one for one in promises.live(database_now()) if one.pod_name == "urgent"], database_now())
     assert ask(world, "next", ["n1"]) == ["n1"]
-
-
-def test_a_promise_made_during_the_look_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another thread's: this one read the database a moment before it was written."""
-    add(world, "urgent", HIGH)
-    ask(world, "urgent", ["n1"])
-    add(world, "pressing", HIGH)
-    look = promises.live
-
-    def looked_early(now: Any) -> Any:
-        found = look(now)
-        monkeypatch.setattr(promises, "live", look)
-        ask(world, "pressing", ["n2"])
-        return found
-
-    monkeypatch.setattr(promises, "live", looked_early)
-    assert not making_way.withdrawn(database_now())
-    assert promised() == {"urgent": ("n1", False), "pressing": ("n2", False)}
-    assert all(making_way.awaited(uid(world, name)) for name in ("urgent", "pressing"))
 
 
 @pytest.mark.parametrize(
@@ -218,13 +203,61 @@ def test_whoever_waits_is_woken_though_the_node_makes_way_for_a_third(world: Wor
     assert world.server.nodes["n1"]["metadata"]["annotations"][CAPACITY_CHANGED] > before
 
 
-def test_a_promise_made_anew_elsewhere_is_gone_by(world: World) -> None:
-    """Another process promised the same pod other devices of the node: the old ones are free, the new ones are not."""
-    add(world, "urgent", HIGH)
+def kept() -> dict[str, str]:
+    """Device, as node and minor → the UID of the pod that it is kept for."""
+    rows = Device.objects.exclude(kept_for="").values_list("node__name", "minor", "kept_for")
+    return {f"{node}:{minor}": pod for node, minor, pod in rows}
+
+
+def test_a_promise_made_anew_moves(world: World) -> None:
+    """The old devices are free at once, the new ones are not."""
+    urgent = add(world, "urgent", HIGH)
     ask(world, "urgent", ["n1"])
     (before,) = promises.live(database_now())
+    assert kept() == {"n1:0": urgent}
     others = {device.pk for device in Node.objects.get(name="n1").devices.all()} - before.devices
-    MakingWay.objects.update(devices=sorted(others))
-    assert making_way.withdrawn(database_now())
-    assert making_way.kept_from(pod_uid="another", priority=LOW, now=database_now()) == others
-    assert not making_way.withdrawn(database_now())
+    assert promises.write(dataclasses.replace(before, devices=frozenset(others)))
+    assert kept() == {"n1:1": urgent}
+
+
+def test_of_two_promises_the_stronger_holds(world: World) -> None:
+    """One for a more important pod takes a device over from another's; when it ends the weaker holds again."""
+    urgent = add(world, "urgent", HIGH)
+    ask(world, "urgent", ["n1"])
+    assert kept() == {"n1:0": urgent}
+    (weaker,) = promises.live(database_now())
+    promises.write(dataclasses.replace(weaker, pod_uid="more", priority=HIGH + 1))
+    assert kept() == {"n1:0": "more"}
+    promises.write(dataclasses.replace(weaker, pod_uid="equal", made_at=weaker.made_at + timedelta(seconds=1)))
+    assert kept() == {"n1:0": "more"}
+    promises.end([one for one in promises.live(database_now()) if one.pod_uid == "more"], database_now())
+    assert kept() == {"n1:0": urgent}
+
+
+def test_the_beat_restores_what_devices_say(world: World) -> None:
+    """A stronger promise lapsed while nobody was there to end it, or a row was written past the ledger."""
+    urgent = add(world, "urgent", HIGH)
+    ask(world, "urgent", ["n1"])
+    Device.objects.filter(node__name="n2", minor=1).update(kept_for="nobody", kept_until=database_now() + LASTS)
+    Device.objects.filter(node__name="n1").update(kept_for="", kept_until=None)
+    assert making_way.tidy(now=database_now(), world=world.outside) == 0
+    assert kept() == {"n1:0": urgent}
+
+
+def test_promises_that_are_written_and_ended_at_once(world: World, ledger_db: TestDatabase) -> None:
+    """Two processes, one device: whatever the order, it says what the rows say."""
+    urgent = add(world, "urgent", HIGH)
+    ask(world, "urgent", ["n1"])
+    (mine,) = promises.live(database_now())
+    for turn in range(10):
+        other = dataclasses.replace(mine, pod_uid=f"other-{turn}", made_at=mine.made_at + timedelta(seconds=1))
+        answers = ledger_db.race(
+            [lambda: promises.write(other), lambda: promises.end([mine], database_now())]  # noqa: B023 - called at once
+        )
+        assert [one for one in answers if isinstance(one, Exception)] == []
+        assert kept() == {"n1:0": f"other-{turn}"}
+        answers = ledger_db.race(
+            [lambda: promises.end([other], database_now()), lambda: promises.write(mine)]  # noqa: B023 - called at once
+        )
+        assert [one for one in answers if isinstance(one, Exception)] == []
+        assert kept() == {"n1:0": urgent}

@@ -92,7 +92,7 @@ def test_the_same_input_gives_the_same_plan(rows, requests, shuffler: random.Ran
 @settings(max_examples=60, deadline=None)
 @given(fleets(), st.lists(ASKED, min_size=1, max_size=8))
 def test_resolvable_means_that_an_empty_node_would_serve(rows, requests):
-    """SCALE-7 removing pods could help exactly where the reason says so."""
+    """Removing pods could help exactly where the reason says so."""
     picture = empty = build_picture(rows)
     for asked in requests:
         decision = plan(picture, asked)

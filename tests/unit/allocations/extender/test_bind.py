@@ -10,17 +10,12 @@ from pytest_django import Settings
 
 from allocations.choices import State
 from allocations.collection import expire_holds
-from allocations.extender import bind, recent, views
+from allocations.extender import bind, views
 from allocations.models import Allocation, Lease
 from nodes.models import Device
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import LONG_AGO, GpuClaimFactory, NodeFactory
 from tests.ledger_truth import problems
-
-
-@pytest.fixture(autouse=True)
-def _forget() -> None:
-    recent._known.clear()
 
 
 @pytest.fixture

@@ -206,7 +206,7 @@ def test_two_dialects_in_one_pod() -> None:
 
 @pytest.mark.usefixtures("world")
 def test_reasons_name_no_node_and_no_odd_number() -> None:
-    """CLAIM-4 SCALE-7 equal reasons count together in the pod's event."""
+    """CLAIM-4 equal reasons count together in the pod's event."""
     for number, name in enumerate(NAMES):
         assert filtered(pod_manifest(f"p{number}", claim="one"), [name]) == name
     answer = filter_answer(pod_manifest("q", claim="one"), NAMES)
@@ -221,7 +221,7 @@ def test_without_the_database_every_node_is_refused(monkeypatch: pytest.MonkeyPa
     def away() -> None:
         raise OperationalError("gone")
 
-    monkeypatch.setattr("allocations.fleet.current", away)
+    monkeypatch.setattr("allocations.fleet.look", away)
     answer = filter_answer(pod_manifest("p", claim="one"), NAMES)
     assert answer["FailedAndUnresolvableNodes"] == dict.fromkeys(NAMES, views.LEDGER_AWAY)
 

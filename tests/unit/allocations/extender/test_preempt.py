@@ -91,5 +91,5 @@ def test_pods_without_devices_are_left_to_others() -> None:
 )
 @pytest.mark.usefixtures("world")
 def test_bad_questions_evict_nobody(body: bytes) -> None:
-    """SCALE-7 no node stays."""
+    """No node stays."""
     assert json.loads(views.preempt(body)) == {"NodeNameToMetaVictims": {}}

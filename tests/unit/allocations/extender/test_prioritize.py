@@ -85,5 +85,5 @@ def test_nothing_to_rank(pod: Any) -> None:
 
 @pytest.mark.usefixtures("db")
 def test_unreadable() -> None:
-    """SCALE-7 an empty list is well formed."""
+    """An empty list is well formed."""
     assert views.prioritize(b"{") == b"[]"

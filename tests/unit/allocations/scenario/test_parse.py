@@ -87,6 +87,37 @@ def test_a_malformed_claim_refuses_its_pods_and_is_reported():
         pytest.param({"options": {"share": "most"}}, "options.share", "choice", id="unknown option value"),
         pytest.param({"options": {"shares": "gpupack"}}, "options.shares", "unknown-field", id="unknown option"),
         pytest.param({"gangs": ["x"]}, "gangs[0]", "type", id="gang not an object"),
+        pytest.param({"queues": []}, "queues", "unknown-field", id="unknown at the top"),
+        pytest.param({"nodes": [{**NODE, "rack": 1}]}, "nodes[0].rack", "unknown-field", id="unknown in a node"),
+        pytest.param(
+            {"nodes": [{"name": "n1", "devices": [{**GPU, "slot": 1}]}]},
+            "nodes[0].devices[0].slot",
+            "unknown-field",
+            id="unknown in a device",
+        ),
+        pytest.param({"options": {"seed": 1}}, "options.seed", "unknown-field", id="unknown in the options"),
+        pytest.param({"nodes": [{**NODE, "taints": {}}]}, "nodes[0].taints", "type", id="taints not a list"),
+        pytest.param(
+            {"nodes": [{**NODE, "taints": [{"effect": "NoSchedule"}]}]},
+            "nodes[0].taints[0].key",
+            "required",
+            id="a taint without key",
+        ),
+        pytest.param(
+            {"nodes": [{**NODE, "taints": [{"key": "a", "effect": "Never"}]}]},
+            "nodes[0].taints[0].effect",
+            "choice",
+            id="a taint of no such effect",
+        ),
+        pytest.param(
+            {"nodes": [{**NODE, "taints": [{"key": "a"}]}]}, "nodes[0].taints[0].effect", "required", id="no effect"
+        ),
+        pytest.param(
+            {"nodes": [{**NODE, "unschedulable": 1}]}, "nodes[0].unschedulable", "type", id="a cordon is a flag"
+        ),
+        pytest.param(
+            {"pods": [{**POD, "spec": {"tolerations": {}}}]}, "pods[0].spec.tolerations", "type", id="tolerations"
+        ),
     ],
 )
 def test_refused(value, want_field, want_rule):
@@ -112,6 +143,17 @@ def test_limits(limits):
         parse_scenario({"nodes": nodes, "pods": pods}, limits=limits)
 
 
+def test_rules_that_would_take_too_long():
+    """Each different set of rules is held against each node once; a template's pods share theirs."""
+    selected = [
+        {"metadata": {"name": f"p{at}"}, "spec": {"nodeSelector": {f"k{at % 2}": "v", "l": "v"}}} for at in range(10)
+    ]
+    parse_scenario({"nodes": [NODE], "pods": selected}, limits=Limits(rules=10))
+    other = [{**pod, "spec": {"nodeSelector": {f"k{at}": "v", "l": "v"}}} for at, pod in enumerate(selected)]
+    with pytest.raises(TooLarge, match="rules"):
+        parse_scenario({"nodes": [NODE], "pods": other}, limits=Limits(rules=10))
+
+
 def test_what_kubectl_writes_is_taken():
     manifest = {
         "apiVersion": "v1",
@@ -124,7 +166,37 @@ def test_what_kubectl_writes_is_taken():
     assert pod.metadata.name == "web-0"
 
 
-KEYS = ["nodes", "claims", "pods", "gangs", "options", "metadata", "spec", "name", "devices", "share", "annotations"]
+def test_manifests_are_read_as_the_api_server_reads_them():
+    """VIEW-4 unknown fields of claims, gangs and pods are passed over, those of claims with a word about it."""
+    claim = {"metadata": {"name": "c"}, "spec": {"devices": {"count": 1, "memroy": "8Gi"}, "note": 1}, "extra": 1}
+    gang = {"metadata": {"name": "g"}, "specs": {}, "spec": {"minMember": 2}}
+    pod = {"metadata": {"name": "p"}, "spec": {"container": [], "containers": []}, "specs": 1}
+    scenario = parse_scenario({"claims": [claim], "gangs": [gang], "pods": [pod]})
+    assert isinstance(scenario.claims["default", "c"], ClaimSpec)
+    assert scenario.problems == (
+        "claims[0].extra is not a field of GpuClaim and is passed over",
+        "claims[0].spec.note is not a field of GpuClaim and is passed over",
+        "claims[0].spec.devices.memroy is not a field of GpuClaim and is passed over",
+    )
+
+
+KEYS = [
+    "taints",
+    "unschedulable",
+    "affinity",
+    "tolerations",
+    "nodes",
+    "claims",
+    "pods",
+    "gangs",
+    "options",
+    "metadata",
+    "spec",
+    "name",
+    "devices",
+    "share",
+    "annotations",
+]
 ODD = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)),

@@ -6,7 +6,7 @@ import pytest
 from claims.admission import Trust, mutate_pod, validate_pod
 from claims.admission.counted import counted_amount, is_counted
 from claims.admission.recognise import looks_ours
-from claims.dialects import VisibleDevices, asks_for_devices
+from claims.dialects import asks_for_devices
 from kube.keys import PODS_RESOURCE
 from kube.objects import Pod
 from tests.unit.claims.admission.reviews import USER, operations, patched, pod, review
@@ -18,8 +18,8 @@ TRUST = Trust()
 
 def mutated(obj, **settings):
     """The pod as the mutating webhook leaves it, which a second pass does not change."""
-    after = patched(obj, mutate_pod(review(obj), visible=VisibleDevices.UUID, trust=TRUST, **settings))
-    assert operations(mutate_pod(review(after), visible=VisibleDevices.UUID, trust=TRUST, **settings)) == []
+    after = patched(obj, mutate_pod(review(obj), trust=TRUST, **settings))
+    assert operations(mutate_pod(review(after), trust=TRUST, **settings)) == []
     return after
 
 

@@ -5,10 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from claims.admission import Trust, mutate_pod
-from claims.dialects import VisibleDevices
 from tests.unit.claims.admission.reviews import KOORD, US, USER, operations, patched, pod, review
 
-INDEX, UUID = VisibleDevices.INDEX, VisibleDevices.UUID
 TRUST = Trust(own=frozenset({US}), schedulers={"koordinator": frozenset({KOORD})})
 CLAIM = {"gpu.scheduling/claim": "train"}
 CUDA, NVIDIA, ORDER = "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
@@ -24,8 +22,8 @@ def literal(name: Any, value: Any) -> Any:
     return {"name": name, "value": value}
 
 
-def mutate(obj: Any, *, visible: Any = INDEX, user: Any = USER, takeover: Any = False, **more: Any) -> Any:
-    return mutate_pod(review(obj, user=user, **more), visible=visible, trust=TRUST, takeover=takeover)
+def mutate(obj: Any, *, user: Any = USER, takeover: Any = False, **more: Any) -> Any:
+    return mutate_pod(review(obj, user=user, **more), trust=TRUST, takeover=takeover)
 
 
 def env_after(obj: Any, **more: Any) -> Any:
@@ -38,48 +36,59 @@ def env_after(obj: Any, **more: Any) -> Any:
     return [container.get("env") for container in (*spec.get("initContainers", ()), *spec["containers"])]
 
 
+BOTH = [ref(CUDA), ref(NVIDIA)]
+UNDEFAULTED = [
+    {"name": name, "valueFrom": {"fieldRef": {"fieldPath": ref(name)["valueFrom"]["fieldRef"]["fieldPath"]}}}
+    for name in (NVIDIA, CUDA)
+]
+
+
 @pytest.mark.parametrize(
-    ("obj", "visible", "want"),
+    ("obj", "want"),
     [
-        pytest.param(pod(annotations=CLAIM), INDEX, [ref(CUDA), PCI], id="claim, indices"),
-        pytest.param(pod(annotations=CLAIM), UUID, [ref(CUDA)], id="claim, UUIDs"),
-        pytest.param(pod(requests={"nvidia.com/gpu": "1"}), INDEX, [ref(CUDA), ref(NVIDIA)], id="native gets both"),
-        pytest.param(pod(requests={"koordinator.sh/gpu": "50"}), INDEX, [ref(CUDA), ref(NVIDIA)], id="koordinator gets both"),
-        pytest.param(pod(annotations={"gpu-fraction": "0.5"}), INDEX, [ref(CUDA), ref(NVIDIA)], id="KAI's get both"),
-        pytest.param(pod(requests={"kubernetes.io/rdma": "50"}), UUID, [ref(CUDA), ref(NVIDIA)], id="a pod without GPUs sees none"),
-        pytest.param(pod(annotations=CLAIM, env=[]), UUID, [ref(CUDA)], id="empty env"),
-        pytest.param(pod(annotations=CLAIM, env=[literal("A", "1")]), UUID, [literal("A", "1"), ref(CUDA)], id="other env stays"),
-        pytest.param(pod(annotations=CLAIM, env=[literal(CUDA, "7")]), UUID, [ref(CUDA)], id="the user's own is replaced"),
+        pytest.param(pod(annotations=CLAIM), BOTH, id="a claim's gets both"),
+        pytest.param(pod(requests={"nvidia.com/gpu": "1"}), BOTH, id="native gets both"),
+        pytest.param(pod(requests={"koordinator.sh/gpu": "50"}), BOTH, id="koordinator gets both"),
+        pytest.param(pod(annotations={"gpu-fraction": "0.5"}), BOTH, id="KAI's get both"),
+        pytest.param(pod(requests={"nvidia.com/gpumem": "1000"}), BOTH, id="HAMi's get both"),
+        pytest.param(pod(requests={"kubernetes.io/rdma": "50"}), BOTH, id="a pod without GPUs sees none"),
+        pytest.param(pod(annotations=CLAIM, env=[]), BOTH, id="empty env"),
+        pytest.param(pod(annotations=CLAIM, env=[literal("A", "1")]), [literal("A", "1"), *BOTH], id="other env stays"),
+        pytest.param(pod(annotations=CLAIM, env=[literal(CUDA, "7")]), BOTH, id="the user's own is replaced"),
         pytest.param(
             pod(annotations=CLAIM, env=[literal(NVIDIA, "all"), literal("A", "1")]),
-            INDEX,
-            [ref(NVIDIA), literal("A", "1"), ref(CUDA), PCI],
+            [ref(NVIDIA), literal("A", "1"), ref(CUDA)],
             id="the user's NVIDIA_VISIBLE_DEVICES too",
         ),
         pytest.param(
             pod(annotations=CLAIM, env=[literal(CUDA, "1"), literal("A", "1"), ref(CUDA), literal(CUDA, "2")]),
-            UUID,
-            [ref(CUDA), literal("A", "1")],
+            [ref(CUDA), literal("A", "1"), ref(NVIDIA)],
             id="several of the user's own",
         ),
-        pytest.param(pod(annotations=CLAIM, env=[literal(ORDER, "FASTEST_FIRST")]), INDEX, [PCI, ref(CUDA)], id="order of indices"),
+        pytest.param(
+            pod(annotations=CLAIM, env=[ref(NVIDIA), literal(NVIDIA, "all"), ref(CUDA)]),
+            [ref(NVIDIA), ref(CUDA)],
+            id="the user's own behind our reference",
+        ),
+        pytest.param(
+            pod(annotations=CLAIM, env=[literal(ORDER, "FASTEST_FIRST")]),
+            [literal(ORDER, "FASTEST_FIRST"), *BOTH],
+            id="UUIDs have no order",
+        ),
+        pytest.param(
+            pod(annotations=CLAIM, env=[ref(CUDA), PCI]), [ref(CUDA), PCI, ref(NVIDIA)], id="as an earlier version left it"
+        ),
         pytest.param(
             pod(annotations=CLAIM, env=[{"name": CUDA, "valueFrom": {"configMapKeyRef": {"name": "x", "key": "y"}}}]),
-            UUID,
-            [ref(CUDA)],
+            BOTH,
             id="another reference",
         ),
-        pytest.param(
-            pod(annotations=CLAIM, env=[{"name": CUDA, "valueFrom": {"fieldRef": {"fieldPath": ref(CUDA)["valueFrom"]["fieldRef"]["fieldPath"]}}}]),
-            UUID,
-            [{"name": CUDA, "valueFrom": {"fieldRef": {"fieldPath": ref(CUDA)["valueFrom"]["fieldRef"]["fieldPath"]}}}],
-            id="our reference before defaulting",
-        ),
+        pytest.param(pod(annotations=CLAIM, env=UNDEFAULTED), UNDEFAULTED, id="our references before defaulting"),
     ],
 )  # fmt: skip
-def test_env_of_a_pod_that_is_not_scheduled_yet(obj, visible, want):
-    """CLAIM-7 the value is a downward-API reference to the annotation that the Binding carries; twice gives no second patch."""
-    assert env_after(obj, visible=visible) == [want]
+def test_env_of_a_pod_that_is_not_scheduled_yet(obj, want):
+    """CLAIM-7 both variables are downward-API references to the annotation that the Binding carries; twice gives no second patch."""
+    assert env_after(obj) == [want]
 
 
 def test_every_container_and_init_container():
@@ -94,24 +103,26 @@ def test_every_container_and_init_container():
 
 
 @pytest.mark.parametrize(
-    ("obj", "visible", "want"),
+    ("obj", "want"),
     [
-        pytest.param(pod(annotations=CLAIM | {"gpu.scheduling/allocated": "node-a:0,1"}), INDEX, [literal(CUDA, "0,1"), PCI], id="the source's example"),
-        pytest.param(pod(annotations=CLAIM | {"gpu.scheduling/allocated": "node-a:2,3"}), UUID, [literal(CUDA, "2,3"), PCI], id="indices need the order whatever the setting"),
+        pytest.param(pod(annotations=CLAIM | {"gpu.scheduling/allocated": "node-a:0,1"}), [literal(CUDA, "0,1"), PCI], id="the source's example"),
+        pytest.param(
+            pod(annotations=CLAIM | {"gpu.scheduling/allocated": "node-a:2,3", "gpu.scheduling/visible-devices": "GPU-2,GPU-3"}),
+            [literal(CUDA, "GPU-2,GPU-3"), literal(NVIDIA, "GPU-2,GPU-3")], id="a claim's, UUIDs"),
         pytest.param(
             pod(annotations=CLAIM | {"gpu.scheduling/allocated": "node-a:0", "gpu.scheduling/visible-devices": "GPU-0"}, env=[literal(NVIDIA, "all")]),
-            INDEX, [literal(NVIDIA, "GPU-0"), literal(CUDA, "GPU-0")], id="the env value that is carried already"),
+            [literal(NVIDIA, "GPU-0"), literal(CUDA, "GPU-0")], id="the env value that is carried already"),
         pytest.param(
             pod(annotations=CLAIM | {"gpu.scheduling/allocated": "node-a:2"}, env=[literal(NVIDIA, "2")]),
-            INDEX, [literal(CUDA, "2"), PCI], id="host indices stand alone"),
+            [literal(CUDA, "2"), PCI], id="host indices stand alone"),
         pytest.param(
             pod(annotations={"gpu.scheduling/allocated": "node-a:0", "gpu.scheduling/visible-devices": "GPU-0"}, requests={"nvidia.com/gpu": "1"}),
-            INDEX, [literal(CUDA, "GPU-0"), literal(NVIDIA, "GPU-0")], id="native, UUIDs"),
+            [literal(CUDA, "GPU-0"), literal(NVIDIA, "GPU-0")], id="native, UUIDs"),
     ],
 )  # fmt: skip
-def test_env_of_a_pod_whose_devices_are_known(obj, visible, want):
-    """CLAIM-7 a pod that already carries its allocation, from us, gets the literal value."""
-    assert env_after(obj, visible=visible, user=US) == [want]
+def test_env_of_a_pod_whose_devices_are_known(obj, want):
+    """CLAIM-7 a pod that already carries its allocation, from us, gets the literal value; of host indices CUDA's variable alone."""
+    assert env_after(obj, user=US) == [want]
 
 
 def hami_pod(*amounts: dict[str, str], names: Any = ("a", "b", "c")) -> Any:
@@ -122,8 +133,7 @@ def hami_pod(*amounts: dict[str, str], names: Any = ("a", "b", "c")) -> Any:
 def paths(obj: Any) -> list[Any]:
     """Container by container, the annotations that its variables come from."""
     return [
-        {entry["name"]: entry["valueFrom"]["fieldRef"]["fieldPath"] for entry in entries}
-        for entries in env_after(obj, visible=UUID)
+        {entry["name"]: entry["valueFrom"]["fieldRef"]["fieldPath"] for entry in entries} for entries in env_after(obj)
     ]
 
 
@@ -197,10 +207,10 @@ ELSEWHERE = {"zone": "a"}
 def test_pods_for_nodes_where_kubelets_choose(selector, mode, left_to_kubelet):
     """DEV-8 their env is the device plugin's: ours would win over it. They go to no other node, and nobody widens what they see."""
     own = [literal(NVIDIA, "all"), literal("OTHER", "x"), literal(CUDA, "3")]
-    response = mutate_pod(review(native_pod(own, selector)), visible=UUID, trust=TRUST, native_mode=mode)
+    response = mutate_pod(review(native_pod(own, selector)), trust=TRUST, native_mode=mode)
     after = patched(native_pod(own, selector), response)
     env = after["spec"]["containers"][0]["env"]
-    again = mutate_pod(review(after), visible=UUID, trust=TRUST, native_mode=mode)
+    again = mutate_pod(review(after), trust=TRUST, native_mode=mode)
     assert operations(again) == []
     if left_to_kubelet:
         assert env == [literal("OTHER", "x")]
@@ -216,7 +226,7 @@ def test_pods_that_say_which_gpus_are_not_for_kubelets(selector):
     """DEV-8 a kubelet cannot keep to HAMi's annotations: such a pod is treated as for nodes in mode exclusive."""
     obj = native_pod([literal(NVIDIA, "all")], selector)
     obj["metadata"]["annotations"] = {"nvidia.com/use-gputype": "H100"}
-    after = patched(obj, mutate_pod(review(obj), visible=UUID, trust=TRUST, native_mode="device-plugin"))
+    after = patched(obj, mutate_pod(review(obj), trust=TRUST, native_mode="device-plugin"))
     assert {one["name"] for one in after["spec"]["containers"][0]["env"]} == {CUDA, NVIDIA}
     assert after["spec"].get("nodeSelector") == selector
 
@@ -224,10 +234,10 @@ def test_pods_that_say_which_gpus_are_not_for_kubelets(selector):
 def test_other_dialects_never_go_where_kubelets_choose():
     """DEV-8 shares and claims need reservation pods there; until then the setting is for pods by nvidia.com/gpu."""
     obj = pod(annotations=CLAIM)
-    response = mutate_pod(review(obj), visible=UUID, trust=TRUST, native_mode="device-plugin")
+    response = mutate_pod(review(obj), trust=TRUST, native_mode="device-plugin")
     after = patched(pod(annotations=CLAIM), response)
     assert "nodeSelector" not in after["spec"]
-    assert [one["name"] for one in after["spec"]["containers"][0]["env"]] == [CUDA]
+    assert [one["name"] for one in after["spec"]["containers"][0]["env"]] == [CUDA, NVIDIA]
 
 
 def test_pods_of_another_dialects_scheduler_are_left_alone():
@@ -244,7 +254,7 @@ def test_pods_of_another_dialects_scheduler_are_left_alone():
 def test_a_planted_allocation_is_not_believed(user):
     """CLAIM-7 the literal value is for gpuplane's own requests only."""
     obj = pod(annotations=CLAIM | {"gpu.scheduling/allocated": "node-a:0,1"})
-    assert env_after(obj, visible=UUID, user=user) == [[ref(CUDA)]]
+    assert env_after(obj, user=user) == [BOTH]
 
 
 def test_our_own_malformed_allocation_is_refused():
@@ -378,13 +388,12 @@ CONTAINERS = st.lists(
     CONTAINERS,
     st.sampled_from([CLAIM, CLAIM | {"gpu.scheduling/allocated": "n:1,2"}]),
     st.sampled_from([USER, US]),
-    st.sampled_from([INDEX, UUID]),
     st.booleans(),
 )
-def test_after_the_patch_no_other_value_is_left(containers, init, annotations, user, visible, takeover):
+def test_after_the_patch_no_other_value_is_left(containers, init, annotations, user, takeover):
     """CLAIM-7 whatever env a pod brings, each variable is there once with our value, and a second pass changes nothing."""
     obj = {"metadata": {"annotations": annotations}, "spec": {"containers": containers, "initContainers": init}}
-    arguments = {"visible": visible, "user": user, "takeover": takeover}
+    arguments = {"user": user, "takeover": takeover}
     after = patched(obj, mutate(obj, **arguments))
     assert operations(mutate(after, **arguments)) == []
     known = user == US and "gpu.scheduling/allocated" in annotations
@@ -393,5 +402,5 @@ def test_after_the_patch_no_other_value_is_left(containers, init, annotations, u
             name: [entry for entry in container["env"] if entry["name"] == name] for name in (CUDA, NVIDIA, ORDER)
         }
         assert by_name[CUDA] == [literal(CUDA, "1,2") if known else ref(CUDA)]
-        assert by_name[NVIDIA] in ([[]] if known else [[], [ref(NVIDIA)]])
-        assert by_name[ORDER] == [PCI] or (visible is UUID and not known)
+        assert by_name[NVIDIA] == ([] if known else [ref(NVIDIA)])
+        assert by_name[ORDER] == [PCI] or not known

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from claims.admission import Trust, mutate_pod, validate_binding, validate_claim, validate_pod
-from claims.dialects import VisibleDevices
 from kube.objects import Pod
 from tests.unit.claims.admission.reviews import KOORD, US, USER, pod, review
 
@@ -313,7 +312,7 @@ def test_no_object_raises(obj, old, operation, user):
     for kind in ("Pod", "GpuClaim", "Binding"):
         request = review(obj, old=old, operation=operation, kind=kind, user=user)
         responses: tuple[Any, ...] = (
-            mutate_pod(request, visible=VisibleDevices.INDEX, trust=TRUST, takeover=True),
+            mutate_pod(request, trust=TRUST, takeover=True),
             validate_pod(request, trust=TRUST),
             validate_claim(request),
             validate_binding(request, pod=None, trust=TRUST),
@@ -321,3 +320,40 @@ def test_no_object_raises(obj, old, operation, user):
         for response in responses:
             assert response.uid == "u-1"
             assert response.allowed or response.status.message
+
+
+HINT = {"scheduling.koordinator.sh/device-allocate-hint": "{}"}
+TOLD = ["annotation scheduling.koordinator.sh/device-allocate-hint is ignored: any device that fits is taken"]
+
+
+@pytest.mark.parametrize(
+    ("target", "want"),
+    [
+        pytest.param(pod(requests={"nvidia.com/gpu": 1}, annotations=HINT), TOLD, id="a pod of ours"),
+        pytest.param(pod(annotations={"gpu.scheduling/claim": "c"} | HINT), TOLD, id="by a claim"),
+        pytest.param(pod(requests={"nvidia.com/gpu": 1}), None, id="nothing is ignored"),
+        pytest.param(pod(annotations=HINT), None, id="no devices are asked for"),
+        pytest.param(
+            named(pod(requests={"nvidia.com/gpumem": 100}, annotations=HINT), "hami-scheduler"),
+            None,
+            id="HAMi's own scheduler serves it",
+        ),
+        pytest.param(
+            named(pod(requests={"nvidia.com/gpumem": 100}, annotations=HINT), "gpu-scheduler"),
+            TOLD,
+            id="ours serves it",
+        ),
+    ],
+)
+def test_what_is_ignored_is_warned_of(target, want):
+    """Names that other schedulers go by and we do not: kubectl shows a sentence for each."""
+    response = check(target)
+    assert response.allowed
+    assert response.warnings == want
+
+
+def test_an_edit_warns_of_nothing():
+    """What was told when the pod was made is not told with each of its updates."""
+    target = pod(requests={"nvidia.com/gpu": 1}, annotations=HINT)
+    response = check(target, operation="UPDATE", old=target)
+    assert (response.allowed, response.warnings) == (True, None)

@@ -34,6 +34,22 @@ def parse(text: str, limits: dict[str, str] | None = None, **annotations: str) -
             Joint(types=("rdma", "gpu"), required=True),
             id="required",
         ),
+        pytest.param(
+            '{"deviceTypes": ["gpu", "fpga", "rdma"]}',
+            Joint(types=("gpu", "rdma")),
+            id="a type not asked for is dropped",
+        ),
+        pytest.param(
+            '{"deviceTypes": ["gpu", "rdma", "gpu"]}', Joint(types=("gpu", "rdma")), id="a type twice counts once"
+        ),
+        pytest.param(
+            '{"deviceTypes": ["gpu", "rdma"], "later": 1}', Joint(types=("gpu", "rdma")), id="a field not known"
+        ),
+        pytest.param(
+            '{"DeviceTypes": ["gpu", "rdma"], "requiredscope": "SamePCIe"}',
+            Joint(types=("gpu", "rdma"), required=True),
+            id="names in any case, as Go reads them",
+        ),
     ],
 )
 def test_what_belongs_together(text: str, want: Joint) -> None:
@@ -45,24 +61,43 @@ def test_what_belongs_together(text: str, want: Joint) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "limits"),
+    [
+        pytest.param("{}", None, id="no types"),
+        pytest.param("null", None, id="nothing"),
+        pytest.param('{"deviceTypes": null}', None, id="null"),
+        pytest.param('{"deviceTypes": []}', None, id="none"),
+        pytest.param('{"deviceTypes": ["gpu"]}', None, id="one type"),
+        pytest.param('{"deviceTypes": ["gpu"], "requiredScope": "SamePCIe"}', None, id="one type, required"),
+        pytest.param('{"deviceTypes": ["gpu", "gpu"]}', None, id="one type twice"),
+        pytest.param('{"deviceTypes": ["gpu", "fpga"]}', None, id="one type beside one not asked for"),
+        pytest.param('{"deviceTypes": ["fpga", "xpu"]}', None, id="types not asked for"),
+        pytest.param('{"deviceTypes": ["gpu", "rdma"]}', {"nvidia.com/gpu": "1"}, id="native alone"),
+    ],
+)
+def test_what_says_nothing_is_dropped(text: str, limits: dict[str, str] | None) -> None:
+    """DEV-10 where fewer than two of the types are asked for, the pod is placed as one without the annotation."""
+    found = parse(text, limits)
+    assert isinstance(found, DeviceRequest)
+    assert found.joint is None
+
+
+@pytest.mark.parametrize(
     ("text", "limits", "rule"),
     [
         pytest.param("", None, "joint-json", id="empty"),
         pytest.param("gpu,rdma", None, "joint-json", id="no JSON"),
         pytest.param("[" * 3000, None, "joint-json", id="nested"),
-        pytest.param("{}", None, "joint-json", id="no types"),
-        pytest.param('{"deviceTypes": "gpu"}', None, "joint-json", id="a text"),
+        pytest.param("[]", None, "joint-json", id="a list"),
+        pytest.param('{"deviceTypes": [1]}', None, "joint-json", id="a number"),
         pytest.param(
-            '{"deviceTypes": ["gpu", "rdma"], "scope": "SamePCIe"}', None, "joint-json", id="a misspelt field"
+            '{"deviceTypes": ["gpu", "rdma"], "requiredScope": 1}', None, "joint-json", id="a scope in numbers"
         ),
+        pytest.param('{"deviceTypes": "gpu"}', None, "joint-json", id="a text"),
         pytest.param('{"deviceTypes": ["gpu", "rdma"]}' + " " * 5000, None, "joint-json", id="long"),
         pytest.param(
             '{"deviceTypes": ["gpu", "rdma"], "requiredScope": "SameNode"}', None, "joint-scope", id="another scope"
         ),
-        pytest.param('{"deviceTypes": ["gpu"]}', None, "joint-types", id="one type"),
-        pytest.param('{"deviceTypes": ["gpu", "rdma", "gpu"]}', None, "joint-types", id="a type twice"),
-        pytest.param('{"deviceTypes": ["gpu", "fpga"]}', None, "joint-not-asked", id="a type not asked for"),
-        pytest.param('{"deviceTypes": ["gpu", "rdma"]}', {"nvidia.com/gpu": "1"}, "joint-not-asked", id="native alone"),
     ],
 )
 def test_what_cannot_be_joined(text: str, limits: dict[str, str] | None, rule: str) -> None:
@@ -74,7 +109,7 @@ def test_what_cannot_be_joined(text: str, limits: dict[str, str] | None, rule: s
 
 
 def test_a_claim_asks_for_one_type() -> None:
-    """DEV-10 a claim has one type, so nothing can be joined with it."""
+    """DEV-10 a claim has one type, so there is nothing to join with it."""
     found = parse('{"deviceTypes": ["gpu", "rdma"]}', {}, **{CLAIM: "one"})
-    assert isinstance(found, Refusal)
-    assert found.rule == "joint-not-asked"
+    assert isinstance(found, DeviceRequest)
+    assert found.joint is None

@@ -88,7 +88,7 @@ def want(fraction: Any, memory: Any, devices: Any, container: Any) -> DeviceAsk 
 
 
 def test_every_mix_of_annotations() -> None:
-    """DEV-3 valid mixes are shares of so many GPUs, anything else is refused by a rule that it broke."""
+    """SHARE-1 DEV-3 valid mixes are shares of so many GPUs, anything else is refused by a rule that it broke."""
     seen = 0
     for values in itertools.product(FRACTIONS, MEMORIES, DEVICES, CONTAINERS):
         stated = {name: value for name, value in zip(NAMES, values, strict=True) if value is not None}

@@ -45,6 +45,8 @@ VALID = {
     ("gpu-core=50", "gpu-memory-ratio=100"): (1, (50, None, 100)),
     ("gpu-core=100", "gpu-memory-ratio=50"): (1, (100, None, 50)),
     ("gpu-core=100", "gpu-memory-ratio=100"): (1, WHOLE),
+    ("gpu-core=50", "gpu-memory-ratio=200"): (2, (25, None, 100)),
+    ("gpu-core=100", "gpu-memory-ratio=200"): (2, (50, None, 100)),
     ("gpu-core=200", "gpu-memory-ratio=200"): (2, WHOLE),
     ("gpu.shared=2", "gpu-memory=16Gi"): (2, (0, 8 * GI, None)),
     ("gpu.shared=2", "gpu-memory=30Gi"): (2, (0, 15 * GI, None)),
@@ -152,13 +154,13 @@ def test_every_mix_of_gpu_resources(prefix):
             {"gpu-core": "150", "gpu-memory": "1Gi"}, "multiple-of-100", "gpu-core over 100", id="core of 150"
         ),
         pytest.param(
-            {"gpu-core": "200", "gpu-memory-ratio": "100"}, "devices-differ", "same number", id="two cores, one memory"
+            {"gpu-core": "200", "gpu-memory-ratio": "100"}, "core-over-100", "at most 100", id="two cores, one memory"
         ),
         pytest.param(
-            {"gpu-core": "50", "gpu-memory-ratio": "200"},
-            "devices-differ",
-            "same number",
-            id="half a core, two memories",
+            {"gpu-core": "300", "gpu-memory-ratio": "200"},
+            "core-over-100",
+            "at most 100",
+            id="three cores, two memories",
         ),
         pytest.param({"gpu.shared": "2"}, "gpu.shared-alone", "add kubernetes.io/gpu-memory or", id="shared alone"),
         pytest.param({"gpu.shared": "2", "gpu-core": "50"}, "gpu-core-alone", "", id="shared with core alone"),

@@ -101,7 +101,7 @@ def test_the_result_of_kais_pods():
     ],
 )
 def test_koordinators_result(dialect, prefix):
-    """DEV-7 the allocation is JSON in the source's shape: strings, under the pod's own prefix; the env value is UUIDs."""
+    """DEV-7 the allocation is JSON in the source's shape: strings, under the pod's own prefix, ids; the env value is UUIDs."""
     annotations = write(request(dialect, key_prefix=prefix), rdma(3, 50), gpu(1), share(0, 50, 30 * GI))
     assert annotations["gpu.scheduling/allocated"] == "node-a:0,1"
     assert annotations["gpu.scheduling/visible-devices"] == "GPU-0,GPU-1"
@@ -109,6 +109,7 @@ def test_koordinators_result(dialect, prefix):
         "gpu": [
             {
                 "minor": 0,
+                "id": "GPU-0",
                 "resources": {
                     f"{prefix}/gpu-core": "50",
                     f"{prefix}/gpu-memory": "30Gi",
@@ -117,6 +118,7 @@ def test_koordinators_result(dialect, prefix):
             },
             {
                 "minor": 1,
+                "id": "GPU-1",
                 "resources": {
                     f"{prefix}/gpu-core": "100",
                     f"{prefix}/gpu-memory": "80Gi",
@@ -124,7 +126,24 @@ def test_koordinators_result(dialect, prefix):
                 },
             },
         ],
-        "rdma": [{"minor": 3, "resources": {f"{prefix}/rdma": "50"}}],
+        "rdma": [{"minor": 3, "id": "NIC-3", "resources": {f"{prefix}/rdma": "50"}}],
+    }
+
+
+def test_a_nic_is_named_by_its_address():
+    """DEV-7 `id` is what Koordinator's node agent looks device files up by: a NIC's PCI address where it is known, else its UUID; a GPU's UUID."""
+    annotations = binding_annotations(
+        request=request(Dialect.KOORDINATOR, key_prefix="koordinator.sh"),
+        node="node-a",
+        grants=[gpu(0), rdma(0), rdma(1), Granted("fpga", 0, "FPGA-0", memory_bytes=None)],
+        visible=INDEX,
+        bus_id={("gpu", 0): "0000:3b:00.0", ("rdma", 0): "0000:3c:00.0", ("fpga", 0): "0000:3d:00.0"}.get,
+    )
+    told = json.loads(annotations["scheduling.koordinator.sh/device-allocated"])
+    assert {kind: [one["id"] for one in listed] for kind, listed in told.items()} == {
+        "gpu": ["GPU-0"],
+        "rdma": ["0000:3c:00.0", "NIC-1"],
+        "fpga": ["FPGA-0"],
     }
 
 
@@ -219,8 +238,15 @@ def adopted(minor: Any, core: Any = None, memory_bytes: Any = None, **more: Any)
 )
 def test_what_is_written_reads_back(visible, dialect, grants, want):
     """LEASE-6 the ledger can be rebuilt from the pods' annotations, amounts and all."""
-    annotations = write(request(dialect, key_prefix="koordinator.sh"), *grants, visible=visible)
-    adoption = read(annotations)
+    asks = [
+        DeviceAsk(one.type, 1)
+        if one.whole
+        else DeviceAsk(one.type, 1, core_percent=one.core_percent, memory_bytes=one.memory_bytes)
+        for one in grants
+    ]
+    asked = request(dialect, *asks, key_prefix="koordinator.sh")
+    annotations = write(asked, *grants, visible=visible)
+    adoption = read(annotations, asked=asked if dialect is not Dialect.GPUCLAIM else None)
     assert isinstance(adoption, Adoption), adoption
     assert adoption.node == "node-a"
     assert list(adoption.devices) == want

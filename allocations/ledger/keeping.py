@@ -1,0 +1,68 @@
+"""Devices promised to preemptors: what each device says of it, so that the statement that takes it can refuse everybody else.
+
+Called by `allocations.making_way` inside the transaction that writes or deletes a promise, and by the ledger's takes. Kept true: a device
+says the most important of the promises that name it (of equals the oldest), or none; it is stamped with a revision, so every picture
+learns of it; past `kept_until`, by the database's clock, it says nothing any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from allocations.ledger.sql import moment
+from nodes.models import Device, MakingWay
+from nodes.revisions import next_revision
+
+BELOW_ALL = -(2**31)
+"""Where a holder without a priority ranks: the least that Kubernetes knows, and a promise is kept from its equals too."""
+
+FREE_FOR = "(kept_for = '' OR kept_for = %s OR kept_priority < %s OR kept_until <= %s)"
+"""Whether whoever takes the device may; its parameters are `Taker.parameters`."""
+
+
+class Taker(NamedTuple):
+    """Who takes devices. `priority` None: below every pod, as holders over REST are. `now` by the database's clock."""
+
+    pod_uid: str
+    priority: int | None
+    now: datetime
+
+    @property
+    def parameters(self) -> list[object]:
+        """Those of `FREE_FOR`."""
+        return [self.pod_uid, BELOW_ALL if self.priority is None else self.priority, moment(self.now)]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """For whom a device is kept, and until when."""
+
+    pod_uid: str
+    priority: int
+    until: datetime
+
+    def bars(self, taker: Taker) -> bool:
+        """Whether it is kept from this one: the same rule as `FREE_FOR`."""
+        rank = BELOW_ALL if taker.priority is None else taker.priority
+        return self.pod_uid != taker.pod_uid and self.priority >= rank and self.until > taker.now
+
+
+def keep(device_ids: Collection[int], *, now: datetime) -> None:
+    """Bring what these devices say up to date with the promises that there are. Call inside a transaction."""
+    if not device_ids:
+        return
+    revision = next_revision()
+    locked = Device.objects.select_for_update(of=("self",)).filter(pk__in=device_ids).order_by("pk")
+    said = {pk: tuple(kept) for pk, *kept in locked.values_list("pk", "kept_for", "kept_priority", "kept_until")}
+    # Read under the locks: whoever writes a promise of the same devices comes after, or is seen.
+    due: dict[int, tuple[str, int, datetime | None]] = dict.fromkeys(said, ("", 0, None))
+    for row in MakingWay.objects.filter(until__gt=now).order_by("priority", "-made_at", "-pk"):
+        due |= {pk: (row.pod_uid, row.priority, row.until) for pk in row.devices if pk in due}
+    for pk, (pod_uid, priority, until) in due.items():
+        if said[pk] != (pod_uid, priority, until):
+            Device.objects.filter(pk=pk).update(
+                kept_for=pod_uid, kept_priority=priority, kept_until=until, revision=revision
+            )
