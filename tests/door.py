@@ -91,7 +91,7 @@ class Door:
 
         async def everybody() -> list[str | Failed | BaseException]:
             sent = (self._ask("/extender/bind", _bind_body(pod, node)) for pod, node in asked)
-            return await asyncio.gather(*sent, return_exceptions=True)
+            return list(await asyncio.gather(*sent, return_exceptions=True))
 
         found: list[str | Failed] = []
         for answer in self._run(everybody()):

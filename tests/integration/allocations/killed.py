@@ -32,7 +32,8 @@ def bind(pod: dict[str, Any], node: str, steps: int) -> None:
 
 def release(pod: dict[str, Any], steps: int) -> None:
     """Death after the state says releasing (1), or after the leases went as well (2)."""
-    from allocations import ledger, saga
+    from allocations import ledger
+    from allocations.bindings import wants_of
     from allocations.choices import State
     from allocations.models import Allocation
     from allocations.outside import outside
@@ -49,7 +50,7 @@ def release(pod: dict[str, Any], steps: int) -> None:
         actor="test",
     )
     if steps == 2:
-        outside().leases.drop(saga.wants_of(live), live.holder.identity)
+        outside().leases.drop(wants_of(live), live.holder.identity)
     die()
 
 
