@@ -10,10 +10,10 @@ requests arrive, and collection comes: then ledger, Leases and annotations agree
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -104,14 +104,13 @@ class ClusterMachine(RuleBasedStateMachine):
 
     # users
 
-    @rule(claim=st.sampled_from(sorted(CLAIMS)))
     def a_pod_comes(self, claim: str) -> None:
         self.count += 1
         self.pods.append(f"pod-{self.count}")
         self._make_pod(self.pods[-1], claim)
 
     @precondition(lambda self: self.pods)
-    @rule(pick=PICK, how=st.sampled_from(["is deleted", "finishes", "is told to go"]))
+    @rule(pick=PICK, how=st.sampled_from(["is deleted", "is replaced", "finishes", "is told to go"]))
     def a_pod_ends(self, pick: int, how: str) -> None:
         name = _one(self.pods, pick)
         if how == "finishes" and self.world.server.pods[NAMESPACE, name]["spec"].get("nodeName"):
@@ -122,17 +121,13 @@ class ClusterMachine(RuleBasedStateMachine):
                 self.pods.remove(name)
         else:
             self._remove(name)
+            if how == "is replaced":
+                self.pods.append(name)
+                self._make_pod(name, "one")
 
-    @precondition(lambda self: self.pods)
-    @rule(pick=PICK, claim=st.sampled_from(sorted(CLAIMS)))
-    def a_pod_is_replaced(self, pick: int, claim: str) -> None:
-        name = _one(self.pods, pick)
-        self.world.remove(name)
-        self._make_pod(name, claim)
-
-    @precondition(lambda self: self.world.server.running)
-    @rule(claim=st.sampled_from(sorted(CLAIMS)))
     def a_claim_goes_or_comes(self, claim: str) -> None:
+        if not self.world.server.running:
+            return
         kind = self.world.server.store.kind_of("gpu.scheduling", "v1", "gpuclaims")
         if (NAMESPACE, claim) in self.world.server.gpuclaims:
             self.world.server.store.delete(kind, NAMESPACE, claim, {})
@@ -151,7 +146,6 @@ class ClusterMachine(RuleBasedStateMachine):
             return
         assert given.state == State.BOUND
 
-    @rule(pick=PICK)
     def a_client_gives_them_back(self, pick: int) -> None:
         held = list(Allocation.objects.filter(state=State.BOUND, pod_uid="").order_by("created_at"))
         if held:
@@ -159,9 +153,12 @@ class ClusterMachine(RuleBasedStateMachine):
 
     # kube-scheduler
 
-    @precondition(lambda self: self.pods)
-    @rule(pick=PICK, nodes=st.sets(st.sampled_from(NODES), min_size=1))
-    def a_pod_is_asked_for(self, pick: int, nodes: set[str]) -> None:
+    @rule(claim=st.sampled_from(["", *sorted(CLAIMS)]), pick=PICK, nodes=st.sets(st.sampled_from(NODES), min_size=1))
+    def a_pod_is_asked_for(self, claim: str, pick: int, nodes: set[str]) -> None:
+        """A new one, or one that is there."""
+        if claim or not self.pods:
+            self.a_pod_comes(claim or "one")
+            pick = len(self.pods) - 1
         name = _one(self.pods, pick)
         pod = dict(self.world.server.pods[NAMESPACE, name])
         if pod["spec"].get("nodeName") or pod["metadata"].get("deletionTimestamp"):
@@ -174,31 +171,27 @@ class ClusterMachine(RuleBasedStateMachine):
     @rule(claim=st.sampled_from(sorted(CLAIMS)))
     def a_pod_comes_and_is_bound(self, claim: str) -> None:
         """The way of most."""
-        self.a_pod_comes(claim)
-        self.a_pod_is_asked_for(len(self.pods) - 1, set(NODES))
+        self.a_pod_is_asked_for(claim, 0, set(NODES))
         if self.asked and self.asked[-1][0]["metadata"]["name"] == self.pods[-1]:
             self._bind([self.asked.pop()])
 
     @precondition(lambda self: self.asked)
-    @rule(pick=PICK)
-    def one_is_bound(self, pick: int) -> None:
-        self._bind([self.asked.pop(pick % len(self.asked))])
-
-    @precondition(lambda self: len(self.asked) > 1)
-    @rule()
-    def all_are_bound_at_once(self) -> None:
+    @rule(pick=PICK, together=st.booleans())
+    def who_was_asked_for_is_bound(self, pick: int, together: bool) -> None:
+        """One of them, or all at once."""
+        if not together:
+            self._bind([self.asked.pop(pick % len(self.asked))])
+            return
         asked, self.asked = self.asked, []
         self._bind(asked)
 
-    @precondition(lambda self: self.pods)
-    @rule(pick=PICK)
     def a_pod_is_given_up(self, pick: int) -> None:
-        if not self.world.server.pods[NAMESPACE, _one(self.pods, pick)]["spec"].get("nodeName"):
+        if self.pods and not self.world.server.pods[NAMESPACE, _one(self.pods, pick)]["spec"].get("nodeName"):
             self.world.refuse(_one(self.pods, pick), at=database_now())
 
     # what fails
 
-    @rule(fault=st.sampled_from(sorted(FAULTS)), times=st.sampled_from([1, 1, 2, ALWAYS]))
+    @rule(fault=st.sampled_from(sorted(FAULTS)), times=st.sampled_from([1, 1, 1, 2, ALWAYS]))
     def the_api_server_fails(self, fault: str, times: int) -> None:
         self.world.server.faults.append(replace(FAULTS[fault], times=times))
 
@@ -259,9 +252,27 @@ class ClusterMachine(RuleBasedStateMachine):
         if who != "collection":
             self.world.reconcile(later=later)
 
-    # nodes
+    # what else changes
 
-    @rule(name=st.sampled_from(NODES))
+    @rule(
+        what=st.sampled_from(["a claim", "a client", "a refusal", "a node", "sick", "well", "a stranger"]),
+        pick=PICK,
+        claim=st.sampled_from(sorted(CLAIMS)),
+        node=st.sampled_from(NODES),
+    )
+    def something_changes(self, what: str, pick: int, claim: str, node: str) -> None:
+        """Each of these less often than what the promise hangs on."""
+        changes: dict[str, Callable[[], None]] = {
+            "a claim": lambda: self.a_claim_goes_or_comes(claim),
+            "a client": lambda: self.a_client_gives_them_back(pick),
+            "a refusal": lambda: self.a_pod_is_given_up(pick),
+            "a node": lambda: self.a_node_goes_or_comes(node),
+            "sick": lambda: self.health_changes(node, pick % GPUS, "Xid 79"),
+            "well": lambda: self.health_changes(node, pick % GPUS, ""),
+            "a stranger": lambda: self.a_stranger_takes_a_lease(node, pick % GPUS),
+        }
+        changes[what]()
+
     def a_node_goes_or_comes(self, name: str) -> None:
         if name not in self.world.server.nodes:
             self.world.server.add_node(name)
@@ -270,11 +281,9 @@ class ClusterMachine(RuleBasedStateMachine):
         for pod in [pod for pod in self.pods if self._runs_on(pod) == name]:
             self._remove(pod)
 
-    @rule(name=st.sampled_from(NODES), minor=st.integers(0, GPUS - 1), reason=st.sampled_from(["", "Xid 79"]))
     def health_changes(self, name: str, minor: int, reason: str) -> None:
         devices_health(node_name=name, health={f"GPU-{name}-{minor}": reason}, actor=SYSTEM, now=database_now())
 
-    @rule(name=st.sampled_from(NODES), minor=st.integers(0, GPUS - 1))
     def a_stranger_takes_a_lease(self, name: str, minor: int) -> None:
         if (LEASES, f"gpu-{name}-{minor}") not in self.world.server.leases:
             self.world.server.add_lease(f"gpu-{name}-{minor}", "stranger")
@@ -379,18 +388,3 @@ def _one(there: list[T], pick: int) -> T:
 
 def _kind(server: Any, group: str, plural: str) -> Any:
     return server.store.kind_of(group, "v1", plural)
-
-
-def hurried(patch: pytest.MonkeyPatch, world: World) -> None:
-    """Waits of a bind, short: its deadline, its pauses, and those between two tries of a request. What is done is the same."""
-    from datetime import timedelta
-
-    from allocations import bindings, saga
-    from allocations.extender import together
-    from kube.client import RetryRule
-
-    for module in (saga, together):
-        patch.setattr(module, "BIND_DEADLINE", timedelta(seconds=1))
-    patch.setattr(saga, "COLLECTING_DEADLINE", timedelta(seconds=0.2))
-    patch.setattr(bindings, "PAUSE_SECONDS", 0.05)
-    patch.setattr(world.outside.cluster, "_retry", RetryRule(attempts=2, base_seconds=0.002, cap_seconds=0.005))

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
+from allocations import bindings, saga
+from allocations.extender import together
+from kube.client import RetryRule
 from tests.databases import TestDatabase
 from tests.deaths import Deaths
 from tests.exploring import examples
 from tests.integration.cluster.conftest import World
-from tests.integration.cluster.machine import GPUS, NODES, ClusterMachine, hurried
+from tests.integration.cluster.machine import GPUS, NODES, ClusterMachine
 
 HISTORIES = {"sqlite": 25, "postgresql": 15}
-STEPS = 25
+STEPS = 30
+
+
+def hurried(patch: pytest.MonkeyPatch, world: World) -> None:
+    """Waits of a bind, short: its deadline, its pauses, and those between two tries of a request. What is done is the same."""
+    for module in (saga, together):
+        patch.setattr(module, "BIND_DEADLINE", timedelta(seconds=1))
+    patch.setattr(saga, "COLLECTING_DEADLINE", timedelta(seconds=0.2))
+    patch.setattr(bindings, "PAUSE_SECONDS", 0.05)
+    patch.setattr(world.outside.cluster, "_retry", RetryRule(attempts=2, base_seconds=0.002, cap_seconds=0.005))
 
 
 def machine_of(world: World, database: TestDatabase, patch: pytest.MonkeyPatch) -> type[ClusterMachine]:
