@@ -132,7 +132,7 @@ def _compare(world: Outside, now: datetime) -> Reconciled:
         adopted = _adopt(seen, given, world, now, done, differences)
         known = adopted.union(row.pod_uid for row in before)
         differences += ran_past(pods=seen.pods.values(), known=known)
-        found = compare_leases(before=before, seen=seen.leases, living=_living(seen), world=world, now=now)
+        found = compare_leases(before=before, seen=seen.leases, running=_running(seen), world=world, now=now)
         _leased(found, done)
         differences += found.differences
         waiting = awaiting_checkpoint(pods=seen.pods.values(), known=known, now=now)
@@ -177,8 +177,9 @@ def _look(cluster: Cluster) -> _Seen:
     )
 
 
-def _living(seen: _Seen) -> set[str]:
-    return {uid for uid, pod in seen.pods.items() if not pod.finished}
+def _running(seen: _Seen) -> set[str]:
+    """UIDs of pods that have a node. One that waits holds nothing but by a row: a Lease of it without one came late."""
+    return {uid for uid, pod in seen.pods.items() if pod.spec.node_name and not pod.finished}
 
 
 # nodes
