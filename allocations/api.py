@@ -1,4 +1,4 @@
-"""REST of who holds what: `allocations/`, `leases/`, renewing, and the explanations.
+"""REST of who holds what, and who waits: `allocations/`, `leases/`, `pods/`, renewing, and the explanations.
 
 Kept true: whatever lies in a namespace that the caller does not see answers 404 or is left out.
 """
@@ -12,26 +12,30 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
+from rest_framework.utils.urls import replace_query_param
 from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from access.actors import Actor
 from access.authentication import request_actor
 from allocations.choices import LIVE, State
-from allocations.explain import claim_explain, pod_explain
+from allocations.explain import NODES_MOST, NODES_TOLD, NodesAsked, claim_explain, pod_explain
 from allocations.leases.port import LeaseView
-from allocations.models import Allocation
+from allocations.models import Allocation, PodRefusal
 from allocations.outside import lease_list
+from allocations.overviews import waiting_pods
 from allocations.schemas import (
     AllocationSchema,
     AllocationWriteSchema,
     ClaimExplainedSchema,
     LeaseSchema,
+    PendingPodSchema,
     PodExplainedSchema,
     RenewSchema,
 )
 from allocations.selectors import allocation_get, allocation_list
 from allocations.services import allocation_release, claim_devices, claim_renew
+from allocations.waiting import DEFAULT_SCHEDULER
 from audit.clock import database_now
 from claims.selectors import claim_get
 from claims.services import require_seen
@@ -134,6 +138,34 @@ class AllocationViewSet(GenericViewSet[Allocation]):
         return Response(allocation_row(allocation_get(uid=uid, actor=actor)))
 
 
+class PendingFilters(serializers.Serializer[Any]):
+    """Query of `pods/`."""
+
+    namespace = serializers.CharField(required=False, max_length=63)
+    claim = serializers.CharField(required=False, max_length=253)
+
+
+class PendingPodViewSet(GenericViewSet[PodRefusal]):
+    """Pods that ask for devices, hold none and wait, of every namespace that the caller sees."""
+
+    queryset = PodRefusal.objects.none()
+    ordering = ("first_at", "id")
+
+    @extend_schema(
+        summary="Pods that wait for devices, the longest waiting first",
+        parameters=[PendingFilters],
+        responses=PendingPodSchema(many=True),
+    )
+    def list(self, request: Request) -> Response:
+        """Pods that match."""
+        form = PendingFilters(data=request.query_params)
+        form.is_valid(raise_exception=True)
+        columns = {"claim": "claim_name"}
+        wanted = {columns.get(key, key): value for key, value in form.validated_data.items() if value}
+        page = self.paginate_queryset(waiting_pods(actor=request_actor(request)).filter(**wanted)) or []
+        return self.get_paginated_response([pending_row(pod) for pod in page])
+
+
 class LeaseFilters(serializers.Serializer[Any]):
     """Query of `leases/`."""
 
@@ -181,26 +213,56 @@ class ClaimRenew(APIView):
         return Response([allocation_row(allocation) for allocation in fresh])
 
 
+class ExplainQuery(serializers.Serializer[Any]):
+    """Query of the explanations."""
+
+    nodes_after = serializers.CharField(
+        required=False, default="", max_length=253, allow_blank=True, help_text="tell the nodes that follow this name"
+    )
+    nodes_size = serializers.IntegerField(
+        required=False, default=NODES_TOLD, min_value=1, max_value=NODES_MOST, help_text="nodes of a page"
+    )
+
+
+def nodes_asked(request: Request) -> NodesAsked:
+    """Which page of nodes is asked for."""
+    form = ExplainQuery(data=request.query_params)
+    form.is_valid(raise_exception=True)
+    return NodesAsked(after=form.validated_data["nodes_after"], size=form.validated_data["nodes_size"])
+
+
+def with_addresses(told: dict[str, Any], request: Request) -> dict[str, Any]:
+    """The pages of nodes before and after, as addresses."""
+    address = request.build_absolute_uri()
+    for key in ("nodes_next", "nodes_previous"):
+        if told[key] is not None:
+            told[key] = replace_query_param(address, "nodes_after", told[key])
+    return told
+
+
 class ClaimExplain(APIView):
     """Why the pods of a claim run where they do, or wait."""
 
-    @extend_schema(summary="Explain a claim", parameters=address("claim"), responses=ClaimExplainedSchema)
+    @extend_schema(
+        summary="Explain a claim", parameters=[*address("claim"), ExplainQuery], responses=ClaimExplainedSchema
+    )
     def get(self, request: Request, namespace: str, name: str) -> Response:
         """The explanation."""
         actor = request_actor(request)
         require_seen(namespace, name, actor=actor)
-        return Response(claim_explain(namespace, name, actor))
+        told = claim_explain(namespace, name, actor, nodes_asked(request))
+        return Response(told | {"pods": [with_addresses(pod, request) for pod in told["pods"]]})
 
 
 class PodExplain(APIView):
     """Why a pod runs where it does, or waits."""
 
-    @extend_schema(summary="Explain a pod", parameters=address("pod"), responses=PodExplainedSchema)
+    @extend_schema(summary="Explain a pod", parameters=[*address("pod"), ExplainQuery], responses=PodExplainedSchema)
     def get(self, request: Request, namespace: str, name: str) -> Response:
         """The explanation."""
         actor = request_actor(request)
         require_seen(namespace, name, actor=actor)
-        return Response(pod_explain(namespace, name, actor))
+        return Response(with_addresses(pod_explain(namespace, name, actor, nodes_asked(request)), request))
 
 
 def allocation_row(allocation: Allocation) -> dict[str, Any]:
@@ -239,6 +301,25 @@ def allocation_row(allocation: Allocation) -> dict[str, Any]:
         "expires_at": allocation.expires_at,
         "releasing_at": allocation.releasing_at,
         "ended_at": allocation.ended_at,
+    }
+
+
+def pending_row(pod: PodRefusal) -> dict[str, Any]:
+    """A pod that waits as REST shows it."""
+    return {
+        "uid": pod.pod_uid,
+        "namespace": pod.namespace,
+        "pod": pod.pod_name,
+        "claim": pod.claim_name,
+        "rule": pod.rule,
+        "summary": pod.summary,
+        "reasons": [{"reason": reason, "nodes": count} for reason, count in pod.reasons.items()],
+        "scheduler": {
+            "name": pod.scheduler_name or DEFAULT_SCHEDULER,
+            "message": pod.scheduler_message,
+            "refused": pod.count,
+        },
+        "since": pod.first_at,
     }
 
 

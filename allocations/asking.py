@@ -10,32 +10,44 @@ from dataclasses import dataclass
 
 from django.conf import settings
 
+from allocations.attempts import UNKNOWN, Attempt, attempt_of
 from claims.admission.confinement import is_confined
 from claims.admission.counted import is_counted
 from claims.dialects import parse_pod
 from claims.dialects.request import DeviceRequest, Refusal, SharePolicy
 from claims.lookup import ClaimFinder
-from kube.objects import Pod
+from kube.objects import Pod, Volume
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """Names of PersistentVolumeClaims and ResourceClaims of a namespace; empty for one that has none yet."""
+
+    namespace: str
+    volume_claims: tuple[str, ...] = ()
+    resource_claims: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Asks:
     """What a pod asks for, and what a hold of it is made of.
 
-    `claim_id`: row of its GpuClaim. `hold_seconds`: how long a hold lasts. `confined`: its containers carry our
-    reference (CLAIM-7).
+    `claim_id`: row of its GpuClaim. `hold_seconds`: how long a hold lasts where kube-scheduler has nothing to wait for
+    between filter and bind. `confined`: its containers carry our reference (CLAIM-7).
     """
 
     request: DeviceRequest
     claim_id: int | None
     hold_seconds: int
     confined: bool
-    pod_version: str = ""
-    """The pod's resourceVersion."""
+    attempt: Attempt = UNKNOWN
+    """The scheduler's, with the pod's resourceVersion."""
     priority: int | None = None
     """What the ledger notes for preemption; None: kube-scheduler does not count the pod, so preemption passes it over."""
     rank: int | None = None
     """The pod's priority, counted or not: by it devices that are promised to others are kept from the pod. None: below every pod."""
+    awaited: Awaited | None = None
+    """What kube-scheduler may wait for; whether it has to is known at filter (`allocations.unbound`)."""
 
 
 def pod_asks(pod: Pod) -> Asks | Refusal | None:
@@ -47,11 +59,12 @@ def pod_asks(pod: Pod) -> Asks | Refusal | None:
     return Asks(
         with_settings(parsed),
         finder.claim_id,
-        hold_seconds(pod),
+        settings.GPUPLANE_HOLD_SECONDS,
         is_confined(pod),
-        pod_version=pod.metadata.resource_version,
+        attempt_of(pod),
         priority=noted_priority(pod),
         rank=_rank(pod),
+        awaited=awaited_by(pod),
     )
 
 
@@ -70,10 +83,24 @@ def with_settings(request: DeviceRequest) -> DeviceRequest:
     return request.under(SharePolicy(settings.GPUPLANE_SHARE))
 
 
-def hold_seconds(pod: Pod) -> int:
-    """How long a hold lasts: longer where kube-scheduler may wait for volumes or claims before bind (DESIGN §3)."""
-    volumes = pod.spec.volumes or ()
-    waits = bool(pod.spec.resource_claims) or any(
-        volume.persistent_volume_claim is not None or volume.ephemeral is not None for volume in volumes
+def awaited_by(pod: Pod) -> Awaited | None:
+    """The volume and resource claims that the pod names; None where there are none."""
+    volumes, claims = pod.spec.volumes or (), pod.spec.resource_claims or ()
+    if not claims and not any(one.persistent_volume_claim is not None or one.ephemeral is not None for one in volumes):
+        return None
+    named = [_volume_claim(pod, volume) for volume in volumes]
+    made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses or ()}
+    return Awaited(
+        namespace=pod.metadata.namespace,
+        volume_claims=tuple(sorted({name for name in named if name is not None})),
+        resource_claims=tuple(
+            sorted({str(claim.get("resourceClaimName") or made.get(str(claim.get("name"))) or "") for claim in claims})
+        ),
     )
-    return int(settings.GPUPLANE_LONG_HOLD_SECONDS if waits else settings.GPUPLANE_HOLD_SECONDS)
+
+
+def _volume_claim(pod: Pod, volume: Volume) -> str | None:
+    """The PersistentVolumeClaim behind a volume; that of an ephemeral one has the name of pod and volume."""
+    if volume.persistent_volume_claim is not None:
+        return str(volume.persistent_volume_claim.get("claimName") or "")
+    return f"{pod.metadata.name}-{volume.name}" if volume.ephemeral is not None else None

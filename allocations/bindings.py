@@ -45,18 +45,11 @@ class BindFailed(Exception):
 
 
 class OutcomeOpen(Exception):
-    """Nobody knows yet whether the pod was bound: the reservation stays, and whoever takes it up sends again.
-
-    `unreachable`: since the API server does not answer, so that asking it about others is in vain too.
-    """
-
-    def __init__(self, text: str, *, unreachable: bool = False) -> None:
-        super().__init__(text)
-        self.unreachable = unreachable
+    """Nobody knows yet whether the pod was bound: the reservation stays, and whoever takes it up sends again."""
 
 
 @dataclass(slots=True)
-class Attempt:
+class BindAttempt:
     """One attempt at binding, which began at `began_at` by the database's clock and `began` by the monotonic one, in seconds.
 
     `resumed`: an earlier attempt had the reservation, and its Binding may be under way still. `bound`: the pod, as read, is bound by
@@ -135,7 +128,7 @@ def is_ours(pod: Pod, live: Live) -> bool:
     return all(pod.annotations.get(key) == wanted[key] for key in (ALLOCATED, CHOSEN_BY) if key in wanted)
 
 
-def read_pod(attempt: Attempt, cluster: Cluster) -> None:
+def read_pod(attempt: BindAttempt, cluster: Cluster) -> None:
     """Look at the pod before anything is sent for a reservation that an earlier attempt had: it may be bound already.
 
     Raises OutcomeOpen, BindFailed.
@@ -143,7 +136,7 @@ def read_pod(attempt: Attempt, cluster: Cluster) -> None:
     _judge(attempt, _read(attempt, cluster))
 
 
-def send_binding(attempt: Attempt, cluster: Cluster) -> None:
+def send_binding(attempt: BindAttempt, cluster: Cluster) -> None:
     """Send until it is known what became of it, within the deadline. Raises BindFailed, OutcomeOpen, Overtaken."""
     live = attempt.live
     unknown = attempt.resumed
@@ -171,13 +164,13 @@ def send_binding(attempt: Attempt, cluster: Cluster) -> None:
         if cluster.pause(PAUSE_SECONDS):
             break
     if not unknown:
-        raise OutcomeOpen("the API server did not take the Binding in time", unreachable=True)
+        raise OutcomeOpen("the API server did not take the Binding in time")
     _judge(attempt, _read(attempt, cluster))
     if not attempt.bound:
-        raise OutcomeOpen("the answers to the Binding were lost, and the pod is not bound yet", unreachable=True)
+        raise OutcomeOpen("the answers to the Binding were lost, and the pod is not bound yet")
 
 
-def give_up(attempt: Attempt, cluster: Cluster, why: str, *, unknown: bool) -> None:
+def give_up(attempt: BindAttempt, cluster: Cluster, why: str, *, unknown: bool) -> None:
     """End an attempt that cannot go on. Returns where the pod turns out to be bound by it (`attempt.bound`).
 
     `unknown`: a Binding of this reservation may be under way; it is shut out first. Raises BindFailed; OutcomeOpen, Overtaken where that
@@ -191,12 +184,12 @@ def give_up(attempt: Attempt, cluster: Cluster, why: str, *, unknown: bool) -> N
 
 def require_current(live: Live) -> None:
     """Raises Overtaken where the reservation is no longer this attempt's own. Asked right before each sending."""
-    if live.id not in ledger.current({live.id: live.attempt}):
+    if live.id not in ledger.current({live.id: live.bind_attempt}):
         raise Overtaken
     connection_let_go()  # for the API server's answer
 
 
-def _shut_out(attempt: Attempt, cluster: Cluster, why: str) -> None:
+def _shut_out(attempt: BindAttempt, cluster: Cluster, why: str) -> None:
     """Write to the pod, so that Bindings sent with an earlier resourceVersion fail. Raises BindFailed, OutcomeOpen, Overtaken."""
     live = attempt.live
     if not live.pod_version:
@@ -218,12 +211,11 @@ def _shut_out(attempt: Attempt, cluster: Cluster, why: str) -> None:
             raise OutcomeOpen(f"{why}; the pod changed at this moment") from error
         return
     except KubeError as error:
-        unreachable = isinstance(error, TemporaryKubeError)
-        raise OutcomeOpen(f"{why}; the pod cannot be written: {error}", unreachable=unreachable) from error
+        raise OutcomeOpen(f"{why}; the pod cannot be written: {error}") from error
     _judge(attempt, pod)
 
 
-def _judge(attempt: Attempt, pod: Pod | None) -> None:
+def _judge(attempt: BindAttempt, pod: Pod | None) -> None:
     """What the pod says of the attempt: bound by it, still to be bound (with which resourceVersion), or never. Raises BindFailed."""
     if pod is None:
         raise BindFailed("the pod is gone")
@@ -239,19 +231,18 @@ def _judge(attempt: Attempt, pod: Pod | None) -> None:
     attempt.pod_version = pod.metadata.resource_version
 
 
-def _bound_by(attempt: Attempt, pod: Pod) -> bool:
+def _bound_by(attempt: BindAttempt, pod: Pod) -> bool:
     return bool(pod.spec.node_name) and is_ours(pod, attempt.live)
 
 
 def _mark(live: Live) -> str:
-    return f"{live.id}/{live.attempt}"
+    return f"{live.id}/{live.bind_attempt}"
 
 
-def _read(attempt: Attempt, cluster: Cluster) -> Pod | None:
+def _read(attempt: BindAttempt, cluster: Cluster) -> Pod | None:
     """The pod as it is now. Raises OutcomeOpen."""
     holder = attempt.live.holder
     try:
         return pods.find(cluster, namespace=holder.namespace, name=holder.pod_name, timeout=REQUEST_SECONDS)
     except KubeError as error:
-        text = f"the API server does not say what became of the Binding: {error}"
-        raise OutcomeOpen(text, unreachable=isinstance(error, TemporaryKubeError)) from error
+        raise OutcomeOpen(f"the API server does not say what became of the Binding: {error}") from error

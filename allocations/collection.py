@@ -118,11 +118,12 @@ def ended_by_time(now: datetime) -> Iterable[Allocation]:
 
 
 def forget_refusals(now: datetime) -> int:
-    """Delete refusals of pods that were placed since, or were not asked for again for long, and what such pods were advised on."""
+    """Delete refusals of pods that were placed since, or were neither asked for again nor seen to wait for long, and old advice."""
     AdvisedPod.objects.filter(at__lt=now - REFUSAL_LIMIT).delete()
     placed = Allocation.objects.filter(pod_uid=OuterRef("pod_uid"), state__in=LIVE)
     deleted = PodRefusal.objects.filter(Exists(placed)).delete()[0]
-    return deleted + PodRefusal.objects.filter(last_at__lt=now - REFUSAL_LIMIT).delete()[0]
+    unseen = Q(seen_at__isnull=True) | Q(seen_at__lt=now - REFUSAL_LIMIT)
+    return deleted + PodRefusal.objects.filter(unseen, last_at__lt=now - REFUSAL_LIMIT).delete()[0]
 
 
 @atomic_retry

@@ -20,6 +20,7 @@ from allocations.choices import LIVE, State
 from allocations.collection import RELEASING_LIMIT, RESERVED_LIMIT
 from allocations.models import Allocation
 from allocations.overviews import waiting_pods
+from allocations.waiting import NOT_OURS
 from nodes.choices import NodeState, Presence
 from nodes.live.samples import SampleView
 from nodes.models import Device, MakingWay, Node
@@ -80,14 +81,18 @@ def _allocations(now: datetime) -> Iterator[Metric]:
 def _waiting(now: float) -> Iterator[Metric]:
     rows = waiting_pods(actor=SYSTEM).order_by().values("rule").annotate(pods=Count("pk"), since=Min("first_at"))
     by_rule = {row["rule"] or NO_ROOM: (row["pods"], row["since"]) for row in rows}
-    count = GaugeMetricFamily("gpuplane_pods_waiting", "Pods that were refused and hold nothing", labels=["rule"])
+    count = GaugeMetricFamily(
+        "gpuplane_pods_waiting", "Pods that ask for devices, wait and hold nothing", labels=["rule"]
+    )
     for rule in sorted({NO_ROOM, *by_rule}):
         count.add_metric([rule], by_rule.get(rule, (0, None))[0])
     yield count
-    oldest = min((since for _, since in by_rule.values()), default=None)
+    oldest = min((since for rule, (_, since) in by_rule.items() if rule not in NOT_OURS), default=None)
     waited = 0.0 if oldest is None else (datetime.fromtimestamp(now, UTC) - oldest).total_seconds()
     yield GaugeMetricFamily(
-        "gpuplane_pod_waiting_longest_seconds", "Since the first refusal of whoever waits longest", max(waited, 0.0)
+        "gpuplane_pod_waiting_longest_seconds",
+        "Since the first refusal of whoever waits longest for us",
+        max(waited, 0.0),
     )
 
 

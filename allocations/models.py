@@ -40,14 +40,7 @@ class Allocation(models.Model):
         null=True, blank=True, help_text="the pod's; null: a holder that preemption cannot evict"
     )
     confined = models.BooleanField(default=True, help_text="false: the pod runs without the injected env")
-    pod_version = models.CharField(
-        max_length=64,
-        blank=True,
-        default="",
-        db_default="",
-        help_text="the pod's resourceVersion as the last filter saw it",
-    )
-    attempt = models.PositiveIntegerField(
+    bind_attempt = models.PositiveIntegerField(
         default=0,
         db_default=0,
         help_text="raised by whoever takes the reservation up; only the holder of the highest may send",
@@ -66,6 +59,24 @@ class Allocation(models.Model):
         default=0, db_default=0, help_text="times that collection could not move it on since it moved last"
     )
     retry_at = models.DateTimeField(null=True, blank=True, help_text="when collection looks at it next; null: any time")
+    attempt_version = models.CharField(
+        max_length=64,
+        blank=True,
+        db_default="",
+        help_text="resourceVersion of the pod as the hold's last filter saw it",
+    )
+    attempt_number = models.PositiveSmallIntegerField(
+        db_default=0, help_text="earlier filters that prolonged this hold and saw the pod at that same version"
+    )
+    failure_seen = models.CharField(
+        max_length=32, blank=True, db_default="", help_text="digest of the failed scheduling that the pod told of then"
+    )
+    failure_owed = models.BooleanField(
+        db_default=False, help_text="the attempt before may have failed without the pod telling of it yet"
+    )
+    failure_credited = models.BooleanField(
+        db_default=False, help_text="a failure that the pod told of since was taken for that of an earlier attempt"
+    )
 
     class Meta:
         ordering = ("-created_at", "-id")
@@ -157,7 +168,10 @@ class Lease(models.Model):
 
 
 class PodRefusal(models.Model):
-    """The last answer to a pod that could not be placed: what explain and the pending list show."""
+    """A pod that waits: the last answer to it, and what its scheduler says. What explain and the pending list show.
+
+    `count` is how often the extender refused it: 0 for a pod that it was never asked about.
+    """
 
     pod_uid = models.CharField(max_length=128, unique=True)
     namespace = models.CharField(max_length=63)
@@ -171,6 +185,15 @@ class PodRefusal(models.Model):
     last_at = models.DateTimeField()
     count = models.PositiveIntegerField(default=1)
     told = models.JSONField(default=list, blank=True, help_text="reasons that the pod's last event told")
+    scheduler_name = models.CharField(max_length=253, blank=True, default="", help_text="the pod's `schedulerName`")
+    scheduler_message = models.TextField(
+        blank=True, default="", help_text="what the scheduler says of it (condition PodScheduled)"
+    )
+    pod_version = models.CharField(max_length=64, blank=True, default="", help_text="resourceVersion that was noted")
+    seen_at = models.DateTimeField(null=True, blank=True, help_text="when the watch or a comparison saw it wait")
+    planned_at = models.DateTimeField(
+        null=True, blank=True, help_text="when the engine looked at it unasked; null: it is to look"
+    )
 
     class Meta:
         ordering = ("-last_at",)

@@ -18,7 +18,7 @@ import structlog
 from access.transactions import connection_let_go
 from allocations import ledger
 from allocations.bindings import (
-    Attempt,
+    BindAttempt,
     BindFailed,
     OutcomeOpen,
     give_up,
@@ -44,12 +44,12 @@ COLLECTING_DEADLINE = timedelta(seconds=1)
 COLLECTOR = "collector"
 
 
-def step_reserve(attempt: Attempt) -> None:
+def step_reserve(attempt: BindAttempt) -> None:
     """Held → reserved. A reservation that an earlier attempt left is taken up where it stands. Raises MovedOn."""
     live = attempt.live
     if live.state is State.RESERVED:
         waits_from = None if attempt.actor == COLLECTOR else attempt.now  # for a bind to be through, collection waits
-        number = ledger.take_up(allocation_id=live.id, attempt=live.attempt, now=waits_from)
+        number = ledger.take_up(allocation_id=live.id, attempt=live.bind_attempt, now=waits_from)
         if number is None:
             raise Overtaken
         attempt.resumed = True
@@ -60,7 +60,7 @@ def step_reserve(attempt: Attempt) -> None:
         raise MovedOn("the hold ended meanwhile")
 
 
-def step_read(attempt: Attempt) -> None:
+def step_read(attempt: BindAttempt) -> None:
     """What an earlier attempt has left of the pod: bound by it, say. Raises BindFailed, OutcomeOpen."""
     if attempt.cluster is not None:
         connection_let_go()  # for the API server's answers, here and in the next steps, binds wait by the dozen
@@ -68,7 +68,7 @@ def step_read(attempt: Attempt) -> None:
             read_pod(attempt, attempt.cluster)
 
 
-def step_lease(attempt: Attempt) -> None:
+def step_lease(attempt: BindAttempt) -> None:
     """One lease a device. Raises LeaseTaken, KubeError, and OutcomeOpen where an attempt before this one may have bound the pod."""
     if attempt.bound:
         return  # reconciling sees to the leases of pods that run
@@ -84,13 +84,13 @@ def step_lease(attempt: Attempt) -> None:
         log.warning("bind.bound_before", pod=attempt.live.holder.label, lease=str(error))
 
 
-def step_bind(attempt: Attempt) -> None:
+def step_bind(attempt: BindAttempt) -> None:
     """The Binding with the annotations; nothing to do without a cluster. Raises BindFailed, OutcomeOpen, MovedOn."""
     if attempt.cluster is not None and not attempt.bound:
         send_binding(attempt, attempt.cluster)
 
 
-def step_confirm(attempt: Attempt) -> None:
+def step_confirm(attempt: BindAttempt) -> None:
     """Reserved → bound. Raises MovedOn."""
     now = attempt.now
     ttl = attempt.live.request.ttl_seconds
@@ -99,7 +99,7 @@ def step_confirm(attempt: Attempt) -> None:
         raise MovedOn("the reservation was settled meanwhile")
 
 
-BIND_STEPS: tuple[Callable[[Attempt], None], ...] = (step_reserve, step_read, step_lease, step_bind, step_confirm)
+BIND_STEPS: tuple[Callable[[BindAttempt], None], ...] = (step_reserve, step_read, step_lease, step_bind, step_confirm)
 
 
 def carry_out(live: Live, outside: Outside, *, now: datetime, collecting: bool = False) -> None:
@@ -111,7 +111,7 @@ def carry_out(live: Live, outside: Outside, *, now: datetime, collecting: bool =
     began = time.monotonic()
     deadline = began + (COLLECTING_DEADLINE if collecting else BIND_DEADLINE).total_seconds()
     actor = COLLECTOR if collecting else SCHEDULER
-    attempt = Attempt(live, outside, began_at=now, began=began, deadline=deadline, actor=actor)
+    attempt = BindAttempt(live, outside, began_at=now, began=began, deadline=deadline, actor=actor)
     try:
         for step in BIND_STEPS:
             step(attempt)
@@ -122,7 +122,7 @@ def carry_out(live: Live, outside: Outside, *, now: datetime, collecting: bool =
         undo(attempt.live, outside, f"{taken.want.name} is held by {taken.holder}", State.RELEASED, actor=actor)
         raise
     except TemporaryKubeError as error:
-        raise OutcomeOpen(f"the API server does not answer: {error}", unreachable=True) from error
+        raise OutcomeOpen(f"the API server does not answer: {error}") from error
     except KubeError as error:
         undo(attempt.live, outside, f"the API server refused: {error}", State.FAILED, actor=actor)
         raise BindFailed(f"the API server refused: {error}") from error
@@ -137,7 +137,7 @@ def undo(live: Live, outside: Outside, reason: str, outcome: State, *, actor: st
         reason=reason,
         now=database_now(),
         actor=actor,
-        attempt=live.attempt,
+        bind_attempt=live.bind_attempt,
     )
     return begun and finish(live, outside, outcome, actor=actor)
 

@@ -104,6 +104,50 @@ class DeviceReasonSchema(serializers.Serializer[Any]):
     devices = serializers.IntegerField()
 
 
+class DeviceWhySchema(serializers.Serializer[Any]):
+    """One device of a node; the reason is empty where it could serve."""
+
+    uuid = serializers.CharField()
+    minor = serializers.IntegerField()
+    type = serializers.CharField()
+    reason = serializers.CharField(allow_blank=True)
+
+
+class NodeWhySchema(serializers.Serializer[Any]):
+    """Why a node cannot serve, and each of its devices."""
+
+    node = serializers.CharField()
+    reason = serializers.CharField()
+    resolvable = serializers.BooleanField(help_text="whether the end of other pods could help")
+    devices = DeviceWhySchema(many=True)
+
+
+class SchedulerSchema(serializers.Serializer[Any]):
+    """What the pod's scheduler says beside us."""
+
+    name = serializers.CharField()
+    message = serializers.CharField(allow_blank=True, help_text="of the condition PodScheduled")
+    refused = serializers.IntegerField(help_text="times that it asked us and was refused; 0: it never asked")
+
+
+class PendingPodSchema(serializers.Serializer[Any]):
+    """A pod that asks for devices and waits."""
+
+    uid = serializers.CharField()
+    namespace = serializers.CharField()
+    pod = serializers.CharField()
+    claim = serializers.CharField(allow_blank=True)
+    rule = serializers.CharField(
+        allow_blank=True,
+        help_text="which rule the pod breaks; `gated`, `other-scheduler` or `not-asked` where it waits for somebody else; "
+        "empty where no node has the devices",
+    )
+    summary = serializers.CharField(allow_blank=True)
+    reasons = ReasonSchema(many=True)
+    scheduler = SchedulerSchema()
+    since = serializers.DateTimeField()
+
+
 class PodExplanationSchema(serializers.Serializer[Any]):
     """Why a pod is where it is, or why it waits."""
 
@@ -120,10 +164,17 @@ class PodExplanationSchema(serializers.Serializer[Any]):
     warnings = serializers.ListField(
         child=serializers.CharField(), help_text="what the pod has that other schedulers go by and gpuplane does not"
     )
-    nodes = serializers.ListField(child=AnyObjectField(), help_text="node by node, the first hundred")
-    device_reasons = DeviceReasonSchema(
-        many=True, help_text="why devices of the types asked for cannot serve, over all nodes; for one pod that waits"
+    nodes = NodeWhySchema(many=True, help_text="node by node, a page of them by name")
+    nodes_total = serializers.IntegerField(help_text="nodes that cannot serve")
+    nodes_next = serializers.CharField(allow_null=True, help_text="address of the next page of nodes")
+    nodes_previous = serializers.CharField(allow_null=True, help_text="address of the page before")
+    same_as = serializers.CharField(
+        allow_null=True, help_text="pod of this answer that asks the same and carries the nodes of both"
     )
+    device_reasons = DeviceReasonSchema(
+        many=True, help_text="why devices of the types asked for cannot serve, over all nodes; for a pod that waits"
+    )
+    scheduler = SchedulerSchema(allow_null=True, help_text="for a pod that waits")
 
 
 class PodExplainedSchema(PodExplanationSchema):

@@ -116,9 +116,11 @@ def holding_pods() -> set[str]:
 
 
 def pending_count(*, actor: Actor, since: datetime) -> int:
-    """Pods refused since then that hold nothing now."""
+    """Pods refused, or seen to wait, since then that hold nothing now."""
     holding = Allocation.objects.filter(state__in=LIVE).exclude(pod_uid="").values("pod_uid")
-    return refusal_list(actor=actor).filter(~Q(pod_uid__in=holding), last_at__gte=since).count()
+    return (
+        refusal_list(actor=actor).filter(~Q(pod_uid__in=holding), Q(last_at__gte=since) | Q(seen_at__gte=since)).count()
+    )
 
 
 def _phase(claim: GpuClaim, allocated: int) -> str:

@@ -74,7 +74,7 @@ def sweep(*, now: datetime, world: Outside) -> Swept:
 def _each(works: Mapping[uuid.UUID, Callable[[], bool]], state: State, now: datetime) -> int:
     """Do the work of each row; how many moved on. Whatever is still in `state` then (a pod that was told to go, too) is put off.
 
-    Those that time did not suffice for, or that follow after the API server gave no answer, were not tried, and come first next.
+    Those that time did not suffice for, since the API server hangs say, were not tried, and come first at the next turn.
     """
     moved, tried, ends = 0, [], time.monotonic() + KIND_SECONDS
     for allocation_id, work in works.items():
@@ -83,8 +83,6 @@ def _each(works: Mapping[uuid.UUID, Callable[[], bool]], state: State, now: date
             moved += work()
         except OutcomeOpen as left:
             log.warning("sweep.outcome_open", allocation=str(allocation_id), why=str(left))
-            if left.unreachable:
-                break
         except collection.BROKEN:
             log.exception("sweep.row_broken", allocation=str(allocation_id), state=state.value)
         if time.monotonic() > ends:

@@ -11,7 +11,7 @@ import structlog
 from celery import shared_task
 from django.conf import settings
 
-from allocations import collection, making_way, node_statuses, telling, watching
+from allocations import collection, making_way, node_statuses, scheduling_events, telling, waiting, watching
 from allocations import reconcile as reconciling
 from allocations.choices import LIVE
 from allocations.claim_status import Publisher
@@ -95,16 +95,27 @@ def read_newcomers() -> None:
 @shared_task(name="allocations.tasks.watch_pods", ignore_result=True)
 def watch_pods() -> None:
     """One turn of the pod watch; the next follows at once, or by the beat where this one ended badly."""
+    if _watched("pods", watching.watch_pods):
+        watch_pods.apply_async(queue="watch", expires=30)
+
+
+@shared_task(name="allocations.tasks.watch_scheduling_events", ignore_result=True)
+def watch_scheduling_events() -> None:
+    """One turn of the watch of failed schedulings; as for the pods."""
+    if _watched("scheduling events", scheduling_events.watch_scheduling_events):
+        watch_scheduling_events.apply_async(queue="watch", expires=30)
+
+
+def _watched(of: str, watch: Callable[..., Followed]) -> bool:
+    """Whether the turn went well, so that the next is to follow."""
     cluster = outside().cluster
     if cluster is None:
-        return
+        return False
     try:
-        followed = watching.watch_pods(cluster=cluster)
+        return watch(cluster=cluster) is Followed.DONE
     except (KubeError, redis.RedisError) as error:
-        log.warning("watch.turn_failed", of="pods", error=str(error))
-        return
-    if followed is Followed.DONE:
-        watch_pods.apply_async(queue="watch", expires=30)
+        log.warning("watch.turn_failed", of=of, error=str(error))
+        return False
 
 
 @shared_task(name="allocations.tasks.publish_node_statuses", ignore_result=True)
@@ -121,6 +132,13 @@ def tell_waiting() -> int:
         return 0
     with turn(settings.GPUPLANE_REDIS_URL, "tell-waiting") as ours:
         return 0 if ours is None else telling.tell_waiting(cluster=cluster, now=database_now())
+
+
+@shared_task(name="allocations.tasks.plan_waiting", ignore_result=True)
+def plan_waiting() -> int:
+    """Look, unasked, at pods that wait (every 5 s); one worker at a time."""
+    with turn(settings.GPUPLANE_REDIS_URL, "plan-waiting") as ours:
+        return 0 if ours is None else waiting.plan_waiting(now=database_now())
 
 
 @shared_task(name="allocations.tasks.publish_devices", ignore_result=True)

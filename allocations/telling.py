@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Q
 
 from allocations.choices import LIVE
 from allocations.engine.reasons import summary_text
@@ -24,7 +24,7 @@ REASON: Final = "WaitingForDevices"
 SETTLED: Final = timedelta(seconds=2)
 """A refusal that is younger may be over before anybody reads of it."""
 RECENT: Final = timedelta(minutes=10)
-"""kube-scheduler asks again within five minutes; a pod not asked for in twice that is gone."""
+"""kube-scheduler asks again within five minutes, and so often a pod is seen to wait; of one that is not, in twice that, nothing is known."""
 MOST: Final = 100
 
 log = structlog.get_logger(__name__)
@@ -61,7 +61,8 @@ def tell_waiting(*, cluster: Cluster, now: datetime) -> int:
 
 def _untold(now: datetime) -> list[PodRefusal]:
     holding = Allocation.objects.filter(state__in=LIVE, pod_uid=OuterRef("pod_uid"))
-    waiting = PodRefusal.objects.filter(~Exists(holding), first_at__lt=now - SETTLED, last_at__gt=now - RECENT)
+    recent = Q(last_at__gt=now - RECENT) | Q(seen_at__gt=now - RECENT)
+    waiting = PodRefusal.objects.filter(~Exists(holding), recent, first_at__lt=now - SETTLED)
     found: list[PodRefusal] = []
     for refusal in waiting.order_by("first_at", "pk").defer("request").iterator(chunk_size=500):
         if sorted(refusal.reasons) != refusal.told:

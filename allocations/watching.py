@@ -7,8 +7,9 @@ worker does no harm; where the watch has lost its place everything is compared.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 from uuid import UUID
@@ -18,14 +19,18 @@ from django.conf import settings
 from django.db import DatabaseError, connections
 
 from allocations import ledger, making_way
+from allocations.attempts import refused_condition
 from allocations.choices import State
 from allocations.counters import Cause, collected
+from allocations.models import PodRefusal
 from allocations.outside import outside
 from allocations.reconcile import reconcile
+from allocations.reconcile.failed import NOT_SCHEDULED, failed_by_pod
 from allocations.reconcile.rows import live_rows
-from allocations.reconcile.run import refused_since, why_over
+from allocations.reconcile.run import why_over
 from allocations.services import release_now
 from allocations.sightings import cluster_missed, cluster_seen
+from allocations.waiting import forget_waiting, is_waiting, note_waiting
 from audit.clock import database_now
 from kube.client import Cluster
 from kube.errors import KubeError
@@ -46,7 +51,7 @@ SEEN_EVERY = 5.0
 def watch_pods(*, cluster: Cluster, seconds: float = TURN_SECONDS) -> Followed:
     """One turn. Raises `kube.errors` when it ends with the cluster out of reach, and Redis' errors."""
     with ThreadPoolExecutor(RELEASES_AT_ONCE, thread_name_prefix="release") as threads:
-        watching = Watching(threads)
+        watching = Watching(threads, known=set(PodRefusal.objects.values_list("pod_uid", flat=True)))
         try:
             return follow(
                 cluster,
@@ -66,8 +71,16 @@ def watch_pods(*, cluster: Cluster, seconds: float = TURN_SECONDS) -> Followed:
 class Watching:
     """Handles the events of one turn; what takes requests to the API server is done beside the reading."""
 
-    def __init__(self, threads: ThreadPoolExecutor, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        threads: ThreadPoolExecutor,
+        *,
+        known: Iterable[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`known`: UIDs of pods that have a row of those that wait; what is not among them the next comparison finds."""
         self._threads = threads
+        self._waiting = Waiting(known)
         self._clock = clock
         self._begun: set[Future[None]] = set()
         self._noted = float("-inf")
@@ -88,18 +101,20 @@ class Watching:
         self._begun = set()
 
     def _changed(self, pod: Pod, *, deleted: bool) -> None:
-        if not (deleted or pod.finished or _refused(pod)):
+        if self._waiting.saw(pod, deleted=deleted):
+            self._begin(self._waiting.write)
+        if not (deleted or pod.finished or refused_condition(pod)):
             return
         for row in live_rows(pod_uid=pod.metadata.uid):
             why = "the pod is gone" if deleted else why_over(row, pod)
             if row.state is State.BOUND and why:
                 self._begin(_release, row.id, why)
-            elif row.state is State.HELD and (deleted or pod.finished or refused_since(pod, row.changed_at)):
+            elif row.state is State.HELD and (deleted or pod.finished or failed_by_pod(row, pod)):
                 ended = deleted or pod.finished
                 dropped = ledger.drop_hold(
                     allocation_id=row.id,
                     outcome=State.RELEASED if ended else State.FAILED,
-                    reason=why if ended else "the pod was not scheduled",
+                    reason=why if ended else NOT_SCHEDULED,
                     now=database_now(),
                     actor=ACTOR,
                     unchanged_since=row.changed_at,
@@ -113,8 +128,49 @@ class Watching:
         self._begun.add(self._threads.submit(work, *given))
 
 
-def _refused(pod: Pod) -> bool:
-    return any(one.type == "PodScheduled" and one.status == "False" for one in pod.status.conditions or ())
+class Waiting:
+    """Pods that wait, as the watch saw them last, until one thread has written them: however many change, reading goes on."""
+
+    def __init__(self, known: Iterable[str]) -> None:
+        self._known = set(known)
+        self._lock = threading.Lock()
+        self._unwritten: dict[str, Pod | None] = {}
+        self._writing = False
+
+    def saw(self, pod: Pod, *, deleted: bool) -> bool:
+        """Note it where it is news; True where `write` is to be called for it."""
+        uid = pod.metadata.uid
+        waits = not deleted and refused_condition(pod) is not None and is_waiting(pod)
+        over = uid in self._known and (deleted or pod.finished or bool(pod.spec.node_name))
+        if not (waits or over):
+            return False
+        (self._known.add if waits else self._known.discard)(uid)
+        with self._lock:
+            self._unwritten[uid] = pod if waits else None
+            begin, self._writing = not self._writing, True
+        return begin
+
+    def write(self) -> None:
+        """In a thread of its own: everything that was noted, and what comes meanwhile. What fails here the next comparison does."""
+        done = False
+        try:
+            while some := self._taken():
+                note_waiting([pod for pod in some.values() if pod is not None], database_now())
+                forget_waiting(uid for uid, pod in some.items() if pod is None)
+            done = True
+        except DatabaseError as error:
+            log.warning("watch.waiting_unwritten", error=str(error))
+        finally:
+            if not done:
+                with self._lock:
+                    self._writing = False
+            connections.close_all()
+
+    def _taken(self) -> dict[str, Pod | None]:
+        with self._lock:
+            some, self._unwritten = self._unwritten, {}
+            self._writing = bool(some)
+        return some
 
 
 def _take_back(pod_uid: str) -> None:

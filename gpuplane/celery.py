@@ -24,6 +24,13 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuplane.settings")
 
 DEFAULT_QUEUE = "default"
 WATCH_QUEUE = "watch"
+WATCHES = (
+    "allocations.tasks.watch_pods",
+    "allocations.tasks.watch_scheduling_events",
+    "nodes.tasks.watch_nodes",
+    "claims.tasks.watch_claims",
+)
+"""Tasks that hold a watch in turns; the worker of their queue needs a thread for each."""
 
 
 def broker_url(redis_url: str) -> str:
@@ -81,7 +88,7 @@ def _compare_at_once(**_: Any) -> None:
     """On start the ledger is compared with the cluster, and followed, before the first period is over (LEASE-6)."""
     app.send_task("allocations.tasks.reconcile", expires=60)
     if settings.GPUPLANE_KUBECONFIG:
-        for watch in ("allocations.tasks.watch_pods", "nodes.tasks.watch_nodes", "claims.tasks.watch_claims"):
+        for watch in WATCHES:
             app.send_task(watch, queue=WATCH_QUEUE, expires=60)
 
 

@@ -48,16 +48,27 @@ def follow(
     kind: type[T],
     handle: Callable[[Event[T]], None],
     settle: Callable[[], None] = lambda: None,
+    field_selector: str | None = None,
+    from_now: bool = False,
     seconds: float = TURN_SECONDS,
 ) -> Followed:
     """Give `handle` every event for about `seconds`. `settle()` returns when all handling begun is complete.
+
+    `from_now`: what is there already is neither listed nor given, at the start and after a gap.
 
     Raises what `handle` raises, `kube.errors` when the turn ends with the cluster out of reach, and Redis' errors.
     """
     with turn(redis_url, name) as held:
         if held is None:
             return Followed.ELSEWHERE
-        watch = ListWatch(cluster, resource, kind, resource_version=held.carried)
+        watch = ListWatch(
+            cluster,
+            resource,
+            kind,
+            field_selector=field_selector,
+            resource_version=held.carried,
+            from_now=from_now,
+        )
         log.debug("watch.turn", of=name, number=held.number, since=watch.resource_version)
         since = 0
         try:

@@ -123,6 +123,7 @@ class PodSpec(msgspec.Struct, rename="camel", omit_defaults=True):
     resource_claims: list[dict[str, object]] | None = None
     priority: int | None = None
     preemption_policy: str | None = None
+    scheduling_gates: list[SchedulingGate] | None = None
 
 
 class PodCondition(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -135,12 +136,26 @@ class PodCondition(msgspec.Struct, rename="camel", omit_defaults=True):
     last_transition_time: str | None = None
 
 
+class PodResourceClaimStatus(msgspec.Struct, rename="camel", omit_defaults=True):
+    """The ResourceClaim that was made for a pod from a template."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
+class SchedulingGate(msgspec.Struct, omit_defaults=True):
+    """What has to be taken away before a scheduler looks at the pod."""
+
+    name: str = ""
+
+
 class PodStatus(msgspec.Struct, rename="camel", omit_defaults=True):
     """status of a pod."""
 
     phase: str = ""
     conditions: list[PodCondition] | None = None
     nominated_node_name: str | None = None
+    resource_claim_statuses: list[PodResourceClaimStatus] | None = None
 
 
 class Pod(msgspec.Struct, rename="camel", omit_defaults=True):

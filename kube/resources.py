@@ -60,6 +60,11 @@ NAMESPACES: Final = Resource(plural="namespaces", kind="Namespace", namespaced=F
 NODES: Final = Resource(plural="nodes", kind="Node", namespaced=False)
 PODS: Final = Resource(plural="pods", kind="Pod")
 EVENTS: Final = Resource(plural="events", kind="Event")
+VOLUME_CLAIMS: Final = Resource(plural="persistentvolumeclaims", kind="PersistentVolumeClaim")
+STORAGE_CLASSES: Final = Resource(
+    group="storage.k8s.io", plural="storageclasses", kind="StorageClass", namespaced=False
+)
+RESOURCE_CLAIMS: Final = Resource(group="resource.k8s.io", plural="resourceclaims", kind="ResourceClaim")
 LEASES: Final = Resource(group="coordination.k8s.io", plural="leases", kind="Lease")
 CRDS: Final = Resource(
     group="apiextensions.k8s.io", plural="customresourcedefinitions", kind="CustomResourceDefinition", namespaced=False

@@ -21,7 +21,7 @@ import structlog
 
 from kube.client import PAGE_SIZE, Cluster
 from kube.errors import Gone, Status, TemporaryKubeError, Throttled, Unintelligible, Unreachable, from_status
-from kube.listing import Key, Named, Unreadable, decode, decode_each
+from kube.listing import Key, Named, Unreadable, decode, decode_chunk, decode_each
 from kube.resources import Resource
 
 T = TypeVar("T")
@@ -122,8 +122,10 @@ class ListWatch(Generic[T]):
         resource_version: str | None = None,
         page_size: int = PAGE_SIZE,
         silence_seconds: float = SILENCE_SECONDS,
+        from_now: bool = False,
     ) -> None:
-        """`kind` is a struct with `metadata: ObjectMeta`."""
+        """`kind` is a struct with `metadata: ObjectMeta`. `from_now`: no list, neither at first nor after a gap."""
+        self._from_now = from_now
         self.resource_version = resource_version
         self._cluster = cluster
         self._path = resource.path(namespace=namespace)
@@ -176,6 +178,11 @@ class ListWatch(Generic[T]):
                 stop.wait(pause)
 
     def _relist(self) -> Iterator[Relisted[T]]:
+        if self._from_now:
+            # without the selectors: the server would look through the whole collection for a first match
+            body = self._cluster.request("GET", self._path, query={"limit": 1})
+            self.resource_version = decode_chunk(body, Named, request=f"GET {self._path}").resource_version
+            return
         listing = self._cluster.list(
             self._path,
             self._kind,

@@ -11,6 +11,7 @@ from django.conf import settings
 
 from allocations import fleet, ledger, making_way
 from allocations.asking import Asks, pod_asks
+from allocations.attempts import Attempt
 from allocations.bindings import PAUSE_SECONDS, BindFailed, OutcomeOpen
 from allocations.choices import State
 from allocations.engine.decision import Decision
@@ -143,7 +144,7 @@ def _hold_on_node(args: BindArgs, held: ledger.Live | None, world: Outside, bloc
         priority=asks.priority,
         rank=asks.rank,
         confined=asks.confined or decision.by_kubelet,
-        pod_version=asks.pod_version,
+        attempt=asks.attempt,
     )
 
 
@@ -171,7 +172,7 @@ def _what_it_asks(args: BindArgs, world: Outside) -> Asks:
         last.claim_id,
         settings.GPUPLANE_HOLD_SECONDS,
         last.confined,
-        last.pod_version,
+        Attempt(last.attempt_version, last.failure_seen),
         last.priority,
         last.priority,
     )

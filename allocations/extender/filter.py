@@ -35,6 +35,7 @@ from allocations.extender.wire import Asked, unreadable_answer
 from allocations.ledger.hold import EXPLAINED_UP_TO
 from allocations.outside import outside
 from allocations.refusals import refusal_note
+from allocations.unbound import hold_seconds
 from audit.clock import database_now
 from claims.dialects import asks_for_devices
 from claims.dialects.request import Refusal
@@ -91,6 +92,7 @@ class _Filter:
         self.pod = pod
         self.asks = asks
         self.holder = ledger.pod_holder(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
+        self._seconds: int | None = None
 
     def answer(self) -> bytes:
         """Decide, hold, answer; again when a race was lost."""
@@ -128,11 +130,11 @@ class _Filter:
                     claim_id=self.asks.claim_id,
                     previous=own.live,
                     now=now,
-                    hold_seconds=self.asks.hold_seconds,
+                    hold_seconds=self._hold_seconds(),
                     priority=self.asks.priority,
                     rank=self.asks.rank,
                     confined=self.asks.confined or decision.by_kubelet,
-                    pod_version=self.asks.pod_version,
+                    attempt=self.asks.attempt,
                 )
             except LostRace as lost:
                 if attempt >= ATTEMPTS // 2:
@@ -143,6 +145,12 @@ class _Filter:
                 return self._chosen(decision, candidates)
         counters.refused([counters.RACING])
         return self.asked.refuse(RACING, resolvable=True)
+
+    def _hold_seconds(self) -> int:
+        """How long a hold lasts; what it takes from the API server is read once a filter, and for few pods."""
+        if self._seconds is None:
+            self._seconds = hold_seconds(self.asks)
+        return self._seconds
 
     def _nominated_to_what_ended(self, picture: Picture, now: datetime) -> bool:
         """Whether devices came back, at this look, on the node for which others were evicted for this pod."""

@@ -118,7 +118,7 @@ def _is_plain(live: Live) -> bool:
 
 def _check(lives: Sequence[Live]) -> list[bool]:
     """Whether the reservation is still the attempt's own: a process that was paused may have been overtaken."""
-    current = ledger.current({live.id: live.attempt for live in lives})
+    current = ledger.current({live.id: live.bind_attempt for live in lives})
     return [live.id in current for live in lives]
 
 

@@ -73,8 +73,8 @@ def take_up(*, allocation_id: uuid.UUID, attempt: int, now: datetime | None) -> 
     """
     with hot_cursor() as cursor:
         cursor.execute(
-            "UPDATE allocations_allocation SET attempt = attempt + 1, reserved_at = COALESCE(%s, reserved_at) "
-            "WHERE id = %s AND state = 'reserved' AND attempt = %s",
+            "UPDATE allocations_allocation SET bind_attempt = bind_attempt + 1, reserved_at = COALESCE(%s, reserved_at) "
+            "WHERE id = %s AND state = 'reserved' AND bind_attempt = %s",
             [moment(now), identity(allocation_id), attempt],
         )
         return attempt + 1 if cursor.rowcount == 1 else None
@@ -85,7 +85,7 @@ def current(attempts: Mapping[uuid.UUID, int]) -> set[uuid.UUID]:
     marks = ", ".join(["%s"] * len(attempts))
     with hot_cursor() as cursor:
         cursor.execute(
-            f"SELECT id, attempt FROM allocations_allocation WHERE id IN ({marks}) AND state = 'reserved'",  # noqa: S608 - marks
+            f"SELECT id, bind_attempt FROM allocations_allocation WHERE id IN ({marks}) AND state = 'reserved'",  # noqa: S608 - marks
             [identity(one) for one in attempts],
         )
         found = {read_identity(raw): number for raw, number in cursor.fetchall()}
@@ -94,7 +94,7 @@ def current(attempts: Mapping[uuid.UUID, int]) -> set[uuid.UUID]:
 
 def _reserve(allocation_ids: Sequence[uuid.UUID], now: datetime, actor: str) -> set[uuid.UUID]:
     with hot_cursor() as cursor:
-        first = f", attempt = {FIRST_ATTEMPT}"
+        first = f", bind_attempt = {FIRST_ATTEMPT}"
         moved = move_many(cursor, allocation_ids, State.HELD, State.RESERVED, now, stamped="reserved_at", also=first)
     tell(moved, State.RESERVED, lambda one: f"{one.label} reserved its devices on {one.node}", actor, now)
     return set(moved)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import uuid
 from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.db import IntegrityError
 
 from access.transactions import atomic_retry
+from allocations.attempts import UNKNOWN, Attempt
 from allocations.engine.decision import Decision, Grant
 from allocations.errors import MovedOn
 from allocations.ledger.capacity import give_back
@@ -28,9 +30,12 @@ from claims.dialects.request import DeviceRequest
 from nodes.revisions import next_stamp
 
 PROLONGED_UP_TO = 3
-"""Times its length that a hold lasts in all, however often its pod is filtered again: a node on which the pod is
-never bound must not catch it for ever, and that PodScheduled turned False is seen only the first time."""
+"""Times its length that a short hold lasts in all, however often its pod is filtered again: a node on which the pod is
+never bound must not catch it for ever, and not every failed attempt can be seen from outside. A long hold is not
+prolonged past its length, which is what kube-scheduler's own time-out of a bind allows."""
 
+
+REPLACED = "replaced by a newer filter"
 
 EXPLAINED_UP_TO = 256
 """Candidates up to which a success keeps, and tells, why others lost; past it that is left to explain."""
@@ -48,24 +53,22 @@ def hold(
     priority: int | None = None,
     rank: int | None = None,
     confined: bool = True,
-    pod_version: str = "",
     actor: str = "scheduler",
+    attempt: Attempt = UNKNOWN,
 ) -> uuid.UUID:
     """Take the devices of `decision` for `holder`; returns the allocation's id.
 
     `previous` is the pod's own hold as it was read before planning: the same devices for the same request prolong it
     (up to `PROLONGED_UP_TO`), anything else replaces it. `priority`: the pod's, None where preemption
     cannot evict the holder. `rank`: the priority by which promises to preemptors are kept from it, None below every pod.
-    `confined`: the pod's containers carry our reference
-    (CLAIM-7). `pod_version`: the pod's resourceVersion as filter saw it, with which its Binding is sent. Raises LostRace when a
-    device is no longer free, or promised to another, MovedOn when `previous` changed meanwhile, PodHasOne
+    `confined`: the pod's containers carry our reference (CLAIM-7). `attempt`: the attempt of the scheduler that the hold is for. Raises
+    LostRace when a device is no longer free, or promised to another, MovedOn when `previous` changed meanwhile, PodHasOne
     when another attempt of the pod was quicker.
     """
     request = decision.served(request)
     until = now + timedelta(seconds=hold_seconds)
     if previous is not None and _is_same(previous, request, decision, claim_id):
-        longest = previous.made_at + timedelta(seconds=hold_seconds * PROLONGED_UP_TO)
-        return _prolong(previous.id, min(until, longest), now, pod_version)
+        return _prolong(previous.id, min(until, _longest(previous, hold_seconds)), now, attempt)
     allocation_id = uuid.uuid4()
     try:
         _replace(
@@ -80,8 +83,8 @@ def hold(
             until,
             priority,
             confined,
-            pod_version,
             actor,
+            attempt,
         )
     except IntegrityError as error:
         known = meaning_of(error, holder, decision.grants)
@@ -100,14 +103,32 @@ def _is_same(previous: Live, request: DeviceRequest, decision: Decision, claim_i
     )
 
 
+def _longest(previous: Live, hold_seconds: int) -> datetime:
+    """Up to when the hold may be prolonged; one that was long when its volumes were unbound keeps the time it has."""
+    most = max(hold_seconds, PROLONGED_UP_TO * settings.GPUPLANE_HOLD_SECONDS)
+    longest = previous.made_at + timedelta(seconds=most)
+    return longest if previous.hold_until is None else max(longest, previous.hold_until)
+
+
+_PROLONG = (
+    "UPDATE allocations_allocation SET hold_until = %s, changed_at = %s{attempt} WHERE id = %s AND state = 'held'"
+)
+_SAME_ATTEMPT = _PROLONG.format(attempt="")
+_NEXT_ATTEMPT = _PROLONG.format(
+    attempt=", attempt_number = CASE WHEN attempt_version = %s THEN attempt_number + 1 ELSE 0 END, attempt_version = %s, "
+    "failure_owed = (failure_seen = %s), failure_seen = %s, failure_credited = FALSE"
+)
+"""What the row said of the attempt before is compared with what it says from now on, in one statement."""
+
+
 @atomic_retry
-def _prolong(allocation_id: uuid.UUID, until: datetime, now: datetime, pod_version: str) -> uuid.UUID:
+def _prolong(allocation_id: uuid.UUID, until: datetime, now: datetime, attempt: Attempt) -> uuid.UUID:
     with hot_cursor() as cursor:
-        cursor.execute(
-            "UPDATE allocations_allocation SET hold_until = %s, changed_at = %s, pod_version = %s "
-            "WHERE id = %s AND state = 'held'",
-            [moment(until), moment(now), pod_version, identity(allocation_id)],
-        )
+        if attempt == UNKNOWN:
+            cursor.execute(_SAME_ATTEMPT, [moment(until), moment(now), identity(allocation_id)])
+        else:
+            seen = [attempt.version, attempt.version, attempt.failure, attempt.failure]
+            cursor.execute(_NEXT_ATTEMPT, [moment(until), moment(now), *seen, identity(allocation_id)])
         if cursor.rowcount != 1:
             raise MovedOn("the pod's hold changed meanwhile")
     return allocation_id
@@ -126,8 +147,8 @@ def _replace(
     until: datetime,
     priority: int | None,
     confined: bool,
-    pod_version: str,
     actor: str,
+    attempt: Attempt,
 ) -> None:
     if previous is not None:
         _let_go(previous, now)
@@ -156,7 +177,7 @@ def _replace(
         until=until,
         priority=priority,
         confined=confined,
-        pod_version=pod_version,
+        attempt=attempt,
     )
     write_taken(row, decision.grants, told, taker=taker)
 
@@ -166,7 +187,7 @@ def _let_go(previous: Live, now: datetime) -> None:
         cursor.execute(
             "UPDATE allocations_allocation SET state = 'released', reason = %s, ended_at = %s, changed_at = %s "
             "WHERE id = %s AND state = 'held'",
-            ["replaced by a newer filter", moment(now), moment(now), identity(previous.id)],
+            [REPLACED, moment(now), moment(now), identity(previous.id)],
         )
         if cursor.rowcount != 1:
             raise MovedOn("the pod's hold changed meanwhile")

@@ -31,12 +31,12 @@ def begin_release(
     reason: str,
     now: datetime,
     actor: str,
-    attempt: int | None = None,
+    bind_attempt: int | None = None,
     unchanged_since: datetime | None = None,
 ) -> bool:
     """Reserved or bound → releasing: devices still count as used while the leases go. False when it moved elsewhere.
 
-    `attempt`: only if nobody took the reservation up since. `unchanged_since`: only if `changed_at` still is
+    `bind_attempt`: only if nobody took the reservation up since. `unchanged_since`: only if `changed_at` still is
     that, so that nobody renewed it since.
     """
     with hot_cursor() as cursor:
@@ -46,7 +46,7 @@ def begin_release(
             sources,
             State.RELEASING,
             now,
-            attempt=attempt,
+            bind_attempt=bind_attempt,
             unchanged_since=unchanged_since,
             outcome=outcome.value,
             reason=reason[:300],

@@ -56,15 +56,15 @@ def move(
     target: State,
     now: datetime,
     *,
-    attempt: int | None = None,
+    bind_attempt: int | None = None,
     unchanged_since: datetime | None = None,
     **columns: Any,
 ) -> Moved | None:
-    """Set the state where it is one of `sources` (of this `attempt`, not changed since); None when it was not."""
+    """Set the state where it is one of `sources` (of this `bind_attempt`, not changed since); None when it was not."""
     _check(sources, target)
     sets = ", ".join([*(f"{column} = %s" for column in ("state", "changed_at", *columns)), NOT_STUCK])
     marks = ", ".join(["%s"] * len(sources))
-    own = "" if attempt is None else "AND attempt = %s "
+    own = "" if bind_attempt is None else "AND bind_attempt = %s "
     same = "" if unchanged_since is None else "AND changed_at = %s "
     cursor.execute(
         f"UPDATE allocations_allocation SET {sets} WHERE id = %s AND state IN ({marks}) {own}{same}"  # noqa: S608 - column names from this module only
@@ -75,7 +75,7 @@ def move(
             *[moment(value) if isinstance(value, datetime) else value for value in columns.values()],
             identity(allocation_id),
             *[source.value for source in sources],
-            *([] if attempt is None else [attempt]),
+            *([] if bind_attempt is None else [bind_attempt]),
             *([] if unchanged_since is None else [moment(unchanged_since)]),
         ],
     )

@@ -25,8 +25,8 @@ class Live:
     """A live allocation with its devices. `memory_total`: bytes of each whole device by (type, minor); `bus_id`: its PCI address, if known.
 
     `usable`: every device is still one that could be given, on a node that takes pods. `hold_until` None: no longer a
-    mere hold. `pod_version`: the pod's resourceVersion as filter saw it, empty where it is not known. `attempt`: which one
-    at binding it is, from 1; 0 for a hold.
+    mere hold. `pod_version`: the pod's resourceVersion as filter saw it, empty where it is not known. `bind_attempt`: which one
+    it is, from 1; 0 for a hold.
     """
 
     id: uuid.UUID
@@ -42,7 +42,7 @@ class Live:
     made_at: datetime
     hold_until: datetime | None
     pod_version: str = ""
-    attempt: int = 0
+    bind_attempt: int = 0
     awaited: bool = False
     """Whether a node makes way for the pod, which ends once it is bound."""
 
@@ -52,7 +52,7 @@ class Live:
 
     def taken_up(self, attempt: int) -> Live:
         """The same, reserved by that attempt."""
-        return replace(self, state=State.RESERVED, attempt=attempt)
+        return replace(self, state=State.RESERVED, bind_attempt=attempt)
 
     @property
     def amounts(self) -> dict[int, tuple[int, int]]:
@@ -71,7 +71,7 @@ class Own:
 _LIVE = ", ".join(f"'{state.value}'" for state in LIVE)
 _SELECT = """
 SELECT a.id, a.state, n.name, a.namespace, a.pod_name, a.pod_uid, a.holder, a.request, a.claim_id,
-       a.created_at, a.hold_until, a.pod_version, a.attempt,
+       a.created_at, a.hold_until, a.attempt_version, a.bind_attempt,
        g.device_id, g.uuid, g.type, g.minor, g.core_percent, g.memory_bytes, g.whole, d.memory_bytes,
        d.healthy AND d.presence = 'present' AND d.stranger = '' AND d.conflict = '' AND n.state = 'ready' AND n.problem = '',
        d.bus_id, a.pod_uid IN (SELECT m.pod_uid FROM nodes_makingway m)
@@ -124,7 +124,7 @@ def _live(rows: list[tuple[object, ...]]) -> Live | None:
     if not rows:
         return None
     raw_id, state, node, namespace, pod_name, pod_uid, held_by, request, claim_id = rows[0][:9]
-    made_at, until, pod_version, attempt = rows[0][9:13]
+    made_at, until, pod_version, bind_attempt = rows[0][9:13]
     created_at = read_moment(made_at)
     assert created_at is not None  # the column is never null
     devices = [row[13:] for row in rows if row[13] is not None]
@@ -142,7 +142,7 @@ def _live(rows: list[tuple[object, ...]]) -> Live | None:
         made_at=created_at,
         hold_until=read_moment(until),
         pod_version=str(pod_version),
-        attempt=int(str(attempt)),
+        bind_attempt=int(str(bind_attempt)),
         awaited=bool(rows[0][-1]),
     )
 

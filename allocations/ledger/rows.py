@@ -13,6 +13,7 @@ from datetime import datetime
 import msgspec
 from django.db import IntegrityError
 
+from allocations.attempts import UNKNOWN, Attempt
 from allocations.engine.decision import Grant
 from allocations.errors import LostRace, MovedOn, PodHasOne
 from allocations.ledger.capacity import check_taken, taking
@@ -41,15 +42,15 @@ class AllocationRow(msgspec.Struct, frozen=True, kw_only=True):
     until: datetime | None
     priority: int | None
     confined: bool
-    pod_version: str = ""
+    attempt: Attempt = UNKNOWN
 
 
 _INSERT = """
 INSERT INTO allocations_allocation
   (id, state, outcome, reason, namespace, pod_name, pod_uid, holder, node_id, claim_id, claim_name, dialect, request,
-   summary, explanation, priority, confined, created_by, ttl_seconds, created_at, hold_until, changed_at, pod_version,
-   attempt)
-SELECT %s, 'held', '', '', %s, %s, %s, %s, n.id, {claim}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0
+   summary, explanation, priority, confined, created_by, ttl_seconds, created_at, hold_until, changed_at,
+   attempt_version, failure_seen)
+SELECT %s, 'held', '', '', %s, %s, %s, %s, n.id, {claim}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
 FROM nodes_node n WHERE n.name = %s
 """
 _CLAIM = "(SELECT c.id FROM claims_gpuclaim c WHERE c.id = %s{lock})"
@@ -111,7 +112,8 @@ def _allocation(row: AllocationRow) -> Statement:
             moment(row.now),
             moment(row.until),
             moment(row.now),
-            row.pod_version,
+            row.attempt.version,
+            row.attempt.failure,
             row.node,
         ],
     )

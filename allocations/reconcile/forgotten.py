@@ -31,7 +31,9 @@ class Reminder:
 
     def remind(self, *, pods: Mapping[str, Pod], now: datetime) -> int:
         """Announce once more where pods were forgotten; how many. `pods`: those of the cluster, by UID."""
-        refused = dict(PodRefusal.objects.filter(last_at__lt=now - QUIET).values_list("pod_uid", "last_at"))
+        refused = dict(
+            PodRefusal.objects.filter(last_at__lt=now - QUIET, count__gt=0).values_list("pod_uid", "last_at")
+        )
         waiting = {uid: at for uid, at in refused.items() if uid in pods and _waits(pods[uid])}
         if not waiting:
             return 0

@@ -9,8 +9,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
+from allocations.attempts import Attempt, Held
 from allocations.choices import LIVE, State
 from allocations.leases.port import lease_name
 from allocations.models import Allocation, AllocationDevice
@@ -44,6 +46,8 @@ class Row:
     adopted: bool
     """Its pod ran before it had the row, and may never have carried an annotation."""
     grants: tuple[GrantRow, ...]
+    held: Held
+    """The attempt of the scheduler that it is for, where it is a hold."""
 
     @property
     def label(self) -> str:
@@ -52,6 +56,7 @@ class Row:
 
 
 _COLUMNS = ("id", "state", "node__name", "namespace", "pod_name", "pod_uid", "holder", "changed_at", "created_by")
+_ATTEMPT = ("attempt_version", "failure_seen", "attempt_number", "failure_owed", "failure_credited")
 
 
 def live_rows(*, pod_uid: str = "") -> list[Row]:
@@ -60,7 +65,7 @@ def live_rows(*, pod_uid: str = "") -> list[Row]:
     granted = AllocationDevice.objects.filter(live=True)
     if pod_uid:
         chosen, granted = chosen.filter(pod_uid=pod_uid), granted.filter(allocation__pod_uid=pod_uid)
-    found = list(chosen.order_by("created_at").values_list(*_COLUMNS))
+    found = list(chosen.order_by("created_at").values_list(*_COLUMNS, *_ATTEMPT))
     if not found:
         return []
     grants: dict[UUID, list[GrantRow]] = defaultdict(list)
@@ -68,10 +73,13 @@ def live_rows(*, pod_uid: str = "") -> list[Row]:
         "allocation_id", "uuid", "type", "minor", "whole"
     ):
         grants[allocation_id].append(GrantRow(uuid, kind, minor, whole))
-    return [
-        Row(id_, State(state), node, namespace, pod_name, pod_uid, holder, changed_at, by == ACTOR, tuple(grants[id_]))
-        for id_, state, node, namespace, pod_name, pod_uid, holder, changed_at, by in found
-    ]
+    return [_row(columns, tuple(grants[columns[0]])) for columns in found]
+
+
+def _row(columns: tuple[Any, ...], grants: tuple[GrantRow, ...]) -> Row:
+    id_, state, node, namespace, pod_name, pod_uid, holder, changed_at, by, version, failure, *rest = columns
+    held = Held(Attempt(version, failure), *rest)
+    return Row(id_, State(state), node, namespace, pod_name, pod_uid, holder, changed_at, by == ACTOR, grants, held)
 
 
 @dataclass(frozen=True, slots=True)

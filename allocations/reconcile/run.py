@@ -23,11 +23,11 @@ from allocations.reconcile.adoption import (
     GivenByPod,
     adopt_running,
     awaiting_checkpoint,
-    moment_of,
     ran_past,
     runs_with_devices,
 )
 from allocations.reconcile.conflicts import conflicts_note
+from allocations.reconcile.failed import NOT_SCHEDULED, failed_by_pod
 from allocations.reconcile.forgotten import REMINDER
 from allocations.reconcile.kubelets import correct_choices
 from allocations.reconcile.leases import Leased, compare_leases, compare_rows, take_leases
@@ -36,6 +36,7 @@ from allocations.reconcile.report import ACTOR, Difference, differences_report
 from allocations.reconcile.rows import Row, live_rows
 from allocations.services import release_now
 from allocations.sightings import cluster_missed, cluster_seen
+from allocations.waiting import compare_waiting
 from audit.clock import database_now
 from claims.dialects import Adoption, Unreadable, read_allocation
 from kube import leases, nodes, pods
@@ -69,6 +70,7 @@ class Reconciled(msgspec.Struct):
     strangers_cleared: int = 0
     opened: int = 0
     reminded: int = 0
+    waiting_ended: int = 0
     corrected: int = 0
     nodes_changed: int = 0
     nodes_advertised: int = 0
@@ -124,6 +126,7 @@ def _compare(world: Outside, now: datetime) -> Reconciled:
         log.warning("reconcile.cluster_unseen", error=str(error))
         return done
     cluster_seen(database_now())
+    unreadable = [item.key for item in seen.unreadable]
     try:
         _nodes(world.cluster, seen, now, done)
         _pods(before, seen, now, done, differences)
@@ -137,12 +140,13 @@ def _compare(world: Outside, now: datetime) -> Reconciled:
         differences += found.differences
         waiting = awaiting_checkpoint(pods=seen.pods.values(), known=known, now=now)
         done.opened = open_devices({node: ids for node, ids in unread.items() if node not in waiting}, now=now)
+        done.waiting_ended = compare_waiting(pods=seen.pods, unreadable=unreadable, listed_at=now)
         done.reminded = REMINDER.remind(pods=seen.pods, now=now)
     except KubeError as error:
         done.problem = f"the API server stopped answering: {error}"
         log.warning("reconcile.interrupted", error=str(error), permanent=isinstance(error, PermanentKubeError))
-    unreadable = [f"{namespace}/{name}" for namespace, name in (item.key for item in seen.unreadable)]
-    done.lines += conflicts_note(differences=differences, unreadable=unreadable, complete=not done.problem, now=now)
+    labels = [f"{namespace}/{name}" for namespace, name in unreadable]
+    done.lines += conflicts_note(differences=differences, unreadable=labels, complete=not done.problem, now=now)
     _report(differences, now, done)
     if not done.quiet:
         counts = {key: value for key, value in msgspec.to_builtins(done).items() if value and key != "lines"}
@@ -222,8 +226,8 @@ def _pod(row: Row, pod: Pod | None, now: datetime, done: Reconciled, differences
     elif row.state is State.HELD:
         if pod is None or pod.finished:
             _drop(row, State.RELEASED, "the pod is gone" if pod is None else "the pod has finished", now, done)
-        elif refused_since(pod, row.changed_at):
-            _drop(row, State.FAILED, "the pod was not scheduled", now, done)
+        elif failed_by_pod(row, pod):
+            _drop(row, State.FAILED, NOT_SCHEDULED, now, done)
     # A reservation belongs to its bind for as long as that may live, then to collection, which reads the pod.
 
 
@@ -242,15 +246,6 @@ def _unbound(row: Row, pod: Pod | None, now: datetime) -> str:
     """The cluster was set back to before the Binding, say: the pod is bound nowhere, and would wait for ever."""
     unbound = pod is not None and not pod.spec.node_name and now - row.changed_at > SETTLED
     return "the pod is not bound" if unbound else ""
-
-
-def refused_since(pod: Pod, moment: datetime) -> bool:
-    """Whether PodScheduled turned False after `moment`. Its time has whole seconds: within the same one nothing is known."""
-    for condition in pod.status.conditions or ():
-        if condition.type == "PodScheduled" and condition.status == "False":
-            turned = moment_of(condition.last_transition_time)
-            return turned is not None and turned > moment
-    return False
 
 
 def _compared(row: Row, pod: Pod) -> list[Difference]:

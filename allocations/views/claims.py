@@ -12,6 +12,7 @@ from django.views.decorators.http import require_GET
 from access.pages import PageRequest, may_write, page
 from allocations.explain import claim_explain
 from allocations.selectors import allocation_list
+from allocations.views.why import nodes_shown, with_lines
 from audit.selectors import event_list
 from claims.overviews import ask_words
 from claims.selectors import claim_get, claim_manifest
@@ -19,6 +20,7 @@ from claims.selectors import claim_get, claim_manifest
 EVENTS_SHOWN = 20
 ALLOCATIONS_SHOWN = 15
 PLACED_SHOWN = 8
+MESSAGES_SHOWN = 3
 
 
 @require_GET
@@ -26,7 +28,7 @@ PLACED_SHOWN = 8
 def claim(request: PageRequest, namespace: str, name: str) -> HttpResponse:
     """Spec, status, explanation, allocations and timeline."""
     found = claim_get(namespace=namespace, name=name, actor=request.actor)
-    explanation = claim_explain(namespace, name, request.actor)
+    explanation = claim_explain(namespace, name, request.actor, nodes_shown(request))
     manifest = claim_manifest(found)
     kept = {
         key: value for key, value in manifest["metadata"].items() if value and key in {"name", "namespace", "labels"}
@@ -52,9 +54,14 @@ def claim(request: PageRequest, namespace: str, name: str) -> HttpResponse:
 
 
 def _by_answer(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Pods that wait for the same reason, told once."""
+    """Pods that wait for the same reason, told once, with the nodes of the first and every word of their schedulers."""
     groups: dict[str, dict[str, Any]] = {}
     for pod in pods:
-        group = groups.setdefault(pod["summary"], {"summary": pod["summary"], "reasons": pod["reasons"], "pods": []})
+        group = groups.get(pod["summary"])
+        if group is None:
+            group = groups[pod["summary"]] = with_lines(pod) | {"pods": [], "messages": []}
         group["pods"].append(pod["pod"])
+        said = {key: pod["scheduler"][key] for key in ("name", "message")}
+        if said["message"] and said not in group["messages"] and len(group["messages"]) < MESSAGES_SHOWN:
+            group["messages"].append(said)
     return list(groups.values())

@@ -10,6 +10,7 @@ from access.pages import PageRequest, asked_word, page, slice_of
 from allocations.choices import State
 from allocations.explain import pod_explain
 from allocations.overviews import LIVE_FILTER, allocation_query, refusal_query, waiting_pods
+from allocations.views.why import nodes_shown, with_lines
 
 COUNTED_TO = 99
 SHOWN_ON_FLEET = 6
@@ -35,7 +36,7 @@ def allocation_table(request: PageRequest) -> HttpResponse:
 @require_GET
 @page
 def pending_table(request: PageRequest) -> HttpResponse:
-    """Pods that could not be placed, each with the last answer it got."""
+    """Pods that ask for devices and wait, each with the last answer it got and what its scheduler says."""
     asked = {"namespace": asked_word(request, "namespace"), "search": asked_word(request, "q")}
     found = slice_of(refusal_query(actor=request.actor, **asked), request.GET.get("page"))
     return render(request, "allocations/pending.html", asked | {"slice": found, "filtered": any(asked.values())})
@@ -60,5 +61,6 @@ def pending_count(request: PageRequest) -> HttpResponse:
 @page
 def pending_pod(request: PageRequest, namespace: str, name: str) -> HttpResponse:
     """Why one pod waits, or where it is."""
-    context = {"pod": pod_explain(namespace, name, request.actor), "namespace": namespace, "name": name}
+    told = with_lines(pod_explain(namespace, name, request.actor, nodes_shown(request)))
+    context = {"pod": told, "namespace": namespace, "name": name}
     return render(request, "allocations/pod.html", context)

@@ -19,7 +19,7 @@ from rest_framework.views import APIView
 from typing_extensions import override
 
 from access.errors import NotFound
-from allocations.api import AllocationViewSet, ClaimExplain, ClaimRenew, LeaseViewSet, PodExplain
+from allocations.api import AllocationViewSet, ClaimExplain, ClaimRenew, LeaseViewSet, PendingPodViewSet, PodExplain
 from allocations.selectors import claim_statuses, device_holders
 from claims.api import ClaimViewSet
 from gpuplane.rest.events import EventViewSet
@@ -54,6 +54,7 @@ resources = [
     ),
     at("claims/<str:namespace>/<str:name>/explain/", ClaimExplain.as_view(), "claim-explain"),
     at("claims/<str:namespace>/<str:name>/renew/", ClaimRenew.as_view(), "claim-renew"),
+    at("pods/", PendingPodViewSet.as_view({"get": "list"}), "pods"),
     at("pods/<str:namespace>/<str:name>/explain/", PodExplain.as_view(), "pod-explain"),
     at("allocations/", AllocationViewSet.as_view({"get": "list", "post": "create"}), "allocations"),
     at("allocations/<uuid:uid>/", AllocationViewSet.as_view({"get": "retrieve", "delete": "destroy"}), "allocation"),

@@ -94,6 +94,9 @@ NAMESPACES = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
 PODS = Kind("", "v1", "pods", "Pod", status=True)
 NODES = Kind("", "v1", "nodes", "Node", namespaced=False, status=True)
 EVENTS = Kind("", "v1", "events", "Event")
+VOLUME_CLAIMS = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+STORAGE_CLASSES = Kind("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False)
+RESOURCE_CLAIMS = Kind("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
 LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease", unconditional=False, create_on_update=True)
 MUTATING = Kind(
     "admissionregistration.k8s.io",

@@ -43,6 +43,8 @@ def _field_test(term: str) -> Callable[[Object], bool]:
         "status.phase",
         "spec.unschedulable",
         "involvedObject.uid",
+        "involvedObject.kind",
+        "reason",
     ):
         raise ApiFault(400, "BadRequest", f"field label not supported: {term}")
     way, sign, want = match[1].split("."), match[2], match[3]

@@ -28,7 +28,10 @@ from tests.fakes.apikinds import (
     NAMESPACES,
     NODES,
     PODS,
+    RESOURCE_CLAIMS,
+    STORAGE_CLASSES,
     VALIDATING,
+    VOLUME_CLAIMS,
     ApiFault,
     Key,
     Kind,
@@ -47,6 +50,9 @@ from tests.fakes.apirules import (
 )
 from tests.fakes.apischema import apply_defaults, schema_faults
 from tests.fakes.apiselectors import matcher
+
+MOUNTED = (VOLUME_CLAIMS, STORAGE_CLASSES, RESOURCE_CLAIMS)
+"""What pods use that kube-scheduler may have to wait for; spec and status are written in one."""
 
 _MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 
@@ -76,7 +82,7 @@ class Store:
     snapshots: dict[str, tuple[int, list[Object]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for kind in (NAMESPACES, PODS, NODES, EVENTS, LEASES, CRDS, MUTATING, VALIDATING):
+        for kind in (NAMESPACES, PODS, NODES, EVENTS, LEASES, CRDS, MUTATING, VALIDATING, *MOUNTED):
             self.objects[kind] = {}
         for name in ("default", "kube-system"):
             self.create(NAMESPACES, "", {"metadata": {"name": name}})

@@ -28,7 +28,7 @@ from kube.keys import CLAIM
 from nodes.models import Device, Node
 from tests.databases import TestDatabase
 from tests.factories import NodeFactory
-from tests.fakes.apikinds import PODS
+from tests.fakes.apikinds import EVENTS, PODS, Object
 from tests.fakes.apiserver import ApiServer
 
 NAMESPACE = "research"
@@ -91,9 +91,9 @@ class World:
         made = self.server.add_pod(name, namespace=NAMESPACE, annotations={CLAIM: claim}, **options)
         return str(made["metadata"]["uid"])
 
-    def filter(self, name: str) -> str | None:
-        """The one node that filter answers with."""
-        pod = self.server.pods[NAMESPACE, name]
+    def filter(self, name: str, *, pod: Object | None = None) -> str | None:
+        """The one node that filter answers with. `pod`: as the scheduler has it, which may be behind."""
+        pod = pod or self.server.pods[NAMESPACE, name]
         names = sorted(self.server.nodes)
         answer = msgspec.json.decode(filter_pod(Asked(msgspec.json.encode({"Pod": pod, "NodeNames": names}))))
         passed = answer.get("NodeNames") or []
@@ -119,11 +119,47 @@ class World:
     def finish(self, name: str, phase: str = "Succeeded") -> None:
         self.server.set_pod_phase(name, phase, namespace=NAMESPACE)
 
-    def refuse(self, name: str, *, at: datetime) -> None:
-        """PodScheduled turns False, as kube-scheduler says after a failed bind."""
-        moment = at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        body = {"status": {"conditions": [{"type": "PodScheduled", "status": "False", "lastTransitionTime": moment}]}}
+    def refuse(self, name: str, *, at: datetime | None = None, message: str = "no volume could be bound") -> None:
+        """An attempt fails: PodScheduled as kube-scheduler leaves it, whose clock says `at`.
+
+        Nothing is written where status, reason and message are the same; the time is that of the first failure.
+        """
+        told = (self.server.pods[NAMESPACE, name].get("status") or {}).get("conditions") or []
+        known: Object = next((one for one in told if one["type"] == "PodScheduled" and one["status"] == "False"), {})
+        if known.get("message") == message:
+            return
+        moment = (at or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        condition = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": message,
+            "lastTransitionTime": known.get("lastTransitionTime", moment),
+        }
+        body = {"status": {"conditions": [condition]}}
         self.server.store.patch(PODS, NAMESPACE, name, body, content_type=MERGE, subresource="status")
+
+    def failed_event(self, name: str, *, version: str, message: str, times: int = 1) -> None:
+        """FailedScheduling about a version of the pod; the second failure of a version makes it a series, later ones nothing."""
+        key = f"{name}.{version}"
+        if times == 2:
+            body = {"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}}
+            self.server.store.patch(EVENTS, NAMESPACE, key, body, content_type=MERGE)
+            return
+        meta = self.server.pods[NAMESPACE, name]["metadata"]
+        about = {"kind": "Pod", "namespace": NAMESPACE, "name": name, "uid": meta["uid"], "resourceVersion": version}
+        event = {
+            "metadata": {"name": key, "namespace": NAMESPACE},
+            "involvedObject": about,
+            "reason": "FailedScheduling",
+            "message": message,
+            "type": "Warning",
+        }
+        self.server.store.create(EVENTS, NAMESPACE, event)
+
+    def version(self, name: str) -> str:
+        """The pod's resourceVersion."""
+        return str(self.server.pods[NAMESPACE, name]["metadata"]["resourceVersion"])
 
     def annotate(self, name: str, **annotations: str | None) -> None:
         body = {"metadata": {"annotations": annotations}}

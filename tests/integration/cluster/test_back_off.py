@@ -70,7 +70,7 @@ def fine(world: World) -> str:
 @pytest.mark.parametrize(
     ("left_behind", "outcome"),
     [
-        pytest.param(lost_answers, "failed", id="reservations"),
+        pytest.param(lost_answers, "bound", id="reservations"),
         pytest.param(left_leases, "released", id="releases"),
         pytest.param(budgets, "going", id="the end of their time"),
     ],

@@ -65,16 +65,17 @@ def test_a_pod_being_deleted_still_holds(world: World) -> None:
 
 
 def test_holds(world: World) -> None:
-    """LEASE-3 a hold goes with its pod, or when its pod turned unscheduled after the hold was made; not by an older refusal."""
+    """LEASE-3 a hold goes with its pod, or with its attempt; not by a refusal that its filter saw, whatever time that bears."""
     world.node("n1", gpus=8)
     world.claim()
     now = database_now()
     for name in ("gone", "refused", "refused-before", "waits"):
         world.pod(name)
+    world.refuse("refused-before", at=now + timedelta(seconds=5))
+    for name in ("gone", "refused", "refused-before", "waits"):
         assert world.filter(name) == "n1"
     world.remove("gone")
-    world.refuse("refused", at=now + timedelta(seconds=5))
-    world.refuse("refused-before", at=now - timedelta(seconds=5))
+    world.refuse("refused", at=now - timedelta(seconds=5))
 
     done = world.reconcile()
 

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from allocations.models import Allocation, AllocationDevice, Lease
+from allocations.models import Allocation, AllocationDevice, Lease, PodRefusal
 from audit.choices import Kind
 from audit.happenings import Happening
 from audit.services import record_many
@@ -123,7 +123,7 @@ def cursor(*values):
     return base64.urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
 
 
-@pytest.mark.parametrize("path", ["claims/", "allocations/", "nodes/", "devices/", "events/", "leases/"])
+@pytest.mark.parametrize("path", ["claims/", "allocations/", "nodes/", "devices/", "events/", "leases/", "pods/"])
 @pytest.mark.parametrize(
     "values",
     [
@@ -162,6 +162,7 @@ def cost(api, path):
         pytest.param("allocations/", 2, id="allocations: rows, devices"),
         pytest.param("events/", 1, id="events"),
         pytest.param("leases/", 1, id="leases"),
+        pytest.param("pods/", 1, id="pods that wait"),
     ],
 )
 def test_a_list_costs_the_same_whatever_it_holds(admin, path, want):
@@ -173,6 +174,9 @@ def test_a_list_costs_the_same_whatever_it_holds(admin, path, want):
         allocations(3, namespace=f"ns-{number}", claim=claim)
         Lease.objects.create(
             name=f"gpu-n{number}-0", holder_identity="a/b/c", node="n1", device_uuid="x", acquired_at=NOW
+        )
+        PodRefusal.objects.create(
+            pod_uid=f"u-{number}", namespace="team-a", pod_name=f"w-{number}", first_at=NOW, last_at=NOW
         )
 
     more(1)

@@ -25,7 +25,7 @@ def world():
     return Node.objects.count(), list(GpuClaim.objects.order_by("id").values()), Allocation.objects.count()
 
 
-READS = ("nodes/", "nodes/n1/", "devices/", "claims/", "allocations/", "leases/", "events/", "fleet/summary/",
+READS = ("nodes/", "nodes/n1/", "devices/", "claims/", "allocations/", "leases/", "pods/", "events/", "fleet/summary/",
          "fleet/history/")  # fmt: skip
 OWN = ("claims/team-a/train/", "claims/team-a/train/explain/")
 

@@ -13,7 +13,7 @@ from access.choices import Role
 from access.errors import NotFound
 from allocations import services
 from allocations.collection import expire_holds
-from allocations.explain import claim_explain, pod_explain
+from allocations.explain import NodesAsked, claim_explain, pod_explain
 from allocations.models import Allocation
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import GpuClaimFactory, NodeFactory
@@ -151,3 +151,53 @@ def test_a_claim_that_came_since_is_told() -> None:
     assert "does not exist" in pod_explain("research", "late", OURS)["summary"]
     GpuClaimFactory(name="late")
     assert "exists now" in pod_explain("research", "late", OURS)["summary"]
+
+
+def test_a_claim_tells_each_device_of_its_waiting_pods() -> None:
+    """VIEW-3 node by node and device by device, once for the pods that ask the same."""
+    run("p")
+    for name in ("q", "r"):
+        assert filtered(pod_manifest(name, claim="two"), ["n1", "n2"]) is None
+    told = {pod["pod"]: pod for pod in claim_explain("research", "two", OURS)["pods"]}
+    (first,) = [pod for pod in (told["q"], told["r"]) if pod["nodes"]]
+    (second,) = [pod for pod in (told["q"], told["r"]) if not pod["nodes"]]
+    assert [(node["node"], [device["reason"] for device in node["devices"]]) for node in first["nodes"]] == [
+        ("n1", ["in use, a whole device is asked"] * 2),
+        ("n2", [""]),
+    ]
+    assert (first["same_as"], second["same_as"], second["nodes_total"]) == (None, first["pod"], 2)
+    assert (
+        second["device_reasons"]
+        == first["device_reasons"]
+        == [{"reason": "in use, a whole device is asked", "devices": 2}]
+    )
+
+
+@pytest.mark.parametrize("explain", [pod_explain, claim_explain])
+def test_nodes_are_told_in_pages(explain: Any) -> None:
+    """VIEW-3 by name, none is left out, forwards and back; a node that came or went shifts nothing."""
+    for number in range(245):
+        NodeFactory(name=f"m{number:03}", gpus=1)
+    names = sorted([f"m{number:03}" for number in range(245)] + ["n1", "n2"])
+    GpuClaimFactory(name="three", spec={"devices": {"count": 3}})
+    assert filtered(pod_manifest("q", claim="three"), names) is None
+
+    def page(after: str, size: int = 100) -> dict[str, Any]:
+        name = "q" if explain is pod_explain else "three"
+        told: dict[str, Any] = explain("research", name, OURS, NodesAsked(after=after, size=size))
+        return told if explain is pod_explain else told["pods"][0]
+
+    first = page("")
+    second = page(first["nodes_next"])
+    third = page(second["nodes_next"])
+    found = [node["node"] for one in (first, second, third) for node in one["nodes"]]
+    assert found == names
+    assert [len(one["nodes"]) for one in (first, second, third)] == [100, 100, 47]
+    assert {one["nodes_total"] for one in (first, second, third)} == {247}
+    assert (first["nodes_previous"], third["nodes_next"]) == (None, None)
+    assert page(third["nodes_previous"])["nodes"] == second["nodes"]
+    assert page(second["nodes_previous"])["nodes"] == first["nodes"]
+    assert [node["node"] for node in page("m099x", size=2)["nodes"]] == ["m100", "m101"]
+    beyond = page("z")
+    assert (beyond["nodes"], beyond["nodes_next"]) == ([], None)
+    assert page(beyond["nodes_previous"])["nodes"][-1]["node"] == "n2"

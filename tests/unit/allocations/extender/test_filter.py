@@ -12,12 +12,13 @@ import pytest
 from pytest_django import Settings
 
 from allocations import ledger
-from allocations.asking import hold_seconds
+from allocations.asking import Asks, pod_asks
 from allocations.choices import State
 from allocations.collection import expire_holds
 from allocations.extender import reasons, views
 from allocations.extender.filter import candidates_of
 from allocations.models import Allocation, PodRefusal
+from allocations.unbound import hold_seconds
 from audit.models import Event
 from claims.models import GpuClaim
 from kube.objects import Pod
@@ -53,9 +54,11 @@ def later(**delta: float) -> datetime:
         pytest.param({"resourceClaims": [{"name": "nic"}]}, 660, id="a resource claim"),
     ],
 )
-def test_how_long_a_hold_lasts(spec: dict[str, Any], want: int) -> None:
-    """LEASE-3 as long as kube-scheduler may wait between filter and bind."""
-    assert hold_seconds(msgspec.convert(pod_manifest("p", **spec), Pod)) == want
+def test_how_long_a_hold_lasts(world: None, spec: dict[str, Any], want: int) -> None:
+    """LEASE-3 as long as kube-scheduler may wait between filter and bind, where no API server says whether it has to."""
+    asks = pod_asks(msgspec.convert(pod_manifest("p", claim="one", **spec), Pod))
+    assert isinstance(asks, Asks)
+    assert hold_seconds(asks) == want
 
 
 @pytest.mark.parametrize(
