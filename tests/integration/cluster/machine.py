@@ -84,9 +84,13 @@ class ClusterMachine(RuleBasedStateMachine):
         super().__init__()
         self.broken = False
         self.count = 0
-        self.pods: list[str] = []
         self.asked: list[tuple[dict[str, Any], str]] = []
         self.late: list[Late] = []
+
+    @property
+    def pods(self) -> list[str]:
+        """Those that are there, the newest last."""
+        return [name for _, name in self.world.server.pods]
 
     @initialize()
     def begin(self) -> None:
@@ -106,8 +110,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     def a_pod_comes(self, claim: str) -> None:
         self.count += 1
-        self.pods.append(f"pod-{self.count}")
-        self._make_pod(self.pods[-1], claim)
+        self._make_pod(f"pod-{self.count}", claim)
 
     @precondition(lambda self: self.pods)
     @rule(pick=PICK, how=st.sampled_from(["is deleted", "is replaced", "finishes", "is told to go"]))
@@ -116,13 +119,10 @@ class ClusterMachine(RuleBasedStateMachine):
         if how == "finishes" and self.world.server.pods[NAMESPACE, name]["spec"].get("nodeName"):
             self.world.finish(name)
         elif how == "is told to go":
-            self.world.server.store.evict(NAMESPACE, name, {})
-            if (NAMESPACE, name) not in self.world.server.pods:  # one that runs nowhere is gone at once
-                self.pods.remove(name)
+            self.world.server.store.evict(NAMESPACE, name, {})  # one that runs nowhere is gone at once
         else:
-            self._remove(name)
+            self.world.remove(name)
             if how == "is replaced":
-                self.pods.append(name)
                 self._make_pod(name, "one")
 
     def a_claim_goes_or_comes(self, claim: str) -> None:
@@ -279,7 +279,7 @@ class ClusterMachine(RuleBasedStateMachine):
             return
         self.world.server.remove_node(name)
         for pod in [pod for pod in self.pods if self._runs_on(pod) == name]:
-            self._remove(pod)
+            self.world.remove(pod)
 
     def health_changes(self, name: str, minor: int, reason: str) -> None:
         devices_health(node_name=name, health={f"GPU-{name}-{minor}": reason}, actor=SYSTEM, now=database_now())
@@ -373,10 +373,6 @@ class ClusterMachine(RuleBasedStateMachine):
             allocation_release(allocation=allocation, actor=SYSTEM, evict=False, now=database_now())
         except (Conflict, Unavailable):
             return  # it is being released already, or the API server is away: collection goes on
-
-    def _remove(self, name: str) -> None:
-        self.world.remove(name)
-        self.pods.remove(name)
 
     def _runs_on(self, name: str) -> str:
         return str(self.world.server.pods[NAMESPACE, name]["spec"].get("nodeName", ""))
