@@ -30,9 +30,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import hypothesis
 import pytest
 
+from tests import exploring
 from tests.servers import session
 
 _OURS = frozenset({"GPUPLANE_TOOLS_DIR", "GPUPLANE_TEST_DATABASE", "GPUPLANE_TEST_POSTGRES_BIN", "GPUPLANE_CHROMIUM"})
@@ -69,11 +69,7 @@ from tests.databases import TestDatabase, connected, forget_memory  # noqa: E402
 from tests.servers import chromium as browsers  # noqa: E402 - after _settle()
 from tests.servers import postgres, redis, web  # noqa: E402 - after _settle()
 
-# Nothing in the tests depends on how fast the machine is, so neither do Hypothesis' own verdicts.
-hypothesis.settings.register_profile(
-    "house", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
-)
-hypothesis.settings.load_profile("house")
+exploring.register()
 
 
 def pytest_unconfigure() -> None:

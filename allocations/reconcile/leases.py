@@ -1,7 +1,7 @@
 """Leases compared with the ledger (LEASE-1, LEASE-6): missing ones taken again, orphans deleted, strangers noted.
 
 Called by `allocations.reconcile.run`. Kept true: a lease is judged by the ledger as it is after the lease was
-seen (a bind has its row before its leases); what a living pod holds is never deleted; a stranger's lease is
+seen (a bind has its row before its leases); what a running pod holds is never deleted; a stranger's lease is
 never touched, it marks the device taken for as long as it is there.
 """
 
@@ -48,9 +48,9 @@ class Leased:
 
 
 def compare_leases(
-    *, before: Sequence[Row], seen: Sequence[Lease], living: Iterable[str], world: Outside, now: datetime
+    *, before: Sequence[Row], seen: Sequence[Lease], running: Iterable[str], world: Outside, now: datetime
 ) -> Leased:
-    """`before`: the ledger as read before `seen` was listed. `living`: UIDs of pods that have not ended.
+    """`before`: the ledger as read before `seen` was listed. `running`: UIDs of pods that have a node and have not ended.
 
     Raises TemporaryKubeError when the API server goes away meanwhile; what is left waits for the next turn.
     """
@@ -62,7 +62,7 @@ def compare_leases(
     wanted = _wanted(live_rows())
     devices = devices_by_lease()
     if world.cluster is not None:
-        judge = _Judge(world.cluster, wanted, frozenset(living), live_holders(_holders(seen)), devices, done, now)
+        judge = _Judge(world.cluster, wanted, frozenset(running), live_holders(_holders(seen)), devices, done, now)
         strangers = {lease.name: holder for lease in seen if (holder := judge.stranger(lease))}
         _note_strangers(judge, {name: (strangers.get(name, ""), device) for name, device in devices.items()})
     return done
@@ -136,7 +136,7 @@ class _Judge:
 
     cluster: Cluster
     wanted: Mapping[str, Mapping[str, bool]]
-    living: frozenset[str]
+    running: frozenset[str]
     live: set[str]
     devices: Mapping[str, LeasedDevice]
     done: Leased
@@ -153,7 +153,7 @@ class _Judge:
             return lease.holder_identity or "somebody"
         if lease.holder_identity in self.live:
             return ""  # being taken or dropped at this moment
-        if self._lives(lease.holder_identity):
+        if self._runs(lease.holder_identity):
             return lease.holder_identity
         if self._young(lease):
             known = self.devices.get(lease.name)
@@ -167,7 +167,7 @@ class _Judge:
             )
             return "" if holders else SHARED_HOLDER
         strange = [one for one in lease.sharers if one not in holders and one not in self.live]
-        gone = [one for one in strange if not self._lives(one)]
+        gone = [one for one in strange if not self._runs(one)]
         if not self._young(lease):
             for sharer in gone:
                 shares.leave(self.cluster, namespace=lease.namespace, name=lease.name, sharer=sharer)
@@ -177,8 +177,8 @@ class _Judge:
         left = [one for one in strange if one not in gone]
         return left[0] if left else ""
 
-    def _lives(self, holder: str) -> bool:
-        return holder.rpartition("/")[2] in self.living
+    def _runs(self, holder: str) -> bool:
+        return holder.rpartition("/")[2] in self.running
 
     def _young(self, lease: Lease) -> bool:
         return lease.acquire_time is not None and self.now - lease.acquire_time.astimezone(UTC) < GRACE

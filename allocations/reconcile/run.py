@@ -148,7 +148,7 @@ def _compare(world: Outside, now: datetime) -> Reconciled:
             **closed,
         }
         _closed(close(closed, before=shut, now=now), done)
-        found = compare_leases(before=before, seen=seen.leases, living=_living(seen), world=world, now=now)
+        found = compare_leases(before=before, seen=seen.leases, running=_running(seen), world=world, now=now)
         _leased(found, done)
         differences += found.differences
         done.opened = open_devices({node: ids for node, ids in unread.items() if node not in waiting}, now=now)
@@ -193,8 +193,9 @@ def _look(cluster: Cluster) -> _Seen:
     )
 
 
-def _living(seen: _Seen) -> set[str]:
-    return {uid for uid, pod in seen.pods.items() if not pod.finished}
+def _running(seen: _Seen) -> set[str]:
+    """UIDs of pods that have a node. One that waits holds nothing but by a row: a Lease of it without one came late."""
+    return {uid for uid, pod in seen.pods.items() if pod.spec.node_name and not pod.finished}
 
 
 # nodes

@@ -14,6 +14,7 @@ from tests.cluster.controlplane.stack import Stack, eventually
 from tests.cluster.doors import Doors, meaning
 from tests.cluster.waiting import bound, gone, unschedulable
 
+pytestmark = pytest.mark.parametrize("module_stack", ["sqlite", "postgresql"], indirect=True)
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 ANNOTATION = "example.org/why"
 

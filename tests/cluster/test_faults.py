@@ -37,7 +37,7 @@ class Between:
 _BETWEEN: dict[int, Between] = {}
 
 
-@pytest.fixture(scope="module", params=["sqlite"])
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def module_stack(request: pytest.FixtureRequest, plane: ControlPlane) -> Iterator[Stack]:
     """gpuplane behind both proxies."""
     stack = Stack(plane, plane.folder)

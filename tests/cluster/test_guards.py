@@ -13,6 +13,7 @@ from tests.cluster.controlplane.objects import claim, pod
 from tests.cluster.controlplane.stack import Stack, eventually
 from tests.cluster.invariants import ALLOCATED, AMOUNTS, KOORDINATOR, VISIBLE, settled
 
+pytestmark = pytest.mark.parametrize("module_stack", ["sqlite", "postgresql"], indirect=True)
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"

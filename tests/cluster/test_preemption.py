@@ -16,6 +16,7 @@ from tests.cluster.controlplane.stack import Stack, eventually
 from tests.cluster.invariants import ALLOCATED, settled
 from tests.cluster.waiting import bound, is_bound, pods_of, said, unschedulable
 
+pytestmark = pytest.mark.parametrize("module_stack", ["sqlite", "postgresql"], indirect=True)
 CLASSES = {"preempt-low": 10, "preempt-middle": 100, "preempt-high": 1000}
 RANKS = "/apis/scheduling.k8s.io/v1/priorityclasses"
 NATIVE = {"nvidia.com/gpu": 1}

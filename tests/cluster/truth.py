@@ -160,24 +160,27 @@ def read(stack: Stack) -> Truth:
 
 def rows(gpuplane: Gpuplane) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
     """Devices, live allocations and grants in one read transaction."""
+    devices, allocations, grants = select(gpuplane, _DEVICES, _ALLOCATIONS, _GRANTS)
+    return devices, allocations, grants
+
+
+def select(gpuplane: Gpuplane, *statements: str) -> list[Sequence[Any]]:
+    """The rows of each statement, all in one read transaction of the ledger."""
     if gpuplane.database_url:
         with psycopg.connect(gpuplane.database_url) as connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
-            found = [
-                connection.execute(statement.encode()).fetchall() for statement in (_DEVICES, _ALLOCATIONS, _GRANTS)
-            ]
-        return found[0], found[1], found[2]
+            return [connection.execute(statement.encode()).fetchall() for statement in statements]
     lite = sqlite3.connect(
         f"file:{gpuplane.data / 'gpuplane.sqlite3'}?mode=ro", uri=True, timeout=20, isolation_level=None
     )
     try:
         lite.execute("BEGIN")
-        found = [lite.execute(statement).fetchall() for statement in (_DEVICES, _ALLOCATIONS, _GRANTS)]
+        found: list[Sequence[Any]] = [lite.execute(statement).fetchall() for statement in statements]
         lite.execute("COMMIT")
     finally:
         lite.close()
-    return found[0], found[1], found[2]
+    return found
 
 
 def pod_view(found: Json) -> PodView:

@@ -20,6 +20,7 @@ import ssl
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from types import TracebackType
@@ -43,6 +44,12 @@ from tests.fakes.apistore import Store
 from tests.fakes.late import Late
 
 CRD_FOLDER = Path(__file__).parents[2] / "docker" / "helm" / "gpuplane" / "crds"
+
+
+@cache
+def _crds() -> list[Object]:
+    """Those of the chart."""
+    return [yaml.safe_load(path.read_text()) for path in sorted(CRD_FOLDER.glob("*.yaml"))]
 
 
 @dataclass
@@ -78,7 +85,8 @@ class ApiServer:
         bookmark_seconds: float = 60.0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.store = Store()
+        self.with_crds = with_crds
+        self.store = self._store()
         self.token = token
         self.tls = tls
         self.bookmark_seconds = bookmark_seconds
@@ -93,9 +101,12 @@ class ApiServer:
         self.port = 0
         self._http: ThreadingHTTPServer | None = None
         self._thread: threading.Thread | None = None
-        if with_crds:
-            for path in sorted(CRD_FOLDER.glob("*.yaml")):
-                self.store.create(CRDS, "", yaml.safe_load(path.read_text()))
+
+    def _store(self) -> Store:
+        made = Store()
+        for crd in _crds() if self.with_crds else ():
+            made.create(CRDS, "", crd)
+        return made
 
     # -- life
 
@@ -145,6 +156,20 @@ class ApiServer:
                     open_socket.shutdown(socket.SHUT_RDWR)
                 except OSError:
                     continue  # already closed by the other side
+
+    def fresh(self) -> None:
+        """Another cluster at the same address: no objects, no faults, nothing held. Nobody watches, and no request is under way."""
+        for fault in self.faults:
+            if fault.late is not None:
+                fault.late.drop()
+        self.faults.clear()
+        self.requests.clear()
+        self.store = self._store()
+
+    @property
+    def running(self) -> bool:
+        """Whether it answers at all."""
+        return self._http is not None
 
     @property
     def url(self) -> str:

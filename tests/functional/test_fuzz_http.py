@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cluster_answers import (
@@ -16,6 +16,7 @@ from tests.cluster_answers import (
     well_formed_review,
     well_formed_scores,
 )
+from tests.exploring import examples
 from tests.functional.cluster_client import ClusterClient, cluster_client, pod_shape
 from tests.hostile import spoiled
 from tests.ledger_truth import problems
@@ -56,12 +57,11 @@ def client(live_app: LiveApp) -> Iterator[ClusterClient]:
         yield client
 
 
+@pytest.mark.hypothesis
 def test_no_body_breaks_a_door(client: ClusterClient, live_app: LiveApp) -> None:
     """CLAIM-3 every answer is 200 and well formed, and the process goes on."""
 
-    @settings(
-        max_examples=EXAMPLES, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
+    @examples(EXAMPLES)
     @given(data=st.data())
     def fuzz(data: st.DataObject) -> None:
         path = data.draw(st.sampled_from(sorted(QUESTIONS)))

@@ -11,7 +11,7 @@ import pytest
 import schemathesis
 from django.core.wsgi import get_wsgi_application
 from drf_spectacular.generators import SchemaGenerator
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -23,6 +23,7 @@ from schemathesis.specs.openapi.checks import (
 from access.choices import Role
 from allocations import fleet
 from gpuplane.rest.idempotency import HEADER
+from tests.exploring import examples
 from tests.integration.rest.conftest import claim_manifest, inventory, person
 
 EXAMPLES = 15
@@ -57,6 +58,7 @@ def test_the_document_is_served_and_valid(client):
 
 @pytest.mark.parametrize(("method", "path"), [pytest.param(*key, id=" ".join(key)) for key in operations()])
 @pytest.mark.django_db
+@pytest.mark.hypothesis
 def test_every_operation_keeps_to_the_document(method, path):
     """VIEW-5 no request makes a fault, and every answer is one that the document describes."""
     fleet.FLEET.forget()
@@ -69,9 +71,7 @@ def test_every_operation_keeps_to_the_document(method, path):
     operation = operations()[method, path]
 
     @given(data=st.data())
-    @settings(
-        max_examples=EXAMPLES, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
+    @examples(EXAMPLES)
     def fuzz(data):
         case = data.draw(operation.as_strategy())
         if case.path_parameters and data.draw(st.booleans(), label="an object that is there"):

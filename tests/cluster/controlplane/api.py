@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,8 @@ class Api:
 class Observer:
     """Follows a collection by a real watch and remembers each object's every version, oldest first, by `namespace/name/uid`.
 
-    Only while the `with` block lasts. `until` waits for the events themselves.
+    Only while the `with` block lasts. `until` waits for the events themselves. `heard` is when each came, by its resourceVersion; what
+    was found by a list after the watch broke has no such moment.
     """
 
     def __init__(self, api: Api, path: str) -> None:
@@ -126,6 +128,7 @@ class Observer:
         self._changed = threading.Condition()
         self.history: dict[str, list[Json]] = {}
         self.gone: set[str] = set()
+        self.heard: dict[str, datetime] = {}
         self._failure: BaseException | None = None
         self._version = ""
         self._closing = threading.Event()
@@ -219,6 +222,7 @@ class Observer:
         key = _key(event["object"])
         self._version = event["object"]["metadata"]["resourceVersion"]
         with self._changed:
+            self.heard[self._version] = datetime.now(UTC)
             self.history.setdefault(key, []).append(event["object"])
             if event["type"] == "DELETED":
                 self.gone.add(key)

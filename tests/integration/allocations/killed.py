@@ -1,7 +1,6 @@
 """The process of test_kills: filters and binds (or releases) one pod, and kills itself after so many steps.
 
-Run as `python -m tests.integration.allocations.killed DEED STEPS POD-JSON NODE`; DEED is `bind`,
-`first-lease` (within the lease step) or `release`.
+Run as `python -m tests.integration.allocations.killed DEED STEPS POD-JSON NODE`; DEED is `bind` or `release`.
 """
 
 from __future__ import annotations
@@ -31,23 +30,10 @@ def bind(pod: dict[str, Any], node: str, steps: int) -> None:
     bound(pod, node)
 
 
-def first_lease(pod: dict[str, Any], node: str) -> None:
-    """Death after the first of several leases."""
-    from allocations import saga
-    from tests.extender import bound, filtered
-
-    def take_one(attempt: saga.Attempt) -> None:
-        attempt.outside.leases.take(attempt.wants[:1], attempt.live.holder.identity)
-        die()
-
-    assert filtered(pod, [node]) == node
-    saga.BIND_STEPS = (saga.step_reserve, take_one)
-    bound(pod, node)
-
-
 def release(pod: dict[str, Any], steps: int) -> None:
     """Death after the state says releasing (1), or after the leases went as well (2)."""
-    from allocations import ledger, saga
+    from allocations import ledger
+    from allocations.bindings import wants_of
     from allocations.choices import State
     from allocations.models import Allocation
     from allocations.outside import outside
@@ -64,7 +50,7 @@ def release(pod: dict[str, Any], steps: int) -> None:
         actor="test",
     )
     if steps == 2:
-        outside().leases.drop(saga.wants_of(live), live.holder.identity)
+        outside().leases.drop(wants_of(live), live.holder.identity)
     die()
 
 
@@ -73,7 +59,5 @@ if __name__ == "__main__":
     deed, number, manifest, where = sys.argv[1:]
     if deed == "bind":
         bind(json.loads(manifest), where, int(number))
-    elif deed == "first-lease":
-        first_lease(json.loads(manifest), where)
     else:
         release(json.loads(manifest), int(number))

@@ -1,4 +1,7 @@
-"""A process killed between any two steps of bind or release leaves nothing behind that collection does not mend."""
+"""A process killed between any two steps of bind or release leaves nothing behind that collection does not mend.
+
+Without a cluster; with one, through the door, in tests/integration/cluster/test_kills.py.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,19 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from django.conf import LazySettings
 
 from allocations.choices import LIVE, State
 from allocations.models import Allocation, Lease
 from allocations.outside import outside
 from allocations.sweep import sweep
-from kube.announce import announcer
-from kube.keys import ALLOCATED
 from nodes.models import Device
 from tests.databases import TestDatabase
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import GpuClaimFactory, NodeFactory
-from tests.fakes.apiserver import ApiServer
 from tests.ledger_truth import problems
 
 POD = pod_manifest("pod", claim="two")
@@ -66,7 +63,8 @@ def fleet_of_one(ledger_db: TestDatabase) -> TestDatabase:
         pytest.param(0, id="after the hold"),
         pytest.param(1, id="after reserved"),
         pytest.param(2, id="after the leases"),
-        pytest.param(3, id="before bound is written"),
+        pytest.param(3, id="after the Binding, of which there is none"),
+        pytest.param(4, id="before bound is written"),
     ],
 )
 def test_killed_within_bind(fleet_of_one: TestDatabase, steps: int) -> None:
@@ -84,7 +82,7 @@ def test_killed_within_bind(fleet_of_one: TestDatabase, steps: int) -> None:
 
 def test_killed_after_bound(fleet_of_one: TestDatabase) -> None:
     """LEASE-3 once bound is written the devices stay with the pod."""
-    die("bind", 4, fleet_of_one)
+    die("bind", 5, fleet_of_one)
     collect()
     assert Allocation.objects.get().state == State.BOUND
     assert Lease.objects.count() == 2
@@ -93,7 +91,7 @@ def test_killed_after_bound(fleet_of_one: TestDatabase) -> None:
 
 def test_young_rows_are_left_alone(fleet_of_one: TestDatabase) -> None:
     """LEASE-3 a reservation that a bind may still be working on is not collected."""
-    die("bind", 2, fleet_of_one)
+    die("bind", 3, fleet_of_one)
     collect(minutes=0)
     assert Allocation.objects.get().state == State.RESERVED
     assert Lease.objects.count() == 2
@@ -110,81 +108,3 @@ def test_killed_within_release(fleet_of_one: TestDatabase, steps: int) -> None:
     assert not Device.objects.exclude(core_used=0, memory_used=0).exists()
     assert not Lease.objects.exists()
     assert not problems()
-
-
-class Cluster:
-    """An API server with the pod in it, which gpuplane and the killed process both use."""
-
-    def __init__(self, server: ApiServer, kubeconfig: Path, pod: dict[str, Any]) -> None:
-        self.server = server
-        self.kubeconfig = str(kubeconfig)
-        self.pod = pod
-
-    @property
-    def leases(self) -> int:
-        """How many there are."""
-        return len(self.server.leases)
-
-    def stored(self) -> dict[str, Any]:
-        """The pod as the API server has it."""
-        found: dict[str, Any] = next(pod for (_, name), pod in self.server.pods.items() if name == "pod")
-        return found
-
-
-@pytest.fixture
-def cluster(fleet_of_one: TestDatabase, tmp_path: Path, settings: LazySettings) -> Iterator[Cluster]:
-    """`fleet_of_one` with a cluster around it."""
-    assert fleet_of_one
-    with ApiServer() as server:
-        stored = server.add_pod("pod", namespace="research", annotations=POD["metadata"]["annotations"])
-        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
-        settings.GPUPLANE_KUBECONFIG = str(kubeconfig)
-        pod = pod_manifest("pod", claim="two", uid=stored["metadata"]["uid"])
-        yield Cluster(server, kubeconfig, pod)
-        world = outside()
-        assert world.cluster is not None
-        world.cluster.close()
-        announcer(settings.GPUPLANE_KUBECONFIG, settings.GPUPLANE_REDIS_URL).close()
-
-
-@pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
-@pytest.mark.parametrize(
-    ("deed", "steps"),
-    [
-        pytest.param("bind", 1, id="after reserved"),
-        pytest.param("first-lease", 0, id="between two leases"),
-        pytest.param("bind", 2, id="after the leases"),
-    ],
-)
-def test_killed_before_the_binding(fleet_of_one: TestDatabase, cluster: Cluster, deed: str, steps: int) -> None:
-    """LEASE-1 LEASE-3 with Kubernetes: the pod is unbound, so leases and devices return."""
-    die(deed, steps, fleet_of_one, cluster.pod, GPUPLANE_KUBECONFIG=cluster.kubeconfig)
-    collect()
-    assert Allocation.objects.get().state == State.FAILED
-    assert not cluster.leases
-    assert not Device.objects.exclude(core_used=0, memory_used=0).exists()
-    assert not cluster.stored()["spec"].get("nodeName")
-
-
-@pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
-def test_killed_after_the_binding(fleet_of_one: TestDatabase, cluster: Cluster) -> None:
-    """LEASE-3 with Kubernetes: the pod was bound, so collection writes what the process could not."""
-    die("bind", 3, fleet_of_one, cluster.pod, GPUPLANE_KUBECONFIG=cluster.kubeconfig)
-    assert Allocation.objects.get().state == State.RESERVED
-    assert cluster.stored()["metadata"]["annotations"][ALLOCATED] == "node-a:0,1"
-    collect()
-    assert Allocation.objects.get().state == State.BOUND
-    assert cluster.leases == 2
-    assert Device.objects.exclude(core_used=0).count() == 2
-
-
-@pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
-def test_the_api_server_is_away_when_collection_comes(fleet_of_one: TestDatabase, cluster: Cluster) -> None:
-    """LEASE-3 nothing is undone on a guess: without an answer the reservation waits."""
-    die("bind", 3, fleet_of_one, cluster.pod, GPUPLANE_KUBECONFIG=cluster.kubeconfig)
-    cluster.server.stop()
-    collect()
-    assert Allocation.objects.get().state == State.RESERVED
-    cluster.server.start()
-    collect()
-    assert Allocation.objects.get().state == State.BOUND

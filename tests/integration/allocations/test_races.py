@@ -1,13 +1,11 @@
-"""Several processes at once on the last devices: the database refuses a second holder, whatever the code does."""
+"""Threads at once on the last devices: the database refuses a second holder, whatever the code does.
+
+Whole processes race through their doors in tests/integration/cluster/test_races.py.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import subprocess
-import sys
-from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -19,8 +17,6 @@ from allocations.choices import LIVE, State
 from allocations.engine.plan import plan
 from allocations.errors import LostRace
 from allocations.models import Allocation, AllocationDevice
-from allocations.outside import outside
-from allocations.sweep import sweep
 from claims.dialects.request import DeviceAsk, DeviceRequest
 from nodes.models import Device
 from nodes.revisions import next_revision
@@ -28,57 +24,6 @@ from tests.databases import TestDatabase
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import GpuClaimFactory, NodeFactory
 from tests.ledger_truth import problems
-
-PROCESSES = 8
-ATTEMPTS = 10_000
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("ledger_db", ["postgresql"], indirect=True)
-def test_eight_processes_race_for_the_last_devices(ledger_db: TestDatabase) -> None:
-    """LEASE-2 10,000 attempts by 8 processes on 8 GPUs: no double booking, nothing leaked."""
-    for name in ("node-a", "node-b"):
-        NodeFactory(name=name, gpus=4)
-    GpuClaimFactory(name="one", spec={"devices": {"count": 1}})
-    GpuClaimFactory(name="two", spec={"devices": {"count": 2}})
-    GpuClaimFactory(name="half", spec={"devices": {"count": 1, "core": 50, "memoryRatio": 50}})
-    command = [sys.executable, "-m", "tests.integration.allocations.racer"]
-    with contextlib.ExitStack() as ends:
-        racers = [
-            ends.enter_context(
-                subprocess.Popen(
-                    [*command, str(number), str(ATTEMPTS // PROCESSES)],
-                    env=ledger_db.environment,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for number in range(PROCESSES)
-        ]
-        for racer in racers:
-            ends.callback(racer.kill)
-        met: Counter[str] = Counter()
-        for racer in racers:
-            out, err = racer.communicate(timeout=500)
-            assert racer.returncode == 0, err[-4000:]
-            met.update(json.loads(out.splitlines()[-1]))
-    assert met["held"] + met["refused"] == ATTEMPTS
-    assert met["bound"] > 1000, met
-    assert met["refused"] > 100, "they did fight for the last devices"
-    assert not problems()
-    for allocation in Allocation.objects.filter(state=State.BOUND):
-        ledger.begin_release(
-            allocation_id=allocation.id,
-            sources=(State.BOUND,),
-            outcome=State.RELEASED,
-            reason="the race is over",
-            now=datetime.now(UTC),
-            actor="test",
-        )
-    sweep(now=datetime.now(UTC) + timedelta(hours=1), world=outside())
-    assert not Allocation.objects.filter(state__in=LIVE).exists()
-    assert not Device.objects.exclude(core_used=0, memory_used=0).exists()
 
 
 def test_threads_race_for_one_device(ledger_db: TestDatabase) -> None:

@@ -152,8 +152,9 @@ def test_an_instance_of_which_only_the_agent_tells(world: World, settings: Any) 
     first, second = runs(world, "first"), runs(world, "second")
     given((first, ["MIG-x"]), (second, ["MIG-y"]), resource="nvidia.com/mig-1g.10gb")
     done = world.reconcile()
-    assert (done.adopted, done.closed) == (1, 1)
-    assert Device.objects.get(uuid="GPU-1").core_used == 100
+    assert (done.adopted, done.closed) == (1, 0)
+    parent = Device.objects.get(uuid="GPU-1")
+    assert (parent.core_used, bool(parent.conflict)) == (100, True)
     tell(world, gpu(0), gpu(1, mig=True), instance(1, 7))
     assert asks(world, "ours", mig_1g__10gb="1") is None
     client.hdel(DETAILS_KEY, "n1")

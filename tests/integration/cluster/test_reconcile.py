@@ -13,6 +13,7 @@ from audit.clock import database_now
 from kube.keys import CAPACITY_CHANGED, SHARED_HOLDER
 from nodes.models import Device
 from tests.fakes.apiserver import Fault
+from tests.fakes.late import Late
 from tests.integration.cluster.conftest import NAMESPACE, World
 
 
@@ -141,6 +142,31 @@ def test_lease_taken_again(world: World) -> None:
     assert done.leases_taken == 3
     assert world.leases() == before
     assert SHARED_HOLDER in before.values()
+
+
+def test_a_lease_that_came_late_for_a_pod_that_waits(world: World) -> None:
+    """LEASE-3 LEASE-6 a Lease applied after its attempt was undone keeps its device from everybody, its own pod first: it goes, although the pod lives."""
+    world.node("n1", gpus=1)
+    world.claim(count=1)
+    world.server.add_namespace("gpuplane-system")
+    late = Late()
+    world.server.faults += [
+        Fault("POST", r"/leases$", late=late, drop="before"),
+        Fault("POST", r"/leases$", status=403, reason="Forbidden", times=100),
+    ]
+    world.pod("waits")
+    assert world.filter("waits") == "n1"
+    assert world.bind("waits", "n1") != ""
+    late.release()
+    assert late.outcomes == [201]
+    world.server.faults.clear()
+    for later in (10, 120, 130):
+        world.sweep(later=later)
+        world.reconcile(later=later)
+    assert world.leases() == {}
+    assert world.live() == 0
+    assert world.filter("waits") == "n1"
+    assert world.bind("waits", "n1") == ""
 
 
 def test_orphan_leases(world: World) -> None:

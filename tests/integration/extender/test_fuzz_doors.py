@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
@@ -21,6 +21,7 @@ from tests.cluster_answers import (
     well_formed_scores,
 )
 from tests.databases import TestDatabase
+from tests.exploring import examples
 from tests.extender import pod_manifest
 from tests.factories import GpuClaimFactory, NodeFactory
 from tests.hostile import spoiled
@@ -87,20 +88,11 @@ def world(ledger_db: TestDatabase) -> TestDatabase:
     return ledger_db
 
 
-def bounded(database: TestDatabase) -> settings:
-    return settings(
-        max_examples=NUMBERS[database.vendor],
-        deadline=None,
-        database=None,
-        derandomize=True,
-        suppress_health_check=list(HealthCheck),
-    )
-
-
+@pytest.mark.hypothesis
 def test_no_body_breaks_the_extender(world: TestDatabase) -> None:
     """CLAIM-3 LEASE-2 any sequence of spoiled questions gets well-formed answers and leaves the ledger whole."""
 
-    @bounded(world)
+    @examples(NUMBERS[world.vendor])
     @given(data=st.data())
     def fuzz(data: st.DataObject) -> None:
         verb = data.draw(st.sampled_from(["filter", "prioritize", "bind", "preempt"]))
@@ -156,11 +148,12 @@ def good_reviews(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["pods_mutate", "pods_validate", "gpuclaims_validate", "bindings_validate"])
+@pytest.mark.hypothesis
 def test_no_body_breaks_a_webhook(name: str) -> None:
     """CLAIM-7 DEV-3 CLAIM-1 a spoiled review is refused with a message, or passes untouched; the same twice alike."""
     view = getattr(admission, name)
 
-    @settings(max_examples=700, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @examples(700)
     @given(body=good_reviews().flatmap(spoiled))
     def fuzz(body: bytes) -> None:
         answer = view(body)

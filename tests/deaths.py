@@ -1,0 +1,123 @@
+"""A process that dies between two of its steps: after each commit to the ledger, and after each write to the API server.
+
+`killing()` is for a process of its own, which dies by SIGKILL; `Deaths` plays it within the test's process, for a machine: the step raises
+`Died`, and so does every later step of the same "process" until `rise()`. What counts as a step is what others can see: a verb of the
+ledger that has returned, a write of a Lease, a Binding or a pod that the API server was asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import pytest
+
+from allocations import ledger
+from kube.connection import Connection
+
+VERBS = (
+    "hold",
+    "reserve_held",
+    "reserve",
+    "take_up",
+    "bound_many",
+    "bound",
+    "begin_release",
+    "finish_release",
+    "drop_hold",
+)
+WRITES = re.compile(r"/leases|/binding$|/pods/[^/]+$")
+
+
+class Died(Exception):
+    """The process is dead, as far as anybody else can tell."""
+
+
+class Deaths:
+    """Counts steps while armed; the last one is made, and then the process is dead."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *, die: Callable[[], None] | None = None) -> None:
+        """`die`: what happens at the step; by default `Died` is raised."""
+        self._die = die
+        self._left: int | None = None
+        self._dead = False
+        self._lock = threading.Lock()
+        for name in VERBS:
+            patch.setattr(ledger, name, self._verb(getattr(ledger, name)))
+        patch.setattr(Connection, "send", self._write(Connection.send))
+        patch.setattr(Connection, "send_evented", self._posted(Connection.send_evented))
+
+    @property
+    def dead(self) -> bool:
+        """Whether it died since it was armed."""
+        return self._dead
+
+    def arm(self, steps: int) -> None:
+        """Die when so many steps were made."""
+        self._left = steps
+
+    def rise(self) -> None:
+        """The process that comes after it lives."""
+        self._left, self._dead = None, False
+
+    def _before(self) -> None:
+        if self._dead:
+            raise Died
+
+    def _after(self) -> None:
+        with self._lock:
+            if self._left is None:
+                return
+            self._left -= 1
+            if self._left > 0:
+                return
+            self._dead = True
+        if self._die is not None:
+            self._die()
+        raise Died
+
+    def _verb(self, verb: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(verb)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self._before()
+            outcome = verb(*args, **kwargs)
+            self._after()
+            return outcome
+
+        return counted
+
+    def _write(self, send: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(send)
+        def counted(connection: Connection, method: str, target: str, **kwargs: Any) -> Any:
+            if method == "GET" or not WRITES.search(target):
+                return send(connection, method, target, **kwargs)
+            self._before()
+            answer = send(connection, method, target, **kwargs)
+            self._after()
+            return answer
+
+        return counted
+
+    def _posted(self, send: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(send)
+        async def counted(connection: Connection, evented: Any, method: str, target: str, **kwargs: Any) -> Any:
+            if not WRITES.search(target):
+                return await send(connection, evented, method, target, **kwargs)
+            self._before()
+            answer = await send(connection, evented, method, target, **kwargs)
+            self._after()
+            return answer
+
+        return counted
+
+
+def killing(steps: int) -> Deaths:
+    """This process kills itself after so many steps, counted from now."""
+    deaths = Deaths(pytest.MonkeyPatch(), die=lambda: os.kill(os.getpid(), signal.SIGKILL))
+    deaths.arm(steps)
+    return deaths
