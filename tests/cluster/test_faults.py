@@ -11,65 +11,25 @@ from functools import partial
 import httpx
 import pytest
 
-from tests.cluster.controlplane.api import Json, Observer
-from tests.cluster.controlplane.faults import Faults
+from tests.cluster.controlplane.api import Json
 from tests.cluster.controlplane.kubernetes import ControlPlane
 from tests.cluster.controlplane.objects import claim, pod
-from tests.cluster.controlplane.program import free_ports
 from tests.cluster.controlplane.stack import LEASES, Stack, eventually
 from tests.cluster.invariants import settled
+from tests.cluster.proxied import BINDING, LEASE, Between, between, proxied_stack, watching
 from tests.cluster.truth import read
 from tests.cluster.waiting import bound, count_bound, gone, pods_of, said, unschedulable
 
-BINDING = r"/pods/[^/]+/binding$"
-LEASE = r"/leases"
+__all__ = ["between"]
+
 GPU = {"nvidia.com/gpu": 1}
-
-
-class Between:
-    """The two proxies: `api` in front of the API server for gpuplane, `door` in front of gpuplane for kube-scheduler."""
-
-    def __init__(self, api: Faults, door: Faults) -> None:
-        self.api = api
-        self.door = door
-
-
-_BETWEEN: dict[int, Between] = {}
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def module_stack(request: pytest.FixtureRequest, plane: ControlPlane) -> Iterator[Stack]:
     """gpuplane behind both proxies."""
-    stack = Stack(plane, plane.folder)
-    api = Faults(port=free_ports(1)[0], upstream=plane.url, ca=plane.authority.certificate)
-    try:
-        stack.install()
-        token = plane.service_account_token("gpuplane-system", "gpuplane")
-        through = plane.kubeconfig("gpuplane-through-the-proxy", token, url=api.url)
-        with api.serving():
-            ours = stack.start_gpuplane(vendor=request.param, kubeconfig=through, fronted=True)
-            door = Faults(port=stack.doors.extender, upstream=ours.extender_behind)
-            with door.serving():
-                stack.start_scheduler()
-                _BETWEEN[id(stack)] = Between(api, door)
-                yield stack
-                stack.close()
-    finally:
-        stack.close()
-
-
-@pytest.fixture
-def between(stack: Stack) -> Iterator[Between]:
-    """The proxies, with no rule left over."""
-    found = _BETWEEN[id(stack)]
-    yield found
-    found.api.clear()
-    found.door.clear()
-
-
-def watching(stack: Stack, namespace: str) -> Observer:
-    """An observer of the namespace's pods."""
-    return Observer(stack.api, f"/api/v1/namespaces/{namespace}/pods")
+    with proxied_stack(plane, request.param) as stack:
+        yield stack
 
 
 def burst(stack: Stack, namespace: str, count: int) -> threading.Thread:

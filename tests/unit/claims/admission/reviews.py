@@ -5,11 +5,20 @@ import copy
 import json
 from typing import Any
 
+from claims.admission import Trust
 from kube.admission import decode_review
 
 US = "system:serviceaccount:gpuplane-system:gpuplane"
 KOORD = "system:serviceaccount:koordinator-system:koord-scheduler"
 USER = "jane"
+TRUST = Trust(own=frozenset({US}), schedulers={"koordinator": frozenset({KOORD})})
+CLAIM = {"gpu.scheduling/claim": "train"}
+CUDA, NVIDIA = "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"
+
+
+def literal(name: Any, value: Any) -> Any:
+    """An env entry."""
+    return {"name": name, "value": value}
 
 
 def review(
