@@ -19,7 +19,7 @@ from claims.mirror import claim_mirror, uid_of
 from claims.models import GpuClaim
 from kube import crds
 from kube.client import Cluster
-from kube.errors import NotFoundInCluster, PermanentKubeError
+from kube.errors import NotFoundInCluster, PermanentKubeError, TemporaryKubeError
 
 log = structlog.get_logger(__name__)
 
@@ -29,6 +29,8 @@ OVERLAP = 500
 ALL_EVERY = 30
 """Turns from one comparison of all claims to the next."""
 CHUNK = 500
+FAILING_MOST = 5
+"""Namespaces that fail, before any was written, until the API server is taken to be away."""
 
 
 class Publisher:
@@ -40,21 +42,35 @@ class Publisher:
         self._waiting: dict[tuple[str, str], None] = {}
 
     def publish(self, *, cluster: Cluster) -> int:
-        """Write every status that changed, a bounded number; how many. Raises TemporaryKubeError: the rest waits."""
+        """Write every status that changed, a bounded number; how many.
+
+        A namespace whose claims cannot be written for the moment waits for the next turn, and keeps no other waiting. Raises
+        TemporaryKubeError where nothing could be written.
+        """
         everything = next(self._turns) % ALL_EVERY == 0
         self._note_hints()
-        written = 0
+        written, failing = 0, dict[str, TemporaryKubeError]()
         for claims in _all_claims() if everything else self._hinted():
             statuses = claim_statuses(claims)
             for claim in claims:
                 status = statuses[claim.pk]
-                if written >= WRITES_A_TURN:
-                    self._waiting[claim.namespace, claim.name] = None
-                elif status != claim.published_status:
-                    self._waiting[claim.namespace, claim.name] = None
+                if status == claim.published_status:
+                    continue
+                self._waiting[claim.namespace, claim.name] = None
+                if written >= WRITES_A_TURN or claim.namespace in failing:
+                    continue
+                try:
                     status_publish(cluster=cluster, claim=claim, status=status)
+                except TemporaryKubeError as error:
+                    log.warning("claims.status_unwritten", claim=str(claim), error=str(error))
+                    failing[claim.namespace] = error
+                    if len(failing) >= FAILING_MOST and not written:
+                        raise
+                else:
                     written += 1
                     self._waiting.pop((claim.namespace, claim.name))
+        if failing and not written:
+            raise next(iter(failing.values()))
         return written
 
     def _note_hints(self) -> None:

@@ -7,6 +7,7 @@ told; a burst of refusals becomes at most `MOST` events a turn, those that wait 
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -26,14 +27,23 @@ SETTLED: Final = timedelta(seconds=2)
 RECENT: Final = timedelta(minutes=10)
 """kube-scheduler asks again within five minutes, and so often a pod is seen to wait; of one that is not, in twice that, nothing is known."""
 MOST: Final = 100
+TURN_SECONDS: Final = 20.0
+"""A turn begins no further event after so long."""
 
 log = structlog.get_logger(__name__)
 
 
 def tell_waiting(*, cluster: Cluster, now: datetime) -> int:
-    """Write an event for every pod whose reasons have changed since it was told; how many were told."""
-    done = 0
+    """Write an event for every pod whose reasons have changed since it was told, `MOST` at most; how many were told.
+
+    A namespace whose events cannot be written for the moment waits for the next turn, and keeps no other waiting.
+    """
+    done, failing, ends = 0, set[str](), time.monotonic() + TURN_SECONDS
     for refusal in _untold(now):
+        if refusal.namespace in failing:
+            continue
+        if done == MOST or time.monotonic() > ends:
+            break
         message = summary_text(sum(refusal.reasons.values()), refusal.reasons.items())
         try:
             pods.event_record(
@@ -51,8 +61,9 @@ def tell_waiting(*, cluster: Cluster, now: datetime) -> int:
         except PermanentKubeError as error:  # the namespace is being deleted, say: nobody is there to be told
             log.info("telling.refused", pod=f"{refusal.namespace}/{refusal.pod_name}", error=str(error))
         except KubeError as error:
-            log.warning("telling.interrupted", error=str(error))
-            return done
+            log.warning("telling.interrupted", namespace=refusal.namespace, error=str(error))
+            failing.add(refusal.namespace)
+            continue
         else:
             done += 1
         PodRefusal.objects.filter(pk=refusal.pk).update(told=sorted(refusal.reasons))
@@ -63,10 +74,5 @@ def _untold(now: datetime) -> list[PodRefusal]:
     holding = Allocation.objects.filter(state__in=LIVE, pod_uid=OuterRef("pod_uid"))
     recent = Q(last_at__gt=now - RECENT) | Q(seen_at__gt=now - RECENT)
     waiting = PodRefusal.objects.filter(~Exists(holding), recent, first_at__lt=now - SETTLED)
-    found: list[PodRefusal] = []
-    for refusal in waiting.order_by("first_at", "pk").defer("request").iterator(chunk_size=500):
-        if sorted(refusal.reasons) != refusal.told:
-            found.append(refusal)
-            if len(found) == MOST:
-                break
-    return found
+    rows = waiting.order_by("first_at", "pk").defer("request").iterator(chunk_size=500)
+    return [refusal for refusal in rows if sorted(refusal.reasons) != refusal.told]

@@ -372,6 +372,25 @@ def test_status_of_a_claim_that_is_gone(world: World) -> None:
     assert stored(world, "b")["status"]["allocated"] == 1
 
 
+def test_a_namespace_whose_claims_cannot_be_written_keeps_nobody_waiting(world: World) -> None:
+    """CLAIM-2 statuses of one namespace fail for the moment: those of others are written, and its own at a later turn."""
+    cluster = world.outside.cluster
+    assert cluster is not None
+    world.node("n1")
+    world.claim("first")
+    world.place("train", claim="first")
+    world.server.add_namespace("other")
+    body = {"metadata": {"name": "second", "namespace": "other"}, "spec": {"devices": {"count": 1}}}
+    claim_create(manifest=body, actor=SYSTEM, now=database_now())
+    world.server.faults.append(Fault("PATCH", rf"/namespaces/{NAMESPACE}/gpuclaims/", status=503, times=100))
+    publisher = Publisher()
+    assert publisher.publish(cluster=cluster) == 1
+    assert GpuClaim.objects.get(name="second").published_status
+    world.server.faults.clear()
+    assert publisher.publish(cluster=cluster) == 1
+    assert stored(world, "first")["status"]["allocated"] == 1
+
+
 def test_a_claim_is_announced(world: World) -> None:
     """CLAIM-3 a claim that appears wakes the pods that waited for it: an annotation of ours on a node."""
     world.node("n1")

@@ -13,6 +13,7 @@ from allocations.telling import MOST, tell_waiting
 from audit.clock import database_now
 from nodes.models import Device
 from nodes.services import devices_health
+from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import NAMESPACE, World
 
 
@@ -68,6 +69,29 @@ def test_told_again_when_the_reason_is_another(waiting: World) -> None:
     assert tell(waiting) == 1
     (_, (name, message)) = events(waiting)
     assert (name, "fewer than 2 healthy gpu devices" in message) == ("waits", True)
+
+
+def test_a_namespace_that_cannot_be_told_keeps_nobody_waiting(waiting: World) -> None:
+    """VIEW-3 events of one namespace fail for the moment: pods of others are told, and its own at a later turn."""
+    waiting.server.add_namespace("other")
+    waiting.server.add_gpuclaim("two", {"devices": {"count": 2}}, namespace="other")
+    PodRefusal.objects.update(first_at=database_now() - timedelta(minutes=1))
+    first = PodRefusal.objects.get()
+    PodRefusal.objects.create(
+        pod_uid="elsewhere",
+        namespace="other",
+        pod_name="elsewhere",
+        summary=first.summary,
+        reasons=first.reasons,
+        first_at=first.first_at + timedelta(seconds=1),
+        last_at=first.last_at,
+    )
+    waiting.server.faults.append(Fault("POST", rf"/namespaces/{NAMESPACE}/events$", status=503, times=100))
+    assert tell(waiting) == 1
+    assert [name for name, _ in events(waiting)] == ["elsewhere"]
+    waiting.server.faults.clear()
+    assert tell(waiting) == 1
+    assert [name for name, _ in events(waiting)] == ["elsewhere", "waits"]
 
 
 def test_pods_with_long_names_are_each_told(world: World) -> None:
