@@ -121,7 +121,7 @@ def test_takers_and_givers_are_never_corrected(ledger_db: TestDatabase) -> None:
     NodeFactory(name="node-a", gpus=4)
     for name, spec in (("one", {"count": 1}), ("two", {"count": 2}), ("half", {"count": 1, "core": 50})):
         GpuClaimFactory(name=name, spec={"devices": spec})
-    command = [sys.executable, "-m", "tests.integration.allocations.racer"]
+    command = [sys.executable, "-m", "tests.integration.allocations.taker"]
     with ExitStack() as ends:
         racers = [
             ends.enter_context(

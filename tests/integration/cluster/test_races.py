@@ -20,7 +20,7 @@ from tests.integration.cluster.comparing import differences, given_twice
 from tests.integration.cluster.conftest import World
 
 PROCESSES = 8
-ATTEMPTS = {"postgresql": 10_000, "sqlite": 2_500}
+ATTEMPTS = {"postgresql": 10_000, "sqlite": 2_400}
 """Of all processes together. A file has one writer at a time, so that fewer of them meet there in the time."""
 
 
