@@ -8,7 +8,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.cluster.controlplane.stack import Stack
 from tests.cluster.truth import AllocationRow, Grant, PodView, Truth, read
@@ -172,12 +172,14 @@ def _annotations(truth: Truth) -> Iterator[str]:
         gpus = [grant.uuid for grant in ordered if grant.type == "gpu"]
         if pod.annotations.get(VISIBLE) != ",".join(gpus):
             yield f"{row.label} got {gpus}, its pod sees {pod.annotations.get(VISIBLE)}"
-        for key in (KOORDINATOR, AMOUNTS):
-            said = _amounts(pod.annotations[key]) if key in pod.annotations else _amounts_of(ordered)
+        # in Koordinator's words a share of all that a device has is a whole device
+        full = [replace(grant, whole=grant.whole or _is_all(grant, truth)) for grant in ordered]
+        for key, given in ((KOORDINATOR, _amounts_of(full)), (AMOUNTS, _amounts_of(ordered))):
+            said = _amounts(pod.annotations[key]) if key in pod.annotations else given
             if said is None:
                 yield f"{row.label} has a pod whose {key} cannot be read"
-            elif said != _amounts_of(ordered):
-                yield f"{row.label} got {_listed(_amounts_of(ordered))}, its pod's {key} says {_listed(said)}"
+            elif said != given:
+                yield f"{row.label} got {_listed(given)}, its pod's {key} says {_listed(said)}"
 
 
 def _chosen_by_others(pod: PodView) -> bool:
@@ -200,9 +202,14 @@ def _amounts(text: str) -> set[Amount] | None:
 def _amount(kind: str, minor: int, resources: dict[str, str]) -> Amount:
     told = {name.partition("/")[2]: str(amount) for name, amount in resources.items()}
     core = int(told.get(f"{kind}-core", told.get(kind, "0")))
-    # a share may take all the core, but a ratio of 100 stands for nothing but the whole device
+    # a share may take all the core; with a ratio of 100 it is the whole device, or as good as that
     whole = core == 100 and (f"{kind}-core" not in told or told.get(f"{kind}-memory-ratio") == "100")
     return Amount(kind, minor, core, _bytes(told.get(f"{kind}-memory", "0")), whole)
+
+
+def _is_all(grant: Grant, truth: Truth) -> bool:
+    device = truth.devices.get(grant.device)
+    return grant.core_percent == 100 and device is not None and grant.memory_bytes == device.memory_bytes
 
 
 def _amounts_of(grants: list[Grant]) -> set[Amount]:
