@@ -257,11 +257,10 @@ def _planned(picture: Picture, request: DeviceRequest) -> tuple[str, str, dict[s
 
 @atomic_retry
 def _write_planned(rows: Sequence[PodRefusal]) -> None:
-    """A row that the extender answered meanwhile keeps its answer."""
-    counted = dict(
-        PodRefusal.objects.select_for_update().filter(pk__in=[row.pk for row in rows]).values_list("pk", "count")
-    )
-    unchanged = [row for row in rows if counted.get(row.pk) == row.count]
+    """A row that the extender answered meanwhile, or whose pod asks for something else now, keeps what it says."""
+    locked = PodRefusal.objects.select_for_update().filter(pk__in=[row.pk for row in rows])
+    now = {pk: (count, last_at) for pk, count, last_at in locked.values_list("pk", "count", "last_at")}
+    unchanged = [row for row in rows if now.get(row.pk) == (row.count, row.last_at)]
     PodRefusal.objects.bulk_update(unchanged, ["rule", "summary", "reasons", "planned_at"])
 
 

@@ -91,7 +91,7 @@ def what_nodes_have(placed: Collection[str]) -> dict[str, Published]:
     rows = Device.objects.filter(presence=Presence.PRESENT).select_related("node").order_by("type", "minor")
     for device in rows:
         devices[device.node.name].append(_described(device))
-        if device.type == GPU:
+        if device.type == GPU and not device.parent:
             models[device.node.name].add(device.model)
     given: dict[str, str] = {
         name: _checkpoints(entries, placed)

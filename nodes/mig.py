@@ -2,20 +2,23 @@
 
 Called by `nodes.services` when an inventory comes in, and by every comparison (`allocations.reconcile.closing`). A GPU in MIG mode is never offered
 itself (`Device.mig`). Kept true: what somebody holds keeps its holder; an instance of a GPU that is held itself, and a GPU that has left MIG mode
-while an instance of it is held, are closed to newcomers until that ends.
+while an instance of it is held, are closed to newcomers until that ends; held by a stranger or an intruder, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Final
 
 from nodes.choices import Presence
 from nodes.models import Device
+from nodes.newcomers import UNREAD
 
 GPU_HELD: Final = "its GPU is still held itself"
 INSTANCES_HELD: Final = "MIG instances of it are still held"
 SICK: Final = "its GPU is unhealthy"
+_HELD_BY: Final = ("core_used", "memory_used", "conflict", "stranger")
 
 
 def mig_closings(*, node_id: int | None = None) -> dict[int, str]:
@@ -23,11 +26,17 @@ def mig_closings(*, node_id: int | None = None) -> dict[int, str]:
     instances = Device.objects.exclude(parent="").exclude(presence=Presence.REMOVED)
     if node_id is not None:
         instances = instances.filter(node=node_id)
-    listed = list(instances.only("pk", "node_id", "parent", "core_used", "memory_used"))
+    listed = list(instances.only("pk", "node_id", "parent", *_HELD_BY))
     if not listed:
         return {}
     gpus = Device.objects.filter(node__in={one.node_id for one in listed}, parent="").exclude(presence=Presence.REMOVED)
-    return closings_of([*listed, *gpus.only("pk", "node_id", "uuid", "mig", "parent", "core_used", "memory_used")])
+    return closings_of([*listed, *gpus.only("pk", "node_id", "uuid", "mig", "parent", *_HELD_BY)])
+
+
+def close_for_mig(*, node_id: int, revision: int, now: datetime) -> None:
+    """At once, within the caller's transaction; reconciling opens them again."""
+    for pk, why in mig_closings(node_id=node_id).items():
+        Device.objects.filter(pk=pk, closed="").update(closed=why, revision=revision, changed_at=now)
 
 
 def closings_of(devices: Iterable[Device]) -> dict[int, str]:
@@ -39,8 +48,13 @@ def closings_of(devices: Iterable[Device]) -> dict[int, str]:
         gpu = gpus.get((one.node_id, one.parent)) if one.parent else None
         if gpu is None:
             continue
-        if gpu.core_used or gpu.memory_used:
+        if _is_held(gpu):
             found[one.pk] = GPU_HELD
-        if not gpu.mig and (one.core_used or one.memory_used):
+        if not gpu.mig and _is_held(one):
             found[gpu.pk] = INSTANCES_HELD
     return found
+
+
+def _is_held(device: Device) -> bool:
+    """By the ledger's holders, or past it. Not that it is closed: that may come from here."""
+    return bool(device.core_used or device.memory_used or device.conflict or device.stranger not in ("", UNREAD))

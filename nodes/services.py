@@ -28,7 +28,7 @@ from nodes import revisions
 from nodes.advertise import advertise_soon
 from nodes.changes import InventoryChange, compare
 from nodes.choices import NodeState, Presence
-from nodes.mig import SICK, mig_closings
+from nodes.mig import SICK, close_for_mig
 from nodes.models import Device, Node
 from nodes.newcomers import mark_unread, read_soon
 from nodes.topology import normal_links
@@ -88,7 +88,7 @@ def _inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[No
         _apply(change, node=node, revision=revision)
         if placement_changed:
             Device.objects.filter(node=node).update(revision=revision)
-        _close_for_mig(node, revision=revision, now=now)
+        close_for_mig(node_id=node.pk, revision=revision, now=now)
     _tell(change, node=node, created=created, actor=actor, now=now)
     announce(node=node.name)
     if unread:
@@ -145,12 +145,6 @@ def _instances_following(changed: Sequence[Device], *, now: datetime) -> list[De
         device.changed_at = now
         found.append(device)
     return found
-
-
-def _close_for_mig(node: Node, *, revision: int, now: datetime) -> None:
-    """At once; reconciling opens them again."""
-    for pk, why in mig_closings(node_id=node.pk).items():
-        Device.objects.filter(pk=pk, closed="").update(closed=why, revision=revision, changed_at=now)
 
 
 @atomic_retry

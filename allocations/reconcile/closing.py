@@ -193,7 +193,7 @@ def _pod_of(why: str) -> tuple[str, str]:
     words = why.split(" ", 2)
     if len(words) < 2 or words[0] != "pod":
         return "", ""
-    namespace, _, name = words[1].partition("/")
+    namespace, _, name = words[1].rstrip(":").partition("/")
     return namespace, name
 
 

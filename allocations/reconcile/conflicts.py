@@ -16,6 +16,7 @@ from audit.announce import announce
 from audit.choices import Kind
 from audit.happenings import Happening
 from audit.services import record_many
+from nodes.mig import close_for_mig
 from nodes.models import Device
 from nodes.revisions import next_revision
 
@@ -43,16 +44,18 @@ def _write(due: dict[int, set[str]], unreadable: frozenset[str], now: datetime, 
     standing = set(Device.objects.exclude(conflict="").values_list("pk", flat=True))
     revision = next_revision()
     opened: list[Device] = []
+    shut: list[Device] = []
     rows = Device.objects.select_for_update(of=("self",)).filter(pk__in=standing.union(due)).order_by("pk")
     for device in rows.select_related("node"):
         before = set(pods_in(device.conflict))
-        pods = due.get(device.pk, set()) | (before & unreadable if complete else before)
+        pods = due.get(device.pk, set()) | (_standing(before, unreadable, device.conflict) if complete else before)
         text = ", ".join(sorted(pods))[:LONGEST]
         if text == device.conflict:
             continue
         Device.objects.filter(pk=device.pk).update(conflict=text, revision=revision, changed_at=now)
-        if not text:
-            opened.append(device)
+        (opened if not text else shut).append(device)
+    for node_id in {device.node_id for device in shut}:
+        close_for_mig(node_id=node_id, revision=revision, now=now)  # who has a GPU has its MIG instances
     for name in {device.node.name for device in opened}:
         announce(node=name)
     told = [f"{device.type} {device.minor} of {device.node.name} is nobody's dispute any more" for device in opened]
@@ -63,6 +66,11 @@ def _write(due: dict[int, set[str]], unreadable: frozenset[str], now: datetime, 
         ]
     )
     return told
+
+
+def _standing(before: set[str], unreadable: frozenset[str], conflict: str) -> set[str]:
+    """Those of the pods in dispute that may be so still. Of a text that was cut not all are known: one that cannot be read may be any of them."""
+    return before if unreadable and len(conflict) >= LONGEST else before & unreadable
 
 
 def pods_in(conflict: str) -> list[str]:

@@ -146,9 +146,10 @@ def _correct(
     if outcome is _Outcome.DONE:
         done.moved += [_moved(node, choice, devices) for choice in changed]
     elif outcome is _Outcome.LOST:
-        named = ", ".join(_label(choice.row) for choice in changed)
-        problem = f"the kubelet of {node} gave devices to {named} that the ledger gave to others"
-        done.differences.append(Difference(problem, node=node, disputed=_disputed(changed, devices)))
+        for choice in changed:  # one by one: whoever does not see a pod's namespace reads nothing of it
+            row, disputed = choice.row, _disputed([choice], devices)
+            problem = f"the kubelet of {node} gave devices to {_label(row)} that the ledger gave to others"
+            done.differences.append(Difference(problem, row.namespace, row.pod_name, node, row.id, disputed))
 
 
 def _disputed(choices: Sequence[_Choice], devices: Mapping[str, Device]) -> tuple[tuple[int, str], ...]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from allocations.engine.build import DeviceRow, NodeRow, build_picture, take
+from allocations.engine.build import DeviceRow, DeviceUse, NodeRow, build_picture, patch, take
 from allocations.engine.needs import amounts
 from allocations.engine.picture import DEVICE_PLUGIN, EXCLUSIVE, NO_MEMORY, Picture, Withheld
 from allocations.engine.plan import plan
@@ -44,6 +44,7 @@ def run_scenario(scenario: Scenario) -> Result:
             picture, problem = _adopt(picture, scenario, pod)
             if problem:
                 problems.append(f"{metadata_label(pod.metadata)}: {problem}")
+    picture = _without_held_gpus(picture, scenario.nodes)
     decisions = []
     rules = NodeRules(scenario.nodes)
     for pod in living:
@@ -79,6 +80,27 @@ def picture_of(nodes: Iterable[NodeShape]) -> Picture:
         mode = EXCLUSIVE if node.mode == "exclusive" else DEVICE_PLUGIN
         rows.append(NodeRow(name=node.name, mode=mode, links=node.links, devices=tuple(devices)))
     return build_picture(rows)
+
+
+def _without_held_gpus(picture: Picture, nodes: Iterable[NodeShape]) -> Picture:
+    """The picture without the MIG instances of GPUs that are held themselves: these are given to nobody new meanwhile."""
+    parents = [device.parent for node in nodes for device in node.devices]
+    if not any(parents):
+        return picture
+    held = {
+        uuid
+        for uuid, core, memory in zip(picture.device_uuid, picture.core_used, picture.memory_used, strict=True)
+        if core or memory
+    }
+    rows = {uuid: row for row, uuid in enumerate(picture.device_uuid)}
+    shut = [rows[device.uuid] for node in nodes for device in node.devices if device.parent in held]
+    return patch(
+        picture,
+        [
+            DeviceUse(int(picture.device_id[row]), int(picture.core_used[row]), int(picture.memory_used[row]), False)
+            for row in shut
+        ],
+    )
 
 
 def _parsed(scenario: Scenario, pod: Pod) -> Parsed:

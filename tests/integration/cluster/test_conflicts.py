@@ -11,6 +11,8 @@ from access.choices import Role
 from allocations.ledger_metrics import ledger_metrics
 from allocations.models import Allocation
 from allocations.reconcile import read_newcomers
+from allocations.reconcile.conflicts import conflicts_note
+from allocations.reconcile.report import Difference
 from audit.clock import database_now
 from kube.keys import CAPACITY_CHANGED
 from nodes.models import Device
@@ -177,3 +179,14 @@ def test_the_pods_of_a_new_node(world: World, monkeypatch: pytest.MonkeyPatch) -
         0: f"{NAMESPACE}/{late}"
     }
     assert len(Device.objects.exclude(conflict="")) == 3
+
+
+def test_a_name_that_does_not_fit(world: World) -> None:
+    """LEASE-6 a device whose dispute was too long to be written down stays closed while any pod cannot be read."""
+    device = Device.objects.get(minor=2)
+    pod, now = f"{'n' * 63}/{'p' * 253}", database_now()
+    conflicts_note(differences=[Difference("", disputed=((device.pk, pod),))], complete=True, now=now)
+    conflicts_note(differences=[], unreadable=[pod], complete=True, now=now)
+    assert 2 in disputed()
+    conflicts_note(differences=[], complete=True, now=now)
+    assert 2 not in disputed()

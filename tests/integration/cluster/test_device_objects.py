@@ -213,3 +213,16 @@ def test_an_api_server_that_is_away(there: World) -> None:
 def test_types_without_parts(type_: str, want: dict[str, str]) -> None:
     """DEV-4 a type that nobody knows counts 100 of its own name."""
     assert resources_of(type_, 0) == want
+
+
+def test_the_model_of_a_node_with_mig_instances(there: World) -> None:
+    """DEV-6 DEV-12 the model is that of its GPUs: an instance's is none of its own."""
+    gpu = Device.objects.filter(type="gpu", minor=0).get()
+    Device.objects.filter(type="gpu").update(model="NVIDIA H100 80GB HBM3")
+    Device.objects.filter(pk=gpu.pk).update(mig=True)
+    instance = {"parent": gpu.uuid, "profile": "1g.10gb", "memory_bytes": 10 * 2**30}
+    DeviceFactory(
+        node=gpu.node, type="gpu", minor=1009, uuid="MIG-0", model="NVIDIA H100 80GB HBM3 MIG 1g.10gb", **instance
+    )
+    published(there)
+    assert labels(there)["node.koordinator.sh/gpu-model"] == "H100-80GB-HBM3"

@@ -10,6 +10,7 @@ from access.actors import SYSTEM
 from allocations.errors import MovedOn
 from allocations.models import Allocation
 from audit.clock import database_now
+from audit.models import Event
 from kube.keys import ALLOCATED, ATTEMPT, CHOSEN_BY
 from nodes.checkpoints import Given, checkpoint_put
 from nodes.models import Device, Node
@@ -259,3 +260,27 @@ def test_an_impossible_record_of_one_pod_holds_up_no_other(plugin: World) -> Non
     done = plugin.reconcile()
     assert (done.corrected, done.differences) == (1, 1)
     assert (holds("odd"), holds("plain")) == ([0], [3])
+
+
+def test_what_cannot_be_followed_is_told_of_each_pod_by_itself(plugin: World) -> None:
+    """DEV-8 VIEW-3 an event that names a pod stands in its namespace: nobody else reads it, and the pod's own page has it."""
+    one, _ = native(plugin, "one"), native(plugin, "two")
+    fixed = Allocation.objects.get(pod_name="two")
+    Allocation.objects.filter(pk=fixed.pk).update(request={**fixed.request, "by_kubelet": False})
+    chose(**{one: [1]})
+    plugin.reconcile()
+    told = Event.objects.filter(kind="reconcile.difference").values_list("namespace", "name", "message")
+    assert list(told) == [
+        (NAMESPACE, "one", f"the kubelet of n1 gave devices to {NAMESPACE}/one that the ledger gave to others")
+    ]
+    assert dict(Device.objects.exclude(conflict="").values_list("minor", "conflict")) == {1: f"{NAMESPACE}/one"}
+
+
+def test_a_closed_device_is_told_on_the_pods_page(plugin: World) -> None:
+    """DEV-8 VIEW-3 the event carries the pod's very name."""
+    uid = native(plugin, "one")
+    said = [Given(uid, "main", GPU, ("GPU-elsewhere",))]
+    checkpoint_put(node_name="n1", entries=said, actor=SYSTEM, now=database_now())
+    plugin.reconcile()
+    taken = Event.objects.filter(kind="device.taken").values_list("namespace", "name")
+    assert list(taken) == [(NAMESPACE, "one")]

@@ -13,6 +13,7 @@ from audit.clock import database_now
 from claims.dialects.device_names import mig_minor
 from nodes.inventory import parse_node
 from nodes.live.samples import DETAILS_KEY, DetailsView
+from nodes.mig import GPU_HELD, INSTANCES_HELD, mig_closings
 from nodes.models import Device
 from nodes.services import devices_health, inventory_put
 from tests.integration.cluster.conftest import NAMESPACE, World
@@ -225,3 +226,38 @@ def test_what_the_node_advertises(mixed: World) -> None:
     said = mixed.server.nodes["n1"]["status"]["allocatable"]
     assert said["nvidia.com/mig-1g.10gb"] == "1"
     assert "nvidia.com/mig-3g.40gb.me" not in said
+
+
+@pytest.mark.parametrize("mark", ["stranger", "conflict"])
+def test_instances_of_a_gpu_that_others_have(world: World, mark: str) -> None:
+    """DEV-12 LEASE-2 who has the GPU past the ledger has its instances: they are given when that has ended."""
+    tell(world, gpu(0, mig=True), instance(0, 7))
+    Device.objects.filter(uuid="GPU-0").update(**{mark: "other/pod"})
+    assert mig_closings() == {Device.objects.get(uuid="MIG-0-7").pk: GPU_HELD}
+    Device.objects.filter(uuid="GPU-0").update(**{mark: ""})
+    assert mig_closings() == {}
+
+
+@pytest.mark.parametrize("mark", ["stranger", "conflict"])
+def test_a_gpu_whose_instance_others_have(world: World, mark: str) -> None:
+    """DEV-12 LEASE-2 the GPU is not given over their heads when an inventory says that MIG mode has ended."""
+    tell(world, gpu(0, mig=True), instance(0, 7))
+    Device.objects.filter(uuid="GPU-0").update(mig=False)
+    Device.objects.filter(uuid="MIG-0-7").update(**{mark: "other/pod"})
+    assert mig_closings() == {Device.objects.get(uuid="GPU-0").pk: INSTANCES_HELD}
+
+
+def test_an_intruder_on_a_gpu_in_mig_mode(world: World) -> None:
+    """DEV-12 LEASE-2 it runs with a GPU in MIG mode, and with one of somebody else: no instance of the first is given."""
+    tell(world, gpu(0), gpu(1, mig=True), instance(1, 7))
+    world.claim("one", count=1)
+    world.place("rightful", claim="one")
+    told = {"gpu.scheduling/allocated": "n1:0,1"}
+    world.server.add_pod("intruder", namespace=NAMESPACE, node="n1", phase="Running", annotations=told)
+    world.reconcile()
+    assert Device.objects.get(uuid="GPU-1").conflict
+    assert asks(world, "small", mig_1g__10gb="1") is None
+    world.finish("intruder")
+    world.reconcile()
+    world.reconcile()
+    assert world.filter("small") == "n1"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -267,3 +268,32 @@ def test_a_burst_of_refusals_is_written_in_batches(there: World) -> None:
         told = PodRefusal.objects.filter(scheduler_message=FULL)
         wait_for(lambda: there.live() == 0 and told.count() == len(names))
     assert rows() == names
+
+
+def test_a_pod_that_asks_for_something_else_while_it_is_planned(there: World) -> None:
+    """VIEW-3 what was worked out for the earlier request is not written beside the later one."""
+    native(there, "changing")
+    there.reconcile()
+    ticks = iter([lambda: None, change_annotation(there, "changing")])
+
+    def clock() -> float:
+        next(ticks)()
+        return 0.0
+
+    plan_waiting(now=database_now(), clock=clock, seconds=1.0)
+    changed = row("changing")
+    assert changed.request is not None
+    assert changed.request["ignored"] == ["annotation:mps"]
+    assert changed.planned_at is None
+    assert plan(there) == 1
+    assert row("changing").planned_at is not None
+
+
+def change_annotation(world: World, name: str) -> Callable[[], None]:
+    def change() -> None:
+        world.server.store.patch(
+            PODS, NAMESPACE, name, {"metadata": {"annotations": {"mps": "true"}}}, content_type=MERGE
+        )
+        world.reconcile()
+
+    return change

@@ -241,6 +241,30 @@ def test_a_refused_pod_has_its_reason_on_every_node():
     assert decision.summary.startswith("2 of 2 nodes: ")
 
 
+def test_instances_of_a_gpu_that_is_held():
+    """DEV-12 VIEW-4 a pod that has the GPU since before MIG mode keeps it, and nobody gets an instance of it."""
+    gpu = {"model": "H100", "memory": "80Gi"}
+    instance = {"model": "H100 MIG 1g.10gb", "memory": "9856Mi", "profile": "1g.10gb"}
+    devices = [
+        part
+        for minor in (0, 1)
+        for part in (
+            gpu | {"minor": minor, "uuid": f"GPU-{minor}", "mig": True},
+            instance | {"minor": 1000 + minor, "uuid": f"MIG-{minor}", "parent": f"GPU-{minor}"},
+        )
+    ]
+    running = {
+        "metadata": {"name": "runs", "annotations": {"gpu.scheduling/allocated": "n1:0"}},
+        "spec": {"nodeName": "n1", "containers": [{"name": "main"}]},
+    }
+    limits = {"resources": {"limits": {"nvidia.com/mig-1g.10gb": "1"}}}
+    waiting = [
+        {"metadata": {"name": name}, "spec": {"containers": [{"name": "main"} | limits]}} for name in ("one", "two")
+    ]
+    result = run_scenario(parse_scenario({"nodes": [{"name": "n1", "devices": devices}], "pods": [running, *waiting]}))
+    assert [[device.uuid for device in one.devices] for one in result.decisions] == [["MIG-1"], []]
+
+
 def test_mig_instances():
     """DEV-12 VIEW-4 what-if knows them: by their names alone, whole, and nothing of their GPU."""
     gpu = {"minor": 0, "uuid": "GPU-0", "model": "H100", "memory": "80Gi"}
