@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from access.transactions import atomic_retry
+from allocations.models import AllocationDevice
 from allocations.reconcile.adoption import Closed, of_types, without_devices
 from allocations.reconcile.report import ACTOR
 from audit.announce import announce
@@ -27,6 +28,7 @@ from claims.dialects.request import Dialect
 from kube.device_types import GPU
 from kube.listing import Unreadable as UnreadableObject
 from kube.objects import Pod
+from nodes.changes import DISPLACED_MINOR
 from nodes.choices import Presence
 from nodes.mig import mig_closings
 from nodes.models import Device, KubeletCheckpoint
@@ -129,9 +131,24 @@ def _there(nodes: Iterable[str]) -> dict[str, list[Device]]:
     return found
 
 
+def _replacements() -> Closed:
+    """Devices that an inventory brought in place of others that are still held: it may be the same device under another name.
+
+    Not GPUs: their UUIDs are burnt into them.
+    """
+    held = AllocationDevice.objects.filter(
+        live=True, device__presence=Presence.VANISHED, device__minor__gte=DISPLACED_MINOR
+    ).exclude(type=GPU)
+    found: Closed = {}
+    for node_id, kind, minor, uuid in held.values_list("device__node_id", "type", "minor", "uuid").distinct():
+        there = Device.objects.filter(node=node_id, type=kind, minor=minor, presence=Presence.PRESENT)
+        found |= dict.fromkeys(there.values_list("pk", flat=True), f"{uuid}, which was in its place, is still held")
+    return found
+
+
 def close(wanted: Closed, *, now: datetime, before: Shut | None = None) -> Changes:
     """Close these devices, and those that MIG forbids. `before`: open again those of them that nothing closes any more."""
-    causes = {**mig_closings(), **wanted}
+    causes = {**_replacements(), **mig_closings(), **wanted}
     ids = sorted({*causes, *(before or {})})
     changes: dict[str, dict[_Group, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
     for start in range(0, len(ids), BATCH):

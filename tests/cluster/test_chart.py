@@ -142,6 +142,7 @@ def check_certificate(secret: Json, name: str) -> None:
 MAY = [
     "list pods",
     "watch pods",
+    "patch pods",
     "create pods/binding",
     "create pods/eviction",
     "create events",

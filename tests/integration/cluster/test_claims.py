@@ -10,7 +10,6 @@ import pytest
 import claims.services
 from access.actors import SYSTEM
 from access.errors import BadInput, Conflict, NotFound, Unavailable
-from allocations.claim_status import Publisher
 from audit.clock import database_now
 from claims.errors import ClaimChanged, ClaimExists
 from claims.mirror import VERSIONS_KEPT, claim_mirror
@@ -325,70 +324,6 @@ def test_what_only_we_refuse(world: World) -> None:
     assert "not both" in claim.conditions[0]["message"]
     world.pod("train")
     assert world.filter("train") is None
-
-
-def test_status(world: World) -> None:
-    """CLAIM-2 status counts the pods and shows their devices; it is written when it changed, and not again."""
-    cluster = world.outside.cluster
-    assert cluster is not None
-    world.node("n1")
-    world.claim()
-    publisher = Publisher()
-    uid = world.place("train")
-    world.place("other")
-
-    assert publisher.publish(cluster=cluster) == 1
-    status = stored(world)["status"]
-    assert (status["phase"], status["allocated"]) == ("Allocated", 2)
-    mine = next(one for one in status["allocations"] if one["uid"] == uid)
-    assert mine["node"] == "n1"
-    assert [device["minor"] for device in mine["devices"]] == [0, 1]
-    assert publisher.publish(cluster=cluster) == 0
-    assert Publisher().publish(cluster=cluster) == 0
-
-    world.remove("train")
-    world.reconcile()
-    assert publisher.publish(cluster=cluster) == 1
-    assert stored(world)["status"]["allocated"] == 1
-    world.remove("other")
-    world.reconcile()
-    assert publisher.publish(cluster=cluster) == 1
-    assert stored(world)["status"]["phase"] == "Pending"
-    assert GpuClaim.objects.get().resource_version == stored(world)["metadata"]["resourceVersion"]
-
-
-def test_status_of_a_claim_that_is_gone(world: World) -> None:
-    """CLAIM-2 publishing goes on past claims that were deleted, and comes back after an outage."""
-    cluster = world.outside.cluster
-    assert cluster is not None
-    world.node("n1", gpus=8)
-    for name in ("a", "b"):
-        world.claim(name)
-        world.place(f"pod-{name}", claim=name)
-    kind = world.server.store.kind_of("gpu.scheduling", "v1", "gpuclaims")
-    world.server.store.delete(kind, NAMESPACE, "a", {})
-    publisher = Publisher()
-    publisher.publish(cluster=cluster)
-    assert stored(world, "b")["status"]["allocated"] == 1
-
-
-def test_a_namespace_whose_claims_cannot_be_written_keeps_nobody_waiting(world: World) -> None:
-    """CLAIM-2 statuses of one namespace fail for the moment: those of others are written, and its own at a later turn."""
-    cluster = world.outside.cluster
-    assert cluster is not None
-    world.node("n1")
-    world.claim("first")
-    world.place("train", claim="first")
-    world.server.add_namespace("other")
-    body = {"metadata": {"name": "second", "namespace": "other"}, "spec": {"devices": {"count": 1}}}
-    claim_create(manifest=body, actor=SYSTEM, now=database_now())
-    world.server.faults.append(Fault("PATCH", rf"/namespaces/{NAMESPACE}/gpuclaims/", status=503, times=100))
-    publisher = Publisher()
-    assert publisher.publish(cluster=cluster) == 1
-    assert GpuClaim.objects.get(name="second").published_status
-    world.server.faults.clear()
-    assert publisher.publish(cluster=cluster) == 1
-    assert stored(world, "first")["status"]["allocated"] == 1
 
 
 def test_a_claim_is_announced(world: World) -> None:
