@@ -101,10 +101,16 @@ def annotate(
     name: str,
     uid: str,
     annotations: Mapping[str, str],
+    version: str = "",
     timeout: float | None = None,
 ) -> Pod:
-    """Set annotations of the pod; the pod as it is then. Raises `ConflictInCluster` for another uid, `NotFoundInCluster`."""
-    body = {"metadata": {"uid": uid, "annotations": annotations}}
+    """Set annotations of the pod; the pod as it is then. `version`: its resourceVersion, a precondition, if given.
+
+    Raises `ConflictInCluster` for another uid or resourceVersion, also where a write of which the answer was lost made it so; `NotFoundInCluster`.
+    """
+    meta: dict[str, object] = {"uid": uid, "annotations": annotations}
+    meta |= {"resourceVersion": version} if version else {}
+    body = {"metadata": meta}
     return cluster.patch(PODS.path(namespace=namespace, name=name), body, Pod, timeout=timeout)
 
 

@@ -171,6 +171,43 @@ def test_an_attempt_that_cannot_go_on_shuts_the_late_binding_out(
     assert given_twice(world) == []
 
 
+def test_what_shuts_a_binding_out_is_not_applied_late_itself(world: World, late: Late) -> None:
+    """LEASE-1 LEASE-2 LEASE-3 the write that shut a Binding out comes a second time, long after the pod was bound by its next allocation: it is refused."""
+    lose_the_binding(world, late, gpus=4)
+    world.server.store.delete(LEASES, "gpuplane-system", "gpu-n1-1", {})
+    world.server.add_lease("gpu-n1-1", "somebody-else")
+    mark, second = Late(), Late()
+    world.server.faults += [
+        Fault("PATCH", r"/pods/train$", late=mark, drop="before"),
+        Fault("POST", BINDING, late=second, drop="before"),
+        Fault("POST", BINDING, drop="before", times=500),
+    ]
+    assert world.bind("train", "n1") != ""
+    assert world.states("train") == ["released", "reserved"]
+    world.server.faults.clear()
+    second.release()
+    mark.release()
+
+    assert (second.outcomes, mark.outcomes) == ([201], [409])
+    world.sweep(later=60)
+    assert world.states("train") == ["released", "bound"]
+    place_urgent(world)
+    assert given_twice(world) == []
+
+
+def test_the_answer_of_what_shuts_a_binding_out_is_lost(world: World, late: Late) -> None:
+    """LEASE-3 the pod was written to, and nobody heard of it: the pod itself tells, and the reservation is given up."""
+    lose_the_binding(world, late)
+    world.server.faults += [
+        Fault("POST", r"/leases$", status=403, reason="Forbidden"),
+        Fault("PATCH", r"/pods/train$", drop="after"),
+    ]
+    world.sweep(later=60)
+    assert world.states("train") == ["failed"]
+    late.release()
+    assert late.outcomes == [409]
+
+
 @pytest.mark.parametrize("fault", ["denied", "away"])
 def test_what_cannot_be_shut_out_is_not_given_up(world: World, late: Late, fault: str) -> None:
     """LEASE-2 LEASE-3 where the pod cannot be written to either, the reservation stays until somebody knows."""
