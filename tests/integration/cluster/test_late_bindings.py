@@ -115,6 +115,19 @@ def test_no_binding_is_answered_for_long(world: World, late: Late) -> None:
     assert given_twice(world) == []
 
 
+def test_collection_sends_however_slow_the_api_server_is(
+    world: World, late: Late, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LEASE-3 the pod and its leases take longer to read than collection sends for: the Binding is sent all the same."""
+    monkeypatch.setattr("allocations.saga.COLLECTING_DEADLINE", timedelta(seconds=0.5))
+    lose_the_binding(world, late)
+    world.server.faults.append(Fault("POST", r"/leases$", late=Late(seconds=0.6)))
+
+    world.sweep(later=60)
+
+    assert world.states("train") == ["bound"]
+
+
 def test_a_turn_of_collection_has_an_end(world: World, late: Late, monkeypatch: pytest.MonkeyPatch) -> None:
     """LEASE-3 while the API server hangs a turn does not wait for each reservation; those it did not come to are the first of the next."""
     monkeypatch.setattr("allocations.sweep.KIND_SECONDS", 0.0)
