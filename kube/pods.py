@@ -21,6 +21,8 @@ from kube.resources import EVENTS, PODS
 
 COMPONENT: Final = "gpuplane"
 MESSAGE_LONGEST: Final = 1024
+NOT_FOUND: Final = "NotFound"
+"""Reason of an API server's own 404 about an object."""
 
 
 def get(cluster: Cluster, *, namespace: str, name: str, timeout: float | None = None) -> Pod:
@@ -29,10 +31,12 @@ def get(cluster: Cluster, *, namespace: str, name: str, timeout: float | None = 
 
 
 def find(cluster: Cluster, *, namespace: str, name: str, timeout: float | None = None) -> Pod | None:
-    """The pod, or None where there is none."""
+    """The pod, or None where there is none. Raises `NotFoundInCluster` where something else than an API server says 404."""
     try:
         return get(cluster, namespace=namespace, name=name, timeout=timeout)
-    except NotFoundInCluster:
+    except NotFoundInCluster as error:
+        if error.reason != NOT_FOUND:  # a proxy in front of it, say
+            raise
         return None
 
 

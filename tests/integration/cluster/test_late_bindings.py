@@ -280,6 +280,17 @@ def test_a_pod_that_goes_ends_it(world: World, late: Late) -> None:
     assert world.used("n1") == [0, 0]
 
 
+def test_another_servers_404_says_nothing_of_the_pod(world: World, late: Late) -> None:
+    """LEASE-2 LEASE-3 a proxy that has lost its API server answers 404 itself: that is no word that the pod is gone."""
+    lose_the_binding(world, late)
+    world.server.faults.append(Fault("GET", r"/pods/train$", status=404, reason="", message="default backend"))
+    world.sweep(later=60)
+    assert world.states("train") == ["reserved"]
+    late.release()
+    world.sweep(later=120)
+    assert world.states("train") == ["bound"]
+
+
 @pytest.mark.parametrize("shared", [False, True], ids=["whole devices", "shares"])
 def test_a_sender_that_was_paused_sends_nothing_more(world: World, shared: bool) -> None:
     """LEASE-3 a process stands still between reservation and Binding: once collection has taken the reservation up it sends nothing that is not its own."""
