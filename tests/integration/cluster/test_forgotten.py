@@ -104,7 +104,9 @@ def test_other_gains(waiting: World, what: str) -> None:
     assert waiting.reconcile().reminded == 1
 
 
-@pytest.mark.parametrize("what", [{"conflict": "research/other"}, {"closed": "a pod runs there"}, {"mig": True}], ids=str)
+@pytest.mark.parametrize(
+    "what", [{"conflict": "research/other"}, {"closed": "a pod runs there"}, {"mig": True}], ids=str
+)
 def test_what_is_kept_from_newcomers_is_no_gain(waiting: World, what: dict[str, object]) -> None:
     """LEASE-4 a device that was closed since, by whatever it was, is nothing to wake pods for."""
     Device.objects.update(changed_at=database_now() - MINUTE / 2, **what)
