@@ -38,6 +38,8 @@ REQUEST_SECONDS = 5.0
 """Time-out of one request to the API server within a bind."""
 PAUSE_SECONDS = 0.2
 """Between two sendings of the same Binding."""
+SHUT_OUT_TRIES = 3
+"""Times that a pod which changes at that moment is read, and written to, again."""
 
 
 class BindFailed(Exception):
@@ -190,29 +192,34 @@ def require_current(live: Live) -> None:
 
 
 def _shut_out(attempt: BindAttempt, cluster: Cluster, why: str) -> None:
-    """Write to the pod, so that Bindings sent with an earlier resourceVersion fail. Raises BindFailed, OutcomeOpen, Overtaken."""
+    """Write to the pod, so that Bindings sent with an earlier resourceVersion fail. Raises BindFailed, OutcomeOpen, Overtaken.
+
+    The write is to the pod as it was read last, so that it cannot come late itself, when another allocation's Binding has marked the pod.
+    """
     live = attempt.live
     if not live.pod_version:
         raise OutcomeOpen(f"{why}; a Binding sent before may be applied still")
-    require_current(live)
     holder = live.holder
-    try:
-        pod = pods.annotate(
-            cluster,
-            namespace=holder.namespace,
-            name=holder.pod_name,
-            uid=holder.pod_uid,
-            annotations={ATTEMPT: _mark(live)},
-            timeout=REQUEST_SECONDS,
-        )
-    except (ConflictInCluster, NotFoundInCluster) as error:
-        _judge(attempt, _read(attempt, cluster))
-        if not attempt.bound:
-            raise OutcomeOpen(f"{why}; the pod changed at this moment") from error
-        return
-    except KubeError as error:
-        raise OutcomeOpen(f"{why}; the pod cannot be written: {error}") from error
-    _judge(attempt, pod)
+    for _ in range(SHUT_OUT_TRIES):
+        require_current(live)
+        try:
+            pod: Pod | None = pods.annotate(
+                cluster,
+                namespace=holder.namespace,
+                name=holder.pod_name,
+                uid=holder.pod_uid,
+                annotations={ATTEMPT: _mark(live)},
+                version=attempt.pod_version,
+                timeout=REQUEST_SECONDS,
+            )
+        except (ConflictInCluster, NotFoundInCluster):
+            pod = _read(attempt, cluster)
+        except KubeError as error:
+            raise OutcomeOpen(f"{why}; the pod cannot be written: {error}") from error
+        _judge(attempt, pod)
+        if attempt.bound or (pod is not None and pod.annotations.get(ATTEMPT) == _mark(live)):
+            return  # where the answer was lost, too
+    raise OutcomeOpen(f"{why}; the pod changed at this moment")
 
 
 def _judge(attempt: BindAttempt, pod: Pod | None) -> None:

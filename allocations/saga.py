@@ -40,7 +40,9 @@ log = structlog.get_logger(__name__)
 BIND_DEADLINE = timedelta(seconds=20)
 """No attempt sends a Binding later than this after it began."""
 COLLECTING_DEADLINE = timedelta(seconds=1)
-"""Collection sends a Binding once, or for so long where it is refused for the moment, and again at a later turn."""
+"""Collection sends a Binding once, or for so long where it is refused for the moment, and again at a later turn.
+
+Counted from the first sending: an API server that takes longer than this for the leases would else never be sent a Binding."""
 COLLECTOR = "collector"
 
 
@@ -87,6 +89,8 @@ def step_lease(attempt: BindAttempt) -> None:
 def step_bind(attempt: BindAttempt) -> None:
     """The Binding with the annotations; nothing to do without a cluster. Raises BindFailed, OutcomeOpen, MovedOn."""
     if attempt.cluster is not None and not attempt.bound:
+        if attempt.actor == COLLECTOR:  # however long the steps before this one took
+            attempt.deadline = time.monotonic() + COLLECTING_DEADLINE.total_seconds()
         send_binding(attempt, attempt.cluster)
 
 
@@ -109,7 +113,7 @@ def carry_out(live: Live, outside: Outside, *, now: datetime, collecting: bool =
     when a stranger has a device.
     """
     began = time.monotonic()
-    deadline = began + (COLLECTING_DEADLINE if collecting else BIND_DEADLINE).total_seconds()
+    deadline = began + BIND_DEADLINE.total_seconds()
     actor = COLLECTOR if collecting else SCHEDULER
     attempt = BindAttempt(live, outside, began_at=now, began=began, deadline=deadline, actor=actor)
     try:

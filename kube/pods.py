@@ -21,6 +21,8 @@ from kube.resources import EVENTS, PODS
 
 COMPONENT: Final = "gpuplane"
 MESSAGE_LONGEST: Final = 1024
+NOT_FOUND: Final = "NotFound"
+"""Reason of an API server's own 404 about an object."""
 
 
 def get(cluster: Cluster, *, namespace: str, name: str, timeout: float | None = None) -> Pod:
@@ -29,10 +31,12 @@ def get(cluster: Cluster, *, namespace: str, name: str, timeout: float | None = 
 
 
 def find(cluster: Cluster, *, namespace: str, name: str, timeout: float | None = None) -> Pod | None:
-    """The pod, or None where there is none."""
+    """The pod, or None where there is none. Raises `NotFoundInCluster` where something else than an API server says 404."""
     try:
         return get(cluster, namespace=namespace, name=name, timeout=timeout)
-    except NotFoundInCluster:
+    except NotFoundInCluster as error:
+        if error.reason != NOT_FOUND:  # a proxy in front of it, say
+            raise
         return None
 
 
@@ -101,10 +105,16 @@ def annotate(
     name: str,
     uid: str,
     annotations: Mapping[str, str],
+    version: str = "",
     timeout: float | None = None,
 ) -> Pod:
-    """Set annotations of the pod; the pod as it is then. Raises `ConflictInCluster` for another uid, `NotFoundInCluster`."""
-    body = {"metadata": {"uid": uid, "annotations": annotations}}
+    """Set annotations of the pod; the pod as it is then. `version`: its resourceVersion, a precondition, if given.
+
+    Raises `ConflictInCluster` for another uid or resourceVersion, also where a write of which the answer was lost made it so; `NotFoundInCluster`.
+    """
+    meta: dict[str, object] = {"uid": uid, "annotations": annotations}
+    meta |= {"resourceVersion": version} if version else {}
+    body = {"metadata": meta}
     return cluster.patch(PODS.path(namespace=namespace, name=name), body, Pod, timeout=timeout)
 
 

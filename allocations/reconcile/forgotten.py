@@ -57,7 +57,10 @@ def _last_gain(after: datetime, before: datetime) -> datetime | None:
     moments = (
         _latest(Allocation.objects.filter(ended_at__gt=after, ended_at__lt=before), "ended_at"),
         _latest(
-            Device.objects.filter(changed_at__gt=after, changed_at__lt=before, stranger="", closed=""), "changed_at"
+            Device.objects.filter(
+                changed_at__gt=after, changed_at__lt=before, stranger="", conflict="", closed="", mig=False
+            ),
+            "changed_at",
         ),
         _latest(GpuClaim.objects.filter(changed_at__gt=after, changed_at__lt=before), "changed_at"),
     )

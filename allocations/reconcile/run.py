@@ -17,7 +17,6 @@ from django.conf import settings
 from allocations import ledger
 from allocations.choices import State
 from allocations.counters import COMPARISONS, DIFFERENCES, REPAIRED, Cause, Outcome, What, collected
-from allocations.models import AllocationDevice
 from allocations.outside import Outside
 from allocations.reconcile.adoption import (
     Closed,
@@ -49,9 +48,9 @@ from kube.listing import Unreadable as UnreadableObject
 from kube.objects import Pod
 from nodes.advertise import advertise
 from nodes.checkpoints import given_by_kubelets
-from nodes.choices import NodeState
+from nodes.choices import NodeState, Presence
 from nodes.cluster import follow_all
-from nodes.models import Node
+from nodes.models import Device, Node
 
 log = structlog.get_logger(__name__)
 
@@ -279,15 +278,19 @@ def _compared(row: Row, pod: Pod) -> list[Difference]:
 
 
 def _disputed(told: Adoption, row: Row) -> tuple[tuple[int, str], ...]:
-    """Devices that the pod's annotation names and the ledger gave to others."""
+    """Devices that the pod's annotation names and the ledger did not give it: to others, or to nobody yet."""
     named = {
         (device.type, device.minor, "") if device.minor is not None else ("", -1, device.uuid)
         for device in told.devices
     }
-    given = AllocationDevice.objects.filter(live=True, device__node__name=row.node).exclude(allocation=row.id)
-    found = given.values_list("device_id", "type", "minor", "uuid")
-    others = {pk for pk, kind, minor, uuid in found if {(kind, minor, ""), ("", -1, uuid)} & named}
-    return tuple((pk, f"{row.namespace}/{row.pod_name}") for pk in sorted(others) if pk is not None)
+    there = Device.objects.filter(node__name=row.node).exclude(presence=Presence.REMOVED)
+    own = {grant.uuid for grant in row.grants}
+    others = sorted(
+        pk
+        for pk, kind, minor, uuid in there.values_list("pk", "type", "minor", "uuid")
+        if uuid not in own and {(kind, minor, ""), ("", -1, uuid)} & named
+    )
+    return tuple((pk, f"{row.namespace}/{row.pod_name}") for pk in others)
 
 
 def _same_devices(told: Adoption, row: Row) -> bool:

@@ -14,7 +14,7 @@ from allocations.reconcile import read_newcomers
 from allocations.reconcile.conflicts import conflicts_note
 from allocations.reconcile.report import Difference
 from audit.clock import database_now
-from kube.keys import CAPACITY_CHANGED
+from kube.keys import ALLOCATED, CAPACITY_CHANGED
 from nodes.models import Device
 from nodes.newcomers import UNREAD
 from nodes.revisions import next_revision
@@ -57,6 +57,17 @@ def test_it_is_closed_to_newcomers(world: World) -> None:
     assert len(placed) == 2
     assert world.used("n1") == [50, 0, 100]
     assert world.states("rightful") == ["bound"]
+
+
+def test_what_an_annotation_names_past_the_ledger_is_nobodys(world: World) -> None:
+    """LEASE-2 LEASE-6 a pod with a row whose annotation names a device that is free runs with that one: nobody else gets it."""
+    world.remove("intruder")
+    world.place("other", claim="one")
+    world.annotate("other", **{ALLOCATED: "n1:2"})
+    world.reconcile()
+    assert disputed() == {2: f"{NAMESPACE}/other"}
+    world.pod("next", claim="one")
+    assert world.filter("next") is None
 
 
 def test_it_lasts_as_long_as_both_run(world: World) -> None:

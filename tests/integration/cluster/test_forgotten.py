@@ -65,6 +65,12 @@ def come_back_untold(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     Allocation.objects.update(ended_at=now - MINUTE / 2)
 
 
+def waits(world: World) -> dict[str, Pod]:
+    """The pod that waits, by its UID."""
+    uid = PodRefusal.objects.get().pod_uid
+    return {uid: msgspec.convert({"metadata": {}, "spec": {}, "status": {}}, Pod)}
+
+
 def test_they_are_told_by_the_next_comparison_once(waiting: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """LEASE-4 LEASE-6 capacity that nobody announced is announced."""
     before = told(waiting)
@@ -96,6 +102,15 @@ def test_other_gains(waiting: World, what: str) -> None:
     when = database_now() - MINUTE / 2
     (Device.objects.update if what == "device" else GpuClaim.objects.update)(changed_at=when)
     assert waiting.reconcile().reminded == 1
+
+
+@pytest.mark.parametrize(
+    "what", [{"conflict": "research/other"}, {"closed": "a pod runs there"}, {"mig": True}], ids=str
+)
+def test_what_is_kept_from_newcomers_is_no_gain(waiting: World, what: dict[str, object]) -> None:
+    """LEASE-4 a device that was closed since, by whatever it was, is nothing to wake pods for."""
+    Device.objects.update(changed_at=database_now() - MINUTE / 2, **what)
+    assert Reminder().remind(pods=waits(waiting), now=database_now()) == 0
 
 
 @pytest.mark.parametrize(

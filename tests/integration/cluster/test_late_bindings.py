@@ -115,6 +115,19 @@ def test_no_binding_is_answered_for_long(world: World, late: Late) -> None:
     assert given_twice(world) == []
 
 
+def test_collection_sends_however_slow_the_api_server_is(
+    world: World, late: Late, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LEASE-3 the pod and its leases take longer to read than collection sends for: the Binding is sent all the same."""
+    monkeypatch.setattr("allocations.saga.COLLECTING_DEADLINE", timedelta(seconds=0.5))
+    lose_the_binding(world, late)
+    world.server.faults.append(Fault("POST", r"/leases$", late=Late(seconds=0.6)))
+
+    world.sweep(later=60)
+
+    assert world.states("train") == ["bound"]
+
+
 def test_a_turn_of_collection_has_an_end(world: World, late: Late, monkeypatch: pytest.MonkeyPatch) -> None:
     """LEASE-3 while the API server hangs a turn does not wait for each reservation; those it did not come to are the first of the next."""
     monkeypatch.setattr("allocations.sweep.KIND_SECONDS", 0.0)
@@ -169,6 +182,43 @@ def test_an_attempt_that_cannot_go_on_shuts_the_late_binding_out(
     assert world.server.pods[NAMESPACE, "train"]["spec"] == before
     assert ("nodeName" in before) is again
     assert given_twice(world) == []
+
+
+def test_what_shuts_a_binding_out_is_not_applied_late_itself(world: World, late: Late) -> None:
+    """LEASE-1 LEASE-2 LEASE-3 the write that shut a Binding out comes a second time, long after the pod was bound by its next allocation: it is refused."""
+    lose_the_binding(world, late, gpus=4)
+    world.server.store.delete(LEASES, "gpuplane-system", "gpu-n1-1", {})
+    world.server.add_lease("gpu-n1-1", "somebody-else")
+    mark, second = Late(), Late()
+    world.server.faults += [
+        Fault("PATCH", r"/pods/train$", late=mark, drop="before"),
+        Fault("POST", BINDING, late=second, drop="before"),
+        Fault("POST", BINDING, drop="before", times=500),
+    ]
+    assert world.bind("train", "n1") != ""
+    assert world.states("train") == ["released", "reserved"]
+    world.server.faults.clear()
+    second.release()
+    mark.release()
+
+    assert (second.outcomes, mark.outcomes) == ([201], [409])
+    world.sweep(later=60)
+    assert world.states("train") == ["released", "bound"]
+    place_urgent(world)
+    assert given_twice(world) == []
+
+
+def test_the_answer_of_what_shuts_a_binding_out_is_lost(world: World, late: Late) -> None:
+    """LEASE-3 the pod was written to, and nobody heard of it: the pod itself tells, and the reservation is given up."""
+    lose_the_binding(world, late)
+    world.server.faults += [
+        Fault("POST", r"/leases$", status=403, reason="Forbidden"),
+        Fault("PATCH", r"/pods/train$", drop="after"),
+    ]
+    world.sweep(later=60)
+    assert world.states("train") == ["failed"]
+    late.release()
+    assert late.outcomes == [409]
 
 
 @pytest.mark.parametrize("fault", ["denied", "away"])
@@ -228,6 +278,17 @@ def test_a_pod_that_goes_ends_it(world: World, late: Late) -> None:
     assert world.leases() == {}
     late.release()
     assert world.used("n1") == [0, 0]
+
+
+def test_another_servers_404_says_nothing_of_the_pod(world: World, late: Late) -> None:
+    """LEASE-2 LEASE-3 a proxy that has lost its API server answers 404 itself: that is no word that the pod is gone."""
+    lose_the_binding(world, late)
+    world.server.faults.append(Fault("GET", r"/pods/train$", status=404, reason="", message="default backend"))
+    world.sweep(later=60)
+    assert world.states("train") == ["reserved"]
+    late.release()
+    world.sweep(later=120)
+    assert world.states("train") == ["bound"]
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["whole devices", "shares"])
