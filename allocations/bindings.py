@@ -141,7 +141,7 @@ def read_pod(attempt: BindAttempt, cluster: Cluster) -> None:
 def send_binding(attempt: BindAttempt, cluster: Cluster) -> None:
     """Send until it is known what became of it, within the deadline. Raises BindFailed, OutcomeOpen, Overtaken."""
     live = attempt.live
-    unknown = attempt.resumed
+    unknown, conflicts = attempt.resumed, 0
     while time.monotonic() < attempt.deadline:
         require_current(live)
         try:
@@ -154,10 +154,13 @@ def send_binding(attempt: BindAttempt, cluster: Cluster) -> None:
             log.info("bind.again", pod=live.holder.label, error=str(error))
         except KubeError as error:
             sent_with = attempt.pod_version
+            if conflicts and cluster.pause(PAUSE_SECONDS):
+                break
             _judge(attempt, _read(attempt, cluster))
             if attempt.bound:
                 return
             if isinstance(error, ConflictInCluster) and attempt.pod_version != sent_with:
+                conflicts += 1
                 continue  # the pod has changed since it was read
             give_up(attempt, cluster, f"the API server refused the Binding: {error}", unknown=unknown)
             return

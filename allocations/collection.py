@@ -41,7 +41,7 @@ FIRST_PAUSE = timedelta(seconds=5)
 LONGEST_PAUSE = timedelta(seconds=60)
 """A row that could not be moved on is tried again after the first, then after twice as long each time. No longer than the last: once the API server
 is back nobody waits for more."""
-BROKEN = (IntegrityError, DataError, ValueError, msgspec.MsgspecError)
+BROKEN = (IntegrityError, DataError, ValueError, KeyError, TypeError, msgspec.MsgspecError)
 """What a row raises that the database, or its reader, does not take: it is logged and waits, and no other row waits behind it."""
 TOMBSTONE_LIMIT = timedelta(minutes=10)
 """Removed devices stay that long, so that every picture sees them go."""

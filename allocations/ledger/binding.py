@@ -65,6 +65,7 @@ def bound(
     return True
 
 
+@atomic_retry
 def take_up(*, allocation_id: uuid.UUID, attempt: int, now: datetime | None) -> int | None:
     """Reserved stays reserved, by a new attempt: its number. None when it moved on, or somebody else took it up.
 

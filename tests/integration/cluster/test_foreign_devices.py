@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from access.actors import SYSTEM
 from allocations.models import Allocation
 from allocations.reconcile import read_newcomers
 from allocations.reconcile.closing import undecoded
@@ -13,9 +14,11 @@ from allocations.services import release_now
 from allocations.takeover import takeover_steps
 from audit.clock import database_now
 from kube.listing import Unreadable as UnreadableObject
+from nodes.inventory import parse_node
 from nodes.models import Device, Node
 from nodes.newcomers import UNREAD
 from nodes.revisions import next_revision
+from nodes.services import inventory_put
 from tests.integration.cluster.conftest import NAMESPACE, World
 from tests.integration.cluster.test_kubelet_devices import env, given, runs, uuids
 
@@ -120,6 +123,29 @@ def test_several_pods_on_one_gpu_by_time(world: World) -> None:
     world.finish(other)
     world.reconcile()
     assert world.used("n1") == [0, 100]
+
+
+def test_a_nic_that_an_agent_calls_otherwise(world: World) -> None:
+    """LEASE-2 DEV-4 a NIC in the place of one that is held may be that one, by another name: nobody gets it until its holder has ended."""
+
+    def told(uuid: str) -> None:
+        shape = parse_node({"name": "n1", "devices": [{"type": "rdma", "minor": 0, "uuid": uuid}], "links": []})
+        inventory_put(shape=shape, actor=SYSTEM, now=database_now())
+        world.reconcile()
+
+    world.server.add_node("n1")
+    for name in ("first", "second"):
+        world.server.add_pod(name, namespace=NAMESPACE, limits={"koordinator.sh/rdma": "60"})
+    told("mlx5_0")
+    assert world.filter("first") == "n1"
+    assert world.bind("first", "n1") == ""
+
+    told("RDMA-0c42a10300aabbcc")
+    assert world.filter("second") is None
+    world.finish("first")
+    world.reconcile()
+    world.reconcile()
+    assert world.filter("second") == "n1"
 
 
 def test_a_gpu_is_not_given_between_the_end_of_one_and_the_next_comparison(world: World) -> None:
