@@ -1,7 +1,7 @@
 """One turn of garbage collection: every kind of leftover, with what the cluster says about it.
 
 Called by the task `allocations.tasks.collect` and by `manage.py reconcile`. Kept true: each row is
-judged by what can be read now; where the API server does not answer, the row waits (DESIGN §6), longer each time, and keeps nobody behind it waiting.
+judged by what can be read now; where the API server does not answer, the row waits, longer each time, and keeps nobody behind it waiting.
 """
 
 from __future__ import annotations

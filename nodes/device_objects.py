@@ -110,7 +110,7 @@ def _described(device: Device) -> dict[str, Any]:
         "id": row.object_id(uuid=device.uuid, bus_id=device.bus_id),
         "type": device.type,
         "minor": device.minor,
-        "health": device.healthy,
+        "health": device.healthy and not device.mig,
         "resources": resources_of(device.type, device.memory_bytes),
     }
     if device.numa >= 0 or device.pcie or device.bus_id:

@@ -7,10 +7,13 @@ that one of the two has ended.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
 from access.transactions import atomic_retry
+from allocations.choices import State
+from allocations.models import Allocation, AllocationDevice
 from allocations.reconcile.report import ACTOR, Difference
 from audit.announce import announce
 from audit.choices import Kind
@@ -37,6 +40,41 @@ def conflicts_note(
     if not due and not (complete and Device.objects.exclude(conflict="").exists()):
         return []
     return _write(due, frozenset(unreadable), now, complete=complete)
+
+
+def overlaps() -> list[Difference]:
+    """Pods with a MIG instance of a GPU that another pod holds itself: each runs with what the other has. One query where nobody has an instance."""
+    held = AllocationDevice.objects.filter(live=True, allocation__state__in=(State.RESERVED, State.BOUND))
+    parts = list(held.exclude(device__parent="").select_related("allocation", "device__node"))
+    if not parts:
+        return []
+    whole: dict[tuple[int, str], list[AllocationDevice]] = defaultdict(list)
+    for grant in held.filter(device__uuid__in={_device(part).parent for part in parts}).select_related(
+        "allocation", "device"
+    ):
+        whole[_device(grant).node_id, grant.uuid].append(grant)
+    return [_overlap(part, grant) for part in parts for grant in whole[_device(part).node_id, _device(part).parent]]
+
+
+def _overlap(part: AllocationDevice, grant: AllocationDevice) -> Difference:
+    device, holder = _device(part), part.allocation
+    return Difference(
+        f"pod {_label(holder)} has a MIG instance of a GPU of {device.node.name} that another pod holds itself",
+        holder.namespace,
+        holder.pod_name,
+        device.node.name,
+        holder.pk,
+        ((_device(grant).pk, _label(holder)), (device.pk, _label(grant.allocation))),
+    )
+
+
+def _device(grant: AllocationDevice) -> Device:
+    assert grant.device is not None  # live grants have one, by a constraint
+    return grant.device
+
+
+def _label(holder: Allocation) -> str:
+    return f"{holder.namespace}/{holder.pod_name}" if holder.pod_name else holder.holder
 
 
 @atomic_retry

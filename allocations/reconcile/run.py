@@ -27,7 +27,7 @@ from allocations.reconcile.adoption import (
     runs_with_devices,
 )
 from allocations.reconcile.closing import Changes, close, shut_devices, undecoded, untold
-from allocations.reconcile.conflicts import conflicts_note
+from allocations.reconcile.conflicts import conflicts_note, overlaps
 from allocations.reconcile.failed import NOT_SCHEDULED, failed_by_pod
 from allocations.reconcile.forgotten import REMINDER
 from allocations.reconcile.kubelets import correct_choices
@@ -140,6 +140,7 @@ def _compare(world: Outside, now: datetime) -> Reconciled:
         adopted = _adopt(seen, given, world, now, done, differences, closed)
         known = adopted.union(row.pod_uid for row in before)
         differences += ran_past(pods=seen.pods.values(), known=known)
+        differences += overlaps()
         waiting = awaiting_checkpoint(pods=seen.pods.values(), known=known, now=now)
         closed = {
             **untold(pods=seen.pods.values(), known=known, waiting=waiting),
@@ -149,6 +150,8 @@ def _compare(world: Outside, now: datetime) -> Reconciled:
         _closed(close(closed, before=shut, now=now), done)
         found = compare_leases(before=before, seen=seen.leases, running=_running(seen), world=world, now=now)
         _leased(found, done)
+        if found.marked:
+            _closed(close({}, now=now), done)  # the MIG instances of a GPU that a stranger has go with it
         differences += found.differences
         done.opened = open_devices({node: ids for node, ids in unread.items() if node not in waiting}, now=now)
         done.waiting_ended = compare_waiting(pods=seen.pods, unreadable=unreadable, listed_at=now)

@@ -202,7 +202,7 @@ _DEVICES: Final = ("count", "type", "model", "core", "memory", "memoryRatio", "p
 
 
 def _ask(devices: ClaimDevices) -> DeviceAsk:
-    """DESIGN §3, Amounts: whole means nothing given, or core 100 with ratio 100; all else is a share. Models that are MIG instances ask for such."""
+    """Whole means nothing given, or core 100 with ratio 100; all else is a share. Models that are MIG instances ask for such."""
     profile = mig_profile(devices.model)
     if profile:
         return DeviceAsk(type=mig_type(profile), count=devices.count, models=devices.model)

@@ -52,6 +52,16 @@ def edit(world: World, change: dict[str, Any]) -> None:
     world.server.store.patch(kind(world), "", NAME, change, content_type=MERGE)
 
 
+def test_a_gpu_in_mig_mode_cannot_be_given(there: World) -> None:
+    """DEV-6 DEV-12 its instances can: nobody counts the same hardware twice among what is well."""
+    gpu = Device.objects.get(type="gpu", minor=1)
+    Device.objects.filter(pk=gpu.pk).update(mig=True)
+    DeviceFactory(node=gpu.node, type="gpu", minor=1136, uuid="MIG-x", parent=gpu.uuid, profile="1g.10gb")
+    published(there)
+    told = {one["minor"]: one["health"] for one in stored(there)["spec"]["devices"] if one["type"] == "gpu"}
+    assert told == {0: True, 1: False, 1136: True}
+
+
 def test_an_object_says_what_the_node_has(there: World) -> None:
     """DEV-6 UUID, minor, type, health, resources and topology of each device; owned by the node, written once."""
     assert published(there) == [NAME]

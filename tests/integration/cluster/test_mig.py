@@ -167,6 +167,23 @@ def test_an_instance_of_which_only_the_agent_tells(world: World, settings: Any) 
     assert world.filter("ours") == "n1"
 
 
+def test_a_gpu_and_an_instance_of_it_held_by_two(world: World) -> None:
+    """LEASE-6 DEV-12 the kubelet gave a whole GPU of which gpuplane gave an instance: both are in conflict until one has ended."""
+    tell(world, gpu(0, mig=True), instance(0, 7))
+    assert asks(world, "ours", mig_1g__10gb="1") == "n1"
+    assert world.bind("ours", "n1") == ""
+    given((runs(world, "theirs"), ["nvidia0"]))
+
+    world.reconcile()
+
+    pods = dict(Device.objects.exclude(conflict="").values_list("uuid", "conflict"))
+    assert pods == {"GPU-0": "research/ours", "MIG-0-7": "research/theirs"}
+    world.finish("theirs")
+    world.reconcile()
+    world.reconcile()
+    assert not Device.objects.exclude(conflict="").exists()
+
+
 def test_mig_mode_of_a_gpu_that_is_held(world: World) -> None:
     """DEV-12 LEASE-2 its holder keeps it; neither it nor its instances are given until that one ends, then only these."""
     tell(world, gpu(0))
