@@ -178,7 +178,6 @@ MAY = [
 MAY_NOT = [
     "create pods",
     "delete pods",
-    "patch pods",
     "patch pods/status",
     "patch persistentvolumeclaims",
     "patch resourceclaims.resource.k8s.io",
