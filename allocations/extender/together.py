@@ -1,8 +1,8 @@
 """Binds that come together: kube-scheduler sends them by the hundred, and this is the quick way for those that need nothing but to be done.
 
 Called by the bind door on the event loop. The steps are those of the saga (reserved → leases → Binding → bound), the ledger's for all
-who are at that step in one transaction, the requests without a thread each. Kept true: right before a Binding is sent the reservation is
-still its attempt's own; whatever is not a plain success (no usable
+who are at that step in one transaction, the requests without a thread each. Kept true: when a Binding is sent the reservation was its attempt's
+own two seconds before at most; whatever is not a plain success (no usable
 hold, a share, a node that makes way for the pod, a lease or a Binding that is not answered with yes) is left as it stands to the saga, whose steps may all be repeated;
 nothing is sent outside later than `BIND_DEADLINE` after the reservation.
 """
@@ -10,6 +10,7 @@ nothing is sent outside later than `BIND_DEADLINE` after the reservation.
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,10 @@ from kube.posts import Posts
 CROWDED = 8
 """With so many binds under way a step in the ledger waits `GATHER_SECONDS` for others to go with."""
 GATHER_SECONDS = 0.1
+LOOK_SECONDS = 2.0
+"""That the reservation is its attempt's own is asked again so long after it was made. Safe all the same: a Binding sent here carries the version that filter
+saw, so that writing to the pod shuts it out."""
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 log = structlog.get_logger(__name__)
 
@@ -71,6 +76,7 @@ class Binds:
         world = outside()
         if world.cluster is None or not world.cluster.connection.direct:
             return False
+        began = _clocks()
         live = await self._reserving.do(args)
         if live is None:
             return False
@@ -86,7 +92,7 @@ class Binds:
                 seconds=REQUEST_SECONDS,
                 before=before,
             )
-            if not await self._checking.do(live):
+            if _stood_still(began) and not await self._checking.do(live):
                 return False
             binding = binding_of(live, pod_version=live.pod_version)
             before = min(before, asyncio.get_running_loop().time() + REQUEST_SECONDS)
@@ -98,6 +104,16 @@ class Binds:
 
     def _pause(self) -> float:
         return GATHER_SECONDS if self._count >= CROWDED else 0.0
+
+
+def _clocks() -> tuple[float, float]:
+    """Seconds by the machine's clock that goes on while it is suspended, and by the wall's."""
+    return time.clock_gettime(_BOOTTIME), time.time()
+
+
+def _stood_still(since: tuple[float, float]) -> bool:
+    """Whether more has passed than a look at the reservation holds for: the process was stopped, say."""
+    return any(now - then > LOOK_SECONDS for now, then in zip(_clocks(), since, strict=True))
 
 
 def _reserve(asked: Sequence[BindArgs]) -> list[Live | None]:

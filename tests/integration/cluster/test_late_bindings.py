@@ -292,8 +292,11 @@ def test_another_servers_404_says_nothing_of_the_pod(world: World, late: Late) -
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["whole devices", "shares"])
-def test_a_sender_that_was_paused_sends_nothing_more(world: World, shared: bool) -> None:
+def test_a_sender_that_was_paused_sends_nothing_more(
+    world: World, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """LEASE-3 a process stands still between reservation and Binding: once collection has taken the reservation up it sends nothing that is not its own."""
+    monkeypatch.setattr("allocations.extender.together.LOOK_SECONDS", 0.0)  # any time at all is a pause
     world.node("n1", gpus=2)
     world.claim("one", count=1, **({"core": 50} if shared else {}))
     uid = world.pod("train", claim="one")
