@@ -10,11 +10,13 @@ A background thread compares with a full reload every `GPUPLANE_RELOAD_SECONDS`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from itertools import groupby
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import structlog
@@ -30,26 +32,73 @@ from nodes.models import Device, Node
 
 log = structlog.get_logger(__name__)
 
-_DEVICE = (
-    "d.revision, d.id, d.core_used, d.memory_used, d.node_id, d.type, d.minor, d.uuid, d.model, d.memory_bytes, "
-    "d.numa, d.pcie, d.healthy, d.presence, d.stranger, d.conflict, d.closed, d.mig, d.profile"
+_USABLE = "d.healthy AND d.presence = 'present' AND d.stranger = '' AND d.conflict = '' AND d.closed = '' AND NOT d.mig"
+_SHAPE = (
+    "d.node_id, d.type, d.minor, d.uuid, d.model, d.memory_bytes, d.numa, d.pcie, d.healthy, d.presence, "
+    "d.stranger <> '', d.conflict <> '', d.closed <> '', d.mig, d.profile, n.mode, n.state, n.problem, n.changed_at"
 )
-_NODE = "n.mode, n.state, n.problem, n.changed_at"
-_KEPT = "d.kept_for, d.kept_priority, d.kept_until"
-_COLUMNS = f"{_DEVICE}, {_NODE}, {_KEPT}"
-_SHAPE = slice(4, -3)
-"""Columns that describe the device and its node; those before are its use, those after for whom it is kept."""
-_SQLITE = f"SELECT {_COLUMNS} FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id WHERE d.revision > %s"  # noqa: S608 - constants
-_POSTGRESQL = f"""
-SELECT s.mark, s.clock, {_COLUMNS}
-FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS mark, clock_timestamp() AS clock) s
-LEFT JOIN (nodes_device d JOIN nodes_node n ON n.id = d.node_id) ON d.revision >= %s
-"""  # noqa: S608 - constants
+_FROM = "nodes_device d JOIN nodes_node n ON n.id = d.node_id"
+
+
+class _Changed(NamedTuple):
+    """What filter reads of a device that changed, in the order of `_USE`.
+
+    `shape`: the text of everything that describes the device and its node. One column, since each costs filter a
+    microsecond on SQLite, changed rows or none.
+    """
+
+    revision: int
+    id: int
+    core_used: int
+    memory_used: int
+    node_id: int
+    usable: bool
+    shape: str
+    kept_for: str
+    kept_priority: int
+    kept_until: object
+
+
+class _Device(NamedTuple):
+    """The same and what describes it, in the order of `_WHOLE`."""
+
+    revision: int
+    id: int
+    core_used: int
+    memory_used: int
+    node_id: int
+    usable: bool
+    shape: str
+    kept_for: str
+    kept_priority: int
+    kept_until: object
+    uuid: str
+    type: str
+    minor: int
+    model: str
+    memory_bytes: int
+    numa: int
+    pcie: str
+    presence: str
+    profile: str
+    mig: bool
+    barred: bool
+
+
+_USE = (
+    f"d.revision, d.id, d.core_used, d.memory_used, d.node_id, {_USABLE}, {{shape}}, "
+    "d.kept_for, d.kept_priority, d.kept_until"
+)
+_WHOLE = (
+    f"{_USE}, d.uuid, d.type, d.minor, d.model, d.memory_bytes, d.numa, d.pcie, d.presence, d.profile, d.mig, "
+    "d.stranger <> '' OR d.conflict <> '' OR d.closed <> ''"
+)
+_Row = TypeVar("_Row", _Changed, _Device)
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The picture and what it was made from. `shapes`: device id → hash of what it is; `kept`: device id → for whom, where it is."""
+    """The picture and what it was made from. `shapes`: device id → hash of `shape`; `kept`: device id → for whom, where it is."""
 
     picture: Picture
     shapes: dict[int, int]
@@ -105,7 +154,7 @@ class Fleet:
                 self._known = fresh
                 return 0
             # one look at what changed serves both: what commits meanwhile is no difference
-            mark, _, rows = _changed(min(self._known.mark, fresh.mark))
+            mark, _, rows = _changed(min(self._known.mark, fresh.mark), _Changed)
             self._known, fresh = self._brought_up(self._known, mark, rows), self._brought_up(fresh, mark, rows)
             differing = _differences(self._known.picture, fresh.picture)
             if differing:
@@ -114,67 +163,72 @@ class Fleet:
             return differing
 
     def _load(self) -> _Known:
-        mark, _, rows = _changed(-1)
+        mark, _, rows = _changed(-1, _Device)
         return _build(mark, rows)
 
     def _refresh(self, known: _Known) -> tuple[_Known, datetime]:
-        mark, now, rows = _changed(known.mark)
+        mark, now, rows = _changed(known.mark, _Changed)
         return self._brought_up(known, mark, rows), now
 
-    def _brought_up(self, known: _Known, mark: int, rows: list[tuple[Any, ...]]) -> _Known:
+    def _brought_up(self, known: _Known, mark: int, rows: list[_Changed]) -> _Known:
         """What is known, with the rows that changed since."""
         if not rows:
             return known if mark == known.mark else _Known(known.picture, known.shapes, known.kept, mark)
-        reshaped = {row[4] for row in rows if known.shapes.get(row[1]) != hash(row[_SHAPE])}
+        reshaped = {row.node_id for row in rows if known.shapes.get(row.id) != hash(row.shape)}
         picture, kept = known.picture, _kept(known.kept, rows)
         if reshaped:
             picture, shapes = _reshape(picture, known.shapes, reshaped)
             known = _Known(picture, shapes, kept, mark)
-        present = (picture.index.rows_of([row[1] for row in rows]) >= 0).tolist()
-        uses = [(row[1], row[2], row[3], _healthy(row)) for row, has in zip(rows, present, strict=True) if has]
-        return _Known(patch(picture, uses), known.shapes, kept, mark)
+        # a device that its node has no more may still be given back
+        uses = [(row.id, row.core_used, row.memory_used, bool(row.usable)) for row in rows]
+        return _Known(patch(picture, uses, pass_over_unknown=True), known.shapes, kept, mark)
 
 
-def _changed(mark: int) -> tuple[int, datetime, list[tuple[Any, ...]]]:
-    """(new mark, database time, device rows changed since `mark`)."""
+def _changed(mark: int, kind: type[_Row]) -> tuple[int, datetime, list[_Row]]:
+    """(new mark, database time, rows of the devices that changed since `mark`)."""
     with hot_cursor() as cursor:
-        if on_postgresql():
-            cursor.execute(_POSTGRESQL, [mark])
-            found = cursor.fetchall()
-            return found[0][0], found[0][1].astimezone(UTC), [row[2:] for row in found if row[3] is not None]
-        cursor.execute(_SQLITE, [mark])
-        rows = cursor.fetchall()
-    return max((row[0] for row in rows), default=mark), datetime.now(UTC), rows
+        cursor.execute(_changed_statement(whole=kind is _Device), [mark])
+        found = cursor.fetchall()
+    if on_postgresql():
+        rows = [kind._make(row[2:]) for row in found if row[3] is not None]
+        return found[0][0], found[0][1].astimezone(UTC), rows
+    rows = [kind._make(row) for row in found]
+    return max((row.revision for row in rows), default=mark), datetime.now(UTC), rows
 
 
-def _healthy(row: tuple[Any, ...]) -> bool:
-    return bool(row[12]) and row[13] == Presence.PRESENT and not any(row[14:18])
+@cache
+def _changed_statement(*, whole: bool) -> str:
+    if not on_postgresql():
+        return f"SELECT {_columns(whole=whole)} FROM {_FROM} WHERE d.revision > %s"  # noqa: S608 - constants
+    return f"""
+SELECT s.mark, s.clock, {_columns(whole=whole)}
+FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS mark, clock_timestamp() AS clock) s
+LEFT JOIN ({_FROM}) ON d.revision >= %s
+"""  # noqa: S608 - constants
 
 
-def _withheld(row: tuple[Any, ...]) -> Withheld:
-    """Why a device that is well is given to nobody."""
-    if row[17]:
-        return Withheld.MIG
-    return Withheld.CLOSED if any(row[14:17]) else Withheld.NOT
+def _columns(*, whole: bool) -> str:
+    shape = f"ROW({_SHAPE})::text" if on_postgresql() else f"json_array({_SHAPE})"
+    return (_WHOLE if whole else _USE).format(shape=shape)
 
 
-def _kept(before: Mapping[int, Kept], rows: list[tuple[Any, ...]]) -> Mapping[int, Kept]:
+def _kept(before: Mapping[int, Kept], rows: Sequence[_Changed | _Device]) -> Mapping[int, Kept]:
     """For whom devices are kept, with the rows that changed since."""
-    if not (before or any(row[-3] for row in rows)):
+    if not (before or any(row.kept_for for row in rows)):
         return before
     found = dict(before)
     for row in rows:
-        until = read_moment(row[-1])
-        if row[-3] and until is not None:
-            found[row[1]] = Kept(row[-3], row[-2], until)
+        until = read_moment(row.kept_until)
+        if row.kept_for and until is not None:
+            found[row.id] = Kept(row.kept_for, row.kept_priority, until)
         else:
-            found.pop(row[1], None)
+            found.pop(row.id, None)
     return found
 
 
-def _build(mark: int, rows: list[tuple[Any, ...]]) -> _Known:
-    nodes = _node_rows({row[4] for row in rows}, rows)
-    return _Known(build_picture(nodes), {row[1]: hash(row[_SHAPE]) for row in rows}, _kept({}, rows), mark)
+def _build(mark: int, rows: list[_Device]) -> _Known:
+    nodes = _node_rows({row.node_id for row in rows}, rows)
+    return _Known(build_picture(nodes), {row.id: hash(row.shape) for row in rows}, _kept({}, rows), mark)
 
 
 def _reshape(picture: Picture, shapes: dict[int, int], node_ids: set[int]) -> tuple[Picture, dict[int, int]]:
@@ -182,26 +236,23 @@ def _reshape(picture: Picture, shapes: dict[int, int], node_ids: set[int]) -> tu
     marks = ", ".join(["%s"] * len(node_ids))
     with hot_cursor() as cursor:
         cursor.execute(
-            f"SELECT {_COLUMNS} FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id "  # noqa: S608 - only marks put in
-            f"WHERE d.node_id IN ({marks})",
+            f"SELECT {_columns(whole=True)} FROM {_FROM} WHERE d.node_id IN ({marks})",  # noqa: S608 - only marks put in
             list(node_ids),
         )
-        rows = cursor.fetchall()
+        rows = [_Device._make(row) for row in cursor.fetchall()]
     nodes = list(_node_rows(node_ids, rows))
     fresh = dict(shapes)
-    fresh.update({row[1]: hash(row[_SHAPE]) for row in rows})
+    fresh.update({row.id: hash(row.shape) for row in rows})
     return replace_nodes(picture, nodes), fresh
 
 
-def _node_rows(node_ids: Iterable[int], rows: list[tuple[Any, ...]]) -> Iterable[NodeRow]:
+def _node_rows(node_ids: Iterable[int], rows: list[_Device]) -> Iterable[NodeRow]:
     """Engine rows of these nodes from device rows; removed devices and gone nodes' devices are left out."""
     ids = set(node_ids)
     many = len(ids) > 500
     described = Node.objects.all() if many else Node.objects.filter(id__in=ids)
     nodes = {node.id: node for node in described.only("id", "name", "mode", "state", "problem", "links")}
-    by_node = {
-        node_id: list(group) for node_id, group in groupby(sorted(rows, key=lambda row: row[4]), key=lambda row: row[4])
-    }
+    by_node = {node_id: list(group) for node_id, group in groupby(sorted(rows, key=_node_of), key=_node_of)}
     for node_id in sorted(ids):
         node = nodes.get(node_id)
         if node is None:
@@ -211,7 +262,7 @@ def _node_rows(node_ids: Iterable[int], rows: list[tuple[Any, ...]]) -> Iterable
             mode=DEVICE_PLUGIN if node.mode == Mode.DEVICE_PLUGIN else EXCLUSIVE,
             problem=_problem(node),
             links=tuple((link[0], link[1], link[2]) for link in node.links),
-            devices=tuple(_device_row(row) for row in by_node.get(node_id, ()) if row[13] != Presence.REMOVED),
+            devices=tuple(_device_row(row) for row in by_node.get(node_id, ()) if row.presence != Presence.REMOVED),
         )
 
 
@@ -221,21 +272,31 @@ def _problem(node: Node) -> str:
     return node.problem or ("node is gone" if node.state == NodeState.GONE else "node is not ready")
 
 
-def _device_row(row: tuple[Any, ...]) -> DeviceRow:
+_node_of = attrgetter("node_id")
+
+
+def _device_row(row: _Device) -> DeviceRow:
     return DeviceRow(
-        device_id=row[1],
-        uuid=row[7],
-        type=mig_type(row[18]) if row[18] else row[5],
-        minor=row[6],
-        model=row[8],
-        memory_bytes=row[9],
-        numa=row[10],
-        pcie=row[11],
-        healthy=_healthy(row),
+        device_id=row.id,
+        uuid=row.uuid,
+        type=mig_type(row.profile) if row.profile else row.type,
+        minor=row.minor,
+        model=row.model,
+        memory_bytes=row.memory_bytes,
+        numa=row.numa,
+        pcie=row.pcie,
+        healthy=bool(row.usable),
         kept=_withheld(row),
-        core_used=row[2],
-        memory_used=row[3],
+        core_used=row.core_used,
+        memory_used=row.memory_used,
     )
+
+
+def _withheld(row: _Device) -> Withheld:
+    """Why a device that is well is given to nobody."""
+    if row.mig:
+        return Withheld.MIG
+    return Withheld.CLOSED if row.barred else Withheld.NOT
 
 
 def _differences(ours: Picture, fresh: Picture) -> int:

@@ -11,11 +11,12 @@ as such and not planned.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from django.conf import settings
@@ -70,6 +71,14 @@ class Answer:
     summary: str = "it is looked at within seconds"
     nodes: int = 0
     """How many the rule, where the pod breaks one, keeps it from."""
+
+
+class Planned(NamedTuple):
+    """What the engine says of a request. `reasons`: why → how many nodes, empty where a node has the devices."""
+
+    rule: str
+    summary: str
+    reasons: dict[str, int]
 
 
 def is_waiting(pod: Pod) -> bool:
@@ -218,8 +227,8 @@ def plan_waiting(*, now: datetime, clock: Callable[[], float] = time.monotonic, 
         return 0
     picture, _ = fleet.current()
     ends = clock() + seconds
-    known: dict[DeviceRequest, tuple[str, str, dict[str, int]]] = {}
-    done: list[PodRefusal] = []
+    known: dict[DeviceRequest, Planned] = {}
+    asking: dict[DeviceRequest, list[PodRefusal]] = defaultdict(list)
     told: list[Happening] = []
     for row in rows:
         request = with_settings(request_of(row.request))
@@ -227,15 +236,15 @@ def plan_waiting(*, now: datetime, clock: Callable[[], float] = time.monotonic, 
             if clock() > ends:
                 break
             known[request] = _planned(picture, request)
-        rule, summary, reasons = known[request]
-        if reasons and set(reasons) != set(row.reasons):
-            told.append(_refused(row, summary, reasons, now))
-        row.rule, row.summary, row.reasons, row.planned_at = rule, summary, reasons, now
-        done.append(row)
-    for start in range(0, len(done), BATCH):
-        _write_planned(done[start : start + BATCH])
+        planned = known[request]
+        if planned.reasons and set(planned.reasons) != set(row.reasons):
+            told.append(_refused(row, planned.summary, planned.reasons, now))
+        asking[request].append(row)
+    for request, alike in asking.items():
+        for start in range(0, len(alike), BATCH):
+            _write_planned(alike[start : start + BATCH], known[request], now)
     record_many(told)
-    return len(done)
+    return sum(map(len, asking.values()))
 
 
 def _due(now: datetime) -> Iterable[PodRefusal]:
@@ -247,21 +256,26 @@ def _due(now: datetime) -> Iterable[PodRefusal]:
     return rows.order_by(F("planned_at").asc(nulls_first=True), "pk")[:ROWS_A_TURN]
 
 
-def _planned(picture: Picture, request: DeviceRequest) -> tuple[str, str, dict[str, int]]:
-    """(rule, summary, reasons) of what the engine says of the whole fleet."""
+def _planned(picture: Picture, request: DeviceRequest) -> Planned:
+    """What the engine says of the whole fleet."""
     decision = plan(picture, request)
     if decision.node is None:
-        return "", decision.summary[:500], decision.counts()
-    return NOT_ASKED, f"{decision.node} has the devices; the scheduler has not asked for them"[:500], {}
+        return Planned("", decision.summary[:500], decision.counts())
+    return Planned(NOT_ASKED, f"{decision.node} has the devices; the scheduler has not asked for them"[:500], {})
 
 
 @atomic_retry
-def _write_planned(rows: Sequence[PodRefusal]) -> None:
-    """A row that the extender answered meanwhile, or whose pod asks for something else now, keeps what it says."""
+def _write_planned(rows: Sequence[PodRefusal], planned: Planned, now: datetime) -> None:
+    """One statement for all that ask the same.
+
+    A row that the extender answered meanwhile, or whose pod asks for something else now, keeps what it says.
+    """
     locked = PodRefusal.objects.select_for_update().filter(pk__in=[row.pk for row in rows])
-    now = {pk: (count, last_at) for pk, count, last_at in locked.values_list("pk", "count", "last_at")}
-    unchanged = [row for row in rows if now.get(row.pk) == (row.count, row.last_at)]
-    PodRefusal.objects.bulk_update(unchanged, ["rule", "summary", "reasons", "planned_at"])
+    stored = {pk: (count, last_at) for pk, count, last_at in locked.values_list("pk", "count", "last_at")}
+    unchanged = [row.pk for row in rows if stored.get(row.pk) == (row.count, row.last_at)]
+    PodRefusal.objects.filter(pk__in=unchanged).update(
+        rule=planned.rule, summary=planned.summary, reasons=planned.reasons, planned_at=now
+    )
 
 
 def _refused(row: PodRefusal, summary: str, reasons: dict[str, int], now: datetime) -> Happening:

@@ -47,9 +47,10 @@ def hot_cursor() -> Any:
     """A cursor of the current connection; the parameters travel beside the statement, typed by the server."""
     # looked up once: each use of `django.db.connection` finds it anew for the thread
     connection: Any = connections[DEFAULT_DB_ALIAS]
-    connection.ensure_connection()
+    if connection.connection is None:  # Django's own look costs more than most statements on SQLite
+        connection.ensure_connection()
     if not on_postgresql():
-        watched = connection.queries_logged or connection.execute_wrappers or connection.needs_rollback
+        watched = connection.force_debug_cursor or connection.execute_wrappers or connection.needs_rollback
         return connection.cursor() if watched else _LiteCursor(connection)
     from django.db.backends.postgresql.base import ServerBindingCursor
 

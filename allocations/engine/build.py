@@ -71,15 +71,24 @@ def build_picture(nodes: Iterable[NodeRow]) -> Picture:
     return assembled([_part(node) for node in nodes])
 
 
-def patch(picture: Picture, uses: Sequence[DeviceUse] | Sequence[tuple[int, int, int, bool]]) -> Picture:
-    """The picture with these devices' used amounts and health, by device id; the last one of an id counts."""
+def patch(
+    picture: Picture,
+    uses: Sequence[DeviceUse] | Sequence[tuple[int, int, int, bool]],
+    *,
+    pass_over_unknown: bool = False,
+) -> Picture:
+    """The picture with these devices' used amounts and health, by device id; the last one of an id counts.
+
+    Raises UnknownDevice for one that the picture does not have, unless those are to be passed over.
+    """
     if not uses:
         return picture
-    ids = np.fromiter((use[0] for use in uses), dtype=np.int64, count=len(uses))
-    rows = picture.index.rows_of(ids)
-    if (rows < 0).any():
-        unknown = ids[rows < 0][0]
-        raise UnknownDevice(f"no device {unknown} in the picture")
+    rows = picture.index.rows_of([use[0] for use in uses])
+    if min(rows.tolist()) < 0:
+        if not pass_over_unknown:
+            raise UnknownDevice(f"no device {uses[int(np.argmin(rows))][0]} in the picture")
+        uses = [use for row, use in zip(rows.tolist(), uses, strict=True) if row >= 0]
+        return patch(picture, uses)
     core, memory = picture.core_used.copy(), picture.memory_used.copy()
     healthy = picture.device_healthy.copy()
     for row, use in zip(rows.tolist(), uses, strict=True):

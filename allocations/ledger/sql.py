@@ -21,7 +21,9 @@ def moment(value: datetime | None) -> Any:
     """A datetime parameter: aware on PostgreSQL, naive UTC text on SQLite (Django's own storage)."""
     if value is None or on_postgresql():
         return value
-    return value.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+    # several a filter: in UTC, as nearly all are, only the offset has to go
+    in_utc = value if value.tzinfo is UTC else value.astimezone(UTC)
+    return in_utc.isoformat(sep=" ", timespec="microseconds").removesuffix("+00:00")
 
 
 def identity(value: uuid.UUID) -> Any:

@@ -26,6 +26,19 @@ def _counts(name: str, known: Known) -> bool:
     return name in known or (name.startswith(MIG_RESOURCES) and MIG_RESOURCES in known)
 
 
+def _counts_any(stated: Mapping[str, RawQuantity] | None, known: Known) -> bool:
+    """Whether any of the resources is looked at. A loop: filter asks it of every container, and most have none."""
+    if not stated:
+        return False
+    if not known.keys().isdisjoint(stated):
+        return True
+    if MIG_RESOURCES in known:
+        for name in stated:
+            if name.startswith(MIG_RESOURCES):
+                return True
+    return False
+
+
 def pod_amounts(pod: Pod, known: Known) -> dict[str, int]:
     """Resource name → amount (bytes for memory, else a count), only those above 0. Raises `Refused`."""
     if not _names_any(pod, known):  # most pods with a GpuClaim: the sums below would cost a fifth of the webhook
@@ -57,7 +70,9 @@ def asks_any(pod: Pod, known: Known) -> bool:
         if resources is None:
             continue
         for stated in (resources.limits, resources.requests):
-            if stated and any(_counts(name, known) and not _is_zero(value) for name, value in stated.items()):
+            if _counts_any(stated, known) and any(
+                _counts(name, known) and not _is_zero(value) for name, value in (stated or {}).items()
+            ):
                 return True
     return False
 
@@ -70,10 +85,8 @@ def container_amounts(container: Container, known: Known, path: str) -> dict[str
 def _names_any(pod: Pod, known: Known) -> bool:
     for container in _containers(pod):
         resources = container.resources
-        if resources is not None:
-            for stated in (resources.limits, resources.requests):
-                if stated and any(_counts(name, known) for name in stated):
-                    return True
+        if resources and (_counts_any(resources.limits, known) or _counts_any(resources.requests, known)):
+            return True
     return False
 
 

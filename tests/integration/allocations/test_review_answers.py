@@ -102,8 +102,8 @@ def test_what_commits_during_a_comparison_is_no_difference(
     fleet.current()
     read, minors = fleet._changed, iter(range(4))
 
-    def followed_by_a_commit(mark: int) -> object:
-        rows = read(mark)
+    def followed_by_a_commit(mark: int, kind: type[fleet._Changed]) -> object:
+        rows = read(mark, kind)
         with transaction.atomic():
             Device.objects.filter(minor=next(minors)).update(core_used=50, revision=next_revision())
         return rows
