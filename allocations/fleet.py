@@ -187,7 +187,7 @@ class Fleet:
 def _changed(mark: int, kind: type[_Row]) -> tuple[int, datetime, list[_Row]]:
     """(new mark, database time, rows of the devices that changed since `mark`)."""
     with hot_cursor() as cursor:
-        cursor.execute(_changed_statement(whole=kind is _Device), [mark])
+        cursor.execute(_changed_statement(on_postgresql(), whole=kind is _Device), [mark])
         found = cursor.fetchall()
     if on_postgresql():
         rows = [kind._make(row[2:]) for row in found if row[3] is not None]
@@ -197,8 +197,8 @@ def _changed(mark: int, kind: type[_Row]) -> tuple[int, datetime, list[_Row]]:
 
 
 @cache
-def _changed_statement(*, whole: bool) -> str:
-    if not on_postgresql():
+def _changed_statement(postgresql: bool, *, whole: bool) -> str:
+    if not postgresql:
         return f"SELECT {_columns(whole=whole)} FROM {_FROM} WHERE d.revision > %s"  # noqa: S608 - constants
     return f"""
 SELECT s.mark, s.clock, {_columns(whole=whole)}
