@@ -26,8 +26,9 @@ from allocations.extender import views
 from gpuplane.doors import DOOR, Message
 from gpuplane.doors.bearer import Bearer
 from gpuplane.doors.cluster import ROUTES, Cluster
+from gpuplane.doors.limits import Limits
 from gpuplane.doors.plan import Door as Address
-from gpuplane.doors.threads import BINDERS, WORKERS
+from gpuplane.doors.threads import lanes
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -111,8 +112,7 @@ class Door:
     # inside
 
     def _open(self) -> None:
-        self._threads = Closing(WORKERS, thread_name_prefix="door")
-        self._binders = Closing(BINDERS, thread_name_prefix="door-bind")
+        self._lanes = lanes(Closing)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="door-loop")
         self._thread.start()
@@ -120,13 +120,9 @@ class Door:
         def known(_: str) -> None:
             return None
 
-        bearer = Bearer(known=known, verify=known, executor=self._threads)
+        bearer = Bearer(known=known, verify=known, lanes=self._lanes)
         self._app = Cluster(
-            routes=ROUTES,
-            bearer=bearer,
-            executor=self._threads,
-            binders=self._binders,
-            body_limit=settings.GPUPLANE_BODY_LIMIT,
+            routes=ROUTES, bearer=bearer, lanes=self._lanes, limits=Limits(settings.GPUPLANE_BODY_LIMIT)
         )
 
     def _close(self) -> None:
@@ -140,8 +136,7 @@ class Door:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE_SECONDS)
         self._loop.close()
-        self._threads.shutdown()
-        self._binders.shutdown()
+        self._lanes.close()
 
     def _run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_SECONDS)

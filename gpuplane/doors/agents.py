@@ -14,7 +14,8 @@ from access.actors import Actor
 from gpuplane.doors import Receive, Scope, Send
 from gpuplane.doors.answers import refuse_socket, send_problem
 from gpuplane.doors.bearer import Bearer, Refused
-from gpuplane.doors.bodies import BodyTooLarge, ClientGone, read_body, too_large
+from gpuplane.doors.bodies import CLOSE, COME_AGAIN, NO_ROOM, BodyTooLarge, ClientGone, Held, NoRoom, read_body, too_large
+from gpuplane.doors.limits import Bound
 
 SOCKET = re.compile(r"/ws/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/")
 SAMPLES = re.compile(r"/api/v1/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/samples/")
@@ -36,7 +37,7 @@ class Agents:
 
     bearer: Bearer
     ingest: Ingest
-    body_limit: int
+    bound: Bound
 
     async def socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """WebSocket scope whose path begins with /ws/agents/."""
@@ -64,12 +65,16 @@ class Agents:
             return
         try:
             actor = await self.bearer.agent(scope, node=named[1])
-            body = await read_body(scope, receive, limit=self.body_limit)
-        except Refused as refused:
+            with Held(self.bound.budget) as held:
+                body = await read_body(scope, receive, limit=self.bound.limit_bytes, held=held)
+                except Refused as refused:
             await send_problem(send, refused.status, refused.detail, refused.headers)
             return
         except BodyTooLarge:
-            await send_problem(send, 413, too_large(self.body_limit), [(b"connection", b"close")])
+            await send_problem(send, 413, too_large(self.bound.limit_bytes), [CLOSE])
+            return
+        except NoRoom:
+            await send_problem(send, 503, NO_ROOM, [COME_AGAIN, CLOSE])
             return
         except ClientGone:
             return

@@ -115,7 +115,13 @@ VARIABLES: tuple[Variable, ...] = (
         "`postgres://user:password@host/name`; empty: SQLite in the data folder",
         _text,
     ),
-    Variable("GPUPLANE_DATABASE_POOL", "number", "8", "PostgreSQL connections of one process", _whole(2, 200)),
+    Variable(
+        "GPUPLANE_DATABASE_POOL",
+        "number",
+        "24",
+        "PostgreSQL connections of one process at most; pages and REST use half of them, so that filter and bind always find one",
+        _whole(2, 200),
+    ),
     Variable(
         "GPUPLANE_REDIS_URL",
         "URL",
@@ -237,7 +243,13 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable("GPUPLANE_HOURS_KEPT_DAYS", "days", "90", "how long what devices did is kept by hour", _whole(1, 3650)),
     Variable("GPUPLANE_AUDIT_DAYS", "days", "90", "how long audit events are kept", _whole(1, 3650)),
-    Variable("GPUPLANE_BODY_LIMIT", "bytes", "33554432", "largest request body", _whole(1024, 1 << 30)),
+    Variable(
+        "GPUPLANE_BODY_LIMIT",
+        "bytes",
+        "33554432",
+        "largest request body under `/extender/`, and of any other path whose own limit (`gpuplane/doors/limits.py`) is higher",
+        _whole(1024, 1 << 30),
+    ),
     Variable(
         "GPUPLANE_SIMULATE",
         "flag",
