@@ -7,6 +7,7 @@ runs and repeats are answered alike.
 
 from __future__ import annotations
 
+import time
 from asyncio import QueueFull
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
@@ -32,13 +33,15 @@ from kube.admission import (
     encode_review,
     forbidden,
 )
-from kube.errors import Denied, KubeError
+from kube.errors import Denied, KubeError, TemporaryKubeError
 from kube.names import InvalidName, check_namespace, check_subdomain
 from kube.objects import Pod
 from kube.shared import shared_cluster
 
-LOOKUP_SECONDS: Final = 5.0
-"""For each answer of the API server about the pod of a Binding."""
+LOOKUP_SECONDS: Final = 2.0
+"""For the API server's answer about the pod of a Binding. The API server waits 5 s for ours, and then lets the Binding pass."""
+QUICK_SECONDS: Final = 0.5
+"""What fails sooner, such as a connection that was closed meanwhile, is tried a second time."""
 
 log = structlog.get_logger(__name__)
 
@@ -160,7 +163,14 @@ def _pod_of(request: AdmissionRequest) -> Pod | None:
         check_subdomain(request.name)
     except InvalidName:
         return None
-    return pods.find(cluster, namespace=request.namespace, name=request.name, timeout=LOOKUP_SECONDS)
+    began = time.monotonic()
+    place = {"namespace": request.namespace, "name": request.name}
+    try:
+        return pods.find(cluster, **place, timeout=LOOKUP_SECONDS, retry=False)
+    except TemporaryKubeError:
+        if time.monotonic() - began > QUICK_SECONDS:
+            raise
+    return pods.find(cluster, **place, timeout=LOOKUP_SECONDS, retry=False)
 
 
 def _trust() -> Trust:

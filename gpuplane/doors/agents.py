@@ -14,7 +14,17 @@ from access.actors import Actor
 from gpuplane.doors import Receive, Scope, Send
 from gpuplane.doors.answers import refuse_socket, send_problem
 from gpuplane.doors.bearer import Bearer, Refused
-from gpuplane.doors.bodies import CLOSE, COME_AGAIN, NO_ROOM, BodyTooLarge, ClientGone, Held, NoRoom, read_body, too_large
+from gpuplane.doors.bodies import (
+    CLOSE,
+    COME_AGAIN,
+    NO_ROOM,
+    BodyTooLarge,
+    ClientGone,
+    Held,
+    NoRoom,
+    read_body,
+    too_large,
+)
 from gpuplane.doors.limits import Bound
 
 SOCKET = re.compile(r"/ws/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/")
@@ -67,7 +77,8 @@ class Agents:
             actor = await self.bearer.agent(scope, node=named[1])
             with Held(self.bound.budget) as held:
                 body = await read_body(scope, receive, limit=self.bound.limit_bytes, held=held)
-                except Refused as refused:
+                status, answer = await self.ingest.answer_frame(body, node=named[1], actor=actor)
+        except Refused as refused:
             await send_problem(send, refused.status, refused.detail, refused.headers)
             return
         except BodyTooLarge:
@@ -78,7 +89,6 @@ class Agents:
             return
         except ClientGone:
             return
-        status, answer = await self.ingest.answer_frame(body, node=named[1], actor=actor)
         headers = [(b"content-type", b"application/msgpack"), (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})

@@ -21,7 +21,18 @@ from prometheus_client import Counter, Histogram
 from gpuplane.doors import DOOR, Receive, Scope, Send
 from gpuplane.doors.answers import send_json, send_problem
 from gpuplane.doors.bearer import Bearer, Refused
-from gpuplane.doors.bodies import BUSY, CLOSE, COME_AGAIN, NO_ROOM, BodyTooLarge, ClientGone, Held, NoRoom, read_body, too_large
+from gpuplane.doors.bodies import (
+    BUSY,
+    CLOSE,
+    COME_AGAIN,
+    NO_ROOM,
+    BodyTooLarge,
+    ClientGone,
+    Held,
+    NoRoom,
+    read_body,
+    too_large,
+)
 from gpuplane.doors.limits import Bound, Limits
 from gpuplane.doors.threads import Busy, Lanes
 

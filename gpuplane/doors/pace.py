@@ -15,7 +15,9 @@ MOST_ADDRESSES: Final = 4_096
 class Allowance:
     """`burst` tries at one time, and so many more a second. `clock`: seconds. Used on one event loop."""
 
-    def __init__(self, *, burst: float, a_second: float, clock: Callable[[], float], most: int = MOST_ADDRESSES) -> None:
+    def __init__(
+        self, *, burst: float, a_second: float, clock: Callable[[], float], most: int = MOST_ADDRESSES
+    ) -> None:
         self._burst = burst
         self._a_second = a_second
         self._clock = clock

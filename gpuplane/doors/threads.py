@@ -42,10 +42,11 @@ class Busy(asyncio.QueueFull):
 class Turns:
     """So many at one time, so many more that wait for so long. Used on one event loop, by `async with`."""
 
-    __slots__ = ("_free", "_most", "_patience_seconds", "inside", "name")
+    __slots__ = ("_free", "_most", "_patience_seconds", "at_once", "inside", "name")
 
     def __init__(self, name: str, *, at_once: int, waiting: int, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.name = name
+        self.at_once = at_once
         self.inside = 0
         self._most = at_once + waiting
         self._free = asyncio.Semaphore(at_once)
@@ -91,9 +92,17 @@ class Lane:
 
     __slots__ = ("_executor", "_turns")
 
-    def __init__(self, name: str, *, threads: int, waiting: int, pool: Pool = ThreadPoolExecutor) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        threads: int,
+        waiting: int,
+        patience_seconds: float = PATIENCE_SECONDS,
+        pool: Pool = ThreadPoolExecutor,
+    ) -> None:
         self._executor = pool(threads, thread_name_prefix=name)
-        self._turns = Turns(name, at_once=threads, waiting=waiting)
+        self._turns = Turns(name, at_once=threads, waiting=waiting, patience_seconds=patience_seconds)
 
     async def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """What the function returns. It may use the ORM. Raises what it raises, and Busy."""
@@ -135,11 +144,15 @@ class Lanes:
 
 
 FILTERS: Final = 8
-LEDGER_STEPS: Final = 4
-"""Three kinds of steps, one call of each at a time."""
+LEDGER_STEPS: Final = 3
+"""Kinds of steps; there is one call of each at a time."""
 BINDERS: Final = 64
-QUICK_CONNECTIONS: Final = FILTERS + LEDGER_STEPS + 4
-"""Database connections that filter, bind's steps and tokens use at most at one time."""
+TOKENS: Final = 2
+NEW_TOKENS: Final = 1
+QUICK_CONNECTIONS: Final = FILTERS + LEDGER_STEPS + TOKENS + NEW_TOKENS
+"""Database connections that filter, bind's steps and tokens use at most at one time. Binds by the saga take theirs for moments."""
+LIVE_CONNECTIONS: Final = 4
+"""Of the live path: agents' records (2), the fleet's rows, sockets of browsers."""
 
 
 def lanes(pool: Pool = ThreadPoolExecutor) -> Lanes:
@@ -148,11 +161,11 @@ def lanes(pool: Pool = ThreadPoolExecutor) -> Lanes:
     return Lanes(
         filter=lane("filter", threads=FILTERS, waiting=256),
         ledger=lane("ledger", threads=LEDGER_STEPS, waiting=1024),
-        bind=lane("bind", threads=BINDERS, waiting=1024),
+        bind=lane("bind", threads=BINDERS, waiting=1024, patience_seconds=20.0),
         webhooks=lane("webhook", threads=4, waiting=256),
-        lookups=lane("lookup", threads=16, waiting=64),
-        tokens=lane("token", threads=2, waiting=64),
-        new_tokens=lane("new-token", threads=2, waiting=64),
+        lookups=lane("lookup", threads=16, waiting=64, patience_seconds=2.0),
+        tokens=lane("token", threads=TOKENS, waiting=64),
+        new_tokens=lane("new-token", threads=NEW_TOKENS, waiting=64),
         reviews=lane("review", threads=2, waiting=512),
         new_reviews=lane("new-review", threads=4, waiting=512),
     )
@@ -161,17 +174,19 @@ def lanes(pool: Pool = ThreadPoolExecutor) -> Lanes:
 def django_turns(pool_size: int | None) -> dict[Kind, Turns]:
     """Turns of requests to Django, by kind. `pool_size`: PostgreSQL connections of the process, None on SQLite.
 
-    Each request may hold a connection, and half of the pool is filter's and bind's.
+    Each request may hold a connection, so all of them together take what filter, bind and the live path leave of the pool.
     """
-    share = 16 if pool_size is None else max(4, pool_size // 2)
+    share = 16 if pool_size is None else pool_size - QUICK_CONNECTIONS - LIVE_CONNECTIONS
     at_once = {
-        Kind.PAGES: share * 3 // 8,
-        Kind.REST: share * 3 // 8,
-        Kind.SIMULATIONS: share // 8,
-        Kind.STRANGERS: share // 8,
-        Kind.PROBES: 2,
+        Kind.PAGES: share // 3,
+        Kind.REST: share // 3,
+        Kind.SIMULATIONS: share // 12,
+        Kind.STRANGERS: share // 12,
+        Kind.PROBES: share // 6,
     }
-    return {kind: Turns(kind, at_once=max(1, most), waiting=64, patience_seconds=10.0) for kind, most in at_once.items()}
+    return {
+        kind: Turns(kind, at_once=max(1, most), waiting=64, patience_seconds=10.0) for kind, most in at_once.items()
+    }
 
 
 async def in_thread(executor: Executor, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -138,7 +138,9 @@ DATABASES: dict[str, dict[str, Any]] = {
         url=_values["DATABASE_URL"], data_dir=GPUPLANE_DATA_DIR, pool_size=_values["DATABASE_POOL"]
     )
 }
-GPUPLANE_DATABASE_POOL: int | None = _values["DATABASE_POOL"] if "pool" in DATABASES["default"].get("OPTIONS", {}) else None
+GPUPLANE_DATABASE_POOL: int | None = (
+    _values["DATABASE_POOL"] if "pool" in DATABASES["default"].get("OPTIONS", {}) else None
+)
 """Connections of the process; None on SQLite, where each thread opens its own."""
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True

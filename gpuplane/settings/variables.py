@@ -118,8 +118,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "GPUPLANE_DATABASE_POOL",
         "number",
-        "24",
-        "PostgreSQL connections of one process at most; pages and REST use half of them, so that filter and bind always find one",
+        "30",
+        "PostgreSQL connections of one process at most; pages and REST leave 18 of them to filter, bind and agents",
         _whole(2, 200),
     ),
     Variable(

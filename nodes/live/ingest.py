@@ -98,7 +98,11 @@ class DatabaseRecord:
         def store() -> tuple[str, ...] | None:
             shape = inventory.parse_node(dict(body), name=node, strict=False).of_agent()
             if len(shape.gpus) > MOST_DEVICES:
-                raise BadInput(f"a node has at most {MOST_DEVICES} GPUs, this one names {len(shape.gpus)}", field="devices", rule="too-many")
+                raise BadInput(
+                    f"a node has at most {MOST_DEVICES} GPUs, this one names {len(shape.gpus)}",
+                    field="devices",
+                    rule="too-many",
+                )
             services.inventory_put(shape=shape, actor=actor, now=database_now())
             return shape.gpus if shape.owns(GPU) else None
 

@@ -13,6 +13,7 @@ from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_K
 from django.contrib.sessions.backends.db import SessionStore
 
 from access.choices import Role
+from tests.attacks import wire
 from tests.attacks.target import HOST, Listener, Target
 from tests.bench import fleets
 from tests.certificates import Authority
@@ -22,7 +23,7 @@ from tests.servers import redis, session, web
 
 NODES = 64
 AGENT_NODE = "attacked-agent"
-AGENT_TOKEN = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhZ2VudCJ9.c2lnbmF0dXJl"
+AGENT_TOKEN = wire.agent_like("honest")
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,9 @@ class World:
         self.away = False
         self.hold: threading.Event | None = None
         monkeypatch.setattr(agent_tokens, "review", self._review)
-        self.tokens = AgentTokens(lambda: cast("Cluster", self), AGENTS, "gpuplane", clock=lambda: self.now, wall=lambda: NOW)
+        self.tokens = AgentTokens(
+            lambda: cast("Cluster", self), AGENTS, "gpuplane", clock=lambda: self.now, wall=lambda: NOW
+        )
 
     def _review(self, _cluster: object, *, token: str, audience: str, timeout: float) -> Reviewed | None:
         assert (audience, timeout > 0) == ("gpuplane", True)
@@ -197,7 +199,9 @@ async def test_tokens_that_are_refused_are_paced_in_all(world: World, threads: L
     """VIEW-6 from however many addresses they come."""
     bearer = Bearer(KNOWN.get, KNOWN.get, threads, agents=world.tokens)
     most = int(ALL_BURST)
-    statuses = [await status_of(bearer, numbered(number), f"10.1.{number % 250}.{number}") for number in range(most + 9)]
+    statuses = [
+        await status_of(bearer, numbered(number), f"10.1.{number % 250}.{number}") for number in range(most + 9)
+    ]
     assert statuses == [401] * most + [429] * 9
     assert len(world.asked) == most
 
@@ -210,7 +214,7 @@ async def test_a_slow_api_server_makes_only_strangers_wait(world: World, threads
     held = world.hold = threading.Event()
     flood = [asyncio.ensure_future(status_of(bearer, numbered(number), f"10.0.0.{number}")) for number in range(20)]
     try:
-        while len(world.asked) < 5:
+        while len(world.asked) < 5:  # noqa: ASYNC110 - asked in threads
             await asyncio.sleep(0.001)
         world.hold = None
         assert await status_of(bearer, TOKEN, "10.9.9.9") == 0

@@ -17,7 +17,8 @@ from django.urls import path
 from gpuplane.doors import App
 from gpuplane.doors.bodies import guarded
 from gpuplane.doors.limits import KIB, LARGEST_OF_DJANGO_BYTES, MIB, Kind, Limits
-from gpuplane.doors.threads import Turns, django_turns
+from gpuplane.doors.threads import LIVE_CONNECTIONS, QUICK_CONNECTIONS, Turns, django_turns
+from gpuplane.settings.variables import VARIABLES
 
 TOKEN = {"Authorization": "Bearer anything"}
 COOKIE = {"Cookie": "a=b; sessionid=anything"}
@@ -60,9 +61,7 @@ def behind_guard(app: App, limits: Limits | None = None, turns: dict[Kind, Turns
     ],
 )
 @pytest.mark.parametrize("declared", [True, False], ids=["declared", "in chunks"])
-async def test_limits_by_path_and_credential(
-    address: str, headers: dict[str, str], limit: int, declared: bool
-) -> None:
+async def test_limits_by_path_and_credential(address: str, headers: dict[str, str], limit: int, declared: bool) -> None:
     """VIEW-5 each address takes as much as it needs, and from callers without a credential hardly anything."""
     async with behind_guard(reader) as http:
         for size, want in ((limit, 200), (limit + 1, 413)):
@@ -129,7 +128,7 @@ async def test_slow_rest_does_not_stop_pages_nor_the_other_way_round() -> None:
         first = asyncio.ensure_future(http.get("/api/v1/claims/", headers=TOKEN))
         await inside.wait()
         second = asyncio.ensure_future(http.get("/api/v1/claims/", headers=TOKEN))
-        while turns[Kind.REST].inside < 2:
+        while turns[Kind.REST].inside < 2:  # noqa: ASYNC110 - it comes with the loop's next turns
             await asyncio.sleep(0)
         refused = await http.get("/api/v1/nodes/", headers=TOKEN)
         others = [
@@ -137,13 +136,22 @@ async def test_slow_rest_does_not_stop_pages_nor_the_other_way_round() -> None:
             await http.get("/livez"),
             await http.get("/sign-in/"),
         ]
-        assert not (first.done() or second.done())
+        assert not any(one.done() for one in (first, second))
         release.set()
         answered = [await first, await second]
 
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
     assert [one.status_code for one in (*others, *answered)] == [200] * 5
     assert {turn.inside for turn in turns.values()} == {0}
+
+
+def test_the_pool_has_a_connection_for_every_thread() -> None:
+    """However busy pages and REST are, filter, bind and agents find a connection of PostgreSQL's pool."""
+    default = next(one for one in VARIABLES if one.name == "GPUPLANE_DATABASE_POOL")
+    size = default.parse(default.default)
+    turns = django_turns(size)
+    assert sum(one.at_once for one in turns.values()) + QUICK_CONNECTIONS + LIVE_CONNECTIONS <= size
+    assert all(one.at_once >= 1 for one in django_turns(2).values())
 
 
 async def test_who_waits_too_long_for_a_turn_is_told_so() -> None:

@@ -64,7 +64,12 @@ def test_yaml_over_its_bounds_says_what_to_do(body: bytes, rule: str) -> None:
     [
         pytest.param(read_json, b"[" + b"1," * 400_000 + b"1]", [1] * 400_001, id="many values that are taken"),
         pytest.param(read_json, b'"' + b"," * LONGEST_TEXT + b'"', "," * LONGEST_TEXT, id="commas inside of a text"),
-        pytest.param(read_yaml, b"a: '" + b"x" * (LONGEST_PLAIN + 1) + b"'", {"a": "x" * (LONGEST_PLAIN + 1)}, id="a long text in quotes"),
+        pytest.param(
+            read_yaml,
+            b"a: '" + b"x" * (LONGEST_PLAIN + 1) + b"'",
+            {"a": "x" * (LONGEST_PLAIN + 1)},
+            id="a long text in quotes",
+        ),
         pytest.param(read_yaml, b"a: |\n  " + b"1:" * 9_000, {"a": "1:" * 9_000}, id="a long text as a block"),
         pytest.param(read_yaml, b"a: [" + b"x, " * 1_000 + b"]", {"a": ["x"] * 1_000}, id="a list"),
     ],
