@@ -106,7 +106,7 @@ MEASURE = """
     ("read", "body"),
     [
         pytest.param("read_json", "bombs.lists(9 << 20)", id="REST, 9 MB of empty lists"),
-        pytest.param("read_json", "bombs.many(b'[]', 900_000)", id="REST, as many lists as are taken"),
+        pytest.param("read_json", "bombs.many(b'[]', 700_000)", id="REST, as many lists as are taken"),
         pytest.param("read_json", "b'{' + b'\"\":{},' * 160_000 + b'\"\":1}'", id="REST, as many objects as are taken"),
         pytest.param("read_yaml", "bombs.YAML_BOMBS['lists']", id="REST, YAML of empty lists"),
         pytest.param("decode_review", "bombs.review(bombs.many(b'{}', 3 << 20))", id="a review of empty containers"),
@@ -116,6 +116,11 @@ MEASURE = """
             id="filter, a pod of empty containers",
         ),
         pytest.param("wire.Asked", "b'{\"Nodes\":{\"items\":' + bombs.many(b'{}', 9 << 20) + b'}}'", id="filter, empty nodes"),
+        pytest.param("wire.Asked", "b'{\"Nodes\":{\"items\":' + bombs.many(b'{}', 2_900_000) + b'}}'", id="filter, as many nodes as are taken"),
+        pytest.param(
+            "wire.decode_preempt", "b'{\"NodeNameToVictims\":{\"a\":{\"Pods\":' + bombs.many(b'{}', 2_900_000) + b'}}}'",
+            id="preempt, as many victims as are taken",
+        ),
         pytest.param(
             "wire.decode_preempt", "b'{\"NodeNameToVictims\":{\"a\":{\"Pods\":' + bombs.many(b'{}', 5 << 20) + b'}}}'",
             id="preempt, empty victims",
