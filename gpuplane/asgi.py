@@ -34,7 +34,7 @@ from gpuplane.doors.bearer import Bearer  # noqa: E402
 from gpuplane.doors.bodies import guarded  # noqa: E402
 from gpuplane.doors.cluster import ROUTES, Cluster  # noqa: E402
 from gpuplane.doors.lifespan import serve_lifespan  # noqa: E402
-from gpuplane.doors.limits import Limits  # noqa: E402
+from gpuplane.doors.body_limits import Limits  # noqa: E402
 from gpuplane.doors.static import StaticFiles  # noqa: E402
 from gpuplane.doors.threads import django_turns, lanes, let_go_while_waiting  # noqa: E402
 from kube.shared import shared_cluster  # noqa: E402

@@ -26,7 +26,7 @@ from allocations.extender import views
 from gpuplane.doors import DOOR, Message
 from gpuplane.doors.bearer import Bearer
 from gpuplane.doors.cluster import ROUTES, Cluster
-from gpuplane.doors.limits import Limits
+from gpuplane.doors.body_limits import Limits
 from gpuplane.doors.plan import Door as Address
 from gpuplane.doors.threads import lanes
 

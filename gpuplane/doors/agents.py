@@ -25,7 +25,7 @@ from gpuplane.doors.bodies import (
     read_body,
     too_large,
 )
-from gpuplane.doors.limits import Bound
+from gpuplane.doors.body_limits import Bound
 
 SOCKET = re.compile(r"/ws/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/")
 SAMPLES = re.compile(r"/api/v1/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/samples/")

@@ -1,6 +1,6 @@
 """Reads request bodies, for the plain doors and in front of Django.
 
-How large a body may be, and how much all bodies of its kind may take together, says `limits`.
+How large a body may be, and how much all bodies of its kind may take together, says `body_limits`.
 
 Invariants:
 - No request makes the process keep more than its limit, whatever its Content-Length says.
@@ -20,7 +20,7 @@ import structlog
 
 from gpuplane.doors import App, Message, Receive, Scope, Send
 from gpuplane.doors.answers import send_problem
-from gpuplane.doors.limits import Bound, Budget, Kind
+from gpuplane.doors.body_limits import Bound, Budget, Kind
 from gpuplane.doors.threads import Busy, Turns
 
 COME_AGAIN = (b"retry-after", b"1")

@@ -33,7 +33,7 @@ from gpuplane.doors.bodies import (
     read_body,
     too_large,
 )
-from gpuplane.doors.limits import Bound, Limits
+from gpuplane.doors.body_limits import Bound, Limits
 from gpuplane.doors.threads import Busy, Lanes
 
 if TYPE_CHECKING:

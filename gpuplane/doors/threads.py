@@ -23,7 +23,7 @@ from typing import Any, Final, ParamSpec, Protocol, Self, TypeVar
 import structlog
 from django.db import connections
 
-from gpuplane.doors.limits import Kind
+from gpuplane.doors.body_limits import Kind
 from kube.waiting import before_waiting
 
 P = ParamSpec("P")

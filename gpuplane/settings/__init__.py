@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuplane import logs
-from gpuplane.doors import limits
+from gpuplane.doors import body_limits
 from gpuplane.settings import databases, variables
 
 # Before numpy is first imported: the engine's matrices are small, and OpenBLAS's threads only fight over the cores
@@ -167,8 +167,8 @@ SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_SAMESITE = "Lax"
 # Bodies come whole and bounded from `gpuplane.doors.bodies`; Django writes none of them to a file.
-DATA_UPLOAD_MAX_MEMORY_SIZE = min(GPUPLANE_BODY_LIMIT, limits.LARGEST_OF_DJANGO_BYTES)
-FILE_UPLOAD_MAX_MEMORY_SIZE = limits.LARGEST_OF_DJANGO_BYTES
+DATA_UPLOAD_MAX_MEMORY_SIZE = min(GPUPLANE_BODY_LIMIT, body_limits.LARGEST_OF_DJANGO_BYTES)
+FILE_UPLOAD_MAX_MEMORY_SIZE = body_limits.LARGEST_OF_DJANGO_BYTES
 FILE_UPLOAD_HANDLERS = ["django.core.files.uploadhandler.MemoryFileUploadHandler"]
 DATA_UPLOAD_MAX_NUMBER_FILES = 1
 LOGIN_URL = "/sign-in/"

@@ -247,7 +247,7 @@ VARIABLES: tuple[Variable, ...] = (
         "GPUPLANE_BODY_LIMIT",
         "bytes",
         "33554432",
-        "largest request body under `/extender/`, and of any other path whose own limit (`gpuplane/doors/limits.py`) is higher",
+        "largest request body under `/extender/`, and of any other path whose own limit (`gpuplane/doors/body_limits.py`) is higher",
         _whole(1024, 1 << 30),
     ),
     Variable(

@@ -38,7 +38,7 @@ def with_floor(application: App) -> App:
     """The application, and the paths of the bench."""
     from gpuplane.doors.answers import send_json
     from gpuplane.doors.bodies import Held, read_body
-    from gpuplane.doors.limits import Budget
+    from gpuplane.doors.body_limits import Budget
     from gpuplane.doors.threads import FILTERS, in_thread
 
     threads = ThreadPoolExecutor(FILTERS, thread_name_prefix="bench")

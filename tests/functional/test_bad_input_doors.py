@@ -11,7 +11,7 @@ import pytest
 from django.apps import apps
 
 from access.choices import Role
-from gpuplane.doors.limits import BIND_BYTES
+from gpuplane.doors.body_limits import BIND_BYTES
 from tests import bombs
 from tests.cluster_answers import (
     well_formed_bind,

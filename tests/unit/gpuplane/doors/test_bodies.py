@@ -16,7 +16,7 @@ from django.urls import path
 
 from gpuplane.doors import App
 from gpuplane.doors.bodies import guarded
-from gpuplane.doors.limits import KIB, LARGEST_OF_DJANGO_BYTES, MIB, Kind, Limits
+from gpuplane.doors.body_limits import KIB, LARGEST_OF_DJANGO_BYTES, MIB, Kind, Limits
 from gpuplane.doors.threads import LIVE_CONNECTIONS, QUICK_CONNECTIONS, Turns, django_turns
 from gpuplane.settings.variables import VARIABLES
 

@@ -10,7 +10,7 @@ from access.choices import Role
 from gpuplane.doors import DOOR
 from gpuplane.doors.bearer import Bearer
 from gpuplane.doors.cluster import INLINE_BYTES, Cluster, Route
-from gpuplane.doors.limits import Limits
+from gpuplane.doors.body_limits import Limits
 from gpuplane.doors.plan import Door
 from gpuplane.doors.threads import lanes
 
