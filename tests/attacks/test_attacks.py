@@ -14,7 +14,7 @@ import time
 import pytest
 
 from tests.attacks import honest
-from tests.attacks.conftest import ROOT, Honest, Served
+from tests.attacks.clients import ROOT, Honest, Served
 from tests.attacks.product import Product
 from tests.attacks.registry import windows
 
