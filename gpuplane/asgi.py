@@ -32,9 +32,9 @@ from gpuplane.doors.agents import Agents  # noqa: E402
 from gpuplane.doors.answers import refuse_socket, send_problem  # noqa: E402
 from gpuplane.doors.bearer import Bearer  # noqa: E402
 from gpuplane.doors.bodies import guarded  # noqa: E402
+from gpuplane.doors.body_limits import BodyLimits  # noqa: E402
 from gpuplane.doors.cluster import ROUTES, Cluster  # noqa: E402
 from gpuplane.doors.lifespan import serve_lifespan  # noqa: E402
-from gpuplane.doors.body_limits import Limits  # noqa: E402
 from gpuplane.doors.static import StaticFiles  # noqa: E402
 from gpuplane.doors.threads import django_turns, lanes, let_go_while_waiting  # noqa: E402
 from kube.shared import shared_cluster  # noqa: E402
@@ -47,7 +47,7 @@ class Application:
 
     def __init__(self) -> None:
         self._lanes = lanes()
-        self._limits = Limits(settings.GPUPLANE_BODY_LIMIT)
+        self._limits = BodyLimits(settings.GPUPLANE_BODY_LIMIT)
         let_go_while_waiting()
         agents = AgentTokens(
             cluster=lambda: shared_cluster(settings.GPUPLANE_KUBECONFIG),

@@ -25,8 +25,8 @@ from allocations import fleet
 from allocations.extender import views
 from gpuplane.doors import DOOR, Message
 from gpuplane.doors.bearer import Bearer
+from gpuplane.doors.body_limits import BodyLimits
 from gpuplane.doors.cluster import ROUTES, Cluster
-from gpuplane.doors.body_limits import Limits
 from gpuplane.doors.plan import Door as Address
 from gpuplane.doors.threads import lanes
 
@@ -129,7 +129,9 @@ class Door:
             return None
 
         bearer = Bearer(known=known, verify=known, lanes=self.lanes)
-        self._app = Cluster(routes=ROUTES, bearer=bearer, lanes=self.lanes, limits=Limits(settings.GPUPLANE_BODY_LIMIT))
+        self._app = Cluster(
+            routes=ROUTES, bearer=bearer, lanes=self.lanes, limits=BodyLimits(settings.GPUPLANE_BODY_LIMIT)
+        )
 
     def _close(self) -> None:
         async def end() -> None:

@@ -75,7 +75,7 @@ _PROBES: Final = frozenset({"/livez", "/readyz", "/metrics"})
 _SIGN_IN: Final = frozenset({"/sign-in/", "/admin/login/"})
 
 
-class Limits:
+class BodyLimits:
     """The table. `body_limit`: GPUPLANE_BODY_LIMIT, in bytes."""
 
     def __init__(self, body_limit: int) -> None:

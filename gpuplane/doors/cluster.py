@@ -33,7 +33,7 @@ from gpuplane.doors.bodies import (
     read_body,
     too_large,
 )
-from gpuplane.doors.body_limits import Bound, Limits
+from gpuplane.doors.body_limits import BodyLimits, Bound
 from gpuplane.doors.threads import Busy, Lanes
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ for _path in ROUTES:  # there from the start: a first request would otherwise be
 class Cluster:
     """The dispatcher, an ASGI application for HTTP scopes."""
 
-    def __init__(self, *, routes: Mapping[str, Route], bearer: Bearer, lanes: Lanes, limits: Limits) -> None:
+    def __init__(self, *, routes: Mapping[str, Route], bearer: Bearer, lanes: Lanes, limits: BodyLimits) -> None:
         self._bearer = bearer
         self._routes: dict[str, tuple[Route, Bound, InThread, InThread]] = {}
         for path, route in routes.items():

@@ -12,6 +12,7 @@ import asyncio
 import itertools
 import json
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 from websockets.typing import Origin
 
-from agent.protocol import Ack, Hello, Inventory, Sample, decode, encode
+from agent.protocol import Hello, Inventory, Sample, decode_ack, encode
 from tests.attacks.target import HOST, Target
 from tests.attacks.wire import GONE, Wire, connected
 
@@ -194,13 +195,12 @@ async def speak(target: Target, record: Record) -> None:
     """An agent: a sample each 0.25 s, and a ping whose pong is waited for."""
     uri = f"ws://{HOST}:{target.main.port}/ws/agents/{target.agent_node}/"
     boots = itertools.count()
-    uuids = [f"GPU-{target.agent_node}-{minor}" for minor in range(GPUS)]
 
     async def session() -> None:
         headers = {"Authorization": f"Bearer {target.tokens['agent']}"}
         async with connect(uri, additional_headers=headers, compression=None, open_timeout=PATIENCE_SECONDS) as socket:
             boot, numbers = f"honest-{time.time()}-{next(boots)}", itertools.count(1)
-            hello = Hello(boot, next(numbers), time.time(), target.agent_node, "attacks", uuids)
+            hello = Hello(boot, next(numbers), time.time(), target.agent_node, "attacks")
             await record.asked(AGENT, lambda: acknowledged(socket, encode(hello)))
             inventory = Inventory(boot, next(numbers), time.time(), shape(target.agent_node))
             await record.asked(AGENT, lambda: acknowledged(socket, encode(inventory)))
@@ -223,8 +223,7 @@ async def acknowledged(socket: ClientConnection, frame: bytes) -> str:
     await socket.send(frame)
     told = await socket.recv()
     assert isinstance(told, bytes)
-    ack = decode(told)
-    return ack.problem if isinstance(ack, Ack) else f"no ack: {ack}"
+    return decode_ack(told).problem
 
 
 async def again(record: Record, kind: str, session: Callable[[], Awaitable[None]]) -> None:
@@ -253,14 +252,23 @@ def shape(name: str) -> dict[str, Any]:
 
 
 async def everybody(target: Target, record: Record) -> None:
-    """Until stdin ends."""
+    """Until stdin ends. Raises what any of them raises: a defect here must not look like a quiet product."""
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def wait() -> None:
+        sys.stdin.read()
+        loop.call_soon_threadsafe(ended.set)
+
+    threading.Thread(
+        target=wait, daemon=True
+    ).start()  # asyncio would wait for a thread of its own, even after a failure
     tasks = [asyncio.create_task(one(target, record)) for one in (probe, schedule, admit, look, watch, speak)]
-    over = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+    over = asyncio.create_task(ended.wait())
     done, _ = await asyncio.wait([*tasks, over], return_when=asyncio.FIRST_COMPLETED)
     for task in (*tasks, over):
         task.cancel()
     for task in done - {over}:
-        task.result()  # a defect here must not look like a quiet product
+        task.result()
 
 
 def main() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -42,6 +43,11 @@ class Product:
         line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
         return int(line.split()[1]) * 1024
 
+    def cpu_seconds(self) -> float:
+        """That the web process has used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def log_tail(self) -> str:
         """The last words of the web process."""
         return "\n".join(self.app.log.read_text(errors="replace").splitlines()[-40:])
@@ -60,6 +66,7 @@ def running(folder: Path) -> Iterator[Product]:
             "GPUPLANE_WEBHOOK_LISTEN": f"{HOST}:{ports['webhook']}",
             "GPUPLANE_TLS_CERT": str(server.certificate),
             "GPUPLANE_TLS_KEY": str(server.key),
+            "GPUPLANE_SECRET_KEY": settings.SECRET_KEY,  # sessions that are made here count there
             "GPUPLANE_KUBECONFIG": str(api.kubeconfig(folder / "kubeconfig")),
         }
         before = set(_guards())

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from tests.attacks import honest
-from tests.attacks.conftest import ROOT, Honest, Served
+from tests.attacks.clients import ROOT, Honest, Served
 from tests.attacks.product import Product
 from tests.attacks.registry import windows
 
@@ -32,18 +32,19 @@ STREAM_SECONDS = 5.0
 def test_everybody_is_served(
     attacked: Product, clients: Honest, quiet: dict[str, Served], names: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = attacked.rss_bytes()
+    before, cpu = attacked.rss_bytes(), attacked.cpu_seconds()
     began = time.monotonic()
     command = [sys.executable, "-m", "tests.attacks.attacker", str(attacked.path), str(SECONDS), *names]
     attackers = subprocess.run(command, cwd=ROOT, timeout=SECONDS + 30, check=False, stderr=subprocess.PIPE, text=True)
     ended = time.monotonic()
     assert attackers.returncode == 0, attackers.stderr
-    during = attacked.rss_bytes()
+    during, cpu = attacked.rss_bytes(), attacked.cpu_seconds() - cpu
     time.sleep(2 * LIVEZ_SECONDS)
     under = clients.served(began, ended)
     after = settled(attacked, before + MORE_BYTES)
     with capsys.disabled():
         told(names, quiet, under, [before, during, after])
+        print(f"  processor time of the web process: {cpu:.1f} s of {ended - began:.0f} s")  # noqa: T201
     assert under[honest.LIVEZ].worst <= LIVEZ_SECONDS
     assert under[honest.FILTER].p99 <= FILTER_TIMES * quiet[honest.FILTER].p99 + ALLOWANCE_SECONDS
     assert under[honest.FILTER].worst <= LIVEZ_SECONDS

@@ -16,7 +16,7 @@ from django.urls import path
 
 from gpuplane.doors import App
 from gpuplane.doors.bodies import guarded
-from gpuplane.doors.body_limits import KIB, LARGEST_OF_DJANGO_BYTES, MIB, Kind, Limits
+from gpuplane.doors.body_limits import KIB, LARGEST_OF_DJANGO_BYTES, MIB, BodyLimits, Kind
 from gpuplane.doors.threads import LIVE_CONNECTIONS, QUICK_CONNECTIONS, Turns, django_turns
 from gpuplane.settings.variables import VARIABLES
 
@@ -40,8 +40,10 @@ async def chunks(size: int) -> AsyncIterator[bytes]:
         yield b"x" * min(65_536, size - start)
 
 
-def behind_guard(app: App, limits: Limits | None = None, turns: dict[Kind, Turns] | None = None) -> httpx.AsyncClient:
-    guard = guarded(app, bound_of=(limits or Limits(32 * MIB)).of_django, turns=turns or django_turns(None))
+def behind_guard(
+    app: App, limits: BodyLimits | None = None, turns: dict[Kind, Turns] | None = None
+) -> httpx.AsyncClient:
+    guard = guarded(app, bound_of=(limits or BodyLimits(32 * MIB)).of_django, turns=turns or django_turns(None))
     return httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://gpuplane")
 
 
@@ -82,7 +84,7 @@ async def test_limits_by_path_and_credential(address: str, headers: dict[str, st
     ],
 )
 def test_limits_of_the_cluster(address: str, body_limit: int, limit: int) -> None:
-    limits = Limits(body_limit)
+    limits = BodyLimits(body_limit)
     bound = limits.of_cluster(address)
     assert bound.limit_bytes == limit
     assert bound.budget.most_bytes >= limit
@@ -90,7 +92,7 @@ def test_limits_of_the_cluster(address: str, body_limit: int, limit: int) -> Non
 
 
 async def test_a_budget_is_shared_by_kind_and_given_back() -> None:
-    limits = Limits(32 * MIB)
+    limits = BodyLimits(32 * MIB)
     simulations = limits.of_django({"path": "/api/v1/simulations/", "headers": [(b"authorization", b"x")]}).budget
     simulations.taken_bytes = simulations.most_bytes - 10
     async with behind_guard(reader, limits) as http:
@@ -106,7 +108,7 @@ async def test_what_breaks_inside_gives_its_bytes_back() -> None:
     async def broken(scope: Any, receive: Any, send: Any) -> None:
         raise RuntimeError("a defect")
 
-    limits = Limits(32 * MIB)
+    limits = BodyLimits(32 * MIB)
     with pytest.raises(RuntimeError, match="a defect"):
         async with behind_guard(broken, limits) as http:
             await http.post("/claims/new/", content=b"x" * 1000, headers=COOKIE)
@@ -164,7 +166,7 @@ async def test_who_waits_too_long_for_a_turn_is_told_so() -> None:
 async def test_a_client_that_reads_slowly_holds_no_turn() -> None:
     """Django has answered whole before the first byte goes out: thread and database connection are free by then."""
     turns = {kind: Turns(kind, at_once=1, waiting=0) for kind in Kind}
-    guard = guarded(reader, bound_of=Limits(MIB).of_django, turns=turns)
+    guard = guarded(reader, bound_of=BodyLimits(MIB).of_django, turns=turns)
     seen = []
 
     async def receive() -> dict[str, Any]:

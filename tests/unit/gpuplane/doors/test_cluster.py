@@ -9,8 +9,8 @@ from access.actors import Actor
 from access.choices import Role
 from gpuplane.doors import DOOR
 from gpuplane.doors.bearer import Bearer
+from gpuplane.doors.body_limits import BodyLimits
 from gpuplane.doors.cluster import INLINE_BYTES, Cluster, Route
-from gpuplane.doors.body_limits import Limits
 from gpuplane.doors.plan import Door
 from gpuplane.doors.threads import lanes
 
@@ -69,7 +69,7 @@ def asked():
 
 @pytest.fixture
 def limits():
-    return Limits(LIMIT)
+    return BodyLimits(LIMIT)
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ async def test_body_is_not_read_for_strangers(client):
 async def test_nothing_of_size_runs_on_the_event_loop(threads, size, want):
     """A review of many MiB, handled on the event loop, would keep every other request waiting."""
     bearer = Bearer(known=ACTORS.get, verify=ACTORS.get, lanes=threads)
-    cluster = Cluster(routes=ROUTES, bearer=bearer, lanes=threads, limits=Limits(1 << 20))
+    cluster = Cluster(routes=ROUTES, bearer=bearer, lanes=threads, limits=BodyLimits(1 << 20))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(cluster), base_url="http://gpuplane") as http:
         answer = await http.post("/webhooks/where", content=b" " * size, headers=auth("service"))
 
