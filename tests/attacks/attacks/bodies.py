@@ -67,26 +67,3 @@ async def large_reviews(target: Target) -> None:
         for path in ("/webhooks/pods/mutate", "/webhooks/pods/validate"):
             await _posted(target.webhook, path, body, {})
             await asyncio.sleep(PAUSE_SECONDS)
-
-
-@attack("unfinished-uploads", window="bodies")
-async def unfinished_uploads(target: Target) -> None:
-    """Bodies of 32 MiB at every listener of which the last byte never comes: 24 had cost 700 MB."""
-    paths = {"main": "/nodes/", "extender": "/extender/filter", "webhook": "/webhooks/pods/mutate"}
-
-    async def one(listener: Listener) -> None:
-        while True:
-            try:
-                async with asyncio.timeout(10), connected(listener) as wire:
-                    wire.writer.write(head("POST", paths[listener.name], {"Content-Length": str(32 * MIB)}))
-                    for _ in range(511):
-                        wire.writer.write(b" " * 65_536)
-                        await wire.writer.drain()
-                    await wire.reader.read()
-            except (*GONE, TimeoutError):
-                pass
-            await asyncio.sleep(2.0)
-
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(24):
-            tasks.create_task(one(target.listeners[number % 3]))
