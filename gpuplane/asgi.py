@@ -31,11 +31,12 @@ from gpuplane.doors.agent_tokens import AgentTokens  # noqa: E402
 from gpuplane.doors.agents import Agents  # noqa: E402
 from gpuplane.doors.answers import refuse_socket, send_problem  # noqa: E402
 from gpuplane.doors.bearer import Bearer  # noqa: E402
-from gpuplane.doors.bodies import limited  # noqa: E402
+from gpuplane.doors.bodies import guarded  # noqa: E402
+from gpuplane.doors.body_limits import BodyLimits  # noqa: E402
 from gpuplane.doors.cluster import ROUTES, Cluster  # noqa: E402
 from gpuplane.doors.lifespan import serve_lifespan  # noqa: E402
 from gpuplane.doors.static import StaticFiles  # noqa: E402
-from gpuplane.doors.threads import BINDERS, REVIEWERS, workers  # noqa: E402
+from gpuplane.doors.threads import django_turns, lanes, let_go_while_waiting  # noqa: E402
 from kube.shared import shared_cluster  # noqa: E402
 
 log = structlog.get_logger(__name__)
@@ -45,7 +46,9 @@ class Application:
     """ASGI callable; parts that cost time or memory are made at their first use."""
 
     def __init__(self) -> None:
-        executor = workers("cluster")
+        self._lanes = lanes()
+        self._limits = BodyLimits(settings.GPUPLANE_BODY_LIMIT)
+        let_go_while_waiting()
         agents = AgentTokens(
             cluster=lambda: shared_cluster(settings.GPUPLANE_KUBECONFIG),
             account=settings.GPUPLANE_AGENT_SERVICE_ACCOUNT,
@@ -54,18 +57,15 @@ class Application:
         self._bearer = Bearer(
             known=tokens.known,
             verify=tokens.verify,
-            executor=executor,
+            lanes=self._lanes,
             agents=agents,
-            reviewers=workers("review", REVIEWERS),
         )
-        self._cluster = Cluster(
-            routes=ROUTES,
-            bearer=self._bearer,
-            executor=executor,
-            binders=workers("bind", BINDERS),
-            body_limit=settings.GPUPLANE_BODY_LIMIT,
+        self._cluster = Cluster(routes=ROUTES, bearer=self._bearer, lanes=self._lanes, limits=self._limits)
+        self._django = guarded(
+            cast("App", get_asgi_application()),
+            bound_of=self._limits.of_django,
+            turns=django_turns(settings.GPUPLANE_DATABASE_POOL),
         )
-        self._django = limited(cast("App", get_asgi_application()), limit=settings.GPUPLANE_BODY_LIMIT)
         self._static = StaticFiles()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,7 +107,7 @@ class Application:
     def _agents(self) -> Agents:
         from nodes.live import ingest
 
-        return Agents(bearer=self._bearer, ingest=ingest, body_limit=settings.GPUPLANE_BODY_LIMIT)
+        return Agents(bearer=self._bearer, ingest=ingest, bound=self._limits.agents)
 
     @cached_property
     def _sockets(self) -> App:

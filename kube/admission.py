@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from kube.bounded import OBJECT_VALUES_MOST, REVIEW_VALUES_MOST, TooMany, check_values
 from kube.names import InvalidName, check_uid
 
 API_VERSION: Final = "admission.k8s.io/v1"
@@ -104,10 +105,13 @@ _REVIEW: Final = msgspec.json.Decoder(_Review)
 def decode_review(body: bytes) -> AdmissionRequest:
     """The request of an AdmissionReview v1 body. Raises `ReviewInvalid`."""
     try:
+        check_values(body, most=REVIEW_VALUES_MOST)
         review = _REVIEW.decode(body)
         check_uid(review.request.uid, what="request.uid")
     except InvalidName as error:
         raise ReviewInvalid(str(error)) from error
+    except TooMany as error:
+        raise ReviewInvalid(f"the review is too large: {error}") from error
     except UNDECODABLE as error:
         raise ReviewInvalid(f"the body is not an AdmissionReview: {error}") from error
     if review.api_version != API_VERSION or review.kind != KIND:
@@ -118,6 +122,7 @@ def decode_review(body: bytes) -> AdmissionRequest:
 def decode_object(raw: msgspec.Raw, kind: type[Decoded]) -> Decoded:
     """A raw object of a request as a struct. Raises `ObjectInvalid`."""
     try:
+        check_values(raw, most=OBJECT_VALUES_MOST)
         return msgspec.json.decode(raw, type=kind)
     except UNDECODABLE as error:
         raise ObjectInvalid(str(error)) from error

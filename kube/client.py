@@ -228,9 +228,9 @@ class Cluster:
 
     # verbs over objects
 
-    def get(self, path: str, kind: type[T], *, timeout: float | None = None) -> T:
+    def get(self, path: str, kind: type[T], *, timeout: float | None = None, retry: bool = True) -> T:
         """One object. Raises `NotFoundInCluster` and the rest of the tree."""
-        return decode(self.request("GET", path, timeout=timeout), kind, request=f"GET {path}")
+        return decode(self.request("GET", path, timeout=timeout, retry=retry), kind, request=f"GET {path}")
 
     def list(
         self,

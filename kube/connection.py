@@ -26,6 +26,7 @@ from urllib3.util import parse_url
 from kube.direct import Answer, Direct
 from kube.errors import NotConfigured, Unreachable
 from kube.evented import Evented
+from kube.waiting import about_to_wait
 
 ConfigurationSource = Callable[[], Any]
 """Makes a fresh `kubernetes.client.Configuration`; called again when the credentials were refused."""
@@ -87,6 +88,7 @@ class Connection:
         self, method: str, target: str, *, body: bytes | None, content_type: str, timeout_seconds: float
     ) -> Answer | urllib3.BaseHTTPResponse:
         """One request, once, and its whole answer. `timeout_seconds` bounds connecting and each wait for bytes. Raises urllib3's exceptions, `Unreachable`."""
+        about_to_wait()
         headers = self._headers(content_type if body is not None else "", self._authorization())
         if self._direct is None:
             return self._by_urllib3(method, target, headers, body, timeout_seconds, preload=True)
@@ -101,6 +103,7 @@ class Connection:
 
     def stream(self, target: str, *, timeout_seconds: float) -> urllib3.BaseHTTPResponse:
         """A GET whose body is read bit by bit. Bounds and errors as with `send`."""
+        about_to_wait()
         return self._by_urllib3(
             "GET", target, self._headers("", self._authorization()), None, timeout_seconds, preload=False
         )

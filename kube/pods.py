@@ -25,15 +25,17 @@ NOT_FOUND: Final = "NotFound"
 """Reason of an API server's own 404 about an object."""
 
 
-def get(cluster: Cluster, *, namespace: str, name: str, timeout: float | None = None) -> Pod:
+def get(cluster: Cluster, *, namespace: str, name: str, timeout: float | None = None, retry: bool = True) -> Pod:
     """Raises `NotFoundInCluster`."""
-    return cluster.get(PODS.path(namespace=namespace, name=name), Pod, timeout=timeout)
+    return cluster.get(PODS.path(namespace=namespace, name=name), Pod, timeout=timeout, retry=retry)
 
 
-def find(cluster: Cluster, *, namespace: str, name: str, timeout: float | None = None) -> Pod | None:
-    """The pod, or None where there is none. Raises `NotFoundInCluster` where something else than an API server says 404."""
+def find(
+    cluster: Cluster, *, namespace: str, name: str, timeout: float | None = None, retry: bool = True
+) -> Pod | None:
+    """The pod, or None where there is none. `retry=False`: asked for once. Raises `NotFoundInCluster` where something else than an API server says 404."""
     try:
-        return get(cluster, namespace=namespace, name=name, timeout=timeout)
+        return get(cluster, namespace=namespace, name=name, timeout=timeout, retry=retry)
     except NotFoundInCluster as error:
         if error.reason != NOT_FOUND:  # a proxy in front of it, say
             raise

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
@@ -25,9 +25,10 @@ from allocations import fleet
 from allocations.extender import views
 from gpuplane.doors import DOOR, Message
 from gpuplane.doors.bearer import Bearer
+from gpuplane.doors.body_limits import BodyLimits
 from gpuplane.doors.cluster import ROUTES, Cluster
 from gpuplane.doors.plan import Door as Address
-from gpuplane.doors.threads import BINDERS, WORKERS
+from gpuplane.doors.threads import lanes
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -108,11 +109,18 @@ class Door:
         """The answer to any question. Raises Failed."""
         return self._run(self._ask(path, body))
 
+    def sent(self, path: str, body: object) -> Future[Any]:
+        """A question that is not waited for; its outcome is what `post` gives or raises."""
+        return self.start(self._ask(path, body))
+
+    def start(self, work: Coroutine[Any, Any, R]) -> Future[R]:
+        """Run anything on the door's event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     # inside
 
     def _open(self) -> None:
-        self._threads = Closing(WORKERS, thread_name_prefix="door")
-        self._binders = Closing(BINDERS, thread_name_prefix="door-bind")
+        self.lanes = lanes(Closing)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="door-loop")
         self._thread.start()
@@ -120,13 +128,9 @@ class Door:
         def known(_: str) -> None:
             return None
 
-        bearer = Bearer(known=known, verify=known, executor=self._threads)
+        bearer = Bearer(known=known, verify=known, lanes=self.lanes)
         self._app = Cluster(
-            routes=ROUTES,
-            bearer=bearer,
-            executor=self._threads,
-            binders=self._binders,
-            body_limit=settings.GPUPLANE_BODY_LIMIT,
+            routes=ROUTES, bearer=bearer, lanes=self.lanes, limits=BodyLimits(settings.GPUPLANE_BODY_LIMIT)
         )
 
     def _close(self) -> None:
@@ -140,8 +144,7 @@ class Door:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE_SECONDS)
         self._loop.close()
-        self._threads.shutdown()
-        self._binders.shutdown()
+        self.lanes.close()
 
     def _run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_SECONDS)

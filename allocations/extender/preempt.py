@@ -19,7 +19,7 @@ from allocations.choices import LIVE
 from allocations.ended import ended_lately, settle_ended
 from allocations.engine.plan import plan
 from allocations.extender.identity import is_uid, pod_problem
-from allocations.extender.wire import POD, UNDECODABLE, PreemptArgs, is_there
+from allocations.extender.wire import UNDECODABLE, PreemptArgs, decode_pod, is_there
 from allocations.models import AllocationDevice
 from allocations.outside import outside
 from audit.announce import announce
@@ -43,7 +43,7 @@ def preempt_pod(args: PreemptArgs) -> bytes:
     pod = None
     if is_there(args.Pod):
         try:
-            pod = POD.decode(args.Pod)
+            pod = decode_pod(args.Pod)
         except UNDECODABLE:
             return _answer(offered, ())
     if pod is None:

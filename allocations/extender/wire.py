@@ -13,10 +13,11 @@ import msgspec
 import orjson
 
 from claims.dialects.parse import DEFAULT_NAMESPACE
+from kube.bounded import EXTENDER_VALUES_MOST, OBJECT_VALUES_MOST, TooMany, check_values
 from kube.objects import Pod
 
 _ABSENT = msgspec.Raw()
-UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TooMany)
 """Everything that decoding hostile JSON can raise."""
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """As in Go; a larger number could not be written back."""
@@ -59,10 +60,20 @@ class BindArgs(msgspec.Struct):
     Node: str = ""
 
 
+class _Uid(msgspec.Struct):
+    uid: str = ""
+
+
+class VictimPod(msgspec.Struct):
+    """A victim with everything; its uid is all that is read."""
+
+    metadata: _Uid = msgspec.field(default_factory=_Uid)
+
+
 class Victims(msgspec.Struct):
     """Victims with whole pods."""
 
-    Pods: list[Pod] | None = None
+    Pods: list[VictimPod] | None = None
     NumPDBViolations: Int64 = 0
 
 
@@ -101,7 +112,7 @@ class Asked:
 
     def __init__(self, body: bytes) -> None:
         """Decode. Raises Unreadable when not even the nodes can be read."""
-        args = _decode(_ARGS, body)
+        args = _decode(_ARGS, bounded(body))
         self._items: dict[str, msgspec.Raw] | None = None
         if args.Nodes is not None:
             items = args.Nodes.items or []
@@ -118,7 +129,7 @@ class Asked:
             self.pod_problem = "the request carries no pod"
             return
         try:
-            self.pod = POD.decode(args.Pod)
+            self.pod = decode_pod(args.Pod)
         except UNDECODABLE as error:
             self.pod_problem = f"the pod cannot be read: {error}"
             return
@@ -166,7 +177,10 @@ def unreadable_answer(body: bytes, problem: str) -> bytes:
 
 def _names_in(body: bytes) -> list[str]:
     """Every node name that stands where one belongs in a body that cannot be read as a whole."""
-    loose = _loosely(_LOOSE, body)
+    try:
+        loose = _loosely(_LOOSE, bounded(body))
+    except Unreadable:
+        return []
     if loose is None:
         return []
     names = [_loosely(_NODE_NAME, raw) for raw in _loosely(_RAW_LIST, loose.NodeNames) or ()]
@@ -186,6 +200,21 @@ def _check_text(raw: msgspec.Raw) -> None:
         raise Unreadable(f"Nodes are not UTF-8: {error}") from error
 
 
+def bounded(body: bytes) -> bytes:
+    """The body, unless it holds more values than kube-scheduler would ever send. Raises Unreadable."""
+    try:
+        check_values(body, most=EXTENDER_VALUES_MOST)
+    except TooMany as error:
+        raise Unreadable(str(error)) from error
+    return body
+
+
+def decode_pod(raw: msgspec.Raw) -> Pod:
+    """The pod of a body. Raises any of UNDECODABLE."""
+    check_values(raw, most=OBJECT_VALUES_MOST)
+    return POD.decode(raw)
+
+
 def decode_bind(body: bytes) -> BindArgs:
     """ExtenderBindingArgs. Raises Unreadable."""
     return _decode(_BIND, body)
@@ -193,7 +222,7 @@ def decode_bind(body: bytes) -> BindArgs:
 
 def decode_preempt(body: bytes) -> PreemptArgs:
     """ExtenderPreemptionArgs. Raises Unreadable."""
-    return _decode(_PREEMPT, body)
+    return _decode(_PREEMPT, bounded(body))
 
 
 T = TypeVar("T")

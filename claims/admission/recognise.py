@@ -14,6 +14,7 @@ import msgspec
 from claims.admission.trust import result_dialect
 from claims.dialects.parse import foreign_dialect, is_asking_annotation, is_asking_resource
 from kube.admission import UNDECODABLE, AdmissionRequest
+from kube.bounded import OBJECT_VALUES_MOST, check_values
 from kube.keys import CLAIM, SCHEDULER_NAME
 from kube.objects import Pod
 
@@ -48,6 +49,7 @@ def is_meant_for_us(pod: Pod, *, scheduler_name: str = SCHEDULER_NAME) -> bool:
 def looks_ours(raw: msgspec.Raw) -> bool:
     """Whether an object that is no proper pod names any of our annotations, labels or resources."""
     try:
+        check_values(raw, most=OBJECT_VALUES_MOST)
         decoded = msgspec.json.decode(raw)
     except UNDECODABLE:
         return _names_ours(bytes(raw))
@@ -69,7 +71,7 @@ def looks_ours(raw: msgspec.Raw) -> bool:
 
 def _names_ours(raw: bytes) -> bool:
     """The same of an object that cannot be read at all (a number beyond any, text that is not UTF-8): by any text in it."""
-    texts = {text.decode() for text in _TEXT.findall(raw)}
+    texts = {found[1].decode() for found in _TEXT.finditer(raw)}
     return any(
         is_asking_annotation(text) or is_asking_resource(text) or result_dialect(text) is not None for text in texts
     )

@@ -1,13 +1,17 @@
 """The webhooks as functions from body to answer. Thin: decode, one pure verdict, encode.
 
-Called by `gpuplane.doors`; `pods_mutate` and `pods_takeover` on the event loop itself, so it touches neither database nor
-network. Kept true: whatever comes in, an AdmissionReview goes out; no call has a side effect, so dry
+Called by `gpuplane.doors`; `pods_mutate` and `pods_takeover` on the event loop itself where the body is small, so they touch neither
+database nor network. Only `bindings_validate` may have to wait for the API server. Kept true: whatever comes in, an AdmissionReview goes out; no call has a side effect, so dry
 runs and repeats are answered alike.
 """
 
 from __future__ import annotations
 
+import time
+from asyncio import QueueFull
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
+from typing import Any, Final, Protocol
 
 import msgspec
 import structlog
@@ -29,12 +33,24 @@ from kube.admission import (
     encode_review,
     forbidden,
 )
-from kube.errors import Denied, KubeError
+from kube.errors import Denied, KubeError, TemporaryKubeError
 from kube.names import InvalidName, check_namespace, check_subdomain
 from kube.objects import Pod
 from kube.shared import shared_cluster
 
+LOOKUP_SECONDS: Final = 2.0
+"""For the API server's answer about the pod of a Binding. The API server waits 5 s for ours, and then lets the Binding pass."""
+QUICK_SECONDS: Final = 0.5
+"""What fails sooner, such as a connection that was closed meanwhile, is tried a second time."""
+
 log = structlog.get_logger(__name__)
+
+
+class InThread(Protocol):
+    """Runs a function in a thread; awaits what it returns or raises. Raises QueueFull where too many wait for one already."""
+
+    def __call__(self, function: Callable[..., Any], /, *args: Any) -> Awaitable[Any]:
+        """Run `function(*args)`."""
 
 
 def pods_mutate(body: bytes) -> bytes:
@@ -81,14 +97,36 @@ def gpuclaims_validate(body: bytes) -> bytes:
         return _unreadable(body, problem)
 
 
+async def bindings_validate_apart(body: bytes, in_thread: InThread, looking_up: InThread) -> bytes:
+    """POST /webhooks/bindings/validate on the event loop: what needs no look-up never waits for one."""
+    request = await in_thread(_without_lookup, body)
+    if isinstance(request, bytes):
+        return request
+    try:
+        answer: bytes = await looking_up(_looked_up, request)
+    except QueueFull:
+        return _unseen(request, "too many Bindings are being checked")
+    return answer
+
+
 def bindings_validate(body: bytes) -> bytes:
-    """POST /webhooks/bindings/validate."""
+    """The same at once."""
+    request = _without_lookup(body)
+    return request if isinstance(request, bytes) else _looked_up(request)
+
+
+def _without_lookup(body: bytes) -> bytes | AdmissionRequest:
+    """The answer, or the request for which the pod has to be read first."""
     try:
         request = decode_review(body)
     except ReviewInvalid as problem:
         return _unreadable(body, problem)
     if request.user_info.username in _trust().own:
         return encode_review(validate_binding(request, pod=None, trust=_trust()))
+    return request
+
+
+def _looked_up(request: AdmissionRequest) -> bytes:
     try:
         pod = _pod_of(request)
     except Denied as error:
@@ -96,12 +134,7 @@ def bindings_validate(body: bytes) -> bytes:
         log.exception("webhook.binding_without_rights", error=str(error))
         return encode_review(allowed(request, warnings=["gpuplane may not read pods, so this Binding was not checked"]))
     except KubeError as error:
-        log.warning("webhook.binding_without_pod", error=str(error))
-        if settings.GPUPLANE_GUARD != "everywhere":  # most pods are others' by now: nobody is to wait for us
-            return encode_review(
-                allowed(request, warnings=["gpuplane could not read the pod, so this Binding was not checked"])
-            )
-        return encode_review(forbidden(request, "gpuplane cannot see whether the pod asks for devices; try again"))
+        return _unseen(request, str(error))
     verdict = validate_binding(
         request,
         pod=pod,
@@ -110,6 +143,15 @@ def bindings_validate(body: bytes) -> bytes:
         scheduler_name=settings.GPUPLANE_SCHEDULER_NAME,
     )
     return encode_review(verdict)
+
+
+def _unseen(request: AdmissionRequest, why: str) -> bytes:
+    """The pod could not be read in time."""
+    log.warning("webhook.binding_without_pod", error=why)
+    if settings.GPUPLANE_GUARD != "everywhere":  # most pods are others' by now: nobody is to wait for us
+        warning = "gpuplane could not read the pod, so this Binding was not checked"
+        return encode_review(allowed(request, warnings=[warning]))
+    return encode_review(forbidden(request, "gpuplane cannot see whether the pod asks for devices; try again"))
 
 
 def _pod_of(request: AdmissionRequest) -> Pod | None:
@@ -121,7 +163,14 @@ def _pod_of(request: AdmissionRequest) -> Pod | None:
         check_subdomain(request.name)
     except InvalidName:
         return None
-    return pods.find(cluster, namespace=request.namespace, name=request.name)
+    began = time.monotonic()
+    place = {"namespace": request.namespace, "name": request.name}
+    try:
+        return pods.find(cluster, **place, timeout=LOOKUP_SECONDS, retry=False)
+    except TemporaryKubeError:
+        if time.monotonic() - began > QUICK_SECONDS:
+            raise
+    return pods.find(cluster, **place, timeout=LOOKUP_SECONDS, retry=False)
 
 
 def _trust() -> Trust:
@@ -145,7 +194,7 @@ class _Loose(msgspec.Struct):
 def _unreadable(body: bytes, problem: ReviewInvalid) -> bytes:
     """allowed: false under the uid that came, as far as one can be read."""
     try:
-        uid = msgspec.json.decode(body, type=_Loose).request.uid[:256]
+        uid = msgspec.json.decode(body, type=_Loose).request.uid[:256]  # makes no objects of the rest
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         uid = ""
     return encode_review(AdmissionResponse(uid=uid, allowed=False, status=Status(400, str(problem), "BadRequest")))

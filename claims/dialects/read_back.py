@@ -25,6 +25,8 @@ from kube.quantities import QuantityError, parse_quantity, parse_whole
 DEVICES_MOST: Final = 1_000
 _MINOR: Final = re.compile(r"[0-9]{1,6}")
 _MINOR_MOST: Final = 999_999
+_LONGEST: Final = 256 * 1024
+"""Of one annotation: the API server takes so much for all of an object's."""
 
 
 class AdoptedDevice(msgspec.Struct, frozen=True):
@@ -178,6 +180,8 @@ def _shared_types(request: DeviceRequest | None) -> set[str]:
 
 def _read_json(text: str, device_types: tuple[DeviceType, ...], *, shared: Collection[str] = ()) -> list[AdoptedDevice]:
     """Koordinator's shape: type → list of {minor, resources}. `shared`: types of which the pod asks for shares."""
+    if len(text) > _LONGEST:
+        raise _Malformed("the device allocation is longer than annotations can be")
     try:
         decoded = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:

@@ -14,7 +14,18 @@ from access.actors import Actor
 from gpuplane.doors import Receive, Scope, Send
 from gpuplane.doors.answers import refuse_socket, send_problem
 from gpuplane.doors.bearer import Bearer, Refused
-from gpuplane.doors.bodies import BodyTooLarge, ClientGone, read_body, too_large
+from gpuplane.doors.bodies import (
+    CLOSE,
+    COME_AGAIN,
+    NO_ROOM,
+    BodyTooLarge,
+    ClientGone,
+    Held,
+    NoRoom,
+    read_body,
+    too_large,
+)
+from gpuplane.doors.body_limits import Bound
 
 SOCKET = re.compile(r"/ws/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/")
 SAMPLES = re.compile(r"/api/v1/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/samples/")
@@ -36,7 +47,7 @@ class Agents:
 
     bearer: Bearer
     ingest: Ingest
-    body_limit: int
+    bound: Bound
 
     async def socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """WebSocket scope whose path begins with /ws/agents/."""
@@ -64,16 +75,20 @@ class Agents:
             return
         try:
             actor = await self.bearer.agent(scope, node=named[1])
-            body = await read_body(scope, receive, limit=self.body_limit)
+            with Held(self.bound.budget) as held:
+                body = await read_body(scope, receive, limit=self.bound.limit_bytes, held=held)
+                status, answer = await self.ingest.answer_frame(body, node=named[1], actor=actor)
         except Refused as refused:
             await send_problem(send, refused.status, refused.detail, refused.headers)
             return
         except BodyTooLarge:
-            await send_problem(send, 413, too_large(self.body_limit), [(b"connection", b"close")])
+            await send_problem(send, 413, too_large(self.bound.limit_bytes), [CLOSE])
+            return
+        except NoRoom:
+            await send_problem(send, 503, NO_ROOM, [COME_AGAIN, CLOSE])
             return
         except ClientGone:
             return
-        status, answer = await self.ingest.answer_frame(body, node=named[1], actor=actor)
         headers = [(b"content-type", b"application/msgpack"), (b"content-length", b"%d" % len(answer))]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})

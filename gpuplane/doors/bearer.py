@@ -1,13 +1,18 @@
 """Who knocks: the bearer token of a request on the cluster's paths, checked from memory where possible.
 
 Used by `cluster` and `agents`. Only admins and service accounts may use these paths, and agents those of their own node.
+
+Invariants:
+- A credential that was good before never waits for those that were never seen, neither in the database nor at the API server.
+- What cannot be a credential is refused without asking anybody.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
-from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 import structlog
 
@@ -15,15 +20,18 @@ from access.actors import Actor
 from access.choices import Role
 from gpuplane.doors import Scope
 from gpuplane.doors.agent_tokens import AgentTokens, ReviewAway, looks_signed
-from gpuplane.doors.threads import in_thread
+from gpuplane.doors.threads import Busy, Lane, Lanes
 
 log = structlog.get_logger(__name__)
 
 CHALLENGE = (b"www-authenticate", b'Bearer realm="gpuplane"')
+LONGEST: Final = 8_192
+"""Characters of any token."""
+MOST_MET: Final = 4_096
 
 
 class Refused(Exception):
-    """401, 403 or 503 with its sentence."""
+    """401, 403, 429 or 503 with its sentence."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -33,6 +41,8 @@ class Refused(Exception):
     @property
     def headers(self) -> list[tuple[bytes, bytes]]:
         """What goes with the status."""
+        if self.status in {429, 503}:
+            return [(b"retry-after", b"2")]
         return [CHALLENGE] if self.status == 401 else []
 
 
@@ -42,11 +52,11 @@ class Bearer:
 
     known: Callable[[str], Actor | None]
     verify: Callable[[str], Actor | None]
-    executor: Executor
+    lanes: Lanes
     agents: AgentTokens | None = None
     """Who signs in by a ServiceAccount, where there is a cluster."""
-    reviewers: Executor | None = None
-    """Threads that ask the API server about them."""
+    _met: dict[bytes, None] = field(default_factory=dict)
+    """Digests of tokens of ours that were good before, the latest last."""
 
     async def actor(self, scope: Scope) -> Actor:
         """Who asks on the cluster's paths. Raises Refused."""
@@ -58,8 +68,9 @@ class Bearer:
     async def agent(self, scope: Scope, *, node: str) -> Actor:
         """Who speaks for the node: its agent, or whoever may speak for any. Raises Refused."""
         token = _stated(scope)
-        found = await self._signed(token, self.agents) if self.agents and looks_signed(token) else None
-        if found is None:
+        if self.agents and looks_signed(token):
+            found = await self._signed(token, self.agents, _address(scope))
+        else:
             found = await self._known(token)
         if not (found.service or found.role == Role.ADMIN):
             raise Refused(403, "only service accounts and admins may use the cluster's paths")
@@ -70,24 +81,53 @@ class Bearer:
 
     async def _known(self, token: str) -> Actor:
         found = self.known(token)
+        if found is not None:
+            return found
+        digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+        lane = self.lanes.tokens if digest in self._met else self.lanes.new_tokens
+        found = await _turned(lane, self.verify, token)
+        self._met.pop(digest, None)
         if found is None:
-            found = await in_thread(self.executor, self.verify, token)
-        if found is None:
-            raise Refused(401, "the token is not known, or was revoked")
+            raise Refused(401, NOT_KNOWN)
+        while len(self._met) >= MOST_MET:
+            del self._met[next(iter(self._met))]
+        self._met[digest] = None
         return found
 
-    async def _signed(self, token: str, agents: AgentTokens) -> Actor | None:
+    async def _signed(self, token: str, agents: AgentTokens, address: str) -> Actor:
         found = agents.known(token)
         if found is not None:
             return found
+        if agents.refused(token):
+            raise Refused(401, NOT_KNOWN)
+        met = agents.met(token)
+        if not met and not agents.may_ask(address):
+            raise Refused(429, "too many tokens that are nobody's; come again later")
         try:
-            return await in_thread(self.reviewers or self.executor, agents.verify, token)
+            found = await _turned(self.lanes.reviews if met else self.lanes.new_reviews, agents.verify, token)
         except ReviewAway as away:
             raise Refused(503, "the API server does not say whose token this is; come again") from away
+        if found is None:
+            raise Refused(401, NOT_KNOWN)
+        if not met:
+            agents.was_good(address)
+        return found
+
+
+NOT_KNOWN: Final = "the token is not known, or was revoked"
+
+
+async def _turned(lane: Lane, verify: Callable[[str], Actor | None], token: str) -> Actor | None:
+    try:
+        return await lane.run(verify, token)
+    except Busy as busy:
+        raise Refused(503, "too many tokens are being checked; come again") from busy
 
 
 def _stated(scope: Scope) -> str:
     token = _token(scope)
+    if len(token) > LONGEST:
+        raise Refused(401, NOT_KNOWN)
     if not token:
         raise Refused(401, "this path needs the header Authorization: Bearer <token>")
     return token
@@ -100,3 +140,8 @@ def _token(scope: Scope) -> str:
             if scheme.lower() == b"bearer":
                 return str(token.strip().decode("latin-1"))
     return ""
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""

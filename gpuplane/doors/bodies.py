@@ -1,20 +1,74 @@
-"""Reads request bodies up to the limit `GPUPLANE_BODY_LIMIT`, for the plain doors and in front of Django.
+"""Reads request bodies, for the plain doors and in front of Django.
 
-Kept true: no request makes the process keep more than the limit, whatever its Content-Length says.
+How large a body may be, and how much all bodies of its kind may take together, says `body_limits`.
+
+Invariants:
+- No request makes the process keep more than its limit, whatever its Content-Length says.
+- All bodies that are being read or answered stay within the budget of their kind; whoever comes beyond is told to come again (503).
+- Django gets a body whole and from memory: nothing of a body is ever written to a file.
+- What Django answers is complete before its first byte is sent, so a client that reads slowly holds no thread and no connection to
+  the database.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import structlog
+
 from gpuplane.doors import App, Message, Receive, Scope, Send
 from gpuplane.doors.answers import send_problem
+from gpuplane.doors.body_limits import Bound, Budget, Kind
+from gpuplane.doors.threads import Busy, Turns
+
+COME_AGAIN = (b"retry-after", b"1")
+CLOSE = (b"connection", b"close")
+
+log = structlog.get_logger(__name__)
 
 
 class BodyTooLarge(Exception):
     """More bytes than the limit."""
 
 
+class NoRoom(Exception):
+    """The bodies that are in memory already leave no room for this one."""
+
+
 class ClientGone(Exception):
     """The client hung up before the body was complete; nobody waits for an answer."""
+
+
+class Held:
+    """What one request takes of a budget, given back at the end of the `with`."""
+
+    __slots__ = ("_budget", "_bytes")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._budget.taken_bytes -= self._bytes
+
+    def check(self, size_bytes: int) -> None:
+        """Raises NoRoom where so many bytes more do not fit."""
+        if not self._budget.has_room(size_bytes):
+            log.warning("body.no_room", budget=self._budget.name, taken_bytes=self._budget.taken_bytes)
+            raise NoRoom
+
+    def take(self, size_bytes: int) -> None:
+        """Count bytes that have come. Raises NoRoom."""
+        self.check(size_bytes)
+        self._budget.taken_bytes += size_bytes
+        self._bytes += size_bytes
 
 
 def declared_length(scope: Scope) -> int:
@@ -25,65 +79,86 @@ def declared_length(scope: Scope) -> int:
     return 0
 
 
-async def read_body(scope: Scope, receive: Receive, *, limit: int) -> bytes:
-    """The whole body. Raises BodyTooLarge, ClientGone."""
-    if declared_length(scope) > limit:
+async def read_body(scope: Scope, receive: Receive, *, limit: int, held: Held) -> bytes:
+    """The whole body; `held` keeps its place in memory. Raises BodyTooLarge, NoRoom, ClientGone."""
+    declared = declared_length(scope)
+    if declared > limit:
         raise BodyTooLarge
+    held.check(declared)
     message = await receive()
     if message["type"] == "http.disconnect":
         raise ClientGone
     body: bytes = message.get("body", b"")
+    size = len(body)
+    if size > limit:
+        raise BodyTooLarge
+    held.take(size)
     if not message.get("more_body", False):
-        if len(body) > limit:
-            raise BodyTooLarge
         return body
-    chunks, size = [body], len(body)
+    chunks = [body]
     while message.get("more_body", False):
-        if size > limit:
-            raise BodyTooLarge
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
-        chunks.append(message.get("body", b""))
-        size += len(chunks[-1])
-    if size > limit:
-        raise BodyTooLarge
+        chunk: bytes = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            raise BodyTooLarge
+        held.take(len(chunk))
+        chunks.append(chunk)
     return b"".join(chunks)
 
 
 def too_large(limit: int) -> str:
     """The sentence of a 413."""
-    return f"the body is larger than {limit} bytes (GPUPLANE_BODY_LIMIT)"
+    return f"the body is larger than {limit} bytes, the limit of this address for this caller (GPUPLANE_BODY_LIMIT is that of /extender/)"
 
 
-def limited(app: App, *, limit: int) -> App:
-    """The application behind a guard that answers 413 for it."""
+NO_ROOM = "too many large bodies at one time; come again"
+BUSY = "too many requests of this kind at one time; come again"
 
-    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-        if declared_length(scope) > limit:
-            await send_problem(send, 413, too_large(limit), [(b"connection", b"close")])
-            return
-        size = 0
-        started = False
 
-        async def counted() -> Message:
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
-            if size > limit:
-                raise BodyTooLarge
-            return message
+def guarded(app: App, *, bound_of: Callable[[Scope], Bound], turns: dict[Kind, Turns]) -> App:
+    """Django behind a guard: the body is read first, then the request waits for its turn among its kind, then the answer is sent."""
 
-        async def noted(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        bound = bound_of(scope)
+        answer: list[Message] = []
+
+        async def collected(message: Message) -> None:
+            answer.append(message)
 
         try:
-            await app(scope, counted, noted)
+            with Held(bound.budget) as held:
+                body = await read_body(scope, receive, limit=bound.limit_bytes, held=held)
+                async with turns[bound.kind]:
+                    await app(scope, _given(body, receive), collected)
         except BodyTooLarge:
-            if started:
-                raise
-            await send_problem(send, 413, too_large(limit), [(b"connection", b"close")])
+            await send_problem(send, 413, too_large(bound.limit_bytes), [CLOSE])
+            return
+        except NoRoom:
+            await send_problem(send, 503, NO_ROOM, [COME_AGAIN, CLOSE])
+            return
+        except Busy:
+            await send_problem(send, 503, BUSY, [COME_AGAIN])
+            return
+        except ClientGone:
+            return
+        for message in answer:
+            await send(message)
 
-    return guarded
+    return served
+
+
+def _given(body: bytes, receive: Receive) -> Receive:
+    """A body that was read already, and then what the server says."""
+    given = False
+
+    async def give() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return give

@@ -11,10 +11,9 @@ from __future__ import annotations
 import importlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 from prometheus_client import Counter, Histogram
@@ -22,8 +21,20 @@ from prometheus_client import Counter, Histogram
 from gpuplane.doors import DOOR, Receive, Scope, Send
 from gpuplane.doors.answers import send_json, send_problem
 from gpuplane.doors.bearer import Bearer, Refused
-from gpuplane.doors.bodies import BodyTooLarge, ClientGone, read_body, too_large
-from gpuplane.doors.threads import in_thread
+from gpuplane.doors.bodies import (
+    BUSY,
+    CLOSE,
+    COME_AGAIN,
+    NO_ROOM,
+    BodyTooLarge,
+    ClientGone,
+    Held,
+    NoRoom,
+    read_body,
+    too_large,
+)
+from gpuplane.doors.body_limits import BodyLimits, Bound
+from gpuplane.doors.threads import Busy, Lanes
 
 if TYPE_CHECKING:
     from allocations.extender.gathering import InThread  # a handler's module is imported at its first request
@@ -31,7 +42,10 @@ if TYPE_CHECKING:
 Answer = bytes | tuple[int, bytes]
 Handler = Callable[[bytes], Answer]
 Together = Callable[[bytes, "InThread", "InThread"], Awaitable[Answer]]
-"""Handles a body on the event loop. Runs functions that speak to the database by the first, those that also wait for the API server by the second."""
+"""Handles a body on the event loop. Runs functions that are quick by the first, those that may wait for the API server by the second."""
+
+INLINE_BYTES: Final = 64 * 1024
+"""A longer body is never handled on the event loop: all other requests would wait for it."""
 
 ANSWERS = Counter("gpuplane_cluster_requests", "Requests on the cluster's paths", ["path", "status"])
 SECONDS = Histogram(
@@ -47,13 +61,18 @@ log = structlog.get_logger(__name__)
 
 @dataclass
 class Route:
-    """One path: its handler by name, imported at its first request. `inline` ones touch no database; `together`: a coroutine function."""
+    """One path: its handler by name, imported at its first request, and the lane whose threads run it.
+
+    `inline`: it touches no database, so small bodies are handled on the event loop. `slow`: a coroutine function, and the lane that it
+    uses where it has to wait for the API server.
+    """
 
     path: str
     module: str
     name: str
+    lane: str = "filter"
     inline: bool = False
-    together: bool = False
+    slow: str = ""
 
     @cached_property
     def handler(self) -> Any:
@@ -79,13 +98,13 @@ ROUTES: Mapping[str, Route] = {
     for route in (
         Route("/extender/filter", _EXTENDER, "filter"),
         Route("/extender/prioritize", _EXTENDER, "prioritize"),
-        Route("/extender/bind", _EXTENDER, "bind_together", together=True),
+        Route("/extender/bind", _EXTENDER, "bind_together", "ledger", slow="bind"),
         Route("/extender/preempt", _EXTENDER, "preempt"),
-        Route("/webhooks/pods/mutate", _ADMISSION, "pods_mutate", inline=True),
-        Route("/webhooks/pods/takeover", _ADMISSION, "pods_takeover", inline=True),
-        Route("/webhooks/pods/validate", _ADMISSION, "pods_validate"),
-        Route("/webhooks/gpuclaims/validate", _ADMISSION, "gpuclaims_validate"),
-        Route("/webhooks/bindings/validate", _ADMISSION, "bindings_validate"),
+        Route("/webhooks/pods/mutate", _ADMISSION, "pods_mutate", "webhooks", inline=True),
+        Route("/webhooks/pods/takeover", _ADMISSION, "pods_takeover", "webhooks", inline=True),
+        Route("/webhooks/pods/validate", _ADMISSION, "pods_validate", "webhooks"),
+        Route("/webhooks/gpuclaims/validate", _ADMISSION, "gpuclaims_validate", "webhooks"),
+        Route("/webhooks/bindings/validate", _ADMISSION, "bindings_validate_apart", "webhooks", slow="lookups"),
     )
 }
 
@@ -97,23 +116,20 @@ for _path in ROUTES:  # there from the start: a first request would otherwise be
 class Cluster:
     """The dispatcher, an ASGI application for HTTP scopes."""
 
-    def __init__(
-        self, *, routes: Mapping[str, Route], bearer: Bearer, executor: Executor, binders: Executor, body_limit: int
-    ) -> None:
-        """`executor` runs what is answered at once, `binders` what waits for the API server."""
-        self._routes = routes
+    def __init__(self, *, routes: Mapping[str, Route], bearer: Bearer, lanes: Lanes, limits: BodyLimits) -> None:
         self._bearer = bearer
-        self._executor = executor
-        self._at_once: InThread = partial(in_thread, executor)
-        self._waiting: InThread = partial(in_thread, binders)
-        self._limit = body_limit
+        self._routes: dict[str, tuple[Route, Bound, InThread, InThread]] = {}
+        for path, route in routes.items():
+            slow = getattr(lanes, route.slow or route.lane).run
+            self._routes[path] = route, limits.of_cluster(path), getattr(lanes, route.lane).run, slow
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        route = self._routes.get(scope["path"])
-        if route is None:
+        found = self._routes.get(scope["path"])
+        if found is None:
             await send_problem(send, 404, "there is no such path")
             return
+        route, bound, at_once, waiting = found
         if scope["method"] != "POST":
             await self._refuse(route, send, 405, "only POST is understood here", [(b"allow", b"POST")])
             return
@@ -121,21 +137,25 @@ class Cluster:
         try:
             if door is None or door.bearer:
                 await self._bearer.actor(scope)
-            body = await read_body(scope, receive, limit=self._limit)
+            with Held(bound.budget) as held:
+                body = await read_body(scope, receive, limit=bound.limit_bytes, held=held)
+                await self._answer(route, body, send, at_once, waiting)
         except Refused as refused:
             await self._refuse(route, send, refused.status, refused.detail, refused.headers)
-            return
         except BodyTooLarge:
-            await self._refuse(route, send, 413, too_large(self._limit), [(b"connection", b"close")])
-            return
+            await self._refuse(route, send, 413, too_large(bound.limit_bytes), [CLOSE])
+        except NoRoom:
+            await self._refuse(route, send, 503, NO_ROOM, [COME_AGAIN, CLOSE])
         except ClientGone:
             return
-        await self._answer(route, body, send)
 
-    async def _answer(self, route: Route, body: bytes, send: Send) -> None:
+    async def _answer(self, route: Route, body: bytes, send: Send, at_once: InThread, waiting: InThread) -> None:
         began = time.perf_counter()
         try:
-            answer = await self._handled(route, body)
+            answer = await _handled(route, body, at_once, waiting)
+        except Busy:
+            await self._refuse(route, send, 503, BUSY, [COME_AGAIN])
+            return
         except Exception:  # the last resort: kube-scheduler or the API server waits for an answer
             log.exception("cluster.request_failed", path=route.path, body_bytes=len(body))
             await self._refuse(route, send, 500, "gpuplane could not answer; its log says why")
@@ -148,15 +168,19 @@ class Cluster:
         route.answered.inc()
         await send_json(send, 200, answer)
 
-    async def _handled(self, route: Route, body: bytes) -> Answer:
-        if route.together:
-            together: Together = route.handler
-            return await together(body, self._at_once, self._waiting)
-        handler: Handler = route.handler
-        return handler(body) if route.inline else await in_thread(self._executor, handler, body)
-
     async def _refuse(
         self, route: Route, send: Send, status: int, detail: str, headers: list[tuple[bytes, bytes]] | None = None
     ) -> None:
         ANSWERS.labels(route.path, str(status)).inc()
         await send_problem(send, status, detail, headers or [])
+
+
+async def _handled(route: Route, body: bytes, at_once: InThread, waiting: InThread) -> Answer:
+    if route.slow:
+        together: Together = route.handler
+        return await together(body, at_once, waiting)
+    handler: Handler = route.handler
+    if route.inline and len(body) <= INLINE_BYTES:
+        return handler(body)
+    answer: Answer = await at_once(handler, body)
+    return answer

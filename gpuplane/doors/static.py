@@ -7,6 +7,7 @@ its headers, validators, ranges and precompressed variants; here they only meet 
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO
 
 from whitenoise.middleware import WhiteNoiseMiddleware
@@ -15,6 +16,8 @@ from gpuplane.doors import Receive, Scope, Send
 from gpuplane.doors.answers import send_problem
 
 CHUNK_BYTES = 256 * 1024
+READERS = 4
+"""Threads that read files: the loop's own serve connections to the API server too, which may take seconds to open."""
 
 
 class StaticFiles:
@@ -22,6 +25,7 @@ class StaticFiles:
 
     def __init__(self) -> None:
         self._table = WhiteNoiseMiddleware(None)
+        self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="static")
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -30,12 +34,21 @@ class StaticFiles:
         if found is None:
             await send_problem(send, 404, "there is no such file")
             return
-        answer = await asyncio.to_thread(found.get_response, scope["method"], _environ(scope))
+        loop = asyncio.get_running_loop()
+        answer = await loop.run_in_executor(self._threads, found.get_response, scope["method"], _environ(scope))
         headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers]
         await send({"type": "http.response.start", "status": int(answer.status), "headers": headers})
         if answer.file is not None:
-            await _send_file(answer.file, send)
+            await self._send_file(answer.file, send)
         await send({"type": "http.response.body", "body": b""})
+
+    async def _send_file(self, file: BinaryIO, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while chunk := await loop.run_in_executor(self._threads, file.read, CHUNK_BYTES):
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        finally:
+            file.close()
 
 
 def _environ(scope: Scope) -> dict[str, str]:
@@ -44,11 +57,3 @@ def _environ(scope: Scope) -> dict[str, str]:
         f"HTTP_{name.decode('latin-1').upper().replace('-', '_')}": value.decode("latin-1")
         for name, value in scope["headers"]
     }
-
-
-async def _send_file(file: BinaryIO, send: Send) -> None:
-    try:
-        while chunk := await asyncio.to_thread(file.read, CHUNK_BYTES):
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
-    finally:
-        file.close()

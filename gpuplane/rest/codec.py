@@ -1,13 +1,16 @@
 """Bodies in and out: JSON and YAML parsed strictly, JSON written by orjson.
 
-Kept true: whatever bytes come in, a view gets plain JSON values (no NaN, no NUL, no lone surrogates,
-no YAML tags, anchors or bombs, bounded depth), or the request ends with a problem 400.
+Invariants:
+- Whatever bytes come in, a view gets plain JSON values (no NaN, no NUL, no lone surrogates, no YAML tags or anchors), or the
+  request ends with a problem 400 or 413.
+- Values, depth, and the length of texts are bounded. How many values a text holds is known before any of them is made, by
+  the bytes of JSON and by the events of YAML.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 import orjson
@@ -19,8 +22,18 @@ from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 from typing_extensions import override
 
+from access.errors import TooLarge
+from kube.bounded import REST_VALUES_MOST, TooMany, check_values
+
 DEEPEST = 64
 """Levels of nesting; the deepest manifest has ten."""
+LONGEST_TEXT = 256 * 1024
+"""Characters of one text; all annotations of an object may have 256 KiB together."""
+YAML_BYTES_MOST = 1024 * 1024
+YAML_EVENTS_MOST = 200_000
+"""Values, and beginnings and ends of collections. They take half a second of one processor; larger bodies are sent as JSON."""
+LONGEST_PLAIN = 4_096
+"""Characters of a YAML scalar without quotes. What it means is found out by looking: `1:1:1:…` is a number of base 60, and a long one takes minutes."""
 
 YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -104,7 +117,10 @@ def read_json(body: bytes) -> Any:
     if not body.strip():
         raise ParseError("the body is empty")
     try:
+        check_values(body, most=REST_VALUES_MOST)
         value = orjson.loads(body)
+    except TooMany as error:
+        raise TooLarge(f"the body is too large: {error}", rule="size") from error
     except orjson.JSONDecodeError as error:
         raise ParseError(f"the body is not JSON: {error}") from error
     check_plain(value)
@@ -112,7 +128,9 @@ def read_json(body: bytes) -> Any:
 
 
 def read_yaml(body: bytes) -> Any:
-    """The value of a YAML text of one document without anchors. Raises ParseError."""
+    """The value of a YAML text of one document without anchors. Raises ParseError, TooLarge."""
+    if len(body) > YAML_BYTES_MOST:
+        raise TooLarge(f"YAML may have {YAML_BYTES_MOST} bytes; send larger bodies as JSON", rule="size")
     try:
         text = body.decode("utf-8")
         _check_events(text)
@@ -130,7 +148,12 @@ def read_yaml(body: bytes) -> Any:
 
 def _check_events(text: str) -> None:
     depth = 0
-    for event in yaml.parse(text, Loader=YAML_LOADER):
+    events: Iterator[Any] = yaml.parse(text, Loader=YAML_LOADER)
+    for number, event in enumerate(events):
+        if number >= YAML_EVENTS_MOST:
+            raise TooLarge(f"YAML may have {YAML_EVENTS_MOST} values; send larger bodies as JSON", rule="size")
+        if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and len(event.value) > LONGEST_PLAIN:
+            raise ParseError(f"a value of more than {LONGEST_PLAIN} characters must stand in quotes")
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise ParseError("YAML anchors and aliases are not accepted")
         if isinstance(event, yaml.CollectionStartEvent):
@@ -148,6 +171,8 @@ def check_plain(value: Any) -> None:
         below: list[Any] = []
         for one in level:
             if isinstance(one, str):
+                if len(one) > LONGEST_TEXT:
+                    raise ParseError(f"a text has more than {LONGEST_TEXT} characters")
                 if "\x00" in one or not _encodable(one):
                     raise ParseError("the body holds a character that cannot be stored")
             elif isinstance(one, dict):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuplane import logs
+from gpuplane.doors import body_limits
 from gpuplane.settings import databases, variables
 
 # Before numpy is first imported: the engine's matrices are small, and OpenBLAS's threads only fight over the cores
@@ -51,6 +52,8 @@ GPUPLANE_MINUTES_KEPT_HOURS: int = _values["MINUTES_KEPT_HOURS"]
 GPUPLANE_HOURS_KEPT_DAYS: int = _values["HOURS_KEPT_DAYS"]
 GPUPLANE_AUDIT_DAYS: int = _values["AUDIT_DAYS"]
 GPUPLANE_BODY_LIMIT: int = _values["BODY_LIMIT"]
+GPUPLANE_CONNECTIONS: int = _values["CONNECTIONS"]
+GPUPLANE_CONNECTIONS_PER_ADDRESS: int = _values["CONNECTIONS_PER_ADDRESS"]
 GPUPLANE_SIMULATE: bool = _values["SIMULATE"] and not GPUPLANE_KUBECONFIG
 GPUPLANE_SIMULATE_NODES: int = _values["SIMULATE_NODES"]
 GPUPLANE_ADMIN_PASSWORD: str = _values["ADMIN_PASSWORD"]
@@ -137,6 +140,10 @@ DATABASES: dict[str, dict[str, Any]] = {
         url=_values["DATABASE_URL"], data_dir=GPUPLANE_DATA_DIR, pool_size=_values["DATABASE_POOL"]
     )
 }
+GPUPLANE_DATABASE_POOL: int | None = (
+    _values["DATABASE_POOL"] if "pool" in DATABASES["default"].get("OPTIONS", {}) else None
+)
+"""Connections of the process; None on SQLite, where each thread opens its own."""
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
 TIME_ZONE = "UTC"
@@ -161,7 +168,11 @@ SECURE_CONTENT_TYPE_NOSNIFF = True
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_SAMESITE = "Lax"
-DATA_UPLOAD_MAX_MEMORY_SIZE = GPUPLANE_BODY_LIMIT
+# Bodies come whole and bounded from `gpuplane.doors.bodies`; Django writes none of them to a file.
+DATA_UPLOAD_MAX_MEMORY_SIZE = min(GPUPLANE_BODY_LIMIT, body_limits.LARGEST_OF_DJANGO_BYTES)
+FILE_UPLOAD_MAX_MEMORY_SIZE = body_limits.LARGEST_OF_DJANGO_BYTES
+FILE_UPLOAD_HANDLERS = ["django.core.files.uploadhandler.MemoryFileUploadHandler"]
+DATA_UPLOAD_MAX_NUMBER_FILES = 1
 LOGIN_URL = "/sign-in/"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "/sign-in/"

@@ -12,6 +12,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -22,6 +23,7 @@ from access.actors import Actor
 from access.choices import Role
 from access.errors import BadInput, GpuplaneError, Unavailable
 from agent.protocol import (
+    MOST_DEVICES,
     Ack,
     AgentFrame,
     BadFrame,
@@ -51,6 +53,9 @@ POLICY, TOO_LARGE, NOT_BINARY, OUR_FAILURE = 1008, 1009, 1003, 1011
 SIGN_IN_AGAIN: Final = 1012
 SESSION_SECONDS: Final = 3600.0
 """How long a sign-in counts, give or take a tenth, so that not all agents come again at once: tokens are short-lived, and may be revoked."""
+INLINE_BYTES: Final = 32 * 1024
+"""A longer frame is not read on the event loop: all others would wait. A sample has 0.4 KiB, an inventory some 10."""
+_READERS: Final = ThreadPoolExecutor(2, thread_name_prefix="frame")
 LONGEST_REASON: Final = 120
 """A close frame carries at most 123 bytes of reason."""
 
@@ -92,6 +97,12 @@ class DatabaseRecord:
 
         def store() -> tuple[str, ...] | None:
             shape = inventory.parse_node(dict(body), name=node, strict=False).of_agent()
+            if len(shape.gpus) > MOST_DEVICES:
+                raise BadInput(
+                    f"a node has at most {MOST_DEVICES} GPUs, this one names {len(shape.gpus)}",
+                    field="devices",
+                    rule="too-many",
+                )
             services.inventory_put(shape=shape, actor=actor, now=database_now())
             return shape.gpus if shape.owns(GPU) else None
 
@@ -247,7 +258,7 @@ async def _talk(session: Session, receive: Receive, send: Send, *, until: float)
         body = await _next(receive)
     if body is None:
         return
-    if not isinstance(frame := decode_received(body), Hello):
+    if not isinstance(frame := await _decoded(body), Hello):
         raise BadFrame("the first frame of a session is hello")
     pace = Pace(time.monotonic())
     while True:
@@ -267,7 +278,14 @@ async def _talk(session: Session, receive: Receive, send: Send, *, until: float)
         body = await _next(receive)
         if body is None:
             return
-        frame = decode_received(body)
+        frame = await _decoded(body)
+
+
+async def _decoded(body: bytes) -> AgentFrame:
+    """The frame; one that takes long to read is read in a thread. Raises FrameError."""
+    if len(body) <= INLINE_BYTES:
+        return decode_received(body)
+    return await asyncio.get_running_loop().run_in_executor(_READERS, decode_received, body)
 
 
 async def _next(receive: Receive) -> bytes | None:
@@ -319,7 +337,7 @@ async def answer_frame(
     flush.ensure_running()
     session = Session(node, actor, table=table, record=record)
     try:
-        frame = decode_received(body)
+        frame = await _decoded(body)
         ack = await session.take(frame, now=now, epoch=epoch)
     except FrameError as error:
         REFUSED.labels(error.reason).inc()

@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,10 +37,12 @@ BEAT_SECONDS = 0.005
 def with_floor(application: App) -> App:
     """The application, and the paths of the bench."""
     from gpuplane.doors.answers import send_json
-    from gpuplane.doors.bodies import read_body
-    from gpuplane.doors.threads import in_thread, workers
+    from gpuplane.doors.bodies import Held, read_body
+    from gpuplane.doors.body_limits import Budget
+    from gpuplane.doors.threads import FILTERS, in_thread
 
-    threads = workers("bench")
+    threads = ThreadPoolExecutor(FILTERS, thread_name_prefix="bench")
+    budget = Budget("bench", 1 << 30)
     pulse = Pulse()
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,7 +56,8 @@ def with_floor(application: App) -> App:
         elif path == MEMORY:
             await send_json(send, 200, orjson.dumps(memory_bytes()))
         else:
-            await read_body(scope, receive, limit=1 << 30)
+            with Held(budget) as held:
+                await read_body(scope, receive, limit=1 << 30, held=held)
             if path.startswith(COMMIT):
                 await in_thread(threads, commit_one)
             await send_json(send, 200, constant(int(path.rpartition("/")[2])))

@@ -1,12 +1,30 @@
+"""What stands in front of Django: sizes by path and credential, budgets, turns, and answers that nobody has to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from typing import Any
+
 import httpx
 import pytest
+from django.conf import settings
+from django.core.handlers.asgi import ASGIHandler
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
 
-from gpuplane.doors.bodies import limited
+from gpuplane.doors import App
+from gpuplane.doors.bodies import guarded
+from gpuplane.doors.body_limits import KIB, LARGEST_OF_DJANGO_BYTES, MIB, BodyLimits, Kind
+from gpuplane.doors.threads import LIVE_CONNECTIONS, QUICK_CONNECTIONS, Turns, django_turns
+from gpuplane.settings.variables import VARIABLES
 
-LIMIT = 1000
+TOKEN = {"Authorization": "Bearer anything"}
+COOKIE = {"Cookie": "a=b; sessionid=anything"}
 
 
-async def reader(scope, receive, send):
+async def reader(scope: Any, receive: Any, send: Any) -> None:
     """Reads its body whole, as Django does, before it answers."""
     size, more = 0, True
     while more:
@@ -17,25 +35,176 @@ async def reader(scope, receive, send):
     await send({"type": "http.response.body", "body": str(size).encode()})
 
 
-async def chunks(size):
-    for _ in range(size // 100):
-        yield b"x" * 100
+async def chunks(size: int) -> AsyncIterator[bytes]:
+    for start in range(0, size, 65_536):
+        yield b"x" * min(65_536, size - start)
+
+
+def behind_guard(
+    app: App, limits: BodyLimits | None = None, turns: dict[Kind, Turns] | None = None
+) -> httpx.AsyncClient:
+    guard = guarded(app, bound_of=(limits or BodyLimits(32 * MIB)).of_django, turns=turns or django_turns(None))
+    return httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://gpuplane")
 
 
 @pytest.mark.parametrize(
-    ("content", "want"),
+    ("address", "headers", "limit"),
     [
-        pytest.param(lambda: b"x" * LIMIT, 200, id="at the limit"),
-        pytest.param(lambda: b"x" * (LIMIT + 1), 413, id="declared above"),
-        pytest.param(lambda: chunks(LIMIT), 200, id="streamed at the limit"),
-        pytest.param(lambda: chunks(LIMIT * 2), 413, id="streamed above"),
+        pytest.param("/api/v1/nodes/n1/inventory/", TOKEN, MIB, id="an inventory"),
+        pytest.param("/api/v1/simulations/", TOKEN, 4 * MIB, id="a simulation"),
+        pytest.param("/api/v1/simulations/", COOKIE, 4 * MIB, id="a simulation by session"),
+        pytest.param("/api/v1/claims/", TOKEN, MIB, id="other REST"),
+        pytest.param("/claims/new/", COOKIE, MIB, id="a page"),
+        pytest.param("/api/v1/simulations/", {}, 64 * KIB, id="a simulation without a credential"),
+        pytest.param("/claims/new/", {"Cookie": "csrftoken=x"}, 64 * KIB, id="a page without a session"),
+        pytest.param("/sign-in/", COOKIE, 64 * KIB, id="signing in"),
+        pytest.param("/admin/login/", COOKIE, 64 * KIB, id="signing in to the admin"),
+        pytest.param("/readyz", TOKEN, 64 * KIB, id="a probe"),
     ],
 )
-async def test_limited(content, want):
-    transport = httpx.ASGITransport(limited(reader, limit=LIMIT))
-    async with httpx.AsyncClient(transport=transport, base_url="http://gpuplane") as http:
-        answer = await http.post("/", content=content())
+@pytest.mark.parametrize("declared", [True, False], ids=["declared", "in chunks"])
+async def test_limits_by_path_and_credential(address: str, headers: dict[str, str], limit: int, declared: bool) -> None:
+    """VIEW-5 each address takes as much as it needs, and from callers without a credential hardly anything."""
+    async with behind_guard(reader) as http:
+        for size, want in ((limit, 200), (limit + 1, 413)):
+            answer = await http.post(address, content=b"x" * size if declared else chunks(size), headers=headers)
+            assert answer.status_code == want
+    assert answer.json()["status"] == 413
+    assert str(limit) in answer.json()["detail"]
 
-    assert answer.status_code == want
-    if want == 413:
-        assert answer.json()["title"] == "Request Entity Too Large" or answer.json()["status"] == 413
+
+@pytest.mark.parametrize(
+    ("address", "body_limit", "limit"),
+    [
+        pytest.param("/extender/filter", 32 * MIB, 32 * MIB, id="filter"),
+        pytest.param("/extender/filter", 64 * MIB, 64 * MIB, id="filter, as set"),
+        pytest.param("/extender/bind", 32 * MIB, 64 * KIB, id="bind"),
+        pytest.param("/webhooks/pods/mutate", 32 * MIB, 3 * MIB, id="a webhook"),
+        pytest.param("/webhooks/pods/mutate", MIB, MIB, id="a webhook under a lower limit"),
+    ],
+)
+def test_limits_of_the_cluster(address: str, body_limit: int, limit: int) -> None:
+    limits = BodyLimits(body_limit)
+    bound = limits.of_cluster(address)
+    assert bound.limit_bytes == limit
+    assert bound.budget.most_bytes >= limit
+    assert limits.agents.limit_bytes == 256 * KIB
+
+
+async def test_a_budget_is_shared_by_kind_and_given_back() -> None:
+    limits = BodyLimits(32 * MIB)
+    simulations = limits.of_django({"path": "/api/v1/simulations/", "headers": [(b"authorization", b"x")]}).budget
+    simulations.taken_bytes = simulations.most_bytes - 10
+    async with behind_guard(reader, limits) as http:
+        full = await http.post("/api/v1/simulations/", content=b"x" * 11, headers=TOKEN)
+        streamed = await http.post("/api/v1/simulations/", content=chunks(11), headers=TOKEN)
+        other = await http.post("/api/v1/claims/", content=b"x" * 11, headers=TOKEN)
+    assert [one.status_code for one in (full, streamed, other)] == [503, 503, 200]
+    assert full.headers["retry-after"] == "1"
+    assert simulations.taken_bytes == simulations.most_bytes - 10
+
+
+async def test_what_breaks_inside_gives_its_bytes_back() -> None:
+    async def broken(scope: Any, receive: Any, send: Any) -> None:
+        raise RuntimeError("a defect")
+
+    limits = BodyLimits(32 * MIB)
+    with pytest.raises(RuntimeError, match="a defect"):
+        async with behind_guard(broken, limits) as http:
+            await http.post("/claims/new/", content=b"x" * 1000, headers=COOKIE)
+    assert limits.of_django({"path": "/", "headers": [(b"authorization", b"x")]}).budget.taken_bytes == 0
+
+
+async def test_slow_rest_does_not_stop_pages_nor_the_other_way_round() -> None:
+    """Each kind of request waits for its own kind alone; beyond what may wait the answer is 503."""
+    release, inside = asyncio.Event(), asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"].startswith("/api/"):
+            inside.set()
+            await release.wait()
+        await reader(scope, receive, send)
+
+    turns = {kind: Turns(kind, at_once=1, waiting=1, patience_seconds=60) for kind in Kind}
+    async with behind_guard(slow, turns=turns) as http:
+        first = asyncio.ensure_future(http.get("/api/v1/claims/", headers=TOKEN))
+        await inside.wait()
+        second = asyncio.ensure_future(http.get("/api/v1/claims/", headers=TOKEN))
+        while turns[Kind.REST].inside < 2:  # noqa: ASYNC110 - it comes with the loop's next turns
+            await asyncio.sleep(0)
+        refused = await http.get("/api/v1/nodes/", headers=TOKEN)
+        others = [
+            await http.get("/nodes/", headers=COOKIE),
+            await http.get("/livez"),
+            await http.get("/sign-in/"),
+        ]
+        assert not any(one.done() for one in (first, second))
+        release.set()
+        answered = [await first, await second]
+
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert [one.status_code for one in (*others, *answered)] == [200] * 5
+    assert {turn.inside for turn in turns.values()} == {0}
+
+
+def test_the_pool_has_a_connection_for_every_thread() -> None:
+    """However busy pages and REST are, filter, bind and agents find a connection of PostgreSQL's pool."""
+    default = next(one for one in VARIABLES if one.name == "GPUPLANE_DATABASE_POOL")
+    size = default.parse(default.default)
+    turns = django_turns(size)
+    assert sum(one.at_once for one in turns.values()) + QUICK_CONNECTIONS + LIVE_CONNECTIONS <= size
+    assert all(one.at_once >= 1 for one in django_turns(2).values())
+
+
+async def test_who_waits_too_long_for_a_turn_is_told_so() -> None:
+    turns = {kind: Turns(kind, at_once=1, waiting=1, patience_seconds=0.0) for kind in Kind}
+    async with turns[Kind.PAGES], behind_guard(reader, turns=turns) as http:
+        assert (await http.get("/nodes/", headers=COOKIE)).status_code == 503
+    assert turns[Kind.PAGES].inside == 0
+
+
+async def test_a_client_that_reads_slowly_holds_no_turn() -> None:
+    """Django has answered whole before the first byte goes out: thread and database connection are free by then."""
+    turns = {kind: Turns(kind, at_once=1, waiting=0) for kind in Kind}
+    guard = guarded(reader, bound_of=BodyLimits(MIB).of_django, turns=turns)
+    seen = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        seen.append((message["type"], turns[Kind.STRANGERS].inside))
+
+    await guard({"type": "http", "path": "/", "headers": []}, receive, send)
+    assert seen == [("http.response.start", 0), ("http.response.body", 0)]
+
+
+def upload(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(str(len(request.POST.get("text", ""))))
+
+
+urlpatterns = [path("claims/new/", upload)]
+
+
+@pytest.mark.urls(__name__)
+@pytest.mark.parametrize("kind", ["form", "multipart"])
+async def test_django_writes_no_body_to_a_file(kind: str, monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    """Bodies of pages never reach the temporary folder, however large they may be."""
+    settings.MIDDLEWARE = []
+
+    def never(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("a body is written to a file")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", never)
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", never)
+    size = MIB - 1000
+    body: dict[str, Any] = {"data": {"text": "x" * size}}
+    if kind == "multipart":
+        body["files"] = {"file": ("a", b"y" * 100)}
+    async with behind_guard(ASGIHandler()) as http:
+        answer = await http.post("http://localhost/claims/new/", headers=COOKIE, **body)
+    assert (answer.status_code, answer.text) == (200, str(size))
+
+
+def test_django_agrees_with_the_largest_body() -> None:
+    assert settings.FILE_UPLOAD_MAX_MEMORY_SIZE == settings.DATA_UPLOAD_MAX_MEMORY_SIZE == LARGEST_OF_DJANGO_BYTES

@@ -1,5 +1,6 @@
+import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
+import threading
 
 import httpx
 import pytest
@@ -8,8 +9,10 @@ from access.actors import Actor
 from access.choices import Role
 from gpuplane.doors import DOOR
 from gpuplane.doors.bearer import Bearer
-from gpuplane.doors.cluster import Cluster, Route
+from gpuplane.doors.body_limits import BodyLimits
+from gpuplane.doors.cluster import INLINE_BYTES, Cluster, Route
 from gpuplane.doors.plan import Door
+from gpuplane.doors.threads import lanes
 
 LIMIT = 1000
 ACTORS = {
@@ -33,21 +36,27 @@ def teapot(body):
     return 418, b"{}"
 
 
+def where(body):
+    return json.dumps(threading.current_thread().name).encode()
+
+
 class Table(Route):
     """A route whose handler is given, not imported."""
 
     @property
     def handler(self):
-        return {"echo": echo, "broken": broken, "teapot": teapot}[self.name]
+        return {"echo": echo, "broken": broken, "teapot": teapot, "where": where}[self.name]
 
 
 ROUTES = {
-    path: Table(path, "", name, inline)
-    for path, name, inline in [
-        ("/extender/echo", "echo", False),
-        ("/webhooks/echo", "echo", True),
-        ("/extender/broken", "broken", False),
-        ("/extender/teapot", "teapot", True),
+    path: Table(path, "", name, lane, inline)
+    for path, name, lane, inline in [
+        ("/extender/echo", "echo", "filter", False),
+        ("/webhooks/echo", "echo", "webhooks", True),
+        ("/extender/broken", "broken", "filter", False),
+        ("/extender/teapot", "teapot", "filter", True),
+        ("/extender/where", "where", "filter", False),
+        ("/webhooks/where", "where", "webhooks", True),
     ]
 }
 
@@ -59,24 +68,34 @@ def asked():
 
 
 @pytest.fixture
-def client(asked):
-    with ThreadPoolExecutor(2) as executor:
+def limits():
+    return BodyLimits(LIMIT)
 
-        def verify(token):
-            asked.append(token)
-            return ACTORS.get(token)
 
-        bearer = Bearer(known=lambda token: None, verify=verify, executor=executor)
-        cluster = Cluster(routes=ROUTES, bearer=bearer, executor=executor, binders=executor, body_limit=LIMIT)
+@pytest.fixture
+def threads():
+    made = lanes()
+    yield made
+    made.close()
 
-        def through(door):
-            async def app(scope, receive, send):
-                scope[DOOR] = door
-                await cluster(scope, receive, send)
 
-            return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gpuplane")
+@pytest.fixture
+def client(asked, threads, limits):
+    def verify(token):
+        asked.append(token)
+        return ACTORS.get(token)
 
-        yield through
+    bearer = Bearer(known=lambda token: None, verify=verify, lanes=threads)
+    cluster = Cluster(routes=ROUTES, bearer=bearer, lanes=threads, limits=limits)
+
+    def through(door):
+        async def app(scope, receive, send):
+            scope[DOOR] = door
+            await cluster(scope, receive, send)
+
+        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gpuplane")
+
+    return through
 
 
 def auth(token):
@@ -147,7 +166,7 @@ async def test_size(client, content, want):
     assert answer.status_code == want
 
 
-async def test_client_that_hangs_up_is_not_answered(client):
+async def test_client_that_hangs_up_is_not_answered(threads, limits):
     sent = []
     messages = iter(
         [{"type": "http.request", "body": b"half", "more_body": True}, {"type": "http.disconnect"}],
@@ -159,13 +178,13 @@ async def test_client_that_hangs_up_is_not_answered(client):
     async def send(message):
         sent.append(message)
 
-    with ThreadPoolExecutor(1) as executor:
-        bearer = Bearer(known=ACTORS.get, verify=ACTORS.get, executor=executor)
-        cluster = Cluster(routes=ROUTES, bearer=bearer, executor=executor, binders=executor, body_limit=LIMIT)
-        scope = {"type": "http", "path": "/extender/echo", "method": "POST", "headers": [], DOOR: LOOPBACK}
-        await cluster(scope, receive, send)
+    bearer = Bearer(known=ACTORS.get, verify=ACTORS.get, lanes=threads)
+    cluster = Cluster(routes=ROUTES, bearer=bearer, lanes=threads, limits=limits)
+    scope = {"type": "http", "path": "/extender/echo", "method": "POST", "headers": [], DOOR: LOOPBACK}
+    await cluster(scope, receive, send)
 
     assert sent == []
+    assert limits.of_cluster("/extender/echo").budget.taken_bytes == 0
 
 
 async def test_body_is_not_read_for_strangers(client):
@@ -179,3 +198,60 @@ async def test_body_is_not_read_for_strangers(client):
         answer = await http.post("/extender/echo", content=never())
 
     assert (answer.status_code, read) == (401, [])
+
+
+@pytest.mark.parametrize(
+    ("size", "want"),
+    [
+        pytest.param(10, "MainThread", id="a small body is handled on the event loop"),
+        pytest.param(INLINE_BYTES + 1, "webhook_0", id="a large one in a thread of the webhooks' own"),
+    ],
+)
+async def test_nothing_of_size_runs_on_the_event_loop(threads, size, want):
+    """A review of many MiB, handled on the event loop, would keep every other request waiting."""
+    bearer = Bearer(known=ACTORS.get, verify=ACTORS.get, lanes=threads)
+    cluster = Cluster(routes=ROUTES, bearer=bearer, lanes=threads, limits=BodyLimits(1 << 20))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(cluster), base_url="http://gpuplane") as http:
+        answer = await http.post("/webhooks/where", content=b" " * size, headers=auth("service"))
+
+    assert answer.json() == want
+
+
+async def test_a_lane_that_is_full_refuses_and_the_others_answer(client, threads, monkeypatch):
+    """Reviews that wait take no thread of filter's; one more than the lane takes is told to come again."""
+    release, begun = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def held(body):
+        loop.call_soon_threadsafe(begun.set)
+        assert release.wait(30)
+        return b"{}"
+
+    monkeypatch.setattr(threads.webhooks._turns, "_most", 6)
+    waiting = [asyncio.ensure_future(threads.webhooks.run(held, b"")) for _ in range(6)]
+    try:
+        await begun.wait()
+        async with client(LOOPBACK) as http:
+            assert (await http.post("/extender/where", content=b"{}")).json() == "filter_0"
+            monkeypatch.setattr("gpuplane.doors.cluster.INLINE_BYTES", 0)
+            answer = await http.post("/webhooks/where", content=b"{}")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert not any(one.done() for one in waiting)
+    finally:
+        release.set()
+        await asyncio.gather(*waiting)
+
+
+async def test_bodies_that_are_being_answered_count_against_the_budget(client, limits):
+    """Many large bodies at one time cannot add up: whoever comes beyond the budget is told to come again, and nothing stays taken."""
+    budget = limits.of_cluster("/extender/echo").budget
+    budget.taken_bytes = budget.most_bytes - 100
+    async with client(LOOPBACK) as http:
+        declared = await http.post("/extender/echo", content=b"x" * 101)
+        in_chunks = await http.post("/extender/echo", content=streamed(200))
+        fits = await http.post("/extender/echo", content=b"x" * 100)
+
+    assert [one.status_code for one in (declared, in_chunks, fits)] == [503, 503, 200]
+    assert declared.headers["retry-after"] == "1"
+    assert declared.json()["status"] == 503
+    assert budget.taken_bytes == budget.most_bytes - 100

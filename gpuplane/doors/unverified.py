@@ -1,0 +1,65 @@
+"""What a token says of itself, before anybody has verified it: enough to refuse what cannot be an agent's token.
+
+Used by `agent_tokens`. Nothing here lets anybody in: claims that look right are put to the API server, which alone can check the
+signature. Shape and claims of ServiceAccount tokens:
+https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#bound-service-account-tokens
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Final
+
+import msgspec
+
+LONGEST: Final = 8_192
+"""Characters; a ServiceAccount's token has some 1,200."""
+LEEWAY_SECONDS: Final = 300.0
+"""By so much our clock and the API server's may differ."""
+
+_Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
+
+
+class _Header(msgspec.Struct):
+    alg: _Text
+
+
+class _Claims(msgspec.Struct):
+    iss: _Text
+    sub: _Text
+    exp: float
+    aud: str | list[str] = msgspec.field(default_factory=list)
+
+
+_HEADER: Final = msgspec.json.Decoder(_Header)
+_CLAIMS: Final = msgspec.json.Decoder(_Claims)
+_UNREADABLE: Final = (binascii.Error, msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
+
+
+def why_never(token: str, *, account: str, audience: str, now: float) -> str:
+    """Why no API server would take it for a token of this ServiceAccount and audience; empty where one may. `now`: seconds since 1970.
+
+    Issuers are not compared, since an API server may have several: one only has to be named.
+    """
+    parts = token.split(".")
+    if len(parts) != 3 or not all(parts) or len(token) > LONGEST or not token.isascii():
+        return "it is no JWT"
+    try:
+        header, claims = _HEADER.decode(_decoded(parts[0])), _CLAIMS.decode(_decoded(parts[1]))
+        _decoded(parts[2])
+    except _UNREADABLE:
+        return "it is no JWT"
+    if header.alg.lower() == "none":
+        return "it is not signed"
+    if claims.sub != account:
+        return "it is another account's"
+    if audience not in ([claims.aud] if isinstance(claims.aud, str) else claims.aud):
+        return "it is for another audience"
+    if not claims.exp > now - LEEWAY_SECONDS:
+        return "it has expired"
+    return ""
+
+
+def _decoded(part: str) -> bytes:
+    return base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True)
