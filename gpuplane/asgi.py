@@ -33,6 +33,7 @@ from gpuplane.doors.answers import refuse_socket, send_problem  # noqa: E402
 from gpuplane.doors.bearer import Bearer  # noqa: E402
 from gpuplane.doors.bodies import limited  # noqa: E402
 from gpuplane.doors.cluster import ROUTES, Cluster  # noqa: E402
+from gpuplane.doors.departures import watched  # noqa: E402
 from gpuplane.doors.lifespan import serve_lifespan  # noqa: E402
 from gpuplane.doors.static import StaticFiles  # noqa: E402
 from gpuplane.doors.threads import BINDERS, REVIEWERS, workers  # noqa: E402
@@ -65,7 +66,7 @@ class Application:
             binders=workers("bind", BINDERS),
             body_limit=settings.GPUPLANE_BODY_LIMIT,
         )
-        self._django = limited(cast("App", get_asgi_application()), limit=settings.GPUPLANE_BODY_LIMIT)
+        self._django = limited(watched(cast("App", get_asgi_application())), limit=settings.GPUPLANE_BODY_LIMIT)
         self._static = StaticFiles()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
