@@ -13,6 +13,7 @@ Imports that take time come after the process is tied to its parent.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -86,7 +87,8 @@ def _confine(cpu_seconds: int, memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it writes no file
     if sys.platform == "linux":
-        Path("/proc/self/oom_score_adj").write_text(str(FIRST_TO_GO))
+        with contextlib.suppress(OSError):  # where /proc is read-only the kernel chooses by itself
+            Path("/proc/self/oom_score_adj").write_text(str(FIRST_TO_GO))
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + memory_bytes
         resource.setrlimit(resource.RLIMIT_AS, (most, most))

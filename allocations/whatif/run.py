@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
+import structlog
+
 from allocations.whatif.confined import Confinement, answer_to
 from allocations.whatif.program import Task
 from allocations.whatif.turns import TURNS
@@ -19,6 +21,8 @@ Form = Literal["result", "digest"]
 
 CONFINEMENT: Final = Confinement()
 
+log = structlog.get_logger(__name__)
+
 
 def what_if(text: bytes, *, user: int, kind: Kind, form: Form, client: Client) -> bytes:
     """The result as JSON (`result`), or what the page shows of it (`digest`), for smaller scenarios only.
@@ -27,5 +31,6 @@ def what_if(text: bytes, *, user: int, kind: Kind, form: Form, client: Client) -
     (503) while four others do; TookTooLong (504) and TooCostly (422) for one that was ended; Unavailable where the client has left.
     """
     with TURNS.taken(user):
+        log.info("what_if.began", user=user, form=form, text_bytes=len(text))
         task = Task(kind=kind, form=form, small=form == "digest")
         return answer_to(task, text, confinement=CONFINEMENT, client=client)
