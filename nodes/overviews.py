@@ -139,9 +139,9 @@ def link_matrix(devices: Iterable[Device], links: Iterable[Sequence[int]]) -> li
     gpus = sorted(whole, key=lambda gpu: (gpu.island, gpu.minor))
     known = {gpu.minor for gpu in gpus}
     linked: dict[int, dict[int, int]] = {}
-    for one, other, count in normal_links(links):
-        if one in known and other in known:
-            linked.setdefault(one, {})[other] = linked.setdefault(other, {})[one] = count
+    for low, high, count in normal_links(links):
+        if low in known and high in known:
+            linked.setdefault(low, {})[high] = linked.setdefault(high, {})[low] = count
     most = max((count for counts in linked.values() for count in counts.values()), default=1)
     shown = gpus if len(gpus) <= DRAWN_MOST else []
     rows = []

@@ -1,6 +1,6 @@
 """Whoever works for a client is told when it leaves."""
 
-import asyncio
+from types import SimpleNamespace
 
 from django.test import RequestFactory
 
@@ -24,16 +24,11 @@ def test_without_a_server_nobody_leaves():
     assert not client_of(RequestFactory().get("/")).gone
 
 
-def test_the_application_in_front_of_django_hears_the_connection_end():
+async def test_the_application_in_front_of_django_hears_the_connection_end():
     seen = []
 
     async def app(scope, receive, _send):
-        class Request:
-            pass
-
-        request = Request()
-        request.scope = scope
-        client = client_of(request)
+        client = client_of(SimpleNamespace(scope=scope))
         seen.append((await receive())["type"])
         seen.append(client.gone)
         seen.append((await receive())["type"])
@@ -47,5 +42,5 @@ def test_the_application_in_front_of_django_hears_the_connection_end():
     async def send(_message):
         raise AssertionError
 
-    asyncio.run(watched(app)({"type": "http", "path": "/"}, receive, send))
+    await watched(app)({"type": "http", "path": "/"}, receive, send)
     assert seen == ["http.request", False, "http.disconnect", True]

@@ -192,11 +192,14 @@ def test_more_steps_never_give_a_worse_set():
 
 
 def test_a_decision_spends_its_budget_and_no_more(monkeypatch):
-    """Many large nodes, each wired in its own way: ranking them takes the steps of one decision."""
-    spent = []
-    monkeypatch.setattr(
-        Budget, "spend", lambda self, steps, real=Budget.spend: (spent.append(steps), real(self, steps))
-    )
+    """Many large nodes, each wired in its own way: ranking them takes the steps of one decision, the choice those of one question."""
+    spent, real = [], Budget.spend
+
+    def spend(budget, steps):
+        spent.append(steps)
+        real(budget, steps)
+
+    monkeypatch.setattr(Budget, "spend", spend)
     chance = random.Random(3)
     picture = fleet(
         *(
@@ -205,8 +208,9 @@ def test_a_decision_spends_its_budget_and_no_more(monkeypatch):
         )
     )
     decision = plan(picture, whole(8, policy=Policy.CONTIGUOUS))
-    assert decision.node is not None
+    assert len(spent) == 25
+    assert STEPS_A_DECISION <= sum(spent) <= STEPS_A_DECISION + STEPS_A_QUESTION + 24 * POOL_STEPS
     again = plan(picture, whole(8, policy=Policy.CONTIGUOUS))
+    assert decision.node is not None
     assert (again.node, again.grants) == (decision.node, decision.grants)
-    # ranking in islands, ranking anywhere, choosing; each may end with one pool more than was left
-    assert sum(spent) / 2 <= 3 * STEPS_A_DECISION + 24 * POOL_STEPS
+    assert spent[25:] == spent[:25], "answers that were kept cost as much"

@@ -3,6 +3,7 @@
 import importlib
 import pkgutil
 import random
+from typing import Any
 
 import numpy as np
 
@@ -86,7 +87,7 @@ def test_hostile_wirings_fill_no_store_beyond_its_bytes(monkeypatch):
 
 def test_no_other_cache_of_the_engine_is_bounded_by_entries():
     """Whoever adds a cache by entries to the engine says here how many bytes all its entries have."""
-    found = {}
+    found: dict[str, Any] = {}
     for module in pkgutil.iter_modules(allocations.engine.__path__):
         kept = vars(importlib.import_module(f"allocations.engine.{module.name}"))
         found |= {name: value for name, value in kept.items() if hasattr(value, "cache_info")}

@@ -39,7 +39,7 @@ def processes(monkeypatch):
         started.append(process)
         return process
 
-    monkeypatch.setattr(confined.subprocess, "Popen", start)
+    monkeypatch.setattr(subprocess, "Popen", start)
     return started
 
 
