@@ -23,6 +23,9 @@ from kube.errors import KubeError, NotFoundInCluster
 from kube.shared import shared_cluster
 
 READ_SECONDS = 2.0
+KEPT_MOST = 4096
+KEPT_LONGEST = 1024
+"""Characters of a spec that is kept parsed: with its request some 4 KB, so 16 MB of all. A claim for one model has 80."""
 
 log = structlog.get_logger(__name__)
 
@@ -62,8 +65,17 @@ class ClaimFinder:
         return _parsed(name, msgspec.json.encode(claim.spec).decode())
 
 
-@lru_cache(maxsize=4096)
 def _parsed(name: str, spec: str) -> ClaimSpec | Refusal:
+    """What a stored spec asks for. Long ones are parsed each time, so that what is kept is bounded by bytes."""
+    return _kept(name, spec) if len(spec) <= KEPT_LONGEST else _read(name, spec)
+
+
+@lru_cache(maxsize=KEPT_MOST)
+def _kept(name: str, spec: str) -> ClaimSpec | Refusal:
+    return _read(name, spec)
+
+
+def _read(name: str, spec: str) -> ClaimSpec | Refusal:
     try:
         return parse_claim_spec(msgspec.json.decode(spec))
     except ClaimInvalid as error:

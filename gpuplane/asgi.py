@@ -34,6 +34,7 @@ from gpuplane.doors.bearer import Bearer  # noqa: E402
 from gpuplane.doors.bodies import guarded  # noqa: E402
 from gpuplane.doors.body_limits import BodyLimits  # noqa: E402
 from gpuplane.doors.cluster import ROUTES, Cluster  # noqa: E402
+from gpuplane.doors.departures import watched  # noqa: E402
 from gpuplane.doors.lifespan import serve_lifespan  # noqa: E402
 from gpuplane.doors.static import StaticFiles  # noqa: E402
 from gpuplane.doors.threads import django_turns, lanes, let_go_while_waiting  # noqa: E402
@@ -62,7 +63,7 @@ class Application:
         )
         self._cluster = Cluster(routes=ROUTES, bearer=self._bearer, lanes=self._lanes, limits=self._limits)
         self._django = guarded(
-            cast("App", get_asgi_application()),
+            watched(cast("App", get_asgi_application())),
             bound_of=self._limits.of_django,
             turns=django_turns(settings.GPUPLANE_DATABASE_POOL),
         )

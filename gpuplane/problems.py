@@ -55,6 +55,9 @@ TABLE: tuple[tuple[type[BaseException], int], ...] = (
     (errors.NotAllowed, 403),
     (errors.NotFound, 404),
     (errors.Conflict, 409),
+    (errors.TooCostly, 422),
+    (errors.TooMany, 429),
+    (errors.TookTooLong, 504),
     (errors.Unavailable, 503),
     (kube_errors.TemporaryKubeError, 503),
     (kube_errors.NotConfigured, 503),
@@ -84,7 +87,7 @@ def problem_of(error: BaseException) -> Problem | None:
                 detail=_sentence(error, status),
                 field=getattr(error, "field", ""),
                 rule=getattr(error, "rule", ""),
-                headers={"Retry-After": str(RETRY_AFTER_SECONDS)} if status == 503 else {},
+                headers=_retry_after(error, status),
             )
     if isinstance(error, DatabaseError | InterfaceError) and (
         isinstance(error, OperationalError | InterfaceError) or is_passing(error)
@@ -95,6 +98,11 @@ def problem_of(error: BaseException) -> Problem | None:
             headers={"Retry-After": str(RETRY_AFTER_SECONDS)},
         )
     return None
+
+
+def _retry_after(error: BaseException, status: int) -> dict[str, str]:
+    seconds = getattr(error, "retry_after_seconds", RETRY_AFTER_SECONDS if status == 503 else None)
+    return {} if seconds is None else {"Retry-After": str(seconds)}
 
 
 FAULT = Problem(status=500, detail="a fault in gpuplane; the log has the details")

@@ -1,7 +1,8 @@
 """A node's wiring as a drawing: GPUs under their PCIe switches and NUMA nodes, and the NVLinks between them.
 
 Called by the node's page. Pure; plain numbers out, which a template makes SVG of. Kept true: every GPU stands once; GPUs that all have the same number
-of links to each other hang on one bar (an NVSwitch, or a bridge over all), since a line for each pair would show nothing.
+of links to each other hang on one bar (an NVSwitch, or a bridge over all), since a line for each pair would show nothing. A node of more than
+`DRAWN_MOST` GPUs is not drawn: what it would show has the square of their number, and nobody could read it. `switch_rows` says the same as a table.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from itertools import combinations
 from nodes.models import Device
 from nodes.topology import normal_links
 
+DRAWN_MOST = 32
+"""GPUs of a node up to which its wiring is drawn, and its link matrix shown."""
 BOX = 52
 GAP = 14
 BETWEEN = 30
@@ -92,10 +95,10 @@ class Drawing:
 
 
 def draw(devices: Iterable[Device], links: Iterable[Sequence[int]]) -> Drawing | None:
-    """The drawing of one node; None where it has no GPUs."""
+    """The drawing of one node; None where it has no GPUs, or more than DRAWN_MOST."""
     devices = list(devices)
     gpus = sorted((one for one in devices if one.type == "gpu"), key=lambda gpu: (gpu.numa, gpu.pcie, gpu.minor))
-    if not gpus:
+    if not gpus or len(gpus) > DRAWN_MOST:
         return None
     others = [one for one in devices if one.type != "gpu"]
     drawing = Drawing()
@@ -110,6 +113,43 @@ def draw(devices: Iterable[Device], links: Iterable[Sequence[int]]) -> Drawing |
     _frames(drawing, others)
     _fabric(drawing, {frozenset((low, high)): count for low, high, count in normal_links(links)})
     return drawing
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchRow:
+    """What is under one PCIe switch, in words: `0–7, 12` of each type."""
+
+    numa: int
+    pcie: str
+    gpus: str
+    others: str
+
+
+def switch_rows(devices: Iterable[Device]) -> list[SwitchRow]:
+    """A node's devices by NUMA node and PCIe switch; what is known of neither stands in one row."""
+    found: dict[tuple[int, str], dict[str, list[int]]] = {}
+    for one in devices:
+        found.setdefault((one.numa, one.pcie), {}).setdefault(one.type, []).append(one.minor)
+    return [
+        SwitchRow(
+            numa,
+            pcie,
+            _ranges(by_type.get("gpu", [])),
+            "; ".join(f"{kind} {_ranges(by_type[kind])}" for kind in sorted(by_type) if kind != "gpu"),
+        )
+        for (numa, pcie), by_type in sorted(found.items())
+    ]
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """`0–7, 12`."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in runs)
 
 
 def _frames(drawing: Drawing, others: Sequence[Device]) -> None:

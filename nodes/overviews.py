@@ -11,6 +11,7 @@ from django.db.models.functions import Cast, NullIf
 
 from access.pages import Slice, slice_of
 from nodes.choices import NodeState, Presence
+from nodes.drawing import DRAWN_MOST
 from nodes.models import Device, Node
 from nodes.selectors import node_list
 from nodes.topology import normal_links
@@ -74,6 +75,9 @@ class LinkRow:
     cells: tuple[LinkCell, ...]
     most_bytes: int
     """What its links can send in a second, or receive; behind a switch what the busiest pair could."""
+    linked: int
+    """GPUs to which it has links, and the links to all of them."""
+    links: int
 
 
 def node_query(*, search: str, state: str, model: str, sort: str) -> QuerySet[Node]:
@@ -130,22 +134,31 @@ def models_known() -> list[str]:
 
 
 def link_matrix(devices: Iterable[Device], links: Iterable[Sequence[int]]) -> list[LinkRow]:
-    """The node's GPUs against each other, by island and minor, so that islands are blocks."""
+    """The node's GPUs against each other, by island and minor, so that islands are blocks; without the pairs where they are more than DRAWN_MOST."""
     whole = (device for device in devices if device.type == "gpu" and not device.parent)
     gpus = sorted(whole, key=lambda gpu: (gpu.island, gpu.minor))
-    counts = {frozenset((one, other)): count for one, other, count in normal_links(links)}
-    most = max(counts.values(), default=1)
-    return [
-        LinkRow(
-            one.minor,
-            one.uuid,
-            one.island,
-            tuple(_cell(one, other, counts.get(frozenset((one.minor, other.minor)), 0), most) for other in gpus),
-            nvlink_bytes(one.model)
-            * max((counts.get(frozenset((one.minor, other.minor)), 0) for other in gpus), default=0),
+    known = {gpu.minor for gpu in gpus}
+    linked: dict[int, dict[int, int]] = {}
+    for low, high, count in normal_links(links):
+        if low in known and high in known:
+            linked.setdefault(low, {})[high] = linked.setdefault(high, {})[low] = count
+    most = max((count for counts in linked.values() for count in counts.values()), default=1)
+    shown = gpus if len(gpus) <= DRAWN_MOST else []
+    rows = []
+    for one in gpus:
+        counts = linked.get(one.minor, {})
+        rows.append(
+            LinkRow(
+                one.minor,
+                one.uuid,
+                one.island,
+                tuple(_cell(one, other, counts.get(other.minor, 0), most) for other in shown),
+                nvlink_bytes(one.model) * max(counts.values(), default=0),
+                len(counts),
+                sum(counts.values()),
+            )
         )
-        for one in gpus
-    ]
+    return rows
 
 
 def nvlink_bytes(model: str) -> int:

@@ -23,6 +23,7 @@ from kube.device_types import GPU, ledger_type
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from allocations.engine.budget import Budget
     from allocations.engine.joint import Together
     from allocations.engine.needs import Need
     from allocations.engine.picture import Picture
@@ -36,12 +37,13 @@ def choose_devices(
     needs: Sequence[Need],
     node: int,
     *,
+    budget: Budget,
     together: Together | None = None,
     several: Several | None = None,
 ) -> Chosen:
     """The devices of a node that can serve, in the order of the asks, then of their minors.
 
-    `together`: the needs that come from under the same switches where the node has them so. `several`: the needs, where several are for one type.
+    `budget`: what the decision's searches spend. `together`: the needs that come from under the same switches where the node has them so. `several`: the needs, where several are for one type.
     """
     if several is not None:
         return _summed(picture, needs, several.choose(node))
@@ -54,7 +56,7 @@ def choose_devices(
         elif need.ask.type != GPU:
             rows = _others(picture, request, need, node, near)[: need.ask.count]
         elif need.ask.whole:
-            rows = _whole_gpus(picture, request, need, node)
+            rows = _whole_gpus(picture, request, need, node, budget)
         else:
             rows = _gpu_shares(picture, request, need, node)
         if need.ask.type == GPU:
@@ -123,7 +125,7 @@ def summary_of(picture: Picture, name: str, node: int, grants: Sequence[Grant]) 
     return f"{name}: " + "; ".join(parts)
 
 
-def _whole_gpus(picture: Picture, request: DeviceRequest, need: Need, node: int) -> list[int]:
+def _whole_gpus(picture: Picture, request: DeviceRequest, need: Need, node: int, budget: Budget) -> list[int]:
     view = need.view
     if view is None:
         return []
@@ -138,7 +140,10 @@ def _whole_gpus(picture: Picture, request: DeviceRequest, need: Need, node: int)
         groups = [_bits([row - start for row in group]) for group in need.numas(_fitting(need, node))]
     found = None
     for within_island in (True, False) if request.policy is Policy.CONTIGUOUS else (False,):
-        sets = [best_set(topology, free, need.ask.count, within_island=within_island, eligible=one) for one in groups]
+        sets = [
+            best_set(topology, free, need.ask.count, within_island=within_island, eligible=one, budget=budget)
+            for one in groups
+        ]
         found = max(filter(None, sets), key=lambda one: one.score, default=None)
         if found is not None:
             break

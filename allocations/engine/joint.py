@@ -21,6 +21,7 @@ from allocations.engine.set_worth import best_set_by, packed_set_by, span_table
 from kube.device_types import GPU
 
 if TYPE_CHECKING:
+    from allocations.engine.budget import Budget
     from allocations.engine.needs import Need
     from allocations.engine.picture import Picture
     from claims.dialects.request import DeviceRequest
@@ -39,18 +40,19 @@ Fullness = tuple[float, float]
 class Together:
     """The needs of a request that are to be served under the same switches."""
 
-    def __init__(self, picture: Picture, needs: Sequence[Need], *, required: bool) -> None:
+    def __init__(self, picture: Picture, needs: Sequence[Need], budget: Budget, *, required: bool) -> None:
         self.picture = picture
         self.needs = needs
+        self.budget = budget
         self.required = required
 
     @staticmethod
-    def of(picture: Picture, request: DeviceRequest, needs: Sequence[Need]) -> Together | None:
+    def of(picture: Picture, request: DeviceRequest, needs: Sequence[Need], budget: Budget) -> Together | None:
         """Those that the request names, None where it names none."""
         if request.joint is None:
             return None
         named = [need for need in needs if need.ask.type in request.joint.types]
-        return Together(picture, named, required=request.joint.required)
+        return Together(picture, named, budget, required=request.joint.required)
 
     @property
     def text(self) -> str:
@@ -208,6 +210,7 @@ class Together:
                 count,
                 marks={row - start: mark for row, mark in zip(rows, marks, strict=True)},
                 worth=worth,
+                budget=self.budget,
             )
             return (-found.worth, (-found.score, -found.left), found.positions), [
                 start + one for one in found.positions

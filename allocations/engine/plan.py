@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from allocations.engine.budget import Budget
 from allocations.engine.build import with_freed
 from allocations.engine.choice import Chosen, choose_devices, summary_of
 from allocations.engine.decision import Decision, Reason
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from allocations.engine.picture import Picture
+    from allocations.engine.topology import Topology
     from claims.dialects.request import DeviceRequest
 
 Amounts = tuple[int, int]
@@ -96,8 +98,9 @@ class _Judge:
         self.everything = everything
         self.last = sorted(last)
         self.needs = [Need(picture, ask) for ask in request.asks]
-        self.together = Together.of(picture, request, self.needs)
-        self.several = Several.of(picture, request, self.needs)
+        self.budget = Budget()
+        self.together = Together.of(picture, request, self.needs, self.budget)
+        self.several = Several.of(picture, request, self.needs, self.budget)
         self.gpus = next((need for need in self.needs if need.ask.type == GPU), None)
         contiguous = request.policy is Policy.CONTIGUOUS
         self.strict = contiguous and request.policy_strict and self.gpus is not None
@@ -115,7 +118,13 @@ class _Judge:
             chosen, name, summary = Chosen(()), None, None
         else:
             chosen = choose_devices(
-                self.picture, self.request, self.needs, node, together=self.together, several=self.several
+                self.picture,
+                self.request,
+                self.needs,
+                node,
+                budget=self.budget,
+                together=self.together,
+                several=self.several,
             )
             name = self.picture.node_names[node]
             summary = summary_of(self.picture, name, node, chosen.grants)
@@ -250,9 +259,14 @@ class _Judge:
         exact = gpus.view.count[alive] <= EXACT_UP_TO
         rows = alive[exact]
         worth[exact] = self.picture.index.sets.scores(rows, gpus.masks[rows], count, within_island=within_island)
+        budget = Budget()  # of its own each time, so that nodes rank alike whatever was asked before
+        alike: dict[tuple[Topology, int], int] = {}
         for place in np.flatnonzero(~exact).tolist():
             node = int(alive[place])
-            free = sum(1 << position for position in gpus.positions(node))
-            found = best_set(self.picture.node_topology[node], free, count, within_island=within_island)
-            worth[place] = found.score if found else NO_SET
+            topology, free = self.picture.node_topology[node], sum(1 << position for position in gpus.positions(node))
+            known = alike.get((topology, free))
+            if known is None:
+                found = best_set(topology, free, count, within_island=within_island, budget=budget)
+                known = alike[topology, free] = found.score if found else NO_SET
+            worth[place] = known
         return worth

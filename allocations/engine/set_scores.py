@@ -8,14 +8,12 @@ holds them: far below 2^53) and equal those of `engine.sets`.
 
 from __future__ import annotations
 
-from functools import lru_cache
-from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocations.engine.sets import subsets_of
+from allocations.engine.subsets import pairs_of, subsets_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +90,7 @@ def _best(
     within_island: bool,
 ) -> NDArray[np.float64]:
     """[p] the best scores for nodes of equally many GPUs."""
-    subsets, pairs = subsets_of(gpus, size), _pairs(gpus, size)
+    subsets, pairs = subsets_of(gpus, size), pairs_of(gpus, size)
     wirings, which = np.unique(about, return_inverse=True)
     low, high = np.triu_indices(gpus, 1)
     weights = np.array([topologies[one].pair_score[low, high] for one in wirings], dtype=np.float64)
@@ -105,11 +103,3 @@ def _best(
     fits = (subsets[None, :] & taken[:, None]) == 0
     best: NDArray[np.float64] = np.where(fits, worth[which], NO_SET).max(axis=1)
     return best
-
-
-@lru_cache(maxsize=16)
-def _pairs(gpus: int, size: int) -> NDArray[np.float64]:
-    """[pairs, subsets] 1 where a subset has both GPUs of a pair; pairs in the order of `triu_indices`."""
-    subsets = subsets_of(gpus, size).astype(np.int64)
-    both = [(subsets >> low & 1) * (subsets >> high & 1) for low, high in combinations(range(gpus), 2)]
-    return np.array(both, dtype=np.float64).reshape(len(both), len(subsets))

@@ -3,7 +3,7 @@
 Called by `engine.joint`: a device has a mark (one bit: its PCIe switch), a set has the marks of its devices, and a table says what each mix of
 marks is worth. Kept true: the set of the highest worth wins; of those the best wired one for whole GPUs, as in `engine.sets`, and for the others
 the one that comes first in packing order. Exact, but for a node with more than 16 GPUs free: there the first `_WAYS` mixes of the highest worth
-are looked at, each by `engine.sets`.
+are looked at, each by `engine.sets`, within the steps of the decision's budget.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from allocations.engine.sets import best_set, positions_of, scores_of, subsets_of
+from allocations.engine.budget import Budget
+from allocations.engine.sets import best_set, scores_of
+from allocations.engine.subsets import positions_of, subsets_of
 from allocations.engine.topology import EXACT_UP_TO, Topology
 
 _WAYS: Final = 64
@@ -62,17 +64,24 @@ def packed_set_by(ranks: Sequence[Rank], marks: Sequence[int], size: int, *, wor
 
 
 def best_set_by(
-    topology: Topology, free_mask: int, size: int, *, marks: Mapping[int, int], worth: NDArray[np.int64]
+    topology: Topology,
+    free_mask: int,
+    size: int,
+    *,
+    marks: Mapping[int, int],
+    worth: NDArray[np.int64],
+    budget: Budget,
 ) -> WiredSet:
     """The set of the highest worth, of those the best wired one, by the rules of `engine.sets.best_set`.
 
-    `marks`: position → one bit, of the GPUs that may be chosen; `free_mask` has bit p set where position p is free.
+    `marks`: position → one bit, of the GPUs that may be chosen; `free_mask` has bit p set where position p is free. `budget`: what searches on
+    nodes with more than 16 GPUs free spend.
     """
     if topology.exact:
         return _exact(topology, free_mask, size, marks, worth)
     free = positions_of(free_mask)
     if len(free) > EXACT_UP_TO:
-        return _of_many(topology, free_mask, size, marks, worth)
+        return _of_many(topology, free_mask, size, marks, worth, budget)
     place = {position: bit for bit, position in enumerate(free)}
     small = {place[position]: mark for position, mark in marks.items()}
     found = _exact(topology.restricted(free), (1 << len(free)) - 1, size, small, worth)
@@ -105,7 +114,12 @@ def _exact(
 
 
 def _of_many(
-    topology: Topology, free_mask: int, size: int, marks: Mapping[int, int], worth: NDArray[np.int64]
+    topology: Topology,
+    free_mask: int,
+    size: int,
+    marks: Mapping[int, int],
+    worth: NDArray[np.int64],
+    budget: Budget,
 ) -> WiredSet:
     """See the module for what this promises."""
     listed = sorted(marks)
@@ -113,7 +127,7 @@ def _of_many(
     found: list[tuple[int, ...]] = []
     for mix in (None, *islice(mixes, _WAYS)):
         eligible = sum(1 << position for position in listed if mix is None or marks[position] & mix)
-        one = best_set(topology, free_mask, size, within_island=False, eligible=eligible)
+        one = best_set(topology, free_mask, size, within_island=False, eligible=eligible, budget=budget)
         if one is not None:
             found.append(one.positions)
         if mix is not None:

@@ -24,6 +24,7 @@ from kube.device_types import GPU
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from allocations.engine.budget import Budget
     from allocations.engine.needs import Need
     from allocations.engine.picture import Picture
     from claims.dialects.request import DeviceRequest
@@ -32,6 +33,8 @@ TRIES_A_NODE: Final = 1_000
 """Sets of devices tried on one node, over all asks: some 10 ms."""
 TRIES: Final = 8_000
 """The same over all nodes of one request."""
+TRY_DEVICES: Final = 64
+"""On nodes of more devices a set counts as many tries as these are in them, since trying it takes that much longer."""
 
 Rows = list[int]
 State = tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...], int, int, tuple[bool, ...]]
@@ -41,10 +44,11 @@ Growth = tuple[bool, float, int]
 class Several:
     """The needs of a request of which several are for one type."""
 
-    def __init__(self, picture: Picture, request: DeviceRequest, needs: Sequence[Need]) -> None:
+    def __init__(self, picture: Picture, request: DeviceRequest, needs: Sequence[Need], budget: Budget) -> None:
         self.picture = picture
         self.request = request
         self.needs = needs
+        self.budget = budget
         self.steps = request.steps
         self._known: dict[tuple[bool, bytes], bool | None] = {}
         self._divided: dict[int, list[Rows]] = {}
@@ -53,9 +57,9 @@ class Several:
         """Whether nodes were passed over that were not looked at to the end."""
 
     @staticmethod
-    def of(picture: Picture, request: DeviceRequest, needs: Sequence[Need]) -> Several | None:
+    def of(picture: Picture, request: DeviceRequest, needs: Sequence[Need], budget: Budget) -> Several | None:
         """None where each type is asked for once."""
-        return Several(picture, request, needs) if request.several else None
+        return Several(picture, request, needs, budget) if request.several else None
 
     def serves(self, node: int) -> bool:
         """Whether all can be served now on a node that can serve each alone."""
@@ -141,6 +145,7 @@ class _Node:
         self.picture = picture
         self.node = node
         self.request = several.request
+        self.budget = several.budget
         self.first = int(picture.node_start[node])
         self.rows = list(range(self.first, int(picture.node_start[node + 1])))
         own = slice(self.first, self.first + len(self.rows))
@@ -158,6 +163,7 @@ class _Node:
             _Part(need, place, self.rows, self.total, self._able(need)) for place, need in enumerate(several.needs)
         ]
         self.tries = 0
+        self.each = max(1, len(self.rows) // TRY_DEVICES)
         self.most = most
         self.given_up = False
 
@@ -181,7 +187,7 @@ class _Node:
         part = order[at]
         tried: set[tuple[State, ...]] = set()
         for devices in self._choices(part):
-            self.tries += 1
+            self.tries += self.each
             if self.tries > self.most:
                 self.given_up = True
                 return False
@@ -220,7 +226,8 @@ class _Node:
         if part.need.ask.type != GPU:
             return None
         free = sum(1 << device for device in group)  # GPUs come first among a node's devices, as in its topology
-        found = best_set(self.picture.node_topology[self.node], free, part.need.ask.count, within_island=False)
+        topology = self.picture.node_topology[self.node]
+        found = best_set(topology, free, part.need.ask.count, within_island=False, budget=self.budget)
         return found.positions if found is not None else None
 
     def _ranked(self, part: _Part, group: Sequence[int]) -> list[int]:

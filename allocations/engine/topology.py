@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
+
+from allocations.engine.remembered import MIB, Remembered, remembered
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
@@ -33,6 +34,9 @@ MOST_LINKS = 1_000_000
 
 Link = tuple[int, int, int]
 """(position, position, NVLinks between them)."""
+
+WIRINGS: Final = Remembered(32 * MIB)
+"""Topologies by how nodes say that they are wired: 5 KB for 8 GPUs, each linked to each. Those in use are in pictures, whatever is kept here."""
 
 _interned: WeakValueDictionary[bytes, Topology] = WeakValueDictionary()
 _interning = threading.Lock()
@@ -107,7 +111,12 @@ class Topology:
         return int(self.pair_score[np.ix_(chosen, chosen)].sum()) // 2
 
 
-@lru_cache(maxsize=4096)
+def _bytes_of(topology: Topology, size: int, links: tuple[Link, ...], *_: tuple[int, ...]) -> int:
+    """Of a topology and of the arguments that it is kept under."""
+    return topology.pair_score.nbytes + 32 * size + 128 * len(links)
+
+
+@remembered(WIRINGS, _bytes_of)
 def _build(size: int, links: tuple[Link, ...], pcie: tuple[int, ...], numa: tuple[int, ...]) -> Topology:
     counts: dict[tuple[int, int], int] = {}
     for a, b, count in links:

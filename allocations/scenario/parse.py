@@ -1,6 +1,6 @@
-"""A scenario (DESIGN §5), read and checked.
+"""A scenario, read and checked.
 
-Called by `manage.py simulate`, `POST /api/v1/simulations/`, the what-if page and tests. Pure. Kept
+Called by `manage.py simulate`, by the process of a what-if run (`allocations.whatif.program`) and by tests. Pure. Kept
 true: whatever is wrong with the file itself, an unknown key of it, of a node or of a device too, is a BadInput that names the field; manifests are
 read as the API server reads them, so their unknown fields are passed over; what is wrong with
 one claim or one running pod's annotation is that pod's refusal or a problem in the result, as it
@@ -41,6 +41,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     claims: int = 10_000
     questions: int = 20_000_000
     rules: int = 50_000_000
+
+
+PAGE_LIMITS: Final = Limits(nodes=2_000, devices=16_000, pods=2_000, claims=2_000, questions=400_000, rules=4_000_000)
+"""A page answers while somebody looks at it; larger scenarios go through REST or `manage.py simulate`."""
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """A scenario's text, JSON or YAML, to plain values.
 
-Called by `allocations.scenario.parse`. YAML is read from the parser's events by ourselves, because
+Called by `allocations.scenario.parse` and `allocations.whatif.program`. YAML is read from the parser's events by ourselves, because
 PyYAML's loaders end the whole process on text nested deeply enough, and expand aliases without
 bound. Kept true: only `BadInput` is raised; depth and the expanded size are bounded; plain scalars
 mean what YAML 1.2's core schema says (`0000:09`, `no` and dates are text); keys are text.
@@ -37,14 +37,8 @@ _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_text(text: str | bytes) -> Any:
-    """The one value that the text holds. Raises BadInput."""
-    raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
-    if len(raw) > JSON_BYTES_MOST:
-        raise TooLarge(f"the scenario has {len(raw)} bytes, at most {JSON_BYTES_MOST} are taken", rule="size")
-    try:
-        decoded = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"the scenario is not UTF-8: {error.reason} at byte {error.start}", rule="encoding") from error
+    """The one value that the text holds, JSON or YAML. Raises BadInput."""
+    decoded = _decoded(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
     if decoded.lstrip().startswith("{"):
         try:
             return msgspec.json.decode(decoded)
@@ -56,6 +50,28 @@ def read_text(text: str | bytes) -> Any:
             except BadInput:
                 raise BadInput(f"the scenario is neither JSON nor YAML: {json_error}", rule="syntax") from error
     return _read_yaml(decoded)
+
+
+def read_json(raw: bytes) -> Any:
+    """The value of JSON. Raises BadInput."""
+    try:
+        return msgspec.json.decode(_decoded(raw))
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadInput(f"the scenario is not JSON: {error}", rule="syntax") from error
+
+
+def read_yaml(raw: bytes) -> Any:
+    """The value of YAML. Raises BadInput."""
+    return _read_yaml(_decoded(raw))
+
+
+def _decoded(raw: bytes) -> str:
+    if len(raw) > JSON_BYTES_MOST:
+        raise TooLarge(f"the scenario has {len(raw)} bytes, at most {JSON_BYTES_MOST} are taken", rule="size")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"the scenario is not UTF-8: {error.reason} at byte {error.start}", rule="encoding") from error
 
 
 def _read_yaml(text: str) -> Any:

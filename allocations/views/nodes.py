@@ -18,7 +18,7 @@ from allocations.fleet_holders import ANSWERS, By
 from allocations.leases.port import lease_name
 from allocations.overviews import device_rows, leases_of
 from audit.selectors import event_list
-from nodes.drawing import draw
+from nodes.drawing import DRAWN_MOST, draw, switch_rows
 from nodes.history.ranges import LIVE, WORDS, known_range
 from nodes.live.asked import latest_for
 from nodes.models import Device
@@ -26,6 +26,8 @@ from nodes.overviews import link_matrix
 from nodes.selectors import device_list, node_devices, node_get
 
 EVENTS_SHOWN = 9
+LEASES_SHOWN = 32
+"""Devices of a node whose leases its page shows: with a cluster each is a request to the API server."""
 
 
 @require_GET
@@ -34,16 +36,22 @@ def node(request: PageRequest, name: str) -> HttpResponse:
     """Devices with holders, the link matrix, leases and events of one node."""
     context = _devices(request, name)
     devices: list[Device] = context["devices"]
+    whole = [one for one in devices if not one.parent]
+    gpus = [one for one in whole if one.type == "gpu"]
+    drawing = draw(whole, context["node"].links)
     context |= {
-        "matrix": link_matrix(devices, context["node"].links),
+        "matrix": link_matrix(gpus, context["node"].links),
         "gpus_json": msgspec.json.encode(
-            [{"minor": one.minor, "uuid": one.uuid} for one in devices if one.type == "gpu" and not one.parent]
+            [{"minor": one.minor, "uuid": one.uuid} for one in gpus[:DRAWN_MOST]]
         ).decode(),
-        "drawing": draw([one for one in devices if not one.parent], context["node"].links),
+        "drawing": drawing,
+        "switches": switch_rows(whole) if drawing is None and gpus else [],
+        "drawn_most": DRAWN_MOST,
         "ranges": WORDS,
         "range": known_range(asked_word(request, "range"), default=LIVE),
         "leases": leases_of(
-            [lease_name(device.type, context["node"].name, device.minor) for device in devices], actor=request.actor
+            [lease_name(device.type, context["node"].name, device.minor) for device in devices[:LEASES_SHOWN]],
+            actor=request.actor,
         ),
         "events": event_list(actor=request.actor, node=context["node"].name)[:EVENTS_SHOWN],
         "labels": sorted(context["node"].labels.items()),

@@ -1,21 +1,28 @@
-"""What-if: a scenario in, decisions and reasons out, on nothing but the text (VIEW-4)."""
+"""What-if: a scenario in, decisions and reasons out, on nothing but the text, in a process of its own (VIEW-4)."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
-from access.errors import BadInput
+from access.clients import client_of
+from access.errors import BadInput, GpuplaneError, TooCostly, TookTooLong, TooMany, Unavailable
 from access.pages import PageRequest, page
-from allocations.scenario import Limits, Result, read_scenario, run_scenario
+from allocations.scenario.digest import Digest
+from allocations.whatif.run import what_if
 
 LONGEST = 2_000_000
-LIMITS = Limits(nodes=2_000, devices=16_000, pods=2_000, claims=2_000, questions=400_000, rules=4_000_000)
-"""A page answers within a request; larger scenarios go through `manage.py simulate`."""
-REASONS_SHOWN = 12
+STATUSES: tuple[tuple[type[GpuplaneError], int], ...] = (
+    (BadInput, 400),
+    (TooCostly, 422),
+    (TooMany, 429),
+    (Unavailable, 503),
+    (TookTooLong, 504),
+)
 EXAMPLE = """\
 nodes:
   - name: n1
@@ -49,35 +56,30 @@ def simulate(request: PageRequest) -> HttpResponse:
     text = request.POST.get("scenario", "").replace("\r\n", "\n")
     context: dict[str, Any] = {"text": text[:LONGEST], "example": EXAMPLE}
     try:
-        context["result"] = _told(run_scenario(read_scenario(_bounded(text), limits=LIMITS)))
-    except BadInput as error:
-        context |= {"problem": str(error), "field": error.field}
-    return render(request, "simulate/simulate.html", context, status=400 if "problem" in context else 200)
+        context["result"] = _run(request, _bounded(text))
+    except tuple(kind for kind, _ in STATUSES) as error:
+        context["problem"] = str(error)
+        status = next(status for kind, status in STATUSES if isinstance(error, kind))
+        response = render(request, "simulate/simulate.html", context, status=status)
+        if isinstance(error, TooMany):
+            response["Retry-After"] = str(error.retry_after_seconds)
+        return response
+    return render(request, "simulate/simulate.html", context)
+
+
+def _run(request: PageRequest, text: str) -> Digest:
+    """What the page shows, worked out in a process of its own."""
+    told = what_if(
+        text.encode("utf-8", "surrogatepass"),
+        user=request.user.pk or 0,
+        kind="either",
+        form="digest",
+        client=client_of(request),
+    )
+    return msgspec.json.decode(told, type=Digest)
 
 
 def _bounded(text: str) -> str:
     if len(text) > LONGEST:
         raise BadInput(f"a scenario on this page has at most {LONGEST} characters", rule="size")
     return text
-
-
-def _told(result: Result) -> dict[str, Any]:
-    decisions = []
-    for decision in result.decisions:
-        counted: dict[str, int] = {}
-        for reason in decision.reasons.values():
-            counted[reason] = counted.get(reason, 0) + 1
-        reasons = sorted(counted.items(), key=lambda item: -item[1])[:REASONS_SHOWN]
-        decisions.append({"decision": decision, "reasons": reasons})
-    placed = sum(decision.node is not None for decision in result.decisions)
-    fleet = [
-        {"name": name, "devices": devices, "used": sum(bool(one.core_used or one.memory_used) for one in devices)}
-        for name, devices in result.fleet.items()
-    ]
-    return {
-        "decisions": decisions,
-        "placed": placed,
-        "refused": len(result.decisions) - placed,
-        "fleet": fleet,
-        "problems": result.problems,
-    }

@@ -46,7 +46,7 @@ PROBLEM = {
 
 
 class Described(AutoSchema):
-    """Adds problems to every answer and `Idempotency-Key` to every write."""
+    """Adds problems to every answer (a view may name its own: `problems`, status → when) and `Idempotency-Key` to every write."""
 
     @override
     def get_override_parameters(self) -> list[Any]:
@@ -75,7 +75,7 @@ class Described(AutoSchema):
         )
         self.registry.register_on_missing(component)
         content = {MEDIA_TYPE: {"schema": component.ref}}
-        told = ALWAYS | (ON_WRITES if self.method in METHODS else {})
+        told = ALWAYS | (ON_WRITES if self.method in METHODS else {}) | getattr(self.view, "problems", {})
         for status, description in told.items():
             bodies.setdefault(status, {"content": content, "description": description})
         return bodies

@@ -1,17 +1,25 @@
-"""What-if over REST: `POST simulations/` (VIEW-4). A scenario in, decisions out, on nothing but the body."""
+"""What-if over REST: `POST simulations/` (VIEW-4). A scenario in, decisions out, on nothing but the body.
+
+Kept true: the body is not parsed here, whatever its size; the process of the run does that (`allocations.whatif`), and what it answers is
+passed on as it is.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import IO, Any, NamedTuple
 
-import msgspec
+from django.http import HttpResponse
 from drf_spectacular.utils import extend_schema, extend_schema_field
 from rest_framework import serializers
+from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
-from rest_framework.response import Response
 from rest_framework.views import APIView
+from typing_extensions import override
 
-from allocations.scenario import parse_scenario, run_scenario
+from access.clients import client_of
+from allocations.whatif.run import CONFINEMENT, Kind, what_if
+from allocations.whatif.turns import RUNS_MOST
 from claims.dialects.request import SharePolicy
 from nodes.schemas import NodeShapeSchema
 
@@ -71,10 +79,74 @@ class SimulationSchema(serializers.Serializer[Any]):
     problems = serializers.ListField(child=serializers.CharField(), required=False)
 
 
+class ScenarioText(NamedTuple):
+    """A body as it came."""
+
+    kind: Kind
+    text: bytes
+
+
+class JsonScenario(BaseParser):
+    """`application/json`, left unread."""
+
+    media_type = "application/json"
+    kind: Kind = "json"
+
+    @override
+    def parse(
+        self, stream: IO[Any], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:
+        """The bytes and what they are."""
+        return ScenarioText(self.kind, stream.read())
+
+
+class YamlScenario(JsonScenario):
+    """`application/yaml`."""
+
+    media_type = "application/yaml"
+    kind: Kind = "yaml"
+
+
+class XYamlScenario(YamlScenario):
+    """`application/x-yaml`, its older name."""
+
+    media_type = "application/x-yaml"
+
+
+class TextYamlScenario(YamlScenario):
+    """`text/yaml`."""
+
+    media_type = "text/yaml"
+
+
+NOTHING = ScenarioText("json", b"null")
+"""No body: a scenario of nothing."""
+
+
 class Simulations(APIView):
     """What-if."""
 
-    @extend_schema(summary="Run a scenario", request=ScenarioSchema, responses=SimulationSchema)
-    def post(self, request: Request) -> Response:
+    parser_classes = (JsonScenario, YamlScenario, XYamlScenario, TextYamlScenario)
+    problems = {
+        "422": "the scenario needs more memory than a run may have, or its answer is longer than one may be; "
+        "or the Idempotency-Key was used for another request",
+        "429": "a run of this user is under way",
+        "503": "as many runs are under way as there may be, or a part that this needs is down; try again",
+        "504": "the run was ended at its deadline",
+    }
+
+    @extend_schema(
+        summary="Run a scenario",
+        description=f"Runs in a process of its own: one a user and {RUNS_MOST} in all, each for at most "
+        f"{CONFINEMENT.deadline_seconds:g} seconds, with {CONFINEMENT.memory_bytes >> 20} MiB of memory and an answer of at most "
+        f"{CONFINEMENT.answer_bytes >> 20} MiB. It ends when the client closes its connection.",
+        request=ScenarioSchema,
+        responses=SimulationSchema,
+    )
+    def post(self, request: Request) -> HttpResponse:
         """Decisions and the fleet after them; nothing is kept."""
-        return Response(msgspec.to_builtins(run_scenario(parse_scenario(request.data))))
+        given = request.data if isinstance(request.data, ScenarioText) else NOTHING
+        answer = what_if(
+            given.text, user=request.user.pk or 0, kind=given.kind, form="result", client=client_of(request)
+        )
+        return HttpResponse(answer, content_type="application/json")

@@ -1,0 +1,99 @@
+"""A result as the what-if page shows it: counted, cut to what a person reads, and so bounded whatever the scenario was.
+
+Called by `allocations.whatif.program`, shown by `allocations.views.scenario`. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from allocations.scenario.result import DeviceResult, DeviceUsed
+
+if TYPE_CHECKING:
+    from allocations.scenario.result import PodDecision, Result
+
+DECISIONS_SHOWN: Final = 500
+DEVICES_SHOWN: Final = 32
+"""Of a decision, and of a node."""
+REASONS_SHOWN: Final = 12
+NODES_SHOWN: Final = 200
+PROBLEMS_SHOWN: Final = 50
+TEXT_LONGEST: Final = 600
+
+
+class DecisionDigest(msgspec.Struct, frozen=True):
+    """One pod. `more_devices`: how many are not listed; `reasons`: most frequent first, with how many nodes each is of."""
+
+    pod: str
+    node: str | None
+    devices: tuple[DeviceResult, ...]
+    more_devices: int
+    reasons: tuple[tuple[str, int], ...]
+    summary: str
+
+
+class NodeDigest(msgspec.Struct, frozen=True):
+    """One node afterwards. `total` and `used` count devices; `devices` are the first of them."""
+
+    name: str
+    total: int
+    used: int
+    devices: tuple[DeviceUsed, ...]
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """The whole answer; what is `more_…` was left out."""
+
+    placed: int
+    refused: int
+    decisions: tuple[DecisionDigest, ...]
+    more_decisions: int
+    nodes: int
+    fleet: tuple[NodeDigest, ...]
+    more_nodes: int
+    problems: tuple[str, ...]
+    more_problems: int
+
+
+def digest_of(result: Result) -> Digest:
+    """What the page shows of a result."""
+    placed = sum(decision.node is not None for decision in result.decisions)
+    shown = list(result.fleet.items())[:NODES_SHOWN]
+    return Digest(
+        placed=placed,
+        refused=len(result.decisions) - placed,
+        decisions=tuple(_decision(decision) for decision in result.decisions[:DECISIONS_SHOWN]),
+        more_decisions=max(0, len(result.decisions) - DECISIONS_SHOWN),
+        nodes=len(result.fleet),
+        fleet=tuple(
+            NodeDigest(
+                name,
+                len(devices),
+                sum(bool(one.core_used or one.memory_used) for one in devices),
+                devices[:DEVICES_SHOWN],
+            )
+            for name, devices in shown
+        ),
+        more_nodes=max(0, len(result.fleet) - NODES_SHOWN),
+        problems=tuple(_cut(problem) for problem in result.problems[:PROBLEMS_SHOWN]),
+        more_problems=max(0, len(result.problems) - PROBLEMS_SHOWN),
+    )
+
+
+def _decision(decision: PodDecision) -> DecisionDigest:
+    counted = Counter(decision.reasons.values()).most_common(REASONS_SHOWN)
+    return DecisionDigest(
+        pod=decision.pod,
+        node=decision.node,
+        devices=decision.devices[:DEVICES_SHOWN],
+        more_devices=max(0, len(decision.devices) - DEVICES_SHOWN),
+        reasons=tuple((_cut(reason), count) for reason, count in counted),
+        summary=_cut(decision.summary),
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= TEXT_LONGEST else text[: TEXT_LONGEST - 1] + "…"
