@@ -1,8 +1,9 @@
 """The webhooks as functions from body to answer. Thin: decode, one pure verdict, encode.
 
 Called by `gpuplane.doors`; `pods_mutate` and `pods_takeover` on the event loop itself where the body is small, so they touch neither
-database nor network. Only `bindings_validate` may have to wait for the API server. Kept true: whatever comes in, an AdmissionReview goes out; no call has a side effect, so dry
-runs and repeats are answered alike.
+database nor network. Kept true: whatever comes in, an AdmissionReview goes out; no call has a side effect, so dry runs and repeats are
+answered alike. All verdicts but one depend on the review and the settings alone; the guard of Bindings reads the pod, which may have to
+wait for the API server, and for strangers only what they name by its UID.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import time
 from asyncio import QueueFull
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
-from typing import Any, Final, Protocol
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import structlog
@@ -19,7 +20,7 @@ from django.conf import settings
 
 from claims.admission.mutate import mutate_pod
 from claims.admission.trust import Trust
-from claims.admission.validate_binding import validate_binding
+from claims.admission.validate_binding import binding_uid, is_binding, validate_binding, validate_unnamed
 from claims.admission.validate_claim import validate_claim
 from claims.admission.validate_pod import validate_pod
 from kube import pods
@@ -98,35 +99,74 @@ def gpuclaims_validate(body: bytes) -> bytes:
 
 
 async def bindings_validate_apart(body: bytes, in_thread: InThread, looking_up: InThread) -> bytes:
-    """POST /webhooks/bindings/validate on the event loop: what needs no look-up never waits for one."""
-    request = await in_thread(_without_lookup, body)
-    if isinstance(request, bytes):
-        return request
+    """POST /webhooks/bindings/validate on the event loop, asked by one who has shown that it may: a client certificate, or a bearer token."""
+    return await _apart(partial(_without_lookup, body), in_thread, looking_up)
+
+
+async def bindings_validate_for_strangers_apart(body: bytes, in_thread: InThread, looking_up: InThread) -> bytes:
+    """The same, asked by anybody: what the answer tells of a pod it tells to those alone who name the pod's UID."""
+    return await _apart(partial(_without_lookup_for_strangers, body), in_thread, looking_up)
+
+
+async def _apart(judge: Callable[[], bytes | Lookup], in_thread: InThread, looking_up: InThread) -> bytes:
+    """What needs no look-up never waits for one."""
+    found = await in_thread(judge)
+    if isinstance(found, bytes):
+        return found
     try:
-        answer: bytes = await looking_up(_looked_up, request)
+        answer: bytes = await looking_up(_looked_up, found)
     except QueueFull:
-        return _unseen(request, "too many Bindings are being checked")
+        return _unseen(found.request, "too many Bindings are being checked")
     return answer
 
 
 def bindings_validate(body: bytes) -> bytes:
-    """The same at once."""
-    request = _without_lookup(body)
-    return request if isinstance(request, bytes) else _looked_up(request)
+    """`bindings_validate_apart`, at once."""
+    found = _without_lookup(body)
+    return found if isinstance(found, bytes) else _looked_up(found)
 
 
-def _without_lookup(body: bytes) -> bytes | AdmissionRequest:
-    """The answer, or the request for which the pod has to be read first."""
+def bindings_validate_for_strangers(body: bytes) -> bytes:
+    """`bindings_validate_for_strangers_apart`, at once."""
+    found = _without_lookup_for_strangers(body)
+    return found if isinstance(found, bytes) else _looked_up(found)
+
+
+class Lookup(NamedTuple):
+    """A Binding whose pod has to be read. With `uid` a pod of another UID counts as none."""
+
+    request: AdmissionRequest
+    uid: str = ""
+
+
+def _without_lookup(body: bytes) -> bytes | Lookup:
     try:
         request = decode_review(body)
     except ReviewInvalid as problem:
         return _unreadable(body, problem)
     if request.user_info.username in _trust().own:
         return encode_review(validate_binding(request, pod=None, trust=_trust()))
-    return request
+    return Lookup(request)
 
 
-def _looked_up(request: AdmissionRequest) -> bytes:
+def _without_lookup_for_strangers(body: bytes) -> bytes | Lookup:
+    try:
+        request = decode_review(body)
+    except ReviewInvalid as problem:
+        return _unreadable(body, problem)
+    trust = _trust()
+    # of what stands in the review: who asks, and what is planted
+    unseen = validate_binding(request, pod=None, trust=trust)
+    if not unseen.allowed or not is_binding(request) or trust.is_own(request.user_info.username):
+        return encode_review(unseen)
+    uid = binding_uid(request)
+    if not uid:
+        return encode_review(validate_unnamed(request, everywhere=settings.GPUPLANE_GUARD == "everywhere"))
+    return Lookup(request, uid)
+
+
+def _looked_up(asked: Lookup) -> bytes:
+    request, uid = asked
     try:
         pod = _pod_of(request)
     except Denied as error:
@@ -137,7 +177,7 @@ def _looked_up(request: AdmissionRequest) -> bytes:
         return _unseen(request, str(error))
     verdict = validate_binding(
         request,
-        pod=pod,
+        pod=None if pod is None or uid not in ("", pod.metadata.uid) else pod,
         trust=_trust(),
         everywhere=settings.GPUPLANE_GUARD == "everywhere",
         scheduler_name=settings.GPUPLANE_SCHEDULER_NAME,
@@ -174,13 +214,13 @@ def _pod_of(request: AdmissionRequest) -> Pod | None:
 
 
 def _trust() -> Trust:
-    return _trust_of(settings.GPUPLANE_SERVICE_ACCOUNT, settings.GPUPLANE_TRUSTED_USERS)
+    return _trust_of(tuple(settings.GPUPLANE_SERVICE_ACCOUNT), settings.GPUPLANE_TRUSTED_USERS)
 
 
 @lru_cache(maxsize=8)
-def _trust_of(own: str, others: tuple[str, ...]) -> Trust:
+def _trust_of(own: tuple[str, ...], others: tuple[str, ...]) -> Trust:
     trusted = frozenset(others)
-    return Trust(own=frozenset({own}), schedulers={"koordinator": trusted, "kai": trusted, "hami": trusted})
+    return Trust(own=frozenset(own), schedulers={"koordinator": trusted, "kai": trusted, "hami": trusted})
 
 
 class _Uid(msgspec.Struct):

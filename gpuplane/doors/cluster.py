@@ -3,7 +3,8 @@
 Called by `gpuplane.asgi` for every request under these paths, through whichever door. Each path has one
 synchronous handler, body in, JSON out, that never raises for bad input: a refusal is a well-formed
 ExtenderFilterResult or AdmissionReview. What is answered here as a problem document is only what never
-reaches a handler: method, credential, size, unknown path, and as the last resort a defect of ours.
+reaches a handler: method, credential, size, unknown path, and as the last resort a defect of ours. Where the door asks
+for no credential, what depends on more than the question has a handler of its own for strangers, and a pace.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ from gpuplane.doors.bodies import (
     too_large,
 )
 from gpuplane.doors.body_limits import BodyLimits, Bound
+from gpuplane.doors.loopback import check_local
+from gpuplane.doors.pace import LookupPace
 from gpuplane.doors.threads import Busy, Lanes
 
 if TYPE_CHECKING:
@@ -65,6 +68,9 @@ class Route:
 
     `inline`: it touches no database, so small bodies are handled on the event loop. `slow`: a coroutine function, and the lane that it
     uses where it has to wait for the API server.
+
+    `strangers`: the handler, by name, of those who come by a door that asks for no credential, where it is another one; it looks
+    something up, so it is asked at a pace.
     """
 
     path: str
@@ -73,6 +79,12 @@ class Route:
     lane: str = "filter"
     inline: bool = False
     slow: str = ""
+    strangers: str = ""
+
+    @cached_property
+    def handler_for_strangers(self) -> Any:
+        """See `handler`."""
+        return getattr(importlib.import_module(self.module), self.strangers)
 
     @cached_property
     def handler(self) -> Any:
@@ -104,7 +116,14 @@ ROUTES: Mapping[str, Route] = {
         Route("/webhooks/pods/takeover", _ADMISSION, "pods_takeover", "webhooks", inline=True),
         Route("/webhooks/pods/validate", _ADMISSION, "pods_validate", "webhooks"),
         Route("/webhooks/gpuclaims/validate", _ADMISSION, "gpuclaims_validate", "webhooks"),
-        Route("/webhooks/bindings/validate", _ADMISSION, "bindings_validate_apart", "webhooks", slow="lookups"),
+        Route(
+            "/webhooks/bindings/validate",
+            _ADMISSION,
+            "bindings_validate_apart",
+            "webhooks",
+            slow="lookups",
+            strangers="bindings_validate_for_strangers_apart",
+        ),
     )
 }
 
@@ -116,8 +135,18 @@ for _path in ROUTES:  # there from the start: a first request would otherwise be
 class Cluster:
     """The dispatcher, an ASGI application for HTTP scopes."""
 
-    def __init__(self, *, routes: Mapping[str, Route], bearer: Bearer, lanes: Lanes, limits: BodyLimits) -> None:
+    def __init__(
+        self,
+        *,
+        routes: Mapping[str, Route],
+        bearer: Bearer,
+        lanes: Lanes,
+        limits: BodyLimits,
+        pace: LookupPace | None = None,
+    ) -> None:
+        """`pace`: of strangers' lookups."""
         self._bearer = bearer
+        self._pace = pace or LookupPace()
         self._routes: dict[str, tuple[Route, Bound, InThread, InThread]] = {}
         for path, route in routes.items():
             slow = getattr(lanes, route.slow or route.lane).run
@@ -134,12 +163,19 @@ class Cluster:
             await self._refuse(route, send, 405, "only POST is understood here", [(b"allow", b"POST")])
             return
         door = scope.get(DOOR)
+        stranger = False
         try:
             if door is None or door.bearer:
                 await self._bearer.actor(scope)
+            elif door.plain:
+                check_local(scope)
+            elif route.strangers and door.anonymous:
+                stranger = True
+                self._check_pace(scope)
             with Held(bound.budget) as held:
                 body = await read_body(scope, receive, limit=bound.limit_bytes, held=held)
-                await self._answer(route, body, send, at_once, waiting)
+                handler = route.handler_for_strangers if stranger else route.handler
+                await self._answer(route, handler, body, send, at_once, waiting)
         except Refused as refused:
             await self._refuse(route, send, refused.status, refused.detail, refused.headers)
         except BodyTooLarge:
@@ -149,10 +185,18 @@ class Cluster:
         except ClientGone:
             return
 
-    async def _answer(self, route: Route, body: bytes, send: Send, at_once: InThread, waiting: InThread) -> None:
+    def _check_pace(self, scope: Scope) -> None:
+        """Raises Refused: no verdict, so the API server does what its `failurePolicy` says. No Retry-After: it would ask again."""
+        client = scope.get("client")
+        if not self._pace.take(client[0] if client else ""):
+            raise Refused(429, "too many questions of this kind; a client certificate has no such limit")
+
+    async def _answer(
+        self, route: Route, handler: Any, body: bytes, send: Send, at_once: InThread, waiting: InThread
+    ) -> None:
         began = time.perf_counter()
         try:
-            answer = await _handled(route, body, at_once, waiting)
+            answer = await _handled(route, handler, body, at_once, waiting)
         except Busy:
             await self._refuse(route, send, 503, BUSY, [COME_AGAIN])
             return
@@ -175,12 +219,12 @@ class Cluster:
         await send_problem(send, status, detail, headers or [])
 
 
-async def _handled(route: Route, body: bytes, at_once: InThread, waiting: InThread) -> Answer:
+async def _handled(route: Route, handler: Any, body: bytes, at_once: InThread, waiting: InThread) -> Answer:
     if route.slow:
-        together: Together = route.handler
+        together: Together = handler
         return await together(body, at_once, waiting)
-    handler: Handler = route.handler
+    synchronous: Handler = handler
     if route.inline and len(body) <= INLINE_BYTES:
-        return handler(body)
-    answer: Answer = await at_once(handler, body)
+        return synchronous(body)
+    answer: Answer = await at_once(synchronous, body)
     return answer

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import threading
+from pathlib import Path
 
 import httpx
 import pytest
@@ -11,7 +12,8 @@ from gpuplane.doors import DOOR
 from gpuplane.doors.bearer import Bearer
 from gpuplane.doors.body_limits import BodyLimits
 from gpuplane.doors.cluster import INLINE_BYTES, Cluster, Route
-from gpuplane.doors.plan import Door
+from gpuplane.doors.pace import LOOKUPS_BURST, LookupPace
+from gpuplane.doors.plan import Door, Tls
 from gpuplane.doors.threads import lanes
 
 LIMIT = 1000
@@ -22,10 +24,17 @@ ACTORS = {
 }
 MAIN = Door("main", "127.0.0.1", 1)
 LOOPBACK = Door("extender", "127.0.0.1", 2, None, ("/extender/",), bearer=False)
+TLS = Tls(Path("/c"), Path("/k"))
+WEBHOOKS = Door("webhook", "0.0.0.0", 3, TLS, ("/webhooks/",), bearer=False)
+WEBHOOKS_MTLS = Door("webhook", "0.0.0.0", 3, Tls(Path("/c"), Path("/k"), Path("/ca")), ("/webhooks/",), bearer=False)
 
 
 def echo(body):
     return json.dumps({"bytes": len(body)}).encode()
+
+
+def echo_for_strangers(body):
+    return json.dumps({"stranger": True}).encode()
 
 
 def broken(body):
@@ -44,19 +53,24 @@ class Table(Route):
     """A route whose handler is given, not imported."""
 
     @property
+    def handler_for_strangers(self):
+        return {"echo_for_strangers": echo_for_strangers}[self.strangers]
+
+    @property
     def handler(self):
         return {"echo": echo, "broken": broken, "teapot": teapot, "where": where}[self.name]
 
 
 ROUTES = {
-    path: Table(path, "", name, lane, inline)
-    for path, name, lane, inline in [
-        ("/extender/echo", "echo", "filter", False),
-        ("/webhooks/echo", "echo", "webhooks", True),
-        ("/extender/broken", "broken", "filter", False),
-        ("/extender/teapot", "teapot", "filter", True),
-        ("/extender/where", "where", "filter", False),
-        ("/webhooks/where", "where", "webhooks", True),
+    path: Table(path, "", name, lane, inline, strangers=strangers)
+    for path, name, lane, inline, strangers in [
+        ("/extender/echo", "echo", "filter", False, ""),
+        ("/webhooks/echo", "echo", "webhooks", True, ""),
+        ("/webhooks/looks", "echo", "webhooks", True, "echo_for_strangers"),
+        ("/extender/broken", "broken", "filter", False, ""),
+        ("/extender/teapot", "teapot", "filter", True, ""),
+        ("/extender/where", "where", "filter", False, ""),
+        ("/webhooks/where", "where", "webhooks", True, ""),
     ]
 }
 
@@ -86,14 +100,17 @@ def client(asked, threads, limits):
         return ACTORS.get(token)
 
     bearer = Bearer(known=lambda token: None, verify=verify, lanes=threads)
-    cluster = Cluster(routes=ROUTES, bearer=bearer, lanes=threads, limits=limits)
+    pace = LookupPace(clock=lambda: 0.0)  # everything is asked at one moment
+    cluster = Cluster(routes=ROUTES, bearer=bearer, lanes=threads, limits=limits, pace=pace)
 
-    def through(door):
+    def through(door, peer="10.0.0.1"):
         async def app(scope, receive, send):
             scope[DOOR] = door
             await cluster(scope, receive, send)
 
-        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gpuplane")
+        transport = httpx.ASGITransport(app, client=(peer, 40000))
+        headers = {"Content-Type": "application/json"}  # as kube-scheduler and the API server say
+        return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:2", headers=headers)
 
     return through
 
@@ -180,7 +197,13 @@ async def test_client_that_hangs_up_is_not_answered(threads, limits):
 
     bearer = Bearer(known=ACTORS.get, verify=ACTORS.get, lanes=threads)
     cluster = Cluster(routes=ROUTES, bearer=bearer, lanes=threads, limits=limits)
-    scope = {"type": "http", "path": "/extender/echo", "method": "POST", "headers": [], DOOR: LOOPBACK}
+    scope = {
+        "type": "http",
+        "path": "/extender/echo",
+        "method": "POST",
+        "headers": [(b"host", b"127.0.0.1:2"), (b"content-type", b"application/json")],
+        DOOR: LOOPBACK,
+    }
     await cluster(scope, receive, send)
 
     assert sent == []
@@ -255,3 +278,41 @@ async def test_bodies_that_are_being_answered_count_against_the_budget(client, l
     assert declared.headers["retry-after"] == "1"
     assert declared.json()["status"] == 503
     assert budget.taken_bytes == budget.most_bytes - 100
+
+
+@pytest.mark.parametrize(
+    ("door", "headers", "want"),
+    [
+        pytest.param(WEBHOOKS, {}, {"stranger": True}, id="anybody, without a certificate"),
+        pytest.param(WEBHOOKS_MTLS, {}, {"bytes": 2}, id="a client certificate"),
+        pytest.param(MAIN, auth("service"), {"bytes": 2}, id="a bearer token"),
+    ],
+)
+async def test_strangers_have_a_handler_of_their_own(client, door, headers, want):
+    """Where nobody showed who they are, what looks something up is answered by the handler for strangers."""
+    async with client(door) as http:
+        answer = await http.post("/webhooks/looks", content=b"{}", headers=headers)
+
+    assert (answer.status_code, answer.json()) == (200, want)
+
+
+async def test_a_flood_of_one_address_leaves_others_their_lookups(client):
+    """An address that asks without end is told 429, which is no verdict; another one, and other paths, are answered."""
+    async with client(WEBHOOKS, peer="10.0.0.66") as flood:
+        statuses = [
+            (await flood.post("/webhooks/looks", content=b"{}")).status_code for _ in range(int(LOOKUPS_BURST) + 10)
+        ]
+        assert statuses == [200] * int(LOOKUPS_BURST) + [429] * 10
+        assert (await flood.post("/webhooks/echo", content=b"{}")).status_code == 200
+    async with client(WEBHOOKS, peer="10.0.0.2") as honest:
+        assert (await honest.post("/webhooks/looks", content=b"{}")).status_code == 200
+
+
+async def test_who_showed_a_certificate_has_no_pace(client):
+    """The API server of a large cluster may ask as often as it has to."""
+    async with client(WEBHOOKS_MTLS) as http:
+        statuses = {
+            (await http.post("/webhooks/looks", content=b"{}")).status_code for _ in range(int(LOOKUPS_BURST) + 10)
+        }
+
+    assert statuses == {200}
