@@ -16,7 +16,7 @@ from typing import Final
 import structlog
 
 from access.actors import Actor
-from access.choices import Role
+from access.choices import Role, TokenScope
 from kube.client import Cluster
 from kube.errors import KubeError
 from kube.token_reviews import Reviewed, review
@@ -80,7 +80,13 @@ class AgentTokens:
             log.warning("agent.token_refused", user=reviewed.username, node=reviewed.node or "bound to no node")
             return None
         log.info("agent.token_reviewed", user=reviewed.username, node=reviewed.node)
-        return Actor(name=f"agent@{reviewed.node}", role=Role.VIEWER, service=True, node=reviewed.node)
+        return Actor(
+            name=f"agent@{reviewed.node}",
+            role=Role.VIEWER,
+            service=True,
+            node=reviewed.node,
+            scope=TokenScope.AGENT,
+        )
 
     def _remember(self, digest: bytes, actor: Actor | None) -> None:
         until = self.clock() + (REFUSED_SECONDS if actor is None else FRESH_SECONDS)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 from prometheus_client import Counter, Histogram
 
+from access.choices import TokenScope
 from gpuplane.doors import DOOR, Receive, Scope, Send
 from gpuplane.doors.answers import send_json, send_problem
 from gpuplane.doors.bearer import Bearer, Refused
@@ -59,6 +60,11 @@ class Route:
     def handler(self) -> Any:
         """The function. Raises ImportError or AttributeError when the build is incomplete."""
         return getattr(importlib.import_module(self.module), self.name)
+
+    @cached_property
+    def scope(self) -> TokenScope:
+        """What a token must be for, where one is asked for."""
+        return TokenScope.WEBHOOKS if self.path.startswith("/webhooks/") else TokenScope.EXTENDER
 
     @cached_property
     def seconds(self) -> Histogram:
@@ -120,7 +126,7 @@ class Cluster:
         door = scope.get(DOOR)
         try:
             if door is None or door.bearer:
-                await self._bearer.actor(scope)
+                await self._bearer.actor(scope, needed=route.scope)
             body = await read_body(scope, receive, limit=self._limit)
         except Refused as refused:
             await self._refuse(route, send, refused.status, refused.detail, refused.headers)

@@ -6,14 +6,15 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 from django.db import connections
 
-from access.actors import SYSTEM, Actor
-from access.choices import Role
+from access.actors import Actor
+from access.choices import Role, TokenScope
 from access.errors import BadInput, GpuplaneError, Unavailable
 from agent.protocol import (
     FRAME_LIMIT,
@@ -35,6 +36,7 @@ from nodes.live.ingest import agent_socket, answer_frame
 from nodes.live.samples import SampleTable
 from nodes.models import Device
 
+AGENT = Actor(name="agent@n1", role=Role.VIEWER, service=True, node="n1", scope=TokenScope.AGENT)
 ORDER = ["GPU-0", "GPU-1"]
 HELLO = Hello("b1", 1, 100.0, "n1", "1.0", ORDER)
 
@@ -74,12 +76,20 @@ class Remembered:
 class Peer:
     """The agent's end of one ASGI WebSocket."""
 
-    def __init__(self, table: SampleTable, record: Remembered, *, node: str = "n1", actor: Actor = SYSTEM) -> None:
+    def __init__(self, table: SampleTable, record: Remembered, *, node: str = "n1", actor: Actor | None = None) -> None:
         self._in: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._out: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._in.put_nowait({"type": "websocket.connect"})
         self.session = asyncio.create_task(
-            agent_socket({}, self._in.get, self._sent, node=node, actor=actor, table=table, record=record)
+            agent_socket(
+                {},
+                self._in.get,
+                self._sent,
+                node=node,
+                actor=actor or replace(AGENT, node=node),
+                table=table,
+                record=record,
+            )
         )
 
     async def _sent(self, message: Any) -> None:
@@ -336,12 +346,20 @@ async def test_our_failure_says_so(peer: Peer, record: Remembered) -> None:
     assert (await peer.closed())[0] == 1011
 
 
-async def test_viewers_do_not_speak_for_nodes(table: SampleTable) -> None:
-    viewer = Actor(name="eve", role=Role.VIEWER)
-    peer = Peer(table, Remembered(), actor=viewer)
+@pytest.mark.parametrize(
+    "actor",
+    [
+        pytest.param(Actor(name="eve", role=Role.VIEWER), id="a viewer"),
+        pytest.param(Actor(name="ada", role=Role.ADMIN, namespaces=None), id="an admin"),
+        pytest.param(Actor("m", Role.VIEWER, service=True, scope=TokenScope.INVENTORY), id="another machine"),
+        pytest.param(replace(AGENT, node="n2"), id="another node's agent"),
+    ],
+)
+async def test_others_do_not_speak_for_a_node(table: SampleTable, actor: Actor) -> None:
+    peer = Peer(table, Remembered(), actor=actor)
     peer.send(HELLO)
     assert (await peer.closed())[0] == 1008
-    assert (await answer_frame(encode(HELLO), node="n1", actor=viewer, table=table))[0] == 403
+    assert (await answer_frame(encode(HELLO), node="n1", actor=actor, table=table))[0] == 403
     assert not table.knows_order("n1")
 
 
@@ -357,7 +375,7 @@ async def test_viewers_do_not_speak_for_nodes(table: SampleTable) -> None:
     ],
 )
 async def test_posts(body: bytes, want: int, want_problem: str, table: SampleTable, record: Remembered) -> None:
-    status, answer = await answer_frame(body, node="n1", actor=SYSTEM, table=table, record=record)
+    status, answer = await answer_frame(body, node="n1", actor=AGENT, table=table, record=record)
     assert status == want
     assert want_problem in decode_ack(answer).problem
     assert bool(want_problem) == bool(decode_ack(answer).problem)
@@ -376,7 +394,7 @@ def test_the_real_record_stores_what_agents_say(monkeypatch: pytest.MonkeyPatch)
     table = SampleTable()
 
     async def say(*frames: Frame) -> list[str]:
-        posts = [await answer_frame(encode(frame), node="n1", actor=SYSTEM, table=table) for frame in frames]
+        posts = [await answer_frame(encode(frame), node="n1", actor=AGENT, table=table) for frame in frames]
         return [decode_ack(answer).problem for _, answer in posts]
 
     problems = asyncio.run(

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connections
 
-from access.actors import SYSTEM
+from access.actors import SYSTEM, Actor
+from access.choices import Role, TokenScope
 from agent.protocol import Frame, Inventory, Sample, decode_ack, encode
 from audit.clock import database_now
 from nodes.inventory import parse_node
@@ -17,6 +18,8 @@ from nodes.live.ingest import answer_frame
 from nodes.live.samples import SampleTable
 from nodes.models import Device, Node
 from nodes.services import inventory_put
+
+AGENT = Actor(name="agent@n1", role=Role.VIEWER, service=True, node="n1", scope=TokenScope.AGENT)
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +43,7 @@ def test_what_an_agent_does_not_report_stays(monkeypatch: pytest.MonkeyPatch) ->
         return set(Device.objects.exclude(presence="removed").values_list("uuid", flat=True))
 
     def say(frame: Frame) -> None:
-        _, answer = asyncio.run(answer_frame(encode(frame), node="n1", actor=SYSTEM, table=table))
+        _, answer = asyncio.run(answer_frame(encode(frame), node="n1", actor=AGENT, table=table))
         assert decode_ack(answer).problem == ""
         seen.append(there())
 
