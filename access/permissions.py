@@ -38,7 +38,8 @@ class SignedIn(BasePermission):
         if actor.scope == TokenScope.REST:
             return True
         scopes: Mapping[str, TokenScope] = getattr(view, "machine_scope", {})
-        needed = scopes.get(getattr(view, "action", None) or (request.method or "").lower(), TokenScope.REST)
+        method = "get" if request.method == "HEAD" else (request.method or "").lower()
+        needed = scopes.get(getattr(view, "action", None) or method, TokenScope.REST)
         if actor.scope != needed:
             raise NotAllowed(actor.refusal(needed))
         return True

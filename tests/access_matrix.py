@@ -54,6 +54,11 @@ GUARDS: Mapping[str, Outcomes] = {
     ),
     "page for the owner": guard("sign in", (SESSIONS, "404"), (("session admin", "session superuser"), "yes")),
     "staff": guard("sign in", (("session superuser",), "yes")),
+    "staff, no such method": guard("sign in", (("session superuser",), "405")),
+    "staff, nothing": guard("sign in", (("session superuser",), "404")),
+    "leaving the admin": guard("yes", (("session superuser",), "405")),
+    "signing in, no such method": guard("405", (SESSIONS, "yes")),
+    "signing in": guard("401", (SESSIONS, "yes")),
     "staff, but nobody may": guard("sign in", (("session superuser",), "403")),
     # REST
     "rest": guard("403", NOBODY_KNOWN, (ANYBODY, "yes")),
@@ -65,6 +70,7 @@ GUARDS: Mapping[str, Outcomes] = {
     "inventory": guard("403", NOBODY_KNOWN, ((*ADMINS, "machine inventory"), "yes")),
     "inventory, no such method": guard("403", NOBODY_KNOWN, ((*ANYBODY, "machine inventory"), "405")),
     "metrics": guard("403", NOBODY_KNOWN, (("session admin", "session superuser", "machine metrics"), "yes")),
+    "documents, no such method": guard("405", (DEAD, "401")),
     "documents": guard("yes", (DEAD, "401")),
     # without credentials, or with those that are for it
     "process metrics": guard("yes", ((*TOKENS, *MACHINES), "403"), (("machine metrics",), "yes"), (DEAD, "401")),
@@ -85,7 +91,7 @@ def _rest(**methods: str) -> Row:
     return {**methods, **more, "*": "rest, no such method"}
 
 
-PAGE: Row = {"*": "page"}
+PAGE: Row = {"GET": "page", "*": "no such method"}
 READ: Row = _rest(GET="rest")
 POSTED: Row = {"POST": "page", "*": "no such method"}
 
@@ -125,16 +131,16 @@ def _admin_paths() -> dict[str, Row]:
 
 DJANGO: Mapping[str, Row] = {
     "admin/": {"*": "staff"},
-    "admin/login/": {"*": "open"},
-    "admin/logout/": {"POST": "staff", "*": "no such method"},
-    "admin/password_change/": {"*": "staff"},
-    "admin/password_change/done/": {"*": "staff"},
-    "admin/autocomplete/": {"*": "staff, but nobody may"},
-    "admin/jsi18n/": {"*": "staff"},
-    "admin/r/<path:content_type_id>/<path:object_id>/": {"*": "staff"},
+    "admin/login/": {"GET": "open", "POST": "open", "*": "no such method"},
+    "admin/logout/": {"POST": "open", "*": "leaving the admin"},
+    "admin/password_change/": {"GET": "staff", "POST": "staff", "*": "staff, no such method"},
+    "admin/password_change/done/": {"GET": "staff", "*": "staff, no such method"},
+    "admin/autocomplete/": {"GET": "staff, but nobody may", "*": "staff, no such method"},
+    "admin/jsi18n/": {"GET": "staff", "*": "staff, no such method"},
+    "admin/r/<path:content_type_id>/<path:object_id>/": {"*": "staff, nothing"},
     "admin/auth/user/<id>/password/": {"*": "staff"},
     "admin/^(?P<app_label>audit|auth|knox|access|nodes|claims|allocations)/$": {"*": "staff"},
-    "admin/(?P<url>.*)$": {"*": "staff"},
+    "admin/(?P<url>.*)$": {"*": "staff, nothing"},
     **_admin_paths(),
     "api/v1/nodes/": READ,
     "api/v1/nodes/<str:name>/": _rest(GET="rest", DELETE="rest, admins"),
@@ -156,14 +162,18 @@ DJANGO: Mapping[str, Row] = {
     "api/v1/fleet/summary/": READ,
     "api/v1/devices/<str:uuid>/history/": READ,
     "api/v1/fleet/history/": READ,
-    "api/v1/fleet/metrics/": {"GET": "metrics", "HEAD": "rest, no such method", "*": "rest, no such method"},
+    "api/v1/fleet/metrics/": _rest(GET="metrics"),
     "api/v1/tokens/": _rest(GET="rest", POST="rest, sessions"),
     "api/v1/tokens/<uuid:uid>/": _rest(PATCH="rest, the owner", DELETE="rest, the owner"),
-    "api/schema/": {"GET": "documents", "HEAD": "documents", "*": "documents"},
-    "api/docs/": {"GET": "documents", "HEAD": "documents", "*": "documents"},
+    "api/schema/": {"GET": "documents", "HEAD": "documents", "*": "documents, no such method"},
+    "api/docs/": {"GET": "documents", "HEAD": "documents", "*": "documents, no such method"},
     "api/": {"*": "nothing"},
-    "sign-in/": {"*": "open"},
-    "sign-out/": {"*": "open"},
+    "sign-in/": {
+        **dict.fromkeys(("GET", "HEAD", "OPTIONS"), "open"),
+        **dict.fromkeys(("POST", "PUT"), "signing in"),
+        "*": "signing in, no such method",
+    },
+    "sign-out/": {"POST": "open", "*": "no such method"},
     "theme/": POSTED,
     "tokens/": {"GET": "page", "POST": "page", "*": "no such method"},
     "tokens/<uuid:uid>/revoke/": {"POST": "page for the owner", "*": "no such method"},
@@ -195,7 +205,7 @@ DJANGO: Mapping[str, Row] = {
     "pending/<str:namespace>/<str:name>/": PAGE,
     "events/": PAGE,
     "events/newest/": PAGE,
-    "simulate/": PAGE,
+    "simulate/": {"GET": "page", "POST": "page", "*": "no such method"},
 }
 """Django's addresses, as its resolver spells them."""
 

@@ -19,6 +19,7 @@ from django.contrib.sessions.backends.db import SessionStore
 from django.db import connections
 from django.urls import URLResolver, get_resolver
 from django.utils import timezone
+from drf_spectacular.generators import SchemaGenerator
 from knox.models import AuthToken
 from pytest_django.plugin import DjangoDbBlocker
 
@@ -50,6 +51,8 @@ METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 SAFE = ("GET", "HEAD", "OPTIONS")
 FEWER = ("GET", "POST", "DELETE")
 """Of Django's own admin, which is not ours to explore."""
+SOME = ("anonymous", "session superuser", "token superuser", "machine agent", "revoked token")
+"""Asked where everybody is answered alike."""
 SECRET = "c" * 32
 SPARE = "5" * 128
 """Digest of somebody's token that the callers try to revoke."""
@@ -129,7 +132,7 @@ class World:
         claim, _ = GpuClaim.objects.get_or_create(namespace="research", name="train", defaults=_claim_fields())
         if not Allocation.objects.filter(namespace="research", state="bound").exists():
             claim_devices(claim=claim, actor=SYSTEM)
-        if not AuthToken.objects.filter(pk=SPARE).exists():
+        if not AuthToken.objects.filter(pk=SPARE).update(expiry=None):
             owner, _ = User.objects.get_or_create(username="owner")
             AuthToken.objects.bulk_create([AuthToken(digest=SPARE, token_key="5" * 15, user=owner)])
 
@@ -166,6 +169,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbB
     with pytest.MonkeyPatch.context() as patch, django_db_blocker.unblock():
         patch.setattr(asgi, "workers", lambda name, count=8: Closing(count, thread_name_prefix=name))
         patch.setattr(flush, "ensure_running", lambda: None)
+        patch.setattr(SchemaGenerator, "get_schema", lambda *_args, **_more: {})  # takes a second each time
         with connected("sqlite", tmp_path_factory.mktemp("matrix")):
             yield _peopled(asgi.Application())
             connections.close_all()
@@ -242,7 +246,8 @@ def test_http(world: World, path: str) -> None:
                 want = matrix.GUARDS[row.get(method, row.get("*", ""))]
                 body = json.dumps(BODIES.get((method, path), {})).encode()
                 at = await sync_to_async(world.address)(path)
-                for caller in matrix.CALLERS:
+                alike = len(set(want.values())) == 1
+                for caller in SOME if alike else matrix.CALLERS:
                     found = await _http(world, method, at, caller, body)
                     if found != want[caller]:
                         wrong.append(f"{method} by {caller}: {found}, not {want[caller]}")
@@ -251,7 +256,7 @@ def test_http(world: World, path: str) -> None:
             await sync_to_async(connections.close_all)()
 
     asyncio.run(ask_all())
-    assert not wrong
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("path", matrix.SOCKETS)
@@ -338,7 +343,7 @@ def _class_of(status: int, location: str, path: str) -> str:
     if status in (401, 403, 404, 405):
         return str(status)
     to_sign_in = location.startswith(("/sign-in/", "/admin/login/"))
-    if status == 302 and to_sign_in and not path.startswith(("/sign-out/", "/admin/login/")):
+    if status == 302 and to_sign_in and not path.startswith(("/sign-out/", "/admin/log")):
         return "sign in"
     assert status < 500 or status == 503, f"{path}: {status}"
     return "yes"
