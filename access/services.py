@@ -66,7 +66,7 @@ def user_create(
         if scope == TokenScope.REST
         else f"account {username} created for {scope.label}"
     )
-    changed(described, name=username, actor=actor, now=now, role=role, service=service, scope=scope, account=username)
+    changed(described, name=username, actor=actor, now=now, role=role, service=service, scope=scope, account=None)
     return user
 
 
@@ -239,10 +239,14 @@ def changed(
     name: str,
     actor: Actor,
     now: datetime,
-    account: str = "",
+    account: str | None = "",
     kind: Kind = Kind.ACCESS_CHANGED,
     **data: Any,
 ) -> None:
-    """Write the event of a change of access, and have the account (or all, where none is named) read anew everywhere."""
-    changes.tell(account)
+    """Write the event of a change of access, and have the account (all, where it is empty) read anew everywhere.
+
+    `account` None: nothing that anybody remembers is otherwise now.
+    """
+    if account is not None:
+        changes.tell(account)
     audit.record(kind=kind, message=message, actor=actor.name, name=name, now=now, data=data)

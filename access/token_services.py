@@ -148,7 +148,7 @@ def token_issue(*, user: User, actor: Actor, now: datetime, days: int | None = N
         name=name,
         actor=actor,
         now=now,
-        account=name,
+        account=None,
         token=hash_token(token)[:32],
         ends_at=ends_at,
     )
