@@ -62,7 +62,7 @@ def test_a_machines_token(scope: TokenScope) -> None:
     AuthToken.objects.update(expiry=None)
     actor = of(second)
     everything = scope == TokenScope.METRICS
-    want = ("machine", True, None if everything else frozenset(), Role.VIEWER, scope)
+    want: tuple[object, ...] = ("machine", True, None if everything else frozenset(), Role.VIEWER, scope)
     assert (actor.name, actor.service, actor.namespaces, actor.role, actor.scope) == want
     other = TokenScope.METRICS if scope != TokenScope.METRICS else TokenScope.EXTENDER
     with pytest.raises(Conflict, match=f"has the scope {scope.value}"):

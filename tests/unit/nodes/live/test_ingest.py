@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,7 +13,6 @@ import pytest
 from django.db import connections
 
 from access.actors import Actor
-from access.choices import Role, TokenScope
 from access.errors import BadInput, GpuplaneError, Unavailable
 from agent.protocol import (
     FRAME_LIMIT,
@@ -35,8 +33,8 @@ from nodes.live import flush, ingest, lag, threads
 from nodes.live.ingest import agent_socket, answer_frame
 from nodes.live.samples import SampleTable
 from nodes.models import Device
+from tests.unit.nodes.live.actors import AGENT, OTHERS, agent_of
 
-AGENT = Actor(name="agent@n1", role=Role.VIEWER, service=True, node="n1", scope=TokenScope.AGENT)
 ORDER = ["GPU-0", "GPU-1"]
 HELLO = Hello("b1", 1, 100.0, "n1", "1.0", ORDER)
 
@@ -80,16 +78,9 @@ class Peer:
         self._in: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._out: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._in.put_nowait({"type": "websocket.connect"})
+        speaker = actor or agent_of(node)
         self.session = asyncio.create_task(
-            agent_socket(
-                {},
-                self._in.get,
-                self._sent,
-                node=node,
-                actor=actor or replace(AGENT, node=node),
-                table=table,
-                record=record,
-            )
+            agent_socket({}, self._in.get, self._sent, node=node, actor=speaker, table=table, record=record)
         )
 
     async def _sent(self, message: Any) -> None:
@@ -346,15 +337,7 @@ async def test_our_failure_says_so(peer: Peer, record: Remembered) -> None:
     assert (await peer.closed())[0] == 1011
 
 
-@pytest.mark.parametrize(
-    "actor",
-    [
-        pytest.param(Actor(name="eve", role=Role.VIEWER), id="a viewer"),
-        pytest.param(Actor(name="ada", role=Role.ADMIN, namespaces=None), id="an admin"),
-        pytest.param(Actor("m", Role.VIEWER, service=True, scope=TokenScope.INVENTORY), id="another machine"),
-        pytest.param(replace(AGENT, node="n2"), id="another node's agent"),
-    ],
-)
+@pytest.mark.parametrize("actor", OTHERS, ids=lambda actor: actor.name)
 async def test_others_do_not_speak_for_a_node(table: SampleTable, actor: Actor) -> None:
     peer = Peer(table, Remembered(), actor=actor)
     peer.send(HELLO)

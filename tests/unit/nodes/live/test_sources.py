@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connections
 
-from access.actors import SYSTEM, Actor
-from access.choices import Role, TokenScope
+from access.actors import SYSTEM
 from agent.protocol import Frame, Inventory, Sample, decode_ack, encode
 from audit.clock import database_now
 from nodes.inventory import parse_node
@@ -18,8 +17,7 @@ from nodes.live.ingest import answer_frame
 from nodes.live.samples import SampleTable
 from nodes.models import Device, Node
 from nodes.services import inventory_put
-
-AGENT = Actor(name="agent@n1", role=Role.VIEWER, service=True, node="n1", scope=TokenScope.AGENT)
+from tests.unit.nodes.live.actors import AGENT
 
 
 @pytest.fixture(autouse=True)
