@@ -14,7 +14,7 @@ from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_K
 from django.contrib.sessions.backends.db import SessionStore
 
 from access.choices import Role
-from tests.attacks.target import HOST, Listener, Target
+from tests.attacks.target import CONNECTIONS, HOST, Listener, Target
 from tests.bench import fleets
 from tests.certificates import Authority
 from tests.factories import UserFactory
@@ -63,6 +63,7 @@ def running(folder: Path) -> Iterator[Product]:
         more = {
             "GPUPLANE_EXTENDER_LISTEN": f"{HOST}:{ports['extender']}",
             "GPUPLANE_WEBHOOK_LISTEN": f"{HOST}:{ports['webhook']}",
+            "GPUPLANE_CONNECTIONS": str(CONNECTIONS),
             "GPUPLANE_TLS_CERT": str(server.certificate),
             "GPUPLANE_TLS_KEY": str(server.key),
             "GPUPLANE_SECRET_KEY": settings.SECRET_KEY,  # sessions that are made here count there

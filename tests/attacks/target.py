@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Self
 
 HOST = "127.0.0.1"
+CONNECTIONS = 400
+"""That a listener takes: fewer than by default, so that a light attacker reaches the end of them."""
 
 
 @dataclass(frozen=True, slots=True)
