@@ -6,7 +6,7 @@ WORKERS ?= 2
 TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run migrate migrations test test-explore check check-lint check-types check-floors check-django check-pages docs bench bench-cluster cluster-tools cluster-test cluster-up lock clean
+.PHONY: help install install-dev run migrate migrations test test-explore attack-test check check-lint check-types check-floors check-django check-pages docs bench bench-cluster cluster-tools cluster-test cluster-up lock clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -31,6 +31,9 @@ test: install-dev  ## every test; pytest's summary closes the output
 
 test-explore: install-dev  ## every Hypothesis test with new examples, for so long: make test-explore MINUTES=30
 	@$(PY) -m tests.checks.explore $(or $(MINUTES),10) $(TESTS)
+
+attack-test: install-dev  ## attacks on the running product while others use it (three minutes); or make attack-test TESTS="-k headers"
+	@$(PY) -m pytest tests/attacks $(TESTS)
 
 check: check-lint check-types check-floors check-django check-pages  ## everything but the tests; make -k check goes on after a failure
 

@@ -2,7 +2,8 @@
 
 Started as `python -m gpuplane.serve` by the runner or a container. Kept true: the other doors open once the
 main one has, so the application has started for all; a door that cannot open closes all of them, and so do
-SIGTERM and SIGINT, bounded by GRACE_SECONDS.
+SIGTERM and SIGINT, bounded by GRACE_SECONDS; every door bounds connections, heads, bodies and idle time before
+the application sees a request (`gpuplane.doors.limits`).
 """
 
 from __future__ import annotations
@@ -16,33 +17,55 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import structlog
 import uvicorn
 import uvloop
+from uvicorn.config import STARTUP_FAILURE
 
 from gpuplane.doors import DOOR, App, Receive, Scope, Send
+from gpuplane.doors.accepting import Accepting, bound
+from gpuplane.doors.bounded_http import BoundedHttp
+from gpuplane.doors.bounded_sockets import BoundedSocket
 from gpuplane.doors.certificates import Certificates
+from gpuplane.doors.connections import Connections, Place
+from gpuplane.doors.limits import KEEP_ALIVE_SECONDS, Limits, limits
 from gpuplane.doors.plan import Door, DoorRefused, doors
 
 GRACE_SECONDS = 5
-KEEP_ALIVE_SECONDS = 75
-"""Longer than kube-scheduler's pauses in a busy cluster, shorter than its own 90 s."""
 
 log = structlog.get_logger(__name__)
 
 
 class DoorServer(uvicorn.Server):
-    """uvicorn's server with signals left to us: it would hand them to the last door opened only."""
+    """uvicorn's server with two things left to us: signals, which it would hand to the last door opened only, and accepting."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, *, name: str, within: Limits) -> None:
         super().__init__(config)
+        self._name = name
+        self._limits = within
         self.opened = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Open, and say so."""
-        await super().startup(sockets)
+        """Open, and say so. Raises SystemExit when the application does not start or the address is taken."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            sys.exit(STARTUP_FAILURE)
+        try:
+            sockets = await bound(self.config.host, self.config.port, backlog=self.config.backlog)
+        except OSError as error:
+            log.error("door.address_refused", door=self._name, error=str(error))  # noqa: TRY400 - the words say it all
+            await self.lifespan.shutdown()
+            sys.exit(STARTUP_FAILURE)
+        connections = Connections(self._name, self._limits, asyncio.get_running_loop().call_later)
+        accepting = Accepting(sockets, connections=connections, factory=self._protocol, context=self.config.ssl)
+        self.servers = [cast("asyncio.Server", accepting)]
+        self.started = True
         self.opened.set()
+
+    def _protocol(self, place: Place) -> BoundedHttp:
+        return BoundedHttp(self.config, self.server_state, self.lifespan.state, place=place)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -60,15 +83,17 @@ def behind(door: Door, application: App) -> App:
     return told
 
 
-def server(door: Door, application: App, certificates: Certificates | None) -> DoorServer:
-    """A server for one door; the main one also speaks the lifespan protocol."""
+def server(
+    door: Door, application: App, certificates: Certificates | None, *, connections: int, per_address: int
+) -> DoorServer:
+    """A server for one door; the main one also speaks the lifespan protocol. The proxies that it trusts are uvicorn's (FORWARDED_ALLOW_IPS)."""
     config = uvicorn.Config(
         behind(door, application),
         host=door.host,
         port=door.port,
         loop="none",
-        http="httptools",
-        ws="websockets-sansio",
+        http=BoundedHttp,
+        ws=BoundedSocket,
         ws_per_message_deflate=False,
         ws_max_size=4 * 1024 * 1024,
         lifespan="on" if door.name == "main" else "off",
@@ -80,13 +105,25 @@ def server(door: Door, application: App, certificates: Certificates | None) -> D
         timeout_graceful_shutdown=GRACE_SECONDS,
         ssl_context_factory=None if certificates is None else lambda _config, _default: certificates.context,
     )
-    return DoorServer(config)
+    proxies = config.forwarded_allow_ips
+    within = limits(
+        connections=connections,
+        per_address=per_address,
+        proxies=proxies.split(",") if isinstance(proxies, str) else proxies,
+        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    )
+    return DoorServer(config, name=door.name, within=within)
 
 
-async def serve(planned: tuple[Door, ...], application: App) -> int:
+async def serve(planned: tuple[Door, ...], application: App, *, connections: int, per_address: int) -> int:
     """Serve until a signal. Returns the exit status. Raises DoorRefused when TLS cannot be set up."""
     certificates = {door.name: Certificates(door.tls) for door in planned if door.tls is not None}
-    servers = {door.name: server(door, application, certificates.get(door.name)) for door in planned}
+    servers = {
+        door.name: server(
+            door, application, certificates.get(door.name), connections=connections, per_address=per_address
+        )
+        for door in planned
+    }
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
@@ -151,7 +188,14 @@ def main() -> int:
         )
         gc.freeze()  # what was loaded so far stays: looking through it again and again stops every request for 40 ms
         room_for_sockets()
-        return uvloop.run(serve(planned, application))
+        return uvloop.run(
+            serve(
+                planned,
+                application,
+                connections=settings.GPUPLANE_CONNECTIONS,
+                per_address=settings.GPUPLANE_CONNECTIONS_PER_ADDRESS,
+            )
+        )
     except DoorRefused as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -1,6 +1,8 @@
 """The doors: on which addresses gpuplane listens, what each permits, and the cluster's paths without Django.
 
-`plan` reads the settings into doors, `certificates` keeps their TLS fresh, `cluster` answers
+`plan` reads the settings into doors, `certificates` keeps their TLS fresh. `accepting`, `connections`,
+`bounded_http` and `bounded_sockets` bound what a client takes before any application code runs, by the
+numbers of `limits`. `cluster` answers
 `/extender/` and `/webhooks/`, `agents` lets node agents in, `static` serves files. `gpuplane.asgi`
 puts them together; `gpuplane.serve` opens them.
 """

@@ -243,6 +243,22 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("GPUPLANE_AUDIT_DAYS", "days", "90", "how long audit events are kept", _whole(1, 3650)),
     Variable("GPUPLANE_BODY_LIMIT", "bytes", "33554432", "largest request body", _whole(1024, 1 << 30)),
     Variable(
+        "GPUPLANE_CONNECTIONS",
+        "number",
+        "8192",
+        "connections that one listener has open at most, TLS handshakes among them (and 512 fewer than the open files that the process may have); where "
+        "there is no room for another, the one that has been without a request for longest is closed",
+        _whole(16, 1_000_000),
+    ),
+    Variable(
+        "GPUPLANE_CONNECTIONS_PER_ADDRESS",
+        "number",
+        "512",
+        "the same for one address (of IPv6 a /64), live streams of agents and browsers not counted, which together with the others may be three quarters "
+        "of a listener's; no limit for loopback and for the proxies of FORWARDED_ALLOW_IPS",
+        _whole(4, 1_000_000),
+    ),
+    Variable(
         "GPUPLANE_SIMULATE",
         "flag",
         "1",

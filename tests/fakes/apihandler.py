@@ -156,6 +156,8 @@ class Handler(BaseHTTPRequestHandler):
         store, method = self.api.store, self.command
         if path == "/version":
             return 200, {"major": "1", "minor": "36", "gitVersion": "v1.36.3-fake"}
+        if path == "/apis/authentication.k8s.io/v1/tokenreviews" and method == "POST":
+            return 201, body | {"status": self.api.review(body["spec"])}
         segments = [part for part in path.split("/") if part]
         if segments[:2] == ["api", "v1"]:
             group, version, rest = "", "v1", segments[2:]

@@ -97,6 +97,7 @@ class ApiServer:
         self.bookmarks_asked = 0
         self.closing = False
         self.connections: set[socket.socket] = set()
+        self.accounts: dict[str, tuple[str, str]] = {}  # token → (user name, node of its pod), for TokenReviews
         self.lock = threading.Lock()
         self.port = 0
         self._http: ThreadingHTTPServer | None = None
@@ -170,6 +171,19 @@ class ApiServer:
     def running(self) -> bool:
         """Whether it answers at all."""
         return self._http is not None
+
+    def review(self, spec: Object) -> Object:
+        """Status of a TokenReview: a token of `accounts` counts for every audience that is asked about."""
+        known = self.accounts.get(spec["token"])
+        if known is None:
+            return {"authenticated": False, "error": "token lookup failed"}
+        user, node = known
+        extra = {"authentication.kubernetes.io/node-name": [node]} if node else {}
+        return {
+            "authenticated": True,
+            "user": {"username": user, "extra": extra},
+            "audiences": spec.get("audiences", []),
+        }
 
     @property
     def url(self) -> str:
