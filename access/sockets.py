@@ -69,8 +69,12 @@ class Sockets:
     def changed(self, account: str) -> None:
         """Something about this account, or about all (""), is otherwise now. From any thread."""
         loop = self._loop
-        if loop is not None and not loop.is_closed() and self._open:
+        if loop is None or not self._open:
+            return
+        try:
             loop.call_soon_threadsafe(self._look_soon, account)
+        except RuntimeError:  # the loop has ended, and every socket with it
+            log.debug("access.no_loop", account=account)
 
     async def look(self, accounts: frozenset[str] | None = None) -> int:
         """End those that count no more, of these accounts or (None) all by tokens; how many."""
