@@ -1,4 +1,6 @@
-"""Django's admin for accounts and teams. Every change made there leaves an audit event, like those of the services.
+"""Django's admin for accounts, teams and tokens. Every change made there leaves an audit event, like those of the services.
+
+Tokens are revoked there by the services, and neither made nor changed. An account that is shut or deleted there loses its tokens at once.
 
 The other rooms register their tables here for reading only: what the ledger and the services own is
 not edited behind their backs.
@@ -11,12 +13,20 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import Group, User
-from django.db import transaction
+from django.core.exceptions import PermissionDenied
+from django.db.models import Model, QuerySet
+from django.forms import ModelForm
 from django.http import HttpRequest
+from knox.models import AuthToken
 from typing_extensions import override
 
-from access import tokens
+from access import changes
+from access.actors import Actor
+from access.choices import Role, TokenScope
+from access.errors import NotAllowed
 from access.models import IdempotencyRecord, Profile, Team, TeamNamespace
+from access.selectors import actor_of, scope_of, token_list
+from access.token_services import SHOWN, token_revoke, tokens_revoke
 from audit import services as audit
 from audit.choices import Kind
 from audit.clock import database_now
@@ -69,7 +79,7 @@ class Audited(ModelAdmin):
 
 
 def _tell(request: HttpRequest, obj: Any, verb: str) -> None:
-    transaction.on_commit(tokens.forget)
+    changes.tell()
     audit.record(
         kind=Kind.ACCESS_CHANGED,
         message=f"{obj._meta.verbose_name} {obj} {verb} in the admin",  # noqa: SLF001 - Django's public model API
@@ -84,7 +94,7 @@ class ProfileInline(StackedInline):
 
     model = Profile
     can_delete = False
-    fields = ("role", "service")
+    fields = ("role", "service", "scope", "node")
 
 
 class NamespaceInline(TabularInline):
@@ -96,6 +106,7 @@ class NamespaceInline(TabularInline):
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
+admin.site.unregister(AuthToken)
 
 
 @admin.register(User)
@@ -104,6 +115,83 @@ class AccountAdmin(Audited, AccountBase):
 
     inlines = (ProfileInline,)
     list_display = ("username", "is_active", "is_staff", "is_superuser", "last_login")
+
+    @override
+    def save_model(self, request: HttpRequest, obj: User, form: ModelForm[Any], change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        if change and "is_active" in form.changed_data and not obj.is_active:
+            tokens_revoke(user=obj, actor=_actor(request), now=database_now())
+
+    @override
+    def delete_model(self, request: HttpRequest, obj: User) -> None:
+        _without_tokens(request, obj)
+        super().delete_model(request, obj)
+
+    @override
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
+        for user in queryset:
+            _without_tokens(request, user)
+        super().delete_queryset(request, queryset)
+
+
+def _without_tokens(request: HttpRequest, user: User) -> None:
+    """Revoke what tokens an account still has: deleted with it they would leave no event."""
+    if AuthToken.objects.filter(user=user).exists():
+        tokens_revoke(user=user, actor=_actor(request), now=database_now())
+
+
+def _actor(request: HttpRequest) -> Actor:
+    """Who acts here. Raises PermissionDenied for staff who are no admins."""
+    try:
+        actor = actor_of(request.user)
+        actor.require_admin()
+    except NotAllowed as error:
+        raise PermissionDenied(str(error)) from error
+    return actor
+
+
+@admin.register(AuthToken)
+class TokenAdmin(ReadOnly):
+    """Tokens: to look at, and to revoke."""
+
+    list_display = ("shown", "user", "scope", "created", "expiry", "last_used_at")
+    search_fields = ("user__username",)
+    fields = list_display
+    show_full_result_count = False
+
+    @admin.display(description="token")
+    def shown(self, token: AuthToken) -> str:
+        """Its beginning."""
+        return f"{token.token_key[:SHOWN]}…"
+
+    @admin.display(description="scope")
+    def scope(self, token: AuthToken) -> str:
+        """Of its account."""
+        profile = getattr(token.user, "profile", None)
+        return TokenScope.REST.value if profile is None else scope_of(profile).value
+
+    @admin.display(description="last used")
+    def last_used_at(self, token: AuthToken) -> Any:
+        """To the minute."""
+        use = getattr(token, "use", None)
+        return None if use is None else use.last_used_at
+
+    @override
+    def get_queryset(self, request: HttpRequest) -> QuerySet[AuthToken]:
+        return token_list(actor=_actor(request))
+
+    @override
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return actor_of(request.user).role == Role.ADMIN
+
+    @override
+    def delete_model(self, request: HttpRequest, obj: AuthToken) -> None:
+        token_revoke(token=obj, actor=_actor(request), now=database_now())
+
+    @override
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[AuthToken]) -> None:
+        for token in queryset:
+            token_revoke(token=token, actor=_actor(request), now=database_now())
 
 
 @admin.register(Team)

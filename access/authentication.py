@@ -32,7 +32,7 @@ class BearerAuthentication(BaseAuthentication):
             raise AuthenticationFailed("write the header as Authorization: Bearer <token>")
         verified = verify_user(parts[1].decode("latin-1"))
         if verified is None:
-            raise AuthenticationFailed("the token is not known, or was revoked")
+            raise AuthenticationFailed("the token is not known, was revoked, or has ended")
         return verified.user, verified.actor
 
     @override

@@ -1,4 +1,4 @@
-"""Roles."""
+"""Roles, and scopes of tokens."""
 
 from django.db.models import TextChoices
 
@@ -9,3 +9,14 @@ class Role(TextChoices):
     VIEWER = "viewer", "viewer"
     OPERATOR = "operator", "operator"
     ADMIN = "admin", "admin"
+
+
+class TokenScope(TextChoices):
+    """What the tokens of an account open: one scope an account, and that of people is always `rest`."""
+
+    REST = "rest", "REST as a user"
+    METRICS = "metrics", "metrics"
+    EXTENDER = "extender", "the scheduler's paths"
+    WEBHOOKS = "webhooks", "the webhooks' paths"
+    INVENTORY = "inventory", "inventories of nodes"
+    AGENT = "agent", "agent of one node"

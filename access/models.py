@@ -1,14 +1,14 @@
-"""Roles of users, teams and their namespaces, and answers kept for idempotency keys."""
+"""Roles and scopes of accounts, teams and their namespaces, uses of tokens, and answers kept for idempotency keys."""
 
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
-from access.choices import Role
+from access.choices import Role, TokenScope
 
 
 class Profile(models.Model):
-    """What a user may do. `service` marks machine accounts (the cluster's scheduler and webhooks)."""
+    """What a user may do. `service` marks machine accounts, whose tokens open what `scope` says and nothing else."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="profile")
     role = models.CharField(max_length=16, choices=Role.choices, default=Role.VIEWER)
@@ -16,14 +16,55 @@ class Profile(models.Model):
     node = models.CharField(
         max_length=253, blank=True, default="", help_text="of an agent's account: the one node that it speaks for"
     )
+    scope = models.CharField(
+        max_length=16,
+        choices=TokenScope.choices,
+        default=TokenScope.REST,
+        db_default=TokenScope.REST,
+        help_text="what the tokens of the account open; of a person: rest",
+    )
     theme = models.CharField(max_length=8, blank=True, default="", help_text="light, dark, or empty for the system's")
 
     class Meta:
-        constraints = [models.CheckConstraint(condition=Q(role__in=Role.values), name="profile_role_known")]
+        constraints = [
+            models.CheckConstraint(condition=Q(role__in=Role.values), name="profile_role_known"),
+            models.CheckConstraint(condition=Q(scope__in=TokenScope.values), name="profile_scope_known"),
+            models.CheckConstraint(
+                condition=Q(scope=TokenScope.REST) | Q(service=True),
+                name="profile_scope_of_machines",
+                violation_error_message="only machine accounts have another scope than rest",
+            ),
+            models.CheckConstraint(
+                condition=~Q(scope=TokenScope.AGENT) | ~Q(node=""),
+                name="profile_agent_has_node",
+                violation_error_message="an agent's account names its node",
+            ),
+        ]
 
     def __str__(self) -> str:
         """User and role."""
         return f"{self.user_id}: {self.role}"
+
+
+class TokenUse(models.Model):
+    """When a token was last used, to the minute. Written in the background by `access.uses`; no row: never.
+
+    Without a foreign key in the database: a token may be revoked while its use is being written.
+    """
+
+    token = models.OneToOneField(
+        "knox.AuthToken",
+        primary_key=True,
+        on_delete=models.CASCADE,
+        related_name="use",
+        db_constraint=False,
+        swappable=False,
+    )
+    last_used_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        """The beginning of the token's digest."""
+        return str(self.pk)[:8]
 
 
 class Team(models.Model):

@@ -22,7 +22,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django_htmx.middleware import HtmxDetails
 
 from access.actors import Actor
-from access.choices import Role
+from access.choices import Role, TokenScope
 from access.errors import NotAllowed, NotFound
 from access.models import Profile
 from access.selectors import actor_of
@@ -77,8 +77,9 @@ def protected(response: HttpResponse) -> HttpResponse:
 
 
 def greet(request: PageRequest) -> None:
-    """Put actor and theme on the request of a signed-in user. Raises NotAllowed for one who is switched off."""
+    """Put actor and theme on the request of a signed-in user. Raises NotAllowed for one who is switched off, and for machines."""
     request.actor = actor_of(request.user)
+    request.actor.require_scope(TokenScope.REST)
     profile = Profile.objects.filter(user__pk=request.user.pk or 0).first()
     request.theme = "" if profile is None else profile.theme
 

@@ -1,34 +1,29 @@
 """Writes of who may do what: accounts, roles, teams and their namespaces. Each leaves an audit event.
 
-Called by REST, pages and the start-up command. Kept true: only admins change access; an account
-always has a profile; tokens known to this process are forgotten, so that a change holds at once here
-and within `access.tokens.FRESH_SECONDS` elsewhere.
+Called by REST, pages and the start-up command; tokens have `access.token_services`. Kept true: only admins change
+access; an account always has a profile; what processes remember of an account that changed is forgotten
+(`access.changes`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from hashlib import sha256
-from typing import Any, Final
+from typing import Any
 
 from django.contrib.auth.models import User
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
-from django.db import transaction
 
-from access import tokens
+from access import changes, tokens
 from access.actors import Actor
-from access.choices import Role
+from access.choices import Role, TokenScope
 from access.errors import BadInput, Conflict, NotFound
 from access.models import Profile, Team, TeamNamespace
 from access.transactions import atomic_retry
 from audit import services as audit
 from audit.choices import Kind
-from kube.names import InvalidName, check_label, check_namespace, check_subdomain
-
-LONGEST_NODE: Final = 140
-"""Of a node's name that is part of an account's."""
+from kube.names import InvalidName, check_label, check_namespace
 
 
 @atomic_retry
@@ -40,14 +35,19 @@ def user_create(
     actor: Actor,
     now: datetime,
     service: bool = False,
+    scope: TokenScope = TokenScope.REST,
     node: str = "",
     teams: Iterable[Team] = (),
 ) -> User:
-    """Create an account; without a password it can only use tokens. `node`: it speaks for this node alone.
+    """Create an account; without a password it can only use tokens. `service`: a machine's, whose tokens open what `scope` says.
 
-    Raises NotAllowed, BadInput, Conflict.
+    `node`: of an agent, the node that it speaks for. Raises NotAllowed, BadInput, Conflict.
     """
     actor.require_admin()
+    if scope != TokenScope.REST and not service:
+        raise BadInput("only machine accounts have another scope than rest", field="scope", rule="scope")
+    if (scope == TokenScope.AGENT) != bool(node):
+        raise BadInput("an agent's account, and no other, names its node", field="node", rule="node")
     try:
         User.username_validator(username)
     except ValidationError as error:
@@ -59,47 +59,15 @@ def user_create(
     if password is not None:
         _check_password(password, username)
     user = User.objects.create_user(username, password=password)
-    Profile.objects.create(user=user, role=role, service=service, node=node)
+    Profile.objects.create(user=user, role=role, service=service, scope=scope, node=node)
     user.teams.set(teams)
-    _changed(f"account {username} created as {role}", name=username, actor=actor, now=now, role=role, service=service)
+    described = (
+        f"account {username} created as {role}"
+        if scope == TokenScope.REST
+        else f"account {username} created for {scope.label}"
+    )
+    changed(described, name=username, actor=actor, now=now, role=role, service=service, scope=scope, account=None)
     return user
-
-
-@atomic_retry
-def agent_token(*, node: str, actor: Actor, now: datetime) -> str:
-    """A fresh token by which the agent of one node may speak for it, and for no other; those before it are revoked.
-
-    Shown this once. Raises NotAllowed, BadInput.
-    """
-    actor.require_admin()
-    try:
-        check_subdomain(node, what="node")
-    except InvalidName as error:
-        raise BadInput(str(error), field="node", rule="node") from error
-    user = User.objects.filter(profile__node=node).first()
-    if user is None:
-        name = f"agent@{node}" if len(node) <= LONGEST_NODE else f"agent@{sha256(node.encode()).hexdigest()}"
-        user = user_create(
-            username=name, password=None, role=Role.VIEWER, actor=actor, now=now, service=True, node=node
-        )
-    tokens.revoke_all(user)
-    return token_issue(user=user, actor=actor, now=now)
-
-
-@atomic_retry
-def service_token(*, username: str, actor: Actor, now: datetime) -> str:
-    """A fresh token of a service account, which is made where there is none; those before it are revoked.
-
-    Shown this once. Raises NotAllowed, BadInput, and Conflict where a person, or a node's agent, has that name.
-    """
-    actor.require_admin()
-    user = User.objects.filter(username=username).first()
-    if user is None:
-        user = user_create(username=username, password=None, role=Role.VIEWER, actor=actor, now=now, service=True)
-    elif not Profile.objects.filter(user=user, service=True, node="").exists() or not user.is_active:
-        raise Conflict(f"{username} is no open service account")
-    tokens.revoke_all(user)
-    return token_issue(user=user, actor=actor, now=now)
 
 
 @atomic_retry
@@ -113,7 +81,9 @@ def role_set(*, user: User, role: Role, actor: Actor, now: datetime) -> None:
     profile.role = role
     profile.save(update_fields=["role"])
     name = user.get_username()
-    _changed(f"{name} is now {role}, was {before}", name=name, actor=actor, now=now, role=role, before=before)
+    changed(
+        f"{name} is now {role}, was {before}", name=name, actor=actor, now=now, role=role, before=before, account=name
+    )
 
 
 @atomic_retry
@@ -124,10 +94,17 @@ def user_active_set(*, user: User, active: bool, actor: Actor, now: datetime) ->
         return
     user.is_active = active
     user.save(update_fields=["is_active"])
-    if not active:
-        tokens.revoke_all(user)
+    revoked = 0 if active else tokens.revoke_all(user)
     name = user.get_username()
-    _changed(f"account {name} {'opened' if active else 'shut'}", name=name, actor=actor, now=now, active=active)
+    changed(
+        f"account {name} {'opened' if active else 'shut'}",
+        name=name,
+        actor=actor,
+        now=now,
+        account=name,
+        active=active,
+        tokens_revoked=revoked,
+    )
 
 
 @atomic_retry
@@ -139,29 +116,7 @@ def password_set(*, user: User, password: str, actor: Actor, now: datetime) -> N
     user.set_password(password)
     user.save(update_fields=["password"])
     name = user.get_username()
-    _changed(f"password of {name} changed", name=name, actor=actor, now=now)
-
-
-@atomic_retry
-def token_issue(*, user: User, actor: Actor, now: datetime) -> str:
-    """A fresh API token: one's own, or anybody's by an admin. Shown this once. Raises NotAllowed."""
-    if actor.name != user.get_username():
-        actor.require_admin()
-    token = tokens.issue(user, now=now)
-    name = user.get_username()
-    _changed(f"token issued to {name}", name=name, actor=actor, now=now)
-    return token
-
-
-@atomic_retry
-def tokens_revoke(*, user: User, actor: Actor, now: datetime) -> int:
-    """Revoke every token of the account; how many. Raises NotAllowed."""
-    if actor.name != user.get_username():
-        actor.require_admin()
-    count = tokens.revoke_all(user)
-    name = user.get_username()
-    _changed(f"{count} tokens of {name} revoked", name=name, actor=actor, now=now, count=count)
-    return count
+    changed(f"password of {name} changed", name=name, actor=actor, now=now, account=name)
 
 
 @atomic_retry
@@ -175,7 +130,7 @@ def team_create(*, name: str, actor: Actor, now: datetime, namespaces: Iterable[
     if Team.objects.filter(name=name).exists():
         raise Conflict(f"there is already a team {name}")
     team = Team.objects.create(name=name)
-    _changed(f"team {name} created", name=name, actor=actor, now=now)
+    changed(f"team {name} created", name=name, actor=actor, now=now)
     for namespace in namespaces:
         team_namespace_add(team=team, namespace=namespace, actor=actor, now=now)
     return team
@@ -187,7 +142,7 @@ def team_delete(*, team: Team, actor: Actor, now: datetime) -> None:
     actor.require_admin()
     name = team.name
     team.delete()
-    _changed(f"team {name} deleted", name=name, actor=actor, now=now)
+    changed(f"team {name} deleted", name=name, actor=actor, now=now)
 
 
 @atomic_retry
@@ -200,7 +155,7 @@ def team_namespace_add(*, team: Team, namespace: str, actor: Actor, now: datetim
         raise BadInput(str(error), field="namespace", rule=error.rule) from error
     _, created = TeamNamespace.objects.get_or_create(team=team, namespace=namespace)
     if created:
-        _changed(
+        changed(
             f"namespace {namespace} given to team {team.name}",
             name=team.name,
             actor=actor,
@@ -216,7 +171,7 @@ def team_namespace_remove(*, team: Team, namespace: str, actor: Actor, now: date
     count, _ = TeamNamespace.objects.filter(team=team, namespace=namespace).delete()
     if not count:
         raise NotFound(f"team {team.name} does not own the namespace {namespace}")
-    _changed(
+    changed(
         f"namespace {namespace} taken from team {team.name}", name=team.name, actor=actor, now=now, namespace=namespace
     )
 
@@ -229,7 +184,7 @@ def team_member_add(*, team: Team, user: User, actor: Actor, now: datetime) -> N
         return
     team.members.add(user)
     name = user.get_username()
-    _changed(f"{name} joined team {team.name}", name=name, actor=actor, now=now, team=team.name)
+    changed(f"{name} joined team {team.name}", name=name, actor=actor, now=now, team=team.name, account=name)
 
 
 @atomic_retry
@@ -240,7 +195,7 @@ def team_member_remove(*, team: Team, user: User, actor: Actor, now: datetime) -
     if not team.members.filter(pk=user.pk).exists():
         raise NotFound(f"{name} is not in team {team.name}")
     team.members.remove(user)
-    _changed(f"{name} left team {team.name}", name=name, actor=actor, now=now, team=team.name)
+    changed(f"{name} left team {team.name}", name=name, actor=actor, now=now, team=team.name, account=name)
 
 
 @atomic_retry
@@ -278,6 +233,20 @@ def _check_password(password: str, username: str) -> None:
         raise BadInput(" ".join(error.messages), field="password", rule="password") from error
 
 
-def _changed(message: str, *, name: str, actor: Actor, now: datetime, **data: Any) -> None:
-    transaction.on_commit(tokens.forget)
-    audit.record(kind=Kind.ACCESS_CHANGED, message=message, actor=actor.name, name=name, now=now, data=data)
+def changed(
+    message: str,
+    *,
+    name: str,
+    actor: Actor,
+    now: datetime,
+    account: str | None = "",
+    kind: Kind = Kind.ACCESS_CHANGED,
+    **data: Any,
+) -> None:
+    """Write the event of a change of access, and have the account (all, where it is empty) read anew everywhere.
+
+    `account` None: nothing that anybody remembers is otherwise now.
+    """
+    if account is not None:
+        changes.tell(account)
+    audit.record(kind=kind, message=message, actor=actor.name, name=name, now=now, data=data)

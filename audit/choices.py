@@ -29,5 +29,8 @@ class Kind(TextChoices):
     POD_REFUSED = "pod.refused", "Pod cannot be placed"
     DIFFERENCE = "reconcile.difference", "Ledger and cluster differ"
     ACCESS_CHANGED = "access.changed", "Access changed"
+    TOKEN_ISSUED = "access.token-issued", "Token issued"
+    TOKEN_REVOKED = "access.token-revoked", "Token revoked"
+    TOKEN_END_SET = "access.token-end-set", "End of a token set"
     SIGNED_IN = "access.signed-in", "Signed in"
     SIGN_IN_FAILED = "access.sign-in-failed", "Sign-in failed"

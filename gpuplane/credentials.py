@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Final
 
 import orjson
 import structlog
@@ -21,11 +23,19 @@ from django.contrib.auth.models import User
 
 from access import services, tokens
 from access.actors import SYSTEM
-from access.choices import Role
+from access.choices import Role, TokenScope
+from access.token_services import token_issue
 from audit.clock import database_now
 
 ADMIN = "admin"
 CLUSTER = "cluster"
+MACHINES: Final[Mapping[str, tuple[str, TokenScope]]] = {
+    "cluster_token": (CLUSTER, TokenScope.EXTENDER),
+    "webhooks_token": ("cluster-webhooks", TokenScope.WEBHOOKS),
+    "metrics_token": ("cluster-metrics", TokenScope.METRICS),
+    "inventory_token": ("cluster-inventory", TokenScope.INVENTORY),
+}
+"""Field of the file → machine account and what its token opens. Agents' tokens are issued node by node, as nodes come."""
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 """None that looks like another: a password is sometimes typed. Twenty of them are 99 bits."""
 
@@ -34,13 +44,16 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What the file holds; what is empty is left out. `api_token` is the admin's, `cluster_token` that of the cluster's service account."""
+    """What the file holds; what is empty is left out. `api_token` is the admin's, the others are those of MACHINES: none has an end, the file is its owner's."""
 
     url: str = ""
     username: str = ""
     password: str = ""
     api_token: str = ""
     cluster_token: str = ""
+    webhooks_token: str = ""
+    metrics_token: str = ""
+    inventory_token: str = ""
 
 
 def credentials_path() -> Path:
@@ -84,8 +97,8 @@ def ensure(*, url: str, password: str = "", tokens_wanted: bool = True) -> Crede
     `tokens_wanted` none is issued or written.
     """
     before = read()
-    admin = _account(ADMIN, service=False)
-    cluster = _account(CLUSTER, service=True)
+    admin = _account(ADMIN)
+    machines = {field: _account(name, scope) for field, (name, scope) in MACHINES.items()}
     if password:
         _password_given(admin, password)
     ensured = Credentials(
@@ -93,19 +106,23 @@ def ensure(*, url: str, password: str = "", tokens_wanted: bool = True) -> Crede
         username=ADMIN,
         password="" if password else _password(admin, before.password),
         api_token=_token(admin, before.api_token) if tokens_wanted else "",
-        cluster_token=_token(cluster, before.cluster_token) if tokens_wanted else "",
+        **{
+            field: _token(machine, getattr(before, field)) if tokens_wanted else ""
+            for field, machine in machines.items()
+        },
     )
     write(ensured)
     return ensured
 
 
-def _account(username: str, *, service: bool) -> User:
-    """The account, made if missing: an admin, or a service account that only tokens open."""
+def _account(username: str, scope: TokenScope = TokenScope.REST) -> User:
+    """The account, made if missing: an admin, or a machine account of this scope, which only tokens open."""
+    service = scope != TokenScope.REST
     found = User.objects.filter(username=username).first()
     if found is None:
-        role = Role.OPERATOR if service else Role.ADMIN
+        role = Role.VIEWER if service else Role.ADMIN
         found = services.user_create(
-            username=username, password=None, role=role, actor=SYSTEM, now=database_now(), service=service
+            username=username, password=None, role=role, actor=SYSTEM, now=database_now(), service=service, scope=scope
         )
     if not service and not (found.is_staff and found.is_superuser):
         found.is_staff = found.is_superuser = True
@@ -132,4 +149,4 @@ def _token(user: User, given: str) -> str:
     found = tokens.verify_user(given) if given else None
     if found is not None and found.user.pk == user.pk:
         return given
-    return services.token_issue(user=user, actor=SYSTEM, now=database_now())
+    return token_issue(user=user, actor=SYSTEM, now=database_now(), without_end=True)

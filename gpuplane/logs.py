@@ -12,7 +12,17 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-_SECRET = ("authorization", "token", "api_token", "cluster_token", "password", "secret")
+_SECRET = (
+    "authorization",
+    "token",
+    "api_token",
+    "cluster_token",
+    "webhooks_token",
+    "metrics_token",
+    "inventory_token",
+    "password",
+    "secret",
+)
 
 
 def _hide_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:

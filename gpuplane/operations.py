@@ -1,4 +1,4 @@
-"""`/livez`, `/readyz` and `/metrics`: for probes and scrapers, without credentials.
+"""`/livez`, `/readyz` and `/metrics`: for probes and scrapers, without credentials. A token that is sent along to `/metrics` must be for it.
 
 Kept true: they answer under any host name (probes ask by address, so this middleware stands before the
 host check) and tell nothing that needs hiding. Live means the process answers. Ready means migrated,
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import orjson
 from django.conf import settings
@@ -20,10 +21,15 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 import allocations.counters
 import allocations.extender.counters  # noqa: F401 - its series are there from the first scrape, not from the first filter
+from access.choices import TokenScope
+from access.tokens import verify
 from allocations import fleet
 from gpuplane.credentials import credentials_path
+from gpuplane.problems import MEDIA_TYPE, Problem
 from gpuplane.start import definitions
 from nodes.models import Node
+
+CHALLENGE: Final = 'Bearer realm="gpuplane"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +114,33 @@ def _readyz(_request: HttpRequest) -> HttpResponse:
     return _json({"status": "ready" if ready else "not ready", "checks": checks}, 200 if ready else 503)
 
 
-def _metrics(_request: HttpRequest) -> HttpResponse:
+def _metrics(request: HttpRequest) -> HttpResponse:
+    refusal = _refused_token(request)
+    if refusal is not None:
+        return refusal
     return HttpResponse(generate_latest(), content_type=CONTENT_TYPE_LATEST)
+
+
+def _refused_token(request: HttpRequest) -> HttpResponse | None:
+    """401 or 403 for a token that is sent although none is needed, and does not count or is for something else: somebody has mixed them up."""
+    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer":
+        return None
+    try:
+        actor = verify(token.strip())
+    except DatabaseError:
+        return None  # what is told needs no credentials, least of all now
+    if actor is None:
+        problem = Problem(status=401, detail="the token is not known, was revoked, or has ended")
+    elif actor.scope != TokenScope.METRICS:
+        problem = Problem(status=403, detail=actor.refusal(TokenScope.METRICS))
+    else:
+        return None
+    response = _json(problem.document(), problem.status)
+    response["Content-Type"] = MEDIA_TYPE
+    if problem.status == 401:
+        response["WWW-Authenticate"] = CHALLENGE
+    return response
 
 
 PATHS: dict[str, Callable[[HttpRequest], HttpResponse]] = {

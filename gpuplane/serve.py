@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import structlog
 import uvicorn
@@ -58,7 +59,8 @@ class DoorServer(uvicorn.Server):
             await self.lifespan.shutdown()
             sys.exit(STARTUP_FAILURE)
         connections = Connections(self._name, self._limits, asyncio.get_running_loop().call_later)
-        self.servers = [Accepting(sockets, connections=connections, factory=self._protocol, context=self.config.ssl)]
+        accepting = Accepting(sockets, connections=connections, factory=self._protocol, context=self.config.ssl)
+        self.servers = [cast("asyncio.Server", accepting)]
         self.started = True
         self.opened.set()
 

@@ -17,6 +17,7 @@ from rest_framework.viewsets import GenericViewSet
 
 from access.actors import Actor
 from access.authentication import request_actor
+from access.choices import TokenScope
 from access.errors import BadInput, NotFound
 from audit.clock import database_now
 from kube.names import InvalidName, check_subdomain
@@ -68,6 +69,7 @@ class NodeViewSet(GenericViewSet[Node]):
     queryset = Node.objects.none()
     ordering = ("name",)
     holders: Holders = staticmethod(nobody)
+    machine_scope = {"inventory": TokenScope.INVENTORY}
 
     def list(self, request: Request) -> Response:
         """Nodes that match, by name."""
@@ -103,7 +105,7 @@ class NodeViewSet(GenericViewSet[Node]):
     def destroy(self, request: Request, name: str) -> Response:
         """Refused while any of its devices is held."""
         actor = request_actor(request)
-        require_inventory_writer(actor, node=name)
+        actor.require_admin()
         node_remove(node=node_get(known_name(name)), actor=actor, now=database_now())
         return Response(status=204)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from django.db import IntegrityError, transaction
 
 from access.actors import Actor
-from access.choices import Role
+from access.choices import Role, TokenScope
 from access.errors import BadInput, Conflict, NotAllowed, NotFound
 from access.transactions import atomic_retry
 from audit import services as audit
@@ -40,10 +40,14 @@ LONGEST_REASON = 200
 
 
 def require_inventory_writer(actor: Actor, *, node: str) -> None:
-    """Refuse unless an admin, a service account, or the node's own agent. Raises NotAllowed."""
-    if actor.role != Role.ADMIN and not actor.service:
-        raise NotAllowed("only admins and service accounts may change what a node has")
-    actor.require_node(node)
+    """Refuse unless an admin, a machine of scope `inventory`, or the node's own agent. Raises NotAllowed."""
+    if actor.scope == TokenScope.AGENT:
+        actor.require_node(node)
+    elif actor.scope == TokenScope.REST:
+        if actor.role != Role.ADMIN:
+            raise NotAllowed("only admins and machine accounts of scope inventory may change what a node has")
+    else:
+        actor.require_scope(TokenScope.INVENTORY)
 
 
 def inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Node, bool]:
@@ -182,9 +186,7 @@ def node_remove(*, node: Node, actor: Actor, now: datetime, even_if_held: bool =
     Rows stay: the history of allocations refers to them. Raises Conflict while devices are held, unless
     `even_if_held` (the cluster says that the node is gone).
     """
-    require_inventory_writer(actor, node=node.name)
-    if actor.node:
-        raise NotAllowed("agents do not take nodes out")
+    actor.require_admin()
     locked = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
     devices = [device for device in _lock_devices(node) if device.presence != Presence.REMOVED]
     held = [device for device in devices if device.core_used or device.memory_used]

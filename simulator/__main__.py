@@ -36,15 +36,17 @@ SICKNESS: Final = ("Xid 79: GPU has fallen off the bus", "Xid 94: contained ECC 
 log = structlog.get_logger(__name__)
 
 
-async def register(api: Api, fleet: Sequence[SimNode]) -> None:
-    """PUT every node's inventory; waits for the server where it must."""
+async def register(api: Api, fleet: Sequence[SimNode]) -> dict[str, str]:
+    """PUT every node's inventory, and get its agent's token: by node. Waits for the server where it must."""
     todo = list(reversed(fleet))
+    tokens: dict[str, str] = {}
 
     async def work() -> None:
         while todo:
             node = todo.pop()
             try:
                 await api.put_inventory(node.name, node.inventory())
+                tokens[node.name] = await api.agent_token(node.name)
             except ServerAway as away:
                 log.warning("simulator.server_away", why=str(away))
                 todo.append(node)
@@ -55,6 +57,7 @@ async def register(api: Api, fleet: Sequence[SimNode]) -> None:
     began = time.monotonic()
     await asyncio.gather(*(work() for _ in range(REGISTRATIONS_AT_ONCE)))
     log.info("simulator.registered", nodes=len(fleet), seconds=round(time.monotonic() - began, 1))
+    return tokens
 
 
 async def measure(signals: Signals) -> None:
@@ -91,7 +94,7 @@ async def simulate(data_dir: Path, nodes: int) -> None:
     crowd = Crowd(len(fleet))
     agents: dict[str, Agent] = {}
     async with Api(credentials) as api:
-        await register(api, fleet)
+        tokens = await register(api, fleet)
         workload = Workload(api, occupancy, nodes=[node.name for node in fleet], rng=random.Random())  # noqa: S311 - no secret; unseeded: a second run must not repeat pod UIDs
         async with asyncio.TaskGroup() as group:
             group.create_task(measure(signals))
@@ -102,7 +105,7 @@ async def simulate(data_dir: Path, nodes: int) -> None:
                     signals=signals,
                     crowd=crowd,
                     url=credentials.url,
-                    token=credentials.cluster_token,
+                    token=tokens.get(node.name, ""),
                     phase=index / len(fleet),
                 )
                 agents.update(dict.fromkeys(node.uuids, agent))

@@ -54,6 +54,8 @@ class Credentials(msgspec.Struct, frozen=True):
     url: str
     api_token: str
     cluster_token: str
+    webhooks_token: str
+    inventory_token: str
 
 
 def pause_seconds(attempt: int, jitter: float) -> float:
@@ -104,6 +106,8 @@ class Api:
         )
         self._rest = {"Authorization": f"Bearer {credentials.api_token}"}
         self._cluster = {"Authorization": f"Bearer {credentials.cluster_token}"}
+        self._webhooks = {"Authorization": f"Bearer {credentials.webhooks_token}"}
+        self._inventory = {"Authorization": f"Bearer {credentials.inventory_token}"}
 
     async def __aenter__(self) -> Self:
         return self
@@ -120,7 +124,12 @@ class Api:
 
     async def put_inventory(self, node: str, body: Mapping[str, Any]) -> None:
         """Register the node, or bring it up to date."""
-        await self._call("PUT", f"/api/v1/nodes/{node}/inventory/", self._rest, body)
+        await self._call("PUT", f"/api/v1/nodes/{node}/inventory/", self._inventory, body)
+
+    async def agent_token(self, node: str) -> str:
+        """A fresh token by which the agent of this node speaks; those before it are over."""
+        asked = {"scope": "agent", "node": node}
+        return str((await self._call("POST", "/api/v1/tokens/", self._rest, asked))["token"])
 
     async def create_claim(self, manifest: Mapping[str, Any]) -> bool:
         """Create a GpuClaim; False where one of that name is there already."""
@@ -172,7 +181,7 @@ class Api:
             "options": {"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1"},
         }
         body = {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
-        answer = await self._call("POST", path, self._cluster, body)
+        answer = await self._call("POST", path, self._webhooks, body)
         return dict(answer["response"])
 
     async def extender_filter(self, pod: Mapping[str, Any], nodes: Sequence[str]) -> dict[str, Any]:

@@ -7,15 +7,16 @@ only writer, tests included.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import factory
 from django.contrib.auth.models import User
 from factory.django import DjangoModelFactory
+from knox.models import AuthToken, get_digest_token
 
-from access.choices import Role
+from access.choices import Role, TokenScope
 from access.models import Profile, Team, TeamNamespace
 from claims.models import GpuClaim
 from nodes import revisions
@@ -87,8 +88,23 @@ class TeamFactory(DjangoModelFactory[Team]):
     name = factory.Sequence(lambda n: f"team-{n}")
 
 
+def agent_tokens(nodes: Sequence[str]) -> dict[str, str]:
+    """Node → token of its agent, for thousands of them."""
+    users = User.objects.bulk_create(User(username=f"agent@{node}", password="!") for node in nodes)
+    Profile.objects.bulk_create(
+        Profile(user=user, service=True, scope=TokenScope.AGENT, node=node)
+        for user, node in zip(users, nodes, strict=True)
+    )
+    made = [get_digest_token() for _ in nodes]
+    AuthToken.objects.bulk_create(
+        AuthToken(user=user, digest=digest, token_key=token[:15])
+        for user, (digest, token) in zip(users, made, strict=True)
+    )
+    return {node: token for node, (_, token) in zip(nodes, made, strict=True)}
+
+
 class UserFactory(DjangoModelFactory[User]):
-    """An account: a viewer unless `role` says more, in a team of its own for `namespaces`."""
+    """An account: a viewer unless `role` says more, in a team of its own for `namespaces`; a machine's by `scope`, an agent's with `node`."""
 
     class Meta:
         model = User
@@ -98,10 +114,18 @@ class UserFactory(DjangoModelFactory[User]):
 
     @classmethod
     def _create(
-        cls, model_class: type[User], *args: Any, role: Role = Role.VIEWER, service: bool = False, **kwargs: Any
+        cls,
+        model_class: type[User],
+        *args: Any,
+        role: Role = Role.VIEWER,
+        service: bool = False,
+        scope: TokenScope = TokenScope.REST,
+        node: str = "",
+        **kwargs: Any,
     ) -> User:
         user = model_class.objects.create_user(password=PASSWORD, **kwargs)
-        Profile.objects.create(user=user, role=role, service=service)
+        machine = service or scope != TokenScope.REST
+        Profile.objects.create(user=user, role=role, service=machine, scope=scope, node=node)
         return user
 
     @factory.post_generation

@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 import structlog
 
 from access.actors import Actor
-from access.choices import Role
+from access.choices import Role, TokenScope
 from gpuplane.doors.pace import Allowance
 from gpuplane.doors.unverified import LONGEST, why_never
 from kube.client import Cluster
@@ -140,7 +140,13 @@ class AgentTokens:
             log.warning("agent.token_refused", user=reviewed.username, node=reviewed.node or "bound to no node")
             return None
         log.info("agent.token_reviewed", user=reviewed.username, node=reviewed.node)
-        return Actor(name=f"agent@{reviewed.node}", role=Role.VIEWER, service=True, node=reviewed.node)
+        return Actor(
+            name=f"agent@{reviewed.node}",
+            role=Role.VIEWER,
+            service=True,
+            node=reviewed.node,
+            scope=TokenScope.AGENT,
+        )
 
 
 def _put(memory: dict[bytes, Kept], digest: bytes, value: Kept) -> None:

@@ -1,16 +1,20 @@
 """Lets node agents in: `WS /ws/agents/<node>/` and `POST /api/v1/agents/<node>/samples/`.
 
 Called by `gpuplane.asgi`. Checks the token and the node's name, then hands over to `nodes.live.ingest`,
-which owns the frames. Only the main door leads here.
+which owns the frames. Only the main door leads here. Kept true: a session by a token of ours ends with the token.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+import structlog
 
 from access.actors import Actor
+from access.sockets import SOCKETS, Open
 from gpuplane.doors import Receive, Scope, Send
 from gpuplane.doors.answers import refuse_socket, send_problem
 from gpuplane.doors.bearer import Bearer, Refused
@@ -29,6 +33,11 @@ from gpuplane.doors.body_limits import Bound
 
 SOCKET = re.compile(r"/ws/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/")
 SAMPLES = re.compile(r"/api/v1/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/samples/")
+
+SIGN_IN_AGAIN: Final = 1012
+"""Close code: connect again, with the token of now."""
+
+log = structlog.get_logger(__name__)
 
 
 class Ingest(Protocol):
@@ -62,7 +71,29 @@ class Agents:
             await receive()
             await refuse_socket(scope, send, refused.status, refused.detail, refused.headers)
             return
-        await self.ingest.agent_socket(scope, receive, send, node=named[1], actor=actor)
+        if actor.token:
+            await self._until_revoked(scope, receive, send, node=named[1], actor=actor)
+        else:
+            await self.ingest.agent_socket(scope, receive, send, node=named[1], actor=actor)
+
+    async def _until_revoked(self, scope: Scope, receive: Receive, send: Send, *, node: str, actor: Actor) -> None:
+        """The session, which ends with its token: by a cancellation, so that frames cost nothing for it."""
+        task = asyncio.current_task()
+        if task is None:  # an ASGI application always runs in one
+            raise RuntimeError("no task")
+        entry = SOCKETS.opened(Open(account=actor.name, token=actor.token, node=node, end=task.cancel))
+        try:
+            await self.ingest.agent_socket(scope, receive, send, node=node, actor=actor)
+        except asyncio.CancelledError:
+            if not entry.ended or task.uncancel():
+                raise
+            reason = "the token was revoked, or has ended"
+            try:
+                await send({"type": "websocket.close", "code": SIGN_IN_AGAIN, "reason": reason})
+            except (OSError, RuntimeError):  # the peer left first; uvicorn says so in either way
+                log.debug("agent.left_first", node=node)
+        finally:
+            SOCKETS.closed(entry)
 
     async def samples(self, scope: Scope, receive: Receive, send: Send) -> None:
         """HTTP scope whose path matches SAMPLES."""

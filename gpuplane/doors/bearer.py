@@ -1,8 +1,9 @@
 """Who knocks: the bearer token of a request on the cluster's paths, checked from memory where possible.
 
-Used by `cluster` and `agents`. Only admins and service accounts may use these paths, and agents those of their own node.
+Used by `cluster` and `agents`.
 
 Invariants:
+- Each path asks for the scope of its own, and an agent's for its node; no other token, an admin's included, opens it.
 - A credential that was good before never waits for those that were never seen, neither in the database nor at the API server.
 - What cannot be a credential is refused without asking anybody.
 """
@@ -17,7 +18,7 @@ from typing import Final
 import structlog
 
 from access.actors import Actor
-from access.choices import Role
+from access.choices import TokenScope
 from gpuplane.doors import Scope
 from gpuplane.doors.agent_tokens import AgentTokens, ReviewAway, looks_signed
 from gpuplane.doors.threads import Busy, Lane, Lanes
@@ -58,25 +59,23 @@ class Bearer:
     _met: dict[bytes, None] = field(default_factory=dict)
     """Digests of tokens of ours that were good before, the latest last."""
 
-    async def actor(self, scope: Scope) -> Actor:
-        """Who asks on the cluster's paths. Raises Refused."""
+    async def actor(self, scope: Scope, *, needed: TokenScope) -> Actor:
+        """Who asks on a path of the cluster's that this scope opens. Raises Refused."""
         found = await self._known(_stated(scope))
-        if found.node or not (found.service or found.role == Role.ADMIN):
-            raise Refused(403, "only service accounts and admins may use the cluster's paths")
+        if found.scope is not needed:
+            raise Refused(403, found.refusal(needed))
         return found
 
     async def agent(self, scope: Scope, *, node: str) -> Actor:
-        """Who speaks for the node: its agent, or whoever may speak for any. Raises Refused."""
+        """Who speaks for the node: its agent. Raises Refused."""
         token = _stated(scope)
         if self.agents and looks_signed(token):
             found = await self._signed(token, self.agents, _address(scope))
         else:
             found = await self._known(token)
-        if not (found.service or found.role == Role.ADMIN):
-            raise Refused(403, "only service accounts and admins may use the cluster's paths")
-        if found.node not in ("", node):
-            log.warning("agent.other_node", actor=found.name, node=node)
-            raise Refused(403, f"this token speaks for node {found.node} alone")
+        if found.scope is not TokenScope.AGENT or found.node != node:
+            log.warning("agent.other_node", actor=found.name, node=node, scope=found.scope.value)
+            raise Refused(403, found.refusal(TokenScope.AGENT, node=node))
         return found
 
     async def _known(self, token: str) -> Actor:
@@ -114,7 +113,7 @@ class Bearer:
         return found
 
 
-NOT_KNOWN: Final = "the token is not known, or was revoked"
+NOT_KNOWN: Final = "the token is not known, was revoked, or has ended"
 
 
 async def _turned(lane: Lane, verify: Callable[[str], Actor | None], token: str) -> Actor | None:

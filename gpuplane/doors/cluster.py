@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 from prometheus_client import Counter, Histogram
 
+from access.choices import TokenScope
 from gpuplane.doors import DOOR, Receive, Scope, Send
 from gpuplane.doors.answers import send_json, send_problem
 from gpuplane.doors.bearer import Bearer, Refused
@@ -90,6 +91,11 @@ class Route:
     def handler(self) -> Any:
         """The function. Raises ImportError or AttributeError when the build is incomplete."""
         return getattr(importlib.import_module(self.module), self.name)
+
+    @cached_property
+    def scope(self) -> TokenScope:
+        """What a token must be for, where one is asked for."""
+        return TokenScope.WEBHOOKS if self.path.startswith("/webhooks/") else TokenScope.EXTENDER
 
     @cached_property
     def seconds(self) -> Histogram:
@@ -166,7 +172,7 @@ class Cluster:
         stranger = False
         try:
             if door is None or door.bearer:
-                await self._bearer.actor(scope)
+                await self._bearer.actor(scope, needed=route.scope)
             elif door.plain:
                 check_local(scope)
             elif route.strangers and door.anonymous:

@@ -20,6 +20,7 @@ MODULES: Sequence[str] = (
     "gpuplane.start.checkpoints",
     "gpuplane.start.definitions",
     "gpuplane.start.garbage",
+    "gpuplane.start.access",
     "nodes.live.flush",
 )
 """Modules with `start` and `stop`, in order."""

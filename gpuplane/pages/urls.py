@@ -2,6 +2,7 @@
 
 from django.urls import path
 
+from access import token_pages
 from access import views as access
 from allocations.views import claims as claim_pages
 from allocations.views import devices, export, lists, scenario, single, usage
@@ -15,6 +16,8 @@ urlpatterns = [
     path("sign-in/", access.SignIn.as_view(), name="sign-in"),
     path("sign-out/", access.SignOut.as_view(), name="sign-out"),
     path("theme/", access.theme, name="theme"),
+    path("tokens/", token_pages.tokens, name="tokens"),
+    path("tokens/<uuid:uid>/revoke/", token_pages.token_end, name="token-revoke"),
     path("", nodes.fleet, name="fleet"),
     path("fleet/holders/", node_pages.fleet_holders_part, name="fleet-holders"),
     path("nodes/", nodes.node_table, name="nodes"),

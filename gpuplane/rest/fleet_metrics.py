@@ -13,6 +13,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from access.authentication import request_actor
+from access.choices import TokenScope
 from access.errors import NotAllowed
 from allocations.fleet_metrics import fleet_metrics
 from allocations.ledger_metrics import ledger_metrics
@@ -23,17 +24,22 @@ from nodes.live.asked import latest_for
 class FleetMetrics(APIView):
     """Gauges of every GPU and of the ledger, in Prometheus' text format."""
 
+    machine_scope = {"get": TokenScope.METRICS}
+
     @extend_schema(
         summary="Every GPU for Prometheus",
-        description="Names of pods and namespaces are among the labels, so only who sees every namespace may scrape: admins and service accounts. "
+        description="Names of pods and namespaces are among the labels: a token needs the scope `metrics`; a session is an admin's. "
         "Figures of GPUs older than 15 seconds are left out. Beside the GPUs: live allocations by state, waiting pods by rule, nodes by state, how long "
         "agents are silent, and what all workers have counted.",
         responses={(200, "text/plain"): OpenApiTypes.STR},
     )
     def get(self, request: Request) -> HttpResponse:
         """A dozen queries, whatever the size."""
-        if request_actor(request).namespaces is not None:
-            raise NotAllowed("only admins and service accounts may scrape the whole fleet")
+        actor = request_actor(request)
+        if actor.token:
+            actor.require_scope(TokenScope.METRICS)
+        if actor.namespaces is not None:
+            raise NotAllowed("only machine accounts of scope metrics, and admins, may read the whole fleet")
         samples, now = latest_for(request), time.time()
         told = fleet_metrics(samples=samples, now=now) + ledger_metrics(samples=samples, now=now)
         with connect(settings.GPUPLANE_REDIS_URL) as client:

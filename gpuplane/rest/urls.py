@@ -18,6 +18,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 from typing_extensions import override
 
+from access.api import TokenViewSet
 from access.errors import NotFound
 from allocations.api import AllocationViewSet, ClaimExplain, ClaimRenew, LeaseViewSet, PendingPodViewSet, PodExplain
 from allocations.selectors import claim_statuses, device_holders
@@ -65,6 +66,9 @@ resources = [
     at("devices/<str:uuid>/history/", DeviceHistory.as_view(), "device-history"),
     at("fleet/history/", FleetHistory.as_view(), "fleet-history"),
     at("fleet/metrics/", FleetMetrics.as_view(), "fleet-metrics"),
+    # not idempotent: a token that was issued would be kept with the answer
+    path("tokens/", bounded(TokenViewSet.as_view({"get": "list", "post": "create"})), name="tokens"),
+    at("tokens/<uuid:uid>/", TokenViewSet.as_view({"patch": "partial_update", "delete": "destroy"}), "token"),
 ]
 
 

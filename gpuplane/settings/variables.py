@@ -265,6 +265,10 @@ VARIABLES: tuple[Variable, ...] = (
         "GPUPLANE_MINUTES_KEPT_HOURS", "hours", "48", "how long what devices did is kept by minute", _whole(1, 24 * 366)
     ),
     Variable("GPUPLANE_HOURS_KEPT_DAYS", "days", "90", "how long what devices did is kept by hour", _whole(1, 3650)),
+    Variable("GPUPLANE_TOKEN_DAYS", "days", "90", "life of a person's API token where none is chosen", _whole(1, 3650)),
+    Variable(
+        "GPUPLANE_TOKEN_MOST_DAYS", "days", "366", "longest life that may be chosen for an API token", _whole(1, 3650)
+    ),
     Variable("GPUPLANE_AUDIT_DAYS", "days", "90", "how long audit events are kept", _whole(1, 3650)),
     Variable(
         "GPUPLANE_BODY_LIMIT",

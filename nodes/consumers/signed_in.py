@@ -1,7 +1,7 @@
 """A stream for somebody who is signed in: begins, ends, and looks now and then whether they still are.
 
-Base of the consumers of this package. Kept true: anonymous sockets are closed with 4401, so that the browser sees why; a user who signs out or is switched off is
-closed within CHECK_SENT messages, about a minute.
+Base of the consumers of this package. Kept true: anonymous sockets are closed with 4401, so that the browser sees why; a user who is switched off is
+closed as soon as this process hears of it (`access.changes`), one who signs out, or of whom it does not hear, within CHECK_SENT messages, about a minute.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from channels.auth import get_user
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
+
+from access.sockets import SOCKETS, Open
 
 NOT_SIGNED_IN = 4401
 OUR_FAILURE = 1011
@@ -30,6 +32,7 @@ class SignedInConsumer(AsyncWebsocketConsumer):
     """No channel layer: what is sent is in this process, and a stream must not need Redis to say that Redis is down."""
 
     _task: asyncio.Task[None] | None = None
+    _open: Open | None = None
     _sent = 0
 
     async def pump(self) -> None:
@@ -44,9 +47,12 @@ class SignedInConsumer(AsyncWebsocketConsumer):
             await self.close(NOT_SIGNED_IN)
             return
         self._task = asyncio.get_running_loop().create_task(self._run())
+        self._open = SOCKETS.opened(Open(account=user.get_username(), end=self._end, check=self._still_signed_in))
 
     async def disconnect(self, code: int) -> None:  # noqa: ARG002 - Channels passes it by position
         """End the pump."""
+        if self._open is not None:
+            SOCKETS.closed(self._open)
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
@@ -63,9 +69,18 @@ class SignedInConsumer(AsyncWebsocketConsumer):
             await self.pump()
         except SignedOut:
             await self.close(NOT_SIGNED_IN)
+        except asyncio.CancelledError:
+            if self._open is None or not self._open.ended:
+                raise
+            await self.close(NOT_SIGNED_IN)
         except Exception:  # a defect ends this socket only, and the page comes again
             log.exception("stream.failed", path=self.scope.get("path"))
             await self.close(OUR_FAILURE)
+
+    def _end(self) -> None:
+        """The user may no longer look: somebody else has found that out."""
+        if self._task is not None:
+            self._task.cancel()
 
     async def _still_signed_in(self) -> bool:
         session: Any = self.scope.get("session")

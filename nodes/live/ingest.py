@@ -20,7 +20,7 @@ import structlog
 from prometheus_client import Counter, Gauge
 
 from access.actors import Actor
-from access.choices import Role
+from access.choices import TokenScope
 from access.errors import BadInput, GpuplaneError, Unavailable
 from agent.protocol import (
     MOST_DEVICES,
@@ -206,9 +206,9 @@ class Session:
         return "" if self.table.knows_order(self.node) else "inventory"
 
 
-def may_speak(actor: Actor) -> bool:
-    """Whether the caller may speak for nodes: machine accounts and admins."""
-    return actor.service or actor.role == Role.ADMIN
+def may_speak(actor: Actor, *, node: str) -> bool:
+    """Whether the caller may speak for the node: its own agent alone. The door has asked that already."""
+    return actor.scope == TokenScope.AGENT and actor.node == node
 
 
 async def agent_socket(
@@ -225,8 +225,8 @@ async def agent_socket(
     del scope
     if (await receive())["type"] != "websocket.connect":
         return
-    if not may_speak(actor):
-        await send({"type": "websocket.close", "code": POLICY, "reason": "only agents may speak for nodes"})
+    if not may_speak(actor, node=node):
+        await send({"type": "websocket.close", "code": POLICY, "reason": "only its agent may speak for a node"})
         return
     flush.ensure_running()
     await send({"type": "websocket.accept"})
@@ -332,8 +332,8 @@ async def answer_frame(
     `want` what is missing); 413 too large.
     """
     now, epoch = time.monotonic(), time.time()
-    if not may_speak(actor):
-        return 403, encode(Ack("", 0, epoch, "only agents may speak for nodes"))
+    if not may_speak(actor, node=node):
+        return 403, encode(Ack("", 0, epoch, "only its agent may speak for a node"))
     flush.ensure_running()
     session = Session(node, actor, table=table, record=record)
     try:

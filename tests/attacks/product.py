@@ -13,7 +13,8 @@ from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.sessions.backends.db import SessionStore
 
-from access.choices import Role
+from access import tokens
+from access.choices import Role, TokenScope
 from tests.attacks import wire
 from tests.attacks.target import HOST, Listener, Target
 from tests.bench import fleets
@@ -80,8 +81,14 @@ def running(folder: Path) -> Iterator[Product]:
                 tokens={
                     "admin": app.token(),
                     "viewer": app.token(role=Role.VIEWER),
-                    "service": app.token(service=True),
+                    "service": app.token(scope=TokenScope.EXTENDER),
+                    **{
+                        scope.value: app.token(scope=scope)
+                        for scope in (TokenScope.METRICS, TokenScope.WEBHOOKS, TokenScope.INVENTORY)
+                    },
                     "agent": AGENT_TOKEN,
+                    "other-agent": app.token(scope=TokenScope.AGENT, node="another"),
+                    "revoked": _revoked(),
                 },
                 session=_cookie(),
                 agent_node=AGENT_NODE,
@@ -101,6 +108,14 @@ def _cookie() -> str:
     store[HASH_SESSION_KEY] = user.get_session_auth_hash()
     store.save()
     return f"{settings.SESSION_COOKIE_NAME}={store.session_key}"
+
+
+def _revoked() -> str:
+    """An admin's token that was good once."""
+    user = UserFactory(role=Role.ADMIN)
+    token = tokens.issue(user)
+    tokens.revoke_all(user)
+    return token
 
 
 def _guards() -> list[int]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from tests.attacks import attacks
 from tests.attacks.target import Target
 
-Run = Callable[[Target], Awaitable[None]]
+Run = Callable[[Target], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)

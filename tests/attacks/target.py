@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Self
 
 HOST = "127.0.0.1"
+CONNECTIONS = 400
+"""That a listener takes: fewer than by default, so that a light attacker reaches the end of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The product under attack. `tokens` by kind: admin, viewer, service, agent. `session`: a signed-in browser's cookie."""
+    """The product under attack. `tokens` by kind: admin, viewer, service (the scheduler's), metrics, webhooks, inventory, agent, other-agent, revoked. `session`: a signed-in browser's cookie."""
 
     main: Listener
     extender: Listener

@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+from access.choices import TokenScope
 from allocations import ledger
 from allocations.choices import LIVE, State
 from allocations.models import Allocation
@@ -42,7 +43,8 @@ class Bench:
         self.database = database
         self.names = fleets.names(node_count)
         self.lists = bodies.name_lists(self.names) if self.names else []
-        self.wire = Wire(app.url, app.token(service=True))
+        machines = (TokenScope.EXTENDER, TokenScope.WEBHOOKS)
+        self.wire = Wire(app.url, {f"/{one.value}/": app.token(scope=one) for one in machines} | {"/": app.token()})
         self.asked: deque[str] = deque()
 
     def pods(self, count: int) -> list[dict[str, Any]]:

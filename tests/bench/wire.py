@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -17,16 +17,19 @@ from tests.bench.serving import FLOOR
 
 
 class Wire:
-    """One connection to the web process."""
+    """One connection to the web process. `tokens` by the beginning of a path: the first that fits."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, tokens: Mapping[str, str]) -> None:
         place = urlsplit(url)
         self._socket = socket.create_connection((place.hostname, place.port), timeout=120)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._fixed = (
-            f"Host: {place.hostname}:{place.port}\r\nAuthorization: Bearer {token}\r\n"
-            "Content-Type: application/json\r\nUser-Agent: kube-scheduler/v1.33\r\nAccept-Encoding: identity\r\n"
-        ).encode()
+        self._fixed = {
+            prefix: (
+                f"Host: {place.hostname}:{place.port}\r\nAuthorization: Bearer {token}\r\n"
+                "Content-Type: application/json\r\nUser-Agent: kube-scheduler/v1.33\r\nAccept-Encoding: identity\r\n"
+            ).encode()
+            for prefix, token in tokens.items()
+        }
 
     def close(self) -> None:
         """Hang up."""
@@ -37,7 +40,7 @@ class Wire:
         return b"%s %s HTTP/1.1\r\n%sContent-Length: %d\r\n\r\n%s" % (
             method.encode(),
             path.encode(),
-            self._fixed,
+            next(fixed for prefix, fixed in self._fixed.items() if path.startswith(prefix)),
             len(body),
             body,
         )

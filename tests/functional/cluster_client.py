@@ -28,7 +28,7 @@ MI = 1 << 20
 
 
 class ClusterClient:
-    """`cluster` speaks with a service's token as kube-scheduler and the API server do, `person` with an admin's."""
+    """`cluster` speaks as kube-scheduler and the API server do, each with the token of its scope, `person` with an admin's."""
 
     def __init__(self, cluster: httpx.Client, person: httpx.Client) -> None:
         self.cluster = cluster
@@ -145,7 +145,7 @@ class ClusterClient:
 @contextmanager
 def cluster_client(app: LiveApp) -> Iterator[ClusterClient]:
     """Both clients with tokens of fresh accounts."""
-    with app.client(service=True) as cluster, app.client() as person:
+    with app.cluster() as cluster, app.client() as person:
         yield ClusterClient(cluster, person)
 
 

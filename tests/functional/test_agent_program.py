@@ -14,10 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from access.actors import SYSTEM
-from access.services import agent_token
+from access.choices import TokenScope
+from access.token_services import agent_token
 from audit.clock import database_now
 from tests.servers.web import LiveApp
 
@@ -65,8 +67,7 @@ def node_of(app: LiveApp, name: str) -> dict[str, Any]:
 
 def samples(app: LiveApp) -> float:
     """How many samples the web process has taken."""
-    with app.client() as client:
-        lines = client.get("/metrics").text.splitlines()
+    lines = httpx.get(f"{app.url}/metrics", timeout=30).text.splitlines()
     return sum(
         float(line.split()[-1]) for line in lines if line.startswith('gpuplane_agent_frames_total{kind="sample"}')
     )
@@ -77,7 +78,7 @@ def _more(app: LiveApp, count: float) -> bool:
 
 
 def _scraped(app: LiveApp, node: str) -> bool:
-    with app.client() as client:
+    with app.client(scope=TokenScope.METRICS) as client:
         lines = client.get("/api/v1/fleet/metrics/").text.splitlines()
     return sum(line.startswith("gpuplane_gpu_power_watts{") and f'node="{node}"' in line for line in lines) == 8
 
@@ -105,7 +106,7 @@ def test_a_node_tells_what_it_has_and_does(live_app: LiveApp, own: Callable[[str
 
 
 def test_an_agent_speaks_for_its_own_node(live_app: LiveApp, own: Callable[[str], str], tmp_path: Path) -> None:
-    """VIEW-6 the token of one node opens neither another node's door nor the scheduler's, and is over once another was issued."""
+    """VIEW-6 the token of one node opens neither another node's door nor the scheduler's nor REST, and is over once another was issued."""
     stolen = own("sim-2")
     with agent(live_app, "sim-3", stolen, tmp_path):
         eventually(lambda: "status=403" in (tmp_path / "sim-3.log").read_text(), "refused")
@@ -116,10 +117,15 @@ def test_an_agent_speaks_for_its_own_node(live_app: LiveApp, own: Callable[[str]
         body = {"name": "sim-3", "devices": [], "links": []}
         assert client.put("/api/v1/nodes/sim-3/inventory/", json=body, headers=bearer).status_code == 403
         own_body = {"name": "sim-2", "devices": [], "links": []}
-        assert client.put("/api/v1/nodes/sim-2/inventory/", json=own_body, headers=bearer).status_code == 201
+        assert client.put("/api/v1/nodes/sim-2/inventory/", json=own_body, headers=bearer).status_code == 403
         assert client.delete("/api/v1/nodes/sim-2/", headers=bearer).status_code == 403
+        assert client.get("/api/v1/nodes/", headers=bearer).status_code == 403
+        assert client.get("/metrics", headers=bearer).status_code == 403
+        sample = "/api/v1/agents/sim-2/samples/"
+        assert client.post(sample, content=b"", headers=bearer).status_code == 400
         fresh = own("sim-2")
         assert fresh != stolen
+        eventually(lambda: client.post(sample, content=b"", headers=bearer).status_code == 401, "over")
 
 
 def test_a_recording_is_played(live_app: LiveApp, own: Callable[[str], str], tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import pytest
 
-from access.choices import Role
+from access.choices import Role, TokenScope
 from allocations.collection import expire_holds
 from allocations.outside import outside
 from allocations.sweep import sweep
@@ -317,20 +318,23 @@ def test_bind_without_a_hold_plans_again_on_that_node(client: ClusterClient) -> 
 
 
 def test_who_may_ask(live_app: LiveApp, client: ClusterClient) -> None:
-    """VIEW-6 401 without a token, 403 with a viewer's; a person's and a service's token work on both kinds of path."""
-    paths = ["/extender/filter", "/webhooks/pods/mutate", "/api/v1/nodes/"]
-    bare = {path: client.cluster.build_request("POST", live_app.url + path, json={}) for path in paths}
-    for request in bare.values():
-        request.headers.pop("authorization")
-        assert client.cluster.send(request).status_code == 401
-        request.headers["authorization"] = "Bearer nonsense"
-        assert client.cluster.send(request).status_code == 401
+    """VIEW-6 401 without a token, 403 with a viewer's, an admin's, or that of another machine."""
+    for path in ("/extender/filter", "/webhooks/pods/mutate", "/api/v1/nodes/"):
+        for headers in ({}, {"Authorization": "Bearer nonsense"}):
+            assert httpx.post(live_app.url + path, json={}, headers=headers).status_code == 401
     with live_app.client(role=Role.VIEWER) as viewer:
         assert viewer.post("/extender/filter", json={}).status_code == 403
         assert viewer.post("/webhooks/pods/mutate", json={}).status_code == 403
         assert viewer.get("/api/v1/nodes/").status_code == 200
         assert viewer.put("/api/v1/nodes/n/inventory/", json={"devices": []}).status_code == 403
-    for one in (client.cluster, client.person):
-        assert one.post("/extender/filter", json={"Pod": pod_shape("who"), "NodeNames": ["a"]}).status_code == 200
-        assert one.post("/webhooks/pods/mutate", json={}).status_code == 200
-        assert one.get("/api/v1/leases/").status_code == 200
+    asked = {"Pod": pod_shape("who"), "NodeNames": ["a"]}
+    assert client.cluster.post("/extender/filter", json=asked).status_code == 200
+    assert client.cluster.post("/webhooks/pods/mutate", json={}).status_code == 200
+    assert client.person.get("/api/v1/leases/").status_code == 200
+    assert client.person.post("/extender/filter", json=asked).status_code == 403
+    for scope, door in ((TokenScope.EXTENDER, "/webhooks/pods/mutate"), (TokenScope.WEBHOOKS, "/extender/filter")):
+        with live_app.client(scope=scope) as machine:
+            refused = machine.post(door, json=asked)
+            assert refused.status_code == 403
+            assert f"the scope of this one is {scope.value}" in refused.json()["detail"]
+            assert machine.get("/api/v1/leases/").status_code == 403

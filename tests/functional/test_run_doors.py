@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def doors(tmp_path_factory):
-    """Ports of the three doors, the CA, certificates of clients by name, the cluster's token."""
+    """Ports of the three doors, the CA, certificates of clients by name, credentials.json."""
     folder = tmp_path_factory.mktemp("doors")
     ours, strangers = Authority(folder / "ours"), Authority(folder / "strangers")
     server, scheduler, stranger = (
@@ -55,8 +55,8 @@ def doors(tmp_path_factory):
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.05)
-    token = json.loads((folder / "data" / "credentials.json").read_text())["cluster_token"]
-    yield ports, ca, {"scheduler": scheduler, "stranger": stranger, None: None}, token
+    credentials = json.loads((folder / "data" / "credentials.json").read_text())
+    yield ports, ca, {"scheduler": scheduler, "stranger": stranger, None: None}, credentials
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0, log.read_text()
 
@@ -154,10 +154,10 @@ def test_sockets_refused_with_a_status(doors, path, want):
     assert refused.value.response.status_code == want
 
 
-@pytest.mark.parametrize("path", ["/extender/filter", "/api/v1/simulations/"])
-def test_body_above_the_limit(doors, path):
+@pytest.mark.parametrize(("path", "of"), [("/extender/filter", "cluster_token"), ("/api/v1/simulations/", "api_token")])
+def test_body_above_the_limit(doors, path, of):
     with socket.create_connection(("127.0.0.1", doors[0]["main"]), timeout=20) as link:
-        token = doors[3]
+        token = doors[3][of]
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Length: {1 << 40}\r\n\r\n"
         link.sendall(head.encode())
         assert link.recv(4096).startswith(b"HTTP/1.1 413 ")

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 
 from access import tokens
-from access.choices import Role
+from access.choices import Role, TokenScope
 from tests.databases import TestDatabase, connected
 from tests.factories import UserFactory
 from tests.servers import session
@@ -40,15 +40,36 @@ class LiveApp:
     start: Callable[[], None]
     """Start it again at the same address, once it was stopped."""
 
-    def token(self, *, role: Role = Role.ADMIN, service: bool = False, namespaces: tuple[str, ...] = ()) -> str:
-        """An API token of a fresh account."""
-        return tokens.issue(UserFactory(role=role, service=service, namespaces=namespaces))
+    def token(
+        self,
+        *,
+        role: Role = Role.ADMIN,
+        scope: TokenScope = TokenScope.REST,
+        node: str = "",
+        namespaces: tuple[str, ...] = (),
+    ) -> str:
+        """An API token of a fresh account: a person's, or a machine's of another scope."""
+        return tokens.issue(UserFactory(role=role, scope=scope, node=node, namespaces=namespaces))
 
     @contextlib.contextmanager
-    def client(self, *, role: Role = Role.ADMIN, service: bool = False) -> Iterator[httpx.Client]:
-        """A REST or cluster client with a token of a fresh account."""
-        bearer = {"Authorization": f"Bearer {self.token(role=role, service=service)}"}
+    def client(self, *, role: Role = Role.ADMIN, scope: TokenScope = TokenScope.REST) -> Iterator[httpx.Client]:
+        """A client with a token of a fresh account."""
+        bearer = {"Authorization": f"Bearer {self.token(role=role, scope=scope)}"}
         with httpx.Client(base_url=self.url, headers=bearer, timeout=30) as client:
+            yield client
+
+    @contextlib.contextmanager
+    def cluster(self) -> Iterator[httpx.Client]:
+        """A client that brings to each of the cluster's paths the token of its scope, and none anywhere else."""
+        given = {f"/{scope.value}/": self.token(scope=scope) for scope in (TokenScope.EXTENDER, TokenScope.WEBHOOKS)}
+
+        def bring(request: httpx.Request) -> httpx.Request:
+            for prefix, token in given.items():
+                if request.url.path.startswith(prefix):
+                    request.headers.setdefault("Authorization", f"Bearer {token}")
+            return request
+
+        with httpx.Client(base_url=self.url, auth=bring, timeout=30) as client:
             yield client
 
 

@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from access.actors import SYSTEM
 from access.errors import BadInput
-from access.services import agent_token
+from access.token_services import agent_token
 from audit.clock import database_now
 
 

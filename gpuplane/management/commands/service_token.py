@@ -1,7 +1,7 @@
-"""`manage.py service_token NAME`: a token of a service account, for what asks REST in nobody's name, such as Prometheus.
+"""`manage.py service_token NAME`: a token of a machine account, for what asks in nobody's name, such as Prometheus.
 
 Prints the token, and nothing else, so that it can be written into a Secret. The account is made where there is none; the tokens that it had
-before are revoked.
+before are revoked. Without an end, unless `--days` says one.
 """
 
 from __future__ import annotations
@@ -11,23 +11,45 @@ from argparse import ArgumentParser
 from django.core.management.base import BaseCommand, CommandError
 
 from access.actors import SYSTEM
+from access.choices import Role, TokenScope
 from access.errors import BadInput, Conflict
-from access.services import service_token
+from access.token_services import service_token
 from audit.clock import database_now
 
 
 class Command(BaseCommand):
     """The command."""
 
-    help = "Print a fresh token of a service account, which is made where there is none"
+    help = "Print a fresh token of a machine account, which is made where there is none"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """NAME."""
+        """NAME, and for what."""
+        scopes = [scope.value for scope in TokenScope if scope != TokenScope.AGENT]
         parser.add_argument("name", help="name of the account")
+        parser.add_argument(
+            "--scope", choices=scopes, default=TokenScope.METRICS.value, help="what its token opens; default: metrics"
+        )
+        parser.add_argument(
+            "--role",
+            choices=Role.values,
+            default=Role.VIEWER.value,
+            help="of a new account of scope rest; default: viewer",
+        )
+        parser.add_argument("--days", type=int, default=None, help="end of the token; default: none")
 
     def handle(self, *args: object, **options: str) -> None:
         """Issue it."""
+        days = options["days"]
         try:
-            self.stdout.write(service_token(username=options["name"], actor=SYSTEM, now=database_now()))
+            self.stdout.write(
+                service_token(
+                    username=options["name"],
+                    scope=TokenScope(options["scope"]),
+                    role=Role(options["role"]),
+                    days=None if days is None else int(days),
+                    actor=SYSTEM,
+                    now=database_now(),
+                )
+            )
         except (BadInput, Conflict) as error:
             raise CommandError(str(error)) from error

@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 
 from tests.attacks.registry import attack
-from tests.attacks.target import HOST, Listener, Target
+from tests.attacks.target import CONNECTIONS, HOST, Listener, Target
 from tests.attacks.wire import GONE, connected, head
 
-IDLE = 2000
-SILENT = 300
-PAUSE_SECONDS = 0.5
+IDLE = 2 * CONNECTIONS
+SILENT = 100
+PAUSE_SECONDS = 5.0
 
 
 @attack("idle-connections", window="connections")
 async def idle_connections(target: Target) -> None:
-    """Thousands of connections from one address: most say nothing, every fifth asked once and is kept alive."""
+    """Twice as many connections as the listener takes, from one address: most say nothing, every fifth asked once and is kept alive."""
     async with asyncio.TaskGroup() as tasks:
         for number in range(IDLE):
             tasks.create_task(_idle(target.main, asks=number % 5 == 0))
-            if number % 20 == 0:
-                await asyncio.sleep(0.02)
+            if number % 10 == 0:
+                await asyncio.sleep(0.05)
 
 
 async def _idle(listener: Listener, *, asks: bool) -> None:

@@ -27,7 +27,8 @@ async def unfinished_uploads(target: Target) -> None:
         for listener in target.listeners:
             for path in PATHS[listener.name]:
                 for _ in range(UPLOADS):
-                    tasks.create_task(_upload(listener, path, target.tokens["service"]))
+                    kind = "admin" if path.startswith("/api/") else "service"
+                    tasks.create_task(_upload(listener, path, target.tokens[kind]))
 
 
 @attack("uploads-to-pages", window="uploads")

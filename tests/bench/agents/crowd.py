@@ -36,7 +36,7 @@ class Task(msgspec.Struct):
     """What to do. `path`: of the socket, `{}` stands for the node's name. `speaks`: whether the server acknowledges. `looks`: columns of each browser."""
 
     url: str
-    token: str
+    tokens: dict[str, str]
     path: str
     nodes: list[tuple[str, list[str]]]
     speaks: bool = True
@@ -64,7 +64,7 @@ class Line(asyncio.Protocol):
         key = base64.b64encode(os.urandom(16)).decode()
         self.transport.write(
             f"GET {self._task.path.format(self.name)} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\nAuthorization: Bearer {self._task.token}\r\n\r\n".encode()
+            f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\nAuthorization: Bearer {self._task.tokens.get(self.name, '')}\r\n\r\n".encode()
         )
 
     def data_received(self, data: bytes) -> None:

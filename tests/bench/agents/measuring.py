@@ -34,7 +34,7 @@ from tests.bench.figures import Report
 from tests.bench.over_http import Bench, placed
 from tests.bench.serving import FLOOR, PULSE, SINK
 from tests.bench.wire import Rounds
-from tests.factories import PASSWORD, UserFactory
+from tests.factories import PASSWORD, UserFactory, agent_tokens
 from tests.servers import redis
 
 FLOOR_SECONDS = 15.0
@@ -191,7 +191,7 @@ def _ask(at: Bench, into: Rounds, number: int) -> None:
 
 
 def _task(at: Bench, nodes: list[tuple[str, list[str]]], **more: Any) -> Task:
-    return Task(url=at.app.url, token=at.app.token(service=True), nodes=nodes, **more)
+    return Task(url=at.app.url, tokens=agent_tokens([name for name, _ in nodes]), nodes=nodes, **more)
 
 
 def _nodes() -> list[tuple[str, list[str]]]:

@@ -12,7 +12,7 @@ from django.test import Client
 
 from access import tokens
 from access.actors import Actor
-from access.choices import Role
+from access.choices import Role, TokenScope
 from access.models import Profile, Team, TeamNamespace
 from access.selectors import actor_of
 
@@ -68,9 +68,11 @@ class Api:
         return self.call("DELETE", path, **more)
 
 
-def person(name: str, role: Role, *, service: bool = False, namespace: str = "") -> Api:
+def person(name: str, role: Role, *, scope: TokenScope = TokenScope.REST, namespace: str = "", node: str = "") -> Api:
+    """Somebody's client; of another scope, a machine's."""
     user = User.objects.create(username=name)
-    Profile.objects.create(user=user, role=role, service=service)
+    machine = scope != TokenScope.REST
+    Profile.objects.create(user=user, role=role, service=machine, scope=scope, node=node)
     if namespace:
         team, _ = Team.objects.get_or_create(name=namespace)
         TeamNamespace.objects.get_or_create(team=team, namespace=namespace)
@@ -91,8 +93,9 @@ def admin(db):
 
 
 @pytest.fixture
-def service(db):
-    return person("cluster", Role.OPERATOR, service=True)
+def registrar(db):
+    """A machine that may put inventories."""
+    return person("registrar", Role.VIEWER, scope=TokenScope.INVENTORY)
 
 
 @pytest.fixture

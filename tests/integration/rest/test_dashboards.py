@@ -15,7 +15,7 @@ from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 from rest_framework.test import APIClient
 
-from access.choices import Role
+from access.choices import TokenScope
 from access.tokens import issue
 from agent.protocol import COLUMNS
 from audit.clock import database_now
@@ -70,7 +70,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, set[str]]]:
     columns: dict[str, Any] = dict.fromkeys(COLUMNS, (1, 1))
     view = SampleView(node="n1", boot="b", seq=1, time=now, received_at=now, devices=uuids, **columns)
     monkeypatch.setattr(fleet_metrics, "latest_for", lambda _: {"n1": view})
-    token = issue(UserFactory(role=Role.OPERATOR, service=True))
+    token = issue(UserFactory(scope=TokenScope.METRICS))
     scraped: list[Any] = [
         Client().get("/metrics"),
         APIClient().get("/api/v1/fleet/metrics/", headers={"Authorization": f"Bearer {token}"}),

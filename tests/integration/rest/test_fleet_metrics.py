@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pytest_django import DjangoAssertNumQueries
 from rest_framework.test import APIClient
 
-from access.choices import Role
+from access.choices import Role, TokenScope
 from access.tokens import issue
 from agent.protocol import COLUMNS
 from allocations.fleet_metrics import FRESH_SECONDS, MEASURED, fleet_metrics
@@ -244,15 +244,27 @@ def test_every_column_has_a_metric() -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "service", "status"),
-    [(Role.ADMIN, False, 200), (Role.OPERATOR, True, 200), (Role.OPERATOR, False, 403), (Role.VIEWER, False, 403)],
+    ("role", "scope", "signed_in", "status"),
+    [
+        pytest.param(Role.VIEWER, TokenScope.METRICS, False, 200, id="a scraper"),
+        pytest.param(Role.ADMIN, TokenScope.REST, True, 200, id="an admin's session"),
+        pytest.param(Role.ADMIN, TokenScope.REST, False, 403, id="an admin's token is for REST"),
+        pytest.param(Role.ADMIN, TokenScope.INVENTORY, False, 403, id="another machine, whatever its role"),
+        pytest.param(Role.OPERATOR, TokenScope.REST, True, 403, id="an operator's session"),
+        pytest.param(Role.VIEWER, TokenScope.REST, False, 403, id="a viewer's token"),
+    ],
 )
-def test_who_may_scrape(role: Role, service: bool, status: int) -> None:
-    """VIEW-6 names of pods of all namespaces are for those who may see all of them."""
+def test_who_may_scrape(role: Role, scope: TokenScope, signed_in: bool, status: int) -> None:
+    """VIEW-6 names of pods of all namespaces are for the scope metrics, and for admins in person."""
     NodeFactory(name="n1", gpus=1)
     client = APIClient()
-    token = issue(UserFactory(role=role, service=service))
-    answer = client.get(URL, headers={"Authorization": f"Bearer {token}"})
+    user = UserFactory(role=role, scope=scope)
+    if signed_in:
+        client.force_login(user)
+        answer = client.get(URL)
+        client.logout()
+    else:
+        answer = client.get(URL, headers={"Authorization": f"Bearer {issue(user)}"})
     assert answer.status_code == status
     if status == 200:
         assert answer["Content-Type"].startswith("text/plain")

@@ -4,7 +4,8 @@ import pytest
 from django.test import Client
 
 from access.choices import Role
-from access.services import role_set, tokens_revoke
+from access.services import role_set
+from access.token_services import tokens_revoke
 from allocations.models import Allocation
 from audit.models import Event
 from claims.models import GpuClaim
@@ -13,7 +14,7 @@ from tests.integration.rest.conftest import NOW, PASSWORD, claim_manifest, inven
 
 pytestmark = pytest.mark.django_db
 
-PEOPLE = ("anonymous", "viewer", "operator", "outsider", "service", "admin")
+PEOPLE = ("anonymous", "viewer", "operator", "outsider", "registrar", "admin")
 
 
 @pytest.fixture
@@ -36,6 +37,7 @@ def test_anybody_signed_in_reads_lists(everybody, path):
     everybody["admin"].put("nodes/n1/inventory/", inventory())
     statuses = {name: api.get(path)[0] for name, api in everybody.items()}
     assert statuses.pop("anonymous") == 401
+    assert statuses.pop("registrar") == 403
     assert set(statuses.values()) == {200}
     assert everybody["anonymous"].send("GET", path)["WWW-Authenticate"].startswith("Bearer")
 
@@ -49,7 +51,7 @@ def test_an_object_of_a_namespace_that_one_does_not_see_does_not_exist(everybody
         "viewer": 200,
         "operator": 200,
         "outsider": 404,
-        "service": 200,
+        "registrar": 403,
         "admin": 200,
     }
 
@@ -66,7 +68,7 @@ def test_lists_hold_only_what_one_sees(everybody):
 
     assert seen("viewer", "claims/") == ["team-a"]
     assert seen("outsider", "claims/") == ["team-b"]
-    assert seen("service", "claims/") == ["team-a", "team-b"]
+    assert seen("admin", "claims/") == ["team-a", "team-b"]
     assert seen("outsider", "events/") == ["team-b"]
     assert len(seen("admin", "events/")) == 2
 
@@ -83,21 +85,21 @@ WRITES = {
 }
 WANT = {
     # refused by role or team: 403 where the object may be seen, 404 where not; 401 without credentials
-    "make a claim": {"viewer": 403, "operator": 201, "outsider": 403, "service": 201, "admin": 201},
-    "replace a claim": {"viewer": 403, "operator": 200, "outsider": 404, "service": 200, "admin": 200},
-    "patch a claim": {"viewer": 403, "operator": 200, "outsider": 404, "service": 200, "admin": 200},
-    "delete a claim": {"viewer": 403, "operator": 204, "outsider": 404, "service": 204, "admin": 204},
-    "renew a claim": {"viewer": 403, "operator": 409, "outsider": 404, "service": 409, "admin": 409},
-    "take devices": {"viewer": 404, "operator": 404, "outsider": 404, "service": 404, "admin": 404},
-    "put an inventory": {"viewer": 403, "operator": 403, "outsider": 403, "service": 201, "admin": 201},
-    "take a node out": {"viewer": 403, "operator": 403, "outsider": 403, "service": 204, "admin": 204},
+    "make a claim": {"viewer": 403, "operator": 201, "outsider": 403, "registrar": 403, "admin": 201},
+    "replace a claim": {"viewer": 403, "operator": 200, "outsider": 404, "registrar": 403, "admin": 200},
+    "patch a claim": {"viewer": 403, "operator": 200, "outsider": 404, "registrar": 403, "admin": 200},
+    "delete a claim": {"viewer": 403, "operator": 204, "outsider": 404, "registrar": 403, "admin": 204},
+    "renew a claim": {"viewer": 403, "operator": 409, "outsider": 404, "registrar": 403, "admin": 409},
+    "take devices": {"viewer": 404, "operator": 404, "outsider": 404, "registrar": 403, "admin": 404},
+    "put an inventory": {"viewer": 403, "operator": 403, "outsider": 403, "registrar": 201, "admin": 201},
+    "take a node out": {"viewer": 403, "operator": 403, "outsider": 403, "registrar": 403, "admin": 204},
 }
 
 
 @pytest.mark.parametrize("name", PEOPLE)
 @pytest.mark.parametrize("write", WRITES)
 def test_writes_are_for_those_whose_they_are(everybody, write, name):
-    """VIEW-6 viewers write nothing, operators in their teams' namespaces, admins and service accounts everywhere."""
+    """VIEW-6 viewers write nothing, operators in their teams' namespaces, admins everywhere, machines what their scope is for."""
     everybody["admin"].put("nodes/n1/inventory/", inventory())
     everybody["admin"].post("claims/", claim_manifest())
     before, events = world(), Event.objects.count()

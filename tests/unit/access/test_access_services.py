@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from access import services
+from access import services, token_services
 from access.actors import SYSTEM, Actor
 from access.choices import Role
 from access.errors import BadInput, Conflict, NotAllowed, NotFound
@@ -53,8 +53,8 @@ def test_every_change_is_told_and_what_changes_nothing_is_not():
         services.role_set(user=olga, role=Role.ADMIN, **BY)
         services.user_active_set(user=olga, active=False, **BY)
     services.password_set(user=olga, password="another quiet river", **BY)
-    services.token_issue(user=olga, **BY)
-    services.tokens_revoke(user=olga, **BY)
+    token = token_services.token_issue(user=olga, **BY)
+    token_services.tokens_revoke(user=olga, **BY)
     assert told() == [
         ("system", "olga", "account olga created as operator"),
         ("system", "red", "team red created"),
@@ -63,10 +63,11 @@ def test_every_change_is_told_and_what_changes_nothing_is_not():
         ("system", "olga", "olga is now admin, was operator"),
         ("system", "olga", "account olga shut"),
         ("system", "olga", "password of olga changed"),
-        ("system", "olga", "token issued to olga"),
+        ("system", "olga", f"token {token[:8]}… issued to olga, until 2027-02-19 00:00 UTC"),
         ("system", "olga", "1 tokens of olga revoked"),
     ]
-    assert set(Event.objects.values_list("kind", flat=True)) == {"access.changed"}
+    kinds = list(Event.objects.order_by("id").values_list("kind", flat=True))
+    assert kinds == ["access.changed"] * 7 + ["access.token-issued", "access.token-revoked"]
 
 
 CHANGES = {
@@ -76,8 +77,8 @@ CHANGES = {
     "role_set": lambda by, user, team: services.role_set(user=user, role=Role.ADMIN, actor=by, now=NOW),
     "user_active_set": lambda by, user, team: services.user_active_set(user=user, active=False, actor=by, now=NOW),
     "password_set": lambda by, user, team: services.password_set(user=user, password=PASSWORD, actor=by, now=NOW),
-    "token_issue": lambda by, user, team: services.token_issue(user=user, actor=by, now=NOW),
-    "tokens_revoke": lambda by, user, team: services.tokens_revoke(user=user, actor=by, now=NOW),
+    "token_issue": lambda by, user, team: token_services.token_issue(user=user, actor=by, now=NOW),
+    "tokens_revoke": lambda by, user, team: token_services.tokens_revoke(user=user, actor=by, now=NOW),
     "team_create": lambda by, user, team: services.team_create(name="blue", actor=by, now=NOW),
     "team_delete": lambda by, user, team: services.team_delete(team=team, actor=by, now=NOW),
     "team_namespace_add": lambda by, user, team: services.team_namespace_add(
@@ -108,11 +109,11 @@ def test_ones_own_password_and_tokens_are_ones_own():
     olga = account()
     me = actor_of(olga)
     services.password_set(user=olga, password="another quiet river", actor=me, now=NOW)
-    token = services.token_issue(user=olga, actor=me, now=NOW)
+    token = token_services.token_issue(user=olga, actor=me, now=NOW)
     actor = verify(token)
     assert actor is not None
     assert actor.name == "olga"
-    assert services.tokens_revoke(user=olga, actor=me, now=NOW) == 1
+    assert token_services.tokens_revoke(user=olga, actor=me, now=NOW) == 1
 
 
 @pytest.mark.parametrize(
@@ -167,53 +168,3 @@ def test_nobody_is_no_actor():
 
 def test_an_account_without_a_profile_is_a_viewer():
     assert actor_of(User.objects.create(username="x")).role == Role.VIEWER
-
-
-def test_a_service_accounts_token():
-    """VIEW-6 the account is made once and has one token at a time; nobody else's account is taken for it."""
-    first = services.service_token(username="prometheus", **BY)
-    second = services.service_token(username="prometheus", **BY)
-    assert verify(first) is None
-    actor = verify(second)
-    assert actor is not None
-    assert (actor.name, actor.service, actor.namespaces, actor.role) == ("prometheus", True, None, Role.VIEWER)
-    services.agent_token(node="gpu-1", **BY)
-    person = account()
-    for name in (person.username, "agent@gpu-1"):
-        with pytest.raises(Conflict):
-            services.service_token(username=name, **BY)
-    services.user_active_set(user=User.objects.get(username="prometheus"), active=False, **BY)
-    with pytest.raises(Conflict):
-        services.service_token(username="prometheus", **BY)
-    with pytest.raises(BadInput):
-        services.service_token(username="no name", **BY)
-    with pytest.raises(NotAllowed):
-        services.service_token(username="prometheus", actor=actor_of(person), now=NOW)
-
-
-def test_a_nodes_agent():
-    """VIEW-6 a token for one node alone; the ones before it are over, and nobody but admins issues any."""
-
-    def of(token):
-        found = verify(token)
-        assert found is not None
-        return found
-
-    first = services.agent_token(node="gpu-1", **BY)
-    actor = of(first)
-    assert (actor.node, actor.service, actor.namespaces, actor.role) == ("gpu-1", True, frozenset(), Role.VIEWER)
-    actor.require_node("gpu-1")
-    with pytest.raises(NotAllowed, match="speaks for node gpu-1 alone"):
-        actor.require_node("gpu-2")
-    SYSTEM.require_node("gpu-2")
-    second = services.agent_token(node="gpu-1", **BY)
-    assert verify(first) is None
-    assert of(second).node == "gpu-1"
-    assert of(services.agent_token(node="gpu-2", **BY)).node == "gpu-2"
-    assert User.objects.filter(profile__node="gpu-1").count() == 1
-    long = "n" * 60 + "." + "m" * 60 + "." + "k" * 60
-    assert of(services.agent_token(node=long, **BY)).node == long
-    with pytest.raises(BadInput):
-        services.agent_token(node="No Node", **BY)
-    with pytest.raises(NotAllowed):
-        services.agent_token(node="gpu-1", actor=actor_of(account()), now=NOW)

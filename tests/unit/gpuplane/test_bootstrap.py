@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from gpuplane.credentials import MACHINES
 from tests.servers import postgres
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -53,7 +54,8 @@ def test_twins_on_an_empty_database_agree(tmp_path, empty_database):
         told = json.loads((tmp_path / str(number) / "credentials.json").read_text())
         assert told == {"url": "http://127.0.0.1:8000", "username": "admin"}
     with psycopg.connect(empty_database) as connection:
-        assert connection.execute("SELECT username FROM auth_user ORDER BY 1").fetchall() == [("admin",), ("cluster",)]
+        accounts = connection.execute("SELECT username FROM auth_user ORDER BY 1").fetchall()
+        assert accounts == [("admin",), *((name,) for name in sorted(name for name, _ in MACHINES.values()))]
         assert connection.execute("SELECT count(*) FROM knox_authtoken").fetchone() == (0,)
 
 

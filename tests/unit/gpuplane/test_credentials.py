@@ -5,6 +5,7 @@ from knox.models import AuthToken
 
 from access import tokens
 from access.actors import Actor
+from access.choices import Role
 from access.errors import BadInput
 from audit.models import Event
 from gpuplane import credentials
@@ -39,24 +40,32 @@ def test_file_opens_every_door(data_dir):
         "password": made.password,
         "api_token": made.api_token,
         "cluster_token": made.cluster_token,
+        "webhooks_token": made.webhooks_token,
+        "metrics_token": made.metrics_token,
+        "inventory_token": made.inventory_token,
     }
     admin = User.objects.get(username="admin")
     assert admin.check_password(made.password)
     assert admin.is_superuser
     assert verified(made.api_token).name == "admin"
-    cluster = verified(made.cluster_token)
-    assert (cluster.name, cluster.service) == ("cluster", True)
-    assert not User.objects.get(username="cluster").has_usable_password()
+    for field, (name, scope) in credentials.MACHINES.items():
+        machine = verified(getattr(made, field))
+        assert (machine.name, machine.service, machine.scope, machine.role) == (name, True, scope, Role.VIEWER)
+        assert not User.objects.get(username=name).has_usable_password()
+    assert not AuthToken.objects.exclude(expiry=None).exists()
 
 
 def test_restart_changes_nothing():
     made = credentials.ensure(url=URL)
 
     assert credentials.ensure(url=URL) == made
-    assert AuthToken.objects.count() == 2
+    assert AuthToken.objects.count() == 1 + len(credentials.MACHINES)
 
 
-@pytest.mark.parametrize("field", ["password", "api_token", "cluster_token"])
+SECRETS = {"password", "api_token", *credentials.MACHINES}
+
+
+@pytest.mark.parametrize("field", sorted(SECRETS))
 def test_what_no_longer_works_is_issued_again(data_dir, field):
     made = credentials.ensure(url=URL)
     stale = orjson.loads((data_dir / "credentials.json").read_bytes()) | {field: "stale"}
@@ -65,7 +74,7 @@ def test_what_no_longer_works_is_issued_again(data_dir, field):
     again = credentials.ensure(url=URL)
 
     assert getattr(again, field) not in {"stale", getattr(made, field)}
-    others = {"password", "api_token", "cluster_token"} - {field}
+    others = SECRETS - {field}
     assert all(getattr(again, other) == getattr(made, other) for other in others)
 
 
@@ -136,7 +145,7 @@ def test_simulated_fleet_has_its_tokens_beside_a_given_password(data_dir):
     made = credentials.ensure(url=URL, password=GIVEN, tokens_wanted=True)
 
     told = orjson.loads((data_dir / "credentials.json").read_bytes())
-    assert set(told) == {"url", "username", "api_token", "cluster_token"}
+    assert set(told) == {"url", "username", "api_token", *credentials.MACHINES}
     assert verified(made.cluster_token).service
     assert credentials.ensure(url=URL, password=GIVEN, tokens_wanted=True) == made
 

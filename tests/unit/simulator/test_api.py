@@ -21,7 +21,13 @@ from simulator.api import (
     wait_for_server,
 )
 
-CREDENTIALS = Credentials(url="http://gpuplane.test", api_token="rest-token", cluster_token="cluster-token")
+CREDENTIALS = Credentials(
+    url="http://gpuplane.test",
+    api_token="rest-token",
+    cluster_token="cluster-token",
+    webhooks_token="webhooks-token",
+    inventory_token="inventory-token",
+)
 POD = {"metadata": {"name": "p", "namespace": "team", "uid": "u"}, "spec": {}}
 
 
@@ -39,11 +45,18 @@ async def test_each_door_gets_its_token() -> None:
 
     def answer(request: httpx.Request) -> httpx.Response:
         seen[request.url.path] = request.headers["authorization"]
-        body: dict[str, object] = {"response": {"allowed": True}, "results": [], "next": None, "NodeNames": []}
+        body: dict[str, object] = {
+            "response": {"allowed": True},
+            "results": [],
+            "next": None,
+            "NodeNames": [],
+            "token": "fresh",
+        }
         return httpx.Response(200, json=[] if request.url.path.endswith("prioritize") else body)
 
     async with _api(answer) as api:
         await api.put_inventory("n1", {})
+        assert await api.agent_token("n1") == "fresh"
         await api.create_claim({})
         await api.live_allocations()
         await api.review("/webhooks/pods/mutate", POD)
@@ -51,10 +64,11 @@ async def test_each_door_gets_its_token() -> None:
         await api.extender_prioritize(POD, ["n1"])
         await api.extender_bind(POD, "n1")
     assert {path: token.removeprefix("Bearer ") for path, token in seen.items()} == {
-        "/api/v1/nodes/n1/inventory/": "rest-token",
+        "/api/v1/nodes/n1/inventory/": "inventory-token",
+        "/api/v1/tokens/": "rest-token",
         "/api/v1/claims/": "rest-token",
         "/api/v1/allocations/": "rest-token",
-        "/webhooks/pods/mutate": "cluster-token",
+        "/webhooks/pods/mutate": "webhooks-token",
         "/extender/filter": "cluster-token",
         "/extender/prioritize": "cluster-token",
         "/extender/bind": "cluster-token",
@@ -131,10 +145,21 @@ async def test_waits_for_credentials_and_for_the_server(tmp_path: Path) -> None:
     path = tmp_path / "credentials.json"
     answers = [httpx.Response(503), httpx.Response(200)]
     path.write_text(
-        json.dumps({"url": "http://gpuplane.test", "api_token": "a", "cluster_token": "c", "username": "x"})
+        json.dumps(
+            {
+                "url": "http://gpuplane.test",
+                "api_token": "a",
+                "cluster_token": "c",
+                "webhooks_token": "w",
+                "inventory_token": "i",
+                "username": "x",
+            }
+        )
     )
     found = await wait_for_server(path, transport=httpx.MockTransport(lambda _: answers.pop(0)))
-    assert found == Credentials(url="http://gpuplane.test", api_token="a", cluster_token="c")
+    assert found == Credentials(
+        url="http://gpuplane.test", api_token="a", cluster_token="c", webhooks_token="w", inventory_token="i"
+    )
     assert answers == []
 
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from access.actors import Actor
-from access.choices import Role
+from access.choices import Role, TokenScope
 from gpuplane.doors import agent_tokens
 from gpuplane.doors.agent_tokens import (
     ADDRESS_BURST,
@@ -84,7 +84,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 def test_the_agent_of_a_node(world: World) -> None:
     """VIEW-6 known by its ServiceAccount, for the node of its pod; asked for once a minute."""
-    want = Actor("agent@n1", Role.VIEWER, service=True, node="n1")
+    want = Actor("agent@n1", Role.VIEWER, service=True, node="n1", scope=TokenScope.AGENT)
     assert world.tokens.known(TOKEN) is None
     assert [world.tokens.verify(TOKEN) for _ in range(3)] == [want] * 3
     assert world.tokens.known(TOKEN) == want
@@ -218,7 +218,7 @@ async def test_a_slow_api_server_makes_only_strangers_wait(world: World, threads
             await asyncio.sleep(0.001)
         world.hold = None
         assert await status_of(bearer, TOKEN, "10.9.9.9") == 0
-        assert await status_of(bearer, "service", "10.9.9.9") == 0
+        assert (await bearer.agent(scope("agent"), node="n2")).node == "n2"
         assert await threads.filter.run(lambda: "filter answers") == "filter answers"
         assert not any(one.done() for one in flood)
     finally:
@@ -255,17 +255,25 @@ def threads() -> Iterator[Lanes]:
 
 KNOWN = {
     "admin": Actor("ada", Role.ADMIN, None),
-    "service": Actor("cluster", Role.OPERATOR, None, service=True),
     "viewer": Actor("vera", Role.VIEWER),
-    "agent": Actor("agent@n2", Role.VIEWER, service=True, node="n2"),
+    "agent": Actor("agent@n2", Role.VIEWER, service=True, node="n2", scope=TokenScope.AGENT),
+    **{
+        scope.value: Actor("machine", Role.VIEWER, service=True, scope=scope)
+        for scope in TokenScope
+        if scope != TokenScope.AGENT
+    },
 }
 
 
 @pytest.mark.parametrize(
     ("token", "node", "status"),
     [
-        ("admin", "n1", 0),
-        ("service", "n1", 0),
+        ("admin", "n1", 403),
+        ("extender", "n1", 403),
+        ("webhooks", "n1", 403),
+        ("metrics", "n1", 403),
+        ("inventory", "n1", 403),
+        ("rest", "n1", 403),
         ("agent", "n2", 0),
         ("agent", "n1", 403),
         ("viewer", "n1", 403),
@@ -282,11 +290,13 @@ async def test_who_may_speak_for_a_node(world: World, threads: Lanes, token: str
     bearer = Bearer(KNOWN.get, KNOWN.get, threads, agents=world.tokens)
     if not status:
         found = await bearer.agent(scope(token), node=node)
-        assert found.node in ("", node)
+        assert found.node == node
         return
     with pytest.raises(Refused) as refused:
         await bearer.agent(scope(token), node=node)
     assert refused.value.status == status
+    if status == 403:
+        assert refused.value.detail.startswith(f"this needs a token of scope agent of node {node};")
 
 
 async def test_an_agent_opens_no_other_door(world: World, threads: Lanes) -> None:
@@ -294,9 +304,9 @@ async def test_an_agent_opens_no_other_door(world: World, threads: Lanes) -> Non
     bearer = Bearer(KNOWN.get, KNOWN.get, threads, agents=world.tokens)
     for token, status in (("agent", 403), (TOKEN, 401)):
         with pytest.raises(Refused) as refused:
-            await bearer.actor(scope(token))
+            await bearer.actor(scope(token), needed=TokenScope.EXTENDER)
         assert refused.value.status == status
-    assert (await bearer.actor(scope("service"))).name == "cluster"
+    assert (await bearer.actor(scope("extender"), needed=TokenScope.EXTENDER)).name == "machine"
     world.away = True
     with pytest.raises(Refused) as refused:
         await bearer.agent(scope(OTHER), node="n1")

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from access.actors import Actor
-from access.choices import Role
+from access.choices import Role, TokenScope
 from gpuplane.doors import DOOR
 from gpuplane.doors.bearer import Bearer
 from gpuplane.doors.body_limits import BodyLimits
@@ -18,7 +18,7 @@ from gpuplane.doors.threads import lanes
 
 LIMIT = 1000
 ACTORS = {
-    "service": Actor("cluster", Role.OPERATOR, None, service=True),
+    **{scope.value: Actor("machine", Role.VIEWER, service=True, scope=scope) for scope in TokenScope},
     "admin": Actor("admin", Role.ADMIN, None),
     "viewer": Actor("viewer", Role.VIEWER),
 }
@@ -122,18 +122,24 @@ def auth(token):
 @pytest.mark.parametrize(
     ("path", "headers", "want"),
     [
-        pytest.param("/extender/echo", auth("service"), 200, id="service account"),
-        pytest.param("/webhooks/echo", auth("service"), 200, id="inline handler"),
-        pytest.param("/extender/echo", auth("admin"), 200, id="admin"),
-        pytest.param("/extender/echo", {"Authorization": "bearer service"}, 200, id="scheme in any case"),
+        pytest.param("/extender/echo", auth("extender"), 200, id="the scheduler's token"),
+        pytest.param("/webhooks/echo", auth("webhooks"), 200, id="inline handler"),
+        pytest.param("/extender/echo", auth("admin"), 403, id="an admin's token"),
+        pytest.param("/extender/echo", auth("webhooks"), 403, id="the API server's token at the scheduler's paths"),
+        pytest.param("/webhooks/echo", auth("extender"), 403, id="and the other way round"),
+        pytest.param("/extender/echo", auth("metrics"), 403, id="a scraper's"),
+        pytest.param("/webhooks/echo", auth("inventory"), 403, id="a registrar's"),
+        pytest.param("/webhooks/echo", auth("agent"), 403, id="an agent's"),
+        pytest.param("/extender/echo", auth("rest"), 403, id="a machine's that is for REST"),
+        pytest.param("/extender/echo", {"Authorization": "bearer extender"}, 200, id="scheme in any case"),
         pytest.param("/extender/echo", {}, 401, id="no token"),
         pytest.param("/extender/echo", auth("unknown"), 401, id="unknown token"),
-        pytest.param("/extender/echo", {"Authorization": "Basic service"}, 401, id="another scheme"),
+        pytest.param("/extender/echo", {"Authorization": "Basic extender"}, 401, id="another scheme"),
         pytest.param("/extender/echo", {"Authorization": "Bearer "}, 401, id="empty token"),
         pytest.param("/extender/echo", auth("viewer"), 403, id="a viewer"),
-        pytest.param("/extender/nothing", auth("service"), 404, id="unknown path"),
-        pytest.param("/extender/teapot", auth("service"), 418, id="a handler's own status"),
-        pytest.param("/extender/broken", auth("service"), 500, id="a defect"),
+        pytest.param("/extender/nothing", auth("extender"), 404, id="unknown path"),
+        pytest.param("/extender/teapot", auth("extender"), 418, id="a handler's own status"),
+        pytest.param("/extender/broken", auth("extender"), 500, id="a defect"),
     ],
 )
 async def test_main_door(client, path, headers, want):
@@ -235,7 +241,7 @@ async def test_nothing_of_size_runs_on_the_event_loop(threads, size, want):
     bearer = Bearer(known=ACTORS.get, verify=ACTORS.get, lanes=threads)
     cluster = Cluster(routes=ROUTES, bearer=bearer, lanes=threads, limits=BodyLimits(1 << 20))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(cluster), base_url="http://gpuplane") as http:
-        answer = await http.post("/webhooks/where", content=b" " * size, headers=auth("service"))
+        answer = await http.post("/webhooks/where", content=b" " * size, headers=auth("webhooks"))
 
     assert answer.json() == want
 
@@ -285,7 +291,7 @@ async def test_bodies_that_are_being_answered_count_against_the_budget(client, l
     [
         pytest.param(WEBHOOKS, {}, {"stranger": True}, id="anybody, without a certificate"),
         pytest.param(WEBHOOKS_MTLS, {}, {"bytes": 2}, id="a client certificate"),
-        pytest.param(MAIN, auth("service"), {"bytes": 2}, id="a bearer token"),
+        pytest.param(MAIN, auth("webhooks"), {"bytes": 2}, id="a bearer token"),
     ],
 )
 async def test_strangers_have_a_handler_of_their_own(client, door, headers, want):

@@ -13,8 +13,7 @@ import msgspec
 import pytest
 from django.db import connections
 
-from access.actors import SYSTEM, Actor
-from access.choices import Role
+from access.actors import Actor
 from access.errors import BadInput, GpuplaneError, Unavailable
 from agent.protocol import (
     FRAME_LIMIT,
@@ -38,6 +37,7 @@ from nodes.live import threads as database_threads
 from nodes.live.ingest import INLINE_BYTES, agent_socket, answer_frame
 from nodes.live.samples import SampleTable
 from nodes.models import Device
+from tests.unit.nodes.live.actors import AGENT, OTHERS, agent_of
 
 ORDER = ["GPU-0", "GPU-1"]
 HELLO = Hello("b1", 1, 100.0, "n1", "1.0", ORDER)
@@ -78,12 +78,13 @@ class Remembered:
 class Peer:
     """The agent's end of one ASGI WebSocket."""
 
-    def __init__(self, table: SampleTable, record: Remembered, *, node: str = "n1", actor: Actor = SYSTEM) -> None:
+    def __init__(self, table: SampleTable, record: Remembered, *, node: str = "n1", actor: Actor | None = None) -> None:
         self._in: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._out: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._in.put_nowait({"type": "websocket.connect"})
+        speaker = actor or agent_of(node)
         self.session = asyncio.create_task(
-            agent_socket({}, self._in.get, self._sent, node=node, actor=actor, table=table, record=record)
+            agent_socket({}, self._in.get, self._sent, node=node, actor=speaker, table=table, record=record)
         )
 
     async def _sent(self, message: Any) -> None:
@@ -340,12 +341,12 @@ async def test_our_failure_says_so(peer: Peer, record: Remembered) -> None:
     assert (await peer.closed())[0] == 1011
 
 
-async def test_viewers_do_not_speak_for_nodes(table: SampleTable) -> None:
-    viewer = Actor(name="eve", role=Role.VIEWER)
-    peer = Peer(table, Remembered(), actor=viewer)
+@pytest.mark.parametrize("actor", OTHERS, ids=lambda actor: actor.name)
+async def test_others_do_not_speak_for_a_node(table: SampleTable, actor: Actor) -> None:
+    peer = Peer(table, Remembered(), actor=actor)
     peer.send(HELLO)
     assert (await peer.closed())[0] == 1008
-    assert (await answer_frame(encode(HELLO), node="n1", actor=viewer, table=table))[0] == 403
+    assert (await answer_frame(encode(HELLO), node="n1", actor=actor, table=table))[0] == 403
     assert not table.knows_order("n1")
 
 
@@ -361,7 +362,7 @@ async def test_viewers_do_not_speak_for_nodes(table: SampleTable) -> None:
     ],
 )
 async def test_posts(body: bytes, want: int, want_problem: str, table: SampleTable, record: Remembered) -> None:
-    status, answer = await answer_frame(body, node="n1", actor=SYSTEM, table=table, record=record)
+    status, answer = await answer_frame(body, node="n1", actor=AGENT, table=table, record=record)
     assert status == want
     assert want_problem in decode_ack(answer).problem
     assert bool(want_problem) == bool(decode_ack(answer).problem)
@@ -389,7 +390,7 @@ async def test_a_long_frame_is_read_off_the_event_loop(
         assert (await peer.ack()).problem == ""
     else:
         for frame in (HELLO, long_inventory()):
-            assert (await answer_frame(encode(frame), node="n1", actor=SYSTEM, table=table, record=record))[0] == 200
+            assert (await answer_frame(encode(frame), node="n1", actor=AGENT, table=table, record=record))[0] == 200
     assert [(length > INLINE_BYTES, on_loop) for length, on_loop in where] == [(False, True), (True, False)]
     assert record.inventories["n1"]["gpus"] == ORDER
 
@@ -404,7 +405,7 @@ async def test_a_long_frame_is_read_off_the_event_loop(
     ],
 )  # fmt: skip
 async def test_frames_that_cannot_be_read_are_refused(body: bytes, table: SampleTable, record: Remembered) -> None:
-    status, answer = await answer_frame(body, node="n1", actor=SYSTEM, table=table, record=record)
+    status, answer = await answer_frame(body, node="n1", actor=AGENT, table=table, record=record)
     assert status == 400
     assert decode_ack(answer).problem
 
@@ -423,7 +424,7 @@ def test_the_real_record_stores_what_agents_say(monkeypatch: pytest.MonkeyPatch)
     table = SampleTable()
 
     async def say(*frames: Frame) -> list[str]:
-        posts = [await answer_frame(encode(frame), node="n1", actor=SYSTEM, table=table) for frame in frames]
+        posts = [await answer_frame(encode(frame), node="n1", actor=AGENT, table=table) for frame in frames]
         return [decode_ack(answer).problem for _, answer in posts]
 
     problems = asyncio.run(

@@ -17,6 +17,7 @@ from nodes.live.ingest import answer_frame
 from nodes.live.samples import SampleTable
 from nodes.models import Device, Node
 from nodes.services import inventory_put
+from tests.unit.nodes.live.actors import AGENT
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +41,7 @@ def test_what_an_agent_does_not_report_stays(monkeypatch: pytest.MonkeyPatch) ->
         return set(Device.objects.exclude(presence="removed").values_list("uuid", flat=True))
 
     def say(frame: Frame) -> None:
-        _, answer = asyncio.run(answer_frame(encode(frame), node="n1", actor=SYSTEM, table=table))
+        _, answer = asyncio.run(answer_frame(encode(frame), node="n1", actor=AGENT, table=table))
         assert decode_ack(answer).problem == ""
         seen.append(there())
 

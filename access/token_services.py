@@ -1,0 +1,242 @@
+"""Writes of tokens: who gets one, for what, until when; and their end. Each leaves an audit event.
+
+Called by REST, pages, Django's admin and commands. Kept true: a token opens what the scope of its account says; a
+person's token ends, at most GPUPLANE_TOKEN_MOST_DAYS from its issue; no token begets one of scope `rest`, so that a
+stolen one does not outlive its end; what is revoked opens nothing any more once `access.changes` has told it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Final
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from knox.crypto import hash_token
+from knox.models import AuthToken
+
+from access import tokens
+from access.actors import SYSTEM, Actor
+from access.choices import Role, TokenScope
+from access.errors import BadInput, Conflict, NotAllowed, NotFound
+from access.models import Profile
+from access.services import changed, user_create
+from access.transactions import atomic_retry
+from audit.choices import Kind
+from kube.names import InvalidName, check_subdomain
+
+LONGEST_NODE: Final = 140
+"""Of a node's name that is part of an account's."""
+SHOWN: Final = 8
+"""Characters of a token by which people tell theirs apart."""
+
+
+@atomic_retry
+def token_create(
+    *,
+    actor: Actor,
+    now: datetime,
+    scope: TokenScope = TokenScope.REST,
+    account: str = "",
+    node: str = "",
+    days: int | None = None,
+) -> str:
+    """A fresh token as REST and pages ask for one: one's own, or, by admins, a machine's. Shown this once.
+
+    `account`: of the machine, made where there is none; an agent's goes by `node`. Of one's own neither is given.
+    Raises NotAllowed, BadInput, Conflict.
+    """
+    if scope == TokenScope.REST and actor.token:
+        raise NotAllowed("a token issues none of scope rest: sign in, and make it on the page of tokens")
+    if scope == TokenScope.AGENT:
+        if account:
+            raise BadInput("an agent's token goes by node", field="account", rule="account")
+        return agent_token(node=node, actor=actor, now=now, days=days)
+    if node:
+        raise BadInput("only an agent's token names a node", field="node", rule="node")
+    if scope == TokenScope.REST and account in ("", actor.name):
+        user = User.objects.filter(username=actor.name).first()
+        if user is None:
+            raise NotAllowed("sign in first")
+        return token_issue(user=user, actor=actor, now=now, days=days)
+    if not account:
+        raise BadInput("name the machine's account", field="account", rule="required")
+    return service_token(username=account, scope=scope, actor=actor, now=now, days=days)
+
+
+@atomic_retry
+def agent_token(*, node: str, actor: Actor, now: datetime, days: int | None = None) -> str:
+    """A fresh token by which the agent of one node may speak for it, and for no other; those before it are revoked.
+
+    Shown this once. Raises NotAllowed, BadInput.
+    """
+    actor.require_admin()
+    try:
+        check_subdomain(node, what="node")
+    except InvalidName as error:
+        raise BadInput(str(error), field="node", rule="node") from error
+    user = User.objects.filter(profile__node=node).first()
+    if user is None:
+        name = f"agent@{node}" if len(node) <= LONGEST_NODE else f"agent@{sha256(node.encode()).hexdigest()}"
+        user = user_create(
+            username=name,
+            password=None,
+            role=Role.VIEWER,
+            actor=actor,
+            now=now,
+            service=True,
+            scope=TokenScope.AGENT,
+            node=node,
+        )
+    _revoke_before(user=user, actor=actor, now=now)
+    return token_issue(user=user, actor=actor, now=now, days=days)
+
+
+@atomic_retry
+def service_token(
+    *,
+    username: str,
+    scope: TokenScope,
+    actor: Actor,
+    now: datetime,
+    role: Role = Role.VIEWER,
+    days: int | None = None,
+) -> str:
+    """A fresh token of a machine account, which is made where there is none; those before it are revoked.
+
+    `role` counts for a new account of scope `rest`, which acts as a person with that role, in the teams that it is put into. Shown this once.
+    Raises NotAllowed, BadInput, and Conflict where a person, a node's agent, or a machine of another scope has that name.
+    """
+    actor.require_admin()
+    if scope == TokenScope.AGENT:
+        raise BadInput("an agent's token goes by its node", field="scope", rule="scope")
+    user = User.objects.filter(username=username).first()
+    if user is None:
+        given = role if scope == TokenScope.REST else Role.VIEWER
+        user = user_create(
+            username=username, password=None, role=given, actor=actor, now=now, service=True, scope=scope
+        )
+    profile = Profile.objects.filter(user=user, service=True, node="").first()
+    if profile is None or not user.is_active:
+        raise Conflict(f"{username} is no open machine account")
+    if profile.scope != scope:
+        raise Conflict(f"{username} has the scope {profile.scope}; take an account of another name for {scope.value}")
+    _revoke_before(user=user, actor=actor, now=now)
+    return token_issue(user=user, actor=actor, now=now, days=days)
+
+
+@atomic_retry
+def token_issue(*, user: User, actor: Actor, now: datetime, days: int | None = None, without_end: bool = False) -> str:
+    """A fresh API token: one's own, or anybody's by an admin. Shown this once.
+
+    `days` None: GPUPLANE_TOKEN_DAYS for a person, no end for a machine. `without_end` is for the start-up command alone.
+    Raises NotAllowed, BadInput.
+    """
+    if actor.name != user.get_username():
+        actor.require_admin()
+    machine = Profile.objects.filter(user=user, service=True).exists()
+    if without_end and actor is not SYSTEM:
+        raise NotAllowed("only gpuplane's own start-up issues tokens of people that have no end")
+    ends_at = None if without_end else _end(days, machine=machine, now=now)
+    token = tokens.issue(user, now=now, ends_at=ends_at)
+    name = user.get_username()
+    until = "without an end" if ends_at is None else f"until {ends_at:%Y-%m-%d %H:%M} UTC"
+    changed(
+        f"token {token[:SHOWN]}… issued to {name}, {until}",
+        kind=Kind.TOKEN_ISSUED,
+        name=name,
+        actor=actor,
+        now=now,
+        account=None,
+        token=hash_token(token)[:32],
+        ends_at=ends_at,
+    )
+    return token
+
+
+@atomic_retry
+def token_end_set(*, token: AuthToken, days: int, actor: Actor, now: datetime) -> None:
+    """Let a token end so many days from now: a session may set it later or sooner, a token only sooner.
+
+    One's own, or anybody's by an admin. Raises NotAllowed, BadInput.
+    """
+    name = token.user.get_username()
+    if actor.name != name:
+        actor.require_admin()
+    ends_at = _after(days, now=now)
+    if actor.token and token.expiry is not None and ends_at > token.expiry:
+        raise NotAllowed("a token cannot put off the end of a token: sign in, and do it on the page of tokens")
+    before, token.expiry = token.expiry, ends_at
+    token.save(update_fields=["expiry"])
+    changed(
+        f"token {token.token_key[:SHOWN]}… of {name} ends {ends_at:%Y-%m-%d %H:%M} UTC",
+        kind=Kind.TOKEN_END_SET,
+        name=name,
+        actor=actor,
+        now=now,
+        account=name,
+        token=token.digest[:32],
+        ends_at=ends_at,
+        before=before,
+    )
+
+
+@atomic_retry
+def token_revoke(*, token: AuthToken, actor: Actor, now: datetime) -> None:
+    """Revoke one token: one's own, or anybody's by an admin. Raises NotAllowed, NotFound."""
+    name = token.user.get_username()
+    if actor.name != name:
+        actor.require_admin()
+    shown, digest = token.token_key[:SHOWN], token.digest
+    if not AuthToken.objects.filter(pk=digest).delete()[0]:
+        raise NotFound("there is no such token")
+    changed(
+        f"token {shown}… of {name} revoked",
+        kind=Kind.TOKEN_REVOKED,
+        name=name,
+        actor=actor,
+        now=now,
+        account=name,
+        token=digest[:32],
+    )
+
+
+@atomic_retry
+def tokens_revoke(*, user: User, actor: Actor, now: datetime) -> int:
+    """Revoke every token of the account; how many. Raises NotAllowed."""
+    if actor.name != user.get_username():
+        actor.require_admin()
+    count = tokens.revoke_all(user)
+    name = user.get_username()
+    changed(
+        f"{count} tokens of {name} revoked",
+        kind=Kind.TOKEN_REVOKED,
+        name=name,
+        actor=actor,
+        now=now,
+        account=name,
+        count=count,
+    )
+    return count
+
+
+def _revoke_before(*, user: User, actor: Actor, now: datetime) -> None:
+    """The tokens that a fresh one replaces."""
+    if AuthToken.objects.filter(user=user).exists():
+        tokens_revoke(user=user, actor=actor, now=now)
+
+
+def _end(days: int | None, *, machine: bool, now: datetime) -> datetime | None:
+    if days is None:
+        if machine:
+            return None
+        days = min(settings.GPUPLANE_TOKEN_DAYS, settings.GPUPLANE_TOKEN_MOST_DAYS)
+    return _after(days, now=now)
+
+
+def _after(days: int, *, now: datetime) -> datetime:
+    most = settings.GPUPLANE_TOKEN_MOST_DAYS
+    if not 1 <= days <= most:
+        raise BadInput(f"days must be 1 to {most}", field="days", rule="days")
+    return now + timedelta(days=days)
