@@ -106,7 +106,7 @@ def _parsed(arguments: Sequence[str] | None, environment: Mapping[str, str]) -> 
         "--ca-file",
         type=Path,
         default=_path(environment.get("GPUPLANE_CA_FILE")),
-        help="PEM file of the CA of an https:// address, read for each session (GPUPLANE_CA_FILE); without it the system's CAs count",
+        help="PEM file of the CA of an https:// address, read for each session (GPUPLANE_CA_FILE); default: the system's",
     )
     parser.add_argument(
         "--source",

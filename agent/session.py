@@ -3,7 +3,8 @@
 Run by `agent.__main__` on its event loop. Kept true: what the outbox holds is said in its order; a change of state counts as said once the server has
 taken it, or refused it for good; what it cannot take now, and what it asks for again and again, is said after a pause that doubles, with jitter, while
 samples go on; a session that ends is followed by another after such a pause, a long one where the server says that the agent is at fault;
-what has ended two sessions so is not said again; the token and the CA are read anew for each session, since they are replaced under way.
+what has ended two sessions so is not said again; the token and the CA are read anew for each session, since they are
+replaced under way.
 """
 
 from __future__ import annotations
@@ -76,8 +77,9 @@ class Session:
         on_open: Callable[[], None] | None = None,
         on_end: Callable[[str], None] | None = None,
     ) -> None:
-        """`on_open`, `on_end`: told instead of the log, of each session that was opened and why it ended. `ca_file`: whom to trust instead of the
-        system's own CAs, where the URL is https.
+        """`on_open`, `on_end`: told instead of the log, of each session that was opened and why it ended.
+
+        `ca_file`: whom to trust instead of the system's own CAs, where the URL is https.
         """
         self._on_open = on_open or (lambda: log.info("session.open", node=node))
         self._on_end = on_end or (lambda why: log.warning("session.ended", why=why))

@@ -101,7 +101,7 @@ def server(
         access_log=False,
         server_header=False,
         proxy_headers=door.name == "main",
-        # whose X-Forwarded-* are believed: nobody's unless named; uvicorn's own default is anybody on loopback, port-forwards among them
+        # X-Forwarded-* are believed from nobody unless named; uvicorn would believe loopback, a port-forward's among it
         forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", ""),
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,

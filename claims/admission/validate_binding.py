@@ -31,8 +31,8 @@ from kube.keys import SCHEDULER_NAME
 from kube.objects import ObjectMeta, Pod
 
 UNNAMED: Final = (
-    "the Binding does not name its pod's UID (metadata.uid), so gpuplane cannot check it; have the scheduler name it, or let its user "
-    "past by the chart's webhooks.bindings.exemptUsers"
+    "the Binding does not name its pod's UID (metadata.uid), so gpuplane cannot check it; have the scheduler name it, "
+    "or let its user past by the chart's webhooks.bindings.exemptUsers"
 )
 
 
@@ -54,7 +54,7 @@ def binding_uid(request: AdmissionRequest) -> str:
 
 
 def validate_unnamed(request: AdmissionRequest, *, everywhere: bool = True) -> AdmissionResponse:
-    """The verdict on a Binding that nobody looks up since it names no UID, the same for every pod; what it plants was judged before."""
+    """The verdict on a Binding that is not looked up since it names no UID: the same for every pod."""
     return forbidden(request, UNNAMED) if everywhere else allowed(request, warnings=[UNNAMED])
 
 

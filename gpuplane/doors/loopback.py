@@ -19,7 +19,7 @@ _JSON = b"application/json"
 
 
 def check_local(scope: Scope) -> None:
-    """Raises Refused: 403 for an `Origin` or a `Host` that is not loopback (or none), 415 for another content type than JSON."""
+    """Raises Refused: 403 for an `Origin`, and for a `Host` that is not loopback; 415 for anything but JSON."""
     host = content_type = b""
     for name, value in scope["headers"]:
         if name == b"host":

@@ -76,7 +76,10 @@ def doors(
     main_tls: bool = False,
     agents_only: bool = False,
 ) -> tuple[Door, ...]:
-    """The doors that the settings ask for, the main one first. `agents_only`: no path on it but AGENT_PATHS. Raises DoorRefused."""
+    """The doors that the settings ask for, the main one first. Raises DoorRefused.
+
+    `agents_only`: the main door permits AGENT_PATHS alone.
+    """
     main = _tls("GPUPLANE_MAIN_TLS", "1", certificate, key) if main_tls else None
     planned = [Door("main", host, port, main, AGENT_PATHS if agents_only else ())]
     if extender_listen:

@@ -199,7 +199,8 @@ def run() -> int:
     os.umask(0o077)
     if settings.GPUPLANE_MAIN_TLS or settings.GPUPLANE_AGENTS_ONLY:
         raise surroundings.CannotRun(
-            "GPUPLANE_MAIN_TLS and GPUPLANE_AGENTS_ONLY are for `python -m gpuplane.serve`: make run serves everything in plain HTTP"
+            "GPUPLANE_MAIN_TLS and GPUPLANE_AGENTS_ONLY are for `python -m gpuplane.serve`: "
+            "make run serves everything, in plain HTTP"
         )
     data_dir = settings.GPUPLANE_DATA_DIR
     descriptor = lock.take(data_dir)

@@ -112,8 +112,8 @@ VARIABLES: tuple[Variable, ...] = (
         "GPUPLANE_WEBHOOK_CLIENT_CA",
         "path",
         "",
-        "CA whose client certificates alone the webhook door accepts, the API server's; empty: it asks for none, and looks a Binding's pod up only "
-        "for whoever names the pod's UID",
+        "CA whose client certificates alone the webhook door accepts, the API server's; empty: it asks for none, "
+        "and looks a Binding's pod up only for whoever names the pod's UID",
         _path,
     ),
     Variable(
@@ -127,8 +127,8 @@ VARIABLES: tuple[Variable, ...] = (
         "GPUPLANE_AGENTS_ONLY",
         "flag",
         "0",
-        "this web process serves agents, probes and `/metrics` alone, and asks nothing of the API server but whose an agent's token is; "
-        "not under `make run`",
+        "this web process serves agents, probes and `/metrics` alone, and asks nothing of the API server but whose "
+        "an agent's token is; not under `make run`",
         _flag,
     ),
     Variable(
@@ -160,7 +160,8 @@ VARIABLES: tuple[Variable, ...] = (
         "GPUPLANE_SERVICE_ACCOUNT",
         "list",
         "system:serviceaccount:gpuplane-system:gpuplane,system:serviceaccount:gpuplane-system:gpuplane-worker",
-        "user names under which gpuplane's processes that bind (web and worker) speak to the API server; only they may write results and bind GPU pods",
+        "user names under which gpuplane's processes that bind (web and worker) speak to the API server; only they may "
+        "write results and bind GPU pods",
         _words,
     ),
     Variable(

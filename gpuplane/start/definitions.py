@@ -1,8 +1,8 @@
 """Installs the definitions of our own kinds in the cluster, and knows how far that got (readiness).
 
-Run by `gpuplane.doors.lifespan` when `GPUPLANE_KUBECONFIG` names a cluster, but in processes that serve agents alone, which
-need none of them. Kept true: what exists is left as it is; an API server that is down is reported and asked again, and
-never stops the start.
+Run by `gpuplane.doors.lifespan` when `GPUPLANE_KUBECONFIG` names a cluster, but in processes that serve agents alone,
+which need none of them. Kept true: what exists is left as it is; an API server that is down is reported and asked
+again, and never stops the start.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
   and is replaced when a test leaves it unfit.
 - `namespace`: a fresh namespace, whose name is the test's.
 
-After each test `invariants.settled` compares ledger, Leases, annotations and devices; a test that wants it earlier calls it itself. Nor may any process
-have been refused for want of rights: each runs as the ServiceAccount that the chart gives it.
+After each test `invariants.settled` compares ledger, Leases, annotations and devices; a test that wants it earlier calls it itself.
+Nor may any process have been refused for want of rights: each runs as the ServiceAccount that the chart gives it.
 Logs of a failed test are kept under `cluster-logs/` of the repository (or `CLUSTER_LOGS`).
 """
 

@@ -108,7 +108,7 @@ def test_only_the_api_server_comes_in_where_its_addresses_are_known(server: Cont
 def test_an_api_server_on_a_node_comes_by_the_overlay_too(
     server: ControlPlane, annotations: dict[str, str], cidrs: list[str], want: list[str]
 ) -> None:
-    """CLAIM-7 a node speaks to the pods of others by its address in the overlay network; other nodes' are not let in."""
+    """CLAIM-7 a node speaks to the pods of others by its address in the overlay network; no other node."""
     with (
         endpoints(server.api, "192.0.2.10"),
         node(server.api, "control-plane", "192.0.2.10", annotations, *cidrs),
@@ -119,7 +119,7 @@ def test_an_api_server_on_a_node_comes_by_the_overlay_too(
 
 
 def test_an_api_server_behind_konnectivity_comes_as_its_agents(server: ControlPlane) -> None:
-    """CLAIM-7 as managed clusters have it; agents on their nodes' network cannot be told from others, so everybody is let in."""
+    """CLAIM-7 as managed clusters have it; agents on their nodes' network cannot be told from others."""
     labels = {"k8s-app": "konnectivity-agent"}
     body: Json = {
         "apiVersion": "apps/v1",
@@ -150,7 +150,7 @@ def test_an_api_server_behind_konnectivity_comes_as_its_agents(server: ControlPl
 
 
 def test_everybody_comes_in_where_they_are_not_known_and_the_notes_warn(server: ControlPlane) -> None:
-    """CLAIM-7 rendered without a cluster, or where the cluster does not say: a policy that stops the API server would stop every GPU pod."""
+    """CLAIM-7 rendered without a cluster, or where it does not say: without the API server no GPU pod is admitted."""
     objects, notes = asked(server)
     assert "from" not in webhook_rule(objects)
     assert "WARNING: the webhook door is open to every pod" in notes

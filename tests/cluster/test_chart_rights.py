@@ -1,4 +1,4 @@
-"""What each process of the chart may do at a real API server: what its code does, and nothing that only another one does."""
+"""What each process of the chart may do at a real API server: what its code does, and nothing that only another does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TLS on the main door as helm renders it: whoever asks there does so by TLS, trusts the chart's CA, and is not handed a key."""
+"""TLS on the main door as helm renders it: clients ask by TLS, trust the chart's CA, and are handed no key."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_cert_manager_makes_a_certificate_that_holds_the_ca_and_opens_nothing() 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_everything_that_asks_the_main_door_asks_by_tls(path: Path) -> None:
-    """VIEW-6 no token crosses the cluster's network in the clear: doors, probes, Services, agents, Ingress, Prometheus, `helm test`."""
+    """VIEW-6 no token in the clear: doors, probes, Services, agents, Ingress, Prometheus, `helm test`."""
     objects = render(example(path))
     specs = pod_specs(objects)
     for name in {"web", "telemetry"} & set(specs):

@@ -1,4 +1,4 @@
-"""The doors of a web process as the chart starts it: TLS on the main door, an API server that shows a certificate, a scheduler on loopback."""
+"""A web process as the chart starts it: TLS on the main door, an API server with a certificate, the loopback door."""
 
 from __future__ import annotations
 

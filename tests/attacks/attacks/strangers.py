@@ -1,4 +1,4 @@
-"""Those who show no credential: pods that ask the webhooks what others run, and pages in a browser beside the extender."""
+"""Those who show no credential: pods that ask webhooks what others run, pages in a browser beside the extender."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGES = (
 
 @attack("bindings-of-unknown-pods", window="strangers")
 async def bindings_of_unknown_pods(target: Target) -> None:
-    """Bindings of pods that somebody guesses, with and without a UID: each was a read at the API server, and its answer told of the pod."""
+    """Bindings of guessed pods, with and without a UID: each was a read at the API server, and told of the pod."""
     numbers = itertools.count()
     async with asyncio.TaskGroup() as tasks:
         for _ in range(ASKING):

@@ -1,4 +1,4 @@
-"""The Binding guard where anybody may ask: what it tells of a pod, and what it reads, for whoever cannot read the pod."""
+"""The Binding guard where anybody may ask: what it tells of a pod to those who cannot read it, and what it reads."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_answers_do_not_differ_by_the_pod(
 
 
 def test_a_binding_without_a_uid_is_refused_with_what_to_do(world: World, pods: dict[str, str]) -> None:
-    """DEV-11 the guard cannot be gone past by leaving the UID out; the API server passes the sentence on to the scheduler."""
+    """DEV-11 the guard cannot be gone past by leaving the UID out; the scheduler is told what to do."""
     refused = asked("asks")
     assert refused["allowed"] is False
     assert "metadata.uid" in refused["status"]["message"]
@@ -88,7 +88,7 @@ def test_while_a_cluster_is_taken_over_nobody_is_stopped(
 
 
 def test_the_guard_holds_for_whoever_names_the_pod(world: World, pods: dict[str, str]) -> None:
-    """DEV-11 kube-scheduler names the pod's UID: a pod with devices is refused, another passes, and gpuplane's own are not looked at."""
+    """DEV-11 kube-scheduler does: a pod with devices is refused, another passes, gpuplane's own are not looked at."""
     refused = asked("asks", uid=pods["asks"])
     assert (refused["allowed"], refused["status"]["message"]) == (
         False,

@@ -1,4 +1,4 @@
-"""The agent's connection over TLS: it trusts the CA of its file and no other, reads it anew, and never sends its token before."""
+"""The agent's connection over TLS: it trusts the CA of its file and no other, and sends nobody else its token."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_a_session_over_tls(tmp_path: Path) -> None:
 
 
 async def test_no_token_to_whom_the_ca_does_not_know_and_the_ca_is_read_anew(tmp_path: Path) -> None:
-    """NODE-1 another CA's server hears nothing; once the file holds its CA the next session is opened, without a restart."""
+    """NODE-1 another CA's server hears nothing; once the file holds its CA the next session is opened."""
     server, ours, others = Server(), Authority(tmp_path / "ours"), Authority(tmp_path / "others")
     ca_file = tmp_path / "ca.crt"
     shutil.copy(others.certificate, ca_file)
