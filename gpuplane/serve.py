@@ -76,6 +76,8 @@ def server(door: Door, application: App, certificates: Certificates | None) -> D
         access_log=False,
         server_header=False,
         proxy_headers=door.name == "main",
+        # X-Forwarded-* are believed from nobody unless named; uvicorn would believe loopback, a port-forward's among it
+        forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", ""),
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
         ssl_context_factory=None if certificates is None else lambda _config, _default: certificates.context,
@@ -148,6 +150,9 @@ def main() -> int:
             certificate=settings.GPUPLANE_TLS_CERT,
             key=settings.GPUPLANE_TLS_KEY,
             client_ca=settings.GPUPLANE_CLIENT_CA,
+            webhook_client_ca=settings.GPUPLANE_WEBHOOK_CLIENT_CA,
+            main_tls=settings.GPUPLANE_MAIN_TLS,
+            agents_only=settings.GPUPLANE_AGENTS_ONLY,
         )
         gc.freeze()  # what was loaded so far stays: looking through it again and again stops every request for 40 ms
         room_for_sockets()

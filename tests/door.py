@@ -156,7 +156,8 @@ class Door:
         async def send(message: Message) -> None:
             answers.append(message)
 
-        scope = {"type": "http", "method": "POST", "path": path, "headers": [], DOOR: EXTENDER}
+        headers = [(b"host", b"127.0.0.1:8001"), (b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers, DOOR: EXTENDER}
         await self._app(scope, receive, send)
         status = answers[0]["status"]
         content = b"".join(message.get("body", b"") for message in answers[1:])

@@ -3,9 +3,15 @@
 Called by the view of `/webhooks/bindings/validate`, which looks the pod up. Kept true: a Binding's annotations
 and labels are merged into the pod without pod admission, so the keys guarded there are guarded here;
 Bindings of other pods pass, also when the pod cannot be looked up, since all scheduling depends on it.
+
+Where anybody may ask, the verdict depends on the review alone, but for whoever names the pod by its UID as well
+(`binding_uid`): that cannot be guessed, so the answer tells nothing of a pod to those who cannot read it. A
+Binding of another UID passes here, since the API server refuses it by itself.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 import msgspec
 
@@ -24,9 +30,32 @@ from kube.admission import (
 from kube.keys import SCHEDULER_NAME
 from kube.objects import ObjectMeta, Pod
 
+UNNAMED: Final = (
+    "the Binding does not name its pod's UID (metadata.uid), so gpuplane cannot check it; have the scheduler name it, "
+    "or let its user past by the chart's webhooks.bindings.exemptUsers"
+)
+
 
 class _Binding(msgspec.Struct):
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+
+
+def is_binding(request: AdmissionRequest) -> bool:
+    """Whether a Binding is being created."""
+    return request.kind.kind == "Binding" and request.operation == CREATE
+
+
+def binding_uid(request: AdmissionRequest) -> str:
+    """The UID by which the Binding names its pod; empty where it names none, or cannot be read."""
+    try:
+        return decode_object(request.object, _Binding).metadata.uid
+    except ObjectInvalid:
+        return ""
+
+
+def validate_unnamed(request: AdmissionRequest, *, everywhere: bool = True) -> AdmissionResponse:
+    """The verdict on a Binding that is not looked up since it names no UID: the same for every pod."""
+    return forbidden(request, UNNAMED) if everywhere else allowed(request, warnings=[UNNAMED])
 
 
 def validate_binding(
@@ -42,7 +71,7 @@ def validate_binding(
     `everywhere`: whatever asks for devices is ours to bind, not only what is meant for us (setting GPUPLANE_GUARD).
     """
     username = request.user_info.username
-    if request.kind.kind != "Binding" or request.operation != CREATE or trust.is_own(username):
+    if not is_binding(request) or trust.is_own(username):
         return allowed(request)
     ours = pod is not None and asks_for_devices(pod)
     if pod is not None and not everywhere:

@@ -2,7 +2,8 @@
 
 Called by `gpuplane.doors`; `pods_mutate` and `pods_takeover` on the event loop itself, so it touches neither database nor
 network. Kept true: whatever comes in, an AdmissionReview goes out; no call has a side effect, so dry
-runs and repeats are answered alike.
+runs and repeats are answered alike. All verdicts but one depend on the review and the settings alone; the guard of
+Bindings reads the pod, and for strangers only what they name by its UID.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from django.conf import settings
 
 from claims.admission.mutate import mutate_pod
 from claims.admission.trust import Trust
-from claims.admission.validate_binding import validate_binding
+from claims.admission.validate_binding import binding_uid, is_binding, validate_binding, validate_unnamed
 from claims.admission.validate_claim import validate_claim
 from claims.admission.validate_pod import validate_pod
 from kube import pods
@@ -82,13 +83,44 @@ def gpuclaims_validate(body: bytes) -> bytes:
 
 
 def bindings_validate(body: bytes) -> bytes:
-    """POST /webhooks/bindings/validate."""
+    """POST /webhooks/bindings/validate, asked by one who has shown a client certificate or a bearer token."""
+    request = _without_lookup(body)
+    return request if isinstance(request, bytes) else _looked_up(request)
+
+
+def bindings_validate_for_strangers(body: bytes) -> bytes:
+    """The same, asked by anybody: what the answer tells of a pod it tells to those alone who name the pod's UID."""
+    request = _without_lookup_by_strangers(body)
+    return request if isinstance(request, bytes) else _looked_up(request, uid=binding_uid(request))
+
+
+def _without_lookup(body: bytes) -> bytes | AdmissionRequest:
+    """The answer, or the request for which the pod has to be read first."""
     try:
         request = decode_review(body)
     except ReviewInvalid as problem:
         return _unreadable(body, problem)
     if request.user_info.username in _trust().own:
         return encode_review(validate_binding(request, pod=None, trust=_trust()))
+    return request
+
+
+def _without_lookup_by_strangers(body: bytes) -> bytes | AdmissionRequest:
+    """The same for those of whom nobody knows who they are: the request names a UID."""
+    request = _without_lookup(body)
+    if isinstance(request, bytes):
+        return request
+    # by the review alone: whether it plants a result
+    unseen = validate_binding(request, pod=None, trust=_trust())
+    if not unseen.allowed or not is_binding(request):
+        return encode_review(unseen)
+    if not binding_uid(request):
+        return encode_review(validate_unnamed(request, everywhere=settings.GPUPLANE_GUARD == "everywhere"))
+    return request
+
+
+def _looked_up(request: AdmissionRequest, *, uid: str = "") -> bytes:
+    """The answer; with `uid` a pod of another UID counts as none."""
     try:
         pod = _pod_of(request)
     except Denied as error:
@@ -96,20 +128,24 @@ def bindings_validate(body: bytes) -> bytes:
         log.exception("webhook.binding_without_rights", error=str(error))
         return encode_review(allowed(request, warnings=["gpuplane may not read pods, so this Binding was not checked"]))
     except KubeError as error:
-        log.warning("webhook.binding_without_pod", error=str(error))
-        if settings.GPUPLANE_GUARD != "everywhere":  # most pods are others' by now: nobody is to wait for us
-            return encode_review(
-                allowed(request, warnings=["gpuplane could not read the pod, so this Binding was not checked"])
-            )
-        return encode_review(forbidden(request, "gpuplane cannot see whether the pod asks for devices; try again"))
+        return _unseen(request, str(error))
     verdict = validate_binding(
         request,
-        pod=pod,
+        pod=None if pod is None or uid not in ("", pod.metadata.uid) else pod,
         trust=_trust(),
         everywhere=settings.GPUPLANE_GUARD == "everywhere",
         scheduler_name=settings.GPUPLANE_SCHEDULER_NAME,
     )
     return encode_review(verdict)
+
+
+def _unseen(request: AdmissionRequest, why: str) -> bytes:
+    """The pod could not be read in time."""
+    log.warning("webhook.binding_without_pod", error=why)
+    if settings.GPUPLANE_GUARD != "everywhere":  # most pods are others' by now: nobody is to wait for us
+        warning = "gpuplane could not read the pod, so this Binding was not checked"
+        return encode_review(allowed(request, warnings=[warning]))
+    return encode_review(forbidden(request, "gpuplane cannot see whether the pod asks for devices; try again"))
 
 
 def _pod_of(request: AdmissionRequest) -> Pod | None:
@@ -125,13 +161,13 @@ def _pod_of(request: AdmissionRequest) -> Pod | None:
 
 
 def _trust() -> Trust:
-    return _trust_of(settings.GPUPLANE_SERVICE_ACCOUNT, settings.GPUPLANE_TRUSTED_USERS)
+    return _trust_of(tuple(settings.GPUPLANE_SERVICE_ACCOUNT), settings.GPUPLANE_TRUSTED_USERS)
 
 
 @lru_cache(maxsize=8)
-def _trust_of(own: str, others: tuple[str, ...]) -> Trust:
+def _trust_of(own: tuple[str, ...], others: tuple[str, ...]) -> Trust:
     trusted = frozenset(others)
-    return Trust(own=frozenset({own}), schedulers={"koordinator": trusted, "kai": trusted, "hami": trusted})
+    return Trust(own=frozenset(own), schedulers={"koordinator": trusted, "kai": trusted, "hami": trusted})
 
 
 class _Uid(msgspec.Struct):

@@ -3,7 +3,8 @@
 Called by `gpuplane.asgi` for every request under these paths, through whichever door. Each path has one
 synchronous handler, body in, JSON out, that never raises for bad input: a refusal is a well-formed
 ExtenderFilterResult or AdmissionReview. What is answered here as a problem document is only what never
-reaches a handler: method, credential, size, unknown path, and as the last resort a defect of ours.
+reaches a handler: method, credential, size, unknown path, and as the last resort a defect of ours. Where the door asks
+for no credential, what depends on more than the question has a handler of its own for strangers, and a pace.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from gpuplane.doors import DOOR, Receive, Scope, Send
 from gpuplane.doors.answers import send_json, send_problem
 from gpuplane.doors.bearer import Bearer, Refused
 from gpuplane.doors.bodies import BodyTooLarge, ClientGone, read_body, too_large
+from gpuplane.doors.lookups import Pace
+from gpuplane.doors.loopback import check_local
 from gpuplane.doors.threads import in_thread
 
 if TYPE_CHECKING:
@@ -47,13 +50,23 @@ log = structlog.get_logger(__name__)
 
 @dataclass
 class Route:
-    """One path: its handler by name, imported at its first request. `inline` ones touch no database; `together`: a coroutine function."""
+    """One path: its handler by name, imported at its first request.
+
+    `inline` ones touch no database; `together`: a coroutine function. `strangers`: the handler, by name, of those who come
+    by a door that asks for no credential, where it is another one; it looks something up, so it is asked at a pace.
+    """
 
     path: str
     module: str
     name: str
     inline: bool = False
     together: bool = False
+    strangers: str = ""
+
+    @cached_property
+    def handler_for_strangers(self) -> Any:
+        """See `handler`."""
+        return getattr(importlib.import_module(self.module), self.strangers)
 
     @cached_property
     def handler(self) -> Any:
@@ -85,7 +98,9 @@ ROUTES: Mapping[str, Route] = {
         Route("/webhooks/pods/takeover", _ADMISSION, "pods_takeover", inline=True),
         Route("/webhooks/pods/validate", _ADMISSION, "pods_validate"),
         Route("/webhooks/gpuclaims/validate", _ADMISSION, "gpuclaims_validate"),
-        Route("/webhooks/bindings/validate", _ADMISSION, "bindings_validate"),
+        Route(
+            "/webhooks/bindings/validate", _ADMISSION, "bindings_validate", strangers="bindings_validate_for_strangers"
+        ),
     )
 }
 
@@ -98,15 +113,23 @@ class Cluster:
     """The dispatcher, an ASGI application for HTTP scopes."""
 
     def __init__(
-        self, *, routes: Mapping[str, Route], bearer: Bearer, executor: Executor, binders: Executor, body_limit: int
+        self,
+        *,
+        routes: Mapping[str, Route],
+        bearer: Bearer,
+        executor: Executor,
+        binders: Executor,
+        body_limit: int,
+        pace: Pace | None = None,
     ) -> None:
-        """`executor` runs what is answered at once, `binders` what waits for the API server."""
+        """`executor` runs what is answered at once, `binders` what waits for the API server. `pace`: of strangers."""
         self._routes = routes
         self._bearer = bearer
         self._executor = executor
         self._at_once: InThread = partial(in_thread, executor)
         self._waiting: InThread = partial(in_thread, binders)
         self._limit = body_limit
+        self._pace = pace or Pace()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -118,9 +141,15 @@ class Cluster:
             await self._refuse(route, send, 405, "only POST is understood here", [(b"allow", b"POST")])
             return
         door = scope.get(DOOR)
+        stranger = False
         try:
             if door is None or door.bearer:
                 await self._bearer.actor(scope)
+            elif door.plain:
+                check_local(scope)
+            elif route.strangers and door.anonymous:
+                stranger = True
+                self._check_pace(scope)
             body = await read_body(scope, receive, limit=self._limit)
         except Refused as refused:
             await self._refuse(route, send, refused.status, refused.detail, refused.headers)
@@ -130,12 +159,18 @@ class Cluster:
             return
         except ClientGone:
             return
-        await self._answer(route, body, send)
+        await self._answer(route, body, send, stranger=stranger)
 
-    async def _answer(self, route: Route, body: bytes, send: Send) -> None:
+    def _check_pace(self, scope: Scope) -> None:
+        """Raises Refused: no verdict, so `failurePolicy` decides. No Retry-After: the API server would ask again."""
+        client = scope.get("client")
+        if not self._pace.take(client[0] if client else ""):
+            raise Refused(429, "too many questions of this kind; a client certificate has no such limit")
+
+    async def _answer(self, route: Route, body: bytes, send: Send, *, stranger: bool) -> None:
         began = time.perf_counter()
         try:
-            answer = await self._handled(route, body)
+            answer = await self._handled(route, body, stranger=stranger)
         except Exception:  # the last resort: kube-scheduler or the API server waits for an answer
             log.exception("cluster.request_failed", path=route.path, body_bytes=len(body))
             await self._refuse(route, send, 500, "gpuplane could not answer; its log says why")
@@ -148,11 +183,11 @@ class Cluster:
         route.answered.inc()
         await send_json(send, 200, answer)
 
-    async def _handled(self, route: Route, body: bytes) -> Answer:
+    async def _handled(self, route: Route, body: bytes, *, stranger: bool) -> Answer:
         if route.together:
             together: Together = route.handler
             return await together(body, self._at_once, self._waiting)
-        handler: Handler = route.handler
+        handler: Handler = route.handler_for_strangers if stranger else route.handler
         return handler(body) if route.inline else await in_thread(self._executor, handler, body)
 
     async def _refuse(

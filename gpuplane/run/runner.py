@@ -197,6 +197,11 @@ class Runner:
 def run() -> int:
     """Check the surroundings, then run. Raises CannotRun, AlreadyRunning, DoorRefused, BadProcfile."""
     os.umask(0o077)
+    if settings.GPUPLANE_MAIN_TLS or settings.GPUPLANE_AGENTS_ONLY:
+        raise surroundings.CannotRun(
+            "GPUPLANE_MAIN_TLS and GPUPLANE_AGENTS_ONLY are for `python -m gpuplane.serve`: "
+            "make run serves everything, in plain HTTP"
+        )
     data_dir = settings.GPUPLANE_DATA_DIR
     descriptor = lock.take(data_dir)
     host = settings.GPUPLANE_HOST
@@ -208,6 +213,7 @@ def run() -> int:
         certificate=settings.GPUPLANE_TLS_CERT,
         key=settings.GPUPLANE_TLS_KEY,
         client_ca=settings.GPUPLANE_CLIENT_CA,
+        webhook_client_ca=settings.GPUPLANE_WEBHOOK_CLIENT_CA,
     )
     surroundings.check_free(planned)
     board = Board(data_dir / "log")

@@ -109,6 +109,29 @@ VARIABLES: tuple[Variable, ...] = (
         "GPUPLANE_CLIENT_CA", "path", "", "CA whose client certificates the `https://` extender door accepts", _path
     ),
     Variable(
+        "GPUPLANE_WEBHOOK_CLIENT_CA",
+        "path",
+        "",
+        "CA whose client certificates alone the webhook door accepts, the API server's; empty: it asks for none, "
+        "and looks a Binding's pod up only for whoever names the pod's UID",
+        _path,
+    ),
+    Variable(
+        "GPUPLANE_MAIN_TLS",
+        "flag",
+        "0",
+        "the main door speaks TLS, with the certificate of the TLS doors; not under `make run`",
+        _flag,
+    ),
+    Variable(
+        "GPUPLANE_AGENTS_ONLY",
+        "flag",
+        "0",
+        "this web process serves agents, probes and `/metrics` alone, and asks nothing of the API server but whose "
+        "an agent's token is; not under `make run`",
+        _flag,
+    ),
+    Variable(
         "GPUPLANE_DATABASE_URL",
         "URL",
         "",
@@ -129,10 +152,11 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("GPUPLANE_NAMESPACE", "name", "gpuplane-system", "namespace of the leases, made if missing", _text),
     Variable(
         "GPUPLANE_SERVICE_ACCOUNT",
-        "user",
-        "system:serviceaccount:gpuplane-system:gpuplane",
-        "user name under which gpuplane speaks to the API server; only it may write results and bind GPU pods",
-        _text,
+        "list",
+        "system:serviceaccount:gpuplane-system:gpuplane,system:serviceaccount:gpuplane-system:gpuplane-worker",
+        "user names under which gpuplane's processes that bind (web and worker) speak to the API server; only they may "
+        "write results and bind GPU pods",
+        _words,
     ),
     Variable(
         "GPUPLANE_TRUSTED_USERS",

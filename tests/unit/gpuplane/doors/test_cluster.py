@@ -1,5 +1,6 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
@@ -9,7 +10,8 @@ from access.choices import Role
 from gpuplane.doors import DOOR
 from gpuplane.doors.bearer import Bearer
 from gpuplane.doors.cluster import Cluster, Route
-from gpuplane.doors.plan import Door
+from gpuplane.doors.lookups import LOOKUPS_BURST, Pace
+from gpuplane.doors.plan import Door, Tls
 
 LIMIT = 1000
 ACTORS = {
@@ -19,10 +21,17 @@ ACTORS = {
 }
 MAIN = Door("main", "127.0.0.1", 1)
 LOOPBACK = Door("extender", "127.0.0.1", 2, None, ("/extender/",), bearer=False)
+TLS = Tls(Path("/c"), Path("/k"))
+WEBHOOKS = Door("webhook", "0.0.0.0", 3, TLS, ("/webhooks/",), bearer=False)
+WEBHOOKS_MTLS = Door("webhook", "0.0.0.0", 3, Tls(Path("/c"), Path("/k"), Path("/ca")), ("/webhooks/",), bearer=False)
 
 
 def echo(body):
     return json.dumps({"bytes": len(body)}).encode()
+
+
+def echo_for_strangers(body):
+    return json.dumps({"stranger": True}).encode()
 
 
 def broken(body):
@@ -37,17 +46,22 @@ class Table(Route):
     """A route whose handler is given, not imported."""
 
     @property
+    def handler_for_strangers(self):
+        return {"echo_for_strangers": echo_for_strangers}[self.strangers]
+
+    @property
     def handler(self):
         return {"echo": echo, "broken": broken, "teapot": teapot}[self.name]
 
 
 ROUTES = {
-    path: Table(path, "", name, inline)
-    for path, name, inline in [
-        ("/extender/echo", "echo", False),
-        ("/webhooks/echo", "echo", True),
-        ("/extender/broken", "broken", False),
-        ("/extender/teapot", "teapot", True),
+    path: Table(path, "", name, inline, strangers=strangers)
+    for path, name, inline, strangers in [
+        ("/extender/echo", "echo", False, ""),
+        ("/webhooks/echo", "echo", True, ""),
+        ("/webhooks/looks", "echo", True, "echo_for_strangers"),
+        ("/extender/broken", "broken", False, ""),
+        ("/extender/teapot", "teapot", True, ""),
     ]
 }
 
@@ -67,14 +81,23 @@ def client(asked):
             return ACTORS.get(token)
 
         bearer = Bearer(known=lambda token: None, verify=verify, executor=executor)
-        cluster = Cluster(routes=ROUTES, bearer=bearer, executor=executor, binders=executor, body_limit=LIMIT)
+        cluster = Cluster(
+            routes=ROUTES,
+            bearer=bearer,
+            executor=executor,
+            binders=executor,
+            body_limit=LIMIT,
+            pace=Pace(clock=lambda: 0.0),  # everything is asked at one moment
+        )
 
-        def through(door):
+        def through(door, peer="10.0.0.1"):
             async def app(scope, receive, send):
                 scope[DOOR] = door
                 await cluster(scope, receive, send)
 
-            return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gpuplane")
+            transport = httpx.ASGITransport(app, client=(peer, 40000))
+            headers = {"Content-Type": "application/json"}  # as kube-scheduler and the API server say
+            return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:2", headers=headers)
 
         yield through
 
@@ -162,7 +185,8 @@ async def test_client_that_hangs_up_is_not_answered(client):
     with ThreadPoolExecutor(1) as executor:
         bearer = Bearer(known=ACTORS.get, verify=ACTORS.get, executor=executor)
         cluster = Cluster(routes=ROUTES, bearer=bearer, executor=executor, binders=executor, body_limit=LIMIT)
-        scope = {"type": "http", "path": "/extender/echo", "method": "POST", "headers": [], DOOR: LOOPBACK}
+        headers = [(b"host", b"127.0.0.1:2"), (b"content-type", b"application/json")]
+        scope = {"type": "http", "path": "/extender/echo", "method": "POST", "headers": headers, DOOR: LOOPBACK}
         await cluster(scope, receive, send)
 
     assert sent == []
@@ -179,3 +203,41 @@ async def test_body_is_not_read_for_strangers(client):
         answer = await http.post("/extender/echo", content=never())
 
     assert (answer.status_code, read) == (401, [])
+
+
+@pytest.mark.parametrize(
+    ("door", "headers", "want"),
+    [
+        pytest.param(WEBHOOKS, {}, {"stranger": True}, id="anybody, without a certificate"),
+        pytest.param(WEBHOOKS_MTLS, {}, {"bytes": 2}, id="a client certificate"),
+        pytest.param(MAIN, auth("service"), {"bytes": 2}, id="a bearer token"),
+    ],
+)
+async def test_strangers_have_a_handler_of_their_own(client, door, headers, want):
+    """Where nobody showed who they are, what looks something up is answered by the handler for strangers."""
+    async with client(door) as http:
+        answer = await http.post("/webhooks/looks", content=b"{}", headers=headers)
+
+    assert (answer.status_code, answer.json()) == (200, want)
+
+
+async def test_a_flood_of_one_address_leaves_others_their_lookups(client):
+    """An address that asks without end is told 429, which is no verdict; another one, and other paths, are answered."""
+    async with client(WEBHOOKS, peer="10.0.0.66") as flood:
+        statuses = [
+            (await flood.post("/webhooks/looks", content=b"{}")).status_code for _ in range(int(LOOKUPS_BURST) + 10)
+        ]
+        assert statuses == [200] * int(LOOKUPS_BURST) + [429] * 10
+        assert (await flood.post("/webhooks/echo", content=b"{}")).status_code == 200
+    async with client(WEBHOOKS, peer="10.0.0.2") as honest:
+        assert (await honest.post("/webhooks/looks", content=b"{}")).status_code == 200
+
+
+async def test_who_showed_a_certificate_has_no_pace(client):
+    """The API server of a large cluster may ask as often as it has to."""
+    async with client(WEBHOOKS_MTLS) as http:
+        statuses = {
+            (await http.post("/webhooks/looks", content=b"{}")).status_code for _ in range(int(LOOKUPS_BURST) + 10)
+        }
+
+    assert statuses == {200}

@@ -63,3 +63,69 @@ def test_webhook_door_asks_for_no_certificate():
     assert webhook.permits("/webhooks/pods/mutate")
     assert not webhook.permits("/extender/bind")
     assert webhook.url == "https://localhost:9443"
+
+
+def test_webhook_door_asks_for_a_certificate_of_its_own_ca():
+    """The extender's clients are not the API server: each door has its CA."""
+    _, extender, webhook = doors(
+        host="127.0.0.1",
+        port=8000,
+        extender_listen="https://0.0.0.0:8443",
+        webhook_listen="0.0.0.0:9443",
+        webhook_client_ca=Path("/apiserver-ca"),
+        **MTLS,
+    )
+
+    assert webhook.tls == Tls(Path("/c"), Path("/k"), Path("/apiserver-ca"))
+    assert extender.tls == Tls(Path("/c"), Path("/k"), Path("/ca"))
+    assert (webhook.anonymous, webhook.plain) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "want"),
+    [
+        pytest.param({}, {"main": "", "extender": "plain", "webhook": "anonymous"}, id="as the chart has it"),
+        pytest.param(
+            {"webhook_client_ca": Path("/ca")},
+            {"main": "", "extender": "plain", "webhook": ""},
+            id="the API server shows a certificate",
+        ),
+    ],
+)
+def test_which_doors_know_nobody(settings, want):
+    planned = doors(
+        host="0.0.0.0", port=8000, extender_listen="127.0.0.1:8001", webhook_listen="0.0.0.0:9443", **TLS, **settings
+    )
+
+    assert {door.name: "plain" if door.plain else "anonymous" if door.anonymous else "" for door in planned} == want
+
+
+def test_main_door_speaks_tls_when_told():
+    (main,) = doors(host="0.0.0.0", port=8000, main_tls=True, **MTLS)
+
+    assert main.tls == Tls(Path("/c"), Path("/k")), "no client certificate is asked of people and agents"
+    assert (main.bearer, main.url) == (True, "https://localhost:8000")
+    with pytest.raises(DoorRefused, match="GPUPLANE_MAIN_TLS=1: needs GPUPLANE_TLS_CERT"):
+        doors(host="0.0.0.0", port=8000, main_tls=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "want"),
+    [
+        ("/ws/agents/n1/", True),
+        ("/api/v1/agents/n1/samples/", True),
+        ("/livez", True),
+        ("/readyz", True),
+        ("/metrics", True),
+        ("/", False),
+        ("/api/v1/nodes/", False),
+        ("/extender/bind", False),
+        ("/webhooks/pods/mutate", False),
+        ("/admin/", False),
+        ("/ws/fleet/", False),
+    ],
+)
+def test_a_process_for_agents_alone_leads_nowhere_else(path, want):
+    (main,) = doors(host="0.0.0.0", port=8000, agents_only=True)
+
+    assert main.permits(path) is want
