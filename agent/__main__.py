@@ -57,6 +57,7 @@ async def _run(given: argparse.Namespace, source: Source, token: Callable[[], st
         version=VERSION,
         token=token,
         outbox=outbox,
+        ca_file=given.ca_file,
     )
     stopped = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -100,6 +101,12 @@ def _parsed(arguments: Sequence[str] | None, environment: Mapping[str, str]) -> 
         type=Path,
         default=_path(environment.get("GPUPLANE_TOKEN_FILE")),
         help="file with the token, read for each session (GPUPLANE_TOKEN_FILE); without it GPUPLANE_TOKEN is used",
+    )
+    parser.add_argument(
+        "--ca-file",
+        type=Path,
+        default=_path(environment.get("GPUPLANE_CA_FILE")),
+        help="PEM file of the CA of an https:// address, read for each session (GPUPLANE_CA_FILE); default: the system's",
     )
     parser.add_argument(
         "--source",

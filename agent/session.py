@@ -3,7 +3,8 @@
 Run by `agent.__main__` on its event loop. Kept true: what the outbox holds is said in its order; a change of state counts as said once the server has
 taken it, or refused it for good; what it cannot take now, and what it asks for again and again, is said after a pause that doubles, with jitter, while
 samples go on; a session that ends is followed by another after such a pause, a long one where the server says that the agent is at fault;
-what has ended two sessions so is not said again; the token is read anew for each session, since it is replaced under way.
+what has ended two sessions so is not said again; the token and the CA are read anew for each session, since they are
+replaced under way.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
+import ssl
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -70,16 +73,21 @@ class Session:
         version: str,
         token: Callable[[], str],
         outbox: Outbox,
+        ca_file: Path | None = None,
         on_open: Callable[[], None] | None = None,
         on_end: Callable[[str], None] | None = None,
     ) -> None:
-        """`on_open`, `on_end`: told instead of the log, of each session that was opened and why it ended."""
+        """`on_open`, `on_end`: told instead of the log, of each session that was opened and why it ended.
+
+        `ca_file`: whom to trust instead of the system's own CAs, where the URL is https.
+        """
         self._on_open = on_open or (lambda: log.info("session.open", node=node))
         self._on_end = on_end or (lambda why: log.warning("session.ended", why=why))
         self._url = f"{url.replace('http', 'ws', 1).rstrip('/')}/ws/agents/{node}/"
         self._node = node
         self._version = version
         self._token = token
+        self._ca_file = ca_file
         self._outbox = outbox
         self._boot = secrets.token_hex(8)
         self._seq = 0
@@ -140,6 +148,7 @@ class Session:
             close_timeout=1,
             compression=None,
             proxy=None,
+            ssl=self._tls(),
         ) as socket:
             reader = asyncio.create_task(self._read(socket))
             writer = asyncio.create_task(self._talk(socket))
@@ -151,6 +160,10 @@ class Session:
                 for task in (reader, writer):
                     task.cancel()
                 await asyncio.gather(reader, writer, return_exceptions=True)
+
+    def _tls(self) -> ssl.SSLContext | None:
+        """Whom to trust, None where the address is no https. Raises OSError for a CA that cannot be read."""
+        return ssl.create_default_context(cafile=self._ca_file) if self._url.startswith("wss:") else None
 
     async def _talk(self, socket: ClientConnection) -> None:
         outbox = self._outbox
