@@ -1,4 +1,4 @@
-"""Periodic work on events. The beat's schedule is in `gpuplane.celery`."""
+"""Work on events, and telling the cluster on behalf of others. The beat's schedule is in `gpuplane.celery`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import structlog
 from celery import shared_task
 from django.conf import settings
 
+from audit.announce import TASK, announce
 from audit.clock import database_now
 from audit.models import Event
 
@@ -24,6 +25,12 @@ def prune() -> None:
     """Delete events older than GPUPLANE_AUDIT_DAYS (every hour)."""
     days = settings.GPUPLANE_AUDIT_DAYS
     log.info("audit.pruned", count=event_prune(now=database_now(), days=days), days=days)
+
+
+@shared_task(name=TASK, ignore_result=True)
+def announce_for_another(node: str) -> None:
+    """Tell the cluster of capacity, of which a process has come to know that may not write to it."""
+    announce(node=node)
 
 
 def event_prune(*, now: datetime, days: int, batch: int = BATCH, most_batches: int = MOST_BATCHES) -> int:

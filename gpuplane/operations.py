@@ -68,7 +68,7 @@ def _simulation() -> Check:
 
 
 def _cluster() -> Check:
-    if not settings.GPUPLANE_KUBECONFIG:
+    if not settings.GPUPLANE_KUBECONFIG or settings.GPUPLANE_AGENTS_ONLY:
         return Check(ok=True, detail="off")
     state = definitions.STATE
     return Check(

@@ -1,7 +1,8 @@
 """Installs the definitions of our own kinds in the cluster, and knows how far that got (readiness).
 
-Run by `gpuplane.doors.lifespan` when `GPUPLANE_KUBECONFIG` names a cluster. Kept true: what exists is
-left as it is; an API server that is down is reported and asked again, and never stops the start.
+Run by `gpuplane.doors.lifespan` when `GPUPLANE_KUBECONFIG` names a cluster, but in processes that serve agents alone,
+which need none of them. Kept true: what exists is left as it is; an API server that is down is reported and asked
+again, and never stops the start.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ _stopping = Stop()
 
 
 async def start() -> None:
-    """Begin in a thread of its own; nothing without a cluster."""
+    """Begin in a thread of its own; nothing without a cluster, or where agents alone are served."""
     _stopping.clear()
-    if settings.GPUPLANE_KUBECONFIG:
+    if settings.GPUPLANE_KUBECONFIG and not settings.GPUPLANE_AGENTS_ONLY:
         threading.Thread(target=_apply, name="definitions", daemon=True).start()
 
 

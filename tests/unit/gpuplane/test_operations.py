@@ -98,3 +98,11 @@ def test_metrics(client):
 
 def test_only_reading(client):
     assert client.post("/livez").status_code == 405
+
+
+def test_a_process_for_agents_alone_waits_for_no_definitions(client, settings):
+    """It may not read them, and has no use for them."""
+    settings.GPUPLANE_KUBECONFIG = "/kubeconfig"
+    settings.GPUPLANE_AGENTS_ONLY = True
+
+    assert client.get("/readyz").json()["checks"]["cluster"] == {"ok": True, "detail": "off"}
