@@ -7,6 +7,7 @@
 - `namespace`: a fresh namespace, whose name is the test's.
 
 After each test `invariants.settled` compares ledger, Leases, annotations and devices; a test that wants it earlier calls it itself.
+Nor may any process have been refused for want of rights: each runs as the ServiceAccount that the chart gives it.
 Logs of a failed test are kept under `cluster-logs/` of the repository (or `CLUSTER_LOGS`).
 """
 
@@ -25,6 +26,7 @@ from tests.cluster.controlplane.stack import Stack, keep_logs
 from tests.cluster.invariants import settled
 
 _failed = pytest.StashKey[bool]()
+WANTING = re.compile(r"system:serviceaccount:gpuplane-system:[a-z-]+\\*\" cannot [a-z]+ resource \\*\"[a-z/]+")
 LOGS = Path(os.environ.get("CLUSTER_LOGS") or ROOT / "cluster-logs")
 
 
@@ -70,6 +72,7 @@ def stack(module_stack: Stack, request: pytest.FixtureRequest) -> Iterator[Stack
     try:
         if not request.node.stash.get(_failed, False):
             settled(module_stack)
+            assert rights_wanting(module_stack) == set(), "the chart's ServiceAccounts may do too little"
     except AssertionError:
         request.node.stash[_failed] = True
         raise
@@ -90,6 +93,12 @@ def namespace(stack: Stack, request: pytest.FixtureRequest) -> str:
     name = _word(request.node.name)
     stack.plane.namespace(name)
     return name
+
+
+def rights_wanting(stack: Stack) -> set[str]:
+    """What the API server refused gpuplane's processes by RBAC, as their logs have it."""
+    logs = [one.log for one in stack.gpuplane.programs if one.log.exists()]
+    return {found for log in logs for found in WANTING.findall(log.read_text(errors="replace"))}
 
 
 def _word(name: str) -> str:

@@ -37,10 +37,9 @@ def proxied_stack(plane: ControlPlane, vendor: str) -> Iterator[Stack]:
     api = Faults(port=free_ports(1)[0], upstream=plane.url, ca=plane.authority.certificate)
     try:
         stack.install()
-        token = plane.service_account_token("gpuplane-system", "gpuplane")
-        through = plane.kubeconfig("gpuplane-through-the-proxy", token, url=api.url)
+        through = stack.accounts(url=api.url)
         with api.serving():
-            ours = stack.start_gpuplane(vendor=vendor, kubeconfig=through, fronted=True)
+            ours = stack.start_gpuplane(vendor=vendor, kubeconfigs=through, fronted=True)
             door = Faults(port=stack.doors.extender, upstream=ours.extender_behind)
             with door.serving():
                 stack.start_scheduler()

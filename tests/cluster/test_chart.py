@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from tests.cluster.controlplane.api import Api
 from tests.cluster.controlplane.chart import (
     CHART,
     EXAMPLES,
@@ -25,8 +24,6 @@ from tests.cluster.controlplane.chart import (
 )
 from tests.cluster.controlplane.kubernetes import ControlPlane
 from tests.cluster.recorder import Json, applied, bare_server, followed, rights
-
-USER = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
 
 
 @pytest.fixture(scope="module")
@@ -136,101 +133,19 @@ def check_certificate(secret: Json, name: str) -> None:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(*map(str, paths))
 
 
-# Rights
-
-
-MAY = [
-    "list pods",
-    "watch pods",
-    "patch pods",
-    "create pods/binding",
-    "create pods/eviction",
-    "create events",
-    "watch events",
-    "list events",
-    "get persistentvolumeclaims",
-    "list persistentvolumeclaims",
-    "list storageclasses.storage.k8s.io",
-    "get resourceclaims.resource.k8s.io",
-    "list resourceclaims.resource.k8s.io",
-    "watch nodes",
-    "patch nodes",
-    "patch nodes/status",
-    "create gpuclaims.gpu.scheduling",
-    "patch gpuclaims.gpu.scheduling/status",
-    "list devices.scheduling.koordinator.sh",
-    "create devices.scheduling.koordinator.sh",
-    "patch devices.scheduling.koordinator.sh",
-    "delete devices.scheduling.koordinator.sh",
-    "list gpunodestatuses.gpu.scheduling",
-    "create gpunodestatuses.gpu.scheduling",
-    "delete gpunodestatuses.gpu.scheduling",
-    "patch gpunodestatuses.gpu.scheduling/status",
-    "list namespaces",
-    "list mutatingwebhookconfigurations.admissionregistration.k8s.io",
-    "list validatingwebhookconfigurations.admissionregistration.k8s.io",
-    "create tokenreviews.authentication.k8s.io",
-    "create customresourcedefinitions.apiextensions.k8s.io",
-    f"create leases.coordination.k8s.io in {NAMESPACE}",
-    f"update leases.coordination.k8s.io in {NAMESPACE}",
-    f"delete leases.coordination.k8s.io in {NAMESPACE}",
-]
-MAY_NOT = [
-    "create pods",
-    "delete pods",
-    "patch pods/status",
-    "patch persistentvolumeclaims",
-    "patch resourceclaims.resource.k8s.io",
-    "delete events",
-    "delete nodes",
-    "update nodes",
-    "get secrets",
-    f"get secrets in {NAMESPACE}",
-    "create namespaces",
-    "get configmaps",
-    "patch customresourcedefinitions.apiextensions.k8s.io",
-    "create leases.coordination.k8s.io in kube-system",
-    "get leases.coordination.k8s.io in kube-node-lease",
-    "update leases.coordination.k8s.io",
-    "create serviceaccounts/token",
-    "patch mutatingwebhookconfigurations.admissionregistration.k8s.io",
-    "escalate clusterroles.rbac.authorization.k8s.io",
-    "impersonate users",
-    "patch gpunodestatuses.gpu.scheduling",
-    "patch namespaces",
-]
-
-
-def allowed(api: Api, sentence: str) -> bool:
-    """Whether gpuplane's ServiceAccount may do it: `verb resource[.group][/subresource] [in namespace]`."""
-    verb, what, *rest = sentence.split()
-    named, _, subresource = what.partition("/")
-    resource, _, group = named.partition(".")
-    attributes = {"verb": verb, "resource": resource, "group": group, "subresource": subresource}
-    attributes["namespace"] = rest[1] if rest else ""
-    groups = ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated"]
-    body = {"spec": {"user": USER, "groups": groups, "resourceAttributes": attributes}}
-    answer = api.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
-    return bool(answer["status"]["allowed"])
-
-
-def test_rights_are_enough_and_no_more(server: ControlPlane) -> None:
-    with applied(server.api, rights({"scheduler": {"enabled": False}})):
-        assert [one for one in MAY if not allowed(server.api, one)] == []
-        assert [one for one in MAY_NOT if allowed(server.api, one)] == []
-
-
 def test_flow_schema_catches_our_requests(server: ControlPlane) -> None:
     with applied(server.api, rights()):
         uid = server.api.get(f"/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas/{RELEASE}")["metadata"]["uid"]
-        ours = server.user(NAMESPACE, RELEASE)
-        try:
-            header = "X-Kubernetes-PF-FlowSchema-UID"
-            followed(
-                lambda: ours.http.get("/api/v1/nodes?limit=1").headers[header] == uid, what="our flow schema holds"
-            )
-        finally:
-            ours.close()
+        header = "X-Kubernetes-PF-FlowSchema-UID"
+        for account in (RELEASE, f"{RELEASE}-worker", f"{RELEASE}-watch"):
+            ours = server.user(NAMESPACE, account)
+            try:
+                followed(
+                    lambda user=ours: user.http.get("/api/v1/nodes?limit=1").headers[header] == uid,  # type: ignore[misc]
+                    what=f"our flow schema holds for {account}",
+                )
+            finally:
+                ours.close()
 
 
 # The scheduler

@@ -10,6 +10,11 @@ import yaml
 from tests.cluster.controlplane.chart import CHART, NAMESPACE, RELEASE, of_kinds, render
 from tests.cluster.recorder import Json
 
+TRUST = {
+    "serverName": f"{RELEASE}.{NAMESPACE}.svc",
+    "ca": {"configMap": {"name": f"{RELEASE}-ca-bundle", "key": "ca.crt"}},
+}
+"""The certificate is for the Service's name, and of the chart's CA."""
 KINDS = ("ServiceMonitor", "ScrapeConfig", "PrometheusRule")
 FILE = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
 
@@ -42,11 +47,14 @@ def test_monitors_find_the_doors() -> None:
     (endpoint,) = monitor["spec"]["endpoints"]
     assert endpoint["port"] in {one["name"] for one in service["spec"]["ports"]}
     assert endpoint["path"] == "/metrics"
+    assert (endpoint["scheme"], endpoint["tlsConfig"]) == ("https", TRUST)
     (fleet,) = of_kinds(objects, "ScrapeConfig")
     assert fleet["apiVersion"] == "monitoring.coreos.com/v1alpha1"
     assert fleet["spec"] == {
-        "staticConfigs": [{"targets": [f"{RELEASE}.{NAMESPACE}.svc:80"]}],
+        "staticConfigs": [{"targets": [f"{RELEASE}.{NAMESPACE}.svc:8000"]}],
         "metricsPath": "/api/v1/fleet/metrics/",
+        "scheme": "HTTPS",
+        "tlsConfig": TRUST,
         "scrapeInterval": "30s",
         "honorLabels": True,
         "authorization": {"type": "Bearer", "credentials": {"name": "scraper", "key": "token"}},

@@ -68,7 +68,9 @@ def test_settings_of_every_process_are_known_and_agree(path: Path) -> None:
             assert told["GPUPLANE_KUBECONFIG"] == "in-cluster"
             assert told["GPUPLANE_SIMULATE"] == "0"
             assert told["GPUPLANE_NAMESPACE"] == NAMESPACE
-            assert told["GPUPLANE_SERVICE_ACCOUNT"] == f"system:serviceaccount:{NAMESPACE}:{spec['serviceAccountName']}"
+            # web and worker, and in every process the same: the webhook asks who wrote a result, whoever it was
+            ours = f"system:serviceaccount:{NAMESPACE}:gpuplane"
+            assert told["GPUPLANE_SERVICE_ACCOUNT"] == f"{ours},{ours}-worker"
             assert ("GPUPLANE_ADMIN_PASSWORD" in told) == (container["name"] == "bootstrap")
             mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
             assert {one["name"] for one in spec["volumes"] if "emptyDir" in one} >= {
@@ -94,12 +96,17 @@ def test_pods_have_no_more_than_they_need(path: Path) -> None:
             assert context["allowPrivilegeEscalation"] is False
             assert context["capabilities"] == {"drop": ["ALL"]}
             assert set(container["resources"]) == {"requests", "limits"}
-        assert spec.get("automountServiceAccountToken", True) is (name not in {"beat", "agent"})
+        assert spec["automountServiceAccountToken"] is (name not in {"beat", "agent"})
 
 
 def test_every_open_port_is_let_in_and_no_other() -> None:
     everything = example(CHART / "ci" / "everything-values.yaml")
-    for values, want in (({}, {"http", "webhook"}), (everything, {"http", "webhook", "extender"})):
+    plain = {"web": {"tls": False}}
+    for values, want in (
+        ({}, {"https", "webhook"}),
+        (plain, {"http", "webhook"}),
+        (everything, {"https", "webhook", "extender"}),
+    ):
         objects = render(values)
         (policy,) = (one for one in of_kinds(objects, "NetworkPolicy") if one["metadata"]["name"].endswith("-web"))
         assert {rule["ports"][0]["port"] for rule in policy["spec"]["ingress"]} == want
@@ -112,13 +119,14 @@ def test_every_open_port_is_let_in_and_no_other() -> None:
 def test_agents_speak_to_processes_of_their_own_when_asked() -> None:
     """NODE-2 the address, the Service, the policy and the pods agree; without them the web processes take the agents along."""
     (agent,) = (spec for name, spec in pod_specs(render({"agent": {"enabled": True}})).items() if name == "agent")
-    assert environment(agent["containers"][0])["GPUPLANE_URL"] == f"http://gpuplane.{NAMESPACE}.svc:80"
+    assert environment(agent["containers"][0])["GPUPLANE_URL"] == f"https://gpuplane.{NAMESPACE}.svc:8000"
     objects = render({"agent": {"enabled": True}, "telemetry": {"replicas": 2}})
     specs = pod_specs(objects)
     host = f"gpuplane-telemetry.{NAMESPACE}.svc"
-    assert environment(specs["agent"]["containers"][0])["GPUPLANE_URL"] == f"http://{host}:80"
+    assert environment(specs["agent"]["containers"][0])["GPUPLANE_URL"] == f"https://{host}:8000"
     told = environment(specs["telemetry"]["containers"][0])
     assert host in told["GPUPLANE_ALLOWED_HOSTS"].split(",")
+    assert told["GPUPLANE_AGENTS_ONLY"] == "1"
     assert not told.keys() & {"GPUPLANE_EXTENDER_LISTEN", "GPUPLANE_WEBHOOK_LISTEN"}
     assert specs["telemetry"]["containers"][0]["command"] == specs["web"]["containers"][0]["command"]
     named = {

@@ -100,7 +100,9 @@ class WithGpuplane(Contender):
 
 def installation(ground: Ground, vendor: str) -> Gpuplane:
     """A gpuplane that knows the nodes, stopped. Its web process is timed from within."""
-    made = Gpuplane(ground.folder / vendor, kubeconfig=ground.stack.kubeconfig, doors=ground.stack.doors, vendor=vendor)
+    made = Gpuplane(
+        ground.folder / vendor, kubeconfigs=ground.stack.kubeconfigs, doors=ground.stack.doors, vendor=vendor
+    )
     made.web.command[:] = ["python", "-m", "tests.bench.cluster.web"]
     ground.stack._gpuplane = made
     made.start()

@@ -22,7 +22,7 @@ from tests.cluster.controlplane.gpuplane import Doors, Gpuplane
 from tests.cluster.controlplane.kubernetes import ControlPlane
 from tests.cluster.controlplane.objects import inventory, node, pod, two_islands
 from tests.cluster.controlplane.program import Program, free_ports
-from tests.cluster.controlplane.stack import LEASES, SERVICE_ACCOUNT, Stack, eventually
+from tests.cluster.controlplane.stack import LEASES, SERVICE_ACCOUNTS, Stack, eventually
 
 Json = dict[str, Any]
 NAMESPACE = "bench"
@@ -200,8 +200,8 @@ class Ground:
         return msgspec.json.decode(answer.content, type=_Pods).items
 
     def gpuplane_token(self) -> str:
-        """The credential of gpuplane's ServiceAccount, for one that writes as gpuplane does."""
-        return self.plane.service_account_token(chart.NAMESPACE, SERVICE_ACCOUNT)
+        """The credential of the web processes' ServiceAccount, for one that writes as they do."""
+        return self.plane.service_account_token(chart.NAMESPACE, SERVICE_ACCOUNTS["web"])
 
     def free_port(self) -> int:
         """One that nobody listens on."""

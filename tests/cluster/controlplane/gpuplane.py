@@ -26,6 +26,8 @@ from tests.servers import postgres
 
 Json = dict[str, Any]
 WORKERS = ("worker", "watch", "beat")
+ACCOUNTS = ("web", "worker", "watch")
+"""Processes that speak to the API server, each as a ServiceAccount of its own."""
 
 
 @dataclass(frozen=True)
@@ -64,19 +66,19 @@ class Gpuplane:
         self,
         folder: Path,
         *,
-        kubeconfig: Path,
+        kubeconfigs: Mapping[str, Path],
         doors: Doors,
         vendor: str = "sqlite",
         replicas: int = 1,
         settings: Mapping[str, str] | None = None,
         fronted: bool = False,
     ) -> None:
-        """`fronted`: the extender listens elsewhere (`extender_behind`), and the caller puts something at its address."""
+        """`kubeconfigs`: of ACCOUNTS. `fronted`: the extender listens elsewhere (`extender_behind`), and the caller puts something at its address."""
         self.folder = folder
         self.vendor = vendor
         self.doors = doors
         self.data = folder / "data"
-        self._kubeconfig = kubeconfig
+        self._kubeconfigs = kubeconfigs
         self._settings = dict(settings or {})
         self.database_url = ""
         self.rest = httpx.Client(base_url=f"http://127.0.0.1:{doors.main}", timeout=30)
@@ -157,8 +159,8 @@ class Gpuplane:
         shutil.rmtree(self.data)
         self.start()
 
-    def environment(self, main: int, extender: int, webhook: int) -> dict[str, str]:
-        """Of a process whose doors are these."""
+    def environment(self, process: str, main: int, extender: int, webhook: int) -> dict[str, str]:
+        """Of a process of this kind whose doors are these."""
         kept = {
             key: value
             for key, value in os.environ.items()
@@ -174,22 +176,24 @@ class Gpuplane:
             "GPUPLANE_DATABASE_URL": self.database_url,
             "GPUPLANE_REDIS_URL": f"unix://{self.data / 'redis.sock'}",
             "GPUPLANE_SIMULATE": "0",
-            "GPUPLANE_KUBECONFIG": str(self._kubeconfig),
+            # who has no rights is not to find any: the name must be there for the beat to send the cluster's tasks
+            "GPUPLANE_KUBECONFIG": str(self._kubeconfigs.get(process, self.folder / "no-account")),
             "GPUPLANE_PORT": str(main),
             "GPUPLANE_EXTENDER_LISTEN": f"{'https://' if self.doors.tls else ''}127.0.0.1:{extender}",
             "GPUPLANE_WEBHOOK_LISTEN": f"127.0.0.1:{webhook}",
             "GPUPLANE_TLS_CERT": str(self.doors.serving.certificate),
             "GPUPLANE_TLS_KEY": str(self.doors.serving.key),
             "GPUPLANE_CLIENT_CA": str(self.doors.authority.certificate),
+            "GPUPLANE_WEBHOOK_CLIENT_CA": str(self.doors.authority.certificate),
             **self._settings,
         }
 
     def manage(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """`manage.py` with these words, as it would be run in one of gpuplane's pods."""
+        """`manage.py` with these words, as it would be run in the worker's pod."""
         return subprocess.run(
             [sys.executable, "manage.py", *words],
             cwd=ROOT,
-            env=self.environment(*self._ports[0]),
+            env=self.environment("worker", *self._ports[0]),
             capture_output=True,
             text=True,
             timeout=180,
@@ -216,7 +220,10 @@ class Gpuplane:
         ready: Callable[[], bool] | None = None,
     ) -> Program:
         own = ports or (self.doors.main, self.doors.extender, self.doors.webhook)
-        return Program(name, command, folder=self.folder, environment=lambda: self.environment(*own), ready=ready)
+        process = "web" if name.startswith("web") else name
+        return Program(
+            name, command, folder=self.folder, environment=lambda: self.environment(process, *own), ready=ready
+        )
 
     def _redis_answers(self) -> bool:
         client = redis.Redis(unix_socket_path=str(self.data / "redis.sock"))

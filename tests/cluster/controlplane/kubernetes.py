@@ -196,8 +196,25 @@ class ControlPlane:
             "--event-ttl=30m",
             "--profiling=false",
             "--endpoint-reconciler-type=none",
+            f"--admission-control-config-file={self._admission()}",
         ]
         return Program("kube-apiserver", command, folder=self.folder, ready=lambda: self._healthy(self.port, "/readyz"))
+
+    def _admission(self) -> Path:
+        """A configuration by which the API server shows webhooks who it is, as docs/operations.md has it."""
+        pair = self.authority.issue("apiserver-to-webhooks")
+        clients = self.folder / "webhook-clients.json"
+        user = {"client-certificate": str(pair.certificate), "client-key": str(pair.key)}
+        clients.write_text(json.dumps({"apiVersion": "v1", "kind": "Config", "users": [{"name": "*", "user": user}]}))
+        kind = {"apiVersion": "apiserver.config.k8s.io/v1", "kind": "WebhookAdmissionConfiguration"}
+        plugins = [
+            {"name": name, "configuration": {**kind, "kubeConfigFile": str(clients)}}
+            for name in ("ValidatingAdmissionWebhook", "MutatingAdmissionWebhook")
+        ]
+        path = self.folder / "admission.json"
+        body = {"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": plugins}
+        path.write_text(json.dumps(body))
+        return path
 
     def _manager(self) -> Program:
         command = [

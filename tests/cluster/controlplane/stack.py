@@ -18,7 +18,8 @@ from tests.cluster.controlplane.kubernetes import SYSTEM_NAMESPACES, ControlPlan
 from tests.cluster.controlplane.objects import inventory, node
 from tests.cluster.controlplane.program import Program
 
-SERVICE_ACCOUNT = "gpuplane"
+SERVICE_ACCOUNTS = {"web": "gpuplane", "worker": "gpuplane-worker", "watch": "gpuplane-watch"}
+"""As the chart calls them, by process."""
 CLAIMS = "/apis/gpu.scheduling/v1/gpuclaims"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{chart.NAMESPACE}/leases"
 SETTLE_SECONDS = 60.0
@@ -33,7 +34,7 @@ class Stack:
         self.folder = folder
         self.doors = Doors.fresh(plane.authority)
         self.tls_doors = Doors.fresh(plane.authority, tls=True)
-        self.kubeconfig = folder / "unset"
+        self.kubeconfigs: dict[str, Path] = {}
         self._gpuplane: Gpuplane | None = None
         self.scheduler: Program | None = None
 
@@ -66,15 +67,25 @@ class Stack:
         }
 
     def install(self, doors: Doors | None = None, *, scope: str = "everywhere") -> None:
-        """Apply what the chart renders, as the administrator, and take the ServiceAccount's credentials."""
+        """Apply what the chart renders, as the administrator, and take the ServiceAccounts' credentials."""
         used = doors or self.doors
         self.plane.namespace(chart.NAMESPACE)
         values = self.values(used, scope=scope)
         # without a scheduler of its own the ServiceAccount has gpuplane's own rights and nothing more; ours is system:kube-scheduler
         rendered = chart.render({**values, "scheduler": {**values["scheduler"], "enabled": False}})
         self.api.apply(*chart.cluster_objects(rendered))
-        token = self.plane.service_account_token(chart.NAMESPACE, SERVICE_ACCOUNT)
-        self.kubeconfig = self.plane.kubeconfig(SERVICE_ACCOUNT, token)
+        self.kubeconfigs = self.accounts()
+
+    def accounts(self, *, url: str = "") -> dict[str, Path]:
+        """A kubeconfig for each process that speaks to the API server; `url`: another address of that, such as a proxy's."""
+        return {
+            process: self.plane.kubeconfig(
+                f"{account}{'-elsewhere' if url else ''}",
+                self.plane.service_account_token(chart.NAMESPACE, account),
+                url=url,
+            )
+            for process, account in SERVICE_ACCOUNTS.items()
+        }
 
     def start_gpuplane(
         self,
@@ -82,14 +93,14 @@ class Stack:
         vendor: str = "sqlite",
         replicas: int = 1,
         settings: Mapping[str, str] | None = None,
-        kubeconfig: Path | None = None,
+        kubeconfigs: Mapping[str, Path] | None = None,
         doors: Doors | None = None,
         fronted: bool = False,
     ) -> Gpuplane:
         """A new installation, empty; the one before must have been closed."""
         self._gpuplane = Gpuplane(
             self.folder / f"gpuplane-{vendor}-{time.time_ns()}",
-            kubeconfig=kubeconfig or self.kubeconfig,
+            kubeconfigs=kubeconfigs or self.kubeconfigs,
             doors=doors or self.doors,
             vendor=vendor,
             replicas=replicas,

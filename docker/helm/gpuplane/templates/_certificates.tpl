@@ -8,12 +8,64 @@
 {{- if not (or .Values.certificates.existingSecret .Values.certificates.certManager.enabled) }}true{{ end }}
 {{- end }}
 
-{{/* The names that the API server and schedulers in other pods ask under, as JSON. */}}
+{{/* The names that the API server, schedulers in other pods, agents, Prometheus and a port-forward ask under, as JSON. */}}
 {{- define "gpuplane.tlsNames" -}}
-{{- $name := include "gpuplane.fullname" . }}
 {{- $namespace := .Release.Namespace }}
-{{- $names := list (printf "%s.%s.svc" $name $namespace) (printf "%s.%s.svc.cluster.local" $name $namespace) (printf "%s.%s" $name $namespace) $name }}
-{{- concat $names .Values.certificates.extraNames | uniq | toJson }}
+{{- $fullname := include "gpuplane.fullname" . }}
+{{- $names := list }}
+{{- range $name := list $fullname (printf "%s-telemetry" $fullname) }}
+{{- $names = concat $names (list (printf "%s.%s.svc" $name $namespace) (printf "%s.%s.svc.cluster.local" $name $namespace) (printf "%s.%s" $name $namespace) $name) }}
+{{- end }}
+{{- concat $names (list "localhost") .Values.certificates.extraNames | uniq | toJson }}
+{{- end }}
+
+{{/* Of the main door: also the name of its port. */}}
+{{- define "gpuplane.scheme" -}}
+{{- ternary "https" "http" .Values.web.tls }}
+{{- end }}
+
+{{/*
+Where clients in the cluster have the CA of the main door from, as kind and name: a ConfigMap of ours (ca.crt), or, where cert-manager alone
+knows it, the Secret of a certificate that is for nothing. Never the Secret of the doors: whoever may mount that has their key.
+*/}}
+{{- define "gpuplane.caSource" -}}
+{{- $own := and .Values.certificates.certManager.enabled (not .Values.certificates.existingSecret) (not .Values.certificates.caBundle) }}
+{{- dict "kind" (ternary "secret" "configMap" $own) "name" (printf "%s-ca-%s" (include "gpuplane.fullname" .) (ternary "holder" "bundle" $own)) | toJson }}
+{{- end }}
+
+{{/* The volume `ca` of a client, with ca.crt. */}}
+{{- define "gpuplane.caVolume" -}}
+{{- $source := include "gpuplane.caSource" . | fromJson -}}
+- name: ca
+  {{- if eq $source.kind "secret" }}
+  secret:
+    secretName: {{ $source.name }}
+    defaultMode: 0444
+  {{- else }}
+  configMap:
+    name: {{ $source.name }}
+  {{- end }}
+    items: [{key: ca.crt, path: ca.crt}]
+{{- end }}
+
+{{/* tlsConfig of Prometheus' objects. Takes root, serverName. */}}
+{{- define "gpuplane.scrapeTls" -}}
+{{- $source := include "gpuplane.caSource" .root | fromJson -}}
+tlsConfig:
+  serverName: {{ .serverName }}
+  ca:
+    {{ $source.kind }}: {name: {{ $source.name }}, key: ca.crt}
+{{- end }}
+
+{{/* The CA as PEM, where it is known while rendering. */}}
+{{- define "gpuplane.caPem" -}}
+{{- if .Values.certificates.caBundle }}
+{{- .Values.certificates.caBundle }}
+{{- else if .Values.certificates.existingSecret }}
+{{- required "certificates.caBundle: the CA of certificates.existingSecret, as PEM" .Values.certificates.caBundle }}
+{{- else }}
+{{- (include "gpuplane.tlsPair" . | fromJson).ca | b64dec }}
+{{- end }}
 {{- end }}
 
 {{/*

@@ -60,19 +60,6 @@ annotations:
 {{- end }}
 {{- end }}
 
-{{- define "gpuplane.serviceAccountName" -}}
-{{- if .Values.serviceAccount.create }}
-{{- default (include "gpuplane.fullname" .) .Values.serviceAccount.name }}
-{{- else }}
-{{- required "serviceAccount.name: which one, when serviceAccount.create is false?" .Values.serviceAccount.name }}
-{{- end }}
-{{- end }}
-
-{{/* The user name under which gpuplane speaks to the API server. */}}
-{{- define "gpuplane.user" -}}
-system:serviceaccount:{{ .Release.Namespace }}:{{ include "gpuplane.serviceAccountName" . }}
-{{- end }}
-
 {{/* repository, tag and digest of an image. */}}
 {{- define "gpuplane.image" -}}
 {{- if .digest }}

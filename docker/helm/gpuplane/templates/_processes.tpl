@@ -35,7 +35,7 @@
 - name: GPUPLANE_NAMESPACE
   value: {{ $root.Release.Namespace }}
 - name: GPUPLANE_SERVICE_ACCOUNT
-  value: {{ include "gpuplane.user" $root }}
+  value: {{ include "gpuplane.users" $root | fromJsonArray | join "," }}
 - name: GPUPLANE_AGENT_SERVICE_ACCOUNT
   value: system:serviceaccount:{{ $root.Release.Namespace }}:{{ include "gpuplane.fullname" $root }}-agent
 - name: GPUPLANE_SCHEDULER_NAME
@@ -160,16 +160,16 @@ topologySpreadConstraints:
 {{/* How a process that serves is looked after. */}}
 {{- define "gpuplane.webProbes" -}}
 startupProbe:
-  httpGet: {path: /livez, port: http}
+  httpGet: {path: /livez, port: {{ include "gpuplane.scheme" . }}, scheme: {{ include "gpuplane.scheme" . | upper }}}
   periodSeconds: 2
   failureThreshold: 60
 livenessProbe:
-  httpGet: {path: /livez, port: http}
+  httpGet: {path: /livez, port: {{ include "gpuplane.scheme" . }}, scheme: {{ include "gpuplane.scheme" . | upper }}}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
 readinessProbe:
-  httpGet: {path: /readyz, port: http}
+  httpGet: {path: /readyz, port: {{ include "gpuplane.scheme" . }}, scheme: {{ include "gpuplane.scheme" . | upper }}}
   periodSeconds: 5
   timeoutSeconds: 5
   failureThreshold: 3
@@ -179,7 +179,27 @@ lifecycle:
     sleep: {seconds: 5}
 {{- end }}
 
-{{/* A Celery process: a Deployment. Takes root, own, component, command, liveness, bootstrap (bool), recreate (bool). */}}
+{{/* Where the main door has its certificate from. */}}
+{{- define "gpuplane.tlsEnv" -}}
+{{- if .Values.web.tls }}
+- name: GPUPLANE_MAIN_TLS
+  value: "1"
+{{- end }}
+- name: GPUPLANE_TLS_CERT
+  value: /etc/gpuplane/tls/tls.crt
+- name: GPUPLANE_TLS_KEY
+  value: /etc/gpuplane/tls/tls.key
+{{- end }}
+
+{{- define "gpuplane.tlsVolume" -}}
+- name: tls
+  secret:
+    secretName: {{ include "gpuplane.tlsSecret" . }}
+    defaultMode: 0440
+    items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}]
+{{- end }}
+
+{{/* A Celery process: a Deployment. Takes root, own, component, command, liveness, bootstrap (bool), recreate (bool), token (bool). */}}
 {{- define "gpuplane.celery" -}}
 {{- $root := .root -}}
 apiVersion: apps/v1
@@ -199,7 +219,7 @@ spec:
     metadata:
       {{- include "gpuplane.podMetadata" (dict "root" $root "own" .own "component" .component "checksums" (include "gpuplane.checksums" $root | fromYaml)) | nindent 6 }}
     spec:
-      serviceAccountName: {{ include "gpuplane.serviceAccountName" $root }}
+      serviceAccountName: {{ include "gpuplane.accountOf" . }}
       automountServiceAccountToken: {{ .token }}
       {{- include "gpuplane.podSpec" . | nindent 6 }}
       terminationGracePeriodSeconds: 60
