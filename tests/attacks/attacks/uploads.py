@@ -10,7 +10,7 @@ from tests.attacks.wire import GONE, connected, head
 
 MIB = 1 << 20
 LARGE_BYTES = 32 * MIB
-UPLOADS = 8
+UPLOADS = 4
 """At each path."""
 PAUSE_SECONDS = 1.0
 PATHS = {
@@ -51,7 +51,7 @@ async def _upload(listener: Listener, path: str, token: str) -> None:
                 for _ in range(LARGE_BYTES // len(piece) - 1):
                     wire.writer.write(piece)
                     await wire.writer.drain()
-                    await asyncio.sleep(0.01)
+                    await asyncio.sleep(0.05)
                 while not wire.reader.at_eof() and not wire.writer.is_closing():
                     wire.writer.write(b"[")
                     await wire.writer.drain()
