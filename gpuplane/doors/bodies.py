@@ -25,6 +25,7 @@ from gpuplane.doors.threads import Busy, Turns
 
 COME_AGAIN = (b"retry-after", b"1")
 CLOSE = (b"connection", b"close")
+SMALL_BYTES = 64 * 1024
 
 log = structlog.get_logger(__name__)
 
@@ -84,7 +85,8 @@ async def read_body(scope: Scope, receive: Receive, *, limit: int, held: Held) -
     declared = declared_length(scope)
     if declared > limit:
         raise BodyTooLarge
-    held.check(declared)
+    if declared > SMALL_BYTES:
+        held.check(declared)  # before any of it is read
     message = await receive()
     if message["type"] == "http.disconnect":
         raise ClientGone

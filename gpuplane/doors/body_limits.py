@@ -44,6 +44,9 @@ class Kind(StrEnum):
     STRANGERS = "strangers"
     """Signing in, and every caller without a credential."""
     PROBES = "probes"
+    """Readiness and metrics."""
+    ALIVE = "alive"
+    """`/livez`, which needs nothing but a thread."""
 
 
 class Budget:
@@ -71,7 +74,7 @@ class Bound:
 
 
 _INVENTORY: Final = re.compile(r"/api/v1/nodes/[^/]*/inventory/?")
-_PROBES: Final = frozenset({"/livez", "/readyz", "/metrics"})
+_PROBES: Final = frozenset({"/readyz", "/metrics"})
 _SIGN_IN: Final = frozenset({"/sign-in/", "/admin/login/"})
 
 
@@ -94,6 +97,7 @@ class BodyLimits:
         self._pages = bound(OTHER_BYTES, signed_in)
         self._strangers = bound(ANONYMOUS_BYTES, strangers, Kind.STRANGERS)
         self._probes = bound(ANONYMOUS_BYTES, strangers, Kind.PROBES)
+        self._alive = bound(ANONYMOUS_BYTES, strangers, Kind.ALIVE)
 
     def of_cluster(self, path: str) -> Bound:
         """A path under `/extender/` or `/webhooks/`. Who may send there is known before the body is read."""
@@ -104,6 +108,8 @@ class BodyLimits:
     def of_django(self, scope: Scope) -> Bound:
         """Any path that Django answers."""
         path: str = scope["path"]
+        if path == "/livez":
+            return self._alive
         if path in _PROBES:
             return self._probes
         if path in _SIGN_IN or not has_credential(scope):

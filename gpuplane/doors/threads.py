@@ -174,15 +174,17 @@ def lanes(pool: Pool = ThreadPoolExecutor) -> Lanes:
 def django_turns(pool_size: int | None) -> dict[Kind, Turns]:
     """Turns of requests to Django, by kind. `pool_size`: PostgreSQL connections of the process, None on SQLite.
 
-    Each request may hold a connection, so all of them together take what filter, bind and the live path leave of the pool.
+    Each request, but for `/livez`, may hold a connection, so all of them together take what filter, bind and the live path leave of
+    the pool.
     """
     share = 16 if pool_size is None else pool_size - QUICK_CONNECTIONS - LIVE_CONNECTIONS
     at_once = {
         Kind.PAGES: share // 3,
-        Kind.REST: share // 3,
+        Kind.REST: share // 4,
         Kind.SIMULATIONS: share // 12,
-        Kind.STRANGERS: share // 12,
+        Kind.STRANGERS: share // 6,
         Kind.PROBES: share // 6,
+        Kind.ALIVE: 4,
     }
     return {
         kind: Turns(kind, at_once=max(1, most), waiting=64, patience_seconds=10.0) for kind, most in at_once.items()

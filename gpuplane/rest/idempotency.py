@@ -39,7 +39,7 @@ View = Callable[..., HttpResponseBase]
 
 
 def bounded(view: View) -> View:
-    """The view, for bodies up to `GPUPLANE_BODY_LIMIT` only. REST framework itself would read any."""
+    """The view, for bodies up to `DATA_UPLOAD_MAX_MEMORY_SIZE` only. REST framework itself would read any."""
 
     @wraps(view)
     def run(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:

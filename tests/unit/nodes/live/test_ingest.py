@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,6 @@ from access.errors import BadInput, GpuplaneError, Unavailable
 from agent.protocol import (
     FRAME_LIMIT,
     Ack,
-    AgentFrame,
     Checkpoint,
     CheckpointEntry,
     Details,
@@ -29,12 +27,10 @@ from agent.protocol import (
     Inventory,
     Sample,
     decode_ack,
-    decode_received,
     encode,
 )
-from nodes.live import flush, ingest, lag
-from nodes.live import threads as database_threads
-from nodes.live.ingest import INLINE_BYTES, agent_socket, answer_frame
+from nodes.live import flush, ingest, lag, threads
+from nodes.live.ingest import agent_socket, answer_frame
 from nodes.live.samples import SampleTable
 from nodes.models import Device
 from tests.unit.nodes.live.actors import AGENT, OTHERS, agent_of
@@ -368,53 +364,11 @@ async def test_posts(body: bytes, want: int, want_problem: str, table: SampleTab
     assert bool(want_problem) == bool(decode_ack(answer).problem)
 
 
-def long_inventory(seq: int = 2) -> Inventory:
-    return Inventory("b1", seq, 101.0, {"gpus": ORDER, "labels": "x" * (INLINE_BYTES + 1)})
-
-
-@pytest.mark.parametrize("way", ["session", "post"])
-async def test_a_long_frame_is_read_off_the_event_loop(
-    way: str, monkeypatch: pytest.MonkeyPatch, table: SampleTable, record: Remembered, peer: Peer
-) -> None:
-    """Up to 256 KiB are read in a thread: all other agents would wait for it. Short ones never leave the loop."""
-    where: list[tuple[int, bool]] = []
-
-    def noted(body: bytes) -> AgentFrame:
-        where.append((len(body), threading.current_thread() is threading.main_thread()))
-        return decode_received(body)
-
-    monkeypatch.setattr(ingest, "decode_received", noted)
-    if way == "session":
-        peer.send(HELLO, long_inventory())
-        await peer.ack()
-        assert (await peer.ack()).problem == ""
-    else:
-        for frame in (HELLO, long_inventory()):
-            assert (await answer_frame(encode(frame), node="n1", actor=AGENT, table=table, record=record))[0] == 200
-    assert [(length > INLINE_BYTES, on_loop) for length, on_loop in where] == [(False, True), (True, False)]
-    assert record.inventories["n1"]["gpus"] == ORDER
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        pytest.param(b"\x94\xa9inventory\xa2b1\x01\xcb" + b"\x00" * 8 + b"\x81\xa1a" + b"\x91" * 200_000, id="deep"),
-        pytest.param(b"\x95\xa9inventory\xa2b1\x01\xcb" + b"\x00" * 8 + b"\x81\xa1a\xdd\x00\x03\x00\x00" + b"\x90" * 196_607, id="cut short"),
-        pytest.param(b"\xdd\xff\xff\xff\xff", id="four thousand million entries that are not there"),
-        pytest.param(b"\x92\xa9inventory\xdb\xff\xff\xff\xff", id="a text that is not there"),
-    ],
-)  # fmt: skip
-async def test_frames_that_cannot_be_read_are_refused(body: bytes, table: SampleTable, record: Remembered) -> None:
-    status, answer = await answer_frame(body, node="n1", actor=AGENT, table=table, record=record)
-    assert status == 400
-    assert decode_ack(answer).problem
-
-
 @pytest.mark.usefixtures("ledger_db")
 def test_the_real_record_stores_what_agents_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """NODE-2 inventory and health of a session reach the database; bad ones are answered with field and rule."""
     pool = ThreadPoolExecutor(max_workers=1)  # threads of an earlier test hold connections to its database
-    monkeypatch.setattr(database_threads, "_POOL", pool)
+    monkeypatch.setattr(threads, "_POOL", pool)
     node = {
         "name": "n1",
         "devices": [{"minor": m, "type": "gpu", "uuid": f"GPU-{m}", "model": "H100", "memory": "80Gi"} for m in (1, 0)],

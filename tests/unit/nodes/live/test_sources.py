@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connections
 
-from access.actors import SYSTEM
 from agent.protocol import Frame, Inventory, Sample, decode_ack, encode
 from audit.clock import database_now
 from nodes.inventory import parse_node
@@ -45,7 +44,7 @@ def test_what_an_agent_does_not_report_stays(monkeypatch: pytest.MonkeyPatch) ->
         assert decode_ack(answer).problem == ""
         seen.append(there())
 
-    inventory_put(shape=parse_node(put), actor=SYSTEM, now=database_now())
+    inventory_put(shape=parse_node(put), actor=AGENT, now=database_now())
     say(Inventory("b1", 1, 1.0, {"name": "n1", "devices": [*gpus, mig], "links": [[0, 1, 18]]}))
     say(Inventory("b1", 2, 2.0, {"name": "n1", "types": ["rdma"], "devices": [{**nic, "uuid": "NIC-1"}]}))
     links = Node.objects.get().links
@@ -58,5 +57,5 @@ def test_what_an_agent_does_not_report_stays(monkeypatch: pytest.MonkeyPatch) ->
     assert links == [[0, 1, 18]]
     assert seen[2] == {"GPU-0", "GPU-1", "FPGA-0"}
     assert table.latest()["n1"].devices == ("GPU-0", "GPU-1")
-    inventory_put(shape=parse_node({"name": "n1", "devices": gpus}), actor=SYSTEM, now=database_now())
+    inventory_put(shape=parse_node({"name": "n1", "devices": gpus}), actor=AGENT, now=database_now())
     assert there() == {"GPU-0", "GPU-1"}  # by PUT without types the node has exactly that
