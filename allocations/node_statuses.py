@@ -72,7 +72,12 @@ def what_nodes_do() -> dict[str, Published]:
         if grant.device_id is not None:
             holders[grant.device_id].append(_holder(grant))
     devices: dict[str, list[Device]] = defaultdict(list)
-    rows = Device.objects.filter(type=GPU, presence=Presence.PRESENT).select_related("node").order_by("minor")
+    rows = (
+        Device.objects.filter(type=GPU, presence=Presence.PRESENT)
+        .select_related("node")
+        .defer("node__links")
+        .order_by("minor")
+    )
     for device in rows:
         devices[device.node.name].append(device)
     return {

@@ -32,7 +32,12 @@ NEWEST = 100
 
 def allocation_list(*, actor: Actor) -> QuerySet[Allocation]:
     """Allocations of the namespaces that the actor sees with their devices and nodes, the newest first; two queries."""
-    allocations = Allocation.objects.select_related("node").prefetch_related(granted()).order_by("-created_at", "-id")
+    allocations = (
+        Allocation.objects.select_related("node")
+        .defer("node__links")
+        .prefetch_related(granted())
+        .order_by("-created_at", "-id")
+    )
     return allocations if actor.namespaces is None else allocations.filter(namespace__in=actor.namespaces)
 
 
@@ -80,6 +85,7 @@ def claim_statuses(claims: Sequence[GpuClaim]) -> dict[int, dict[str, Any]]:
             )
             .filter(rank__lte=NEWEST)
             .select_related("node")
+            .defer("node__links")
             .prefetch_related("devices")
             .order_by("claim", "rank")
         )

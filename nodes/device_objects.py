@@ -88,7 +88,12 @@ def what_nodes_have(placed: Collection[str]) -> dict[str, Published]:
     nodes = dict(Node.objects.exclude(state=NodeState.GONE).exclude(cluster_uid="").values_list("name", "cluster_uid"))
     devices: dict[str, list[dict[str, Any]]] = defaultdict(list)
     models: dict[str, set[str]] = defaultdict(set)
-    rows = Device.objects.filter(presence=Presence.PRESENT).select_related("node").order_by("type", "minor")
+    rows = (
+        Device.objects.filter(presence=Presence.PRESENT)
+        .select_related("node")
+        .defer("node__links")
+        .order_by("type", "minor")
+    )
     for device in rows:
         devices[device.node.name].append(_described(device))
         if device.type == GPU and not device.parent:

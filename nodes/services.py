@@ -240,6 +240,7 @@ def _check_uuids_free(shape: NodeShape, *, node: Node) -> None:
         .exclude(node=node)
         .exclude(presence=Presence.REMOVED)
         .select_related("node")
+        .defer("node__links")
         .first()
     )
     if elsewhere is not None:

@@ -14,7 +14,13 @@ from nodes.revisions import next_revision
 @atomic_retry
 def stranger_set(*, device_uuid: str, stranger: str, reason: str, now: datetime, actor: str) -> bool:
     """Note who holds the device (empty: nobody any more). False when that was known."""
-    device = Device.objects.select_related("node").filter(uuid=device_uuid).exclude(presence="removed").first()
+    device = (
+        Device.objects.select_related("node")
+        .defer("node__links")
+        .filter(uuid=device_uuid)
+        .exclude(presence="removed")
+        .first()
+    )
     if device is None or device.stranger == stranger[:300]:
         return False
     Device.objects.filter(pk=device.pk).update(stranger=stranger[:300], revision=next_revision(), changed_at=now)

@@ -143,7 +143,12 @@ def adopt_running(*, pods: Sequence[Pod], given: GivenByPod, since: datetime, no
 
 def _devices_of(nodes: Iterable[str]) -> dict[str, list[Device]]:
     found: dict[str, list[Device]] = {name: [] for name in nodes}
-    rows = Device.objects.filter(node__name__in=found).exclude(presence=Presence.REMOVED).select_related("node")
+    rows = (
+        Device.objects.filter(node__name__in=found)
+        .exclude(presence=Presence.REMOVED)
+        .select_related("node")
+        .defer("node__links")
+    )
     for device in rows:
         found[device.node.name].append(device)
     return found

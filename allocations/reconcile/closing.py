@@ -125,7 +125,12 @@ def _there(nodes: Iterable[str]) -> dict[str, list[Device]]:
     found: dict[str, list[Device]] = defaultdict(list)
     names = list(nodes)
     if names:
-        rows = Device.objects.filter(node__name__in=names).exclude(presence=Presence.REMOVED).select_related("node")
+        rows = (
+            Device.objects.filter(node__name__in=names)
+            .exclude(presence=Presence.REMOVED)
+            .select_related("node")
+            .defer("node__links")
+        )
         for device in rows:
             found[device.node.name].append(device)
     return found

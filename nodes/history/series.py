@@ -181,7 +181,12 @@ def groups_known() -> list[str]:
 def idle_devices() -> QuerySet[Device]:
     """GPUs that somebody holds and nobody uses, the longest first, with their nodes."""
     held = Q(core_used__gt=0) | Q(memory_used__gt=0)
-    return Device.objects.filter(held, idle_since__isnull=False).select_related("node").order_by("idle_since", "pk")
+    return (
+        Device.objects.filter(held, idle_since__isnull=False)
+        .select_related("node")
+        .defer("node__links")
+        .order_by("idle_since", "pk")
+    )
 
 
 def csv_rows(series: Series) -> Iterator[list[str]]:
