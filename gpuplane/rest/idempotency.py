@@ -21,6 +21,7 @@ from django.core.exceptions import RequestDataTooBig
 from django.db import IntegrityError, transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, UnreadablePostError
 
+from access.choices import TokenScope
 from access.models import IdempotencyRecord
 from access.tokens import verify_user
 from access.transactions import atomic_retry
@@ -62,7 +63,7 @@ def idempotent(view: View) -> View:
         key = request.headers.get(HEADER)
         if key is None or request.method not in METHODS:
             return view(request, *args, **kwargs)
-        user = _user(request)
+        user = _user(request, view)
         if user is None:
             return view(request, *args, **kwargs)  # which refuses it
         if not KEY.fullmatch(key):
@@ -84,12 +85,15 @@ def idempotent(view: View) -> View:
     return run
 
 
-def _user(request: HttpRequest) -> User | None:
-    """Who asks, by token or session; the view itself checks again."""
+def _user(request: HttpRequest, view: View) -> User | None:
+    """Who asks, by token or session; None also for a token that does not open the view. The view itself checks again."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         verified = verify_user(token.strip())
-        return None if verified is None else verified.user
+        if verified is None:
+            return None
+        scopes = getattr(getattr(view, "cls", None), "machine_scope", {}).values()
+        return verified.user if verified.actor.scope in {TokenScope.REST, *scopes} else None
     user: User | AnonymousUser = request.user
     return user if isinstance(user, User) and user.is_active else None
 

@@ -81,6 +81,15 @@ def test_a_token_is_kept_with_no_answer(admin: Api) -> None:
     assert not IdempotencyRecord.objects.exists()
 
 
+def test_a_token_of_another_scope_leaves_nothing_behind(registrar: Api) -> None:
+    """VIEW-6 not even the answer kept for a repeat; where its scope counts, one is kept."""
+    assert registrar.post("claims/", {}, headers={HEADER: "once"})[0] == 403
+    assert not IdempotencyRecord.objects.exists()
+    for replayed in (None, "true"):
+        answer = registrar.send("PUT", "nodes/n1/inventory/", inventory(), headers={HEADER: "twice"})
+        assert (answer.status_code, answer.get("Idempotency-Replayed")) == (201, replayed)
+
+
 def test_ends_are_set_and_tokens_revoked(admin: Api, viewer: Api) -> None:
     """VIEW-6 by who owns them, and by admins; others find nothing."""
     assert viewer.user is not None
