@@ -21,7 +21,6 @@ django.setup()
 
 from channels.auth import AuthMiddlewareStack  # noqa: E402 - Django must be set up before
 from channels.routing import URLRouter  # noqa: E402
-from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 from django.conf import settings  # noqa: E402
 from django.core.asgi import get_asgi_application  # noqa: E402
 from django.urls import re_path  # noqa: E402
@@ -34,6 +33,8 @@ from gpuplane.doors.bearer import Bearer  # noqa: E402
 from gpuplane.doors.bodies import limited  # noqa: E402
 from gpuplane.doors.cluster import ROUTES, Cluster  # noqa: E402
 from gpuplane.doors.lifespan import serve_lifespan  # noqa: E402
+from gpuplane.doors.origins import SameOrigin  # noqa: E402
+from gpuplane.doors.proxies import behind_proxies  # noqa: E402
 from gpuplane.doors.static import StaticFiles  # noqa: E402
 from gpuplane.doors.threads import BINDERS, REVIEWERS, workers  # noqa: E402
 from kube.shared import shared_cluster  # noqa: E402
@@ -65,7 +66,8 @@ class Application:
             binders=workers("bind", BINDERS),
             body_limit=settings.GPUPLANE_BODY_LIMIT,
         )
-        self._django = limited(cast("App", get_asgi_application()), limit=settings.GPUPLANE_BODY_LIMIT)
+        pages = limited(cast("App", get_asgi_application()), limit=settings.GPUPLANE_BODY_LIMIT)
+        self._django = behind_proxies(pages, settings.GPUPLANE_TRUSTED_PROXIES)
         self._static = StaticFiles()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -115,8 +117,8 @@ class Application:
         from nodes.routing import websocket_urlpatterns
 
         routed = URLRouter([*websocket_urlpatterns, _NOWHERE])
-        stack: App = AllowedHostsOriginValidator(AuthMiddlewareStack(routed))
-        return stack
+        checked = SameOrigin(cast("App", AuthMiddlewareStack(routed)))
+        return behind_proxies(checked, settings.GPUPLANE_TRUSTED_PROXIES)
 
 
 async def _no_such_socket(scope: Scope, receive: Receive, send: Send) -> None:

@@ -75,7 +75,7 @@ def server(door: Door, application: App, certificates: Certificates | None) -> D
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=door.name == "main",
+        proxy_headers=False,  # `gpuplane.doors.proxies` reads them, from the proxies that are named
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
         ssl_context_factory=None if certificates is None else lambda _config, _default: certificates.context,
