@@ -5,13 +5,14 @@ Made by Django from the name in `access.admin_app`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from django.contrib.admin import AdminSite
 from django.contrib.auth import REDIRECT_FIELD_NAME
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.decorators import method_decorator
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -40,9 +41,9 @@ class Site(AdminSite):
         return redirect_to_login(asked if ours else index)
 
     @override
-    def password_change(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponseBase:
+    def password_change(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> TemplateResponse:
         """Django's page; what is typed as the old password is counted and limited."""
         url = reverse("admin:password_change_done", current_app=self.name)
-        request.current_app = self.name  # type: ignore[attr-defined]  # as Django's own does
+        request.current_app = self.name
         context = {**self.each_context(request), **(extra_context or {})}
-        return OwnPassword.as_view(success_url=url, extra_context=context)(request)
+        return cast("TemplateResponse", OwnPassword.as_view(success_url=url, extra_context=context)(request))

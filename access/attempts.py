@@ -201,7 +201,7 @@ def _count(attempt: Attempt, scopes: Iterable[SignInScope], *, now: datetime) ->
     """Count one more for each scope; the counts of this window. One statement."""
     moment, over = (connection.ops.adapt_datetimefield_value(at) for at in (now, now - WINDOW))
     wanted = list(scopes)
-    parameters: list[object] = []
+    parameters: list[str | int] = []
     for scope in wanted:
         name = services.name_shown(attempt.name) if scope != SignInScope.ADDRESS else ""
         address = attempt.address if scope != SignInScope.NAME else ""

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from asgiref.sync import sync_to_async
 from django.contrib.auth.backends import ModelBackend
-from django.contrib.auth.base_user import AbstractBaseUser
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
@@ -61,9 +60,9 @@ class CountedBackend(ModelBackend):
     """Names and passwords of accounts, within the limits."""
 
     @override
-    def authenticate(
+    def authenticate(  # type: ignore[override]  # as Django's own backend narrows its base
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **kwargs: Any
-    ) -> AbstractBaseUser | None:
+    ) -> User | None:
         """The account; None for a wrong pair. Raises AttemptRefused (a PermissionDenied)."""
         typed = kwargs.get(User.USERNAME_FIELD) if username is None else username
         if typed is None or password is None:
@@ -80,9 +79,9 @@ class CountedBackend(ModelBackend):
         return user
 
     @override
-    async def aauthenticate(
+    async def aauthenticate(  # type: ignore[override]  # as above
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **kwargs: Any
-    ) -> AbstractBaseUser | None:
+    ) -> User | None:
         """The same: Django's own would go around the limits."""
         return await sync_to_async(self.authenticate)(request, username=username, password=password, **kwargs)
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from django import forms
 from django.contrib.admin.forms import AdminPasswordChangeForm
+from django.contrib.auth.forms import PasswordChangeForm
 from django.contrib.auth.models import User
 from django.contrib.auth.views import PasswordChangeView
 from django.core.exceptions import ValidationError
@@ -54,7 +54,7 @@ class OwnPassword(PasswordChangeView):
         return {**super().get_form_kwargs(), "address": address_counted(self.request)}
 
     @override
-    def form_valid(self, form: forms.Form) -> HttpResponse:
+    def form_valid(self, form: PasswordChangeForm) -> HttpResponse:
         """Set and told."""
         answer = super().form_valid(form)
         assert isinstance(self.request.user, User)

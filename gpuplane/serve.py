@@ -62,6 +62,8 @@ def behind(door: Door, application: App) -> App:
 
 def server(door: Door, application: App, certificates: Certificates | None) -> DoorServer:
     """A server for one door; the main one also speaks the lifespan protocol."""
+    from django.conf import settings
+
     config = uvicorn.Config(
         behind(door, application),
         host=door.host,
@@ -75,7 +77,8 @@ def server(door: Door, application: App, certificates: Certificates | None) -> D
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # `gpuplane.doors.proxies` reads them, from the proxies that are named
+        proxy_headers=False,  # `gpuplane.doors.proxies` reads them, on paths of people
+        forwarded_allow_ips=list(settings.GPUPLANE_TRUSTED_PROXIES),  # not uvicorn's own default, which is loopback
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
         ssl_context_factory=None if certificates is None else lambda _config, _default: certificates.context,

@@ -33,7 +33,7 @@ def guess(client, name, password, address, proto="http"):
     """The answer to one attempt, through a proxy's headers."""
     told = {"X-Forwarded-For": address, "X-Forwarded-Proto": proto}
     form = client.get("/sign-in/", headers=told)
-    token = re.search(r'name="csrfmiddlewaretoken" value="(\w+)"', form.text)[1]
+    (token,) = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', form.text)
     said = {"csrfmiddlewaretoken": token, "username": name, "password": password}
     cookie = f"csrftoken={form.cookies.get('csrftoken') or client.cookies.get('csrftoken')}"
     origin = {"Origin": str(client.base_url).replace("http", proto).rstrip("/")}

@@ -43,7 +43,12 @@ def test_no_other_path_takes_a_password(root, path, monkeypatch):
     """VIEW-6 no session and no answer for a password anywhere but at the sign-in page."""
     looked = []
     plain = User.check_password
-    monkeypatch.setattr(User, "check_password", lambda user, given: looked.append(user) or plain(user, given))
+
+    def check_password(user, given):
+        looked.append(user)
+        return plain(user, given)
+
+    monkeypatch.setattr(User, "check_password", check_password)
     client = Client(raise_request_exception=False)
     basic = base64.b64encode(f"root:{PASSWORD}".encode()).decode()
     form = {"username": "root", "password": PASSWORD, "login": "root", "email": "root", "next": "/"}

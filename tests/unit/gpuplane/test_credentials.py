@@ -1,4 +1,5 @@
 from datetime import UTC, datetime
+from typing import Any
 
 import orjson
 import pytest
@@ -13,7 +14,7 @@ from audit.models import Event
 from gpuplane import credentials
 
 URL = "http://127.0.0.1:8000"
-BY = {"actor": SYSTEM, "now": datetime(2026, 1, 1, tzinfo=UTC)}
+BY: dict[str, Any] = {"actor": SYSTEM, "now": datetime(2026, 1, 1, tzinfo=UTC)}
 GIVEN = "given-by-a-secret-of-the-cluster"
 
 pytestmark = pytest.mark.django_db
