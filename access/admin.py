@@ -17,6 +17,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.forms import ModelForm
 from django.http import HttpRequest
+from knox import admin as knox_admin
 from knox.models import AuthToken
 from typing_extensions import override
 
@@ -106,7 +107,7 @@ class NamespaceInline(TabularInline):
 
 admin.site.unregister(User)
 admin.site.unregister(Group)
-admin.site.unregister(AuthToken)
+admin.site.unregister(knox_admin.models.AuthToken)  # its module registers it when it is imported
 
 
 @admin.register(User)

@@ -1,23 +1,215 @@
-"""Failed sign-ins: counted where they are recorded, in the audit trail, so that every replica counts alike.
+"""Attempts at passwords: counted in the database, by name and address, before the password is looked at.
 
-Called by `access.views`. Kept true: MOST failures of one name from one address within WINDOW make the
-next attempts wait, from that address alone, so that nobody can lock somebody else out.
+Called by whoever checks a password: `access.backends` (every sign-in) and `access.admin_site` (the old password of who sets a
+new one). The counts are rows, so every replica counts alike and a restart forgets nothing.
+
+Invariants: an attempt is counted by one statement before its password is checked, so parallel attempts get no more tries
+than serial ones; it is taken off again when the password was right. Within WINDOW, counted from the first failure:
+
+- PAIR_MOST failures of one name from one address make that pair wait. Whoever locks a name so locks it for themselves.
+- ADDRESS_MOST failures from one address, of any names, make the address wait.
+- NAME_MOST failures of one name from anywhere make the name wait, but not at addresses from which it signed in within
+  KNOWN: the owner gets in from where they always do, however many machines guess.
+
+An attempt that has to wait costs one query, writes nothing and has no password checked.
+
+Failures are told in the audit trail by name and address: the first of a window at once, the last that is let through at once,
+and what lies between once the window is over, each event with its count. More than EVENTS_MOST events a window are not
+written: the rest are one event with their number, a minute (`attempts_close`). At most ROWS_MOST rows are kept.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Final
 
-from audit.choices import Kind
-from audit.models import Event
+from django.db import connection
+from django.db.models import F, Q
 
-MOST = 8
-WINDOW = timedelta(minutes=5)
-LOOKED_AT = 200
+from access import services
+from access.choices import SignInScope
+from access.models import SignInCount
+from access.transactions import atomic_retry
+
+WINDOW: Final = timedelta(minutes=5)
+PAIR_MOST: Final = 8
+ADDRESS_MOST: Final = 40
+NAME_MOST: Final = 60
+KNOWN: Final = timedelta(days=90)
+EVENTS_MOST: Final = 100
+ROWS_MOST: Final = 20_000
+"""Rows of counts, and as many of known addresses. Beyond it the oldest go."""
+BATCH: Final = 500
+
+LIMITS: Final = {SignInScope.PAIR: PAIR_MOST, SignInScope.ADDRESS: ADDRESS_MOST, SignInScope.NAME: NAME_MOST}
+
+_COLUMNS = "scope, key, name, address, tries, failures, told, since"
+_UPSERT_END = """
+ON CONFLICT (scope, key) DO UPDATE SET
+    tries = CASE WHEN access_signincount.since <= %s THEN excluded.tries ELSE access_signincount.tries + 1 END,
+    failures = CASE WHEN access_signincount.since <= %s THEN 0 ELSE access_signincount.failures END,
+    told = CASE WHEN access_signincount.since <= %s THEN 0 ELSE access_signincount.told END,
+    since = CASE WHEN access_signincount.since <= %s THEN excluded.since ELSE access_signincount.since END
+RETURNING scope, tries"""
 
 
-def too_many_failures(*, username: str, address: str, now: datetime) -> bool:
-    """Whether this name has failed too often from this address lately."""
-    recent = Event.objects.filter(namespace="", name=username[:150], kind=Kind.SIGN_IN_FAILED, at__gt=now - WINDOW)
-    seen = [event.data.get("address") for event in recent.order_by("-id")[:LOOKED_AT]]
-    return seen.count(address) >= MOST
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt: the name as Django looks it up, the address as `access.addresses` counts it."""
+
+    name: str
+    address: str
+
+    def key(self, scope: SignInScope) -> str:
+        """The row's key: a digest, so that a long name takes no room."""
+        parts = {
+            SignInScope.ADDRESS: (self.address,),
+            SignInScope.NAME: (self.name,),
+            SignInScope.PAIR: (self.name, self.address),
+            SignInScope.KNOWN: (self.name, self.address),
+            SignInScope.EVENTS: (),
+        }[scope]
+        return sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
+
+    def rows(self, scopes: Iterable[SignInScope]) -> Q:
+        """A condition for the rows of these scopes."""
+        found = Q(pk__in=())
+        for scope in scopes:
+            found |= Q(scope=scope, key=self.key(scope))
+        return found
+
+
+NOBODY: Final = Attempt("", "")
+
+
+def attempt_wait(attempt: Attempt, *, now: datetime) -> timedelta | None:
+    """How long an attempt would have to wait; None where it may begin. Writes nothing."""
+    return _waiting(attempt, now=now)[0]
+
+
+def attempt_begin(attempt: Attempt, *, now: datetime) -> timedelta | None:
+    """Count the attempt and let it go on (None), or say how long to wait. A refused attempt is not counted."""
+    wait, limits = _waiting(attempt, now=now)
+    if wait is not None:
+        return wait
+    counted = _begin(attempt, now=now)
+    return WINDOW if any(counted[scope] > most for scope, most in limits.items()) else None
+
+
+def _waiting(attempt: Attempt, *, now: datetime) -> tuple[timedelta | None, dict[SignInScope, int]]:
+    """(how long to wait, the limits that count for the attempt)."""
+    rows = {row.scope: row for row in SignInCount.objects.filter(attempt.rows([*LIMITS, SignInScope.KNOWN]))}
+    known = rows.get(SignInScope.KNOWN)
+    limits = dict(LIMITS)
+    if known is not None and known.since > now - KNOWN:
+        del limits[SignInScope.NAME]
+    full = [row for scope, most in limits.items() if (row := rows.get(scope)) is not None and row.tries >= most]
+    waits = [row.since + WINDOW - now for row in full if row.since > now - WINDOW]
+    return (max(waits) if waits else None), limits
+
+
+@atomic_retry
+def _begin(attempt: Attempt, *, now: datetime) -> dict[SignInScope, int]:
+    """Count the attempt, after what a window that is over has left to tell."""
+    pair = _pair(attempt)
+    if pair is not None and pair.since <= now - WINDOW:
+        _tell(pair, now=now)
+    return _count(attempt, LIMITS, now=now)
+
+
+@atomic_retry
+def attempt_failed(attempt: Attempt, *, now: datetime) -> None:
+    """Note a wrong password, and tell of it as far as the audit trail is told at once."""
+    pair = _pair(attempt)
+    if pair is None:  # dropped for newer ones since the attempt began
+        return
+    pair.failures += 1
+    pair.save(update_fields=["failures"])
+    if pair.told == 0 or pair.tries >= PAIR_MOST:
+        _tell(pair, now=now, waits=pair.tries >= PAIR_MOST)
+
+
+@atomic_retry
+def attempt_succeeded(attempt: Attempt, *, now: datetime) -> None:
+    """Take a right password's attempt off the counts, give the pair all its tries again, and remember the address."""
+    pair = _pair(attempt)
+    if pair is not None:
+        _tell(pair, now=now)
+        SignInCount.objects.filter(pk=pair.pk).update(tries=0)
+    others = attempt.rows([SignInScope.ADDRESS, SignInScope.NAME])
+    SignInCount.objects.filter(others, tries__gt=0).update(tries=F("tries") - 1)
+    SignInCount.objects.update_or_create(
+        scope=SignInScope.KNOWN,
+        key=attempt.key(SignInScope.KNOWN),
+        defaults={"name": services.name_shown(attempt.name), "address": attempt.address, "since": now},
+    )
+
+
+def attempts_close(*, now: datetime) -> int:
+    """Tell of what is not told of windows that are over, and forget them; how many. Called once a minute by the beat."""
+    closed = 0
+    while batch := _close_some(now=now):
+        closed += batch
+    for scopes in (Q(scope=SignInScope.KNOWN), ~Q(scope=SignInScope.KNOWN)):
+        kept = SignInCount.objects.filter(scopes).order_by("-since", "-pk")
+        if oldest := kept.values_list("since", flat=True)[ROWS_MOST : ROWS_MOST + 1].first():
+            SignInCount.objects.filter(scopes, since__lte=oldest).delete()
+    return closed
+
+
+@atomic_retry
+def _close_some(*, now: datetime) -> int:
+    over = Q(scope=SignInScope.KNOWN, since__lte=now - KNOWN) | (
+        ~Q(scope=SignInScope.KNOWN) & Q(since__lte=now - WINDOW)
+    )
+    rows = list(SignInCount.objects.select_for_update().filter(over).order_by("pk")[:BATCH])
+    untold = [row for row in rows if row.scope == SignInScope.PAIR and row.failures > row.told]
+    rest = [row for row in untold if not _tell(row, now=now)]
+    if rest:
+        services.sign_ins_failed(
+            count=sum(row.failures - row.told for row in rest),
+            names=len({row.name for row in rest}),
+            addresses=len({row.address for row in rest}),
+            now=now,
+        )
+    SignInCount.objects.filter(pk__in=[row.pk for row in rows]).delete()
+    return len(rows)
+
+
+def _pair(attempt: Attempt) -> SignInCount | None:
+    return SignInCount.objects.select_for_update().filter(attempt.rows([SignInScope.PAIR])).first()
+
+
+def _tell(pair: SignInCount, *, now: datetime, waits: bool = False) -> bool:
+    """One event for all failures of the pair that are not told yet; False where this window has had its events."""
+    untold = pair.failures - pair.told
+    if untold <= 0:
+        return True
+    if _count(NOBODY, [SignInScope.EVENTS], now=now)[SignInScope.EVENTS] > EVENTS_MOST:
+        return False
+    services.sign_in_failed(
+        username=pair.name, address=pair.address, count=untold, since=pair.since, waits=waits, now=now
+    )
+    SignInCount.objects.filter(pk=pair.pk).update(told=F("told") + untold)
+    return True
+
+
+def _count(attempt: Attempt, scopes: Iterable[SignInScope], *, now: datetime) -> dict[SignInScope, int]:
+    """Count one more for each scope; the counts of this window. One statement."""
+    moment, over = (connection.ops.adapt_datetimefield_value(at) for at in (now, now - WINDOW))
+    wanted = list(scopes)
+    parameters: list[str | int | None] = []
+    for scope in wanted:
+        name = services.name_shown(attempt.name) if scope != SignInScope.ADDRESS else ""
+        address = attempt.address if scope != SignInScope.NAME else ""
+        parameters += [str(scope), attempt.key(scope), name, address, 1, 0, 0, moment]
+    rows = ", ".join(["(%s, %s, %s, %s, %s, %s, %s, %s)"] * len(wanted))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"INSERT INTO access_signincount ({_COLUMNS}) VALUES {rows}{_UPSERT_END}",  # noqa: S608 - constants only
+            [*parameters, over, over, over, over],
+        )
+        return {SignInScope(scope): tries for scope, tries in cursor.fetchall()}

@@ -1,4 +1,4 @@
-"""Roles, and scopes of tokens."""
+"""Roles, scopes of tokens, and what attempts at passwords are counted by."""
 
 from django.db.models import TextChoices
 
@@ -20,3 +20,13 @@ class TokenScope(TextChoices):
     WEBHOOKS = "webhooks", "the webhooks' paths"
     INVENTORY = "inventory", "inventories of nodes"
     AGENT = "agent", "agent of one node"
+
+
+class SignInScope(TextChoices):
+    """What a row of `SignInCount` counts; the rules are those of `access.attempts`."""
+
+    ADDRESS = "address", "failures from an address"
+    NAME = "name", "failures of a name"
+    PAIR = "pair", "failures of a name from an address"
+    KNOWN = "known", "an address from which a name signed in"
+    EVENTS = "events", "events of failures that were written"

@@ -1,10 +1,10 @@
-"""Roles and scopes of accounts, teams and their namespaces, uses of tokens, and answers kept for idempotency keys."""
+"""Roles and scopes of accounts, teams and their namespaces, uses of tokens, answers kept for idempotency keys, first accounts, and counts of attempts at passwords."""
 
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
 
-from access.choices import Role, TokenScope
+from access.choices import Role, SignInScope, TokenScope
 
 
 class Profile(models.Model):
@@ -116,3 +116,35 @@ class IdempotencyRecord(models.Model):
     def __str__(self) -> str:
         """The key."""
         return self.key
+
+
+class FirstAccount(models.Model):
+    """An account that `manage.py bootstrap` has made, once: what became of it later is not undone by a restart."""
+
+    username = models.CharField(max_length=150, unique=True)
+    made_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        """The name."""
+        return self.username
+
+
+class SignInCount(models.Model):
+    """What `access.attempts` counts within a window. `key` is a digest; `name` and `address` are for the audit trail."""
+
+    scope = models.CharField(max_length=8, choices=SignInScope.choices)
+    key = models.CharField(max_length=64, help_text="SHA-256 of what is counted")
+    name = models.CharField(max_length=150, blank=True, default="")
+    address = models.CharField(max_length=64, blank=True, default="")
+    tries = models.PositiveIntegerField(default=0, help_text="attempts, counted before the password is looked at")
+    failures = models.PositiveIntegerField(default=0, help_text="of a pair: wrong passwords")
+    told = models.PositiveIntegerField(default=0, help_text="how many of these the audit trail was told of")
+    since = models.DateTimeField(help_text="when the window began; of a known address, the last sign-in")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["scope", "key"], name="sign_in_count_once")]
+        indexes = [models.Index(fields=["since"], name="sign_in_count_since")]
+
+    def __str__(self) -> str:
+        """What is counted."""
+        return f"{self.scope} {self.name} {self.address}"

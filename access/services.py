@@ -71,6 +71,14 @@ def user_create(
 
 
 @atomic_retry
+def superuser_create(*, username: str, password: str | None, actor: Actor, now: datetime) -> User:
+    """Create an admin who may also use Django's admin. Raises NotAllowed, BadInput, Conflict."""
+    user = user_create(username=username, password=password, role=Role.ADMIN, actor=actor, now=now)
+    user.is_staff = user.is_superuser = True
+    user.save(update_fields=["is_staff", "is_superuser"])
+    return user
+
+
 def role_set(*, user: User, role: Role, actor: Actor, now: datetime) -> None:
     """Give the account another role. Raises NotAllowed."""
     actor.require_admin()
@@ -115,6 +123,12 @@ def password_set(*, user: User, password: str, actor: Actor, now: datetime) -> N
     _check_password(password, user.get_username())
     user.set_password(password)
     user.save(update_fields=["password"])
+    password_changed(user=user, actor=actor, now=now)
+
+
+@atomic_retry
+def password_changed(*, user: User, actor: Actor, now: datetime) -> None:
+    """Note that a password was set: by `password_set`, or by a form of Django's that checked it."""
     name = user.get_username()
     changed(f"password of {name} changed", name=name, actor=actor, now=now, account=name)
 
@@ -208,17 +222,43 @@ def signed_in(*, user: User, now: datetime, address: str = "") -> None:
 
 
 @atomic_retry
-def sign_in_failed(*, username: str, now: datetime, address: str = "") -> None:
-    """Note that a sign-in was refused. `username` is as typed."""
+def sign_in_failed(
+    *,
+    username: str,
+    now: datetime,
+    address: str = "",
+    count: int = 1,
+    since: datetime | None = None,
+    waits: bool = False,
+) -> None:
+    """Note `count` refused sign-ins of a name from an address. `waits`: no more are tried for now."""
     shown = name_shown(username)
+    times = "" if count == 1 else f" {count} times"
     audit.record(
         kind=Kind.SIGN_IN_FAILED,
-        message=f"sign-in as {shown} refused",
+        message=f"sign-in as {shown} refused{times}{'; further ones have to wait' if waits else ''}",
         actor="anonymous",
         name=shown,
         now=now,
-        data={"address": address},
+        data={"address": address, "count": count, "since": (since or now).isoformat(), "waits": waits},
     )
+
+
+@atomic_retry
+def sign_ins_failed(*, count: int, names: int, addresses: int, now: datetime) -> None:
+    """Note refused sign-ins that were too many to be noted one by one."""
+    audit.record(
+        kind=Kind.SIGN_IN_FAILED,
+        message=f"{count} more sign-ins refused, as {names} names from {addresses} addresses",
+        actor="anonymous",
+        now=now,
+        data={"count": count, "names": names, "addresses": addresses},
+    )
+
+
+def name_counted(typed: str) -> str:
+    """A user name as Django's sign-in form looks it up: stripped, NFKC. Databases compare it letter by letter, with case."""
+    return str(User.normalize_username(typed.strip())).strip()
 
 
 def name_shown(typed: str) -> str:

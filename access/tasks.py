@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 from celery import shared_task
 
+from access.attempts import attempts_close
 from access.models import IdempotencyRecord
 from audit.clock import database_now
 
@@ -23,6 +24,13 @@ log = structlog.get_logger(__name__)
 def prune_idempotency() -> None:
     """Forget answers older than a day (every hour)."""
     log.info("access.idempotency_pruned", count=idempotency_prune(now=database_now()))
+
+
+@shared_task(ignore_result=True)
+def close_sign_in_counts() -> None:
+    """Tell of failed sign-ins that were not told one by one, and forget counts whose window is over (every minute)."""
+    if count := attempts_close(now=database_now()):
+        log.info("access.sign_in_counts_closed", count=count)
 
 
 def idempotency_prune(*, now: datetime, batch: int = BATCH, most_batches: int = MOST_BATCHES) -> int:

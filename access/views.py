@@ -7,14 +7,14 @@ from typing import Any
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.models import User
 from django.contrib.auth.views import LoginView, LogoutView
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpResponse
 from django.shortcuts import redirect
 from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
 from access import services
-from access.attempts import too_many_failures
+from access.backends import refusal_of
 from access.models import Profile
 from access.pages import PageRequest, page, protected
 
@@ -22,7 +22,7 @@ THEMES = ("", "light", "dark")
 
 
 class SignIn(LoginView):
-    """The sign-in page. Both outcomes are recorded; many failures in a row make the next attempts wait."""
+    """The one page that checks a password to sign in. Both outcomes are recorded; many failures make the next attempts wait."""
 
     template_name = "registration/sign_in.html"
     redirect_authenticated_user = True
@@ -31,24 +31,20 @@ class SignIn(LoginView):
         """Like every page."""
         return protected(super().render_to_response(context, **response_kwargs))
 
-    def post(self, request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
-        """Check the pair, unless too many were wrong just now."""
-        if too_many_failures(username=self._username(), address=self._address(), now=timezone.now()):
-            form = self.get_form_class()(self.request)
-            context = self.get_context_data(form=form, waiting=True, username=self._username())
-            return self.render_to_response(context, status=429)
-        return super().post(request, *args, **kwargs)
-
     def form_valid(self, form: AuthenticationForm) -> HttpResponse:
         """Signed in."""
         services.signed_in(user=form.get_user(), now=timezone.now(), address=self._address())
         return super().form_valid(form)
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
-        """Not signed in."""
-        if name := self._username():
-            services.sign_in_failed(username=name, now=timezone.now(), address=self._address())
-        return self.render_to_response(self.get_context_data(form=form, username=name), status=401)
+        """Not signed in: a wrong pair, which `access.backends` has counted and told, or one that has to wait."""
+        refused = refusal_of(self.request)
+        context = self.get_context_data(form=form, username=self._username(), refused=refused)
+        if refused is None:
+            return self.render_to_response(context, status=401)
+        answer = self.render_to_response(context, status=503 if refused.busy else 429)
+        answer["Retry-After"] = str(refused.wait_seconds)
+        return answer
 
     def _username(self) -> str:
         return services.name_shown(self.request.POST.get("username", ""))

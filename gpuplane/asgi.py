@@ -21,7 +21,6 @@ django.setup()
 
 from channels.auth import AuthMiddlewareStack  # noqa: E402 - Django must be set up before
 from channels.routing import URLRouter  # noqa: E402
-from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 from django.conf import settings  # noqa: E402
 from django.core.asgi import get_asgi_application  # noqa: E402
 from django.urls import re_path  # noqa: E402
@@ -36,6 +35,8 @@ from gpuplane.doors.body_limits import BodyLimits  # noqa: E402
 from gpuplane.doors.cluster import ROUTES, Cluster  # noqa: E402
 from gpuplane.doors.departures import watched  # noqa: E402
 from gpuplane.doors.lifespan import serve_lifespan  # noqa: E402
+from gpuplane.doors.origins import SameOrigin  # noqa: E402
+from gpuplane.doors.proxies import behind_proxies  # noqa: E402
 from gpuplane.doors.static import StaticFiles  # noqa: E402
 from gpuplane.doors.threads import django_turns, lanes, let_go_while_waiting  # noqa: E402
 from kube.shared import shared_cluster  # noqa: E402
@@ -62,11 +63,12 @@ class Application:
             agents=agents,
         )
         self._cluster = Cluster(routes=ROUTES, bearer=self._bearer, lanes=self._lanes, limits=self._limits)
-        self._django = guarded(
+        pages = guarded(
             watched(cast("App", get_asgi_application())),
             bound_of=self._limits.of_django,
             turns=django_turns(settings.GPUPLANE_DATABASE_POOL),
         )
+        self._django = behind_proxies(pages, settings.GPUPLANE_TRUSTED_PROXIES)
         self._static = StaticFiles()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,8 +118,8 @@ class Application:
         from nodes.routing import websocket_urlpatterns
 
         routed = URLRouter([*websocket_urlpatterns, _NOWHERE])
-        stack: App = AllowedHostsOriginValidator(AuthMiddlewareStack(routed))
-        return stack
+        checked = SameOrigin(cast("App", AuthMiddlewareStack(routed)))
+        return behind_proxies(checked, settings.GPUPLANE_TRUSTED_PROXIES)
 
 
 async def _no_such_socket(scope: Scope, receive: Receive, send: Send) -> None:

@@ -43,6 +43,7 @@ PERIODIC = (
     Periodic("allocations.tasks.prune", 3600),
     Periodic("audit.tasks.prune", 3600),
     Periodic("access.tasks.prune_idempotency", 3600),
+    Periodic("access.tasks.close_sign_in_counts", 60),
     Periodic("allocations.tasks.publish_claims", 2, cluster=True),
     Periodic("allocations.tasks.publish_devices", 30, cluster=True),
     Periodic("allocations.tasks.publish_node_statuses", 30, cluster=True),

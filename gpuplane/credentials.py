@@ -1,10 +1,13 @@
 """The credentials file: how a person and a cluster get in after `make run` (mode 0600, in the data folder).
 
-Written by `manage.py bootstrap`. Kept true: what the file says works: what no longer does is issued
-again; what still does stays as it is, so tokens survive a restart.
+Written by `manage.py bootstrap`. Invariants: the first accounts are made once in the life of a database (`FirstAccount`). A later
+start changes none of them: one that was shut, deleted, given another role or another password since stays so, and gets no
+token. The first password is written here and shown nowhere else; once another one is set it leaves the file. A token that
+no longer works is issued again, for an account that is open; what still works stays as it is.
 
-Where `GPUPLANE_ADMIN_PASSWORD` gives the password (in a cluster, where the data folder goes with the pod), nothing secret is
+Where `GPUPLANE_ADMIN_PASSWORD` gives the first password (in a cluster, where the data folder goes with the pod), nothing secret is
 made or written down: the file says who may sign in where, and tokens are issued by the admin. Only a simulated fleet needs its own.
+Whoever has lost the password sets another by `manage.py changepassword admin`; another admin is made by `manage.py createsuperuser`.
 """
 
 from __future__ import annotations
@@ -24,7 +27,9 @@ from django.contrib.auth.models import User
 from access import services, tokens
 from access.actors import SYSTEM
 from access.choices import Role, TokenScope
+from access.models import FirstAccount
 from access.token_services import token_issue
+from access.transactions import atomic_retry
 from audit.clock import database_now
 
 ADMIN = "admin"
@@ -91,23 +96,26 @@ def write(credentials: Credentials) -> None:
 
 
 def ensure(*, url: str, password: str = "", tokens_wanted: bool = True) -> Credentials:
-    """Accounts and credentials that work, issued anew only where the file's do not. Writes the file.
+    """The first accounts, made where this database never had them, and credentials that work. Writes the file.
 
-    A given `password` becomes the admin's and is not written down; raises BadInput where it is too weak. Without
-    `tokens_wanted` none is issued or written.
+    A given `password` becomes that of an admin who is made now, and is not written down; raises BadInput where it is too weak.
+    Without `tokens_wanted` no token is issued or written.
     """
     before = read()
-    admin = _account(ADMIN)
-    machines = {field: _account(name, scope) for field, (name, scope) in MACHINES.items()}
-    if password:
-        _password_given(admin, password)
+    fresh = password or _made_up()
+    admin, made = _admin(fresh)
+    machines = {field: _machine(name, scope) for field, (name, scope) in MACHINES.items()}
+    if made:
+        told = "" if password else fresh
+    else:
+        told = before.password if admin and before.password and admin.check_password(before.password) else ""
     ensured = Credentials(
         url=url,
-        username=ADMIN,
-        password="" if password else _password(admin, before.password),
-        api_token=_token(admin, before.api_token) if tokens_wanted else "",
+        username=ADMIN if admin else "",
+        password=told,
+        api_token=_token(admin, before.api_token) if admin and tokens_wanted else "",
         **{
-            field: _token(machine, getattr(before, field)) if tokens_wanted else ""
+            field: _token(machine, getattr(before, field)) if machine and tokens_wanted else ""
             for field, machine in machines.items()
         },
     )
@@ -115,34 +123,43 @@ def ensure(*, url: str, password: str = "", tokens_wanted: bool = True) -> Crede
     return ensured
 
 
-def _account(username: str, scope: TokenScope = TokenScope.REST) -> User:
-    """The account, made if missing: an admin, or a machine account of this scope, which only tokens open."""
-    service = scope != TokenScope.REST
-    found = User.objects.filter(username=username).first()
-    if found is None:
-        role = Role.VIEWER if service else Role.ADMIN
-        found = services.user_create(
-            username=username, password=None, role=role, actor=SYSTEM, now=database_now(), service=service, scope=scope
+@atomic_retry
+def _admin(password: str) -> tuple[User | None, bool]:
+    """(the account if it is open, whether it was made now)."""
+    made = _first_time(ADMIN)
+    if made:
+        services.superuser_create(username=ADMIN, password=password, actor=SYSTEM, now=database_now())
+    return _open_account(ADMIN), made
+
+
+@atomic_retry
+def _machine(username: str, scope: TokenScope) -> User | None:
+    """A machine account of this scope, which only tokens open, if it is not shut; made the first time."""
+    if _first_time(username):
+        services.user_create(
+            username=username,
+            password=None,
+            role=Role.VIEWER,
+            actor=SYSTEM,
+            now=database_now(),
+            service=True,
+            scope=scope,
         )
-    if not service and not (found.is_staff and found.is_superuser):
-        found.is_staff = found.is_superuser = True
-        found.save(update_fields=["is_staff", "is_superuser"])
-    services.user_active_set(user=found, active=True, actor=SYSTEM, now=database_now())
-    return found
+    return _open_account(username)
 
 
-def _password(user: User, given: str) -> str:
-    if given and user.check_password(given):
-        return given
-    fresh = "-".join("".join(secrets.choice(_LETTERS) for _ in range(5)) for _ in range(4))
-    services.password_set(user=user, password=fresh, actor=SYSTEM, now=database_now())
-    return fresh
+def _first_time(username: str) -> bool:
+    """Whether bootstrap has yet to make the account; from now on it has. One that somebody made before is left as it is."""
+    _, first = FirstAccount.objects.get_or_create(username=username, defaults={"made_at": database_now()})
+    return first and not User.objects.filter(username=username).exists()
 
 
-def _password_given(user: User, password: str) -> None:
-    """Set it where it is another one: setting the same again would end every session."""
-    if not user.check_password(password):
-        services.password_set(user=user, password=password, actor=SYSTEM, now=database_now())
+def _open_account(username: str) -> User | None:
+    return User.objects.filter(username=username, is_active=True).first()
+
+
+def _made_up() -> str:
+    return "-".join("".join(secrets.choice(_LETTERS) for _ in range(5)) for _ in range(4))
 
 
 def _token(user: User, given: str) -> str:

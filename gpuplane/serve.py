@@ -16,7 +16,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import structlog
@@ -84,9 +84,15 @@ def behind(door: Door, application: App) -> App:
 
 
 def server(
-    door: Door, application: App, certificates: Certificates | None, *, connections: int, per_address: int
+    door: Door,
+    application: App,
+    certificates: Certificates | None,
+    *,
+    connections: int,
+    per_address: int,
+    proxies: Sequence[str],
 ) -> DoorServer:
-    """A server for one door; the main one also speaks the lifespan protocol. The proxies that it trusts are uvicorn's (FORWARDED_ALLOW_IPS)."""
+    """A server for one door; the main one also speaks the lifespan protocol. `proxies`: whose connections are many people's."""
     config = uvicorn.Config(
         behind(door, application),
         host=door.host,
@@ -100,29 +106,34 @@ def server(
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=door.name == "main",
-        # X-Forwarded-* are believed from nobody unless named; uvicorn would believe loopback, a port-forward's among it
-        forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", ""),
+        proxy_headers=False,  # `gpuplane.doors.proxies` reads them, on paths of people
+        forwarded_allow_ips=list(proxies),  # not uvicorn's own default, which is loopback
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
         ssl_context_factory=None if certificates is None else lambda _config, _default: certificates.context,
     )
-    proxies = config.forwarded_allow_ips
     within = limits(
         connections=connections,
         per_address=per_address,
-        proxies=proxies.split(",") if isinstance(proxies, str) else proxies,
+        proxies=proxies,
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
     )
     return DoorServer(config, name=door.name, within=within)
 
 
-async def serve(planned: tuple[Door, ...], application: App, *, connections: int, per_address: int) -> int:
+async def serve(
+    planned: tuple[Door, ...], application: App, *, connections: int, per_address: int, proxies: Sequence[str]
+) -> int:
     """Serve until a signal. Returns the exit status. Raises DoorRefused when TLS cannot be set up."""
     certificates = {door.name: Certificates(door.tls) for door in planned if door.tls is not None}
     servers = {
         door.name: server(
-            door, application, certificates.get(door.name), connections=connections, per_address=per_address
+            door,
+            application,
+            certificates.get(door.name),
+            connections=connections,
+            per_address=per_address,
+            proxies=proxies,
         )
         for door in planned
     }
@@ -199,6 +210,7 @@ def main() -> int:
                 application,
                 connections=settings.GPUPLANE_CONNECTIONS,
                 per_address=settings.GPUPLANE_CONNECTIONS_PER_ADDRESS,
+                proxies=settings.GPUPLANE_TRUSTED_PROXIES,
             )
         )
     except DoorRefused as error:

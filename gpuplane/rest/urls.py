@@ -12,7 +12,7 @@ from django.http import HttpResponseBase, HttpResponseRedirect
 from django.urls import URLPattern, include, path, re_path
 from django.urls.exceptions import Resolver404
 from django.urls.resolvers import get_resolver
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 from rest_framework.permissions import AllowAny
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -104,6 +104,8 @@ app_name = "api"
 urlpatterns = [
     path("v1/", include((resources, "v1"))),
     path("schema/", SpectacularAPIView.as_view(), name="schema"),
-    path("docs/", SpectacularSwaggerView.as_view(url_name="api:schema"), name="docs"),
+    path(
+        "docs/", SpectacularSwaggerSplitView.as_view(url_name="api:schema", template_name="api/docs.html"), name="docs"
+    ),
     re_path("", Nowhere.as_view(), name="api-nowhere"),
 ]

@@ -41,7 +41,7 @@ class Board:
         self.line("run", " ".join([moment, event, *(f"{key}={value}" for key, value in values.items())]))
 
     def banner(self, lines: list[str]) -> None:
-        """A framed notice; only shown, so that a password is in no log."""
+        """A framed notice; only shown, in no log."""
         width = max(len(line) for line in lines)
         frame = [f"╭─{'─' * width}─╮", *(f"│ {line:<{width}} │" for line in lines), f"╰─{'─' * width}─╯"]
         bold, plain = ("\x1b[1m", "\x1b[0m") if self._coloured else ("", "")

@@ -1,7 +1,7 @@
 """`make run`: starts everything in order, shows it, keeps it running, and ends it in order.
 
 Kept true: nothing outlives the runner (the tether sees to SIGKILL); a stop is bounded: each process gets
-GRACE_SECONDS, a second Ctrl-C ends all at once; what is printed at the end of the start works.
+GRACE_SECONDS, a second Ctrl-C ends all at once; what is printed at the end of the start works, and holds no secret.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 from gpuplane import settings
@@ -159,13 +160,12 @@ class Runner:
     def _greet(self) -> None:
         path = self._data_dir / "credentials.json"
         credentials = json.loads(path.read_text())
-        password = credentials.get("password", "that GPUPLANE_ADMIN_PASSWORD gives")
         others = [f"{door.name} door at {door.url}" for door in self._planned[1:]]
         self._board.say("run.ready", url=credentials["url"])
         self._board.banner(
             [
                 f"gpuplane is ready at {credentials['url']}",
-                f"sign in as {credentials['username']} with the password {password}",
+                *how_to_sign_in(credentials, path=path, given=bool(settings.GPUPLANE_ADMIN_PASSWORD)),
                 *([f"tokens for REST and for a cluster: {path}"] if "api_token" in credentials else []),
                 *others,
                 "Ctrl-C stops everything",
@@ -192,6 +192,17 @@ class Runner:
             if child is not None:
                 await child.stop(grace_seconds=GRACE_SECONDS)
         self._board.say("run.ended")
+
+
+def how_to_sign_in(credentials: Mapping[str, str], *, path: Path, given: bool) -> list[str]:
+    """Lines for a person: where the password lies, never the password. `given`: by GPUPLANE_ADMIN_PASSWORD, at the first start."""
+    username = credentials.get("username")
+    if not username:
+        return ["the first account is shut or deleted; python manage.py createsuperuser makes another admin"]
+    if "password" in credentials:
+        return [f"sign in as {username}; the password is in {path}"]
+    first = "GPUPLANE_ADMIN_PASSWORD of the first start, or the one set since" if given else "the password that was set"
+    return [f"sign in as {username}: {first}", f"lost it? python manage.py changepassword {username}"]
 
 
 def run() -> int:

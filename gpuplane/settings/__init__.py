@@ -62,6 +62,8 @@ GPUPLANE_CONNECTIONS_PER_ADDRESS: int = _values["CONNECTIONS_PER_ADDRESS"]
 GPUPLANE_SIMULATE: bool = _values["SIMULATE"] and not GPUPLANE_KUBECONFIG
 GPUPLANE_SIMULATE_NODES: int = _values["SIMULATE_NODES"]
 GPUPLANE_ADMIN_PASSWORD: str = _values["ADMIN_PASSWORD"]
+GPUPLANE_HSTS_SECONDS: int = _values["HSTS_SECONDS"]
+GPUPLANE_TRUSTED_PROXIES: tuple[str, ...] = _values["FORWARDED_ALLOW_IPS"]
 GPUPLANE_LOG_LEVEL: str = _values["LOG_LEVEL"]
 LOGGING = logs.configure(GPUPLANE_LOG_LEVEL)
 
@@ -90,7 +92,8 @@ DEBUG: bool = _values["DEBUG"]
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", GPUPLANE_HOST, *_values["ALLOWED_HOSTS"]]
 
 INSTALLED_APPS = [
-    "django.contrib.admin",
+    "access",  # before Django's own: its `createsuperuser` takes the place of theirs
+    "access.admin_app.Administration",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -104,7 +107,6 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "django_htmx",
     "audit",
-    "access",
     "nodes",
     "claims",
     "allocations",
@@ -114,6 +116,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "gpuplane.operations.OperationsMiddleware",
     "django.middleware.security.SecurityMiddleware",
+    "gpuplane.protection.ProtectionMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -172,7 +175,10 @@ X_FRAME_OPTIONS = "DENY"
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
+CSRF_COOKIE_HTTPONLY = True
 CSRF_COOKIE_SAMESITE = "Lax"
+SECURE_REFERRER_POLICY = "same-origin"
+AUTHENTICATION_BACKENDS = ["access.backends.CountedBackend"]
 # Bodies come whole and bounded from `gpuplane.doors.bodies`; Django writes none of them to a file.
 DATA_UPLOAD_MAX_MEMORY_SIZE = min(GPUPLANE_BODY_LIMIT, body_limits.LARGEST_OF_DJANGO_BYTES)
 FILE_UPLOAD_MAX_MEMORY_SIZE = body_limits.LARGEST_OF_DJANGO_BYTES
@@ -182,8 +188,11 @@ LOGIN_URL = "/sign-in/"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "/sign-in/"
 AUTH_PASSWORD_VALIDATORS = [
-    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.NumericPasswordValidator"},
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "access.passwords.NotDerivedValidator"},
 ]
 
 REST_FRAMEWORK: dict[str, Any] = {
@@ -221,6 +230,10 @@ SPECTACULAR_SETTINGS: dict[str, Any] = {
         "EventKind": "audit.choices.Kind.values",
         "ClaimKind": [("GpuClaim", "GpuClaim")],
     },
+    "SWAGGER_UI_SETTINGS": {
+        "deepLinking": True,
+        "validatorUrl": None,
+    },  # or it would show our schema to a server elsewhere
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",

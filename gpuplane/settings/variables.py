@@ -6,6 +6,7 @@ A value that does not parse stops the start with one message that names each bad
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,20 @@ def _one_of(*words: str) -> Callable[[str], str]:
 
 def _words(value: str) -> tuple[str, ...]:
     return tuple(word for word in (part.strip() for part in value.split(",")) if word)
+
+
+def _proxies(value: str) -> tuple[str, ...]:
+    """Addresses and networks as `ipaddress` writes them. None may name everybody."""
+    found = []
+    for word in _words(value):
+        try:
+            network = ipaddress.ip_network(word, strict=False)
+        except ValueError as error:
+            raise ValueError(f"{word} is no IP address or network; give them separated by commas") from error
+        if network.prefixlen == 0:
+            raise ValueError(f"{word} is everybody; name the proxies")
+        found.append(str(network) if "/" in word else str(network.network_address))
+    return tuple(found)
 
 
 def _listen(value: str) -> str:
@@ -304,6 +319,21 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("GPUPLANE_SIMULATE_NODES", "number", "64", "size of the simulated fleet", _whole(1, 5000)),
     Variable("GPUPLANE_ALLOWED_HOSTS", "list", "", "further host names that the pages may be asked under", _words),
     Variable(
+        "FORWARDED_ALLOW_IPS",
+        "list",
+        "",
+        "addresses and networks of the proxies (an Ingress controller) whose `X-Forwarded-For` and `X-Forwarded-Proto` count on the main door; "
+        "sign-ins are limited by the address that they name, and cookies are `Secure` where they say `https`; empty: nobody's",
+        _proxies,
+    ),
+    Variable(
+        "GPUPLANE_HSTS_SECONDS",
+        "seconds",
+        "31536000",
+        "how long browsers that came over TLS come back over TLS alone (`Strict-Transport-Security`), never for loopback names; 0: not said",
+        _whole(0, 63_072_000),
+    ),
+    Variable(
         "GPUPLANE_SECRET_KEY",
         "secret",
         "",
@@ -314,7 +344,7 @@ VARIABLES: tuple[Variable, ...] = (
         "GPUPLANE_ADMIN_PASSWORD",
         "secret",
         "",
-        "password of the account `admin`, seen to by `manage.py bootstrap`, which then issues no tokens (but for a simulated fleet); empty: made once and written to `credentials.json`, with tokens",
+        "first password of the account `admin`, when `manage.py bootstrap` makes it; a password that was set later stays. No tokens are issued then (but for a simulated fleet); empty: made once and written to `credentials.json`, with tokens",
         _text,
     ),
     Variable(

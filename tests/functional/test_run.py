@@ -117,7 +117,8 @@ def test_killed_and_started_again(start):
     open_to_others = [file.name for file in first.data_dir.rglob("*") if file.is_file() and file.stat().st_mode & 0o077]
     assert not open_to_others, "the database holds sessions: nobody else reads it"
     children = first.until(lambda: len(first.children()) == 4 and first.children())
-    assert before["password"] in first.log, "the sign-in is printed"
+    assert f"the password is in {path}" in first.log, "the terminal says where"
+    assert before["password"] not in first.log, "and not what"
     assert not any(before["password"] in file.read_text() for file in (first.data_dir / "log").iterdir())
 
     refused = subprocess.run(
@@ -139,6 +140,7 @@ def test_killed_and_started_again(start):
     second.until_ready(times=2)
     after = second.credentials
     assert {**after, "url": ""} == {**before, "url": ""}, "tokens and password survive a restart"
+    assert before["password"] not in second.log
     for token, status in ((after["api_token"], 403), (after["cluster_token"], 200)):
         answer = httpx.post(
             f"{after['url']}/extender/prioritize", content=b"{}", headers={"Authorization": f"Bearer {token}"}

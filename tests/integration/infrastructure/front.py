@@ -157,7 +157,7 @@ def front(*, within: Limits, tls: Tls | None = None) -> Iterator[Front]:
     async def run():
         application = Application()
         certificates = Certificates(tls) if tls else None
-        one = serve.server(door, application, certificates, connections=1000, per_address=1000)
+        one = serve.server(door, application, certificates, connections=1000, per_address=1000, proxies=())
         one._limits = within
         made.append(Front(one, application, asyncio.get_running_loop(), port))
         task = asyncio.create_task(one.serve())

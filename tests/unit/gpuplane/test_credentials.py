@@ -1,16 +1,20 @@
+from datetime import UTC, datetime
+from typing import Any
+
 import orjson
 import pytest
 from django.contrib.auth.models import User
 from knox.models import AuthToken
 
-from access import tokens
-from access.actors import Actor
+from access import services, tokens
+from access.actors import SYSTEM, Actor
 from access.choices import Role
 from access.errors import BadInput
 from audit.models import Event
 from gpuplane import credentials
 
 URL = "http://127.0.0.1:8000"
+BY: dict[str, Any] = {"actor": SYSTEM, "now": datetime(2026, 1, 1, tzinfo=UTC)}
 GIVEN = "given-by-a-secret-of-the-cluster"
 
 pytestmark = pytest.mark.django_db
@@ -65,8 +69,8 @@ def test_restart_changes_nothing():
 SECRETS = {"password", "api_token", *credentials.MACHINES}
 
 
-@pytest.mark.parametrize("field", sorted(SECRETS))
-def test_what_no_longer_works_is_issued_again(data_dir, field):
+@pytest.mark.parametrize("field", sorted(SECRETS - {"password"}))
+def test_a_token_that_no_longer_works_is_issued_again(data_dir, field):
     made = credentials.ensure(url=URL)
     stale = orjson.loads((data_dir / "credentials.json").read_bytes()) | {field: "stale"}
     (data_dir / "credentials.json").write_bytes(orjson.dumps(stale))
@@ -75,6 +79,7 @@ def test_what_no_longer_works_is_issued_again(data_dir, field):
 
     assert getattr(again, field) not in {"stale", getattr(made, field)}
     others = SECRETS - {field}
+    assert User.objects.get(username="admin").check_password(made.password)
     assert all(getattr(again, other) == getattr(made, other) for other in others)
 
 
@@ -122,18 +127,78 @@ def test_given_password_set_again_leaves_the_sessions_alone(data_dir):
     credentials.ensure(url=URL, password=GIVEN, tokens_wanted=False)
 
     assert User.objects.get(username="admin").password == stored
-    assert Event.objects.filter(message="password of admin changed").count() == 1
+    assert not Event.objects.filter(message="password of admin changed").exists()
 
 
-def test_given_password_replaces_another(data_dir):
+def test_a_given_password_is_the_first_and_replaces_none():
     made = credentials.ensure(url=URL)
 
-    credentials.ensure(url=URL, password=GIVEN, tokens_wanted=False)
+    again = credentials.ensure(url=URL, password=GIVEN, tokens_wanted=False)
 
     admin = User.objects.get(username="admin")
-    assert admin.check_password(GIVEN)
-    assert not admin.check_password(made.password)
+    assert admin.check_password(made.password)
+    assert not admin.check_password(GIVEN)
+    assert again.password == made.password
     assert verified(made.api_token).name == "admin"
+
+
+CHANGES = {
+    "shut": lambda admin: services.user_active_set(user=admin, active=False, **BY),
+    "another password": lambda admin: services.password_set(user=admin, password="another quiet river", **BY),
+    "a lower role": lambda admin: services.role_set(user=admin, role=Role.VIEWER, **BY),
+    "no superuser": lambda admin: User.objects.filter(pk=admin.pk).update(is_superuser=False, is_staff=False),
+    "deleted": lambda admin: admin.delete(),
+    "another name": lambda admin: User.objects.filter(pk=admin.pk).update(username="boss"),
+}
+
+
+@pytest.mark.parametrize("given", ["", GIVEN], ids=["password made up", "password given"])
+@pytest.mark.parametrize("file", ["kept", "lost"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_restart_undoes_nothing_that_was_done_to_the_first_account(data_dir, change, file, given):
+    """VIEW-6 who was shut, deleted, or given another role or password stays so, on this machine and on the next pod."""
+    made = credentials.ensure(url=URL, password=given)
+    first = given or made.password
+    CHANGES[change](User.objects.get(username="admin"))
+    before = accounts()
+    if file == "lost":
+        (data_dir / "credentials.json").unlink()
+
+    for _ in range(2):
+        again = credentials.ensure(url=URL, password=given)
+
+        assert accounts() == before
+        still = User.objects.filter(username="admin", is_active=True).first()
+        works = still is not None and still.check_password(first)
+        assert again.password == (first if works and not given and file == "kept" else "")
+        assert again.username == ("" if still is None else "admin")
+        assert bool(again.api_token) == (still is not None)
+
+
+@pytest.mark.parametrize("change", ["shut", "deleted"])
+def test_a_service_account_that_was_shut_stays_so(change):
+    credentials.ensure(url=URL)
+    CHANGES[change](User.objects.get(username="cluster"))
+    before = accounts()
+
+    assert credentials.ensure(url=URL).cluster_token == ""
+    assert accounts() == before
+
+
+def test_an_account_that_was_there_before_is_left_alone():
+    services.user_create(username="admin", password="another quiet river", role=Role.VIEWER, **BY)
+    before = accounts()
+
+    made = credentials.ensure(url=URL)
+
+    assert [row for row in accounts() if row[0] != "cluster"] == before
+    assert made.password == ""
+
+
+def accounts():
+    return sorted(
+        User.objects.values_list("username", "password", "is_active", "is_staff", "is_superuser", "profile__role")
+    )
 
 
 def test_given_password_that_is_too_weak_is_refused():

@@ -1,0 +1,125 @@
+"""The one place where sign-ins check a password: Django's account backend behind `access.attempts`.
+
+Named in `AUTHENTICATION_BACKENDS`, so every path that asks Django to authenticate passes here: the sign-in page, and whatever
+may be added. Invariants: no password is checked beyond the limits; the name that is counted is the one that is looked up; at
+most CHECKS_MOST passwords are hashed at once in a process, which keeps guessing from taking its processors, and at most
+WAITING_MOST wait for their turn, TURN_SECONDS at most.
+
+A refused attempt looks like a wrong one to Django; `refusal_of(request)` says how long to wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, Final
+
+from asgiref.sync import sync_to_async
+from django.contrib.auth.backends import ModelBackend
+from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest
+from typing_extensions import override
+
+from access import services
+from access.addresses import address_counted
+from access.attempts import Attempt, attempt_begin, attempt_failed, attempt_succeeded, attempt_wait
+from audit.clock import database_now
+
+CHECKS_MOST: Final = 2
+WAITING_MOST: Final = 8
+TURN_SECONDS: Final = 5.0
+BUSY: Final = timedelta(seconds=5)
+_turns = threading.BoundedSemaphore(CHECKS_MOST)
+_line = threading.BoundedSemaphore(CHECKS_MOST + WAITING_MOST)
+
+
+class AttemptRefused(PermissionDenied):
+    """The password was not looked at; Django asks no other backend. `wait`: when to try again."""
+
+    def __init__(self, wait: timedelta, *, busy: bool = False) -> None:
+        super().__init__("this sign-in has to wait")
+        self.wait = wait
+        self.busy = busy
+
+    @property
+    def wait_seconds(self) -> int:
+        """At least one."""
+        return max(1, round(self.wait.total_seconds()))
+
+
+def refusal_of(request: HttpRequest) -> AttemptRefused | None:
+    """Why the password of this request was not looked at; None where it was."""
+    found: AttemptRefused | None = getattr(request, "gpuplane_attempt_refused", None)
+    return found
+
+
+class CountedBackend(ModelBackend):
+    """Names and passwords of accounts, within the limits."""
+
+    @override
+    def authenticate(  # type: ignore[override]  # as Django's own backend narrows its base
+        self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **kwargs: Any
+    ) -> User | None:
+        """The account; None for a wrong pair. Raises AttemptRefused (a PermissionDenied)."""
+        typed = kwargs.get(User.USERNAME_FIELD) if username is None else username
+        if typed is None or password is None:
+            return None
+        attempt = Attempt(services.name_counted(typed), address_counted(request))
+        try:
+            with counted(attempt) as outcome:
+                user = super().authenticate(request, username=attempt.name, password=password)
+                outcome.right = user is not None
+        except AttemptRefused as refused:
+            if request is not None:
+                request.gpuplane_attempt_refused = refused  # type: ignore[attr-defined]  # for `refusal_of`
+            raise
+        return user
+
+    @override
+    async def aauthenticate(  # type: ignore[override]  # as above
+        self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **kwargs: Any
+    ) -> User | None:
+        """The same: Django's own would go around the limits."""
+        return await sync_to_async(self.authenticate)(request, username=username, password=password, **kwargs)
+
+
+class Outcome:
+    """Set `right` where the password was."""
+
+    right = False
+
+
+@contextlib.contextmanager
+def counted(attempt: Attempt) -> Iterator[Outcome]:
+    """Around the check of a password: counted before, told of or taken off after. Raises AttemptRefused."""
+    wait = attempt_wait(attempt, now=database_now())
+    if wait is not None:
+        raise AttemptRefused(wait)
+    if not _line.acquire(blocking=False):
+        raise AttemptRefused(BUSY, busy=True)
+    try:
+        with _turn():
+            wait = attempt_begin(attempt, now=database_now())
+            if wait is not None:
+                raise AttemptRefused(wait)
+            outcome = Outcome()
+            yield outcome
+    finally:
+        _line.release()
+    if outcome.right:
+        attempt_succeeded(attempt, now=database_now())
+    else:
+        attempt_failed(attempt, now=database_now())
+
+
+@contextlib.contextmanager
+def _turn() -> Iterator[None]:
+    if not _turns.acquire(timeout=TURN_SECONDS):
+        raise AttemptRefused(BUSY, busy=True)
+    try:
+        yield
+    finally:
+        _turns.release()
