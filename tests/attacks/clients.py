@@ -48,19 +48,20 @@ class Honest:
         )
 
     def served(self, since: float, until: float) -> dict[str, Served]:
-        """By kind, what began in a while. A request that has not ended took until now."""
+        """By kind, what began in a while. A request that has not ended took until now; while the clients themselves stood still is taken off."""
         assert self.process.poll() is None, "the honest clients have a defect: see their traceback"
         now = time.monotonic()
-        found: dict[str, dict[float, dict[str, Any]]] = {kind: {} for kind in honest.KINDS}
+        found: dict[str, dict[float, dict[str, Any]]] = {kind: {} for kind in (*honest.KINDS, honest.STILL)}
         record = self._record.read_text() if self._record.exists() else ""
         for line in record.splitlines(keepends=True):
             if line.endswith("\n"):
                 told = json.loads(line)
                 if since <= told["at"] < until:
                     found[told["kind"]][told["at"]] = told
+        still = [(at, at + told["seconds"]) for at, told in found.pop(honest.STILL).items()]
         return {
             kind: Served(
-                tuple(told.get("seconds", now - at) for at, told in asked.items()),
+                tuple(waited(at, at + told.get("seconds", now - at), still) for at, told in asked.items()),
                 tuple(told["problem"] for told in asked.values() if told.get("problem")),
             )
             for kind, asked in found.items()
@@ -78,3 +79,8 @@ class Honest:
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(20)
+
+
+def waited(began: float, ended: float, still: list[tuple[float, float]]) -> float:
+    """Seconds between two times, without those in which the clients stood still."""
+    return ended - began - sum(max(min(ended, end) - max(began, begin), 0.0) for begin, end in still)

@@ -28,9 +28,12 @@ from tests.attacks.wire import GONE, Wire, connected
 
 PATIENCE_SECONDS = 10.0
 LIVEZ, FILTER, MUTATE, AGENT, PAGE, STREAM = "livez", "filter", "mutate", "agent", "page", "stream"
+STILL = "still"
+"""This process itself stood still, since others had the cores: no time of the product's."""
 KINDS = (LIVEZ, FILTER, MUTATE, AGENT, PAGE, STREAM)
 LIVEZ_EACH_SECONDS = 0.1
 FILTER_EACH_SECONDS = 0.05
+TICK_SECONDS = 0.02
 GPUS = 8
 
 
@@ -61,6 +64,15 @@ class Record:
         except (*GONE, WebSocketException) as error:
             problem = f"{type(error).__name__}: {error}"
         self.note(kind, began, problem)
+
+
+async def tick(_target: Target, record: Record) -> None:
+    """Note when this process was not run though it was due."""
+    while True:
+        due = time.monotonic() + TICK_SECONDS
+        await asyncio.sleep(TICK_SECONDS)
+        if time.monotonic() > due + TICK_SECONDS:
+            record.note(STILL, due)
 
 
 async def probe(target: Target, record: Record) -> None:
@@ -262,7 +274,7 @@ async def everybody(target: Target, record: Record) -> None:
     threading.Thread(
         target=wait, daemon=True
     ).start()  # asyncio would wait for a thread of its own, even after a failure
-    tasks = [asyncio.create_task(one(target, record)) for one in (probe, schedule, admit, look, watch, speak)]
+    tasks = [asyncio.create_task(one(target, record)) for one in (tick, probe, schedule, admit, look, watch, speak)]
     over = asyncio.create_task(ended.wait())
     done, _ = await asyncio.wait([*tasks, over], return_when=asyncio.FIRST_COMPLETED)
     for task in (*tasks, over):
