@@ -1,8 +1,8 @@
 """The webhooks as functions from body to answer. Thin: decode, one pure verdict, encode.
 
-Called by `gpuplane.doors`; `pods_mutate` and `pods_takeover` on the event loop itself where the body is small, so they touch neither
-database nor network. Only `bindings_validate` may have to wait for the API server. Kept true: whatever comes in, an AdmissionReview goes out; no call has a side effect, so dry
-runs and repeats are answered alike.
+Called by `gpuplane.doors`; `pods_mutate` and `pods_takeover` on the event loop itself where the body is small, so they
+touch neither database nor network. Only `bindings_validate` may have to wait for the API server. Kept true: whatever
+comes in, an AdmissionReview goes out; no call has a side effect, so dry runs and repeats are answered alike.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from kube.objects import Pod
 from kube.shared import shared_cluster
 
 LOOKUP_SECONDS: Final = 2.0
-"""For the API server's answer about the pod of a Binding. The API server waits 5 s for ours, and then lets the Binding pass."""
+"""For the API server's answer about the pod of a Binding. The API server waits 5 s for ours, and then lets the Binding
+pass."""
 QUICK_SECONDS: Final = 0.5
 """What fails sooner, such as a connection that was closed meanwhile, is tried a second time."""
 
@@ -47,7 +48,10 @@ log = structlog.get_logger(__name__)
 
 
 class InThread(Protocol):
-    """Runs a function in a thread; awaits what it returns or raises. Raises QueueFull where too many wait for one already."""
+    """Runs a function in a thread.
+
+    Awaits what it returns or raises. Raises QueueFull where too many wait for one already.
+    """
 
     def __call__(self, function: Callable[..., Any], /, *args: Any) -> Awaitable[Any]:
         """Run `function(*args)`."""

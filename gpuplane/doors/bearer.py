@@ -3,7 +3,8 @@
 Used by `cluster` and `agents`. Only admins and service accounts may use these paths, and agents those of their own node.
 
 Invariants:
-- A credential that was good before never waits for those that were never seen, neither in the database nor at the API server.
+- A credential that was good before never waits for those that were never seen, neither in the database nor at the API
+  server.
 - What cannot be a credential is refused without asking anybody.
 """
 

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 Answer = bytes | tuple[int, bytes]
 Handler = Callable[[bytes], Answer]
 Together = Callable[[bytes, "InThread", "InThread"], Awaitable[Answer]]
-"""Handles a body on the event loop. Runs functions that are quick by the first, those that may wait for the API server by the second."""
+"""Handles a body on the event loop. Runs functions that are quick by the first, those that may wait for the API server
+by the second."""
 
 INLINE_BYTES: Final = 64 * 1024
 """A longer body is never handled on the event loop: all other requests would wait for it."""
@@ -63,8 +64,8 @@ log = structlog.get_logger(__name__)
 class Route:
     """One path: its handler by name, imported at its first request, and the lane whose threads run it.
 
-    `inline`: it touches no database, so small bodies are handled on the event loop. `slow`: a coroutine function, and the lane that it
-    uses where it has to wait for the API server.
+    `inline`: it touches no database, so small bodies are handled on the event loop. `slow`: a coroutine function, and
+    the lane that it uses where it has to wait for the API server.
     """
 
     path: str

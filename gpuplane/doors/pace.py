@@ -1,7 +1,7 @@
 """How often something may be tried: by address, and by everybody together.
 
-Used by `agent_tokens` for credentials that were never seen before. A try that turned out well is given back, so only failures use
-an allowance up; while it is under way it counts.
+Used by `agent_tokens` for credentials that were never seen before. A try that turned out well is given back, so only
+failures use an allowance up; while it is under way it counts.
 """
 
 from __future__ import annotations
