@@ -1,12 +1,14 @@
 """Bounds on JSON that strangers send, checked on its bytes before any object is made.
 
-Used by every door that decodes such JSON: reviews, the extender's bodies, REST. A body of 9 MB made of `[],[],…` becomes three
-million lists, 80 bytes each and more around them; the bytes say beforehand how many there can be.
+Used by every door that decodes such JSON: reviews, the extender's bodies, REST. A body of 9 MB made of `[],[],…`
+becomes three million lists, 80 bytes each and more around them; the bytes say beforehand how many there can be.
 
 Invariants:
-- What passes has at most so many values: each is followed by a comma or stands in front of a bracket that closes, so there are no
-  more than commas and opening brackets together, plus one. Commas inside of texts are counted too: the number is an upper bound.
-- A body of 256 KiB or less always passes, unread: it cannot hold enough values to matter, and nearly all bodies are that small.
+- What passes has at most so many values: each is followed by a comma or stands in front of a bracket that closes, so
+  there are no more than commas and opening brackets together, plus one. Commas inside of texts are counted too: the
+  number is an upper bound.
+- A body of 256 KiB or less always passes, unread: it cannot hold enough values to matter, and nearly all bodies are
+  that small.
 
 How deep a body is nested is bounded by the decoders: orjson refuses beyond 1,024 levels, msgspec raises RecursionError.
 """

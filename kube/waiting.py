@@ -1,7 +1,8 @@
 """What a process does before a thread of it waits for the API server.
 
-Called by `kube.connection` before each request of a thread. A web process lets go of its database connection here: one that waits for the API
-server keeps none from those who do not. Without it 64 binds that wait would hold 64 connections.
+Called by `kube.connection` before each request of a thread. A web process lets go of its database connection here: one
+that waits for the API server keeps none from those who do not. Without it 64 binds that wait would hold 64
+connections.
 """
 
 from __future__ import annotations

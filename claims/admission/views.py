@@ -40,7 +40,8 @@ from kube.objects import Pod
 from kube.shared import shared_cluster
 
 LOOKUP_SECONDS: Final = 2.0
-"""For the API server's answer about the pod of a Binding. The API server waits 5 s for ours, and then lets the Binding pass."""
+"""For the API server's answer about the pod of a Binding. The API server waits 5 s for ours, and then lets the Binding
+pass."""
 QUICK_SECONDS: Final = 0.5
 """What fails sooner, such as a connection that was closed meanwhile, is tried a second time."""
 
@@ -48,7 +49,10 @@ log = structlog.get_logger(__name__)
 
 
 class InThread(Protocol):
-    """Runs a function in a thread; awaits what it returns or raises. Raises QueueFull where too many wait for one already."""
+    """Runs a function in a thread.
+
+    Awaits what it returns or raises. Raises QueueFull where too many wait for one already.
+    """
 
     def __call__(self, function: Callable[..., Any], /, *args: Any) -> Awaitable[Any]:
         """Run `function(*args)`."""

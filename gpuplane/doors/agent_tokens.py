@@ -3,11 +3,13 @@
 Called by `bearer`, `verify` in a thread.
 
 Invariants:
-- An agent is known by its ServiceAccount, and speaks for the node of the pod to which its token is bound, and for no other.
+- An agent is known by its ServiceAccount, and speaks for the node of the pod to which its token is bound, and for no
+  other.
 - The token itself is not kept.
 - While the API server is away nobody new is let in, and who was let in lately still is.
-- The API server is asked about nothing that cannot be an agent's token by what it says of itself, at most once in `REFUSED_SECONDS`
-  about a token that it refused, and about tokens never seen before only as often as `Allowance` lets an address, and all, be refused.
+- The API server is asked about nothing that cannot be an agent's token by what it says of itself, at most once in
+  `REFUSED_SECONDS` about a token that it refused, and about tokens never seen before only as often as `Allowance` lets
+  an address, and all, be refused.
 """
 
 from __future__ import annotations
@@ -87,7 +89,10 @@ class AgentTokens:
         return entry is not None and entry[0] + MET_SECONDS > self.clock()
 
     def refused(self, token: str) -> bool:
-        """Whether it is nobody's, without asking: by what it says of itself, or by what the API server said a moment ago."""
+        """Whether it is nobody's, without asking.
+
+        By what it says of itself, or by what the API server said a moment ago.
+        """
         if self._bad.get(_digest(token), 0.0) > self.clock():
             return True
         why = why_never(token, account=self.account, audience=self.audience, now=self.wall())
@@ -96,7 +101,10 @@ class AgentTokens:
         return bool(why)
 
     def may_ask(self, address: str) -> bool:
-        """Whether the API server may be asked about a token never seen before, from this address. Counts as a failure until `was_good`."""
+        """Whether the API server may be asked about a token never seen before, from this address.
+
+        Counts as a failure until `was_good`.
+        """
         if not self._by_address.take(address):
             return False
         if self._in_all.take(_ALL):

@@ -4,10 +4,11 @@ How large a body may be, and how much all bodies of its kind may take together, 
 
 Invariants:
 - No request makes the process keep more than its limit, whatever its Content-Length says.
-- All bodies that are being read or answered stay within the budget of their kind; whoever comes beyond is told to come again (503).
+- All bodies that are being read or answered stay within the budget of their kind; whoever comes beyond is told to come
+  again (503).
 - Django gets a body whole and from memory: nothing of a body is ever written to a file.
-- What Django answers is complete before its first byte is sent, so a client that reads slowly holds no thread and no connection to
-  the database.
+- What Django answers is complete before its first byte is sent, so a client that reads slowly holds no thread and no
+  connection to the database.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ async def read_body(scope: Scope, receive: Receive, *, limit: int, held: Held) -
 
 def too_large(limit: int) -> str:
     """The sentence of a 413."""
-    return f"the body is larger than {limit} bytes, the limit of this address for this caller (GPUPLANE_BODY_LIMIT is that of /extender/)"
+    return f"the body is larger than {limit} bytes, the limit of this address for this caller"
 
 
 NO_ROOM = "too many large bodies at one time; come again"
@@ -121,7 +122,10 @@ BUSY = "too many requests of this kind at one time; come again"
 
 
 def guarded(app: App, *, bound_of: Callable[[Scope], Bound], turns: dict[Kind, Turns]) -> App:
-    """Django behind a guard: the body is read first, then the request waits for its turn among its kind, then the answer is sent."""
+    """Django behind a guard.
+
+    The body is read first, then the request waits for its turn among its kind, then the answer is sent.
+    """
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         bound = bound_of(scope)

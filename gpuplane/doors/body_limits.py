@@ -1,7 +1,7 @@
-"""How large a request body may be, by path and by whether the caller brings a credential: the one table that every door reads.
+"""How large a request body may be, by path and credential: the one table that every door reads.
 
-Used by `cluster`, `agents` and the guard in front of Django (`bodies`). The limit holds for each body, the budget for all
-bodies of its kind that the process keeps at one time, so that many large ones cannot add up to its memory.
+Used by `cluster`, `agents` and the guard in front of Django (`bodies`). The limit holds for each body, the budget for
+all bodies of its kind that the process keeps at one time, so that many large ones cannot add up to its memory.
 
 Invariants:
 - `GPUPLANE_BODY_LIMIT` is the limit of `/extender/`, and no path has a higher one.

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 Answer = bytes | tuple[int, bytes]
 Handler = Callable[[bytes], Answer]
 Together = Callable[[bytes, "InThread", "InThread"], Awaitable[Answer]]
-"""Handles a body on the event loop. Runs functions that are quick by the first, those that may wait for the API server by the second."""
+"""Handles a body on the event loop. Runs functions that are quick by the first, those that may wait for the API server
+by the second."""
 
 INLINE_BYTES: Final = 64 * 1024
 """A longer body is never handled on the event loop: all other requests would wait for it."""

@@ -1,13 +1,13 @@
 """Threads that work on behalf of the plain doors, a pool for each kind of work, and the turns of requests to Django.
 
-Each pool is bounded in threads and in what waits for them, so a kind of work that is slow (the API server does not answer, somebody
-floods a path) makes only its own kind wait.
+Each pool is bounded in threads and in what waits for them, so a kind of work that is slow (the API server does not
+answer, somebody floods a path) makes only its own kind wait.
 
 Invariants:
 - Work of one lane never waits for work of another. Filter, prioritize and preempt share one.
 - Beyond `waiting` requests, or after `PATIENCE_SECONDS` without a thread, `Busy` is raised and nothing was done.
-- After each call a broken or outdated connection is closed (one from PostgreSQL's pool goes back to it), so the next call starts
-  clean; SQLite's stay open, as opening one costs a millisecond.
+- After each call a broken or outdated connection is closed (one from PostgreSQL's pool goes back to it), so the next
+  call starts clean; SQLite's stay open, as opening one costs a millisecond.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 PATIENCE_SECONDS: Final = 5.0
-"""How long a request waits for a thread. kube-scheduler waits 60 s for an extender, the API server 10 s for a webhook of ours."""
+"""How long a request waits for a thread. kube-scheduler waits 60 s for an extender, the API server 10 s for a webhook
+of ours."""
 
 log = structlog.get_logger(__name__)
 
@@ -150,7 +151,8 @@ BINDERS: Final = 64
 TOKENS: Final = 2
 NEW_TOKENS: Final = 1
 QUICK_CONNECTIONS: Final = FILTERS + LEDGER_STEPS + TOKENS + NEW_TOKENS
-"""Database connections that filter, bind's steps and tokens use at most at one time. Binds by the saga take theirs for moments."""
+"""Database connections that filter, bind's steps and tokens use at most at one time. Binds by the saga take theirs for
+moments."""
 LIVE_CONNECTIONS: Final = 4
 """Of the live path: agents' records (2), the fleet's rows, sockets of browsers."""
 
@@ -174,8 +176,8 @@ def lanes(pool: Pool = ThreadPoolExecutor) -> Lanes:
 def django_turns(pool_size: int | None) -> dict[Kind, Turns]:
     """Turns of requests to Django, by kind. `pool_size`: PostgreSQL connections of the process, None on SQLite.
 
-    Each request, but for `/livez`, may hold a connection, so all of them together take what filter, bind and the live path leave of
-    the pool.
+    Each request, but for `/livez`, may hold a connection, so all of them together take what filter, bind and the live
+    path leave of the pool.
     """
     share = 16 if pool_size is None else pool_size - QUICK_CONNECTIONS - LIVE_CONNECTIONS
     at_once = {
@@ -205,7 +207,7 @@ def _tidied(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
 
 
 def let_go_while_waiting() -> None:
-    """From now on no thread of this process holds a connection of PostgreSQL's pool while it waits for the API server."""
+    """From now on no thread of this process keeps a connection of PostgreSQL's pool while it waits for a cluster."""
     before_waiting(_let_go)
 
 

@@ -1,7 +1,7 @@
 """What a token says of itself, before anybody has verified it: enough to refuse what cannot be an agent's token.
 
-Used by `agent_tokens`. Nothing here lets anybody in: claims that look right are put to the API server, which alone can check the
-signature. Shape and claims of ServiceAccount tokens:
+Used by `agent_tokens`. Nothing here lets anybody in: claims that look right are put to the API server, which alone can
+check the signature. Shape and claims of ServiceAccount tokens:
 https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#bound-service-account-tokens
 """
 
@@ -38,9 +38,9 @@ _UNREADABLE: Final = (binascii.Error, msgspec.DecodeError, UnicodeDecodeError, R
 
 
 def why_never(token: str, *, account: str, audience: str, now: float) -> str:
-    """Why no API server would take it for a token of this ServiceAccount and audience; empty where one may. `now`: seconds since 1970.
+    """Why no API server would take it for a token of this ServiceAccount and audience; empty where one may.
 
-    Issuers are not compared, since an API server may have several: one only has to be named.
+    `now`: seconds since 1970. Issuers are not compared, since an API server may have several: one only has to be named.
     """
     parts = token.split(".")
     if len(parts) != 3 or not all(parts) or len(token) > LONGEST or not token.isascii():

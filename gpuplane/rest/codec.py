@@ -1,10 +1,10 @@
 """Bodies in and out: JSON and YAML parsed strictly, JSON written by orjson.
 
 Invariants:
-- Whatever bytes come in, a view gets plain JSON values (no NaN, no NUL, no lone surrogates, no YAML tags or anchors), or the
-  request ends with a problem 400 or 413.
-- Values, depth, and the length of texts are bounded. How many values a text holds is known before any of them is made, by
-  the bytes of JSON and by the events of YAML.
+- Whatever bytes come in, a view gets plain JSON values (no NaN, no NUL, no lone surrogates, no YAML tags or anchors),
+  or the request ends with a problem 400 or 413.
+- Values, depth, and the length of texts are bounded. How many values a text holds is known before any of them is made,
+  by the bytes of JSON and by the events of YAML.
 """
 
 from __future__ import annotations
@@ -31,9 +31,11 @@ LONGEST_TEXT = 256 * 1024
 """Characters of one text; all annotations of an object may have 256 KiB together."""
 YAML_BYTES_MOST = 1024 * 1024
 YAML_EVENTS_MOST = 200_000
-"""Values, and beginnings and ends of collections. They take half a second of one processor; larger bodies are sent as JSON."""
+"""Values, and beginnings and ends of collections. They take half a second of one processor; larger bodies are sent as
+JSON."""
 LONGEST_PLAIN = 4_096
-"""Characters of a YAML scalar without quotes. What it means is found out by looking: `1:1:1:…` is a number of base 60, and a long one takes minutes."""
+"""Characters of a YAML scalar without quotes. What it means is found out by looking: `1:1:1:…` is a number of base 60,
+and a long one takes minutes."""
 
 YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
