@@ -6,12 +6,13 @@ import time
 from datetime import timedelta
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
-from access.choices import Role
+from access.choices import Role, TokenScope
 from agent.protocol import Details, DeviceDetails, LinkDetails, ProcessDetails, Sample, encode
 from nodes.history import figures
 from nodes.history.rollups import MINUTE
@@ -28,6 +29,7 @@ class Agent:
     def __init__(self, app: LiveApp, node: Node) -> None:
         self.app = app
         self.node = node
+        self.bearer = {"Authorization": f"Bearer {app.token(scope=TokenScope.AGENT, node=node.name)}"}
         self.uuids = [device.uuid for device in node.devices.order_by("minor")]
         self.seq = int(time.time() * 1000)
 
@@ -48,8 +50,8 @@ class Agent:
         self._post(Details("b", self.seq, time.time(), details, self.uuids))
 
     def _post(self, frame: Sample | Details) -> None:
-        with self.app.client() as client:
-            answer = client.post(f"/api/v1/agents/{self.node.name}/samples/", content=encode(frame))
+        path = f"{self.app.url}/api/v1/agents/{self.node.name}/samples/"
+        answer = httpx.post(path, content=encode(frame), headers=self.bearer, timeout=30)
         assert answer.status_code == 200, answer.content
 
 

@@ -36,7 +36,8 @@ class Heartbeat:
         self._body = body
         self._gpus = sum(1 for device in body["devices"] if device["type"] == "gpu")
         self._url = f"ws://127.0.0.1:{stack.doors.main}/ws/agents/{self._name}/"
-        self._headers = {"Authorization": str(stack.gpuplane.rest.headers["Authorization"])}
+        issued = stack.gpuplane.rest.post("/api/v1/tokens/", json={"scope": "agent", "node": self._name})
+        self._headers = {"Authorization": f"Bearer {issued.raise_for_status().json()['token']}"}
         self._boot = uuid.uuid4().hex
         self._seq = 0
         self._checkpoints: queue.Queue[list[CheckpointEntry]] = queue.Queue()
