@@ -60,7 +60,7 @@ class CountedBackend(ModelBackend):
     """Names and passwords of accounts, within the limits."""
 
     @override
-    def authenticate(  # type: ignore[override]  # as Django's own backend narrows its base
+    def authenticate(
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **kwargs: Any
     ) -> User | None:
         """The account; None for a wrong pair. Raises AttemptRefused (a PermissionDenied)."""
@@ -79,7 +79,7 @@ class CountedBackend(ModelBackend):
         return user
 
     @override
-    async def aauthenticate(  # type: ignore[override]  # as above
+    async def aauthenticate(
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **kwargs: Any
     ) -> User | None:
         """The same: Django's own would go around the limits."""
