@@ -2,7 +2,7 @@
 
 Named in `AUTHENTICATION_BACKENDS`, so every path that asks Django to authenticate passes here: the sign-in page, and whatever
 may be added. Invariants: no password is checked beyond the limits; the name that is counted is the one that is looked up; at
-most CHECKS_MOST passwords are hashed at once in a process, which keeps guessing from taking its processors, and at most
+most CHECKS_MOST password is hashed at once in a process, which keeps guessing from taking its processors, and at most
 WAITING_MOST wait for their turn, TURN_SECONDS at most.
 
 A refused attempt looks like a wrong one to Django; `refusal_of(request)` says how long to wait.
@@ -28,7 +28,7 @@ from access.addresses import address_counted
 from access.attempts import Attempt, attempt_begin, attempt_failed, attempt_succeeded, attempt_wait
 from audit.clock import database_now
 
-CHECKS_MOST: Final = 2
+CHECKS_MOST: Final = 1
 WAITING_MOST: Final = 8
 TURN_SECONDS: Final = 5.0
 BUSY: Final = timedelta(seconds=5)

@@ -85,7 +85,7 @@ async def _whole(receive: Receive) -> bytes | None:
         message = await receive()
         if message["type"] != "http.request":
             return None
-        body += message.get("body", b"")
+        body += bytes(message.get("body", b""))
         if len(body) > LONGEST_BYTES:
             return None
         if not message.get("more_body", False):
