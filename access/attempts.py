@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
 from django.db import connection
 from django.db.models import F, Q
@@ -201,7 +201,7 @@ def _count(attempt: Attempt, scopes: Iterable[SignInScope], *, now: datetime) ->
     """Count one more for each scope; the counts of this window. One statement."""
     moment, over = (connection.ops.adapt_datetimefield_value(at) for at in (now, now - WINDOW))
     wanted = list(scopes)
-    parameters: list[str | int | None] = []
+    parameters: list[Any] = []
     for scope in wanted:
         name = services.name_shown(attempt.name) if scope != SignInScope.ADDRESS else ""
         address = attempt.address if scope != SignInScope.NAME else ""

@@ -2,7 +2,7 @@
 
 Named in `AUTHENTICATION_BACKENDS`, so every path that asks Django to authenticate passes here: the sign-in page, and whatever
 may be added. Invariants: no password is checked beyond the limits; the name that is counted is the one that is looked up; at
-most CHECKS_MOST passwords are hashed at once in a process, which keeps guessing from taking its processors, and at most
+most CHECKS_MOST password is hashed at once in a process, which keeps guessing from taking its processors, and at most
 WAITING_MOST wait for their turn, TURN_SECONDS at most.
 
 A refused attempt looks like a wrong one to Django; `refusal_of(request)` says how long to wait.
@@ -28,7 +28,7 @@ from access.addresses import address_counted
 from access.attempts import Attempt, attempt_begin, attempt_failed, attempt_succeeded, attempt_wait
 from audit.clock import database_now
 
-CHECKS_MOST: Final = 2
+CHECKS_MOST: Final = 1
 WAITING_MOST: Final = 8
 TURN_SECONDS: Final = 5.0
 BUSY: Final = timedelta(seconds=5)
@@ -60,7 +60,7 @@ class CountedBackend(ModelBackend):
     """Names and passwords of accounts, within the limits."""
 
     @override
-    def authenticate(  # type: ignore[override]  # as Django's own backend narrows its base
+    def authenticate(
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **kwargs: Any
     ) -> User | None:
         """The account; None for a wrong pair. Raises AttemptRefused (a PermissionDenied)."""
@@ -79,7 +79,7 @@ class CountedBackend(ModelBackend):
         return user
 
     @override
-    async def aauthenticate(  # type: ignore[override]  # as above
+    async def aauthenticate(
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **kwargs: Any
     ) -> User | None:
         """The same: Django's own would go around the limits."""

@@ -37,6 +37,7 @@ from gpuplane.doors.departures import watched  # noqa: E402
 from gpuplane.doors.lifespan import serve_lifespan  # noqa: E402
 from gpuplane.doors.origins import SameOrigin  # noqa: E402
 from gpuplane.doors.proxies import behind_proxies  # noqa: E402
+from gpuplane.doors.sign_ins import SignInGate  # noqa: E402
 from gpuplane.doors.static import StaticFiles  # noqa: E402
 from gpuplane.doors.threads import django_turns, lanes, let_go_while_waiting  # noqa: E402
 from kube.shared import shared_cluster  # noqa: E402
@@ -69,6 +70,7 @@ class Application:
             turns=django_turns(settings.GPUPLANE_DATABASE_POOL),
         )
         self._django = behind_proxies(pages, settings.GPUPLANE_TRUSTED_PROXIES)
+        self._sign_in = SignInGate(self._django)
         self._static = StaticFiles()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,6 +94,8 @@ class Application:
             await self._agents.samples(scope, receive, send)
         elif path.startswith(settings.STATIC_URL):
             await self._static(scope, receive, send)
+        elif path == settings.LOGIN_URL and scope["method"] == "POST":
+            await self._sign_in(scope, receive, send)
         else:
             await self._django(scope, receive, send)
 

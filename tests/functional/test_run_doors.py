@@ -147,7 +147,7 @@ def test_sockets_refused_with_a_status(doors, path, want):
     with (
         pytest.raises(websockets.exceptions.InvalidStatus) as refused,
         websockets.sync.client.connect(
-            f"ws://127.0.0.1:{doors[0]['main']}{path}", origin=websockets.Origin("http://localhost")
+            f"ws://127.0.0.1:{doors[0]['main']}{path}", origin=websockets.Origin(f"http://127.0.0.1:{doors[0]['main']}")
         ),
     ):
         pytest.fail("the socket was accepted")
