@@ -15,6 +15,7 @@ from gpuplane.doors import Receive, Scope, Send
 from gpuplane.doors.answers import refuse_socket, send_problem
 from gpuplane.doors.bearer import Bearer, Refused
 from gpuplane.doors.bodies import BodyTooLarge, ClientGone, read_body, too_large
+from nodes.live.pace import RETRY_AFTER_SECONDS
 
 SOCKET = re.compile(r"/ws/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/")
 SAMPLES = re.compile(r"/api/v1/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/samples/")
@@ -75,5 +76,7 @@ class Agents:
             return
         status, answer = await self.ingest.answer_frame(body, node=named[1], actor=actor)
         headers = [(b"content-type", b"application/msgpack"), (b"content-length", b"%d" % len(answer))]
+        if status == 429:
+            headers.append((b"retry-after", b"%d" % RETRY_AFTER_SECONDS))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
