@@ -8,6 +8,7 @@ nothing inside may have an effect outside the database.
 
 from __future__ import annotations
 
+import errno
 import random
 import time
 from collections.abc import Callable
@@ -25,6 +26,9 @@ FIRST_PAUSE_SECONDS = 0.004
 LONGEST_PAUSE_SECONDS = 0.5
 RETRIED_SQLSTATES = frozenset({"40001", "40P01", "55P03"})
 """PostgreSQL: serialization failure, deadlock detected, lock not available."""
+FULL_SQLSTATE = "53100"
+"""PostgreSQL: disk full."""
+FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +39,36 @@ def is_passing(error: DatabaseError) -> bool:
     if state is not None:
         return state in RETRIED_SQLSTATES
     return isinstance(error, OperationalError) and "is locked" in str(error)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether the database, or a disk, has no space left: nothing can be written until somebody makes room."""
+    if isinstance(error, DatabaseError):
+        state = getattr(error.__cause__, "sqlstate", None)
+        return state == FULL_SQLSTATE if state is not None else "disk is full" in str(error)
+    return isinstance(error, OSError) and error.errno in FULL_ERRNOS
+
+
+class Space:
+    """Whether this process was told lately that the database is full: for readiness."""
+
+    def __init__(self) -> None:
+        self.full = False
+
+    def note(self, error: BaseException) -> None:
+        """Look whether an error says so."""
+        if not self.full and is_full(error):
+            self.full = True
+            log.error("database.full", error=str(error))
+
+    def found(self) -> None:
+        """A write succeeded."""
+        if self.full:
+            self.full = False
+            log.info("database.has_space_again")
+
+
+SPACE = Space()
 
 
 @overload
@@ -65,6 +99,7 @@ def atomic_retry(
                         return inner(*args, **kwargs)
                 except DatabaseError as error:
                     if not is_passing(error):
+                        SPACE.note(error)
                         raise
                     log.info("transaction.again", service=inner.__qualname__, attempt=attempt, error=str(error))
                     time.sleep(pause_seconds(attempt, random.random()))  # noqa: S311 - jitter, no secret

@@ -123,7 +123,7 @@ def carry_out(live: Live, outside: Outside, *, now: datetime, collecting: bool =
         undo(attempt.live, outside, str(failed), State.FAILED, actor=actor)
         raise
     except LeaseTaken as taken:
-        undo(attempt.live, outside, f"{taken.want.name} is held by {taken.holder}", State.RELEASED, actor=actor)
+        undo(attempt.live, outside, f"{taken.want.name} is held by somebody else", State.RELEASED, actor=actor)
         raise
     except TemporaryKubeError as error:
         raise OutcomeOpen(f"the API server does not answer: {error}") from error

@@ -87,7 +87,6 @@ def claim_devices(*, claim: GpuClaim, actor: Actor, holder: str = "") -> Allocat
             stranger_set(
                 device_uuid=taken.want.device_uuid,
                 stranger=taken.holder,
-                reason=f"its lease is held by {taken.holder}",
                 now=moment,
                 actor=actor.name,
             )

@@ -114,7 +114,6 @@ def _settle(allocation_id: uuid.UUID, now: datetime, world: Outside) -> bool:
         stranger_set(
             device_uuid=taken.want.device_uuid,
             stranger=taken.holder,
-            reason=f"its lease is held by {taken.holder}",
             now=now,
             actor=collection.ACTOR,
         )

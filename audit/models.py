@@ -10,7 +10,10 @@ from audit.choices import Kind
 
 
 class Event(models.Model):
-    """One thing that happened. `data` holds what a person would want beside the sentence."""
+    """One thing that happened. `data` holds what a person would want beside the sentence.
+
+    `message` and `data` are read by everybody who sees the event's namespace, so they name nobody of another one: that is what `other` is for.
+    """
 
     at = models.DateTimeField()
     kind = models.CharField(max_length=48, choices=Kind.choices)
@@ -22,6 +25,16 @@ class Event(models.Model):
     allocation_id = models.UUIDField(null=True, blank=True)
     message = models.CharField(max_length=500)
     data = models.JSONField(default=dict)
+    other = models.CharField(
+        max_length=300,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="who else is concerned, such as the holder of a lease; named to those alone who see `other_namespace`",
+    )
+    other_namespace = models.CharField(
+        max_length=63, blank=True, default="", db_default="", help_text="empty: only those who see all namespaces"
+    )
 
     class Meta:
         ordering = ("-id",)

@@ -25,5 +25,6 @@ def event_query(*, actor: Reader, group: str, search: str, namespace: str, node:
     if group in GROUPS:
         events = events.filter(kind__in=[kind for kind in Kind.values if kind.startswith(GROUPS[group])])
     for word in search.split()[:MOST_WORDS]:
-        events = events.filter(Q(message__icontains=word) | Q(name__icontains=word) | Q(actor__icontains=word))
+        said = Q(message__icontains=word) | Q(name__icontains=word) | Q(actor__icontains=word)
+        events = events.filter(said | Q(named__icontains=word))
     return events

@@ -1,7 +1,8 @@
 """Reads of what happened.
 
 Called by REST and pages. Kept true: nobody reads an event of a namespace they do not see; events
-about access (accounts, sign-ins) are for admins, one's own apart.
+about access (accounts, sign-ins) are for admins, one's own apart; whom an event names of another
+namespace (`Event.other`) leaves the database only for those who see that one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
-from django.db.models import Q, QuerySet
+from django.db.models import Case, CharField, F, Q, QuerySet, Value, When
 
 from audit.models import Event
 
@@ -44,7 +45,7 @@ def event_list(
     after_id: int | None = None,
 ) -> QuerySet[Event]:
     """Events that the actor may read, the newest first. Empty filters match all; `kind` may end in `.`: a family."""
-    events = Event.objects.order_by("-id")
+    events = Event.objects.order_by("-id").defer("other").annotate(named=_named(actor))
     if actor.namespaces is not None:
         seen = Q(namespace__in=actor.namespaces) | Q(namespace="")
         events = events.filter(seen & (~Q(kind__startswith=ACCESS_PREFIX) | Q(actor=actor.name)))
@@ -61,3 +62,13 @@ def event_list(
     if after_id is not None:
         events = events.filter(id__gt=after_id)
     return events
+
+
+def _named(actor: Reader) -> F | Case | Value:
+    """`Event.other` as far as the reader may know it."""
+    if actor.namespaces is None:
+        return F("other")
+    if not actor.namespaces:
+        return Value("", output_field=CharField())
+    seen = When(other_namespace__in=actor.namespaces, then=F("other"))
+    return Case(seen, default=Value(""), output_field=CharField())

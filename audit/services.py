@@ -22,11 +22,17 @@ from audit.cursors import Statement, Written, on_postgresql, run_together
 from audit.happenings import Happening
 
 LONGEST_MESSAGE = 500
+LONGEST_OTHER = 300
 ROWS_A_STATEMENT = 90
 """SQLite allows 999 parameters in old builds; ten a row."""
+NAMING_ROWS_A_STATEMENT = 80
+"""Of rows of twelve: where some names somebody of another namespace."""
 
 _COLUMNS = "at, kind, actor, namespace, name, node, claim, allocation_id, message, data"
 _ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+_OTHER_COLUMNS = f"{_COLUMNS}, other, other_namespace"
+_OTHER_ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+"""Only where an event names somebody of another namespace, as few do."""
 
 
 def record(
@@ -41,6 +47,7 @@ def record(
     claim: str = "",
     allocation_id: UUID | None = None,
     data: Mapping[str, Any] | None = None,
+    other: str = "",
 ) -> None:
     """Write one event into the current transaction; browsers are told after the commit."""
     record_many(
@@ -56,6 +63,7 @@ def record(
                 claim=claim,
                 allocation_id=allocation_id,
                 data=data,
+                other=other,
             ),
         )
     )
@@ -63,8 +71,9 @@ def record(
 
 def record_many(happenings: Sequence[Happening]) -> None:
     """Write events, in this order, into the current transaction."""
-    for start in range(0, len(happenings), ROWS_A_STATEMENT):
-        some = happenings[start : start + ROWS_A_STATEMENT]
+    most = NAMING_ROWS_A_STATEMENT if any(happening.other for happening in happenings) else ROWS_A_STATEMENT
+    for start in range(0, len(happenings), most):
+        some = happenings[start : start + most]
         (written,) = run_together([recording(some)])
         tell_later(written, some)
 
@@ -72,6 +81,7 @@ def record_many(happenings: Sequence[Happening]) -> None:
 def recording(happenings: Sequence[Happening]) -> Statement:
     """The statement that writes these events (up to `ROWS_A_STATEMENT`); what it wrote is for `tell_later`."""
     postgresql = on_postgresql()
+    named = any(happening.other for happening in happenings)
     parameters: list[Any] = []
     for happening in happenings:
         allocation = happening.allocation_id
@@ -87,8 +97,11 @@ def recording(happenings: Sequence[Happening]) -> Statement:
             happening.message[:LONGEST_MESSAGE],
             orjson.dumps(happening.data or {}, default=str, option=orjson.OPT_NON_STR_KEYS).decode(),
         )
-    rows = ", ".join([_ROW] * len(happenings))
-    return Statement(f"INSERT INTO audit_event ({_COLUMNS}) VALUES {rows}", parameters, "id")  # noqa: S608 - constants only
+        if named:
+            parameters += (happening.other[:LONGEST_OTHER], happening.other_namespace)
+    columns, row = (_OTHER_COLUMNS, _OTHER_ROW) if named else (_COLUMNS, _ROW)
+    rows = ", ".join([row] * len(happenings))
+    return Statement(f"INSERT INTO audit_event ({columns}) VALUES {rows}", parameters, "id")  # noqa: S608 - constants only
 
 
 def tell_later(written: Written, happenings: Sequence[Happening]) -> None:

@@ -38,6 +38,7 @@ PERIODIC = (
     Periodic("allocations.tasks.expire_holds", 5),
     Periodic("allocations.tasks.tidy_making_way", 5, cluster=True),
     Periodic("nodes.tasks.notice_silent_agents", 5),
+    Periodic("nodes.tasks.settle", 5),
     Periodic("nodes.tasks.roll_up", 20),
     Periodic("nodes.tasks.prune_history", 3600),
     Periodic("allocations.tasks.prune", 3600),

@@ -38,6 +38,18 @@ def _not_a_probe(record: logging.LogRecord) -> bool:
     return getattr(getattr(record, "request", None), "path", "") != "/readyz"
 
 
+def _told_by_cause(record: logging.LogRecord) -> bool:
+    """Takes the traceback off Django's line for an error that the table of errors knows, such as a host name that is not ours: its text says all."""
+    if record.exc_info and record.name.startswith("django.") and (error := record.exc_info[1]) is not None:
+        from gpuplane.problems import problem_of  # here: settings are read before anything of Django can be imported
+
+        if problem_of(error) is not None:
+            record.exc_info = record.exc_text = None
+            if str(error) not in record.getMessage():
+                record.msg, record.args = f"{record.getMessage()}: {error}", None
+    return True
+
+
 def configure(level: str) -> dict[str, Any]:
     """Set structlog up and return Django's LOGGING for the same lines. `level` is a GPUPLANE_LOG_LEVEL."""
     shared: list[structlog.typing.Processor] = [
@@ -78,8 +90,11 @@ def configure(level: str) -> dict[str, Any]:
                 ],
             }
         },
-        "filters": {"no_probes": {"()": "django.utils.log.CallbackFilter", "callback": _not_a_probe}},
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines"}},
+        "filters": {
+            "no_probes": {"()": "django.utils.log.CallbackFilter", "callback": _not_a_probe},
+            "by_cause": {"()": "django.utils.log.CallbackFilter", "callback": _told_by_cause},
+        },
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines", "filters": ["by_cause"]}},
         "root": {"handlers": ["stderr"], "level": level.upper()},
         "loggers": {
             "django.server": {"handlers": [], "propagate": True},

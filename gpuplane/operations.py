@@ -2,27 +2,33 @@
 
 Kept true: they answer under any host name (probes ask by address, so this middleware stands before the
 host check) and tell nothing that needs hiding. Live means the process answers. Ready means migrated,
-credentials written, picture loaded, simulated nodes registered, and the cluster's definitions applied or
-its API server reported down.
+credentials written, picture loaded, simulated nodes registered, room to write, and the cluster's definitions
+applied or its API server reported down.
 """
 
 from __future__ import annotations
 
+import secrets
+import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import orjson
 from django.conf import settings
-from django.db import DatabaseError, connection
+from django.contrib.sessions.models import Session
+from django.db import DatabaseError, connection, transaction
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 import allocations.counters
 import allocations.extender.counters  # noqa: F401 - its series are there from the first scrape, not from the first filter
 from access.choices import TokenScope
 from access.tokens import verify
+from access.transactions import SPACE, is_full
 from allocations import fleet
 from gpuplane.credentials import credentials_path
 from gpuplane.problems import MEDIA_TYPE, Problem
@@ -66,6 +72,46 @@ def _picture() -> Check:
     return Check(ok=fleet.loaded(), detail="" if fleet.loaded() else "the picture of the fleet is loading")
 
 
+LEAST_FREE_BYTES = 64 << 20
+"""With less on the disk of a SQLite database it counts as full: its log alone grows to 40 MB under load."""
+PROBE_BYTES = 64 << 10
+PROBE_KEY = "gpuplane-space-probe"
+PROBE_SECONDS = 5.0
+"""A database that was full is tried again so often at most."""
+
+
+class _Probed:
+    """When it was last tried."""
+
+    at = float("-inf")
+
+
+def _space() -> Check:
+    """Whether there is room to write: by the disk of a SQLite database, and by what the database itself answered to writes of this process."""
+    if connection.vendor == "sqlite" and shutil.disk_usage(settings.GPUPLANE_DATA_DIR).free < LEAST_FREE_BYTES:
+        return Check(ok=False, detail=f"the disk of the database has less than {LEAST_FREE_BYTES >> 20} MiB left")
+    if SPACE.full and time.monotonic() - _Probed.at >= PROBE_SECONDS:
+        _Probed.at = time.monotonic()
+        try:
+            _write_and_forget()
+        except DatabaseError as error:
+            if not is_full(error):
+                raise
+        else:
+            SPACE.found()
+    return Check(ok=not SPACE.full, detail="the database has no space left" if SPACE.full else "")
+
+
+def _write_and_forget() -> None:
+    """Write some pages and free them again. Raises DatabaseError."""
+    with transaction.atomic():
+        Session.objects.update_or_create(
+            session_key=PROBE_KEY,
+            defaults={"session_data": secrets.token_hex(PROBE_BYTES // 2), "expire_date": timezone.now()},
+        )
+    Session.objects.filter(session_key=PROBE_KEY).delete()
+
+
 def _simulation() -> Check:
     if not settings.GPUPLANE_SIMULATE:
         return Check(ok=True, detail="off")
@@ -87,6 +133,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
     "migrated": _migrated,
     "credentials": _credentials,
     "picture": _picture,
+    "space": _space,
     "simulation": _simulation,
     "cluster": _cluster,
 }

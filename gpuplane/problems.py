@@ -18,11 +18,14 @@ from django.http import Http404, UnreadablePostError
 from rest_framework.exceptions import APIException, ValidationError
 
 from access import errors
-from access.transactions import is_passing
+from access.transactions import SPACE, is_full, is_passing
 from kube import errors as kube_errors
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_SECONDS = 2
+FULL_RETRY_AFTER_SECONDS = 30
+"""Somebody has to make room first."""
+NO_SPACE = "the database has no space left, so nothing can be changed until an administrator makes room"
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -89,6 +92,9 @@ def problem_of(error: BaseException) -> Problem | None:
                 rule=getattr(error, "rule", ""),
                 headers=_retry_after(error, status),
             )
+    if is_full(error):
+        SPACE.note(error)
+        return Problem(status=507, detail=NO_SPACE, headers={"Retry-After": str(FULL_RETRY_AFTER_SECONDS)})
     if isinstance(error, DatabaseError | InterfaceError) and (
         isinstance(error, OperationalError | InterfaceError) or is_passing(error)
     ):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework import serializers
 from rest_framework.request import Request
@@ -22,6 +23,7 @@ from access.errors import BadInput, NotFound
 from audit.clock import database_now
 from kube.names import InvalidName, check_subdomain
 from nodes.choices import Mode, NodeState, Presence
+from nodes.disputes import disputed_of
 from nodes.inventory import parse_node
 from nodes.models import Device, Node
 from nodes.schemas import DeviceSchema, InventorySchema, NodeDetailSchema, NodeSchema
@@ -114,7 +116,8 @@ class NodeViewSet(GenericViewSet[Node]):
         devices = list(node_devices(node))
         holders = self.holders(devices, request_actor(request))
         rows = [device_row(device, node, holders.get(device.pk, []), request_actor(request)) for device in devices]
-        return {**node_row(node), "links": node.links, "inventory": rows}
+        disputed = [msgspec.to_builtins(one) for one in disputed_of(node)]
+        return {**node_row(node), "links": node.links, "inventory": rows, "disputed": disputed}
 
 
 @extend_schema_view(
@@ -181,6 +184,13 @@ def node_row(node: Node) -> dict[str, Any]:
     }
 
 
+def _flapping(device: Device) -> dict[str, Any] | None:
+    """How its health flaps, None where it does not."""
+    if device.health_said is None:
+        return None
+    return {"changes": device.flaps, "since": device.flaps_since, "reported": device.health_said}
+
+
 def device_row(device: Device, node: Node, holders: list[dict[str, Any]], actor: Actor) -> dict[str, Any]:
     """A device as REST shows it. Core in percent, memory in bytes, null where the type has none."""
     has_memory = device.memory_bytes > 0
@@ -197,6 +207,7 @@ def device_row(device: Device, node: Node, holders: list[dict[str, Any]], actor:
         "island": device.island if device.island >= 0 else None,
         "healthy": device.healthy,
         "health_reason": device.health_reason,
+        "flapping": _flapping(device),
         "presence": device.presence,
         "core_used": device.core_used,
         "core_free": 100 - device.core_used,

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 from access.errors import Conflict
 from kube.device_types import GPU
+from nodes import flapping
 from nodes.choices import Presence
+from nodes.flapping import Heeded
 from nodes.mig import SICK
 from nodes.models import Device
 from nodes.topology import islands
@@ -42,6 +44,8 @@ class InventoryChange:
     """Of `changed` and `returned`: rows that also get another minor or type."""
     health: list[Device] = field(default_factory=list)
     """Of the present ones: rows whose health changed."""
+    noted: list[Device] = field(default_factory=list)
+    """Rows whose health flaps: `nodes.flapping.COLUMNS` alone are to be written, and nobody is told. They count as no change."""
 
     def __bool__(self) -> bool:
         """Whether anything changes."""
@@ -121,8 +125,9 @@ def _list(
     row: Device | None, device: DeviceShape, change: InventoryChange, *, island: int, now: datetime, sick: str
 ) -> None:
     """`sick`: why the device is unhealthy, empty where it is well."""
-    memory, healthy = device.memory, not sick
+    memory = device.memory
     if row is None:
+        healthy = not sick
         fresh = Device(
             uuid=device.uuid,
             type=device.type,
@@ -149,6 +154,7 @@ def _list(
     place = (row.type, row.minor)
     numbers = (row.memory_bytes, row.numa, row.pcie, row.bus_id, row.island, row.healthy)
     before = (*place, row.model, *numbers, *_mig_of(row))
+    health_changed = _heed(row, sick, change, now=now, returned=returned)
     after = (
         device.type,
         device.minor,
@@ -158,23 +164,34 @@ def _list(
         device.pcie,
         device.bus_id,
         island,
-        healthy,
+        row.healthy,
         *_mig_of(device),
     )
     if before == after and not returned:
         return
-    if returned or row.healthy != healthy:
-        row.health_reason = sick
-        if not (returned and healthy):
-            change.health.append(row)
+    if health_changed:
+        change.health.append(row)
     if row.presence != Presence.REMOVED and place != (device.type, device.minor):
         change.renumbered.append(row)
     row.type, row.minor, row.model, row.memory_bytes = device.type, device.minor, device.model, memory
     row.numa, row.pcie, row.bus_id, row.island = device.numa, device.pcie, device.bus_id, island
-    row.healthy = healthy
     row.mig, row.parent, row.profile = _mig_of(device)
     row.presence, row.changed_at = Presence.PRESENT, now
     (change.returned if returned else change.changed).append(row)
+
+
+def _heed(row: Device, sick: str, change: InventoryChange, *, now: datetime, returned: bool) -> bool:
+    """Take the health into the row; whether people are to be told. An inventory that says no more than that it is sick changes no reason."""
+    if returned:
+        flapping.forget(row)
+        row.healthy, row.health_reason = not sick, sick
+        return bool(sick)
+    if flapping.is_said_well(row) == (not sick):
+        return False
+    heeded = flapping.heed(row, sick, now=now)
+    if heeded is Heeded.NOTED:
+        change.noted.append(row)
+    return heeded is Heeded.CHANGED
 
 
 def _mig_of(one: Device | DeviceShape) -> tuple[bool, str, str]:

@@ -37,6 +37,12 @@ class Node(models.Model):
     state = models.CharField(max_length=16, choices=NodeState.choices, default=NodeState.READY)
     problem = models.CharField(max_length=200, blank=True, default="", help_text="why nothing new is placed here")
     cluster_uid = models.CharField(max_length=128, blank=True, default="", help_text="UID of the Node object")
+    disputed = models.TextField(
+        blank=True,
+        default="",
+        db_default="",
+        help_text="JSON of what it claims and other nodes have (`nodes.disputes`)",
+    )
     agent_boot = models.CharField(max_length=64, blank=True, default="")
     agent_seen_at = models.DateTimeField(null=True, blank=True, help_text="null: never had an agent session")
     registered_at = models.DateTimeField()
@@ -72,6 +78,17 @@ class Device(models.Model):
     island = models.IntegerField(default=-1, help_text="NVLink island within the node, -1 for other types")
     healthy = models.BooleanField(default=True)
     health_reason = models.CharField(max_length=200, blank=True, default="")
+    health_said = models.CharField(  # noqa: DJ001 - null and empty differ
+        max_length=200,
+        null=True,
+        blank=True,
+        help_text="while its health flaps: what was said last, empty where well; null: what was said counts",
+    )
+    flaps = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="changes of health that came one soon after the other (`nodes.flapping`)"
+    )
+    flaps_since = models.DateTimeField(null=True, blank=True, help_text="the first of them")
+    flapped_at = models.DateTimeField(null=True, blank=True, help_text="the last of them")
     presence = models.CharField(max_length=16, choices=Presence.choices, default=Presence.PRESENT)
     mig = models.BooleanField(
         default=False, db_default=False, help_text="a GPU in MIG mode: only its instances are given to pods"
@@ -132,6 +149,7 @@ class Device(models.Model):
         indexes = [
             models.Index(fields=["revision"], name="device_revision"),
             models.Index(fields=["node"], name="device_in_conflict", condition=~Q(conflict="")),
+            models.Index(fields=["flapped_at"], name="device_flapping", condition=Q(health_said__isnull=False)),
         ]
 
     def __str__(self) -> str:

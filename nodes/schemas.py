@@ -58,6 +58,23 @@ class HolderSchema(serializers.Serializer[Any]):
     whole = serializers.BooleanField()
 
 
+class FlappingSchema(serializers.Serializer[Any]):
+    """Health that changes by turns."""
+
+    changes = serializers.IntegerField(help_text="of health, one soon after the other")
+    since = serializers.DateTimeField(allow_null=True)
+    reported = serializers.CharField(allow_blank=True, help_text="what was said last; empty: it is well")
+
+
+class DisputedSchema(serializers.Serializer[Any]):
+    """A device that a node reports and another one has."""
+
+    uuid = serializers.CharField()
+    type = serializers.CharField()
+    minor = serializers.IntegerField()
+    node = serializers.CharField(help_text="the one that has it")
+
+
 class DeviceSchema(serializers.Serializer[Any]):
     """A device."""
 
@@ -73,6 +90,7 @@ class DeviceSchema(serializers.Serializer[Any]):
     island = serializers.IntegerField(allow_null=True)
     healthy = serializers.BooleanField()
     health_reason = serializers.CharField(allow_blank=True)
+    flapping = FlappingSchema(allow_null=True, help_text="while its health changes by turns: it counts as unhealthy")
     presence = serializers.ChoiceField(choices=Presence.values)
     core_used = serializers.IntegerField(help_text="percent")
     core_free = serializers.IntegerField(help_text="percent")
@@ -115,6 +133,9 @@ class NodeDetailSchema(NodeSchema):
 
     links = serializers.ListField(child=LinkField())
     inventory = DeviceSchema(many=True)
+    disputed = DisputedSchema(
+        many=True, help_text="devices that the node reports and other nodes have: given to nobody here"
+    )
 
 
 class DeviceShapeSchema(serializers.Serializer[Any]):

@@ -15,28 +15,33 @@ from typing import TYPE_CHECKING
 
 from django.db import IntegrityError, transaction
 
-from access.actors import Actor
+from access.actors import SYSTEM, Actor
 from access.choices import Role, TokenScope
-from access.errors import BadInput, Conflict, NotAllowed, NotFound
+from access.errors import Conflict, NotAllowed, NotFound
 from access.transactions import atomic_retry
 from audit import services as audit
 from audit.announce import announce
 from audit.choices import Kind
 from audit.happenings import Happening
 from kube.device_types import GPU
-from nodes import revisions
+from nodes import disputes, flapping, revisions
 from nodes.advertise import advertise_soon
 from nodes.changes import InventoryChange, compare
 from nodes.choices import NodeState, Presence
+from nodes.flapping import Heeded
 from nodes.mig import SICK, close_for_mig
 from nodes.models import Device, Node
 from nodes.newcomers import mark_unread, read_soon
 from nodes.topology import normal_links
 
 if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
     from nodes.inventory import NodeShape
 
 LONGEST_REASON = 200
+MOST_NAMED = 3
+"""Disputed devices that an event names."""
 
 
 def require_inventory_writer(actor: Actor, *, node: str) -> None:
@@ -54,24 +59,26 @@ def inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Nod
     """Make the node's devices and links exactly the shape's; (node, whether it was registered by this).
 
     Of a shape that says which types it reports, devices of others, and without GPUs the links, stay as they are. A device left out is
-    marked `vanished` while somebody holds it, else removed. Raises NotAllowed,
-    BadInput (a UUID that another node has), Conflict (a held device would change under its holder).
+    marked `vanished` while somebody holds it, else removed. One that another node has stays there (`nodes.disputes`). Raises NotAllowed,
+    Conflict (a held device would change under its holder).
     """
     require_inventory_writer(actor, node=shape.name)
     try:
         return _inventory_put(shape=shape, actor=actor, now=now)
     except IntegrityError:
-        # another node's inventory took a UUID in between: this time it is seen, and named
+        # another node's inventory took a UUID in between: this time it is seen
         return _inventory_put(shape=shape, actor=actor, now=now)
 
 
 @atomic_retry
 def _inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Node, bool]:
     node, created = _locked_node(shape, now=now)
-    _check_uuids_free(shape, node=node)
+    shape, disputed = disputes.settle_uuids(shape, node=node, now=now)
     rows = _lock_devices(node)
     back = {row.uuid for row in rows if row.presence == Presence.REMOVED}
     change = compare(rows, shape, now=now)
+    if change.noted:
+        Device.objects.bulk_update(change.noted, flapping.COLUMNS)
     unread = mark_unread([*change.added, *(row for row in change.returned if row.uuid in back)])
     links = [list(link) for link in normal_links(shape.links)]
     before = (node.mode, dict(node.labels), node.links, node.state)
@@ -81,19 +88,21 @@ def _inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[No
         node.mode, node.labels = shape.mode, dict(shape.labels)  # else the Node object's own (nodes.cluster)
     if node.state == NodeState.GONE:
         node.state, node.problem = NodeState.READY, ""
-    node_changed = before != (node.mode, dict(node.labels), node.links, node.state)
+    was_disputed, node.disputed = disputes.disputed_of(node), disputed
+    newly = disputes.disputed_of(node)
+    node_changed = before != (node.mode, dict(node.labels), node.links, node.state) or was_disputed != newly
     if not (created or node_changed or change):
         return node, False
     if node_changed or created:
         node.changed_at = now
-        node.save(update_fields=["mode", "labels", "links", "state", "problem", "changed_at"])
+        node.save(update_fields=["mode", "labels", "links", "state", "problem", "disputed", "changed_at"])
     placement_changed = before[::2] != (node.mode, node.links) or before[3] != node.state
     with revisions.writing() as revision:
         _apply(change, node=node, revision=revision)
         if placement_changed:
             Device.objects.filter(node=node).update(revision=revision)
         close_for_mig(node_id=node.pk, revision=revision, now=now)
-    _tell(change, node=node, created=created, actor=actor, now=now)
+    _tell(change, node=node, created=created, actor=actor, now=now, disputed=newly if newly != was_disputed else ())
     announce(node=node.name)
     if unread:
         read_soon()
@@ -109,25 +118,77 @@ def devices_health(*, node_name: str, health: Mapping[str, str], actor: Actor, n
     """
     require_inventory_writer(actor, node=node_name)
     node = _existing(node_name)
-    changed = []
+    changed, noted = [], []
     rows = Device.objects.select_for_update(no_key=True).filter(node=node, uuid__in=health, presence=Presence.PRESENT)
     for device in rows.order_by("id"):
-        reason = health[device.uuid][:LONGEST_REASON]
-        if (device.healthy, device.health_reason) != (not reason, reason):
-            device.healthy, device.health_reason, device.changed_at = not reason, reason, now
+        heeded = flapping.heed(device, health[device.uuid], now=now)
+        if heeded is Heeded.CHANGED:
             changed.append(device)
-    changed += _instances_following(changed, now=now)
+        elif heeded is Heeded.NOTED:
+            noted.append(device)
+    if noted:
+        Device.objects.bulk_update(noted, flapping.COLUMNS)
+    return _health_changed(changed, node=node, actor=actor, now=now)
+
+
+def _health_changed(
+    changed: list[Device], *, node: Node, actor: Actor, now: datetime, told: Mapping[int, str] | None = None
+) -> tuple[Device, ...]:
+    """Write and tell it, with the MIG instances that follow. `told`: more words of a device's event, by id."""
+    changed = [*changed, *_instances_following(changed, now=now)]
     if not changed:
         return ()
     with revisions.writing() as revision:
         for device in changed:
-            device.revision = revision
-        Device.objects.bulk_update(changed, ["healthy", "health_reason", "changed_at", "revision"])
-    audit.record_many([_health_event(device, node=node, actor=actor, now=now) for device in changed])
+            device.revision, device.changed_at = revision, now
+        columns = ("healthy", "health_reason", "changed_at", "revision", *flapping.COLUMNS)
+        Device.objects.bulk_update(changed, columns)
+    more = told or {}
+    audit.record_many(
+        [_health_event(device, node=node, actor=actor, now=now, more=more.get(device.pk, "")) for device in changed]
+    )
     if any(device.healthy for device in changed):
         announce(node=node.name)
     advertise_soon(node=node.name)
     return tuple(changed)
+
+
+def health_settle(*, now: datetime) -> int:
+    """Health that flapped and was steady since counts from now on; of how many devices. Called by the beat, idempotent."""
+    names = _steady(now).order_by("node__name").values_list("node__name", flat=True).distinct()
+    return sum(_settle_node(node_name=name, now=now) for name in list(names))
+
+
+def _steady(now: datetime) -> QuerySet[Device]:
+    flapped = Device.objects.filter(health_said__isnull=False, flapped_at__lte=now - flapping.STEADY)
+    return flapped.filter(presence=Presence.PRESENT)
+
+
+@atomic_retry
+def _settle_node(*, node_name: str, now: datetime) -> int:
+    node = _existing(node_name)
+    steady = _steady(now).filter(node=node).select_for_update(no_key=True).order_by("id")
+    told = {device.pk: (device, flapping.settle(device, now=now)) for device in steady}
+    changed = [device for device, _ in told.values()]
+    _health_changed(changed, node=node, actor=SYSTEM, now=now, told={pk: words for pk, (_, words) in told.items()})
+    return len(changed)
+
+
+def disputes_settle(*, now: datetime) -> int:
+    """Nodes get the devices that they claimed and that nobody else has any more; how many nodes changed. Called by the beat, idempotent."""
+    return sum(_disputes_settle_node(node_name=node.name, now=now) for node in disputes.may_be_free())
+
+
+@atomic_retry
+def _disputes_settle_node(*, node_name: str, now: datetime) -> bool:
+    node = Node.objects.select_for_update(no_key=True).get(name=node_name)
+    claimed = disputes.claimed_by(node)
+    if claimed is None or node.state == NodeState.GONE:
+        return False
+    rows = Device.objects.filter(node=node, presence=Presence.PRESENT)
+    shape = disputes.as_known(claimed.shape, well={row.uuid: flapping.is_said_well(row) for row in rows})
+    _inventory_put(shape=shape, actor=SYSTEM, now=now)
+    return True
 
 
 def _instances_following(changed: Sequence[Device], *, now: datetime) -> list[Device]:
@@ -232,25 +293,6 @@ def _lock_devices(node: Node) -> list[Device]:
     return list(Device.objects.select_for_update(no_key=True).filter(node=node).order_by("id"))
 
 
-def _check_uuids_free(shape: NodeShape, *, node: Node) -> None:
-    """Refuse a UUID that a device of another node has. Raises BadInput."""
-    wanted = {device.uuid: index for index, device in enumerate(shape.devices)}
-    elsewhere = (
-        Device.objects.filter(uuid__in=wanted)
-        .exclude(node=node)
-        .exclude(presence=Presence.REMOVED)
-        .select_related("node")
-        .defer("node__links")
-        .first()
-    )
-    if elsewhere is not None:
-        raise BadInput(
-            f"{elsewhere.uuid} is a device of {elsewhere.node.name} already",
-            field=f"devices[{wanted[elsewhere.uuid]}].uuid",
-            rule="uuid-taken",
-        )
-
-
 def _existing(name: str) -> Node:
     node = Node.objects.filter(name=name).first()
     if node is None:
@@ -269,6 +311,7 @@ _WRITTEN = (
     "island",
     "healthy",
     "health_reason",
+    *flapping.COLUMNS,
     "presence",
     "stranger",
     "closed",
@@ -295,12 +338,26 @@ PARKED_MINOR = 1_000_000_000
 """Where a row waits, within the transaction, while devices swap minors."""
 
 
-def _tell(change: InventoryChange, *, node: Node, created: bool, actor: Actor, now: datetime) -> None:
+def _tell(
+    change: InventoryChange,
+    *,
+    node: Node,
+    created: bool,
+    actor: Actor,
+    now: datetime,
+    disputed: Sequence[disputes.Disputed],
+) -> None:
+    """`disputed`: what the node claims in vain, where that is new."""
     count = len(change.added)
+    theirs = ", ".join(f"{one.uuid} (of {one.node})" for one in disputed[:MOST_NAMED])
+    left_out = f"{len(disputed)} claimed that other nodes have: {theirs}" if disputed else ""
     if created:
         kind, message = Kind.NODE_REGISTERED, f"{node.name} registered with {count} devices"
     else:
-        kind, message = Kind.NODE_INVENTORY, f"inventory of {node.name} changed: {change.summary or 'labels or links'}"
+        summary = change.summary or ("" if left_out else "labels or links")
+        kind, message = Kind.NODE_INVENTORY, f"inventory of {node.name} changed: {summary}".rstrip(": ")
+    if left_out:
+        message += f"; {left_out}"
     happenings = [
         Happening(
             kind=kind,
@@ -309,18 +366,19 @@ def _tell(change: InventoryChange, *, node: Node, created: bool, actor: Actor, n
             at=now,
             name=node.name,
             node=node.name,
-            data=change.lists(),
+            data=change.lists() | ({"disputed": [one.uuid for one in disputed]} if disputed else {}),
         )
     ]
     happenings += [_health_event(device, node=node, actor=actor, now=now) for device in change.health]
     audit.record_many(happenings)
 
 
-def _health_event(device: Device, *, node: Node, actor: Actor, now: datetime) -> Happening:
+def _health_event(device: Device, *, node: Node, actor: Actor, now: datetime, more: str = "") -> Happening:
     name = f"{device.type} {device.minor} of {node.name}"
+    message = f"{name} is well again" if device.healthy else f"{name} is unhealthy: {device.health_reason}"
     return Happening(
         kind=Kind.DEVICE_HEALTH,
-        message=f"{name} is well again" if device.healthy else f"{name} is unhealthy: {device.health_reason}",
+        message=f"{message}; {more}" if more else message,
         actor=actor.name,
         at=now,
         name=node.name,

@@ -17,7 +17,7 @@ from kube.errors import KubeError
 from kube.following import Followed
 from kube.shared import shared_cluster
 from kube.turns import turn
-from nodes import watching
+from nodes import services, watching
 from nodes.advertise import TASK as ADVERTISE
 from nodes.advertise import advertise
 from nodes.history import ring, rollups
@@ -47,6 +47,15 @@ def notice_silent_agents() -> None:
     noticed = presence.notice_silent(now=database_now(), listening_since=since)
     if noticed != presence.Noticed():
         log.info("nodes.agents_noticed", suspect=noticed.suspect, not_ready=noticed.not_ready, ready=noticed.ready)
+
+
+@shared_task(name="nodes.tasks.settle", ignore_result=True)
+def settle() -> None:
+    """What flapped and is steady now, and what two nodes claimed and one has left (every 5 s). Idempotent, also beside a twin."""
+    now = database_now()
+    steady, taken = services.health_settle(now=now), services.disputes_settle(now=now)
+    if steady or taken:
+        log.info("nodes.settled", devices_steady=steady, nodes_with_claims=taken)
 
 
 @shared_task(name="nodes.tasks.roll_up", ignore_result=True)

@@ -99,7 +99,6 @@ def _bind(args: BindArgs, world: Outside) -> str:
             stranger_set(
                 device_uuid=taken.want.device_uuid,
                 stranger=taken.holder,
-                reason=f"its lease is held by {taken.holder}",
                 now=database_now(),
                 actor="scheduler",
             )

@@ -42,10 +42,10 @@ class LeaseView(msgspec.Struct, frozen=True):
 
 
 class LeaseTaken(Exception):
-    """A lease is in a stranger's hands. `want` is the device, `holder` who has it."""
+    """A lease is in a stranger's hands. `want` is the device, `holder` who has it: not part of the text, which others than they may read."""
 
     def __init__(self, want: Want, holder: str) -> None:
-        super().__init__(f"lease {want.name} is held by {holder}")
+        super().__init__(f"lease {want.name} is held by somebody else")
         self.want = want
         self.holder = holder
 

@@ -104,11 +104,12 @@ def take_leases(live: ledger.Live, world: Outside, done: Leased) -> None:
         except LeaseTaken as stranger:
             done.differences.append(
                 Difference(
-                    f"lease {want.name} is held by {stranger.holder}, while {live.holder.label} runs with the device",
+                    f"lease {want.name} is held by somebody else, while {live.holder.label} runs with the device",
                     namespace=live.holder.namespace,
                     name=live.holder.pod_name,
                     node=live.node,
                     allocation_id=live.id,
+                    other=stranger.holder,
                 )
             )
         except TemporaryKubeError:
@@ -209,8 +210,7 @@ def _note_strangers(judge: _Judge, found: Mapping[str, tuple[str, LeasedDevice]]
             continue
         if device.stranger == UNREAD and not holder:
             continue  # opened by `allocations.reconcile.newcomers`
-        reason = f"its lease is held by {holder}" if holder else f"{device.stranger} let go of its lease"
-        if stranger_set(device_uuid=device.uuid, stranger=holder, reason=reason, now=judge.now, actor=ACTOR):
+        if stranger_set(device_uuid=device.uuid, stranger=holder, now=judge.now, actor=ACTOR):
             (judge.done.marked if holder else judge.done.cleared).append(name)
             if not holder:
                 announce(node=device.node)
@@ -233,10 +233,7 @@ def compare_rows(*, world: Outside, now: datetime) -> Leased:
     kept_out = devices_by_lease(kept_out=True)
     there = {view.name for view in world.leases.all()} if kept_out else set()
     for name, device in kept_out.items():
-        reason = f"{device.stranger} let go of its lease"
-        if name not in there and stranger_set(
-            device_uuid=device.uuid, stranger="", reason=reason, now=now, actor=ACTOR
-        ):
+        if name not in there and stranger_set(device_uuid=device.uuid, stranger="", now=now, actor=ACTOR):
             done.cleared.append(name)
     return done
 

@@ -30,6 +30,8 @@ class Difference:
     node: str = ""
     allocation_id: UUID | None = None
     disputed: tuple[tuple[int, str], ...] = ()
+    other: str = ""
+    """Somebody of another namespace (`audit.happenings.Happening.other`): never part of the message."""
 
 
 def differences_report(*, differences: Sequence[Difference], now: datetime) -> int:
@@ -48,6 +50,7 @@ def differences_report(*, differences: Sequence[Difference], now: datetime) -> i
                 name=difference.name,
                 node=difference.node,
                 allocation_id=difference.allocation_id,
+                other=difference.other,
             )
             for difference in fresh
         ]

@@ -18,6 +18,7 @@ from allocations.fleet_holders import ANSWERS, By
 from allocations.leases.port import lease_name
 from allocations.overviews import device_rows, leases_of
 from audit.selectors import event_list
+from nodes.disputes import disputed_of
 from nodes.drawing import DRAWN_MOST, draw, switch_rows
 from nodes.history.ranges import LIVE, WORDS, known_range
 from nodes.live.asked import latest_for
@@ -55,6 +56,7 @@ def node(request: PageRequest, name: str) -> HttpResponse:
         ),
         "events": event_list(actor=request.actor, node=context["node"].name)[:EVENTS_SHOWN],
         "labels": sorted(context["node"].labels.items()),
+        "disputed": disputed_of(context["node"]),
     }
     return render(request, "nodes/one.html", context)
 

@@ -1,4 +1,5 @@
-"""Refuses pods that plant an allocation, that ask for devices against the rules (DEV-3) or on a node of their own choice (DEV-11), and those
+"""Refuses pods that plant an allocation, that ask for devices against the rules (DEV-3) or on a node of their own choice (DEV-11), those
+that begin to ask after they were created (CLAIM-7), and those
 that count as another number than one, or as one though they ask for no devices: they could keep others off a node.
 
 Called by the view of `/webhooks/pods/validate`. A claim that does not exist is not refused here: it may come
@@ -16,7 +17,7 @@ from claims.admission.recognise import is_for_another, is_pod_create, is_pod_upd
 from claims.admission.trust import Trust, forbidden_changes
 from claims.dialects.gpuclaim import ClaimDevices, ClaimSpec
 from claims.dialects.ignored import sentences
-from claims.dialects.parse import asks_for_devices, parse_pod
+from claims.dialects.parse import asks_for_devices, is_asking_annotation, parse_pod
 from claims.dialects.read_running import CONFIG_MIRROR
 from claims.dialects.request import DeviceRequest, Dialect, Refusal
 from kube.admission import (
@@ -50,10 +51,23 @@ def validate_pod(request: AdmissionRequest, *, trust: Trust, scheduler_name: str
         verb = "set" if creating else "changed"
         return forbidden(request, f"{planted[0]} is the result of an allocation; it is {verb} by the scheduler only")
     if not creating:
-        return allowed(request)
+        return _check_update(request, pod, old, trust, scheduler_name)
     if _places_itself(pod, trust.may_place(request.user_info.username)):
         return forbidden(request, "spec.nodeName: only gpuplane places pods that ask for devices; leave it out")
     return _check_dialect(request, pod, scheduler_name)
+
+
+def _check_update(
+    request: AdmissionRequest, pod: Pod, old: ObjectMeta, trust: Trust, scheduler_name: str
+) -> AdmissionResponse:
+    """Refuse a pod that begins to ask for devices: resources never change, but annotations do, and its containers have no reference to the result."""
+    added = sorted(key for key in pod.annotations if is_asking_annotation(key) and key not in (old.annotations or {}))
+    if not added or trust.may_place(request.user_info.username) or is_for_another(pod, scheduler_name=scheduler_name):
+        return allowed(request)
+    return forbidden(
+        request,
+        f"{added[0]} asks for devices; it is set when the pod is created, since the containers of one that is there would not be kept to its devices",
+    )
 
 
 def _places_itself(pod: Pod, trusted: bool) -> bool:

@@ -30,6 +30,7 @@ from gpuplane.doors.bodies import (
     too_large,
 )
 from gpuplane.doors.body_limits import Bound
+from nodes.live.pace import RETRY_AFTER_SECONDS
 
 SOCKET = re.compile(r"/ws/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/")
 SAMPLES = re.compile(r"/api/v1/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/samples/")
@@ -121,5 +122,7 @@ class Agents:
         except ClientGone:
             return
         headers = [(b"content-type", b"application/msgpack"), (b"content-length", b"%d" % len(answer))]
+        if status == 429:
+            headers.append((b"retry-after", b"%d" % RETRY_AFTER_SECONDS))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})

@@ -1,25 +1,44 @@
-"""The pages for 400, 403, 404 and 500, in the style of the rest."""
+"""The answers to errors that no view handles: a page in the style of the rest, a problem document under `/api/`.
+
+Django calls them by `gpuplane.urls.handler400` and the like, also for requests that never reached a view. Kept true: they
+lean on nothing that an unfinished request may lack, such as a user; what the table of errors (`gpuplane.problems`) knows is no
+500 and names its cause.
+"""
 
 from __future__ import annotations
 
+import sys
+from http import HTTPStatus
 from typing import cast
 
+import orjson
+from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from access.errors import NotAllowed
 from access.pages import PageRequest, greet, protected
+from gpuplane.problems import FAULT, MEDIA_TYPE, Problem, problem_of
 
+API = "/api/"
 _WORDS = {
     400: ("This request cannot be read", "Something in the address or the form is not what the page expects."),
     403: ("You may not do this", "Your role or your teams do not allow it."),
     404: ("There is nothing here", "The object does not exist, or it belongs to a namespace that you do not see."),
+    409: ("This cannot be done now", "The object has changed meanwhile."),
+    413: ("This is too large", "The form holds more than is accepted."),
+    503: ("This is not possible at the moment", "A part that this needs is down or busy. Try again in a moment."),
+    507: (
+        "There is no space left",
+        "Nothing can be changed until an administrator makes room. Running work keeps its devices.",
+    ),
 }
 
 
-def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001 - Django passes it by name
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     """400."""
-    return _answer(request, 400, "")
+    text = "gpuplane does not answer to that host name." if isinstance(exception, DisallowedHost) else ""
+    return _answer(request, 400, text)
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
@@ -34,16 +53,38 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def broken(request: HttpRequest) -> HttpResponse:
-    """500: leans on nothing that may be broken, the database least of all."""
-    return render(request, "errors/500.html", status=500)
+    """What the error is by the table, such as a full or busy database; else 500. Its page leans on nothing that may be broken, the database least of all."""
+    error = sys.exc_info()[1]
+    problem = (None if error is None else problem_of(error)) or FAULT
+    if request.path.startswith(API):
+        return _document(problem)
+    if problem is FAULT:
+        return render(request, "errors/500.html", status=500)
+    usual = HTTPStatus(problem.status).phrase, problem.detail
+    title, text = _WORDS.get(problem.status, usual)
+    if problem.status < 500:
+        text = problem.detail
+    context = {"status": problem.status, "title": title, "text": text[:300]}
+    response = protected(render(request, "errors/500.html", context, status=problem.status))
+    for name, value in problem.headers.items():
+        response[name] = value
+    return response
 
 
 def _answer(request: HttpRequest, status: int, text: str) -> HttpResponse:
-    if request.user.is_authenticated and not hasattr(request, "actor"):
+    title, usual = _WORDS[status]
+    if request.path.startswith(API):
+        return _document(Problem(status=status, detail=text[:300] or usual))
+    user = getattr(request, "user", None)
+    if user is not None and user.is_authenticated and not hasattr(request, "actor"):
         try:
             greet(cast("PageRequest", request))
         except NotAllowed:
             text = text or "This account is switched off."
-    title, usual = _WORDS[status]
     context = {"status": status, "title": title, "text": text[:300] or usual}
     return protected(render(request, "errors/refused.html", context, status=status))
+
+
+def _document(problem: Problem) -> HttpResponse:
+    body = orjson.dumps(problem.document())
+    return HttpResponse(body, status=problem.status, content_type=MEDIA_TYPE, headers=dict(problem.headers))

@@ -32,6 +32,10 @@ class EventSchema(serializers.Serializer[Any]):
     allocation = serializers.UUIDField(allow_null=True)
     message = serializers.CharField()
     data = serializers.DictField(child=serializers.JSONField())  # type: ignore[assignment]  # a field, not the property
+    other = serializers.CharField(
+        allow_blank=True,
+        help_text="who else is concerned, such as the holder of a lease; empty where you do not see them",
+    )
 
 
 class EventFilters(serializers.Serializer[Any]):
@@ -67,8 +71,8 @@ class EventViewSet(GenericViewSet[Event]):
         return self.get_paginated_response([event_row(event) for event in page])
 
 
-def event_row(event: Event) -> dict[str, Any]:
-    """An event as REST shows it."""
+def event_row(event: Any) -> dict[str, Any]:
+    """An event of `event_list` as REST shows it."""
     return {
         "uid": str(event.pk),
         "at": event.at,
@@ -81,4 +85,5 @@ def event_row(event: Event) -> dict[str, Any]:
         "allocation": event.allocation_id and str(event.allocation_id),
         "message": event.message,
         "data": event.data,
+        "other": event.named,
     }

@@ -29,6 +29,7 @@ ON_WRITES = {
     "413": "the body is too large",
     "415": "not a media type that is understood",
     "422": "the Idempotency-Key was used for another request",
+    "429": "too many answers are kept for this account's keys; nothing was done",
 }
 PROBLEM = {
     "type": "object",

@@ -32,9 +32,9 @@ from nodes.api import DeviceViewSet, NodeViewSet
 from nodes.history.api import DeviceHistory, FleetHistory
 
 
-def at(route: str, view: View, name: str) -> URLPattern:
-    """An address whose bodies are bounded and whose writes understand Idempotency-Key."""
-    return path(route, bounded(idempotent(view)), name=name)
+def at(route: str, view: View, name: str, *, repeatable: bool = False) -> URLPattern:
+    """An address whose bodies are bounded and whose writes understand Idempotency-Key. `repeatable`: its POST changes nothing."""
+    return path(route, bounded(idempotent(view, repeatable=repeatable)), name=name)
 
 
 NODE: dict[str, Any] = {"holders": device_holders}
@@ -61,7 +61,7 @@ resources = [
     at("allocations/<uuid:uid>/", AllocationViewSet.as_view({"get": "retrieve", "delete": "destroy"}), "allocation"),
     at("leases/", LeaseViewSet.as_view({"get": "list"}), "leases"),
     at("events/", EventViewSet.as_view({"get": "list"}), "events"),
-    at("simulations/", Simulations.as_view(), "simulations"),
+    at("simulations/", Simulations.as_view(), "simulations", repeatable=True),
     at("fleet/summary/", FleetSummary.as_view(), "fleet-summary"),
     at("devices/<str:uuid>/history/", DeviceHistory.as_view(), "device-history"),
     at("fleet/history/", FleetHistory.as_view(), "fleet-history"),
@@ -70,6 +70,13 @@ resources = [
     path("tokens/", bounded(TokenViewSet.as_view({"get": "list", "post": "create"})), name="tokens"),
     at("tokens/<uuid:uid>/", TokenViewSet.as_view({"patch": "partial_update", "delete": "destroy"}), "token"),
 ]
+
+
+class Schema(SpectacularAPIView):
+    """The OpenAPI document. There is one version, so what a query says of versions counts for nothing."""
+
+    def _get_version_parameter(self, request: Any) -> None:  # noqa: ARG002 - drf-spectacular's own hook
+        return None
 
 
 class Nowhere(APIView):
@@ -103,7 +110,7 @@ def _leads_on(address: str) -> bool:
 app_name = "api"
 urlpatterns = [
     path("v1/", include((resources, "v1"))),
-    path("schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("schema/", Schema.as_view(), name="schema"),
     path(
         "docs/", SpectacularSwaggerSplitView.as_view(url_name="api:schema", template_name="api/docs.html"), name="docs"
     ),

@@ -30,6 +30,8 @@ class NodeConsumer(SignedInConsumer):
     async def find(self) -> bool:
         """Whether there is such a node; notes which."""
         self.node = self.scope["url_route"]["kwargs"]["name"]
+        if "\x00" in self.node:  # no database takes it
+            return False
         known: bool = await database_sync_to_async(Node.objects.filter(name=self.node).exists)()
         return known
 

@@ -43,8 +43,8 @@ from kube.device_types import GPU
 from nodes import inventory, services
 from nodes.checkpoints import Given, checkpoint_put
 from nodes.live import flush, presence
-from nodes.live.lag import MOST_SECONDS, note_lag
-from nodes.live.pace import Pace
+from nodes.live.lag import note_lag
+from nodes.live.pace import TooFast
 from nodes.live.samples import TABLE, SampleTable, Taken
 from nodes.live.threads import in_database_thread
 
@@ -145,7 +145,7 @@ class Session:
         `now` monotonic seconds, `epoch` seconds since 1970.
         """
         sent = frame.time
-        if sent > epoch + MOST_SECONDS:  # else the next boot, whose clock is right, would look like a replay
+        if sent > epoch:  # else the next boot, whose clock is right, would look like a replay
             frame = msgspec.structs.replace(frame, time=epoch)
         if isinstance(frame, Sample):
             return self._sample(frame, sent=sent, now=now, epoch=epoch)
@@ -260,9 +260,9 @@ async def _talk(session: Session, receive: Receive, send: Send, *, until: float)
         return
     if not isinstance(frame := await _decoded(body), Hello):
         raise BadFrame("the first frame of a session is hello")
-    pace = Pace(time.monotonic())
+    paces = session.table.paces
     while True:
-        pace.take(time.monotonic())
+        paces.take(session.node, time.monotonic())
         if session.boot and frame.boot != session.boot:
             raise BadFrame("a session has one boot id; connect again for another")
         ack = await session.take(frame, now=time.monotonic(), epoch=time.time())
@@ -329,7 +329,7 @@ async def answer_frame(
     """(status, ack frame) for one frame that came without a session. A sample then carries its `devices`.
 
     200 taken, or an old sample dropped; 400 a bad frame; 403; 409 not usable now (`problem` says why,
-    `want` what is missing); 413 too large.
+    `want` what is missing); 413 too large; 429 more frames than the node may send (`nodes.live.pace`), its sockets' included.
     """
     now, epoch = time.monotonic(), time.time()
     if not may_speak(actor, node=node):
@@ -337,8 +337,12 @@ async def answer_frame(
     flush.ensure_running()
     session = Session(node, actor, table=table, record=record)
     try:
+        table.paces.take(node, now)
         frame = await _decoded(body)
         ack = await session.take(frame, now=now, epoch=epoch)
+    except TooFast as error:
+        REFUSED.labels(error.reason).inc()
+        return 429, encode(Ack("", 0, epoch, str(error), again=True))
     except FrameError as error:
         REFUSED.labels(error.reason).inc()
         return (413 if isinstance(error, FrameTooLarge) else 400), encode(Ack("", 0, epoch, str(error)))

@@ -1,6 +1,8 @@
-"""How many frames one session may send: what an agent does, with plenty to spare.
+"""How many frames one node's agent may send: what an agent does, with plenty to spare.
 
-Used by `nodes.live.ingest`. Kept true: a burst after a restart is taken; who goes on faster than that is told so, and only that session ends.
+Used by `nodes.live.ingest`, for sockets and posts alike; one a table of samples. Kept true: a node has one allowance in a process, however
+many sessions it opens and by whichever way its frames come; a burst after a restart is taken; who goes on faster than that is told so, and
+only that session or post ends.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from agent.protocol import BadFrame
 FRAMES_A_SECOND: Final = 10.0
 """An agent sends one sample a second, and now and then what changed."""
 FRAMES_AT_ONCE: Final = 200
+RETRY_AFTER_SECONDS: Final = 1
+"""What a post that came too fast is told to wait."""
 
 
 class TooFast(BadFrame):
@@ -21,7 +25,9 @@ class TooFast(BadFrame):
 
 
 class Pace:
-    """One session's allowance. `now`: monotonic seconds."""
+    """One node's allowance. `now`: monotonic seconds."""
+
+    __slots__ = ("_at", "_left")
 
     def __init__(self, now: float) -> None:
         self._left = float(FRAMES_AT_ONCE)
@@ -34,3 +40,21 @@ class Pace:
         if self._left < 1:
             raise TooFast(f"more than {FRAMES_A_SECOND:.0f} frames a second")
         self._left -= 1
+
+
+class Paces:
+    """Every node's allowance, of so many nodes at most; the one that spoke longest ago leaves first, which by then has all of it again."""
+
+    def __init__(self, most_nodes: int) -> None:
+        self._most = most_nodes
+        self._of: dict[str, Pace] = {}
+
+    def take(self, node: str, now: float) -> None:
+        """Count one frame of the node, `now` in monotonic seconds. Raises TooFast."""
+        pace = self._of.pop(node, None)
+        if pace is None:
+            if len(self._of) >= self._most:
+                del self._of[next(iter(self._of))]
+            pace = Pace(now)
+        self._of[node] = pace
+        pace.take(now)

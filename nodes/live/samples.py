@@ -20,6 +20,7 @@ from zlib import crc32
 import msgspec
 
 from agent.protocol import COLUMNS, BadFrame, Details, DeviceDetails, Sample, Values, details_of, values_of
+from nodes.live.pace import Paces
 
 MOST_NODES: Final = 20_000
 FORGET_SECONDS: Final = 600.0
@@ -175,6 +176,8 @@ class SampleTable:
         self._dirty: set[str] = set()
         self._dirty_details: set[str] = set()
         self._foreign: dict[str, SampleView] = {}
+        self.paces = Paces(most_nodes)
+        """How fast each node may speak."""
 
     def advance(self, node: str, *, boot: str, seq: int, time: float, now: float) -> Taken:
         """Note a frame's place in its boot. Only a NEW frame may be used."""

@@ -207,13 +207,13 @@ def test_pods_that_got_devices_no_longer_wait(as_user, fleet):
 @pytest.mark.parametrize(
     "path",
     [
-        "/nodes/?q=%00&state=x&model=%27%22&sort=-;drop&page=-1",
+        "/nodes/?q=%01&state=x&model=%27%22&sort=-;drop&page=-1",
         "/nodes/?page=99999999999999999999&sort=used",
         "/nodes/?sort=-memory&page=2",
         "/claims/?q=%25&sort=-allocated&phase=nope&page=abc",
-        "/allocations/?state=nope&namespace=%00&node=%F0%9F%8E%83&q=" + "x+" * 200,
+        "/allocations/?state=nope&namespace=%01&node=%F0%9F%8E%83&q=" + "x+" * 200,
         "/events/?group=x&q=%27%3B--&page=%F0%9D%9F%99",
-        "/pending/?q=%00&page=9999",
+        "/pending/?q=%01&page=9999",
         "/events/?page=7",
     ],
 )
@@ -224,13 +224,22 @@ def test_odd_filters_are_harmless(as_user, fleet, path):
 @pytest.mark.parametrize(
     "path",
     [
-        "/nodes/nope/", "/nodes/%00/", "/nodes/nope/devices/", "/claims/research/nope/", "/claims/%00/x/", f"/allocations/{NOBODY}/",
+        "/nodes/nope/", "/nodes/%01/", "/nodes/nope/devices/", "/claims/research/nope/", "/claims/%01/x/", f"/allocations/{NOBODY}/",
         "/allocations/not-a-uuid/", "/devices/999999/card/", "/pending/research/nope/", "/no/such/page/",
     ],
 )  # fmt: skip
 def test_what_does_not_exist_is_a_page_in_style(as_user, fleet, path):
     answer = as_user(Role.ADMIN).get(path)
     assert answer.status_code == 404
+    assert "Back to the fleet" in answer.content.decode()
+
+
+@pytest.mark.parametrize(
+    "path", ["/nodes/%00/", "/claims/%00/x/", "/nodes/?q=%00", "/pending/?q=%00&page=9999", "/nowhere/%00"]
+)
+def test_a_nul_in_the_address_is_refused_on_a_page_in_style(as_user, fleet, path):
+    answer = as_user(Role.ADMIN).get(path)
+    assert answer.status_code == 400
     assert "Back to the fleet" in answer.content.decode()
 
 

@@ -18,6 +18,13 @@ object.metadata.?annotations.orValue({}).exists(key, key in {{ include "gpuplane
       {{- range $names.resourceStarts }} || name.startsWith('{{ . }}'){{ end }}))))
 {{- end }}
 
+{{/* This update adds an annotation that asks for devices. */}}
+{{- define "gpuplane.cel.asksAnew" -}}
+{{- $names := .Files.Get "files/recognised.yaml" | fromYaml -}}
+object.metadata.?annotations.orValue({}).exists(key, key in {{ include "gpuplane.cel.strings" $names.askingAnnotations }}
+  && !(key in oldObject.metadata.?annotations.orValue({})))
+{{- end }}
+
 {{/* Names gpuplane's scheduler, or asks in a way that nobody else understands. */}}
 {{- define "gpuplane.cel.isOurs" -}}
 object.spec.?schedulerName.orValue('') == '{{ .Values.scheduler.name }}'

@@ -357,3 +357,37 @@ def test_an_edit_warns_of_nothing():
     target = pod(requests={"nvidia.com/gpu": 1}, annotations=HINT)
     response = check(target, operation="UPDATE", old=target)
     assert (response.allowed, response.warnings) == (True, None)
+
+
+KAI_HALF = {"gpu-fraction": "0.5"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "more", "want"),
+    [
+        pytest.param({}, CLAIM, {}, False, id="a claim"),
+        pytest.param({}, CLAIM, {"sub_resource": "status"}, False, id="a claim, by status"),
+        pytest.param({}, CLAIM, {"sub_resource": "ephemeralcontainers"}, False, id="a claim, with a container"),
+        pytest.param({}, KAI_HALF, {}, False, id="a part of a GPU in KAI's words"),
+        pytest.param({}, {"gpu-memory": "4000"}, {}, False, id="memory in KAI's words"),
+        pytest.param(KAI_HALF, CLAIM, {}, False, id="another way of asking"),
+        pytest.param({}, CLAIM, {"user": US}, True, id="by gpuplane"),
+        pytest.param(
+            CLAIM, {"gpu.scheduling/claim": "other"}, {}, True, id="another claim: its containers refer to the result"
+        ),
+        pytest.param(CLAIM, {**CLAIM, "note": "x"}, {}, True, id="something else"),
+        pytest.param(CLAIM, {}, {}, True, id="taken away"),
+    ],
+)
+def test_a_pod_that_is_there_does_not_begin_to_ask(old, new, more, want):
+    """CLAIM-7 its containers have no reference to what it would be given, so they would see any device, or none."""
+    response = check(pod(annotations=new), old=pod(annotations=old), operation="UPDATE", **more)
+    assert response.allowed is want
+    if not want:
+        assert (response.status.code, next(iter(new)) in response.status.message) == (403, True)
+
+
+def test_another_schedulers_pod_is_left_to_it():
+    """DEV-11 a pod that names KAI's scheduler."""
+    before, after = pod(schedulerName="kai-scheduler"), pod(annotations=KAI_HALF, schedulerName="kai-scheduler")
+    assert check(after, old=before, operation="UPDATE").allowed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -29,7 +28,7 @@ from agent.protocol import (
     decode_ack,
     encode,
 )
-from nodes.live import flush, ingest, lag, threads
+from nodes.live import flush, ingest, threads
 from nodes.live.ingest import agent_socket, answer_frame
 from nodes.live.samples import SampleTable
 from nodes.models import Device
@@ -247,31 +246,6 @@ async def test_the_agent_that_began_last_counts(table: SampleTable, record: Reme
     assert (code, reason) == (1008, "another agent of this node has begun")
     newer.send(Sample("b2", 2, 201.0, power_watts=[3, 4]))
     await newer.leave()
-    assert table.latest()["n1"].power_watts == (3, 4)
-
-
-async def test_a_session_that_never_stops_talking_ends(peer: Peer) -> None:
-    """NODE-2 far more frames than an agent has to send: only this session ends."""
-    peer.send(HELLO, *(Health("b1", 2 + number, 101.0, {}) for number in range(400)))
-    assert await peer.closed() == (1008, "more than 10 frames a second")
-
-
-async def test_a_clock_from_the_future_keeps_nobody_out(table: SampleTable, record: Remembered) -> None:
-    """NODE-2 such a time is taken as now, and counted; the agent that starts again with its clock set right is heard at once."""
-    counted = lag.CLOCKS_OFF._value.get()
-    year = time.time() + 365 * 86_400
-    wrong, right = Peer(table, record), Peer(table, record)
-    for one in (wrong, right):
-        assert (await one.next())["type"] == "websocket.accept"
-    wrong.send(Hello("b1", 1, year, "n1", "", ORDER), Sample("b1", 2, year, power_watts=[1, 2]))
-    await wrong.ack()
-    await wrong.leave()
-    assert table.latest()["n1"].power_watts == (1, 2)
-    assert abs(table.latest()["n1"].time - time.time()) < 60
-    assert lag.CLOCKS_OFF._value.get() == counted + 1
-    right.send(Hello("b2", 1, time.time() + 1, "n1", "", ORDER), Sample("b2", 2, time.time() + 2, power_watts=[3, 4]))
-    assert plain(await right.ack()) == Ack("b2", 1, 0.0)
-    await right.leave()
     assert table.latest()["n1"].power_watts == (3, 4)
 
 
