@@ -13,6 +13,18 @@ def scope(origin, *, host="localhost:8000", scheme="ws", **more):
     return {"type": "websocket", "scheme": scheme, "headers": headers, **more}
 
 
+async def nobody(scope, receive, send):
+    raise AssertionError("the application was asked")
+
+
+async def nothing():
+    raise AssertionError("nothing is to be read")
+
+
+async def nowhere(message):
+    raise AssertionError("nothing is to be said")
+
+
 @pytest.mark.parametrize(
     ("origin", "at", "want"),
     [
@@ -59,7 +71,7 @@ async def test_others_are_refused_before_the_socket_opens():
         sent.append(message)
 
     asked = scope("http://localhost:9000", extensions={"websocket.http.response": {}})
-    await SameOrigin(None)(asked, receive, send)
+    await SameOrigin(nobody)(asked, receive, send)
     assert sent[0]["status"] == 403
 
 
@@ -90,5 +102,5 @@ async def test_whose_word_counts(trusted, peer, headers, want):
 
     told = [(f"x-forwarded-{name}".encode(), value.encode()) for name, value in headers.items()]
     asked = {"type": "http", "scheme": "http", "client": (peer, 1), "headers": told}
-    await behind_proxies(application, trusted)(asked, None, None)
+    await behind_proxies(application, trusted)(asked, nothing, nowhere)
     assert (seen["client"][0], seen["scheme"]) == want
