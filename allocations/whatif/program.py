@@ -54,6 +54,7 @@ class Told(msgspec.Struct, omit_defaults=True):
 def main() -> None:
     """Tie, confine, answer, end."""
     parent, cpu_seconds, memory_bytes, answer_bytes = map(int, sys.argv[1:])
+    os.nice(NICENESS)  # before the imports: they are most of a small run
     _tie(parent)
     answer = _answerer()
     _confine(cpu_seconds, memory_bytes)
@@ -82,7 +83,6 @@ def _tie(parent: int) -> None:
 
 def _confine(cpu_seconds: int, memory_bytes: int) -> None:
     """Limits of this process, now that the program itself is loaded."""
-    os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it writes no file

@@ -13,7 +13,9 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -46,11 +48,14 @@ class ClientGone(Exception):
 class Held:
     """What one request takes of a budget, given back at the end of the `with`."""
 
-    __slots__ = ("_budget", "_bytes")
+    __slots__ = ("_budget", "_bytes", "_reader", "ended")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self._bytes = 0
+        self._reader: asyncio.Task[object] | None = None
+        self.ended = False
+        """Whether the upload was ended, to make room."""
 
     def __enter__(self) -> Self:
         return self
@@ -58,7 +63,7 @@ class Held:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._budget.taken_bytes -= self._bytes
+        self._give_back()
 
     def check(self, size_bytes: int) -> None:
         """Raises NoRoom where so many bytes more do not fit."""
@@ -71,6 +76,31 @@ class Held:
         self.check(size_bytes)
         self._budget.taken_bytes += size_bytes
         self._bytes += size_bytes
+
+    @contextlib.contextmanager
+    def unfinished(self) -> Iterator[None]:
+        """While the current task reads an upload of which more is to come. Raises NoRoom where it was ended."""
+        self._reader = asyncio.current_task()
+        self._budget.begin(self._end)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.ended or self._reader is None or self._reader.uncancel():
+                raise
+            raise NoRoom from None
+        finally:
+            self._budget.unfinished.pop(self._end, None)
+
+    def _end(self) -> None:
+        self.ended = True
+        self._give_back()
+        log.warning("body.ended", budget=self._budget.name)
+        if self._reader is not None:
+            self._reader.cancel()
+
+    def _give_back(self) -> None:
+        self._budget.taken_bytes -= self._bytes
+        self._bytes = 0
 
 
 def declared_length(scope: Scope) -> int:
@@ -99,16 +129,17 @@ async def read_body(scope: Scope, receive: Receive, *, limit: int, held: Held) -
     if not message.get("more_body", False):
         return body
     chunks = [body]
-    while message.get("more_body", False):
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        chunk: bytes = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
-            raise BodyTooLarge
-        held.take(len(chunk))
-        chunks.append(chunk)
+    with held.unfinished():
+        while message.get("more_body", False):
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            chunk: bytes = message.get("body", b"")
+            size += len(chunk)
+            if size > limit:
+                raise BodyTooLarge
+            held.take(len(chunk))
+            chunks.append(chunk)
     return b"".join(chunks)
 
 

@@ -12,6 +12,8 @@ Invariants:
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -35,6 +37,10 @@ ANONYMOUS_BYTES: Final = 64 * KIB
 LARGEST_OF_DJANGO_BYTES: Final = max(INVENTORY_BYTES, SIMULATION_BYTES, OTHER_BYTES)
 
 
+UPLOAD_SECONDS: Final = 1.0
+"""How long an upload keeps its place where others find none."""
+
+
 class Kind(StrEnum):
     """Kinds of requests to Django; none ever waits for one of another kind."""
 
@@ -50,18 +56,38 @@ class Kind(StrEnum):
 
 
 class Budget:
-    """Bytes of bodies that may be in memory at one time. Used on one event loop."""
+    """Bytes of bodies that may be in memory at one time. Used on one event loop.
 
-    __slots__ = ("most_bytes", "name", "taken_bytes")
+    `unfinished`: what ends each upload that is under way, the one that began longest ago first. Where there is no room,
+    those are ended that had UPLOAD_SECONDS: whoever sends slowly, to keep the room taken, keeps nobody out.
+    """
 
-    def __init__(self, name: str, most_bytes: int) -> None:
+    __slots__ = ("_clock", "most_bytes", "name", "taken_bytes", "unfinished")
+
+    def __init__(self, name: str, most_bytes: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.name = name
         self.most_bytes = most_bytes
         self.taken_bytes = 0
+        self.unfinished: dict[Callable[[], None], float] = {}
+        self._clock = clock
+
+    def begin(self, end: Callable[[], None]) -> None:
+        """An upload of which more is to come. `end` gives its bytes back at once, and stops it."""
+        self.unfinished[end] = self._clock()
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether so many more bytes fit."""
-        return self.taken_bytes + size_bytes <= self.most_bytes
+        """Whether so many more bytes fit, if need be in the place of uploads that take long."""
+        if self.taken_bytes + size_bytes <= self.most_bytes:
+            return True
+        before = self._clock() - UPLOAD_SECONDS
+        for end, began in list(self.unfinished.items()):
+            if began > before:
+                break
+            del self.unfinished[end]
+            end()
+            if self.taken_bytes + size_bytes <= self.most_bytes:
+                return True
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ def test_a_node_of_256_gpus(client):
     assert text.count("data-traffic=") == text.count("data-links=") == 256
     assert text.count('<td class="num">255</td>') == 256  # GPUs to which each has links
     assert "0–255" in text  # under the switch that is not known
-    (drawn,) = re.findall(r'data-gpus="([^"]*)"', text)
-    assert len(json.loads(html.unescape(drawn))) == 32
+    (charted,) = re.findall(r'data-gpus="([^"]*)"', text)
+    assert len(json.loads(html.unescape(charted))) == 32
     assert "The first 32 of 256 GPUs" in text
 
 
