@@ -163,6 +163,9 @@ class Session:
             return Ack(frame.boot, frame.seq, epoch, "older than a frame already taken; number it anew", again=True)
         if isinstance(frame, Hello):
             return self._hello(frame, epoch=epoch)
+        if not self.table.paces.may_change(self.node, now):
+            REFUSED.labels("too-many-changes").inc()
+            return Ack(frame.boot, frame.seq, epoch, "too many changes at once; say it again later", again=True)
         problem, again = "", False
         try:
             if isinstance(frame, Inventory):

@@ -14,6 +14,9 @@ from agent.protocol import BadFrame
 FRAMES_A_SECOND: Final = 10.0
 """An agent sends one sample a second, and now and then what changed."""
 FRAMES_AT_ONCE: Final = 200
+CHANGES_A_SECOND: Final = 2.0
+"""Frames that change the record (inventory, health, checkpoint): each is a transaction, which others wait for."""
+CHANGES_AT_ONCE: Final = 20
 RETRY_AFTER_SECONDS: Final = 1
 """What a post that came too fast is told to wait."""
 
@@ -27,11 +30,21 @@ class TooFast(BadFrame):
 class Pace:
     """One node's allowance. `now`: monotonic seconds."""
 
-    __slots__ = ("_at", "_left")
+    __slots__ = ("_at", "_changes", "_changes_at", "_left")
 
     def __init__(self, now: float) -> None:
         self._left = float(FRAMES_AT_ONCE)
-        self._at = now
+        self._changes = float(CHANGES_AT_ONCE)
+        self._at = self._changes_at = now
+
+    def may_change(self, now: float) -> bool:
+        """Count one frame that changes the record; whether it may."""
+        self._changes = min(CHANGES_AT_ONCE, self._changes + (now - self._changes_at) * CHANGES_A_SECOND)
+        self._changes_at = now
+        if self._changes < 1:
+            return False
+        self._changes -= 1
+        return True
 
     def take(self, now: float) -> None:
         """Count one frame. Raises TooFast."""
@@ -58,3 +71,8 @@ class Paces:
             pace = Pace(now)
         self._of[node] = pace
         pace.take(now)
+
+    def may_change(self, node: str, now: float) -> bool:
+        """Whether a frame of the node that `take` counted may change the record."""
+        pace = self._of.get(node)
+        return pace is None or pace.may_change(now)

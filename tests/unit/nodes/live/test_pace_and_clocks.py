@@ -52,7 +52,11 @@ async def test_posts_and_sockets_have_one_allowance(peer: Peer, table: SampleTab
 
     async def post(seq: int, node: str = "n1") -> tuple[int, str]:
         status, answer = await answer_frame(
-            encode(Health("b1", seq, 101.0, {})), node=node, actor=SYSTEM, table=table, record=record
+            encode(Sample("b1", seq, 101.0, power_watts=[1, 2], devices=ORDER)),
+            node=node,
+            actor=SYSTEM,
+            table=table,
+            record=record,
         )
         return status, decode_ack(answer).problem
 
@@ -66,6 +70,16 @@ async def test_posts_and_sockets_have_one_allowance(peer: Peer, table: SampleTab
     peer.send(Health("b1", 901, 101.0, {}))
     assert await peer.closed() == (1008, "more than 10 frames a second")
     assert (await post(1, node="n9"))[0] == 200
+
+
+async def test_changes_of_the_record_have_a_pace_of_their_own(peer: Peer, record: Remembered) -> None:
+    """NODE-2 who changes the record again and again is told to say it later; samples go on, and the session stays."""
+    peer.send(HELLO, *(Health("b1", 2 + number, 101.0, {"GPU-0": str(number)}) for number in range(60)))
+    acks = [await peer.ack() for _ in range(61)]
+    refused = [ack for ack in acks if ack.problem]
+    assert 30 < len(refused) <= 40
+    assert all(ack.again for ack in refused)
+    assert not peer.session.done()
 
 
 async def test_a_new_session_has_no_new_allowance(table: SampleTable, record: Remembered) -> None:
