@@ -46,6 +46,8 @@ class Kind(StrEnum):
 
     PAGES = "pages"
     REST = "rest"
+    WRITES = "writes"
+    """REST requests that change something, but for simulations. SQLite writes for one at a time: filter waits for few of them."""
     SIMULATIONS = "simulations"
     STRANGERS = "strangers"
     """Signing in, and every caller without a credential."""
@@ -100,6 +102,7 @@ class Bound:
 
 
 _INVENTORY: Final = re.compile(r"/api/v1/nodes/[^/]*/inventory/?")
+_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _PROBES: Final = frozenset({"/readyz", "/metrics"})
 _SIGN_IN: Final = frozenset({"/sign-in/", "/admin/login/"})
 
@@ -118,8 +121,9 @@ class BodyLimits:
         self._webhooks = bound(WEBHOOK_BYTES, Budget("webhooks", 32 * MIB))
         self.agents: Final = bound(AGENT_BYTES, Budget("agents", 32 * MIB))
         self._simulations = bound(SIMULATION_BYTES, Budget("simulations", 16 * MIB), Kind.SIMULATIONS)
-        self._inventories = bound(INVENTORY_BYTES, signed_in, Kind.REST)
+        self._inventories = bound(INVENTORY_BYTES, signed_in, Kind.WRITES)
         self._rest = bound(OTHER_BYTES, signed_in, Kind.REST)
+        self._writes = bound(OTHER_BYTES, signed_in, Kind.WRITES)
         self._pages = bound(OTHER_BYTES, signed_in)
         self._strangers = bound(ANONYMOUS_BYTES, strangers, Kind.STRANGERS)
         self._probes = bound(ANONYMOUS_BYTES, strangers, Kind.PROBES)
@@ -144,7 +148,9 @@ class BodyLimits:
             return self._pages
         if path.startswith("/api/v1/simulations"):
             return self._simulations
-        return self._inventories if _INVENTORY.fullmatch(path) else self._rest
+        if scope["method"] in _READS:
+            return self._rest
+        return self._inventories if _INVENTORY.fullmatch(path) else self._writes
 
 
 def has_credential(scope: Scope) -> bool:

@@ -182,7 +182,8 @@ def django_turns(pool_size: int | None) -> dict[Kind, Turns]:
     share = 16 if pool_size is None else pool_size - QUICK_CONNECTIONS - LIVE_CONNECTIONS
     at_once = {
         Kind.PAGES: share // 3,
-        Kind.REST: share // 4,
+        Kind.REST: share // 6,
+        Kind.WRITES: share // 12 if pool_size else 1,
         Kind.SIMULATIONS: share // 12,
         Kind.STRANGERS: share // 6,
         Kind.PROBES: share // 6,

@@ -93,7 +93,9 @@ def test_limits_of_the_cluster(address: str, body_limit: int, limit: int) -> Non
 
 async def test_a_budget_is_shared_by_kind_and_given_back() -> None:
     limits = BodyLimits(32 * MIB)
-    simulations = limits.of_django({"path": "/api/v1/simulations/", "headers": [(b"authorization", b"x")]}).budget
+    simulations = limits.of_django(
+        {"path": "/api/v1/simulations/", "method": "POST", "headers": [(b"authorization", b"x")]}
+    ).budget
     simulations.taken_bytes = simulations.most_bytes - 10
     async with behind_guard(reader, limits) as http:
         full = await http.post("/api/v1/simulations/", content=b"x" * 11, headers=TOKEN)
@@ -104,6 +106,68 @@ async def test_a_budget_is_shared_by_kind_and_given_back() -> None:
     assert simulations.taken_bytes == simulations.most_bytes - 10
 
 
+class Clock:
+    """Seconds that go on when told."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def unfinished(guard: App, size: int, begun: asyncio.Event) -> list[Any]:
+    """What an upload is answered of which the end never comes."""
+    said: list[Any] = []
+    first = {"type": "http.request", "body": b"x" * size, "more_body": True}
+
+    async def receive() -> Any:
+        if not begun.is_set():
+            begun.set()
+            return first
+        await asyncio.Event().wait()
+        return None
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/claims/new/", "headers": [(b"cookie", b"sessionid=x")]}
+    await guard(scope, receive, send)
+    return said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "want"),
+    [
+        pytest.param(0.5, 503, id="uploads that have just begun keep their place"),
+        pytest.param(2.0, 200, id="long ones make room"),
+    ],
+)
+async def test_slow_uploads_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, seconds: float, want: int) -> None:
+    """Whoever fills a budget with bodies that never end is ended, so that others find room: the one that began first goes first."""
+    clock, limits = Clock(), BodyLimits(32 * MIB)
+    budget = limits.of_django({"path": "/", "method": "POST", "headers": [(b"authorization", b"x")]}).budget
+    monkeypatch.setattr(budget, "_clock", clock)
+    monkeypatch.setattr(budget, "most_bytes", 3_000)
+    guard = guarded(reader, bound_of=limits.of_django, turns=django_turns(None))
+    slow = []
+    for _ in range(3):
+        begun = asyncio.Event()
+        slow.append(asyncio.ensure_future(unfinished(guard, 1_000, begun)))
+        await begun.wait()
+        await asyncio.sleep(0)
+    clock.now += seconds
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://gpuplane") as http:
+        answer = await http.post("/claims/new/", content=b"x" * 1_000, headers=COOKIE)
+    assert answer.status_code == want
+    if want == 200:
+        assert (await slow[0])[0]["status"] == 503
+    assert [one.done() for one in slow] == [want == 200, False, False]
+    for one in slow:
+        one.cancel()
+    await asyncio.gather(*slow, return_exceptions=True)
+    assert (budget.taken_bytes, len(budget.unfinished)) == (0, 0)
+
+
 async def test_what_breaks_inside_gives_its_bytes_back() -> None:
     async def broken(scope: Any, receive: Any, send: Any) -> None:
         raise RuntimeError("a defect")
@@ -112,7 +176,9 @@ async def test_what_breaks_inside_gives_its_bytes_back() -> None:
     with pytest.raises(RuntimeError, match="a defect"):
         async with behind_guard(broken, limits) as http:
             await http.post("/claims/new/", content=b"x" * 1000, headers=COOKIE)
-    assert limits.of_django({"path": "/", "headers": [(b"authorization", b"x")]}).budget.taken_bytes == 0
+    assert (
+        limits.of_django({"path": "/", "method": "POST", "headers": [(b"authorization", b"x")]}).budget.taken_bytes == 0
+    )
 
 
 async def test_slow_rest_does_not_stop_pages_nor_the_other_way_round() -> None:
