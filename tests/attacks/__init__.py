@@ -5,7 +5,7 @@ agents, browsers and probes do and writes down how it was served, `attacker` is 
 `test_attacks` judges. Attacks live in `tests/attacks/attacks`, one module a subject: a coroutine function that is given a `Target`
 and runs until it is cancelled.
 
-    @attack("endless-header", window="headers")
+    @attack("endless-header", window="connections")
     async def endless_header(target: Target) -> None:
         '''One line: what it does and what it did before.'''
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from django.apps import apps
 
-from access.choices import Role
+from access.choices import Role, TokenScope
 from gpuplane.doors.body_limits import BIND_BYTES
 from tests.cluster_answers import (
     well_formed_bind,
@@ -76,6 +76,11 @@ def rows() -> dict[str, int]:
     """Table → how many rows."""
     models = [model for room in ROOMS for model in apps.get_app_config(room).get_models()]
     return {model._meta.label: model._default_manager.count() for model in models}
+
+
+@pytest.fixture(scope="module")
+def agent_token(live_app: LiveApp) -> str:
+    return live_app.token(scope=TokenScope.AGENT, node="n1")
 
 
 @pytest.fixture
@@ -330,7 +335,7 @@ def test_the_way_of_asking(client: ClusterClient, path: str) -> None:
 )
 @pytest.mark.parametrize("chunked", [False, True], ids=["by its Content-Length", "in chunks"])
 @pytest.mark.usefixtures("unchanged")
-def test_too_much_is_refused(client: ClusterClient, path: str, limit: int, chunked: bool) -> None:
+def test_too_much_is_refused(client: ClusterClient, agent_token: str, path: str, limit: int, chunked: bool) -> None:
     """VIEW-5 more than the limit of the address: 413 with a problem document, whether it was said beforehand or not."""
     size = limit + 1
 
@@ -338,8 +343,11 @@ def test_too_much_is_refused(client: ClusterClient, path: str, limit: int, chunk
         for _ in range(size // 65_536 + 1):
             yield b" " * 65_536
 
+    asks, headers = (client.person if path.startswith("/api/") else client.cluster), {}
+    if path.startswith("/api/v1/agents/"):
+        headers["Authorization"] = f"Bearer {agent_token}"
     try:
-        answer = client.cluster.post(path, content=pieces() if chunked else b" " * size)
+        answer = asks.post(path, content=pieces() if chunked else b" " * size, headers=headers)
     except httpx.WriteError:
         pytest.fail("the answer must be readable by a client that is still sending")
     assert answer.status_code == 413

@@ -13,7 +13,7 @@ AT_ONCE = 16
 PAUSE_SECONDS = 0.02
 
 
-@attack("guessed-agents", window="credentials")
+@attack("guessed-agents", window="callers")
 async def guessed_agents(target: Target) -> None:
     """Tokens at the agents' door, each another: no JWT, a JWT of nobody, and what looks like an agent's. Agents had waited 22 s."""
     numbers = itertools.count()
@@ -37,7 +37,7 @@ async def guessed_agents(target: Target) -> None:
             tasks.create_task(one())
 
 
-@attack("guessed-sessions", window="credentials")
+@attack("guessed-sessions", window="callers")
 async def guessed_sessions(target: Target) -> None:
     """Session cookies that were never given, at pages and REST."""
     numbers = itertools.count()

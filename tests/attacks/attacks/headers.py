@@ -14,7 +14,7 @@ PAUSE_SECONDS = 0.2
 SLOW = 60
 
 
-@attack("endless-header", window="headers")
+@attack("endless-header", window="connections")
 async def endless_header(target: Target) -> None:
     """A header line without end at every listener: its pieces were joined anew with each read, 13 s for one connection of 200 MB."""
     async with asyncio.TaskGroup() as tasks:
@@ -37,7 +37,7 @@ async def _endless(listener: Listener, begin: bytes) -> None:
         await asyncio.sleep(PAUSE_SECONDS)
 
 
-@attack("many-headers", window="headers")
+@attack("many-headers", window="connections")
 async def many_headers(target: Target) -> None:
     """Short header lines without end."""
     for number in itertools.count():
@@ -52,7 +52,7 @@ async def many_headers(target: Target) -> None:
         await asyncio.sleep(PAUSE_SECONDS)
 
 
-@attack("endless-trailer", window="headers")
+@attack("endless-trailer", window="connections")
 async def endless_trailer(target: Target) -> None:
     """A trailer line without end behind a chunked body, and an extension of a chunk without end."""
     begin = b"POST /nodes/ HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -61,7 +61,7 @@ async def endless_trailer(target: Target) -> None:
         tasks.create_task(_endless(target.main, begin + b"1;x="))
 
 
-@attack("slow-heads", window="headers")
+@attack("slow-heads", window="connections")
 async def slow_heads(target: Target) -> None:
     """Connections at every listener that send a byte of their head each second (slowloris)."""
     async with asyncio.TaskGroup() as tasks:

@@ -24,7 +24,7 @@ PAGES = (
 """What a page's POST carries: `no-cors`, a form in a sandbox, a page of this machine, an old browser's form."""
 
 
-@attack("bindings-of-unknown-pods", window="strangers")
+@attack("bindings-of-unknown-pods", window="callers")
 async def bindings_of_unknown_pods(target: Target) -> None:
     """Bindings of guessed pods, with and without a UID: each was a read at the API server, and told of the pod."""
     numbers = itertools.count()
@@ -66,7 +66,7 @@ def _review(pod: str, *, uid: str) -> bytes:
     return json.dumps(body).encode()
 
 
-@attack("pages-that-bind", window="strangers")
+@attack("pages-that-bind", window="callers")
 async def pages_that_bind(target: Target) -> None:
     """A page in a browser of the extender's machine posts binds: each was carried out. None may be understood."""
     async with asyncio.TaskGroup() as tasks:

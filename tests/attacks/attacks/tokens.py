@@ -36,7 +36,7 @@ def _doors(target: Target) -> Iterator[tuple[str, str, frozenset[str]]]:
     yield "POST", "/api/v1/tokens/", nobody
 
 
-@attack("foreign-tokens", window="tokens")
+@attack("foreign-tokens", window="callers")
 async def foreign_tokens(target: Target) -> None:
     """Each token at every door but its own: a scraper's deleted nodes, replaced inventories, spoke as an agent and bound pods."""
     async with asyncio.TaskGroup() as tasks:
@@ -63,7 +63,7 @@ async def _knock(target: Target, number: int) -> None:
             await asyncio.sleep(PAUSE_SECONDS)
 
 
-@attack("guessed-tokens", window="tokens")
+@attack("guessed-tokens", window="callers")
 async def guessed_tokens(target: Target) -> None:
     """Guesses at the scheduler's paths, each of which has to be looked up."""
     while True:
@@ -79,7 +79,7 @@ async def guessed_tokens(target: Target) -> None:
             await asyncio.sleep(PAUSE_SECONDS)
 
 
-@attack("foreign-agents", window="tokens")
+@attack("foreign-agents", window="callers")
 async def foreign_agents(target: Target) -> None:
     """Sessions as an agent, by tokens of every other scope and another node's."""
     uri = f"ws://{HOST}:{target.main.port}/ws/agents/{target.agent_node}/"

@@ -20,7 +20,7 @@ PATHS = {
 }
 
 
-@attack("unfinished-uploads", window="uploads")
+@attack("unfinished-uploads", window="bodies")
 async def unfinished_uploads(target: Target) -> None:
     """Bodies of 32 MiB at every listener of which the last byte never comes: 24 cost 700 MB, and stayed."""
     async with asyncio.TaskGroup() as tasks:
@@ -31,7 +31,7 @@ async def unfinished_uploads(target: Target) -> None:
                     tasks.create_task(_upload(listener, path, target.tokens[kind]))
 
 
-@attack("uploads-to-pages", window="uploads")
+@attack("uploads-to-pages", window="bodies")
 async def uploads_to_pages(target: Target) -> None:
     """The same to pages, where Django kept what came in files that filled the temporary folder."""
     async with asyncio.TaskGroup() as tasks:
@@ -61,7 +61,7 @@ async def _upload(listener: Listener, path: str, token: str) -> None:
         await asyncio.sleep(PAUSE_SECONDS)
 
 
-@attack("tiny-chunks", window="uploads")
+@attack("tiny-chunks", window="bodies")
 async def tiny_chunks(target: Target) -> None:
     """A chunked body of one byte a chunk, without end: six bytes on the wire cost more than a hundred others."""
     chunks = b"1\r\n[\r\n" * 8192

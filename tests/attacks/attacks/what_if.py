@@ -48,7 +48,7 @@ async def _runs(target: Target, headers: dict[str, str], body: bytes, *, waits: 
         await asyncio.sleep(0.2)
 
 
-@attack("large-inventories", window="large-nodes")
+@attack("large-inventories", window="what-if")
 async def large_inventories(target: Target) -> None:
     """Nodes of 256 GPUs, no two wired alike, put again and again, their pages looked at, and pods that want sets of their GPUs."""
     names = [f"attacked-large-{number}" for number in range(LARGE_NODES)]
