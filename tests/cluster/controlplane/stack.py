@@ -32,6 +32,7 @@ class Stack:
         self.plane = plane
         self.api: Api = plane.api
         self.folder = folder
+        self.first_apiserver = plane.apiserver.pid
         self.doors = Doors.fresh(plane.authority)
         self.tls_doors = Doors.fresh(plane.authority, tls=True)
         self.kubeconfigs: dict[str, Path] = {}
