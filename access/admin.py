@@ -14,9 +14,10 @@ from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin
 from django.contrib.auth.models import Group, User
 from django.core.exceptions import PermissionDenied
+from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.forms import ModelForm
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseBase
 from knox import admin as knox_admin
 from knox.models import AuthToken
 from typing_extensions import override
@@ -60,7 +61,13 @@ class ReadOnly(ModelAdmin):
 
 
 class Audited(ModelAdmin):
-    """Changes leave an audit event in the same transaction."""
+    """Changes leave an audit event in the same transaction, and are told once that has ended."""
+
+    @override
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponseBase | None:
+        """What is done to the chosen rows: Django itself has a transaction around its forms only."""
+        with transaction.atomic():
+            return super().response_action(request, queryset)
 
     @override
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
 
 from access import changes, tokens
 from access.actors import Actor
@@ -58,7 +59,11 @@ def user_create(
         raise Conflict(f"there is already an account {username}")
     if password is not None:
         _check_password(password, username)
-    user = User.objects.create_user(username, password=password)
+    try:
+        with transaction.atomic():
+            user = User.objects.create_user(username, password=password)
+    except IntegrityError as error:  # somebody made it in this very moment
+        raise Conflict(f"there is already an account {username}") from error
     Profile.objects.create(user=user, role=role, service=service, scope=scope, node=node)
     user.teams.set(teams)
     described = (

@@ -1,18 +1,20 @@
 """Writes of tokens: who gets one, for what, until when; and their end. Each leaves an audit event.
 
 Called by REST, pages, Django's admin and commands. Kept true: a token opens what the scope of its account says; a
-person's token ends, at most GPUPLANE_TOKEN_MOST_DAYS from its issue; no token begets one of scope `rest`, so that a
+person's token ends, at most GPUPLANE_TOKEN_MOST_DAYS from its issue, or from the moment at which its end was set anew by a session; no token begets one of scope `rest`, so that a
 stolen one does not outlive its end; what is revoked opens nothing any more once `access.changes` has told it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Final
 
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.db.models import QuerySet
 from knox.crypto import hash_token
 from knox.models import AuthToken
 
@@ -69,17 +71,17 @@ def token_create(
 def agent_token(*, node: str, actor: Actor, now: datetime, days: int | None = None) -> str:
     """A fresh token by which the agent of one node may speak for it, and for no other; those before it are revoked.
 
-    Shown this once. Raises NotAllowed, BadInput.
+    Shown this once. Raises NotAllowed, BadInput, Conflict where the node's account is shut.
     """
     actor.require_admin()
     try:
         check_subdomain(node, what="node")
     except InvalidName as error:
         raise BadInput(str(error), field="node", rule="node") from error
-    user = User.objects.filter(profile__node=node).first()
-    if user is None:
-        name = f"agent@{node}" if len(node) <= LONGEST_NODE else f"agent@{sha256(node.encode()).hexdigest()}"
-        user = user_create(
+    name = f"agent@{node}" if len(node) <= LONGEST_NODE else f"agent@{sha256(node.encode()).hexdigest()}"
+    user = _found_or_made(
+        User.objects.filter(profile__node=node),
+        lambda: user_create(
             username=name,
             password=None,
             role=Role.VIEWER,
@@ -88,7 +90,8 @@ def agent_token(*, node: str, actor: Actor, now: datetime, days: int | None = No
             service=True,
             scope=TokenScope.AGENT,
             node=node,
-        )
+        ),
+    )
     _revoke_before(user=user, actor=actor, now=now)
     return token_issue(user=user, actor=actor, now=now, days=days)
 
@@ -111,12 +114,13 @@ def service_token(
     actor.require_admin()
     if scope == TokenScope.AGENT:
         raise BadInput("an agent's token goes by its node", field="scope", rule="scope")
-    user = User.objects.filter(username=username).first()
-    if user is None:
-        given = role if scope == TokenScope.REST else Role.VIEWER
-        user = user_create(
+    given = role if scope == TokenScope.REST else Role.VIEWER
+    user = _found_or_made(
+        User.objects.filter(username=username),
+        lambda: user_create(
             username=username, password=None, role=given, actor=actor, now=now, service=True, scope=scope
-        )
+        ),
+    )
     profile = Profile.objects.filter(user=user, service=True, node="").first()
     if profile is None or not user.is_active:
         raise Conflict(f"{username} is no open machine account")
@@ -131,10 +135,12 @@ def token_issue(*, user: User, actor: Actor, now: datetime, days: int | None = N
     """A fresh API token: one's own, or anybody's by an admin. Shown this once.
 
     `days` None: GPUPLANE_TOKEN_DAYS for a person, no end for a machine. `without_end` is for the start-up command alone.
-    Raises NotAllowed, BadInput.
+    Raises NotAllowed, BadInput, Conflict for an account that is shut: what it got now would open something once it is opened again.
     """
     if actor.name != user.get_username():
         actor.require_admin()
+    if not _lock(user).is_active:
+        raise Conflict(f"the account {user.get_username()} is shut")
     machine = Profile.objects.filter(user=user, service=True).exists()
     if without_end and actor is not SYSTEM:
         raise NotAllowed("only gpuplane's own start-up issues tokens of people that have no end")
@@ -159,7 +165,7 @@ def token_issue(*, user: User, actor: Actor, now: datetime, days: int | None = N
 def token_end_set(*, token: AuthToken, days: int, actor: Actor, now: datetime) -> None:
     """Let a token end so many days from now: a session may set it later or sooner, a token only sooner.
 
-    One's own, or anybody's by an admin. Raises NotAllowed, BadInput.
+    One's own, or anybody's by an admin. Raises NotAllowed, BadInput, NotFound where it was revoked meanwhile.
     """
     name = token.user.get_username()
     if actor.name != name:
@@ -168,7 +174,8 @@ def token_end_set(*, token: AuthToken, days: int, actor: Actor, now: datetime) -
     if actor.token and token.expiry is not None and ends_at > token.expiry:
         raise NotAllowed("a token cannot put off the end of a token: sign in, and do it on the page of tokens")
     before, token.expiry = token.expiry, ends_at
-    token.save(update_fields=["expiry"])
+    if not AuthToken.objects.filter(pk=token.pk).update(expiry=ends_at):
+        raise NotFound("there is no such token")
     changed(
         f"token {token.token_key[:SHOWN]}… of {name} ends {ends_at:%Y-%m-%d %H:%M} UTC",
         kind=Kind.TOKEN_END_SET,
@@ -222,9 +229,32 @@ def tokens_revoke(*, user: User, actor: Actor, now: datetime) -> int:
 
 
 def _revoke_before(*, user: User, actor: Actor, now: datetime) -> None:
-    """The tokens that a fresh one replaces."""
+    """The tokens that a fresh one replaces: of two that are issued together the later one stays alone."""
+    _lock(user)
     if AuthToken.objects.filter(user=user).exists():
         tokens_revoke(user=user, actor=actor, now=now)
+
+
+def _found_or_made(rows: QuerySet[User], make: Callable[[], User]) -> User:
+    """The account, which somebody else may be making in this very moment."""
+    found = rows.first()
+    if found is not None:
+        return found
+    try:
+        return make()
+    except Conflict:
+        found = rows.all().first()
+        if found is None:
+            raise
+        return found
+
+
+def _lock(user: User) -> User:
+    """The account's row as it is, until the transaction ends nobody else's: a token is issued before the account is shut, or not at all. Raises NotFound."""
+    found = User.objects.select_for_update(no_key=True).filter(pk=user.pk).first()
+    if found is None:
+        raise NotFound(f"there is no account {user.get_username()} any more")
+    return found
 
 
 def _end(days: int | None, *, machine: bool, now: datetime) -> datetime | None:

@@ -17,7 +17,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import orjson
 import structlog
@@ -134,7 +134,7 @@ def _admin(password: str) -> tuple[User | None, bool]:
 
 @atomic_retry
 def _machine(username: str, scope: TokenScope) -> User | None:
-    """A machine account of this scope, which only tokens open, if it is not shut; made the first time."""
+    """A machine account of this scope, which only tokens open, if it is not shut; made the first time. None for anybody else's account of that name."""
     if _first_time(username):
         services.user_create(
             username=username,
@@ -145,7 +145,7 @@ def _machine(username: str, scope: TokenScope) -> User | None:
             service=True,
             scope=scope,
         )
-    return _open_account(username)
+    return _open_account(username, profile__service=True, profile__scope=scope, profile__node="")
 
 
 def _first_time(username: str) -> bool:
@@ -154,8 +154,8 @@ def _first_time(username: str) -> bool:
     return first and not User.objects.filter(username=username).exists()
 
 
-def _open_account(username: str) -> User | None:
-    return User.objects.filter(username=username, is_active=True).first()
+def _open_account(username: str, **more: Any) -> User | None:
+    return User.objects.filter(username=username, is_active=True, **more).first()
 
 
 def _made_up() -> str:

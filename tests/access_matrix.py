@@ -56,6 +56,8 @@ GUARDS: Mapping[str, Outcomes] = {
     "staff": guard("sign in", (("session superuser",), "yes")),
     "staff, no such method": guard("sign in", (("session superuser",), "405")),
     "staff, nothing": guard("sign in", (("session superuser",), "404")),
+    # to the sign-in page; who is signed in already and may not come in is told so
+    "admin's door": guard("yes", (("session viewer", "session operator", "session admin"), "403")),
     "leaving the admin": guard("yes", (("session superuser",), "405")),
     "signing in, no such method": guard("405", (SESSIONS, "yes")),
     "signing in": guard("401", (SESSIONS, "yes")),
@@ -131,7 +133,7 @@ def _admin_paths() -> dict[str, Row]:
 
 DJANGO: Mapping[str, Row] = {
     "admin/": {"*": "staff"},
-    "admin/login/": {"GET": "open", "POST": "open", "*": "no such method"},
+    "admin/login/": {"*": "admin's door"},
     "admin/logout/": {"POST": "open", "*": "leaving the admin"},
     "admin/password_change/": {"GET": "staff", "POST": "staff", "*": "staff, no such method"},
     "admin/password_change/done/": {"GET": "staff", "*": "staff, no such method"},
@@ -139,7 +141,7 @@ DJANGO: Mapping[str, Row] = {
     "admin/jsi18n/": {"GET": "staff", "*": "staff, no such method"},
     "admin/r/<path:content_type_id>/<path:object_id>/": {"*": "staff, nothing"},
     "admin/auth/user/<id>/password/": {"*": "staff"},
-    "admin/^(?P<app_label>audit|auth|knox|access|nodes|claims|allocations)/$": {"*": "staff"},
+    "admin/^(?P<app_label>auth|knox|access|audit|nodes|claims|allocations)/$": {"*": "staff"},
     "admin/(?P<url>.*)$": {"*": "staff, nothing"},
     **_admin_paths(),
     "api/v1/nodes/": READ,

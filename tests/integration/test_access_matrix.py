@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -115,7 +116,7 @@ class World:
             "<path:object_id>": "1",
             "<path:content_type_id>": "1",
             "<id>": "1",
-            "^(?P<app_label>audit|auth|knox|access|nodes|claims|allocations)/$": "access/",
+            "^(?P<app_label>auth|knox|access|audit|nodes|claims|allocations)/$": "access/",
             "(?P<url>.*)$": "nothing/at/all",
         }
         for placeholder, value in about.items():
@@ -167,7 +168,7 @@ def _session(user: User) -> str:
 def world(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker) -> Iterator[World]:
     """One database for all paths, and one application."""
     with pytest.MonkeyPatch.context() as patch, django_db_blocker.unblock():
-        patch.setattr(asgi, "workers", lambda name, count=8: Closing(count, thread_name_prefix=name))
+        patch.setattr(asgi, "lanes", partial(asgi.lanes, Closing))
         patch.setattr(flush, "ensure_running", lambda: None)
         patch.setattr(SchemaGenerator, "get_schema", lambda *_args, **_more: {})  # takes a second each time
         with connected("sqlite", tmp_path_factory.mktemp("matrix")):

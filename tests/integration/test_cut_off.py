@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ sqlite = pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
 @pytest.fixture
 def app(ledger_db: object, monkeypatch: pytest.MonkeyPatch) -> asgi.Application:
     """The application, whose threads leave no connection behind."""
-    monkeypatch.setattr(asgi, "workers", lambda name, count=8: Closing(count, thread_name_prefix=name))
+    monkeypatch.setattr(asgi, "lanes", partial(asgi.lanes, Closing))
     monkeypatch.setattr(flush, "ensure_running", lambda: None)
     return asgi.Application()
 

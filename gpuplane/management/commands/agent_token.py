@@ -10,7 +10,7 @@ from argparse import ArgumentParser
 from django.core.management.base import BaseCommand, CommandError
 
 from access.actors import SYSTEM
-from access.errors import BadInput
+from access.errors import BadInput, Conflict
 from access.token_services import agent_token
 from audit.clock import database_now
 
@@ -28,5 +28,5 @@ class Command(BaseCommand):
         """Issue it."""
         try:
             self.stdout.write(agent_token(node=options["node"], actor=SYSTEM, now=database_now()))
-        except BadInput as error:
+        except (BadInput, Conflict) as error:
             raise CommandError(str(error)) from error

@@ -53,6 +53,7 @@ def test_every_change_is_told_and_what_changes_nothing_is_not():
         services.role_set(user=olga, role=Role.ADMIN, **BY)
         services.user_active_set(user=olga, active=False, **BY)
     services.password_set(user=olga, password="another quiet river", **BY)
+    services.user_active_set(user=olga, active=True, **BY)
     token = token_services.token_issue(user=olga, **BY)
     token_services.tokens_revoke(user=olga, **BY)
     assert told() == [
@@ -63,11 +64,12 @@ def test_every_change_is_told_and_what_changes_nothing_is_not():
         ("system", "olga", "olga is now admin, was operator"),
         ("system", "olga", "account olga shut"),
         ("system", "olga", "password of olga changed"),
+        ("system", "olga", "account olga opened"),
         ("system", "olga", f"token {token[:8]}… issued to olga, until 2027-02-19 00:00 UTC"),
         ("system", "olga", "1 tokens of olga revoked"),
     ]
     kinds = list(Event.objects.order_by("id").values_list("kind", flat=True))
-    assert kinds == ["access.changed"] * 7 + ["access.token-issued", "access.token-revoked"]
+    assert kinds == ["access.changed"] * 8 + ["access.token-issued", "access.token-revoked"]
 
 
 CHANGES = {

@@ -1,0 +1,135 @@
+"""Tokens that are issued while others issue, revoke or shut, on real connections of both databases; and what the admin does to many rows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection, transaction
+from django.test import Client
+from knox.models import AuthToken
+
+from access import changes, tokens
+from access.actors import SYSTEM
+from access.choices import Role, TokenScope
+from access.errors import Conflict, NotFound
+from access.models import Team
+from access.services import team_create, user_active_set
+from access.token_services import (
+    agent_token,
+    service_token,
+    token_end_set,
+    token_issue,
+    token_revoke,
+)
+from audit.models import Event
+from tests.databases import TestDatabase
+from tests.factories import UserFactory
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+BY: dict[str, Any] = {"actor": SYSTEM, "now": NOW}
+TOGETHER: dict[str, Callable[[], str]] = {
+    "an agent's": lambda: agent_token(node="n1", **BY),
+    "a machine's": lambda: service_token(username="scraper", scope=TokenScope.METRICS, **BY),
+}
+
+
+@pytest.mark.parametrize("issue", TOGETHER)
+@pytest.mark.parametrize("there", [True, False], ids=["of an account that is there", "of one that is made"])
+def test_of_tokens_issued_together_one_stays(ledger_db: TestDatabase, issue: str, there: bool) -> None:
+    """VIEW-6 a machine has one token, the one that was issued last; nobody meets a fault."""
+    if there:
+        TOGETHER[issue]()
+    results = ledger_db.race([TOGETHER[issue]] * 6)
+    assert [result for result in results if not isinstance(result, str)] == []
+    (left,) = AuthToken.objects.all()
+    assert [str(token)[:15] for token in results].count(left.token_key) == 1
+    assert User.objects.count() == 1
+
+
+@pytest.mark.parametrize("ledger_db", ["postgresql"], indirect=True)
+def test_a_token_that_is_being_issued_does_not_outlive_the_account(ledger_db: TestDatabase) -> None:
+    """VIEW-6 shutting waits for it, and takes it back: it would open everything again once the account is opened. SQLite has one writer at a time."""
+    user = UserFactory(role=Role.ADMIN)
+    shut = threading.Thread(target=_elsewhere, args=(lambda: user_active_set(user=user, active=False, **BY),))
+    with transaction.atomic():
+        token_issue(user=User.objects.get(), **BY)
+        shut.start()
+        while shut.is_alive() and not _somebody_waits():
+            shut.join(0.01)
+    shut.join(60)
+    assert not User.objects.get().is_active
+    assert not AuthToken.objects.exists()
+
+
+def _elsewhere(work: Callable[[], Any]) -> None:
+    try:
+        work()
+    finally:
+        connection.close()
+
+
+def _somebody_waits() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return bool(cursor.fetchone()[0])
+
+
+sqlite = pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
+SHUT: dict[str, Callable[[User], str]] = {
+    "an agent's": lambda _user: agent_token(node="n1", **BY),
+    "a person's": lambda user: token_issue(user=user, **BY),
+}
+
+
+@sqlite
+@pytest.mark.parametrize("of", ["an agent's", "a person's"])
+def test_an_account_that_is_shut_gets_no_token(ledger_db: TestDatabase, of: str) -> None:
+    """VIEW-6 it would open nothing now, and everything once somebody opens the account again."""
+    if of == "an agent's":
+        agent_token(node="n1", **BY)
+    else:
+        UserFactory(role=Role.ADMIN)
+    user = User.objects.get()
+    user_active_set(user=user, active=False, **BY)
+    with pytest.raises(Conflict, match="is shut"):
+        SHUT[of](user)
+    assert not AuthToken.objects.exists()
+
+
+@sqlite
+def test_the_end_of_a_token_that_was_revoked_meanwhile(ledger_db: TestDatabase) -> None:
+    """VIEW-6 who sets it is told that there is none, and no event says otherwise."""
+    token_issue(user=UserFactory(role=Role.ADMIN), **BY)
+    seen = AuthToken.objects.get()
+    token_revoke(token=AuthToken.objects.get(), **BY)
+    with pytest.raises(NotFound):
+        token_end_set(token=seen, days=1, **BY)
+    assert not Event.objects.filter(kind="access.token-end-set").exists()
+
+
+@sqlite
+@pytest.mark.parametrize("table", ["access/team", "auth/user"])
+def test_what_the_admin_deletes_together_is_told_when_it_is_gone(
+    ledger_db: TestDatabase, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    """VIEW-6 whoever is told earlier reads the old once more, and remembers it."""
+    root = UserFactory(role=Role.ADMIN, is_staff=True, is_superuser=True)
+    chosen: User | Team
+    chosen = UserFactory(role=Role.ADMIN) if table == "auth/user" else team_create(name="research", **BY)
+    told: list[tuple[str, bool]] = []
+    monkeypatch.setattr(
+        changes, "_tell_now", lambda account: told.append((account, type(chosen).objects.filter(pk=chosen.pk).exists()))
+    )
+    browser = Client()
+    browser.force_login(root)
+    action = {"action": "delete_selected", "_selected_action": [chosen.pk], "post": "yes"}
+    assert browser.post(f"/admin/{table}/", action).status_code == 302
+    assert not type(chosen).objects.filter(pk=chosen.pk).exists()
+    assert ("", False) in told
+    assert not [account for account, there in told if there]
+    tokens.forget()
