@@ -9,7 +9,7 @@ from access.actors import SYSTEM
 from nodes import flapping
 from nodes.choices import Presence
 from nodes.inventory import parse_node
-from nodes.models import Device, Node
+from nodes.models import Device
 from nodes.services import devices_health, disputes_settle, health_settle, inventory_put
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
