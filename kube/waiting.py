@@ -1,6 +1,6 @@
-"""What a process does before a thread of it waits for the API server.
+"""What a process does before a thread of it waits for the API server, or for as long.
 
-Called by `kube.connection` before each request of a thread. A web process lets go of its database connection here: one
+Called by `kube.connection` before each request of a thread, and before a what-if's process is waited for. A web process lets go of its database connection here: one
 that waits for the API server keeps none from those who do not. Without it 64 binds that wait would hold 64
 connections.
 """

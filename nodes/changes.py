@@ -84,14 +84,14 @@ def compare(rows: Iterable[Device], shape: NodeShape, *, now: datetime) -> Inven
     for row in sorted(rows, key=lambda row: (row.presence != Presence.REMOVED, row.pk)):
         known[row.uuid] = row  # the live row of a UUID wins over its tombstones
     gpus = [device.minor for device in shape.devices if device.type == GPU and not device.parent]
-    sick = {device.uuid for device in shape.devices if not device.healthy}
     island = islands(gpus, shape.links)
     taken = {(device.type, device.minor) for device in shape.devices}
     wanted = {device.uuid for device in shape.devices}
     for row in known.values():
         if row.uuid not in wanted and row.presence != Presence.REMOVED and shape.owns(row.type):
             _leave(row, change, taken=taken, now=now)
-    for device in shape.devices:
+    sick: set[str] = set()
+    for device in sorted(shape.devices, key=lambda device: bool(device.parent)):  # GPUs before their instances
         number = island[device.minor] if device.type == GPU and not device.parent else -1
         reason = "" if device.healthy else REPORTED
         _list(
@@ -102,6 +102,9 @@ def compare(rows: Iterable[Device], shape: NodeShape, *, now: datetime) -> Inven
             now=now,
             sick=SICK if device.parent in sick else reason,
         )
+        row = known.get(device.uuid)
+        if not (device.healthy if row is None else row.healthy):  # whose health flaps counts as sick, whatever is said
+            sick.add(device.uuid)
     return change
 
 

@@ -91,14 +91,31 @@ def as_known(shape: NodeShape, *, well: Mapping[str, bool]) -> NodeShape:
     return msgspec.structs.replace(shape, devices=tuple(now_is(device) for device in shape.devices))
 
 
+def hear(node: Node, health: Mapping[str, str]) -> None:
+    """Keep what the node's agent says of the health of devices that it claims in vain: as sick or well as they are, they go over. Locks the node."""
+    locked = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
+    claimed = claimed_by(locked)
+    if claimed is None:
+        return
+    shape = as_known(
+        claimed.shape, well={one.uuid: not health[one.uuid] for one in claimed.devices if one.uuid in health}
+    )
+    if shape != claimed.shape:
+        text = msgspec.json.encode(msgspec.structs.replace(claimed, shape=shape)).decode()
+        Node.objects.filter(pk=node.pk).update(disputed=text)
+
+
 def may_be_free() -> list[Node]:
-    """Nodes of whose disputed devices some are nobody's by now."""
+    """Nodes of whose disputed devices some are nobody's by now. An instance is whose its GPU is."""
     found = []
     for node in Node.objects.exclude(disputed="").order_by("name"):
         uuids = {device.uuid for device in disputed_of(node)}
         kept = (
             Device.objects.filter(uuid__in=uuids).exclude(node=node).exclude(presence=Presence.REMOVED).exclude(_LEFT)
         )
-        if kept.values("uuid").distinct().count() < len(uuids):
+        theirs = set(kept.values_list("uuid", flat=True))
+        claimed = claimed_by(node)
+        devices = () if claimed is None else claimed.shape.devices
+        if any(one.uuid in uuids and one.uuid not in theirs and one.parent not in theirs for one in devices):
             found.append(node)
     return found

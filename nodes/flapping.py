@@ -1,4 +1,4 @@
-"""Health that flaps: a device that is said to be sick and well by turns counts as sick until it was steady for a while.
+"""Health that flaps: a device that is said to be sick and well by turns, or sick for ever other reasons, counts as sick until it was steady for a while.
 
 Called by `nodes.services` with locked rows, for what agents say and for inventories; `health_settle` by the beat. Kept true: a device that is said
 to be sick is sick at once; the first changes are taken as they come, and from the third within `STEADY` of one another on nothing is written but
@@ -40,9 +40,8 @@ def heed(device: Device, reason: str, *, now: datetime) -> Heeded:
         return _while_flapping(device, reason, now)
     if (device.healthy, device.health_reason) == (not reason, reason):
         return Heeded.NOTHING
-    if device.healthy != (not reason):
-        _count(device, now)
-    if device.flaps > TAKEN_AS_THEY_COME and device.flapped_at == now:
+    _count(device, now)
+    if device.flaps > TAKEN_AS_THEY_COME:
         device.health_said = reason
         told = reason or device.health_reason
         since = f"{device.flaps_since or now:%H:%M:%S} UTC"
@@ -63,10 +62,8 @@ def _count(device: Device, now: datetime) -> None:
 def _while_flapping(device: Device, reason: str, now: datetime) -> Heeded:
     if device.health_said == reason:
         return Heeded.NOTHING
-    if bool(device.health_said) != bool(reason):
-        device.flaps += 1
-        device.flapped_at = now
-    device.health_said = reason
+    device.flaps += 1
+    device.flapped_at, device.health_said = now, reason
     return Heeded.NOTED
 
 

@@ -88,14 +88,17 @@ def _inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[No
         node.mode, node.labels = shape.mode, dict(shape.labels)  # else the Node object's own (nodes.cluster)
     if node.state == NodeState.GONE:
         node.state, node.problem = NodeState.READY, ""
-    was_disputed, node.disputed = disputes.disputed_of(node), disputed
+    was_disputed, before_disputed = disputes.disputed_of(node), node.disputed
+    node.disputed = disputed
     newly = disputes.disputed_of(node)
+    if disputed != before_disputed:  # the shape in it, too, is what the node said last
+        Node.objects.filter(pk=node.pk).update(disputed=disputed)
     node_changed = before != (node.mode, dict(node.labels), node.links, node.state) or was_disputed != newly
     if not (created or node_changed or change):
         return node, False
     if node_changed or created:
         node.changed_at = now
-        node.save(update_fields=["mode", "labels", "links", "state", "problem", "disputed", "changed_at"])
+        node.save(update_fields=["mode", "labels", "links", "state", "problem", "changed_at"])
     placement_changed = before[::2] != (node.mode, node.links) or before[3] != node.state
     with revisions.writing() as revision:
         _apply(change, node=node, revision=revision)
@@ -118,6 +121,8 @@ def devices_health(*, node_name: str, health: Mapping[str, str], actor: Actor, n
     """
     require_inventory_writer(actor, node=node_name)
     node = _existing(node_name)
+    if node.disputed:
+        disputes.hear(node, health)
     changed, noted = [], []
     rows = Device.objects.select_for_update(no_key=True).filter(node=node, uuid__in=health, presence=Presence.PRESENT)
     for device in rows.order_by("id"):
@@ -170,6 +175,7 @@ def _settle_node(*, node_name: str, now: datetime) -> int:
     steady = _steady(now).filter(node=node).select_for_update(no_key=True).order_by("id")
     told = {device.pk: (device, flapping.settle(device, now=now)) for device in steady}
     changed = [device for device, _ in told.values()]
+    _follow_gpus(changed)
     _health_changed(changed, node=node, actor=SYSTEM, now=now, told={pk: words for pk, (_, words) in told.items()})
     return len(changed)
 
@@ -189,6 +195,21 @@ def _disputes_settle_node(*, node_name: str, now: datetime) -> bool:
     shape = disputes.as_known(claimed.shape, well={row.uuid: flapping.is_said_well(row) for row in rows})
     _inventory_put(shape=shape, actor=SYSTEM, now=now)
     return True
+
+
+def _follow_gpus(settled: Sequence[Device]) -> None:
+    """MIG instances that flapped follow their GPU again: no healthier than it, and well where it alone was the reason."""
+    parents = {device.parent for device in settled if device.parent}
+    if not parents:
+        return
+    rows = Device.objects.select_for_update(no_key=True).filter(uuid__in=parents, presence=Presence.PRESENT)
+    gpus = {row.uuid: row for row in rows.order_by("id")} | {device.uuid: device for device in settled}
+    for device in settled:
+        gpu = gpus.get(device.parent)
+        if gpu is not None and device.healthy and not gpu.healthy:
+            device.healthy, device.health_reason = False, f"{SICK}: {gpu.health_reason}"[:LONGEST_REASON]
+        elif gpu is not None and gpu.healthy and device.health_reason.startswith(SICK):
+            device.healthy, device.health_reason = True, ""
 
 
 def _instances_following(changed: Sequence[Device], *, now: datetime) -> list[Device]:

@@ -44,6 +44,8 @@ YAML_BOMBS: Final = {
     "deep in blocks": b"".join(b" " * depth + b"a:\n" for depth in range(1_000)),
     "base 60": b"a: " + b"1:" * 250_000 + b"1",
     "base 60 with a fraction": b"a: " + b"1:" * 250_000 + b"1.5",
+    "base 60 by its tag": b'a: !!int "' + b"1:" * 250_000 + b'1"',
+    "base 60 by its tag, without quotes": b"a: !!int " + b"1:" * 250_000 + b"1",
     "doubling aliases": b"a0: &a0 [x]\n"
     + b"".join(b"a%d: &a%d [*a%d, *a%d]\n" % (n, n, n - 1, n - 1) for n in range(1, 40)),
     "anchors": b"".join(b"a%d: &a%d x\n" % (n, n) for n in range(20_000)),

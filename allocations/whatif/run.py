@@ -12,6 +12,7 @@ import structlog
 from allocations.whatif.confined import Confinement, answer_to
 from allocations.whatif.program import Task
 from allocations.whatif.turns import TURNS
+from kube.waiting import about_to_wait
 
 if TYPE_CHECKING:
     from access.clients import Client
@@ -32,5 +33,6 @@ def what_if(text: bytes, *, user: int, kind: Kind, form: Form, client: Client) -
     """
     with TURNS.taken(user):
         log.info("what_if.began", user=user, form=form, text_bytes=len(text))
+        about_to_wait()  # for a process: meanwhile the connection to the database is somebody else's
         task = Task(kind=kind, form=form, small=form == "digest")
         return answer_to(task, text, confinement=CONFINEMENT, client=client)

@@ -67,7 +67,7 @@ class Held:
 
     def check(self, size_bytes: int) -> None:
         """Raises NoRoom where so many bytes more do not fit."""
-        if not self._budget.has_room(size_bytes):
+        if not self._budget.has_room(size_bytes, asked_by=self._end):
             log.warning("body.no_room", budget=self._budget.name, taken_bytes=self._budget.taken_bytes)
             raise NoRoom
 

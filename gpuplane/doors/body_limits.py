@@ -49,6 +49,7 @@ class Kind(StrEnum):
     WRITES = "writes"
     """REST requests that change something, but for simulations. SQLite writes for one at a time: filter waits for few of them."""
     SIMULATIONS = "simulations"
+    """What-if, over REST and by its page: each may take ten seconds."""
     STRANGERS = "strangers"
     """Signing in, and every caller without a credential."""
     PROBES = "probes"
@@ -77,14 +78,16 @@ class Budget:
         """An upload of which more is to come. `end` gives its bytes back at once, and stops it."""
         self.unfinished[end] = self._clock()
 
-    def has_room(self, size_bytes: int) -> bool:
-        """Whether so many more bytes fit, if need be in the place of uploads that take long."""
+    def has_room(self, size_bytes: int, *, asked_by: Callable[[], None] | None = None) -> bool:
+        """Whether so many more bytes fit, if need be in the place of uploads that take long, but for the one that asks."""
         if self.taken_bytes + size_bytes <= self.most_bytes:
             return True
         before = self._clock() - UPLOAD_SECONDS
         for end, began in list(self.unfinished.items()):
             if began > before:
                 break
+            if end == asked_by:
+                continue
             del self.unfinished[end]
             end()
             if self.taken_bytes + size_bytes <= self.most_bytes:
@@ -104,6 +107,7 @@ class Bound:
 _INVENTORY: Final = re.compile(r"/api/v1/nodes/[^/]*/inventory/?")
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _PROBES: Final = frozenset({"/readyz", "/metrics"})
+_WHAT_IF: Final = "/simulate/"
 _SIGN_IN: Final = frozenset({"/sign-in/", "/admin/login/"})
 
 
@@ -125,6 +129,7 @@ class BodyLimits:
         self._rest = bound(OTHER_BYTES, signed_in, Kind.REST)
         self._writes = bound(OTHER_BYTES, signed_in, Kind.WRITES)
         self._pages = bound(OTHER_BYTES, signed_in)
+        self._what_if_page = bound(OTHER_BYTES, signed_in, Kind.SIMULATIONS)
         self._strangers = bound(ANONYMOUS_BYTES, strangers, Kind.STRANGERS)
         self._probes = bound(ANONYMOUS_BYTES, strangers, Kind.PROBES)
         self._alive = bound(ANONYMOUS_BYTES, strangers, Kind.ALIVE)
@@ -145,7 +150,7 @@ class BodyLimits:
         if path in _SIGN_IN or not has_credential(scope):
             return self._strangers
         if not path.startswith("/api/"):
-            return self._pages
+            return self._what_if_page if path == _WHAT_IF and scope["method"] == "POST" else self._pages
         if path.startswith("/api/v1/simulations"):
             return self._simulations
         if scope["method"] in _READS:

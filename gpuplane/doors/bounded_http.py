@@ -280,7 +280,9 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _head_late(self) -> None:
         self._clock = None
-        if self._heads or self._head_bytes:
+        if self.flow.read_paused:  # it is our turn: requests before this one wait to be answered
+            self._clock = self.loop.call_later(HEAD_SECONDS, self._head_late)
+        elif self._heads or self._head_bytes:
             self._refuse(Refusal("head-time", 408, f"line and headers may take {HEAD_SECONDS:.0f} s"))
         else:
             self._place.refused("silent")

@@ -23,6 +23,7 @@ from typing import Any, Final, ParamSpec, Protocol, Self, TypeVar
 import structlog
 from django.db import connections
 
+from allocations.whatif.turns import RUNS_MOST
 from gpuplane.doors.body_limits import Kind
 from kube.waiting import before_waiting
 
@@ -157,6 +158,10 @@ LIVE_CONNECTIONS: Final = 4
 """Of the live path: agents' records (2), the fleet's rows, sockets of browsers."""
 
 
+REFUSED_AT_ONCE: Final = 2
+"""Simulations beyond those that may run: they are told so without waiting for one that does."""
+
+
 def lanes(pool: Pool = ThreadPoolExecutor) -> Lanes:
     """A process's."""
     lane = partial(Lane, pool=pool)
@@ -177,14 +182,14 @@ def django_turns(pool_size: int | None) -> dict[Kind, Turns]:
     """Turns of requests to Django, by kind. `pool_size`: PostgreSQL connections of the process, None on SQLite.
 
     Each request, but for `/livez`, may hold a connection, so all of them together take what filter, bind and the live
-    path leave of the pool.
+    path leave of the pool. Simulations hold theirs for moments: a run lets go of it and waits for a process of its own.
     """
     share = 16 if pool_size is None else pool_size - QUICK_CONNECTIONS - LIVE_CONNECTIONS
     at_once = {
         Kind.PAGES: share // 3,
         Kind.REST: share // 6,
         Kind.WRITES: share // 12 if pool_size else 1,
-        Kind.SIMULATIONS: share // 12,
+        Kind.SIMULATIONS: RUNS_MOST + REFUSED_AT_ONCE,
         Kind.STRANGERS: share // 6,
         Kind.PROBES: share // 6,
         Kind.ALIVE: 4,

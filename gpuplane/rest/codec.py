@@ -154,6 +154,8 @@ def _check_events(text: str) -> None:
     for number, event in enumerate(events):
         if number >= YAML_EVENTS_MOST:
             raise TooLarge(f"YAML may have {YAML_EVENTS_MOST} values; send larger bodies as JSON", rule="size")
+        if getattr(event, "tag", None):  # `!!int "1:1:1:…"` has the meaning of a plain scalar of any length
+            raise ParseError("YAML tags are not accepted")
         if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and len(event.value) > LONGEST_PLAIN:
             raise ParseError(f"a value of more than {LONGEST_PLAIN} characters must stand in quotes")
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):

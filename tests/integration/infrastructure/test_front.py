@@ -186,6 +186,20 @@ def sent_until_stopped(wire, body):
     return sent
 
 
+def test_a_head_that_we_do_not_read_is_not_late(listener):
+    """Requests that follow each other without a pause, the last in two parts, behind one that takes long: each is answered."""
+    held = b"GET /held HTTP/1.1\r\nHost: here\r\n\r\n"
+    with growth(REFUSED) as grown, listener.connect() as wire:
+        wire.sendall(held + ASK + ASK[:20])
+        assert listener.application.begun.acquire(timeout=PATIENCE_SECONDS)
+        wire.sendall(ASK[20:])
+        time.sleep(1.5)  # longer than a head may take
+        listener.go()
+        assert [answered(wire)[:12] for _ in range(1)] == [b"HTTP/1.1 200"]
+
+    assert grown == {}
+
+
 def test_who_waits_to_be_asked_for_a_body_is_not_late(listener):
     with growth(REFUSED) as grown, listener.connect() as wire:
         wire.sendall(post(b"/held", 3, b"Expect: 100-continue"))

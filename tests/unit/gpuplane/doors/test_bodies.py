@@ -14,11 +14,15 @@ from django.core.handlers.asgi import ASGIHandler
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
+from access.clients import Client
+from allocations.whatif import run
+from allocations.whatif.turns import RUNS_MOST
 from gpuplane.doors import App
-from gpuplane.doors.bodies import guarded
-from gpuplane.doors.body_limits import KIB, LARGEST_OF_DJANGO_BYTES, MIB, BodyLimits, Kind
+from gpuplane.doors.bodies import Held, NoRoom, guarded, read_body
+from gpuplane.doors.body_limits import KIB, LARGEST_OF_DJANGO_BYTES, MIB, BodyLimits, Budget, Kind
 from gpuplane.doors.threads import LIVE_CONNECTIONS, QUICK_CONNECTIONS, Turns, django_turns
 from gpuplane.settings.variables import VARIABLES
+from kube.waiting import before_waiting
 
 TOKEN = {"Authorization": "Bearer anything"}
 COOKIE = {"Cookie": "a=b; sessionid=anything"}
@@ -218,10 +222,9 @@ def test_the_pool_has_a_connection_for_every_thread() -> None:
     default = next(one for one in VARIABLES if one.name == "GPUPLANE_DATABASE_POOL")
     size = default.parse(default.default)
     turns = django_turns(size)
-    assert (
-        sum(one.at_once for kind, one in turns.items() if kind != Kind.ALIVE) + QUICK_CONNECTIONS + LIVE_CONNECTIONS
-        <= size
-    )
+    hold_none = {Kind.ALIVE, Kind.SIMULATIONS}  # simulations for moments alone
+    holding = sum(one.at_once for kind, one in turns.items() if kind not in hold_none)
+    assert holding + QUICK_CONNECTIONS + LIVE_CONNECTIONS <= size
     assert all(one.at_once >= 1 for one in django_turns(2).values())
 
 
@@ -277,3 +280,53 @@ async def test_django_writes_no_body_to_a_file(kind: str, monkeypatch: pytest.Mo
 
 def test_django_agrees_with_the_largest_body() -> None:
     assert settings.FILE_UPLOAD_MAX_MEMORY_SIZE == settings.DATA_UPLOAD_MAX_MEMORY_SIZE == LARGEST_OF_DJANGO_BYTES
+
+
+async def test_the_last_bytes_of_a_long_upload_do_not_end_it_from_within() -> None:
+    """Where its own last piece finds no room, it is told so (503), and no defect is reported of it."""
+    clock = Clock()
+    budget = Budget("test", 1_000, clock=clock)
+    pieces = [(900, True), (200, False)]
+
+    async def receive() -> Any:
+        size, more = pieces.pop(0)
+        clock.now += 2.0
+        return {"type": "http.request", "body": b"x" * size, "more_body": more}
+
+    with Held(budget) as held, pytest.raises(NoRoom):
+        await read_body({"headers": []}, receive, limit=2_000, held=held)
+    await asyncio.sleep(0)  # nobody has cancelled this task
+    assert (budget.taken_bytes, budget.unfinished) == (0, {})
+
+
+@pytest.mark.parametrize("pool_size", [None, 30])
+def test_as_many_what_ifs_have_a_turn_as_may_run(pool_size: int | None) -> None:
+    """VIEW-4 (part) a long run makes no other of them wait, and one too many is told so at once."""
+    assert django_turns(pool_size)[Kind.SIMULATIONS].at_once > RUNS_MOST
+
+
+@pytest.mark.parametrize(
+    ("method", "address", "kind"),
+    [
+        pytest.param("POST", "/simulate/", Kind.SIMULATIONS, id="a run by the page"),
+        pytest.param("GET", "/simulate/", Kind.PAGES, id="the page alone"),
+        pytest.param("POST", "/api/v1/simulations/", Kind.SIMULATIONS, id="a run over REST"),
+        pytest.param("GET", "/nodes/", Kind.PAGES, id="another page"),
+    ],
+)
+def test_what_ifs_take_no_turns_of_pages(method: str, address: str, kind: Kind) -> None:
+    """VIEW-4 (part) runs by the page, too, take the turns of what-ifs."""
+    scope = {"path": address, "method": method, "headers": [(b"cookie", b"sessionid=x")]}
+    assert BodyLimits(32 * MIB).of_django(scope).kind == kind
+
+
+def test_a_what_if_waits_without_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """VIEW-4 (part) it lets go of the database before its process begins."""
+    order: list[str] = []
+    before_waiting(lambda: order.append("let go"))
+    try:
+        monkeypatch.setattr(run, "answer_to", lambda *_, **__: order.append("waits") or b"{}")
+        run.what_if(b"{}", user=7, kind="json", form="result", client=Client())
+    finally:
+        before_waiting(None)
+    assert order == ["let go", "waits"]

@@ -47,6 +47,21 @@ def test_yaml_that_is_refused(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b'a: !!int "1:1"', id="of a text in quotes"),
+        pytest.param(b"a: !!str 1", id="of a plain value"),
+        pytest.param(b"!!map {a: 1}", id="of a mapping"),
+        pytest.param(b"a: !x [1]", id="of our own making"),
+    ],
+)
+def test_yaml_tags_are_refused(body: bytes) -> None:
+    """VIEW-5 (part) a tag says what a text of any length means, past the limit on plain ones."""
+    with pytest.raises(ParseError, match="tags"):
+        read_yaml(body)
+
+
+@pytest.mark.parametrize(
     ("body", "rule"),
     [
         pytest.param(b"a: [" + b"x, " * YAML_EVENTS_MOST + b"]", "size", id="values"),
