@@ -31,6 +31,7 @@ def unchanged(client: ClusterClient) -> Iterator[None]:
     assert problems() == []
 
 
+COMMENTS = "comments without end"
 BOMBS: dict[str, dict[str, bytes]] = {
     "/extender/filter": {
         "nodes": b'{"Pod":{},"Nodes":{"items":' + bombs.many(b"{}", 9 * bombs.MIB) + b"}}",
@@ -88,6 +89,9 @@ def test_bombs_over_rest_are_problem_documents(
     """VIEW-5 SCALE-7 small to send, large to read."""
     method = "PUT" if path.startswith("nodes") else "POST"
     answer = client.person.request(method, f"/api/v1/{path}", content=body, headers={"Content-Type": kind})
+    if path == "simulations/" and body is bombs.YAML_BOMBS[COMMENTS]:
+        assert answer.status_code == 200, "an empty scenario, read in a process of its own"
+        return
     assert answer.status_code in want
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["status"] == answer.status_code

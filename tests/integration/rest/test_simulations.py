@@ -80,4 +80,4 @@ def test_the_document_tells_of_the_limits(operator):
     answers = document["paths"]["/api/v1/simulations/"]["post"]["responses"]
     assert {"200", "422", "429", "503", "504"} <= set(answers)
     other = document["paths"]["/api/v1/claims/"]["post"]["responses"]
-    assert not {"429", "504"} & set(other)
+    assert "504" not in other

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from access.actors import SYSTEM
 from agent.protocol import Ack, Health, Hello, Sample, decode_ack, encode
 from nodes.live import flush, lag
 from nodes.live.ingest import answer_frame
 from nodes.live.samples import SampleTable
+from tests.unit.nodes.live.actors import agent_of
 from tests.unit.nodes.live.test_ingest import HELLO, ORDER, Peer, Remembered, plain
 
 
@@ -54,7 +54,7 @@ async def test_posts_and_sockets_have_one_allowance(peer: Peer, table: SampleTab
         status, answer = await answer_frame(
             encode(Sample("b1", seq, 101.0, power_watts=[1, 2], devices=ORDER)),
             node=node,
-            actor=SYSTEM,
+            actor=agent_of(node),
             table=table,
             record=record,
         )
