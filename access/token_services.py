@@ -270,7 +270,8 @@ def _own_end(actor: Actor) -> datetime | None:
     ends = AuthToken.objects.filter(pk=actor.token).values_list("expiry", flat=True)
     if not ends:
         raise NotAllowed("the token was revoked")
-    return ends[0]
+    own_end: datetime | None = ends[0]
+    return own_end
 
 
 def _end(days: int | None, *, machine: bool, now: datetime) -> datetime | None:
