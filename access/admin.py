@@ -17,7 +17,7 @@ from django.core.exceptions import PermissionDenied
 from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.forms import ModelForm
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponse
 from knox import admin as knox_admin
 from knox.models import AuthToken
 from typing_extensions import override
@@ -64,10 +64,12 @@ class Audited(ModelAdmin):
     """Changes leave an audit event in the same transaction, and are told once that has ended."""
 
     @override
-    def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponseBase | None:
+    def response_action(
+        self, request: HttpRequest, queryset: QuerySet[Any], *more: Any, **others: Any
+    ) -> HttpResponse | None:
         """What is done to the chosen rows: Django itself has a transaction around its forms only."""
         with transaction.atomic():
-            return super().response_action(request, queryset)
+            return super().response_action(request, queryset, *more, **others)
 
     @override
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:

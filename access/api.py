@@ -56,7 +56,7 @@ class TokenAskedSchema(serializers.Serializer[Any]):
         default=None,
         min_value=1,
         max_value=LONGEST_DAYS,
-        help_text="until it ends; left out: GPUPLANE_TOKEN_DAYS for people, no end for machines",
+        help_text="until it ends; left out: GPUPLANE_TOKEN_DAYS for people, no end for machines, but not beyond the token that asks",
     )
 
 

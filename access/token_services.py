@@ -1,8 +1,9 @@
 """Writes of tokens: who gets one, for what, until when; and their end. Each leaves an audit event.
 
 Called by REST, pages, Django's admin and commands. Kept true: a token opens what the scope of its account says; a
-person's token ends, at most GPUPLANE_TOKEN_MOST_DAYS from its issue, or from the moment at which its end was set anew by a session; no token begets one of scope `rest`, so that a
-stolen one does not outlive its end; what is revoked opens nothing any more once `access.changes` has told it.
+person's token ends, at most GPUPLANE_TOKEN_MOST_DAYS from its issue, or from when a session set its end anew; no token
+begets one of scope `rest`, nor any that ends later than itself, so that what a stolen one begets is over with it; what
+is revoked opens nothing any more once `access.changes` has told it.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def service_token(
 def token_issue(*, user: User, actor: Actor, now: datetime, days: int | None = None, without_end: bool = False) -> str:
     """A fresh API token: one's own, or anybody's by an admin. Shown this once.
 
-    `days` None: GPUPLANE_TOKEN_DAYS for a person, no end for a machine. `without_end` is for the start-up command alone.
+    `days` None: GPUPLANE_TOKEN_DAYS for a person, no end for a machine, and that of the token by which it is asked for where that is sooner. `without_end` is for the start-up command alone.
     Raises NotAllowed, BadInput, Conflict for an account that is shut: what it got now would open something once it is opened again.
     """
     if actor.name != user.get_username():
@@ -145,6 +146,11 @@ def token_issue(*, user: User, actor: Actor, now: datetime, days: int | None = N
     if without_end and actor is not SYSTEM:
         raise NotAllowed("only gpuplane's own start-up issues tokens of people that have no end")
     ends_at = None if without_end else _end(days, machine=machine, now=now)
+    own_end = _own_end(actor)
+    if own_end is not None and (ends_at is None or ends_at > own_end):
+        if days is not None:
+            raise NotAllowed(f"a token issues none that ends later than itself, at {own_end:%Y-%m-%d %H:%M} UTC")
+        ends_at = own_end
     token = tokens.issue(user, now=now, ends_at=ends_at)
     name = user.get_username()
     until = "without an end" if ends_at is None else f"until {ends_at:%Y-%m-%d %H:%M} UTC"
@@ -255,6 +261,17 @@ def _lock(user: User) -> User:
     if found is None:
         raise NotFound(f"there is no account {user.get_username()} any more")
     return found
+
+
+def _own_end(actor: Actor) -> datetime | None:
+    """When the token ends by which the actor came; None for a session, and for a token without an end. Raises NotAllowed."""
+    if not actor.token:
+        return None
+    ends = AuthToken.objects.filter(pk=actor.token).values_list("expiry", flat=True)
+    if not ends:
+        raise NotAllowed("the token was revoked")
+    own_end: datetime | None = ends[0]
+    return own_end
 
 
 def _end(days: int | None, *, machine: bool, now: datetime) -> datetime | None:

@@ -61,7 +61,7 @@ def pod_explain(namespace: str, name: str, actor: Actor, nodes: NodesAsked = Nod
     allocation = (
         Allocation.objects.filter(namespace=namespace, pod_name=name)
         .select_related("node")
-        .defer("node__links")
+        .defer("node__links", "node__disputed")
         .prefetch_related(granted())
         .order_by("-created_at")
         .first()
@@ -113,7 +113,12 @@ def claim_explain(namespace: str, name: str, actor: Actor, nodes: NodesAsked = N
     live = Allocation.objects.filter(namespace=namespace, claim_name=name, state__in=LIVE)
     holding = live.filter(pod_uid=OuterRef("pod_uid"))
     waiting = PodRefusal.objects.filter(~Exists(holding), namespace=namespace, claim_name=name)
-    newest = live.select_related("node").defer("node__links").prefetch_related(granted()).order_by("-created_at")
+    newest = (
+        live.select_related("node")
+        .defer("node__links", "node__disputed")
+        .prefetch_related(granted())
+        .order_by("-created_at")
+    )
     pods = [_allocation_told(allocation) for allocation in newest[:PODS_TOLD]]
     refusals = list(waiting.order_by("-last_at")[:PODS_TOLD])
     if refusals:

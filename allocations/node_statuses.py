@@ -75,7 +75,7 @@ def what_nodes_do() -> dict[str, Published]:
     rows = (
         Device.objects.filter(type=GPU, presence=Presence.PRESENT)
         .select_related("node")
-        .defer("node__links")
+        .defer("node__links", "node__disputed")
         .order_by("minor")
     )
     for device in rows:

@@ -127,7 +127,9 @@ def holder_words(identity: str, actor: Actor) -> str:
 def devices_in_conflict() -> list[Device]:
     """Devices that pods run with although the ledger gave them away, with their nodes; none, as a rule."""
     found = Device.objects.exclude(conflict="").exclude(presence=Presence.REMOVED)
-    return list(found.select_related("node").defer("node__links").order_by("node__name", "type", "minor"))
+    return list(
+        found.select_related("node").defer("node__links", "node__disputed").order_by("node__name", "type", "minor")
+    )
 
 
 def conflict_words(device: Device, actor: Actor) -> list[str]:

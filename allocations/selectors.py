@@ -34,7 +34,7 @@ def allocation_list(*, actor: Actor) -> QuerySet[Allocation]:
     """Allocations of the namespaces that the actor sees with their devices and nodes, the newest first; two queries."""
     allocations = (
         Allocation.objects.select_related("node")
-        .defer("node__links")
+        .defer("node__links", "node__disputed")
         .prefetch_related(granted())
         .order_by("-created_at", "-id")
     )
@@ -85,7 +85,7 @@ def claim_statuses(claims: Sequence[GpuClaim]) -> dict[int, dict[str, Any]]:
             )
             .filter(rank__lte=NEWEST)
             .select_related("node")
-            .defer("node__links")
+            .defer("node__links", "node__disputed")
             .prefetch_related("devices")
             .order_by("claim", "rank")
         )

@@ -91,7 +91,7 @@ def what_nodes_have(placed: Collection[str]) -> dict[str, Published]:
     rows = (
         Device.objects.filter(presence=Presence.PRESENT)
         .select_related("node")
-        .defer("node__links")
+        .defer("node__links", "node__disputed")
         .order_by("type", "minor")
     )
     for device in rows:

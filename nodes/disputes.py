@@ -55,7 +55,8 @@ def disputed_of(node: Node) -> tuple[Disputed, ...]:
 def settle_uuids(shape: NodeShape, *, node: Node, now: datetime) -> tuple[NodeShape, str]:
     """(the shape without what other nodes have, what is to stand in `Node.disputed`). Devices that other nodes have left are taken from them."""
     elsewhere = Device.objects.filter(uuid__in=[device.uuid for device in shape.devices]).exclude(node=node)
-    found = elsewhere.exclude(presence=Presence.REMOVED).select_related("node").order_by("pk")
+    found = elsewhere.exclude(presence=Presence.REMOVED).select_related("node")
+    found = found.defer("node__links", "node__disputed").order_by("pk")
     theirs: dict[str, str] = {}
     for device in found:
         if not (device.presence == Presence.VANISHED and _take(device, now)):

@@ -48,7 +48,7 @@ def node_get(name: str) -> Node:
 
 def device_list(*, held: bool | None = None) -> QuerySet[Device]:
     """Devices with their nodes; `held`: only those that somebody holds wholly or in part, or only the others."""
-    devices = Device.objects.filter(_SHOWN).select_related("node").defer("node__links").order_by("id")
+    devices = Device.objects.filter(_SHOWN).select_related("node").defer("node__links", "node__disputed").order_by("id")
     return devices if held is None else devices.filter(_HELD if held else ~_HELD)
 
 

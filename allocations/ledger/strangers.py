@@ -19,7 +19,7 @@ def stranger_set(*, device_uuid: str, stranger: str, now: datetime, actor: str) 
     """Note who holds the device (empty: nobody any more). False when that was known. The event names them to those who see their namespace."""
     device = (
         Device.objects.select_related("node")
-        .defer("node__links")
+        .defer("node__links", "node__disputed")
         .filter(uuid=device_uuid)
         .exclude(presence="removed")
         .first()

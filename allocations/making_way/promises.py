@@ -60,7 +60,12 @@ class Promise:
 
 def live(now: datetime) -> list[Promise]:
     """All promises that still count, the oldest first; one query on a table of a few rows."""
-    rows = MakingWay.objects.filter(until__gt=now).select_related("node").defer("node__links").order_by("made_at", "pk")
+    rows = (
+        MakingWay.objects.filter(until__gt=now)
+        .select_related("node")
+        .defer("node__links", "node__disputed")
+        .order_by("made_at", "pk")
+    )
     return [_promise(row) for row in rows]
 
 
@@ -69,7 +74,12 @@ def promise(*, pod: Pod, priority: int, way: Way, node: str, pods_there: int, to
 
     `pods_there`: what the node is to advertise of `gpu.scheduling/pods`.
     """
-    before = MakingWay.objects.filter(pod_uid=pod.metadata.uid).select_related("node").defer("node__links").first()
+    before = (
+        MakingWay.objects.filter(pod_uid=pod.metadata.uid)
+        .select_related("node")
+        .defer("node__links", "node__disputed")
+        .first()
+    )
     made = Promise(
         pod_uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
@@ -129,7 +139,7 @@ def write(made: Promise) -> bool:
 def _locked(pod_uids: Collection[str]) -> list[Promise]:
     """What these pods are promised, in the current transaction's hands."""
     rows = MakingWay.objects.select_for_update(of=("self",)).filter(pod_uid__in=pod_uids).order_by("pk")
-    return [_promise(row) for row in rows.select_related("node").defer("node__links")]
+    return [_promise(row) for row in rows.select_related("node").defer("node__links", "node__disputed")]
 
 
 def _note_vain(promises: Iterable[Promise], now: datetime) -> None:
@@ -179,7 +189,9 @@ def served(pod_uid: str, now: datetime) -> None:
     end(
         [
             _promise(row)
-            for row in MakingWay.objects.filter(pod_uid=pod_uid).select_related("node").defer("node__links")
+            for row in MakingWay.objects.filter(pod_uid=pod_uid)
+            .select_related("node")
+            .defer("node__links", "node__disputed")
         ],
         now,
     )
@@ -193,7 +205,10 @@ def is_promised(pod_uid: str) -> bool:
 def gone(pod_uid: str, now: datetime) -> None:
     """The pod is: what was promised to it is free for whoever waits, who is woken."""
     ended = [
-        _promise(row) for row in MakingWay.objects.filter(pod_uid=pod_uid).select_related("node").defer("node__links")
+        _promise(row)
+        for row in MakingWay.objects.filter(pod_uid=pod_uid)
+        .select_related("node")
+        .defer("node__links", "node__disputed")
     ]
     end(ended, now)
     for one in ended:
@@ -210,7 +225,7 @@ def shunned(pod_uid: str, now: datetime) -> set[str]:
 def tidy(*, now: datetime, world: Outside) -> int:
     """End promises whose pod is bound or gone, or whose time is over; returns how many. Those whose victims are still going last on."""
     PreemptedInVain.objects.filter(until__lte=now).delete()
-    rows = [_promise(row) for row in MakingWay.objects.select_related("node").defer("node__links")]
+    rows = [_promise(row) for row in MakingWay.objects.select_related("node").defer("node__links", "node__disputed")]
     uids = [one.pod_uid for one in rows]
     holding = set(
         Allocation.objects.filter(pod_uid__in=uids, state__in=(State.RESERVED, State.BOUND)).values_list(

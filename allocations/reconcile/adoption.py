@@ -147,7 +147,7 @@ def _devices_of(nodes: Iterable[str]) -> dict[str, list[Device]]:
         Device.objects.filter(node__name__in=found)
         .exclude(presence=Presence.REMOVED)
         .select_related("node")
-        .defer("node__links")
+        .defer("node__links", "node__disputed")
     )
     for device in rows:
         found[device.node.name].append(device)

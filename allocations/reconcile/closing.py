@@ -129,7 +129,7 @@ def _there(nodes: Iterable[str]) -> dict[str, list[Device]]:
             Device.objects.filter(node__name__in=names)
             .exclude(presence=Presence.REMOVED)
             .select_related("node")
-            .defer("node__links")
+            .defer("node__links", "node__disputed")
         )
         for device in rows:
             found[device.node.name].append(device)

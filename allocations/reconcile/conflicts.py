@@ -46,7 +46,9 @@ def overlaps() -> list[Difference]:
     """Pods with a MIG instance of a GPU that another pod holds itself: each runs with what the other has. One query where nobody has an instance."""
     held = AllocationDevice.objects.filter(live=True, allocation__state__in=(State.RESERVED, State.BOUND))
     parts = list(
-        held.exclude(device__parent="").select_related("allocation", "device__node").defer("device__node__links")
+        held.exclude(device__parent="")
+        .select_related("allocation", "device__node")
+        .defer("device__node__links", "device__node__disputed")
     )
     if not parts:
         return []
@@ -86,7 +88,7 @@ def _write(due: dict[int, set[str]], unreadable: frozenset[str], now: datetime, 
     opened: list[Device] = []
     shut: list[Device] = []
     rows = Device.objects.select_for_update(of=("self",)).filter(pk__in=standing.union(due)).order_by("pk")
-    for device in rows.select_related("node").defer("node__links"):
+    for device in rows.select_related("node").defer("node__links", "node__disputed"):
         before = set(pods_in(device.conflict))
         pods = due.get(device.pk, set()) | (_standing(before, unreadable, device.conflict) if complete else before)
         text = ", ".join(sorted(pods))[:LONGEST]

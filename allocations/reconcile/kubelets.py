@@ -67,7 +67,12 @@ def correct_choices(*, pods: Mapping[str, Pod], given: GivenByPod, now: datetime
     done = Corrected()
     by_node: dict[str, list[Allocation]] = {}
     bound = Allocation.objects.filter(state=State.BOUND, request__by_kubelet=True)
-    for row in bound.select_related("node").defer("node__links").prefetch_related(granted()).order_by("created_at"):
+    for row in (
+        bound.select_related("node")
+        .defer("node__links", "node__disputed")
+        .prefetch_related(granted())
+        .order_by("created_at")
+    ):
         if row.pod_uid in pods:
             by_node.setdefault(row.node.name, []).append(row)
     if by_node:
@@ -83,7 +88,7 @@ def _devices_of(nodes: Iterable[str]) -> dict[str, dict[str, Device]]:
     """Node → its GPUs by UUID, in the order of their minors."""
     found: dict[str, dict[str, Device]] = {node: {} for node in nodes}
     there = Device.objects.filter(node__name__in=found, type=GPU).exclude(presence=Presence.REMOVED)
-    for device in there.select_related("node").defer("node__links").order_by("minor"):
+    for device in there.select_related("node").defer("node__links", "node__disputed").order_by("minor"):
         found[device.node.name][device.uuid] = device
     return found
 

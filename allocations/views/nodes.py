@@ -94,7 +94,7 @@ def fleet_holders_part(request: PageRequest) -> HttpResponse:
 
 def _devices(request: PageRequest, name: str) -> dict[str, Any]:
     found = node_get(name)
-    devices = list(node_devices(found).select_related("node").defer("node__links"))
+    devices = list(node_devices(found).select_related("node").defer("node__links", "node__disputed"))
     sample = latest_for(request).get(found.name)
     now = timezone.now()
     if sample is not None and sample.is_old(now=now.timestamp()):

@@ -5,8 +5,9 @@ import re
 from django.db import migrations, models
 
 BATCH = 500
-_HELD = re.compile(r"is held by (?!somebody else)([^\s,]+)")
-_LET_GO = re.compile(r"(?P<before>.*: )(?P<other>\S+) let go of its lease$")
+_HELD = re.compile(r"is held by (?!somebody else)(.+?)(?=, while .* runs with the device$|$)", re.DOTALL)
+_LET_GO = re.compile(r"(?P<before>.*?: )(?P<other>.+) let go of its lease$", re.DOTALL)
+# The name is what stands up to the end: the holder of a lease may be any text, with spaces and commas in it.
 
 
 def move_names(apps, schema_editor):

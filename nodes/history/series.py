@@ -186,7 +186,7 @@ def idle_devices() -> QuerySet[Device]:
     return (
         Device.objects.filter(held, idle_since__isnull=False)
         .select_related("node")
-        .defer("node__links")
+        .defer("node__links", "node__disputed")
         .order_by("idle_since", "pk")
     )
 

@@ -175,3 +175,35 @@ def test_what_the_values_say_wins(server: ControlPlane, values: Json, want: list
 def test_a_certificate_makes_the_warning_needless(server: ControlPlane) -> None:
     _, notes = asked(server, {"webhooks": {"clientCaSecret": "apiserver-clients"}})
     assert "WARNING" not in notes
+
+
+@pytest.mark.parametrize(
+    ("web_tls", "ingress", "warnings"),
+    [
+        pytest.param(True, {"tls": [{"secretName": "a"}]}, ["trustedProxies is empty"], id="one address for everybody"),
+        pytest.param(
+            False,
+            {"tls": [{"secretName": "a"}]},
+            ["trustedProxies is empty", "takes such requests for http,"],
+            id="TLS ends there",
+        ),
+        pytest.param(True, {}, ["trustedProxies is empty", "takes such requests for https,"], id="TLS begins there"),
+        pytest.param(
+            False, {"trustedProxies": ["10.42.7.0/24"], "tls": [{"secretName": "a"}]}, [], id="the proxy says so"
+        ),
+    ],
+)
+def test_the_notes_say_what_an_ingress_that_is_not_believed_breaks(
+    server: ControlPlane, web_tls: bool, ingress: Json, warnings: list[str]
+) -> None:
+    """VIEW-6 nobody could sign in, by the scheme at once, or after forty failures of anybody."""
+    values = {
+        "web": {"tls": web_tls},
+        "webhooks": {"clientCaSecret": "apiserver-clients"},
+        "ingress": {"enabled": True, "hosts": [{"host": "a.example"}], **ingress},
+    }
+    _, notes = asked(server, values)
+    told = [line for line in notes.splitlines() if line.startswith("WARNING")]
+    assert len(told) == len(warnings)
+    for line, words in zip(told, warnings, strict=True):
+        assert words in line

@@ -36,6 +36,7 @@ from gpuplane import asgi, operations
 from gpuplane.doors import DOOR
 from gpuplane.doors.cluster import ROUTES
 from gpuplane.doors.plan import Door
+from gpuplane.doors.threads import lanes
 from nodes.inventory import parse_node
 from nodes.live import flush
 from nodes.models import Device
@@ -168,7 +169,7 @@ def _session(user: User) -> str:
 def world(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker) -> Iterator[World]:
     """One database for all paths, and one application."""
     with pytest.MonkeyPatch.context() as patch, django_db_blocker.unblock():
-        patch.setattr(asgi, "lanes", partial(asgi.lanes, Closing))
+        patch.setattr(asgi, "lanes", partial(lanes, Closing))
         patch.setattr(flush, "ensure_running", lambda: None)
         patch.setattr(SchemaGenerator, "get_schema", lambda *_args, **_more: {})  # takes a second each time
         with connected("sqlite", tmp_path_factory.mktemp("matrix")):

@@ -25,6 +25,7 @@ from access.sockets import SOCKETS
 from access.token_services import agent_token, token_end_set, token_revoke, tokens_revoke
 from audit.clock import database_now
 from gpuplane import asgi
+from gpuplane.doors.threads import lanes
 from nodes.consumers.one_node import NodeConsumer
 from nodes.live import flush
 from tests.door import Closing
@@ -38,7 +39,7 @@ sqlite = pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
 @pytest.fixture
 def app(ledger_db: object, monkeypatch: pytest.MonkeyPatch) -> asgi.Application:
     """The application, whose threads leave no connection behind."""
-    monkeypatch.setattr(asgi, "lanes", partial(asgi.lanes, Closing))
+    monkeypatch.setattr(asgi, "lanes", partial(lanes, Closing))
     monkeypatch.setattr(flush, "ensure_running", lambda: None)
     return asgi.Application()
 

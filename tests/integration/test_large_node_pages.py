@@ -54,12 +54,13 @@ def test_a_node_of_32_gpus_is_drawn(client):
         "/api/v1/nodes/large/",
     ],
 )
-def test_links_are_read_once_a_node_and_not_with_each_of_its_devices(client, path):
-    """A node of 256 GPUs has a quarter of a megabyte of links: read with each device they made a page take 600 MB."""
+@pytest.mark.parametrize("column", ["links", "disputed"])
+def test_what_is_long_is_read_once_a_node_and_not_with_each_of_its_devices(client, path, column):
+    """A node of 256 GPUs has a quarter of a megabyte of links, and as much again where it claims what others have: read with each device they made a page take 600 MB."""
     NodeFactory(name="large", gpus=4)
     client.force_login(UserFactory(role=Role.ADMIN))
     with CaptureQueriesContext(connection) as asked:
         assert client.get(path).status_code == 200
-    reads = [one["sql"] for one in asked.captured_queries if '"links"' in one["sql"].partition(" FROM ")[0]]
+    reads = [one["sql"] for one in asked.captured_queries if f'"{column}"' in one["sql"].partition(" FROM ")[0]]
     assert not [sql for sql in reads if 'FROM "nodes_node"' not in sql]
     assert len(reads) <= 1

@@ -8,7 +8,9 @@ from django.apps import apps
 from django.contrib.auth.models import User
 from django.test import Client
 
+from allocations.choices import State
 from allocations.ledger.strangers import stranger_set
+from allocations.models import Allocation
 from allocations.reconcile.report import Difference, differences_report
 from audit.choices import Kind
 from audit.models import Event
@@ -95,13 +97,16 @@ def test_a_holder_of_no_namespace_is_for_those_who_see_all(device, admin, operat
     assert [row["other"] for row in operator.get("events/")[1]["results"]] == [""]
 
 
-def test_events_of_before_lose_their_names(device, admin, operator):
+@pytest.mark.parametrize(
+    "holder", [FOREIGN, "another scheduler, for team-b: secret-training"], ids=["a pod", "any text"]
+)
+def test_events_of_before_lose_their_names(device, admin, operator, holder):
     """VIEW-6a also what was written with names in its text."""
     older = [
-        (Kind.DEVICE_TAKEN, "", f"gpu 0 of n1: its lease is held by {FOREIGN}", {"stranger": FOREIGN}),
-        (Kind.DEVICE_TAKEN, "", f"gpu 0 of n1: {FOREIGN} let go of its lease", {"stranger": ""}),
-        (Kind.DIFFERENCE, "team-a", f"lease gpu-n1-0 is held by {FOREIGN}, while team-a/x runs with the device", {}),
-        (Kind.ALLOCATION_RELEASING, "team-a", f"team-a/x returns gpu 0: gpu-n1-0 is held by {FOREIGN}", {}),
+        (Kind.DEVICE_TAKEN, "", f"gpu 0 of n1: its lease is held by {holder}", {"stranger": holder}),
+        (Kind.DEVICE_TAKEN, "", f"gpu 0 of n1: {holder} let go of its lease", {"stranger": ""}),
+        (Kind.DIFFERENCE, "team-a", f"lease gpu-n1-0 is held by {holder}, while team-a/x runs with the device", {}),
+        (Kind.ALLOCATION_RELEASING, "team-a", f"team-a/x returns gpu 0: gpu-n1-0 is held by {holder}", {}),
     ]
     for kind, namespace, message, data in older:
         Event.objects.create(at=NOW, kind=kind, actor="a", namespace=namespace, message=message, data=data)
@@ -109,4 +114,31 @@ def test_events_of_before_lose_their_names(device, admin, operator):
     told = everything_told(operator, device)
     assert "team-b" not in told
     assert "secret-training" not in told
-    assert [row["other"] for row in admin.get("events/")[1]["results"]] == [FOREIGN] * 4
+    assert [row["other"] for row in admin.get("events/")[1]["results"]] == [holder] * 4
+
+
+@pytest.mark.parametrize(
+    "holder", [FOREIGN, "another scheduler, for team-b: secret-training"], ids=["a pod", "any text"]
+)
+def test_reasons_of_before_lose_their_names(device, operator, holder):
+    """VIEW-6a allocations that ended for a stranger kept the name as their reason, in REST and on their page."""
+    ours = Allocation.objects.create(
+        state=State.RELEASED,
+        reason=f"gpu-n1-0 is held by {holder}",
+        namespace="team-a",
+        holder="x",
+        node=device.node,
+        dialect="rest",
+        request={},
+        created_at=NOW,
+        ended_at=NOW,
+        changed_at=NOW,
+    )
+    shown = operator.send("GET", f"allocations/{ours.pk}/").content.decode()
+    assert "team-b" in shown, "it could not be told from being hidden"
+    import_module("allocations.migrations.0007_reasons_without_names").take_names_out(apps, SimpleNamespace())
+    ours.refresh_from_db()
+    assert ours.reason == "gpu-n1-0 is held by somebody else"
+    shown = operator.send("GET", f"allocations/{ours.pk}/").content.decode()
+    assert "held by somebody else" in shown
+    assert "team-b" not in shown + browser(operator).get(f"/allocations/{ours.pk}/").content.decode()

@@ -188,7 +188,7 @@ def test_each_token_leaves_its_trace() -> None:
 
 
 def test_a_token_begets_none_that_outlives_it() -> None:
-    """VIEW-6 by a token no token of scope rest is made, and no end put off."""
+    """VIEW-6 by a token no token of scope rest is made, none that ends later, and no end put off."""
     user = UserFactory(role=Role.ADMIN)
     session, stolen = actor_of(user), of(token_issue(user=user, days=2, actor=SYSTEM, now=datetime.now(UTC)))
     for wanted in ({}, {"account": "other"}, {"account": user.username}):
@@ -197,7 +197,12 @@ def test_a_token_begets_none_that_outlives_it() -> None:
     with pytest.raises(NotAllowed, match="sign in"):
         token_end_set(token=token_list(actor=stolen)[0], days=300, actor=stolen, now=datetime.now(UTC))
     token_end_set(token=token_list(actor=stolen)[0], days=1, actor=stolen, now=datetime.now(UTC))
-    assert of(token_create(actor=stolen, now=NOW, scope=TokenScope.AGENT, node="n1")).node == "n1"
+    end = AuthToken.objects.get().expiry
+    for machine in ({"scope": TokenScope.AGENT, "node": "n1"}, {"scope": TokenScope.EXTENDER, "account": "scheduler"}):
+        made = token_create(actor=stolen, now=datetime.now(UTC), **machine)
+        assert (of(made).scope, row(made).expiry) == (machine["scope"], end)
+        with pytest.raises(NotAllowed, match="later than itself"):
+            token_create(actor=stolen, now=datetime.now(UTC), days=9, **machine)
     assert of(token_create(actor=session, now=datetime.now(UTC))).name == user.username
 
 
