@@ -30,7 +30,7 @@ from gpuplane.doors.bounded_http import BoundedHttp
 from gpuplane.doors.bounded_sockets import BoundedSocket
 from gpuplane.doors.certificates import Certificates
 from gpuplane.doors.connections import Connections, Place
-from gpuplane.doors.limits import KEEP_ALIVE_SECONDS, Limits, limits
+from gpuplane.doors.limits import KEEP_ALIVE_SECONDS, MESSAGE_BYTES, Limits, limits
 from gpuplane.doors.plan import Door, DoorRefused, doors
 
 GRACE_SECONDS = 5
@@ -91,6 +91,7 @@ def server(
     connections: int,
     per_address: int,
     proxies: Sequence[str],
+    listeners: int = 1,
 ) -> DoorServer:
     """A server for one door; the main one also speaks the lifespan protocol. `proxies`: whose connections are many people's."""
     config = uvicorn.Config(
@@ -101,7 +102,7 @@ def server(
         http=BoundedHttp,
         ws=BoundedSocket,
         ws_per_message_deflate=False,
-        ws_max_size=4 * 1024 * 1024,
+        ws_max_size=MESSAGE_BYTES,
         lifespan="on" if door.name == "main" else "off",
         log_config=None,
         access_log=False,
@@ -117,6 +118,7 @@ def server(
         per_address=per_address,
         proxies=proxies,
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        listeners=listeners,
     )
     return DoorServer(config, name=door.name, within=within)
 
@@ -134,6 +136,7 @@ async def serve(
             connections=connections,
             per_address=per_address,
             proxies=proxies,
+            listeners=len(planned),
         )
         for door in planned
     }

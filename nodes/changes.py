@@ -102,8 +102,10 @@ def compare(rows: Iterable[Device], shape: NodeShape, *, now: datetime) -> Inven
             now=now,
             sick=SICK if device.parent in sick else reason,
         )
-        row = known.get(device.uuid)
-        if not (device.healthy if row is None else row.healthy):  # whose health flaps counts as sick, whatever is said
+        before = known.get(device.uuid)
+        if not (
+            device.healthy if before is None else before.healthy
+        ):  # whose health flaps counts as sick, whatever is said
             sick.add(device.uuid)
     return change
 

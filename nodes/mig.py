@@ -7,7 +7,7 @@ while an instance of it is held, are closed to newcomers until that ends; held b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -18,6 +18,7 @@ from nodes.newcomers import UNREAD
 GPU_HELD: Final = "its GPU is still held itself"
 INSTANCES_HELD: Final = "MIG instances of it are still held"
 SICK: Final = "its GPU is unhealthy"
+LONGEST_REASON: Final = 200
 _HELD_BY: Final = ("core_used", "memory_used", "conflict", "stranger")
 
 
@@ -37,6 +38,21 @@ def close_for_mig(*, node_id: int, revision: int, now: datetime) -> None:
     """At once, within the caller's transaction; reconciling opens them again."""
     for pk, why in mig_closings(node_id=node_id).items():
         Device.objects.filter(pk=pk, closed="").update(closed=why, revision=revision, changed_at=now)
+
+
+def follow_gpus(settled: Sequence[Device]) -> None:
+    """MIG instances that flapped follow their GPU again: no healthier than it, and well where it alone was the reason."""
+    parents = {device.parent for device in settled if device.parent}
+    if not parents:
+        return
+    rows = Device.objects.select_for_update(no_key=True).filter(uuid__in=parents, presence=Presence.PRESENT)
+    gpus = {row.uuid: row for row in rows.order_by("id")} | {device.uuid: device for device in settled}
+    for device in settled:
+        gpu = gpus.get(device.parent)
+        if gpu is not None and device.healthy and not gpu.healthy:
+            device.healthy, device.health_reason = False, f"{SICK}: {gpu.health_reason}"[:LONGEST_REASON]
+        elif gpu is not None and gpu.healthy and device.health_reason.startswith(SICK):
+            device.healthy, device.health_reason = True, ""
 
 
 def closings_of(devices: Iterable[Device]) -> dict[int, str]:

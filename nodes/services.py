@@ -29,7 +29,7 @@ from nodes.advertise import advertise_soon
 from nodes.changes import InventoryChange, compare
 from nodes.choices import NodeState, Presence
 from nodes.flapping import Heeded
-from nodes.mig import SICK, close_for_mig
+from nodes.mig import SICK, close_for_mig, follow_gpus
 from nodes.models import Device, Node
 from nodes.newcomers import mark_unread, read_soon
 from nodes.topology import normal_links
@@ -175,7 +175,7 @@ def _settle_node(*, node_name: str, now: datetime) -> int:
     steady = _steady(now).filter(node=node).select_for_update(no_key=True).order_by("id")
     told = {device.pk: (device, flapping.settle(device, now=now)) for device in steady}
     changed = [device for device, _ in told.values()]
-    _follow_gpus(changed)
+    follow_gpus(changed)
     _health_changed(changed, node=node, actor=SYSTEM, now=now, told={pk: words for pk, (_, words) in told.items()})
     return len(changed)
 
@@ -195,21 +195,6 @@ def _disputes_settle_node(*, node_name: str, now: datetime) -> bool:
     shape = disputes.as_known(claimed.shape, well={row.uuid: flapping.is_said_well(row) for row in rows})
     _inventory_put(shape=shape, actor=SYSTEM, now=now)
     return True
-
-
-def _follow_gpus(settled: Sequence[Device]) -> None:
-    """MIG instances that flapped follow their GPU again: no healthier than it, and well where it alone was the reason."""
-    parents = {device.parent for device in settled if device.parent}
-    if not parents:
-        return
-    rows = Device.objects.select_for_update(no_key=True).filter(uuid__in=parents, presence=Presence.PRESENT)
-    gpus = {row.uuid: row for row in rows.order_by("id")} | {device.uuid: device for device in settled}
-    for device in settled:
-        gpu = gpus.get(device.parent)
-        if gpu is not None and device.healthy and not gpu.healthy:
-            device.healthy, device.health_reason = False, f"{SICK}: {gpu.health_reason}"[:LONGEST_REASON]
-        elif gpu is not None and gpu.healthy and device.health_reason.startswith(SICK):
-            device.healthy, device.health_reason = True, ""
 
 
 def _instances_following(changed: Sequence[Device], *, now: datetime) -> list[Device]:

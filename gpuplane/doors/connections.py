@@ -36,6 +36,7 @@ REASONS: Final = (
     "body-chunks",
     "body-late",
     "unread",
+    "socket-frames",
 )
 UNTOLD: Final = frozenset({"handshake", "silent"})
 """Counted and not logged: load balancers and browsers connect and leave again without a word."""

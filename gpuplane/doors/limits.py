@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from agent.protocol import FRAME_LIMIT
+
 HEAD_BYTES: Final = 32 * 1024
 """Of a request's line and headers together; of what stands between two pieces of a chunked body, and behind it."""
 HEAD_SECONDS: Final = 10.0
@@ -42,6 +44,12 @@ ANSWER_SECONDS: Final = 1.0
 KEEP_ALIVE_SECONDS: Final = 75
 """Between two requests. Longer than kube-scheduler's pauses in a busy cluster, shorter than its own 90 s."""
 
+MESSAGE_BYTES: Final = FRAME_LIMIT
+"""Of one WebSocket message, all its frames together. Agents' are the largest."""
+SOCKET_FRAMES_AT_ONCE: Final = 400
+SOCKET_FRAMES_A_SECOND: Final = 50.0
+"""WebSocket frames of a peer, pings and empty ones too. An agent may send 200 at once and ten a second."""
+
 SPARE_FILES: Final = 512
 """Open files that connections leave to the database, to Redis, to the cluster and to files."""
 SHARE_OF_ONE: Final = 0.75
@@ -67,12 +75,17 @@ class Limits:
         return any(address in network for network in self.trusted)
 
 
-def limits(*, connections: int, per_address: int, proxies: Iterable[str], open_files: int) -> Limits:
-    """From the settings: `proxies` as uvicorn reads them in FORWARDED_ALLOW_IPS (addresses, networks, `*`); `open_files` that the process may have."""
+def limits(
+    *, connections: int, per_address: int, proxies: Iterable[str], open_files: int, listeners: int = 1
+) -> Limits:
+    """From the settings: `proxies` as uvicorn reads them in FORWARDED_ALLOW_IPS (addresses, networks, `*`); `open_files` that the process may have.
+
+    All its `listeners` together leave SPARE_FILES.
+    """
     told = [one.strip() for one in proxies]
     networks = [network for one in told if (network := _network(one)) is not None]
     return Limits(
-        connections=max(min(connections, open_files - SPARE_FILES), 1),
+        connections=max(min(connections, (open_files - SPARE_FILES) // listeners), 1),
         per_address=per_address,
         trusted=tuple(networks),
         everybody_trusted="*" in told,

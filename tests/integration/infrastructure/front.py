@@ -33,6 +33,9 @@ class Application:
         if scope["type"] == "lifespan":
             await self.live(receive, send)
         elif scope["type"] == "websocket":
+            self.begun.release()
+            if scope["path"] == "/held":
+                await self.go.wait()
             await self.echo(receive, send)
         else:
             self.begun.release()

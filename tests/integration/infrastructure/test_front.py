@@ -195,7 +195,7 @@ def test_a_head_that_we_do_not_read_is_not_late(listener):
         wire.sendall(ASK[20:])
         time.sleep(1.5)  # longer than a head may take
         listener.go()
-        assert [answered(wire)[:12] for _ in range(1)] == [b"HTTP/1.1 200"]
+        assert answered(wire).startswith(b"HTTP/1.1 200")
 
     assert grown == {}
 

@@ -94,7 +94,7 @@ def test_placement_sees_no_flap() -> None:
     for second in range(8):
         by_agent(SICK if second % 2 == 0 else WELL, second)
         picture = look().picture
-        seen.append(bool(picture.columns.healthy[0]) if hasattr(picture, "columns") else device().healthy)
+        seen.append(bool(picture.device_healthy[0]))
     assert seen[2:] == [False] * 6
     assert not seen[0]
 

@@ -323,9 +323,14 @@ def test_what_ifs_take_no_turns_of_pages(method: str, address: str, kind: Kind) 
 def test_a_what_if_waits_without_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     """VIEW-4 (part) it lets go of the database before its process begins."""
     order: list[str] = []
+
+    def answered(*_: object, **__: object) -> bytes:
+        order.append("waits")
+        return b"{}"
+
     before_waiting(lambda: order.append("let go"))
     try:
-        monkeypatch.setattr(run, "answer_to", lambda *_, **__: order.append("waits") or b"{}")
+        monkeypatch.setattr(run, "answer_to", answered)
         run.what_if(b"{}", user=7, kind="json", form="result", client=Client())
     finally:
         before_waiting(None)

@@ -36,3 +36,9 @@ def test_who_has_no_limit_of_their_own(proxies, address, want):
 )
 def test_connections_leave_files_to_others(asked, open_files, want):
     assert limits(connections=asked, per_address=10, proxies=[], open_files=open_files).connections == want
+
+
+def test_all_listeners_together_leave_files_to_others():
+    """Three full ones, too, leave the database its own."""
+    one = limits(connections=8192, per_address=10, proxies=[], open_files=1024, listeners=3)
+    assert 3 * one.connections <= 1024 - SPARE_FILES
