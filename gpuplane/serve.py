@@ -32,6 +32,7 @@ from gpuplane.doors.certificates import Certificates
 from gpuplane.doors.connections import Connections, Place
 from gpuplane.doors.limits import KEEP_ALIVE_SECONDS, MESSAGE_BYTES, Limits, limits
 from gpuplane.doors.plan import Door, DoorRefused, doors
+from gpuplane.start.interpreter import interpreter_set
 
 GRACE_SECONDS = 5
 
@@ -207,6 +208,7 @@ def main() -> int:
         )
         gc.freeze()  # what was loaded so far stays: looking through it again and again stops every request for 40 ms
         room_for_sockets()
+        interpreter_set()
         return uvloop.run(
             serve(
                 planned,
