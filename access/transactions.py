@@ -8,15 +8,20 @@ nothing inside may have an effect outside the database.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
+import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import ParamSpec, TypeVar, overload
 
 import structlog
 from django.db import DatabaseError, OperationalError, connection, transaction
+
+from audit.cursors import on_postgresql
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -95,7 +100,7 @@ def atomic_retry(
                     return inner(*args, **kwargs)
             for attempt in range(1, attempts):
                 try:
-                    with transaction.atomic():
+                    with _turn(), transaction.atomic():
                         return inner(*args, **kwargs)
                 except DatabaseError as error:
                     if not is_passing(error):
@@ -103,12 +108,23 @@ def atomic_retry(
                         raise
                     log.info("transaction.again", service=inner.__qualname__, attempt=attempt, error=str(error))
                     time.sleep(pause_seconds(attempt, random.random()))  # noqa: S311 - jitter, no secret
-            with transaction.atomic():
+            with _turn(), transaction.atomic():
                 return inner(*args, **kwargs)
 
         return run
 
     return decorate if function is None else decorate(function)
+
+
+_WRITER = threading.Lock()
+"""SQLite writes for one at a time, and makes the others look again after pauses that grow to a tenth of a second; a thread of this process
+that waits here goes on at once."""
+_NO_TURN = contextlib.nullcontext()
+
+
+def _turn() -> AbstractContextManager[object]:
+    """Held by the outermost transaction only, so nobody who holds it waits for it."""
+    return _NO_TURN if on_postgresql() else _WRITER
 
 
 def pause_seconds(attempt: int, jitter: float) -> float:

@@ -32,6 +32,9 @@ from gpuplane.doors.bodies import (
 from gpuplane.doors.body_limits import Bound
 from nodes.live.pace import RETRY_AFTER_SECONDS
 
+REFUSED_SECONDS = 0.25
+"""How long a post that is refused waits for its answer: one that is sent again at once would cost as much as one that is taken."""
+
 SOCKET = re.compile(r"/ws/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/")
 SAMPLES = re.compile(r"/api/v1/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/samples/")
 
@@ -111,6 +114,7 @@ class Agents:
                 body = await read_body(scope, receive, limit=self.bound.limit_bytes, held=held)
                 status, answer = await self.ingest.answer_frame(body, node=named[1], actor=actor)
         except Refused as refused:
+            await asyncio.sleep(REFUSED_SECONDS)
             await send_problem(send, refused.status, refused.detail, refused.headers)
             return
         except BodyTooLarge:
@@ -123,6 +127,7 @@ class Agents:
             return
         headers = [(b"content-type", b"application/msgpack"), (b"content-length", b"%d" % len(answer))]
         if status == 429:
+            await asyncio.sleep(REFUSED_SECONDS)
             headers.append((b"retry-after", b"%d" % RETRY_AFTER_SECONDS))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})

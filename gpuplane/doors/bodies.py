@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
@@ -23,7 +24,8 @@ import structlog
 
 from gpuplane.doors import App, Message, Receive, Scope, Send
 from gpuplane.doors.answers import send_problem
-from gpuplane.doors.body_limits import Bound, Budget, Kind
+from gpuplane.doors.body_limits import Bound, Budget, Kind, credential_key
+from gpuplane.doors.pace import Allowance
 from gpuplane.doors.threads import Busy, Turns
 
 COME_AGAIN = (b"retry-after", b"1")
@@ -150,13 +152,21 @@ def too_large(limit: int) -> str:
 
 NO_ROOM = "too many large bodies at one time; come again"
 BUSY = "too many requests of this kind at one time; come again"
+RUNS_BURST = 10.0
+RUNS_A_SECOND = 1.0
+"""What-if runs of one credential, whatever becomes of them."""
+REFUSED_SECONDS = 1.0
+"""How long who is too fast waits for the answer: one that asks again at once would be as much work as an answer."""
+TOO_FAST = f"one scenario a second, and {RUNS_BURST:.0f} at once; come again"
 
 
 def guarded(app: App, *, bound_of: Callable[[Scope], Bound], turns: dict[Kind, Turns]) -> App:
     """Django behind a guard.
 
-    The body is read first, then the request waits for its turn among its kind, then the answer is sent.
+    The body is read first, then the request waits for its turn among its kind, then the answer is sent. Scenarios have a pace: who
+    is too fast is answered after a while, without a byte of the body being read, since megabytes of it cost everybody else.
     """
+    runs = Allowance(burst=RUNS_BURST, a_second=RUNS_A_SECOND, clock=time.monotonic)
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         bound = bound_of(scope)
@@ -165,6 +175,10 @@ def guarded(app: App, *, bound_of: Callable[[Scope], Bound], turns: dict[Kind, T
         async def collected(message: Message) -> None:
             answer.append(message)
 
+        if bound.kind is Kind.SIMULATIONS and not runs.take(credential_key(scope)):
+            await asyncio.sleep(REFUSED_SECONDS)
+            await send_problem(send, 429, TOO_FAST, [COME_AGAIN, CLOSE])
+            return
         try:
             with Held(bound.budget) as held:
                 body = await read_body(scope, receive, limit=bound.limit_bytes, held=held)

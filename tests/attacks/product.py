@@ -88,6 +88,7 @@ def running(folder: Path) -> Iterator[Product]:
                     },
                     "agent": AGENT_TOKEN,
                     "other-agent": app.token(scope=TokenScope.AGENT, node="another"),
+                    **{node: app.token(scope=TokenScope.AGENT, node=node) for node in ("attack-posts", "attack-flaps")},
                     "revoked": _revoked(),
                 },
                 session=_cookie(),

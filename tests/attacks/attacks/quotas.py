@@ -58,7 +58,7 @@ async def flapping_health(target: Target) -> None:
 
 async def _post(target: Target, node: str, frame: Callable[[str, int], Frame]) -> None:
     boot, numbers = f"attack-{time.time_ns()}", itertools.count(1)
-    headers = _headers(target, "application/msgpack")
+    headers = {"Authorization": f"Bearer {target.tokens[node]}", "Content-Type": "application/msgpack"}
 
     def next_frame() -> tuple[bytes, dict[str, str]]:
         return encode(frame(boot, next(numbers))), headers
