@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin
+from django.contrib.auth.forms import AdminUserCreationForm, UserChangeForm
 from django.contrib.auth.models import Group, User
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.forms import ModelForm
@@ -28,6 +29,7 @@ from access.choices import Role, TokenScope
 from access.errors import NotAllowed
 from access.models import IdempotencyRecord, Profile, Team, TeamNamespace
 from access.selectors import actor_of, scope_of, token_list
+from access.services import RESERVED_NAMES
 from access.token_services import SHOWN, token_revoke, tokens_revoke
 from audit import services as audit
 from audit.choices import Kind
@@ -39,9 +41,13 @@ if TYPE_CHECKING:
     TabularInline = admin.TabularInline[Any, Any]
     StackedInline = admin.StackedInline[Any, Any]
     AccountBase = UserAdmin[User]
+    CreationForm = AdminUserCreationForm[User]
+    ChangeForm = UserChangeForm[User]
 else:
     ModelAdmin, TabularInline, StackedInline = admin.ModelAdmin, admin.TabularInline, admin.StackedInline
     AccountBase = UserAdmin
+    CreationForm = AdminUserCreationForm
+    ChangeForm = UserChangeForm
 
 
 class ReadOnly(ModelAdmin):
@@ -107,6 +113,28 @@ class ProfileInline(StackedInline):
     fields = ("role", "service", "scope", "node")
 
 
+class _NotReserved:
+    """Of the forms of accounts: names by which the audit trail calls gpuplane itself are nobody's."""
+
+    cleaned_data: dict[str, Any]
+
+    def clean_username(self) -> str:
+        """Raises ValidationError."""
+        checked = getattr(super(), "clean_username", None)
+        username = str(checked() if checked is not None else self.cleaned_data["username"])
+        if username in RESERVED_NAMES:
+            raise ValidationError(f"{username} names gpuplane itself in the audit trail", code="reserved")
+        return username
+
+
+class AccountCreationForm(_NotReserved, CreationForm):
+    """A new account."""
+
+
+class AccountChangeForm(_NotReserved, ChangeForm):
+    """An account that is there."""
+
+
 class NamespaceInline(TabularInline):
     """Namespaces of a team."""
 
@@ -123,6 +151,8 @@ admin.site.unregister(knox_admin.models.AuthToken)  # its module registers it wh
 class AccountAdmin(Audited, AccountBase):
     """Accounts with their roles."""
 
+    form = AccountChangeForm
+    add_form = AccountCreationForm
     inlines = (ProfileInline,)
     list_display = ("username", "is_active", "is_staff", "is_superuser", "last_login")
 
@@ -131,6 +161,14 @@ class AccountAdmin(Audited, AccountBase):
         super().save_model(request, obj, form, change)
         if change and "is_active" in form.changed_data and not obj.is_active:
             tokens_revoke(user=obj, actor=_actor(request), now=database_now())
+
+    @override
+    def save_formset(self, request: HttpRequest, form: ModelForm[Any], formset: Any, change: bool) -> None:
+        """Tokens that were given for one thing open no other: they are revoked with the change."""
+        super().save_formset(request, form, formset, change)
+        opens = any({"service", "scope", "node"} & set(row.changed_data) for row in formset.forms)
+        if change and formset.model is Profile and opens:
+            tokens_revoke(user=form.instance, actor=_actor(request), now=database_now())
 
     @override
     def delete_model(self, request: HttpRequest, obj: User) -> None:

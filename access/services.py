@@ -26,6 +26,9 @@ from audit import services as audit
 from audit.choices import Kind
 from kube.names import InvalidName, check_label, check_namespace
 
+RESERVED_NAMES = frozenset({"anonymous", "scheduler", "system"})
+"""Actors of audit events that are nobody's account: whoever had such a name would read them as their own."""
+
 
 @atomic_retry
 def user_create(
@@ -53,6 +56,8 @@ def user_create(
         User.username_validator(username)
     except ValidationError as error:
         raise BadInput(" ".join(error.messages), field="username", rule="username") from error
+    if username in RESERVED_NAMES:
+        raise BadInput(f"{username} names gpuplane itself in the audit trail", field="username", rule="reserved")
     if not 1 <= len(username) <= 150:
         raise BadInput("username must have 1 to 150 characters", field="username", rule="username")
     if User.objects.filter(username=username).exists():

@@ -39,11 +39,12 @@ class Open:
     node: str = ""
     check: Callable[[], Awaitable[bool]] | None = None
     ended: bool = field(default=False, init=False)
+    why: str = field(default="", init=False)
 
-    def cut(self) -> None:
+    def cut(self, why: str = "the token was revoked, or has ended") -> None:
         """End it, unless that was done."""
         if not self.ended:
-            self.ended = True
+            self.ended, self.why = True, why
             self.end()
 
 

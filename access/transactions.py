@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import random
-import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -21,6 +20,7 @@ from typing import ParamSpec, TypeVar, overload
 import structlog
 from django.db import DatabaseError, OperationalError, connection, transaction
 
+from access.precedence import PRECEDENCE, WritersTurn
 from audit.cursors import on_postgresql
 
 P = ParamSpec("P")
@@ -116,7 +116,7 @@ def atomic_retry(
     return decorate if function is None else decorate(function)
 
 
-_WRITER = threading.Lock()
+_WRITER = WritersTurn(PRECEDENCE)
 """SQLite writes for one at a time, and makes the others look again after pauses that grow to a tenth of a second; a thread of this process
 that waits here goes on at once."""
 _NO_TURN = contextlib.nullcontext()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import structlog
@@ -41,6 +41,9 @@ SAMPLES = re.compile(r"/api/v1/agents/([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)/s
 SIGN_IN_AGAIN: Final = 1012
 """Close code: connect again, with the token of now."""
 
+SESSIONS_MOST: Final = 4
+"""Sockets of one node's agent at one time in a process: its own, and those of before that have not ended yet."""
+
 log = structlog.get_logger(__name__)
 
 
@@ -54,6 +57,29 @@ class Ingest(Protocol):
         """Status and frame that answer one frame that came by POST."""
 
 
+class Sessions:
+    """The sockets of each node. Where there is one too many the oldest ends, so whoever has a token takes no more than its node's places."""
+
+    def __init__(self, *, most: int = SESSIONS_MOST) -> None:
+        self._most = most
+        self._of: dict[str, list[Open]] = {}
+
+    def opened(self, entry: Open) -> None:
+        """Note it."""
+        sessions = self._of.setdefault(entry.node, [])
+        sessions.append(entry)
+        if len(sessions) > self._most:
+            sessions.pop(0).cut(f"the agent of {entry.node} has begun {self._most} times since")
+
+    def closed(self, entry: Open) -> None:
+        """It is over."""
+        sessions = self._of.get(entry.node, [])
+        if entry in sessions:
+            sessions.remove(entry)
+        if not sessions:
+            self._of.pop(entry.node, None)
+
+
 @dataclass(frozen=True, slots=True)
 class Agents:
     """The two endpoints."""
@@ -61,6 +87,7 @@ class Agents:
     bearer: Bearer
     ingest: Ingest
     bound: Bound
+    sessions: Sessions = field(default_factory=Sessions)
 
     async def socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """WebSocket scope whose path begins with /ws/agents/."""
@@ -75,29 +102,29 @@ class Agents:
             await receive()
             await refuse_socket(scope, send, refused.status, refused.detail, refused.headers)
             return
-        if actor.token:
-            await self._until_revoked(scope, receive, send, node=named[1], actor=actor)
-        else:
-            await self.ingest.agent_socket(scope, receive, send, node=named[1], actor=actor)
+        await self._session(scope, receive, send, node=named[1], actor=actor)
 
-    async def _until_revoked(self, scope: Scope, receive: Receive, send: Send, *, node: str, actor: Actor) -> None:
-        """The session, which ends with its token: by a cancellation, so that frames cost nothing for it."""
+    async def _session(self, scope: Scope, receive: Receive, send: Send, *, node: str, actor: Actor) -> None:
+        """The session, which ends with its token, or with too many of its node: by a cancellation, so that frames cost nothing for it."""
         task = asyncio.current_task()
         if task is None:  # an ASGI application always runs in one
             raise RuntimeError("no task")
-        entry = SOCKETS.opened(Open(account=actor.name, token=actor.token, node=node, end=task.cancel))
+        entry = Open(account=actor.name, token=actor.token, node=node, end=task.cancel)
+        if actor.token:
+            SOCKETS.opened(entry)
+        self.sessions.opened(entry)
         try:
             await self.ingest.agent_socket(scope, receive, send, node=node, actor=actor)
         except asyncio.CancelledError:
             if not entry.ended or task.uncancel():
                 raise
-            reason = "the token was revoked, or has ended"
             try:
-                await send({"type": "websocket.close", "code": SIGN_IN_AGAIN, "reason": reason})
+                await send({"type": "websocket.close", "code": SIGN_IN_AGAIN, "reason": entry.why})
             except (OSError, RuntimeError):  # the peer left first; uvicorn says so in either way
                 log.debug("agent.left_first", node=node)
         finally:
             SOCKETS.closed(entry)
+            self.sessions.closed(entry)
 
     async def samples(self, scope: Scope, receive: Receive, send: Send) -> None:
         """HTTP scope whose path matches SAMPLES."""

@@ -41,8 +41,9 @@ UNREAD_BYTES: Final = 120 * 1024
 """What a client reads at least in that time, once more than the system's buffers hold waits for it."""
 ANSWER_SECONDS: Final = 1.0
 """How long a refused client has to read why, while nothing more is read from it."""
-KEEP_ALIVE_SECONDS: Final = 75
-"""Between two requests. Longer than kube-scheduler's pauses in a busy cluster, shorter than its own 90 s."""
+KEEP_ALIVE_SECONDS: Final = 100
+"""Between two requests. kube-scheduler and the API server close after 90 s: it is them who do, so none of their requests meets a connection
+that is being closed."""
 
 MESSAGE_BYTES: Final = FRAME_LIMIT
 """Of one WebSocket message, all its frames together. Agents' are the largest."""

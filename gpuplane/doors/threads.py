@@ -23,6 +23,7 @@ from typing import Any, Final, ParamSpec, Protocol, Self, TypeVar
 import structlog
 from django.db import connections
 
+from access.precedence import PRECEDENCE
 from allocations.whatif.turns import RUNS_MOST
 from gpuplane.doors.body_limits import Kind
 from kube.waiting import before_waiting
@@ -92,7 +93,7 @@ class Pool(Protocol):
 class Lane:
     """Threads for one kind of work, and the turns of those who want them."""
 
-    __slots__ = ("_executor", "_turns")
+    __slots__ = ("_executor", "_first", "_turns")
 
     def __init__(
         self,
@@ -102,13 +103,18 @@ class Lane:
         waiting: int,
         patience_seconds: float = PATIENCE_SECONDS,
         pool: Pool = ThreadPoolExecutor,
+        first: bool = False,
     ) -> None:
+        """`first`: requests to Django give way to it."""
+        self._first = first
         self._executor = pool(threads, thread_name_prefix=name)
         self._turns = Turns(name, at_once=threads, waiting=waiting, patience_seconds=patience_seconds)
 
     async def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """What the function returns. It may use the ORM. Raises what it raises, and Busy."""
         async with self._turns:
+            if self._first:
+                return await in_thread(self._executor, _going_first, function, *args, **kwargs)
             return await in_thread(self._executor, function, *args, **kwargs)
 
     def close(self) -> None:
@@ -166,8 +172,8 @@ def lanes(pool: Pool = ThreadPoolExecutor) -> Lanes:
     """A process's."""
     lane = partial(Lane, pool=pool)
     return Lanes(
-        filter=lane("filter", threads=FILTERS, waiting=256),
-        ledger=lane("ledger", threads=LEDGER_STEPS, waiting=1024),
+        filter=lane("filter", threads=FILTERS, waiting=256, first=True),
+        ledger=lane("ledger", threads=LEDGER_STEPS, waiting=1024, first=True),
         bind=lane("bind", threads=BINDERS, waiting=1024, patience_seconds=20.0),
         webhooks=lane("webhook", threads=4, waiting=256),
         lookups=lane("lookup", threads=16, waiting=64, patience_seconds=2.0),
@@ -202,6 +208,11 @@ def django_turns(pool_size: int | None) -> dict[Kind, Turns]:
 async def in_thread(executor: Executor, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a function that uses the ORM without holding the event loop."""
     return await asyncio.get_running_loop().run_in_executor(executor, lambda: _tidied(function, *args, **kwargs))
+
+
+def _going_first(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    with PRECEDENCE:
+        return function(*args, **kwargs)
 
 
 def _tidied(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

@@ -115,6 +115,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "gpuplane.operations.OperationsMiddleware",
+    "gpuplane.precedence.PrecedenceMiddleware",
     "gpuplane.unreadable.UnreadableMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "gpuplane.protection.ProtectionMiddleware",

@@ -61,11 +61,12 @@ class SignedInConsumer(AsyncWebsocketConsumer):
     async def sent_one(self) -> None:
         """To be called after each sending. Raises SignedOut."""
         self._sent += 1
-        if self._sent % CHECK_SENT == 0 and not await self._still_signed_in():
-            raise SignedOut
+        if self._sent % CHECK_SENT == 0:
+            await self._check_signed_in()
 
     async def _run(self) -> None:
         try:
+            await self._check_signed_in()  # what changed before the socket was noted was told to nobody
             await self.pump()
         except SignedOut:
             await self.close(NOT_SIGNED_IN)
@@ -81,6 +82,10 @@ class SignedInConsumer(AsyncWebsocketConsumer):
         """The user may no longer look: somebody else has found that out."""
         if self._task is not None:
             self._task.cancel()
+
+    async def _check_signed_in(self) -> None:
+        if not await self._still_signed_in():
+            raise SignedOut
 
     async def _still_signed_in(self) -> bool:
         session: Any = self.scope.get("session")

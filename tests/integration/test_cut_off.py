@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from asgiref.testing import ApplicationCommunicator
+from django.conf import settings
+from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.auth.models import User
+from django.contrib.sessions.backends.db import SessionStore
 from django.db import connections
 from knox.models import AuthToken
 
@@ -25,6 +28,7 @@ from access.sockets import SOCKETS
 from access.token_services import agent_token, token_end_set, token_revoke, tokens_revoke
 from audit.clock import database_now
 from gpuplane import asgi
+from gpuplane.doors.agents import SESSIONS_MOST
 from gpuplane.doors.threads import lanes
 from nodes.consumers.one_node import NodeConsumer
 from nodes.live import flush
@@ -147,6 +151,24 @@ async def test_a_session_whose_token_still_counts_goes_on(app: asgi.Application)
 
 
 @sqlite
+async def test_a_node_has_few_sessions_at_one_time(app: asgi.Application) -> None:
+    """VIEW-6 the oldest ends, told why; whoever has one token takes no more than these places of a listener."""
+    token = await on_the_side(lambda: agent_token(node="n1", **_by()))
+    sockets = [await connected(app, token) for _ in range(SESSIONS_MOST)]
+    assert await sockets[0].receive_nothing(0.1)
+    newest = await connected(app, token)
+    closed = await sockets[0].receive_output(10)
+    assert (closed["type"], closed["code"]) == ("websocket.close", 1012)
+    assert "has begun 4 times since" in closed["reason"]
+    await sockets[0].wait(10)
+    assert await sockets[1].receive_nothing(0.1)
+    for socket in (*sockets[1:], newest):
+        await socket.send_input({"type": "websocket.disconnect", "code": 1000})
+        await socket.wait(10)
+    assert not app._agents.sessions._of
+
+
+@sqlite
 async def test_a_session_of_another_scope_now(app: asgi.Application) -> None:
     token = await on_the_side(lambda: agent_token(node="n1", **_by()))
     socket = await connected(app, token)
@@ -188,6 +210,35 @@ async def test_a_browsers_stream_ends_when_its_account_is_shut(ledger_db: object
         await on_the_side(lambda: user_active_set(user=user, active=False, **_by()))
         assert await browser.closed() == 4401
         assert not await checks.get()
+    await browser.leave()
+
+
+def _session(user: User) -> SessionStore:
+    """As signing in makes it."""
+    store = SessionStore()
+    store[SESSION_KEY] = str(user.pk)
+    store[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
+    store[HASH_SESSION_KEY] = user.get_session_auth_hash()
+    store.save()
+    return store
+
+
+@sqlite
+@pytest.mark.parametrize("shut", [False, True], ids=["goes on", "shut meanwhile"])
+async def test_a_stream_that_begins_while_its_account_is_shut(ledger_db: object, shut: bool) -> None:
+    """VIEW-6 between the look at the session and the socket's place among those that are told."""
+    await on_the_side(lambda: NodeFactory(name="n1", gpus=1))
+    user = await on_the_side(UserFactory)
+    store = await on_the_side(lambda: _session(user))
+    if shut:
+        await on_the_side(lambda: user_active_set(user=User.objects.get(pk=user.pk), active=False, **_by()))
+    browser = Socket(NodeConsumer.as_asgi(), user, url_route={"kwargs": {"name": "n1"}}, session=store)
+    await browser.connect()
+    async with asyncio.timeout(10):
+        if shut:
+            assert await browser.closed() == 4401
+        else:
+            assert await browser.hear()
     await browser.leave()
 
 

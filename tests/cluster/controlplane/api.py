@@ -175,11 +175,29 @@ class Observer:
         with self._changed:
             while not true(self):
                 left = started + seconds - time.monotonic()
-                assert left > 0, f"after {seconds:.0f} s still not: {what}"
+                assert left > 0, f"after {seconds:.0f} s still not: {what}; there is {self._told()}"
                 self._changed.wait(min(left, 1.0))
                 if self._failure is not None:
                     raise self._failure
         return time.monotonic() - started
+
+    def _told(self) -> str:
+        """What is there, as far as it tells why something has not happened."""
+        return json.dumps(
+            {
+                key: {
+                    **{
+                        name: one["spec"][name] for name in ("schedulerName", "nodeName") if name in one.get("spec", {})
+                    },
+                    "conditions": [
+                        {name: said[name] for name in ("type", "status", "reason", "message") if name in said}
+                        for said in one.get("status", {}).get("conditions", ())
+                    ],
+                    "annotations": one["metadata"].get("annotations", {}),
+                }
+                for key, one in self.now.items()
+            }
+        )
 
     def _follow(self, version: str) -> None:
         while not self._closing.is_set():
