@@ -288,10 +288,24 @@ def _memory(fields: Mapping[str, Any], path: str) -> int:
     return memory
 
 
+def _plain_link(entry: object, gpus: frozenset[int]) -> tuple[int, int, int] | None:
+    """The link where nothing about it has to be read or said: a node has tens of thousands."""
+    if type(entry) is not list or len(entry) != 3:
+        return None
+    one, other, count = entry
+    if type(one) is not int or type(other) is not int or type(count) is not int:
+        return None
+    fits = one != other and one in gpus and other in gpus and 0 <= count <= NVLINKS_MOST
+    return (one, other, count) if fits else None
+
+
 def _links(value: object, path: str, devices: tuple[DeviceShape, ...]) -> tuple[tuple[int, int, int], ...]:
-    gpus = {device.minor for device in devices if device.type == GPU and not device.parent}
+    gpus = frozenset(device.minor for device in devices if device.type == GPU and not device.parent)
     links = []
     for index, entry in enumerate(read_list(value, path, most=LINKS_MOST)):
+        if (plain := _plain_link(entry, gpus)) is not None:
+            links.append(plain)
+            continue
         here = within(path, index)
         if not isinstance(entry, (list, tuple)) or len(entry) != 3:
             raise BadInput(f"{here} must be [GPU minor, GPU minor, NVLinks]", field=here, rule="type")

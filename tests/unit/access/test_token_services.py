@@ -191,14 +191,19 @@ def test_a_token_begets_none_that_outlives_it() -> None:
     """VIEW-6 by a token no token of scope rest is made, none that ends later, and no end put off."""
     user = UserFactory(role=Role.ADMIN)
     session, stolen = actor_of(user), of(token_issue(user=user, days=2, actor=SYSTEM, now=datetime.now(UTC)))
-    for wanted in ({}, {"account": "other"}, {"account": user.username}):
+    accounts: tuple[dict[str, Any], ...] = ({}, {"account": "other"}, {"account": user.username})
+    for wanted in accounts:
         with pytest.raises(NotAllowed, match="sign in"):
             token_create(actor=stolen, now=NOW, **wanted)
     with pytest.raises(NotAllowed, match="sign in"):
         token_end_set(token=token_list(actor=stolen)[0], days=300, actor=stolen, now=datetime.now(UTC))
     token_end_set(token=token_list(actor=stolen)[0], days=1, actor=stolen, now=datetime.now(UTC))
     end = AuthToken.objects.get().expiry
-    for machine in ({"scope": TokenScope.AGENT, "node": "n1"}, {"scope": TokenScope.EXTENDER, "account": "scheduler"}):
+    wanted_of: tuple[dict[str, Any], ...] = (
+        {"scope": TokenScope.AGENT, "node": "n1"},
+        {"scope": TokenScope.EXTENDER, "account": "scheduler"},
+    )
+    for machine in wanted_of:
         made = token_create(actor=stolen, now=datetime.now(UTC), **machine)
         assert (of(made).scope, row(made).expiry) == (machine["scope"], end)
         with pytest.raises(NotAllowed, match="later than itself"):
