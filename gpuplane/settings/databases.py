@@ -13,6 +13,9 @@ import environ
 AUTOCHECKPOINT_PAGES = 10_000
 """40 MB of log: the web process empties it each second (`gpuplane.start.checkpoints`), this is for when there is none."""
 
+SQLITE_BYTES = 64 << 20
+"""Of all of a process's connections together: each thread has one, and each would keep as many pages of the file as its `cache_size` says."""
+
 
 def describe(*, url: str, data_dir: Path, pool_size: int) -> dict[str, Any]:
     """An entry of `DATABASES`.
@@ -29,7 +32,7 @@ def describe(*, url: str, data_dir: Path, pool_size: int) -> dict[str, Any]:
                 "transaction_mode": "IMMEDIATE",
                 "timeout": 10,
                 "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-65536; "
-                f"PRAGMA busy_timeout=10000; PRAGMA wal_autocheckpoint={AUTOCHECKPOINT_PAGES};",
+                f"PRAGMA soft_heap_limit={SQLITE_BYTES}; PRAGMA busy_timeout=10000; PRAGMA wal_autocheckpoint={AUTOCHECKPOINT_PAGES};",
             },
         }
     entry: dict[str, Any] = environ.Env.db_url_config(url)
