@@ -22,7 +22,6 @@ django.setup()
 from channels.auth import AuthMiddlewareStack  # noqa: E402 - Django must be set up before
 from channels.routing import URLRouter  # noqa: E402
 from django.conf import settings  # noqa: E402
-from django.core.asgi import get_asgi_application  # noqa: E402
 from django.urls import re_path  # noqa: E402
 
 from access import tokens  # noqa: E402
@@ -34,6 +33,7 @@ from gpuplane.doors.bodies import guarded  # noqa: E402
 from gpuplane.doors.body_limits import BodyLimits  # noqa: E402
 from gpuplane.doors.cluster import ROUTES, Cluster  # noqa: E402
 from gpuplane.doors.departures import watched  # noqa: E402
+from gpuplane.doors.django_requests import DjangoRequests  # noqa: E402
 from gpuplane.doors.lifespan import serve_lifespan  # noqa: E402
 from gpuplane.doors.origins import SameOrigin  # noqa: E402
 from gpuplane.doors.proxies import behind_proxies  # noqa: E402
@@ -65,7 +65,7 @@ class Application:
         )
         self._cluster = Cluster(routes=ROUTES, bearer=self._bearer, lanes=self._lanes, limits=self._limits)
         pages = guarded(
-            watched(cast("App", get_asgi_application())),
+            watched(DjangoRequests(self._lanes.django)),
             bound_of=self._limits.of_django,
             turns=django_turns(settings.GPUPLANE_DATABASE_POOL),
         )

@@ -142,6 +142,8 @@ class Lanes:
     reviews: Lane
     """TokenReviews of tokens that were good before; and of those that were never seen."""
     new_reviews: Lane
+    django: Executor
+    """Requests to Django, whose `Turns` bound how many there are."""
 
     def close(self) -> None:
         """End every thread."""
@@ -149,6 +151,7 @@ class Lanes:
             lane.close()
         for lane in (self.tokens, self.new_tokens, self.reviews, self.new_reviews):
             lane.close()
+        self.django.shutdown()
 
 
 FILTERS: Final = 8
@@ -164,6 +167,8 @@ LIVE_CONNECTIONS: Final = 4
 """Of the live path: agents' records (2), the fleet's rows, sockets of browsers."""
 
 
+DJANGO_THREADS: Final = 1024
+"""More than there are turns, in which their number is bounded. They are made when they are needed."""
 REFUSED_AT_ONCE: Final = 2
 """Simulations beyond those that may run: they are told so without waiting for one that does."""
 
@@ -181,6 +186,7 @@ def lanes(pool: Pool = ThreadPoolExecutor) -> Lanes:
         new_tokens=lane("new-token", threads=NEW_TOKENS, waiting=64),
         reviews=lane("review", threads=2, waiting=512),
         new_reviews=lane("new-review", threads=4, waiting=512),
+        django=pool(DJANGO_THREADS, thread_name_prefix="django"),
     )
 
 
