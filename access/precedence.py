@@ -1,7 +1,7 @@
 """Who goes first where threads of one process compete for the interpreter and for SQLite's writer: filter and bind.
 
 Called by the doors, which run filter and bind within `first()`, by the requests to Django, which give way before each query, and by
-`transactions`, whose turns it orders. Kept true: nobody gives way inside a transaction, since others may wait for its locks; and
+`transactions`, whose turns it orders. Kept true: nobody gives way inside a transaction, or with a writer's turn, for which others wait; and
 nobody waits longer than `patience_seconds` at a time, so that a fleet that filters without a pause slows the rest and stops nothing.
 """
 
@@ -50,10 +50,14 @@ class Precedence:
 
     def give_way(self) -> None:
         """Wait until nobody goes first, `patience_seconds` at most."""
-        if not self._inside or self.is_first():
+        if not self._inside or self.is_first() or getattr(self._thread, "awaited", False):
             return
         with self._nobody:
             self._nobody.wait_for(self._empty, self._patience_seconds)
+
+    def awaited(self, awaited: bool) -> None:
+        """Say whether others may be waiting for this thread: it gives no way then, lest they wait for each other."""
+        self._thread.awaited = awaited
 
     def _empty(self) -> bool:
         return not self._inside
@@ -72,10 +76,15 @@ class WritersTurn:
 
     def __enter__(self) -> Self:
         """Wait for the turn. Not entered twice by one thread."""
+        self._wait()
+        self._precedence.awaited(True)
+        return self
+
+    def _wait(self) -> None:
         with self._lock:
             if not self._taken:
                 self._taken = True
-                return self
+                return
             waiter = _Waiter(time.monotonic(), threading.Event())
             queue = self._first if self._precedence.is_first() else self._plain
             queue.append(waiter)
@@ -88,11 +97,11 @@ class WritersTurn:
                 else:
                     queue.remove(waiter)
             raise
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._precedence.awaited(False)
         with self._lock:
             self._hand_on()
 

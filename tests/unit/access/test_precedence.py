@@ -51,6 +51,30 @@ def test_nobody_waits_for_ever_nor_for_nobody() -> None:
     assert not precedence.is_first()
 
 
+def test_who_has_the_writers_turn_does_not_give_way() -> None:
+    """Whoever goes first may be waiting for that turn: the two would wait for each other."""
+    precedence = Precedence(patience_seconds=PATIENT_SECONDS)
+    turn = WritersTurn(precedence)
+    over = threading.Event()
+
+    def first() -> None:
+        with precedence, turn:
+            over.set()
+
+    with turn:
+        other = begun(first)
+        while not precedence._inside:
+            over.wait(0.001)
+        precedence.give_way()
+    assert over.wait(5)
+    other.join(5)
+    with precedence:
+        waiting = begun(precedence.give_way)
+        waiting.join(0.1)
+        assert waiting.is_alive(), "without the turn it does"
+    waiting.join(5)
+
+
 @pytest.mark.parametrize("inside", [False, True], ids=["outside", "in a transaction"])
 def test_queries_give_way_outside_transactions(monkeypatch: pytest.MonkeyPatch, inside: bool) -> None:
     """who holds locks hurries on: filter may wait for them."""
