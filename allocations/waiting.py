@@ -31,6 +31,7 @@ from allocations.engine.plan import plan
 from allocations.ledger.own import request_of
 from allocations.models import PodRefusal
 from audit.choices import Kind
+from audit.cursors import write_rows
 from audit.happenings import Happening
 from audit.services import record_many
 from claims.dialects import ClaimSpec, asks_for_devices, parse_pod
@@ -149,8 +150,8 @@ def _note(pods: Sequence[Pod], answers: Mapping[str, Answer], now: datetime) -> 
     PodRefusal.objects.bulk_create(
         made, update_conflicts=True, unique_fields=["pod_uid"], update_fields=_SCHEDULERS_OWN
     )
-    PodRefusal.objects.bulk_update(changed, _SCHEDULERS_OWN)
-    PodRefusal.objects.bulk_update(answered, _OURS)
+    write_rows(changed, _SCHEDULERS_OWN)
+    write_rows(answered, _OURS)
 
 
 class _Answers:

@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any, NamedTuple, Self
 
 from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.models import Model
 
 
 class Statement(NamedTuple):
@@ -56,6 +57,26 @@ def hot_cursor() -> Any:
 
     cursor: Any = ServerBindingCursor(connection.connection)  # type: ignore[call-arg]  # stubs of psycopg 2, the class is psycopg 3's
     return connection.make_debug_cursor(cursor) if connection.queries_logged else connection.make_cursor(cursor)
+
+
+def write_rows(rows: Sequence[Model], columns: Sequence[str]) -> None:
+    """Write these fields of rows that are there, by one statement that is run for each row.
+
+    Django's `bulk_update` makes an expression for each value: for the health of 64 devices it takes 50 ms, this one.
+    """
+    if not rows:
+        return
+    connection = connections[DEFAULT_DB_ALIAS]
+    meta: Any = rows[0]._meta  # noqa: SLF001 - Django's public model API
+    fields: list[Any] = [meta.get_field(name) for name in columns]
+    quoted = connection.ops.quote_name
+    sets = ", ".join(f"{quoted(field.column)} = %s" for field in fields)
+    statement = f"UPDATE {quoted(meta.db_table)} SET {sets} WHERE {quoted(meta.pk.column)} = %s"  # noqa: S608 - names of the schema
+    values = [
+        [*(field.get_db_prep_save(getattr(row, field.attname), connection) for field in fields), row.pk] for row in rows
+    ]
+    with connection.cursor() as cursor:
+        cursor.executemany(statement, values)
 
 
 def run_together(statements: Sequence[Statement]) -> list[Written]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+import msgspec
 from django.db import IntegrityError, transaction
 
 from access.actors import SYSTEM, Actor
@@ -22,6 +23,7 @@ from access.transactions import atomic_retry
 from audit import services as audit
 from audit.announce import announce
 from audit.choices import Kind
+from audit.cursors import write_rows
 from audit.happenings import Happening
 from kube.device_types import GPU
 from nodes import disputes, flapping, revisions
@@ -63,11 +65,17 @@ def inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Nod
     Conflict (a held device would change under its holder).
     """
     require_inventory_writer(actor, node=shape.name)
+    shape = _with_normal_links(shape)
     try:
         return _inventory_put(shape=shape, actor=actor, now=now)
     except IntegrityError:
         # another node's inventory took a UUID in between: this time it is seen
         return _inventory_put(shape=shape, actor=actor, now=now)
+
+
+def _with_normal_links(shape: NodeShape) -> NodeShape:
+    """Tens of thousands of them take a while: before the transaction, for which others wait."""
+    return msgspec.structs.replace(shape, links=tuple(normal_links(shape.links)))
 
 
 @atomic_retry
@@ -77,10 +85,9 @@ def _inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[No
     rows = _lock_devices(node)
     back = {row.uuid for row in rows if row.presence == Presence.REMOVED}
     change = compare(rows, shape, now=now)
-    if change.noted:
-        Device.objects.bulk_update(change.noted, flapping.COLUMNS)
+    write_rows(change.noted, flapping.COLUMNS)
     unread = mark_unread([*change.added, *(row for row in change.returned if row.uuid in back)])
-    links = [list(link) for link in normal_links(shape.links)]
+    links = [list(link) for link in shape.links]
     before = (node.mode, dict(node.labels), node.links, node.state)
     if shape.owns(GPU):
         node.links = links
@@ -131,8 +138,7 @@ def devices_health(*, node_name: str, health: Mapping[str, str], actor: Actor, n
             changed.append(device)
         elif heeded is Heeded.NOTED:
             noted.append(device)
-    if noted:
-        Device.objects.bulk_update(noted, flapping.COLUMNS)
+    write_rows(noted, flapping.COLUMNS)
     return _health_changed(changed, node=node, actor=actor, now=now)
 
 
@@ -147,7 +153,7 @@ def _health_changed(
         for device in changed:
             device.revision, device.changed_at = revision, now
         columns = ("healthy", "health_reason", "changed_at", "revision", *flapping.COLUMNS)
-        Device.objects.bulk_update(changed, columns)
+        write_rows(changed, columns)
     more = told or {}
     audit.record_many(
         [_health_event(device, node=node, actor=actor, now=now, more=more.get(device.pk, "")) for device in changed]
@@ -193,7 +199,7 @@ def _disputes_settle_node(*, node_name: str, now: datetime) -> bool:
         return False
     rows = Device.objects.filter(node=node, presence=Presence.PRESENT)
     shape = disputes.as_known(claimed.shape, well={row.uuid: flapping.is_said_well(row) for row in rows})
-    _inventory_put(shape=shape, actor=SYSTEM, now=now)
+    _inventory_put(shape=_with_normal_links(shape), actor=SYSTEM, now=now)
     return True
 
 
@@ -266,7 +272,7 @@ def node_remove(*, node: Node, actor: Actor, now: datetime, even_if_held: bool =
             device.presence = Presence.VANISHED if device in held else Presence.REMOVED
             device.healthy, device.health_reason = False, "the node is gone"
             device.changed_at, device.revision = now, revision
-        Device.objects.bulk_update(devices, ["presence", "healthy", "health_reason", "changed_at", "revision"])
+        write_rows(devices, ["presence", "healthy", "health_reason", "changed_at", "revision"])
     Node.objects.filter(pk=node.pk).update(state=NodeState.GONE, problem="the node is gone", changed_at=now)
     node.state, node.problem, node.changed_at = NodeState.GONE, "the node is gone", now
     audit.record(
@@ -335,8 +341,8 @@ def _apply(change: InventoryChange, *, node: Node, revision: int) -> None:
         device.node, device.revision = node, revision
     for device in change.renumbered:
         Device.objects.filter(pk=device.pk).update(minor=PARKED_MINOR + device.pk)
-    Device.objects.bulk_update(change.leaving, _WRITTEN)
-    Device.objects.bulk_update(change.staying, _WRITTEN)
+    write_rows(change.leaving, _WRITTEN)
+    write_rows(change.staying, _WRITTEN)
     Device.objects.bulk_create(change.added)
 
 

@@ -15,13 +15,7 @@ Link = tuple[int, int, int]
 
 def normal_links(links: Iterable[Sequence[int]]) -> list[Link]:
     """Each pair once, lower minor first, sorted; pairs without a link and links to oneself left out."""
-    counted: dict[tuple[int, int], int] = {}
-    for one, other, count in links:
-        pair = (one, other) if one < other else (other, one)
-        before = counted.get(pair)
-        if before is None or count < before:
-            counted[pair] = count
-    return [(one, other, count) for (one, other), count in sorted(counted.items()) if count > 0 and one != other]
+    return [(one, other, count) for (one, other), count in sorted(_counted(links).items())]
 
 
 def islands(minors: Iterable[int], links: Iterable[Sequence[int]]) -> dict[int, int]:
@@ -35,7 +29,7 @@ def islands(minors: Iterable[int], links: Iterable[Sequence[int]]) -> dict[int, 
             minor = root[minor]
         return minor
 
-    for one, other, _ in normal_links(links):
+    for one, other in _counted(links):
         if one in root and other in root:
             here, there = find(one), find(other)
             if here < there:
@@ -44,3 +38,13 @@ def islands(minors: Iterable[int], links: Iterable[Sequence[int]]) -> dict[int, 
                 root[here] = there
     numbers = {minor: number for number, minor in enumerate(m for m in ordered if root[m] == m)}
     return {minor: numbers[find(minor)] for minor in ordered}
+
+
+def _counted(links: Iterable[Sequence[int]]) -> dict[tuple[int, int], int]:
+    counted: dict[tuple[int, int], int] = {}
+    for one, other, count in links:
+        pair = (one, other) if one < other else (other, one)
+        before = counted.get(pair)
+        if before is None or count < before:
+            counted[pair] = count
+    return {pair: count for pair, count in counted.items() if count > 0 and pair[0] != pair[1]}
