@@ -8,7 +8,7 @@ healthier than its GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -77,14 +77,17 @@ class InventoryChange:
         return ", ".join(f"{len(uuids)} {kind}" for kind, uuids in self.lists().items())
 
 
-def compare(rows: Iterable[Device], shape: NodeShape, *, now: datetime) -> InventoryChange:
-    """What makes the rows the shape. Sets the new values on the rows. Raises Conflict."""
+def shape_islands(shape: NodeShape) -> dict[int, int]:
+    """Minor → island number of the shape's GPUs."""
+    return islands([device.minor for device in shape.devices if device.type == GPU and not device.parent], shape.links)
+
+
+def compare(rows: Iterable[Device], shape: NodeShape, *, island: Mapping[int, int], now: datetime) -> InventoryChange:
+    """What makes the rows the shape, whose islands are given. Sets the new values on the rows. Raises Conflict."""
     change = InventoryChange()
     known: dict[str, Device] = {}
     for row in sorted(rows, key=lambda row: (row.presence != Presence.REMOVED, row.pk)):
         known[row.uuid] = row  # the live row of a UUID wins over its tombstones
-    gpus = [device.minor for device in shape.devices if device.type == GPU and not device.parent]
-    island = islands(gpus, shape.links)
     taken = {(device.type, device.minor) for device in shape.devices}
     wanted = {device.uuid for device in shape.devices}
     for row in known.values():

@@ -28,7 +28,7 @@ from audit.happenings import Happening
 from kube.device_types import GPU
 from nodes import disputes, flapping, revisions
 from nodes.advertise import advertise_soon
-from nodes.changes import InventoryChange, compare
+from nodes.changes import InventoryChange, compare, shape_islands
 from nodes.choices import NodeState, Presence
 from nodes.flapping import Heeded
 from nodes.mig import SICK, close_for_mig, follow_gpus
@@ -65,26 +65,29 @@ def inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Nod
     Conflict (a held device would change under its holder).
     """
     require_inventory_writer(actor, node=shape.name)
-    shape = _with_normal_links(shape)
+    shape, island = _wired(shape)
     try:
-        return _inventory_put(shape=shape, actor=actor, now=now)
+        return _inventory_put(shape=shape, island=island, actor=actor, now=now)
     except IntegrityError:
         # another node's inventory took a UUID in between: this time it is seen
-        return _inventory_put(shape=shape, actor=actor, now=now)
+        return _inventory_put(shape=shape, island=island, actor=actor, now=now)
 
 
-def _with_normal_links(shape: NodeShape) -> NodeShape:
-    """Tens of thousands of them take a while: before the transaction, for which others wait."""
-    return msgspec.structs.replace(shape, links=tuple(normal_links(shape.links)))
+def _wired(shape: NodeShape) -> tuple[NodeShape, dict[int, int]]:
+    """The shape with its links in order, and its islands. Tens of thousands take a while: before the transaction, for which others wait."""
+    ordered = msgspec.structs.replace(shape, links=tuple(normal_links(shape.links)))
+    return ordered, shape_islands(ordered)
 
 
 @atomic_retry
-def _inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Node, bool]:
+def _inventory_put(*, shape: NodeShape, island: Mapping[int, int], actor: Actor, now: datetime) -> tuple[Node, bool]:
     node, created = _locked_node(shape, now=now)
-    shape, disputed = disputes.settle_uuids(shape, node=node, now=now)
+    settled, disputed = disputes.settle_uuids(shape, node=node, now=now)
+    if settled is not shape:
+        shape, island = settled, shape_islands(settled)
     rows = _lock_devices(node)
     back = {row.uuid for row in rows if row.presence == Presence.REMOVED}
-    change = compare(rows, shape, now=now)
+    change = compare(rows, shape, island=island, now=now)
     write_rows(change.noted, flapping.COLUMNS)
     unread = mark_unread([*change.added, *(row for row in change.returned if row.uuid in back)])
     links = [list(link) for link in shape.links]
@@ -199,7 +202,8 @@ def _disputes_settle_node(*, node_name: str, now: datetime) -> bool:
         return False
     rows = Device.objects.filter(node=node, presence=Presence.PRESENT)
     shape = disputes.as_known(claimed.shape, well={row.uuid: flapping.is_said_well(row) for row in rows})
-    _inventory_put(shape=_with_normal_links(shape), actor=SYSTEM, now=now)
+    shape, island = _wired(shape)
+    _inventory_put(shape=shape, island=island, actor=SYSTEM, now=now)
     return True
 
 

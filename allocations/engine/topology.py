@@ -93,7 +93,7 @@ class Topology:
         """
         position = {minor: place for place, minor in enumerate(minors)}
         placed = tuple(
-            (position[a], position[b], min(max(int(count), 0), MOST_LINKS))
+            (position[a], position[b], count if type(count) is int and 0 <= count <= MOST_LINKS else _bounded(count))
             for a, b, count in links
             if a != b and a in position and b in position
         )
@@ -121,20 +121,30 @@ def _build(size: int, links: tuple[Link, ...], pcie: tuple[int, ...], numa: tupl
     counts: dict[tuple[int, int], int] = {}
     for a, b, count in links:
         pair = (a, b) if a < b else (b, a)
-        counts[pair] = min(counts.get(pair, count), count)
+        before = counts.get(pair)
+        if before is None or count < before:
+            counts[pair] = count
     scores = np.full((size, size), APART, dtype=np.int64)
     for codes, worth in ((numa, SAME_NUMA), (pcie, SAME_SWITCH)):
         code = np.asarray(codes, dtype=np.int64)
         scores[(code[:, None] == code[None, :]) & (code >= 0)[:, None]] = worth
     np.fill_diagonal(scores, 0)
     parent = list(range(size))
-    for (a, b), count in counts.items():
-        if count > 0:
-            scores[a, b] += PER_NVLINK * count
-            scores[b, a] += PER_NVLINK * count
-            root_a, root_b = _root(parent, a), _root(parent, b)
-            parent[max(root_a, root_b)] = min(root_a, root_b)
+    linked = [(a, b, count) for (a, b), count in counts.items() if count > 0]
+    if linked:
+        one, other, count_of = np.array(linked, dtype=np.int64).T
+        scores[one, other] += PER_NVLINK * count_of
+        scores[other, one] += PER_NVLINK * count_of
+    for a, b, _ in linked:
+        if parent[a] == parent[b]:  # in one island already, as most pairs of a large one are
+            continue
+        root_a, root_b = _root(parent, a), _root(parent, b)
+        parent[max(root_a, root_b)] = min(root_a, root_b)
     return _intern(scores, _renumbered([_root(parent, place) for place in range(size)]))
+
+
+def _bounded(count: int) -> int:
+    return min(max(int(count), 0), MOST_LINKS)
 
 
 def _root(parent: list[int], place: int) -> int:
