@@ -5,13 +5,12 @@ Used by `cluster` and `agents`.
 Invariants:
 - Each path asks for the scope of its own, and an agent's for its node; no other token, an admin's included, opens it.
 - A credential that was good before never waits for those that were never seen, neither in the database nor at the API server.
-- What cannot be a credential is refused without asking anybody, and an address that guesses is soon refused without a look.
+- What cannot be a credential is refused without asking anybody.
 """
 
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -22,7 +21,6 @@ from access.actors import Actor
 from access.choices import TokenScope
 from gpuplane.doors import Scope
 from gpuplane.doors.agent_tokens import AgentTokens, ReviewAway, looks_signed
-from gpuplane.doors.pace import Allowance
 from gpuplane.doors.threads import Busy, Lane, Lanes
 
 log = structlog.get_logger(__name__)
@@ -31,13 +29,6 @@ CHALLENGE = (b"www-authenticate", b'Bearer realm="gpuplane"')
 LONGEST: Final = 8_192
 """Characters of any token."""
 MOST_MET: Final = 4_096
-GUESSES_BURST: Final = 128.0
-GUESSES_A_SECOND: Final = 1.0
-"""Tokens that are nobody's, for one address: more at one time than wait for a thread, so that a crowd of good ones is never refused for it."""
-
-
-def _guesses() -> Allowance:
-    return Allowance(burst=GUESSES_BURST, a_second=GUESSES_A_SECOND, clock=time.monotonic)
 
 
 class Refused(Exception):
@@ -67,11 +58,10 @@ class Bearer:
     """Who signs in by a ServiceAccount, where there is a cluster."""
     _met: dict[bytes, None] = field(default_factory=dict)
     """Digests of tokens of ours that were good before, the latest last."""
-    _guesses: Allowance = field(default_factory=_guesses)
 
     async def actor(self, scope: Scope, *, needed: TokenScope) -> Actor:
         """Who asks on a path of the cluster's that this scope opens. Raises Refused."""
-        found = await self._known(_stated(scope), _address(scope))
+        found = await self._known(_stated(scope))
         if found.scope is not needed:
             raise Refused(403, found.refusal(needed))
         return found
@@ -82,26 +72,22 @@ class Bearer:
         if self.agents and looks_signed(token):
             found = await self._signed(token, self.agents, _address(scope))
         else:
-            found = await self._known(token, _address(scope))
+            found = await self._known(token)
         if found.scope is not TokenScope.AGENT or found.node != node:
             log.warning("agent.other_node", actor=found.name, node=node, scope=found.scope.value)
             raise Refused(403, found.refusal(TokenScope.AGENT, node=node))
         return found
 
-    async def _known(self, token: str, address: str) -> Actor:
+    async def _known(self, token: str) -> Actor:
         found = self.known(token)
         if found is not None:
             return found
         digest = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-        met = digest in self._met
-        if not met and not self._guesses.take(address):
-            raise Refused(429, TOO_MANY)
-        found = await _turned(self.lanes.tokens if met else self.lanes.new_tokens, self.verify, token)
+        lane = self.lanes.tokens if digest in self._met else self.lanes.new_tokens
+        found = await _turned(lane, self.verify, token)
         self._met.pop(digest, None)
         if found is None:
             raise Refused(401, NOT_KNOWN)
-        if not met:
-            self._guesses.give_back(address)
         while len(self._met) >= MOST_MET:
             del self._met[next(iter(self._met))]
         self._met[digest] = None
@@ -115,7 +101,7 @@ class Bearer:
             raise Refused(401, NOT_KNOWN)
         met = agents.met(token)
         if not met and not agents.may_ask(address):
-            raise Refused(429, TOO_MANY)
+            raise Refused(429, "too many tokens that are nobody's; come again later")
         try:
             found = await _turned(self.lanes.reviews if met else self.lanes.new_reviews, agents.verify, token)
         except ReviewAway as away:
@@ -128,7 +114,6 @@ class Bearer:
 
 
 NOT_KNOWN: Final = "the token is not known, was revoked, or has ended"
-TOO_MANY: Final = "too many tokens that are nobody's; come again later"
 
 
 async def _turned(lane: Lane, verify: Callable[[str], Actor | None], token: str) -> Actor | None:
