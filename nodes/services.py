@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import msgspec
 from django.db import IntegrityError, transaction
 
 from access.actors import SYSTEM, Actor
@@ -28,13 +27,12 @@ from audit.happenings import Happening
 from kube.device_types import GPU
 from nodes import disputes, flapping, revisions
 from nodes.advertise import advertise_soon
-from nodes.changes import InventoryChange, compare, shape_islands
+from nodes.changes import InventoryChange, compare, shape_islands, wired
 from nodes.choices import NodeState, Presence
 from nodes.flapping import Heeded
 from nodes.mig import SICK, close_for_mig, follow_gpus
 from nodes.models import Device, Node
 from nodes.newcomers import mark_unread, read_soon
-from nodes.topology import normal_links
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -65,18 +63,12 @@ def inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Nod
     Conflict (a held device would change under its holder).
     """
     require_inventory_writer(actor, node=shape.name)
-    shape, island = _wired(shape)
+    shape, island = wired(shape)
     try:
         return _inventory_put(shape=shape, island=island, actor=actor, now=now)
     except IntegrityError:
         # another node's inventory took a UUID in between: this time it is seen
         return _inventory_put(shape=shape, island=island, actor=actor, now=now)
-
-
-def _wired(shape: NodeShape) -> tuple[NodeShape, dict[int, int]]:
-    """The shape with its links in order, and its islands. Tens of thousands take a while: before the transaction, for which others wait."""
-    ordered = msgspec.structs.replace(shape, links=tuple(normal_links(shape.links)))
-    return ordered, shape_islands(ordered)
 
 
 @atomic_retry
@@ -202,7 +194,7 @@ def _disputes_settle_node(*, node_name: str, now: datetime) -> bool:
         return False
     rows = Device.objects.filter(node=node, presence=Presence.PRESENT)
     shape = disputes.as_known(claimed.shape, well={row.uuid: flapping.is_said_well(row) for row in rows})
-    shape, island = _wired(shape)
+    shape, island = wired(shape)
     _inventory_put(shape=shape, island=island, actor=SYSTEM, now=now)
     return True
 
