@@ -43,11 +43,13 @@ if TYPE_CHECKING:
     AccountBase = UserAdmin[User]
     CreationForm = AdminUserCreationForm[User]
     ChangeForm = UserChangeForm[User]
+    ProfileModelForm = ModelForm[Profile]
 else:
     ModelAdmin, TabularInline, StackedInline = admin.ModelAdmin, admin.TabularInline, admin.StackedInline
     AccountBase = UserAdmin
     CreationForm = AdminUserCreationForm
     ChangeForm = UserChangeForm
+    ProfileModelForm = ModelForm
 
 
 class ReadOnly(ModelAdmin):
@@ -105,10 +107,23 @@ def _tell(request: HttpRequest, obj: Any, verb: str) -> None:
     )
 
 
+class ProfileForm(ProfileModelForm):
+    """Nobody but an agent names a node. No rule of the database: older processes write rows without a scope."""
+
+    def clean(self) -> dict[str, Any] | None:
+        """Raises ValidationError."""
+        cleaned = super().clean()
+        given = cleaned if cleaned is not None else self.cleaned_data
+        if given.get("node") and given.get("scope") != TokenScope.AGENT:
+            raise ValidationError({"node": "only an agent's account names a node"})
+        return cleaned
+
+
 class ProfileInline(StackedInline):
     """Role of an account."""
 
     model = Profile
+    form = ProfileForm
     can_delete = False
     fields = ("role", "service", "scope", "node")
 

@@ -39,11 +39,6 @@ class Profile(models.Model):
                 name="profile_agent_has_node",
                 violation_error_message="an agent's account names its node",
             ),
-            models.CheckConstraint(
-                condition=Q(scope=TokenScope.AGENT) | Q(node=""),
-                name="profile_node_of_agents",
-                violation_error_message="only an agent's account names a node",
-            ),
         ]
 
     def __str__(self) -> str:

@@ -26,8 +26,8 @@ from audit import services as audit
 from audit.choices import Kind
 from kube.names import InvalidName, check_label, check_namespace
 
-RESERVED_NAMES = frozenset({"anonymous", "scheduler", "system"})
-"""Actors of audit events that are nobody's account: whoever had such a name would read them as their own."""
+RESERVED_NAMES = frozenset({"anonymous", "system"})
+"""Actors of events about access that are nobody's account: whoever had such a name would read them as their own."""
 
 
 @atomic_retry
