@@ -32,7 +32,8 @@ class Stack:
         self.plane = plane
         self.api: Api = plane.api
         self.folder = folder
-        self.first_apiserver = plane.apiserver.pid
+        self.first_apiserver = 0
+        """Process id of the API server at the first `install`."""
         self.doors = Doors.fresh(plane.authority)
         self.tls_doors = Doors.fresh(plane.authority, tls=True)
         self.kubeconfigs: dict[str, Path] = {}
@@ -70,6 +71,7 @@ class Stack:
     def install(self, doors: Doors | None = None, *, scope: str = "everywhere") -> None:
         """Apply what the chart renders, as the administrator, and take the ServiceAccounts' credentials."""
         used = doors or self.doors
+        self.first_apiserver = self.first_apiserver or self.plane.apiserver.pid
         self.plane.namespace(chart.NAMESPACE)
         values = self.values(used, scope=scope)
         # without a scheduler of its own the ServiceAccount has gpuplane's own rights and nothing more; ours is system:kube-scheduler
