@@ -39,6 +39,7 @@ from gpuplane.doors.body_limits import BodyLimits, Bound
 from gpuplane.doors.loopback import check_local
 from gpuplane.doors.pace import LookupPace
 from gpuplane.doors.threads import Busy, Lanes
+from gpuplane.start.interpreter import SHORT_TURNS
 
 if TYPE_CHECKING:
     from allocations.extender.gathering import InThread  # a handler's module is imported at its first request
@@ -233,5 +234,13 @@ async def _handled(route: Route, handler: Any, body: bytes, at_once: InThread, w
     synchronous: Handler = handler
     if route.inline and len(body) <= INLINE_BYTES:
         return synchronous(body)
-    answer: Answer = await at_once(synchronous, body)
+    answer: Answer = await at_once(synchronous if len(body) <= INLINE_BYTES else _long(synchronous), body)
     return answer
+
+
+def _long(handler: Handler) -> Handler:
+    def handled(body: bytes) -> Answer:
+        with SHORT_TURNS:
+            return handler(body)
+
+    return handled

@@ -22,6 +22,7 @@ from django.http import HttpResponseBase
 from django.urls import set_script_prefix
 
 from gpuplane.doors import Receive, Scope, Send
+from gpuplane.start.interpreter import SHORT_TURNS
 
 Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
 """Status, headers, body."""
@@ -55,6 +56,10 @@ class DjangoRequests(ASGIHandler):
         await send({"type": "http.response.body", "body": content})
 
     def _answer(self, scope: Scope, body: bytes) -> Answer:
+        with SHORT_TURNS:
+            return self._answered(scope, body)
+
+    def _answered(self, scope: Scope, body: bytes) -> Answer:
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=self.__class__, scope=scope)
         with io.BytesIO(body) as file:
