@@ -1,45 +1,50 @@
-# Every target first brings .venv up to the lock files (gpuplane/run/install.py); a repeat costs nothing.
+# Every target first installs what the lock files list into .venv (gpuplane/run/install.py); this is a no-op when it is
+# up to date.
 PYTHON ?= python3
 PY := .venv/bin/python
-# Processes of `make test`, and what it runs: make test TESTS=tests/unit/kube
+# Number of test processes, and the tests to run: make test TESTS=tests/unit/kube
 WORKERS ?= 2
 TESTS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run migrate migrations test test-explore attack-test check check-lint check-types check-floors check-django check-pages docs bench bench-cluster cluster-tools cluster-test cluster-up lock clean
+.PHONY: help install install-dev run migrate migrations test test-explore attack-test check check-lint check-types \
+	check-floors check-django check-pages docs bench bench-cluster cluster-tools cluster-test cluster-up lock clean
 
-help:  ## this list
+help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile
 
-install:  ## the environment in .venv: locked packages, files of the pages
+install:  ## install locked packages into .venv, and the frontend files
 	@$(PYTHON) gpuplane/run/install.py base
 
-install-dev:  ## the same with what tests and checks need
+install-dev:  ## the same, with the packages for tests and checks
 	@$(PYTHON) gpuplane/run/install.py dev
 
-run: install  ## everything, embedded, with a simulated fleet; Ctrl-C stops it
+run: install  ## start everything, embedded, with a simulated fleet; Ctrl-C stops it
 	@exec $(PY) -m gpuplane.run
 
-migrate: install  ## bring the database up to the models
+migrate: install  ## apply migrations to the database
 	@$(PY) manage.py migrate
 
-migrations: install-dev  ## write migrations for changed models
+migrations: install-dev  ## create migrations for changed models
 	@$(PY) manage.py makemigrations
 
-test: install-dev  ## every test; pytest's summary closes the output
+# Write bytecode, whatever the environment says: otherwise each worker compiles every test again.
+test: export PYTHONDONTWRITEBYTECODE =
+test: install-dev  ## run the tests; pytest's summary ends the output
 	@$(PY) -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
 
-test-explore: install-dev  ## every Hypothesis test with new examples, for so long: make test-explore MINUTES=30
+test-explore: install-dev  ## run the Hypothesis tests with new examples: make test-explore MINUTES=30
 	@$(PY) -m tests.checks.explore $(or $(MINUTES),10) $(TESTS)
 
-attack-test: install-dev  ## attacks on the running product while others use it (three minutes); or make attack-test TESTS="-k headers"
+attack-test: install-dev  ## attack a running gpuplane while others use it (3 min); TESTS="-k headers" for some
 	@$(PY) -m pytest tests/attacks $(TESTS)
 
-check: check-lint check-types check-floors check-django check-pages  ## everything but the tests; make -k check goes on after a failure
+check: check-lint check-types check-floors check-django check-pages  ## run all checks; -k goes on after a failure
 
 check-lint: install-dev
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
+	@$(PY) -m tests.checks.scripts
 
 check-types: install-dev
 	@$(PY) -m mypy .
@@ -53,33 +58,35 @@ check-django: install-dev
 
 check-pages: install-dev
 	@$(PY) manage.py settings_table --check
+	@$(PY) manage.py recognised_names --check
 	@$(PY) -m tests.checks.requirements_table --check
-	@$(PY) -m tests.checks.javascript
 	@$(PY) -m tests.checks.sizes
 
 docs: install-dev  ## write the generated pages of docs/
 	@$(PY) manage.py settings_table
+	@$(PY) manage.py recognised_names
 	@$(PY) -m tests.checks.requirements_table --write
 
-bench: install-dev  ## figures beside their floors
+bench: install-dev  ## run the benchmarks and print each figure with its lower bound
 	@$(PY) -m tests.bench
 
-bench-cluster: cluster-tools  ## pods per second on a real Kubernetes, beside other schedulers and the floor (over half an hour)
+bench-cluster: cluster-tools  ## compare pods per second with other schedulers on a real Kubernetes (over half an hour)
 	@$(PY) -m tests.bench.cluster
 
-cluster-tools: install-dev  ## build etcd, kube-apiserver, kube-scheduler and the like, once (Go; about eight minutes)
+cluster-tools: install-dev  ## build etcd, kube-apiserver and others, once (needs Go; 8 min)
 	@$(PY) -m tests.cluster.controlplane.tools
 
-cluster-test: cluster-tools  ## every test on a real Kubernetes, on loopback; or make cluster-test TESTS=tests/cluster/test_faults.py
+cluster-test: cluster-tools  ## run the tests on a real Kubernetes, on loopback; TESTS=FILE for some
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile $(or $(TESTS),tests/cluster)
 
-cluster-up: cluster-tools  ## the same cluster to play with; Ctrl-C stops it
+cluster-up: cluster-tools  ## start that cluster for manual use; Ctrl-C stops it
 	@exec $(PY) -m tests.cluster.controlplane
 
-lock: install-dev  ## compile requirements/*.txt and package-lock.json again
-	@cd requirements && ../$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url base.in -o base.txt
-	@cd requirements && ../$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url dev.in -o dev.txt
+COMPILE = --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url
+lock: install-dev  ## update requirements/*.txt and package-lock.json
+	@cd requirements && ../$(PY) -m uv pip compile $(COMPILE) base.in -o base.txt
+	@cd requirements && ../$(PY) -m uv pip compile $(COMPILE) dev.in -o dev.txt
 	@npm install --package-lock-only --ignore-scripts --no-audit --no-fund
 
-clean:  ## forget the environment and the caches, keep var/
+clean:  ## remove the environment and the caches; keep var/
 	@rm -rf .venv node_modules static/vendor .mypy_cache .ruff_cache .pytest_cache

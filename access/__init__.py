@@ -1,1 +1,8 @@
-"""Who may do what: roles, teams, tokens, permission checks, and the errors every room answers with."""
+"""Who may do what: accounts, roles, teams and tokens; and the errors of all rooms.
+
+Turns sessions, passwords and bearer tokens into an `Actor`, which services and selectors take. Invariants:
+- Roles and namespaces are checked in one place, `access.actors.Actor`.
+- Tokens and passwords are stored hashed; a token that has ended is refused from that moment on.
+- Accounts, teams and tokens are written by the services of this room alone, each write with its audit event.
+- Passwords are checked in one place (`backends`), within the limits of `attempts`.
+"""

@@ -1,8 +1,8 @@
-"""Who is asking, as a value that services take. Made once at each edge from the request's user.
+"""The caller, as a value that services take; made once a request by `access.selectors.actor_of`.
 
-`namespaces` None means all (admins, and scrapers of metrics). Viewers and operators see and, for operators, write in
-the namespaces of their teams; so does a machine account of scope `rest`. An actor of any other scope has the role
-viewer and writes nothing, but what the door of its scope is for.
+`namespaces` None means all (admins, and scrapers of metrics). People and machine accounts of scope `rest` see the
+namespaces of their teams, where operators may write. An actor of any other scope is a viewer, and may do what its scope
+names.
 """
 
 from __future__ import annotations
@@ -22,40 +22,41 @@ class Actor:
     namespaces: frozenset[str] | None = frozenset()
     service: bool = False
     node: str = ""
-    """The one node that it speaks for, as its agent; empty for everybody else."""
+    """The node whose agent it is; empty for everybody else."""
     scope: TokenScope = TokenScope.REST
     token: str = field(default="", compare=False, repr=False)
-    """Digest of the token of ours by which it came; empty for a session, and for a ServiceAccount's token."""
+    """Digest of the API token of the request; empty for a session and for a ServiceAccount's token."""
 
     def sees(self, namespace: str) -> bool:
-        """Whether objects of the namespace may be shown."""
+        """Whether the actor may read objects of the namespace."""
         return self.namespaces is None or namespace in self.namespaces
 
     def require_write(self, namespace: str) -> None:
-        """Refuse unless objects of the namespace may be written. Raises NotAllowed."""
+        """Raise NotAllowed unless the actor may write objects of the namespace."""
         if self.role == Role.VIEWER:
             raise NotAllowed("viewers cannot change anything")
         if not self.sees(namespace):
             raise NotAllowed(f"none of your teams owns the namespace {namespace}")
 
     def require_scope(self, scope: TokenScope) -> None:
-        """Refuse an actor of another scope. Raises NotAllowed."""
+        """Raise NotAllowed for another scope."""
         if self.scope != scope:
             raise NotAllowed(self.refusal(scope))
 
     def refusal(self, needed: TokenScope, *, node: str = "") -> str:
-        """The sentence of a 403 that names the scope needed."""
-        of_node = f" of node {node}" if node else ""
-        own = f" of node {self.node}" if self.node else ""
-        return f"this needs a token of scope {needed.value}{of_node}; the scope of this one is {self.scope.value}{own}"
+        """The message of a 403 that names the scope needed."""
+        needed_node = f" of node {node}" if node else ""
+        own_node = f" of node {self.node}" if self.node else ""
+        given = f"{self.scope.value}{own_node}"
+        return f"this needs a token of scope {needed.value}{needed_node}; the scope of this one is {given}"
 
     def require_node(self, node: str) -> None:
-        """Refuse an agent that speaks for another node. Raises NotAllowed."""
+        """Raise NotAllowed for the agent of another node."""
         if self.node and self.node != node:
             raise NotAllowed(f"this token speaks for node {self.node} alone")
 
     def require_admin(self) -> None:
-        """Refuse unless an admin. Raises NotAllowed."""
+        """Raise NotAllowed unless the actor is an admin."""
         if self.role != Role.ADMIN or self.scope != TokenScope.REST:
             raise NotAllowed("only admins may do this")
 

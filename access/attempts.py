@@ -1,47 +1,54 @@
-"""Attempts at passwords: counted in the database, by name and address, before the password is looked at.
+"""Limits attempts at passwords: counted in the database, by name and address, before the password is checked.
 
-Called by whoever checks a password: `access.backends` (every sign-in) and `access.admin_site` (the old password of who sets a
-new one). The counts are rows, so every replica counts alike and a restart forgets nothing.
+Called by `access.backends` (sign-ins) and `gpuplane.pages.sign_in`. Counts are rows, so replicas share them and
+they survive restarts.
 
-Invariants: an attempt is counted by one statement before its password is checked, so parallel attempts get no more tries
-than serial ones; it is taken off again when the password was right. Within WINDOW, counted from the first failure:
+Invariants: an attempt is counted by one statement before its password is checked, so parallel attempts get no more
+tries than serial ones; a right password takes it off again. Within WINDOW from the first failure:
 
-- PAIR_MOST failures of one name from one address make that pair wait. Whoever locks a name so locks it for themselves.
+- PAIR_MOST failures of one name from one address make that pair wait.
 - ADDRESS_MOST failures from one address, of any names, make the address wait.
 - NAME_MOST failures of one name from anywhere make the name wait, but not at addresses from which it signed in within
-  KNOWN: the owner gets in from where they always do, however many machines guess.
+  KNOWN, so that nobody can lock the owner out.
 
-An attempt that has to wait costs one query, writes nothing and has no password checked.
+An attempt that has to wait costs one query and writes nothing.
 
-Failures are told in the audit trail by name and address: the first of a window at once, the last that is let through at once,
-and what lies between once the window is over, each event with its count. More than EVENTS_MOST events a window are not
-written: the rest are one event with their number, a minute (`attempts_close`). At most ROWS_MOST rows are kept.
+The audit trail gets the first failure of a pair in a window at once, the last one allowed at once, and those between
+when the window is over, as one event with their count. Beyond EVENTS_MOST events a window the rest are one event a
+minute (`attempts_close`). At most ROWS_MOST rows are kept.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final
 
+from django.contrib.auth.models import User
 from django.db import connection
 from django.db.models import F, Q
+from django.http import HttpRequest
 
 from access import services
 from access.choices import SignInScope
 from access.models import SignInCount
-from access.transactions import atomic_retry
+from storage.transactions import atomic_retry
 
 WINDOW: Final = timedelta(minutes=5)
 PAIR_MOST: Final = 8
 ADDRESS_MOST: Final = 40
 NAME_MOST: Final = 60
 KNOWN: Final = timedelta(days=90)
+UNKNOWN: Final = "unknown"
+"""Counted for all requests whose address cannot be read."""
+IPV6_PREFIX_BITS: Final = 64
+"""A subscriber has at least a /64, and could use a new address for each attempt."""
 EVENTS_MOST: Final = 100
 ROWS_MOST: Final = 20_000
-"""Rows of counts, and as many of known addresses. Beyond it the oldest go."""
+"""Rows of counts, and as many of known addresses; beyond it the oldest are deleted."""
 BATCH: Final = 500
 
 LIMITS: Final = {SignInScope.PAIR: PAIR_MOST, SignInScope.ADDRESS: ADDRESS_MOST, SignInScope.NAME: NAME_MOST}
@@ -58,13 +65,13 @@ RETURNING scope, tries"""
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt: the name as Django looks it up, the address as `access.addresses` counts it."""
+    """One attempt: the name as Django looks it up, and the client's network (see `network_of`)."""
 
     name: str
     address: str
 
     def key(self, scope: SignInScope) -> str:
-        """The row's key: a digest, so that a long name takes no room."""
+        """The row's key: a digest, since names may be long."""
         parts = {
             SignInScope.ADDRESS: (self.address,),
             SignInScope.NAME: (self.name,),
@@ -85,13 +92,35 @@ class Attempt:
 NOBODY: Final = Attempt("", "")
 
 
+def attempt_of(request: HttpRequest | None, username: str) -> Attempt:
+    """The attempt of a request. Its address is the connection's, or what a trusted proxy says that it is.
+
+    The name is stripped and in NFKC, as Django's sign-in form looks it up; databases compare it with case.
+    """
+    name = str(User.normalize_username(username.strip())).strip()
+    return Attempt(name, network_of("" if request is None else str(request.META.get("REMOTE_ADDR", ""))))
+
+
+def network_of(address: str) -> str:
+    """An IPv4 address itself, the /64 network of an IPv6 address, UNKNOWN for any other text."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return UNKNOWN
+    if found.version == 6:
+        if found.ipv4_mapped is None:
+            return str(ipaddress.ip_network((found, IPV6_PREFIX_BITS), strict=False))
+        found = found.ipv4_mapped
+    return str(found)
+
+
 def attempt_wait(attempt: Attempt, *, now: datetime) -> timedelta | None:
     """How long an attempt would have to wait; None where it may begin. Writes nothing."""
     return _waiting(attempt, now=now)[0]
 
 
 def attempt_begin(attempt: Attempt, *, now: datetime) -> timedelta | None:
-    """Count the attempt and let it go on (None), or say how long to wait. A refused attempt is not counted."""
+    """Count the attempt; None, or how long it has to wait, in which case it is not counted."""
     wait, limits = _waiting(attempt, now=now)
     if wait is not None:
         return wait
@@ -113,31 +142,31 @@ def _waiting(attempt: Attempt, *, now: datetime) -> tuple[timedelta | None, dict
 
 @atomic_retry
 def _begin(attempt: Attempt, *, now: datetime) -> dict[SignInScope, int]:
-    """Count the attempt, after what a window that is over has left to tell."""
+    """Count the attempt, after recording the failures of a window that is over."""
     pair = _pair(attempt)
     if pair is not None and pair.since <= now - WINDOW:
-        _tell(pair, now=now)
+        _record(pair, now=now)
     return _count(attempt, LIMITS, now=now)
 
 
 @atomic_retry
 def attempt_failed(attempt: Attempt, *, now: datetime) -> None:
-    """Note a wrong password, and tell of it as far as the audit trail is told at once."""
+    """Note a wrong password; record it where it is the first or the last one allowed."""
     pair = _pair(attempt)
     if pair is None:  # dropped for newer ones since the attempt began
         return
     pair.failures += 1
     pair.save(update_fields=["failures"])
     if pair.told == 0 or pair.tries >= PAIR_MOST:
-        _tell(pair, now=now, waits=pair.tries >= PAIR_MOST)
+        _record(pair, now=now, waits=pair.tries >= PAIR_MOST)
 
 
 @atomic_retry
 def attempt_succeeded(attempt: Attempt, *, now: datetime) -> None:
-    """Take a right password's attempt off the counts, give the pair all its tries again, and remember the address."""
+    """Take the attempt off the counts, reset the pair's, and remember the address."""
     pair = _pair(attempt)
     if pair is not None:
-        _tell(pair, now=now)
+        _record(pair, now=now)
         SignInCount.objects.filter(pk=pair.pk).update(tries=0)
     others = attempt.rows([SignInScope.ADDRESS, SignInScope.NAME])
     SignInCount.objects.filter(others, tries__gt=0).update(tries=F("tries") - 1)
@@ -149,7 +178,10 @@ def attempt_succeeded(attempt: Attempt, *, now: datetime) -> None:
 
 
 def attempts_close(*, now: datetime) -> int:
-    """Tell of what is not told of windows that are over, and forget them; how many. Called once a minute by the beat."""
+    """Record the failures of windows that are over, and delete these; return their number.
+
+    Called once a minute by the beat.
+    """
     closed = 0
     while batch := _close_some(now=now):
         closed += batch
@@ -166,8 +198,8 @@ def _close_some(*, now: datetime) -> int:
         ~Q(scope=SignInScope.KNOWN) & Q(since__lte=now - WINDOW)
     )
     rows = list(SignInCount.objects.select_for_update().filter(over).order_by("pk")[:BATCH])
-    untold = [row for row in rows if row.scope == SignInScope.PAIR and row.failures > row.told]
-    rest = [row for row in untold if not _tell(row, now=now)]
+    unrecorded = [row for row in rows if row.scope == SignInScope.PAIR and row.failures > row.told]
+    rest = [row for row in unrecorded if not _record(row, now=now)]
     if rest:
         services.sign_ins_failed(
             count=sum(row.failures - row.told for row in rest),
@@ -183,30 +215,30 @@ def _pair(attempt: Attempt) -> SignInCount | None:
     return SignInCount.objects.select_for_update().filter(attempt.rows([SignInScope.PAIR])).first()
 
 
-def _tell(pair: SignInCount, *, now: datetime, waits: bool = False) -> bool:
-    """One event for all failures of the pair that are not told yet; False where this window has had its events."""
-    untold = pair.failures - pair.told
-    if untold <= 0:
+def _record(pair: SignInCount, *, now: datetime, waits: bool = False) -> bool:
+    """Write one event for the pair's failures that have none; False where this window has had EVENTS_MOST."""
+    count = pair.failures - pair.told
+    if count <= 0:
         return True
     if _count(NOBODY, [SignInScope.EVENTS], now=now)[SignInScope.EVENTS] > EVENTS_MOST:
         return False
     services.sign_in_failed(
-        username=pair.name, address=pair.address, count=untold, since=pair.since, waits=waits, now=now
+        username=pair.name, address=pair.address, count=count, since=pair.since, waits=waits, now=now
     )
-    SignInCount.objects.filter(pk=pair.pk).update(told=F("told") + untold)
+    SignInCount.objects.filter(pk=pair.pk).update(told=F("told") + count)
     return True
 
 
 def _count(attempt: Attempt, scopes: Iterable[SignInScope], *, now: datetime) -> dict[SignInScope, int]:
-    """Count one more for each scope; the counts of this window. One statement."""
+    """Add one to each scope's count, in one statement; return the counts of this window."""
     moment, over = (connection.ops.adapt_datetimefield_value(at) for at in (now, now - WINDOW))
-    wanted = list(scopes)
+    counted = list(scopes)
     parameters: list[Any] = []
-    for scope in wanted:
+    for scope in counted:
         name = services.name_shown(attempt.name) if scope != SignInScope.ADDRESS else ""
         address = attempt.address if scope != SignInScope.NAME else ""
         parameters += [str(scope), attempt.key(scope), name, address, 1, 0, 0, moment]
-    rows = ", ".join(["(%s, %s, %s, %s, %s, %s, %s, %s)"] * len(wanted))
+    rows = ", ".join(["(%s, %s, %s, %s, %s, %s, %s, %s)"] * len(counted))
     with connection.cursor() as cursor:
         cursor.execute(
             f"INSERT INTO access_signincount ({_COLUMNS}) VALUES {rows}{_UPSERT_END}",  # noqa: S608 - constants only

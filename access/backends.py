@@ -1,11 +1,9 @@
-"""The one place where sign-ins check a password: Django's account backend behind `access.attempts`.
+"""Django's account backend behind the limits of `access.attempts`, named in `AUTHENTICATION_BACKENDS`.
 
-Named in `AUTHENTICATION_BACKENDS`, so every path that asks Django to authenticate passes here: the sign-in page, and whatever
-may be added. Invariants: no password is checked beyond the limits; the name that is counted is the one that is looked up; at
-most CHECKS_MOST password is hashed at once in a process, which keeps guessing from taking its processors, and at most
-WAITING_MOST wait for their turn, TURN_SECONDS at most.
-
-A refused attempt looks like a wrong one to Django; `refusal_of(request)` says how long to wait.
+Invariants: no password is checked beyond the limits; the name that is counted is the one that is looked up; a process
+hashes at most CHECKS_MOST password at once, so that guessing does not take its processors, while at most WAITING_MOST
+wait, each TURN_SECONDS at most. To Django a refused attempt is a wrong password; `refusal_of(request)` says how long to
+wait.
 """
 
 from __future__ import annotations
@@ -23,10 +21,8 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from typing_extensions import override
 
-from access import services
-from access.addresses import address_counted
-from access.attempts import Attempt, attempt_begin, attempt_failed, attempt_succeeded, attempt_wait
-from audit.clock import database_now
+from access.attempts import Attempt, attempt_begin, attempt_failed, attempt_of, attempt_succeeded, attempt_wait
+from storage.clock import database_now
 
 CHECKS_MOST: Final = 1
 WAITING_MOST: Final = 8
@@ -37,7 +33,7 @@ _line = threading.BoundedSemaphore(CHECKS_MOST + WAITING_MOST)
 
 
 class AttemptRefused(PermissionDenied):
-    """The password was not looked at; Django asks no other backend. `wait`: when to try again."""
+    """The password was not checked; Django asks no other backend. `wait`: when to try again."""
 
     def __init__(self, wait: timedelta, *, busy: bool = False) -> None:
         super().__init__("this sign-in has to wait")
@@ -51,7 +47,7 @@ class AttemptRefused(PermissionDenied):
 
 
 def refusal_of(request: HttpRequest) -> AttemptRefused | None:
-    """Why the password of this request was not looked at; None where it was."""
+    """Why the password of this request was not checked; None where it was."""
     found: AttemptRefused | None = getattr(request, "gpuplane_attempt_refused", None)
     return found
 
@@ -67,7 +63,7 @@ class CountedBackend(ModelBackend):
         typed = kwargs.get(User.USERNAME_FIELD) if username is None else username
         if typed is None or password is None:
             return None
-        attempt = Attempt(services.name_counted(typed), address_counted(request))
+        attempt = attempt_of(request, typed)
         try:
             with counted(attempt) as outcome:
                 user = super().authenticate(request, username=attempt.name, password=password)
@@ -82,19 +78,19 @@ class CountedBackend(ModelBackend):
     async def aauthenticate(
         self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **kwargs: Any
     ) -> User | None:
-        """The same: Django's own would go around the limits."""
+        """The same; Django's own would bypass the limits."""
         return await sync_to_async(self.authenticate)(request, username=username, password=password, **kwargs)
 
 
-class Outcome:
-    """Set `right` where the password was."""
+class SignInOutcome:
+    """Set `right` if the password is right."""
 
     right = False
 
 
 @contextlib.contextmanager
-def counted(attempt: Attempt) -> Iterator[Outcome]:
-    """Around the check of a password: counted before, told of or taken off after. Raises AttemptRefused."""
+def counted(attempt: Attempt) -> Iterator[SignInOutcome]:
+    """Count the attempt before the block checks its password, and note the outcome after it. Raises AttemptRefused."""
     wait = attempt_wait(attempt, now=database_now())
     if wait is not None:
         raise AttemptRefused(wait)
@@ -105,7 +101,7 @@ def counted(attempt: Attempt) -> Iterator[Outcome]:
             wait = attempt_begin(attempt, now=database_now())
             if wait is not None:
                 raise AttemptRefused(wait)
-            outcome = Outcome()
+            outcome = SignInOutcome()
             yield outcome
     finally:
         _line.release()

@@ -23,7 +23,7 @@ class TokenScope(TextChoices):
 
 
 class SignInScope(TextChoices):
-    """What a row of `SignInCount` counts; the rules are those of `access.attempts`."""
+    """What a row of `SignInCount` counts, by the rules of `access.attempts`."""
 
     ADDRESS = "address", "failures from an address"
     NAME = "name", "failures of a name"

@@ -1,8 +1,8 @@
-"""Whether the client of a request is still there, for views that work for it at length.
+"""Whether the client of a request is still connected, for views that run long.
 
-`gpuplane.doors.departures` puts a `Client` into the scope of every request to Django and tells it when the connection is closed; a view asks
-`client_of(request)`. Django itself cancels asynchronous views only: the thread of any other view works on for nobody. Kept true: once
-`telling` is left, its callback is not called any more.
+`gpuplane.listeners.departures` puts a `Client` into the scope of every request to Django and reports the end of its
+connection: Django itself cancels asynchronous views only. Invariants: once `on_disconnect` is left, its callback is not
+called any more.
 """
 
 from __future__ import annotations
@@ -17,31 +17,26 @@ CLIENT: Final = "gpuplane.client"
 
 
 class Client:
-    """Who waits for an answer. Threads may share it."""
+    """The client of one request. Safe between threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[], None]] = []
-        self._gone = False
+        self.gone = False
 
-    @property
-    def gone(self) -> bool:
-        """Whether nobody waits any more."""
-        return self._gone
-
-    def leave(self) -> None:
-        """Note that it has gone, and tell whoever wanted to know. Callbacks must not block: this is called on the event loop."""
+    def disconnect(self) -> None:
+        """Note the end of the connection and run the callbacks, which must not block: this runs on the event loop."""
         with self._lock:
-            self._gone = True
+            self.gone = True
             for callback in self._callbacks:
                 callback()
 
     @contextmanager
-    def telling(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Call back when it goes, at once if it has gone, from whichever thread notes it."""
+    def on_disconnect(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Call back when the client disconnects, at once if it has, from any thread."""
         with self._lock:
             self._callbacks.append(callback)
-            if self._gone:
+            if self.gone:
                 callback()
         try:
             yield
@@ -51,7 +46,7 @@ class Client:
 
 
 def client_of(request: Any) -> Client:
-    """The client of a request, Django's or REST framework's; without a server one that never goes."""
+    """The client of a request, Django's or REST framework's; without a server one that never disconnects."""
     scope = getattr(request, "scope", None) or {}
     client = scope.get(CLIENT)
     return client if isinstance(client, Client) else Client()

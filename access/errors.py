@@ -1,4 +1,4 @@
-"""The error hierarchy of gpuplane's own rooms. `gpuplane.problems` turns it into HTTP in one table.
+"""The error hierarchy of gpuplane. `gpuplane.problems` maps it to HTTP.
 
     GpuplaneError
     ├── BadInput            400  a value breaks a rule: `field` and `rule` say which
@@ -8,7 +8,7 @@
     ├── Conflict            409  the world moved, or something else holds it
     │   └── DoesNotFit      409  REST claims only: no devices now (elsewhere this is a Decision)
     ├── TooCostly           422  it was understood, and needs more than one request may have
-    ├── TooMany             429  the caller has as much under way as one may have
+    ├── TooManyUnderWay     429  the caller has as much under way as one may have
     ├── TookTooLong         504  it was ended at its deadline
     └── Unavailable         503  temporary: the caller may try again later
 
@@ -18,19 +18,19 @@ engine is a Decision, not an exception.
 
 
 class GpuplaneError(Exception):
-    """Root of everything gpuplane raises on purpose. `str(error)` is a sentence for a person."""
+    """Root of the hierarchy. `str(error)` is a message for users.
 
-
-class BadInput(GpuplaneError):
-    """A value breaks a rule.
-
-    `field` is the path of the value (`spec.devices.count`), `rule` a short stable name.
+    `field` is the path of a value that breaks a rule (`spec.devices.count`), `rule` a short stable name.
     """
 
-    def __init__(self, message: str, *, field: str = "", rule: str = "") -> None:
+    def __init__(self, message: str = "", *, field: str = "", rule: str = "") -> None:
         super().__init__(message)
         self.field = field
         self.rule = rule
+
+
+class BadInput(GpuplaneError):
+    """A value breaks a rule."""
 
 
 class TooLarge(BadInput):
@@ -54,28 +54,19 @@ class DoesNotFit(Conflict):
 
 
 class TooCostly(GpuplaneError):
-    """A request needs more than one may have. `rule` is a short stable name of what."""
-
-    def __init__(self, message: str, *, rule: str) -> None:
-        super().__init__(message)
-        self.rule = rule
+    """A request needs more than one may have."""
 
 
-class TooMany(GpuplaneError):
+class TooManyUnderWay(GpuplaneError):
     """The caller has as much under way as one may have."""
 
     def __init__(self, message: str, *, rule: str, retry_after_seconds: int) -> None:
-        super().__init__(message)
-        self.rule = rule
+        super().__init__(message, rule=rule)
         self.retry_after_seconds = retry_after_seconds
 
 
 class TookTooLong(GpuplaneError):
     """The work was ended at its deadline."""
-
-    def __init__(self, message: str, *, rule: str = "deadline") -> None:
-        super().__init__(message)
-        self.rule = rule
 
 
 class Unavailable(GpuplaneError):

@@ -1,4 +1,4 @@
-"""Roles and scopes of accounts, teams and their namespaces, uses of tokens, answers kept for idempotency keys, first accounts, and counts of attempts at passwords."""
+"""Profiles of accounts, teams, uses of tokens, idempotency records, first accounts, counts of sign-in attempts."""
 
 from django.conf import settings
 from django.db import models
@@ -8,7 +8,7 @@ from access.choices import Role, SignInScope, TokenScope
 
 
 class Profile(models.Model):
-    """What a user may do. `service` marks machine accounts, whose tokens open what `scope` says and nothing else."""
+    """What a user may do. `service`: a machine account, whose tokens open what `scope` says and nothing else."""
 
     user = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="profile")
     role = models.CharField(max_length=16, choices=Role.choices, default=Role.VIEWER)
@@ -47,9 +47,9 @@ class Profile(models.Model):
 
 
 class TokenUse(models.Model):
-    """When a token was last used, to the minute. Written in the background by `access.uses`; no row: never.
+    """When a token was last used, to the minute; no row: never.
 
-    Without a foreign key in the database: a token may be revoked while its use is being written.
+    Without a foreign key in the database, since a token may be revoked while its use is being written.
     """
 
     token = models.OneToOneField(
@@ -97,7 +97,7 @@ class TeamNamespace(models.Model):
 
 
 class IdempotencyRecord(models.Model):
-    """The answer to a write that carried an `Idempotency-Key`, given again to a repeat."""
+    """The response to a write with an `Idempotency-Key`, kept for repeats."""
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
     key = models.CharField(max_length=255)
@@ -119,7 +119,7 @@ class IdempotencyRecord(models.Model):
 
 
 class FirstAccount(models.Model):
-    """An account that `manage.py bootstrap` has made, once: what became of it later is not undone by a restart."""
+    """An account that `manage.py bootstrap` has created: it is not created again if it was deleted."""
 
     username = models.CharField(max_length=150, unique=True)
     made_at = models.DateTimeField()
@@ -130,7 +130,7 @@ class FirstAccount(models.Model):
 
 
 class SignInCount(models.Model):
-    """What `access.attempts` counts within a window. `key` is a digest; `name` and `address` are for the audit trail."""
+    """A count of `access.attempts` within a window. `name` and `address` are for the audit trail."""
 
     scope = models.CharField(max_length=8, choices=SignInScope.choices)
     key = models.CharField(max_length=64, help_text="SHA-256 of what is counted")

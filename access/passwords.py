@@ -1,7 +1,6 @@
-"""A password rule of ours, beside Django's: nothing that follows from the account's name, and nothing repeated.
+"""A password validator beside Django's: nothing derived from the account's name, and nothing repeated.
 
-Named in `AUTH_PASSWORD_VALIDATORS`, which every place that sets a password asks: services, the admin's forms, `changepassword`
-and our `createsuperuser`. Generated passwords pass.
+Named in `AUTH_PASSWORD_VALIDATORS`.
 """
 
 from __future__ import annotations
@@ -12,47 +11,28 @@ from typing import Final
 
 from django.core.exceptions import ValidationError
 
-REST_MOST: Final = 8
-"""Letters and digits that have to be left once the guessable words are taken out."""
-DIFFERENT_MOST: Final = 5
+REST_LEAST: Final = 8
+"""Letters and digits that have to remain without the guessable words."""
+DIFFERENT_LEAST: Final = 5
 """Different characters that a password has to have."""
 SHORTEST_PART: Final = 3
 WORDS: Final = (
-    "administrator",
-    "kubernetes",
-    "correcthorsebatterystaple",
-    "changeme",
-    "password",
-    "passwort",
-    "gpuplane",
-    "qwertyuiop",
-    "letmein",
-    "welcome",
-    "cluster",
-    "default",
-    "secret",
-    "qwerty",
-    "admin",
-    "login",
-    "root",
-    "user",
-    "test",
-    "1234567890",
-    "123456",
-    "1234",
-    "123",
-)
-"""Longest first where one is part of another."""
+    "administrator", "kubernetes", "correcthorsebatterystaple", "changeme", "password", "passwort", "gpuplane",
+    "qwertyuiop", "letmein", "welcome", "cluster", "default", "secret", "qwerty", "admin", "login", "root", "user",
+    "test", "1234567890", "123456", "1234", "123",
+)  # fmt: skip
 _LOOKALIKES: Final = str.maketrans("@4301!5$7", "aaeoiisst")
 
 
 class NotDerivedValidator:
-    """Refuses `admin-admin-admin`, `gpuplane-2026!`, `Ann.Lee-ann.lee` for `ann.lee@example.org`, and `abcabcabcabc`."""
+    """Refuses `admin-admin-admin`, `gpuplane-2026!`, `Ann.Lee-ann.lee` for `ann.lee@example.org`, and
+    `abcabcabcabc`.
+    """
 
     def validate(self, password: str, user: object = None) -> None:
         """Raises ValidationError."""
         folded = _folded(password)
-        if len(set(folded)) < DIFFERENT_MOST or _repeats(folded):
+        if len(set(folded)) < DIFFERENT_LEAST or _repeats(folded):
             raise ValidationError("This password repeats itself.", code="password_repeats")
         names = {
             _folded(str(getattr(user, field, "") or "")) for field in ("username", "first_name", "last_name", "email")
@@ -60,7 +40,7 @@ class NotDerivedValidator:
         parts = {part for name in names for part in (name, *re.split(r"[\W_]+", name)) if len(part) >= SHORTEST_PART}
         words = sorted({_letters(part) for part in parts} | set(WORDS), key=len, reverse=True)
         for text in (_letters(folded), _letters(folded.translate(_LOOKALIKES))):
-            if len(_without(text, words)) < REST_MOST:
+            if len(_without(text, words)) < REST_LEAST:
                 raise ValidationError(
                     "This password is made of the account's name or of words that are guessed first.",
                     code="password_derived",
@@ -87,5 +67,5 @@ def _without(text: str, words: list[str]) -> str:
 
 
 def _repeats(text: str) -> bool:
-    """Whether one piece, at most half as long as the text, makes all of it: found where the text fits into its own double."""
+    """Whether the text is one piece repeated: then it is found inside its own double."""
     return len(text) > 1 and 0 < (text + text).find(text, 1) < len(text)

@@ -1,7 +1,8 @@
-"""Writes of who may do what: accounts, roles, teams and their namespaces. Each leaves an audit event.
+"""Writes of accounts. Each leaves one audit event, but the choice of a theme.
 
-Called by REST, pages and the start-up command; tokens have `access.token_services`. Kept true: only admins change
-access; an account always has a profile; what processes remember of an account that changed is forgotten
+Called by pages and management commands; tokens have `access.token_services`, teams `access.team_services`. Invariants:
+only admins change access; every account made here has a profile; no admin shuts, deletes or turns into a machine their
+own account, or the last admin; a change of what tokens open revokes them; caches of an account that changed are dropped
 (`access.changes`).
 """
 
@@ -9,25 +10,40 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from django.contrib.auth.models import User
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 
 from access import changes, tokens
-from access.actors import Actor
+from access.actors import SYSTEM, Actor
 from access.choices import Role, TokenScope
 from access.errors import BadInput, Conflict, NotFound
-from access.models import Profile, Team, TeamNamespace
-from access.transactions import atomic_retry
+from access.models import Profile, Team
+from access.selectors import profile_of, role_of
 from audit import services as audit
-from audit.choices import Kind
-from kube.names import InvalidName, check_label, check_namespace
+from audit.choices import EventKind
+from kube.names import InvalidName, check_subdomain
+from storage.transactions import atomic_retry
 
 RESERVED_NAMES = frozenset({"anonymous", "system"})
-"""Actors of events about access that are nobody's account: whoever had such a name would read them as their own."""
+"""Actors of audit events that are no accounts: an account of such a name could read those events as its own."""
+ADMINS: Final = Q(is_superuser=True) | Q(profile__role=Role.ADMIN)
+
+
+def user_lock(user: User, *, with_admins: bool = False) -> User:
+    """Lock the account's row and read it. Raises NotFound.
+
+    `with_admins`: lock every admin's too, in one order, so that of two admins who shut each other the later is refused.
+    """
+    rows = User.objects.filter(Q(pk=user.pk) | ADMINS if with_admins else Q(pk=user.pk)).order_by("pk")
+    for found in rows.select_for_update(no_key=True, of=("self",)):
+        if found.pk == user.pk:
+            return found
+    raise NotFound(f"there is no account {user.get_username()} any more")
 
 
 @atomic_retry
@@ -43,15 +59,14 @@ def user_create(
     node: str = "",
     teams: Iterable[Team] = (),
 ) -> User:
-    """Create an account; without a password it can only use tokens. `service`: a machine's, whose tokens open what `scope` says.
+    """Create an account; without a password it can only use tokens. `service`: a machine's; `node`: of an agent.
 
-    `node`: of an agent, the node that it speaks for. Raises NotAllowed, BadInput, Conflict.
+    Raises NotAllowed, BadInput, Conflict.
     """
     actor.require_admin()
-    if scope != TokenScope.REST and not service:
-        raise BadInput("only machine accounts have another scope than rest", field="scope", rule="scope")
-    if (scope == TokenScope.AGENT) != bool(node):
-        raise BadInput("an agent's account, and no other, names its node", field="node", rule="node")
+    _check_machine(service=service, scope=scope, node=node)
+    if service and password is not None:
+        raise BadInput("a machine has tokens and no password", field="password", rule="machine")
     try:
         User.username_validator(username)
     except ValidationError as error:
@@ -67,16 +82,15 @@ def user_create(
     try:
         with transaction.atomic():
             user = User.objects.create_user(username, password=password)
-    except IntegrityError as error:  # somebody made it in this very moment
+    except IntegrityError as error:  # created by another request meanwhile
         raise Conflict(f"there is already an account {username}") from error
     Profile.objects.create(user=user, role=role, service=service, scope=scope, node=node)
-    user.teams.set(teams)
-    described = (
-        f"account {username} created as {role}"
-        if scope == TokenScope.REST
-        else f"account {username} created for {scope.label}"
-    )
-    changed(described, name=username, actor=actor, now=now, role=role, service=service, scope=scope, account=None)
+    chosen = sorted(teams, key=lambda team: team.name)
+    user.teams.set(chosen)
+    made = f"account {username} created {_words(role, scope, node)}"
+    if chosen:
+        made += f", in {_names(chosen)}"
+    record_change(made, name=username, actor=actor, now=now, is_new=True, role=role, service=service, scope=scope)
     return user
 
 
@@ -89,176 +103,152 @@ def superuser_create(*, username: str, password: str | None, actor: Actor, now: 
     return user
 
 
+@atomic_retry
 def role_set(*, user: User, role: Role, actor: Actor, now: datetime) -> None:
-    """Give the account another role. Raises NotAllowed."""
+    """Give the account another role. A superuser with a lower one is none any more. Raises NotAllowed, Conflict."""
     actor.require_admin()
-    profile, _ = Profile.objects.get_or_create(user=user)
-    if profile.role == role:
+    user = user_lock(user, with_admins=True)
+    before = role_of(user)
+    if before == role:
         return
-    before = profile.role
+    if role != Role.ADMIN:
+        _require_another_admin(user, actor)
+    profile = profile_of(user)
     profile.role = role
-    profile.save(update_fields=["role"])
+    profile.save()
+    if role != Role.ADMIN and user.is_superuser:
+        user.is_superuser = user.is_staff = False
+        user.save(update_fields=["is_superuser", "is_staff"])
     name = user.get_username()
-    changed(
-        f"{name} is now {role}, was {before}", name=name, actor=actor, now=now, role=role, before=before, account=name
-    )
+    record_change(f"{name} is now {role}, was {before}", name=name, actor=actor, now=now, role=role, before=before)
 
 
 @atomic_retry
-def user_active_set(*, user: User, active: bool, actor: Actor, now: datetime) -> None:
-    """Let the account sign in, or shut it out and revoke its tokens. Raises NotAllowed."""
+def machine_set(*, user: User, service: bool, scope: TokenScope, node: str = "", actor: Actor, now: datetime) -> None:
+    """Set whether the account is a machine's, what its tokens open, and an agent's node; revoke its tokens.
+
+    A person who becomes a machine loses the password too. Raises NotAllowed, BadInput, Conflict.
+    """
     actor.require_admin()
-    if user.is_active == active:
+    user = user_lock(user, with_admins=True)
+    profile = profile_of(user)
+    if (profile.service, profile.scope, profile.node) == (service, scope, node):
         return
-    user.is_active = active
-    user.save(update_fields=["is_active"])
-    revoked = 0 if active else tokens.revoke_all(user)
-    name = user.get_username()
-    changed(
-        f"account {name} {'opened' if active else 'shut'}",
+    _check_machine(service=service, scope=scope, node=node)
+    if service and not profile.service:
+        _refuse_oneself(user, actor, "turns the own account into a machine's")
+        _require_another_admin(user, actor)
+        user.set_unusable_password()
+        user.save(update_fields=["password"])
+    profile.service, profile.scope, profile.node = service, scope, node
+    profile.save()
+    name, revoked = user.get_username(), tokens.revoke_all(user)
+    record_change(
+        f"account {name} is now {_words(role_of(user), scope, node)}{_revoked(revoked)}",
         name=name,
         actor=actor,
         now=now,
-        account=name,
-        active=active,
+        service=service,
+        scope=scope,
+        node=node,
         tokens_revoked=revoked,
     )
 
 
 @atomic_retry
+def user_teams_set(*, user: User, teams: Iterable[Team], actor: Actor, now: datetime) -> None:
+    """Put the account into these teams and no others. Raises NotAllowed."""
+    actor.require_admin()
+    user = user_lock(user)
+    before, after = list(user.teams.all()), sorted(set(teams), key=lambda team: team.name)
+    if before == after:
+        return
+    user.teams.set(after)
+    name = user.get_username()
+    message = f"{name} is now in {_names(after)}, was in {_names(before)}"
+    record_change(message, name=name, actor=actor, now=now, teams=[team.name for team in after])
+
+
+@atomic_retry
+def user_active_set(*, user: User, active: bool, actor: Actor, now: datetime) -> None:
+    """Open the account, or shut it and revoke its tokens. Raises NotAllowed, Conflict."""
+    actor.require_admin()
+    user = user_lock(user, with_admins=True)
+    if user.is_active == active:
+        return
+    if not active:
+        _refuse_oneself(user, actor, "shuts the own account")
+        _require_another_admin(user, actor)
+    user.is_active = active
+    user.save(update_fields=["is_active"])
+    revoked = 0 if active else tokens.revoke_all(user)
+    name = user.get_username()
+    message = f"account {name} {'opened' if active else 'shut'}{_revoked(revoked)}"
+    record_change(message, name=name, actor=actor, now=now, active=active, tokens_revoked=revoked)
+
+
+@atomic_retry
+def user_delete(*, user: User, actor: Actor, now: datetime) -> None:
+    """Delete the account, its tokens and its idempotency records. Raises NotAllowed, Conflict, NotFound."""
+    actor.require_admin()
+    user = user_lock(user, with_admins=True)
+    _refuse_oneself(user, actor, "deletes the own account")
+    _require_another_admin(user, actor)
+    name, revoked = user.get_username(), tokens.revoke_all(user)
+    user.delete()
+    message = f"account {name} deleted{_revoked(revoked)}"
+    record_change(message, name=name, actor=actor, now=now, tokens_revoked=revoked)
+
+
+@atomic_retry
 def password_set(*, user: User, password: str, actor: Actor, now: datetime) -> None:
-    """Set an account's password: one's own, or anybody's by an admin. Raises NotAllowed, BadInput."""
-    if actor.name != user.get_username():
+    """Set a person's password: one's own, or anybody's by an admin. Raises NotAllowed, BadInput."""
+    name = user.get_username()
+    if actor.name != name:
         actor.require_admin()
-    _check_password(password, user.get_username())
+    user = user_lock(user)
+    if profile_of(user).service:
+        raise BadInput("a machine has tokens and no password", field="password", rule="machine")
+    _check_password(password, name)
     user.set_password(password)
     user.save(update_fields=["password"])
-    password_changed(user=user, actor=actor, now=now)
+    record_change(f"password of {name} changed", name=name, actor=actor, now=now)
+
+
+def theme_set(*, user: User, theme: str) -> None:
+    """Set the account's theme: light, dark, or empty for the system's."""
+    Profile.objects.update_or_create(user=user, defaults={"theme": theme})
 
 
 @atomic_retry
-def password_changed(*, user: User, actor: Actor, now: datetime) -> None:
-    """Note that a password was set: by `password_set`, or by a form of Django's that checked it."""
-    name = user.get_username()
-    changed(f"password of {name} changed", name=name, actor=actor, now=now, account=name)
-
-
-@atomic_retry
-def team_create(*, name: str, actor: Actor, now: datetime, namespaces: Iterable[str] = ()) -> Team:
-    """Create a team, with namespaces. Raises NotAllowed, BadInput, Conflict."""
-    actor.require_admin()
-    try:
-        check_label(name)
-    except InvalidName as error:
-        raise BadInput(str(error), field="name", rule=error.rule) from error
-    if Team.objects.filter(name=name).exists():
-        raise Conflict(f"there is already a team {name}")
-    team = Team.objects.create(name=name)
-    changed(f"team {name} created", name=name, actor=actor, now=now)
-    for namespace in namespaces:
-        team_namespace_add(team=team, namespace=namespace, actor=actor, now=now)
-    return team
-
-
-@atomic_retry
-def team_delete(*, team: Team, actor: Actor, now: datetime) -> None:
-    """Delete a team; its members lose its namespaces. Raises NotAllowed."""
-    actor.require_admin()
-    name = team.name
-    team.delete()
-    changed(f"team {name} deleted", name=name, actor=actor, now=now)
-
-
-@atomic_retry
-def team_namespace_add(*, team: Team, namespace: str, actor: Actor, now: datetime) -> None:
-    """Let the team see and write in a namespace. Raises NotAllowed, BadInput."""
-    actor.require_admin()
-    try:
-        check_namespace(namespace)
-    except InvalidName as error:
-        raise BadInput(str(error), field="namespace", rule=error.rule) from error
-    _, created = TeamNamespace.objects.get_or_create(team=team, namespace=namespace)
-    if created:
-        changed(
-            f"namespace {namespace} given to team {team.name}",
-            name=team.name,
-            actor=actor,
-            now=now,
-            namespace=namespace,
-        )
-
-
-@atomic_retry
-def team_namespace_remove(*, team: Team, namespace: str, actor: Actor, now: datetime) -> None:
-    """Take a namespace from the team. Raises NotAllowed, NotFound."""
-    actor.require_admin()
-    count, _ = TeamNamespace.objects.filter(team=team, namespace=namespace).delete()
-    if not count:
-        raise NotFound(f"team {team.name} does not own the namespace {namespace}")
-    changed(
-        f"namespace {namespace} taken from team {team.name}", name=team.name, actor=actor, now=now, namespace=namespace
-    )
-
-
-@atomic_retry
-def team_member_add(*, team: Team, user: User, actor: Actor, now: datetime) -> None:
-    """Put an account into a team. Raises NotAllowed."""
-    actor.require_admin()
-    if team.members.filter(pk=user.pk).exists():
-        return
-    team.members.add(user)
-    name = user.get_username()
-    changed(f"{name} joined team {team.name}", name=name, actor=actor, now=now, team=team.name, account=name)
-
-
-@atomic_retry
-def team_member_remove(*, team: Team, user: User, actor: Actor, now: datetime) -> None:
-    """Take an account out of a team. Raises NotAllowed, NotFound."""
-    actor.require_admin()
-    name = user.get_username()
-    if not team.members.filter(pk=user.pk).exists():
-        raise NotFound(f"{name} is not in team {team.name}")
-    team.members.remove(user)
-    changed(f"{name} left team {team.name}", name=name, actor=actor, now=now, team=team.name, account=name)
-
-
-@atomic_retry
-def signed_in(*, user: User, now: datetime, address: str = "") -> None:
-    """Note that somebody signed in."""
+def signed_in(*, user: User, address: str, now: datetime) -> None:
+    """Record a sign-in."""
     name = user.get_username()
     audit.record(
-        kind=Kind.SIGNED_IN, message=f"{name} signed in", actor=name, name=name, now=now, data={"address": address}
+        kind=EventKind.SIGNED_IN, message=f"{name} signed in", actor=name, name=name, now=now, data={"address": address}
     )
 
 
 @atomic_retry
-def sign_in_failed(
-    *,
-    username: str,
-    now: datetime,
-    address: str = "",
-    count: int = 1,
-    since: datetime | None = None,
-    waits: bool = False,
-) -> None:
-    """Note `count` refused sign-ins of a name from an address. `waits`: no more are tried for now."""
+def sign_in_failed(*, username: str, address: str, count: int, since: datetime, waits: bool, now: datetime) -> None:
+    """Record `count` refused sign-ins of a name from an address. `waits`: further ones have to wait."""
     shown = name_shown(username)
     times = "" if count == 1 else f" {count} times"
     audit.record(
-        kind=Kind.SIGN_IN_FAILED,
+        kind=EventKind.SIGN_IN_FAILED,
         message=f"sign-in as {shown} refused{times}{'; further ones have to wait' if waits else ''}",
         actor="anonymous",
         name=shown,
         now=now,
-        data={"address": address, "count": count, "since": (since or now).isoformat(), "waits": waits},
+        data={"address": address, "count": count, "since": since.isoformat(), "waits": waits},
     )
 
 
 @atomic_retry
 def sign_ins_failed(*, count: int, names: int, addresses: int, now: datetime) -> None:
-    """Note refused sign-ins that were too many to be noted one by one."""
+    """Record refused sign-ins that were too many to be recorded one by one."""
     audit.record(
-        kind=Kind.SIGN_IN_FAILED,
+        kind=EventKind.SIGN_IN_FAILED,
         message=f"{count} more sign-ins refused, as {names} names from {addresses} addresses",
         actor="anonymous",
         now=now,
@@ -266,13 +256,8 @@ def sign_ins_failed(*, count: int, names: int, addresses: int, now: datetime) ->
     )
 
 
-def name_counted(typed: str) -> str:
-    """A user name as Django's sign-in form looks it up: stripped, NFKC. Databases compare it letter by letter, with case."""
-    return str(User.normalize_username(typed.strip())).strip()
-
-
 def name_shown(typed: str) -> str:
-    """A user name as typed, as the audit trail keeps it: shortened and made printable."""
+    """A user name as typed, shortened and made printable for the audit trail."""
     return "".join(letter if letter.isprintable() else "�" for letter in typed[:150])
 
 
@@ -283,20 +268,64 @@ def _check_password(password: str, username: str) -> None:
         raise BadInput(" ".join(error.messages), field="password", rule="password") from error
 
 
-def changed(
+def _check_machine(*, service: bool, scope: TokenScope, node: str) -> None:
+    if scope != TokenScope.REST and not service:
+        raise BadInput("only machine accounts have another scope than rest", field="scope", rule="scope")
+    if (scope == TokenScope.AGENT) != bool(node):
+        raise BadInput("an agent's account, and no other, names its node", field="node", rule="node")
+    if not node:
+        return
+    try:
+        check_subdomain(node, what="node")
+    except InvalidName as error:
+        raise BadInput(str(error), field="node", rule="node") from error
+    if Profile.objects.filter(node=node).exists():
+        raise Conflict(f"there is already an account of the agent of {node}")
+
+
+def _refuse_oneself(user: User, actor: Actor, what: str) -> None:
+    if actor.name == user.get_username():
+        raise Conflict(f"nobody {what}: let another admin do it")
+
+
+def _require_another_admin(user: User, actor: Actor) -> None:
+    """Raise Conflict if the account is the last admin. The rows are locked; management commands are exempt."""
+    if actor is SYSTEM or role_of(user) != Role.ADMIN:
+        return
+    others = User.objects.filter(ADMINS, is_active=True).exclude(pk=user.pk).exclude(profile__service=True)
+    if not others.exists():
+        raise Conflict(f"{user.get_username()} is the last admin: make another one first")
+
+
+def _words(role: Role, scope: TokenScope, node: str) -> str:
+    if scope == TokenScope.REST:
+        return f"as {role}"
+    return f"for {scope.label}{f' {node}' if node else ''}"
+
+
+def _names(teams: Iterable[Team]) -> str:
+    return ", ".join(f"team {team.name}" for team in teams) or "no team"
+
+
+def _revoked(count: int) -> str:
+    return f", {count} token{'' if count == 1 else 's'} revoked" if count else ""
+
+
+def record_change(
     message: str,
     *,
     name: str,
     actor: Actor,
     now: datetime,
-    account: str | None = "",
-    kind: Kind = Kind.ACCESS_CHANGED,
+    account: str | None = None,
+    is_new: bool = False,
+    kind: EventKind = EventKind.ACCESS_CHANGED,
     **data: Any,
 ) -> None:
-    """Write the event of a change of access, and have the account (all, where it is empty) read anew everywhere.
+    """Write the event of a change of access, and drop what processes cache of `account`.
 
-    `account` None: nothing that anybody remembers is otherwise now.
+    `account`: `name` where it is left out, "" for all accounts. `is_new`: nothing is cached of it yet.
     """
-    if account is not None:
-        changes.tell(account)
+    if not is_new:
+        changes.announce_change(name if account is None else account)
     audit.record(kind=kind, message=message, actor=actor.name, name=name, now=now, data=data)

@@ -1,4 +1,4 @@
-"""Periodic work on access. The beat's schedule is in `gpuplane.celery`."""
+"""Periodic tasks of access. The beat's schedule is in `gpuplane.celery`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from celery import shared_task
 
 from access.attempts import attempts_close
 from access.models import IdempotencyRecord
-from audit.clock import database_now
+from storage.clock import database_now
 
 KEPT: Final = timedelta(hours=24)
-"""How long an answer is given again to a repeat."""
+"""How long responses are kept for repeats."""
 BATCH: Final = 1_000
 MOST_BATCHES: Final = 100
 
@@ -22,19 +22,19 @@ log = structlog.get_logger(__name__)
 
 @shared_task(ignore_result=True)
 def prune_idempotency() -> None:
-    """Forget answers older than a day (every hour)."""
+    """Delete responses older than a day (every hour)."""
     log.info("access.idempotency_pruned", count=idempotency_prune(now=database_now()))
 
 
 @shared_task(ignore_result=True)
 def close_sign_in_counts() -> None:
-    """Tell of failed sign-ins that were not told one by one, and forget counts whose window is over (every minute)."""
+    """Record failed sign-ins of windows that are over, and delete their counts (every minute)."""
     if count := attempts_close(now=database_now()):
         log.info("access.sign_in_counts_closed", count=count)
 
 
 def idempotency_prune(*, now: datetime, batch: int = BATCH, most_batches: int = MOST_BATCHES) -> int:
-    """Delete old answers in batches; how many. What is left over waits for the next run."""
+    """Delete old records in batches; return their number. The rest waits for the next run."""
     count = 0
     for _ in range(most_batches):
         old = list(IdempotencyRecord.objects.filter(created_at__lt=now - KEPT).values_list("pk", flat=True)[:batch])

@@ -1,14 +1,12 @@
-"""Writes of tokens: who gets one, for what, until when; and their end. Each leaves an audit event.
+"""Writes of tokens: issue, end, revoke. Each leaves an audit event.
 
-Called by REST, pages, Django's admin and commands. Kept true: a token opens what the scope of its account says; a
-person's token ends, at most GPUPLANE_TOKEN_MOST_DAYS from its issue, or from when a session set its end anew; no token
-begets one of scope `rest`, nor any that ends later than itself, so that what a stolen one begets is over with it; what
-is revoked opens nothing any more once `access.changes` has told it.
+Called by REST, pages and commands. Invariants: a token opens what the scope of its account says; a person's token ends
+at most GPUPLANE_TOKEN_MOST_DAYS after it was issued, or after a session last set its end; no token issues one of scope
+`rest`, or one that ends later than itself, so that a stolen token cannot outlive its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Final
@@ -24,15 +22,14 @@ from access.actors import SYSTEM, Actor
 from access.choices import Role, TokenScope
 from access.errors import BadInput, Conflict, NotAllowed, NotFound
 from access.models import Profile
-from access.services import changed, user_create
-from access.transactions import atomic_retry
-from audit.choices import Kind
+from access.selectors import SHOWN
+from access.services import record_change, user_create, user_lock
+from audit.choices import EventKind
 from kube.names import InvalidName, check_subdomain
+from storage.transactions import atomic_retry
 
 LONGEST_NODE: Final = 140
 """Of a node's name that is part of an account's."""
-SHOWN: Final = 8
-"""Characters of a token by which people tell theirs apart."""
 
 
 @atomic_retry
@@ -45,9 +42,9 @@ def token_create(
     node: str = "",
     days: int | None = None,
 ) -> str:
-    """A fresh token as REST and pages ask for one: one's own, or, by admins, a machine's. Shown this once.
+    """Issue a token: one's own, or, by admins, a machine's. It cannot be read again.
 
-    `account`: of the machine, made where there is none; an agent's goes by `node`. Of one's own neither is given.
+    `account`: the machine's, created where there is none; an agent's is found by `node`. One's own needs neither.
     Raises NotAllowed, BadInput, Conflict.
     """
     if scope == TokenScope.REST and actor.token:
@@ -70,9 +67,9 @@ def token_create(
 
 @atomic_retry
 def agent_token(*, node: str, actor: Actor, now: datetime, days: int | None = None) -> str:
-    """A fresh token by which the agent of one node may speak for it, and for no other; those before it are revoked.
+    """Issue a token to the agent of one node, and revoke its others.
 
-    Shown this once. Raises NotAllowed, BadInput, Conflict where the node's account is shut.
+    Raises NotAllowed, BadInput, Conflict where the node's account is shut.
     """
     actor.require_admin()
     try:
@@ -80,21 +77,9 @@ def agent_token(*, node: str, actor: Actor, now: datetime, days: int | None = No
     except InvalidName as error:
         raise BadInput(str(error), field="node", rule="node") from error
     name = f"agent@{node}" if len(node) <= LONGEST_NODE else f"agent@{sha256(node.encode()).hexdigest()}"
-    user = _found_or_made(
-        User.objects.filter(profile__node=node),
-        lambda: user_create(
-            username=name,
-            password=None,
-            role=Role.VIEWER,
-            actor=actor,
-            now=now,
-            service=True,
-            scope=TokenScope.AGENT,
-            node=node,
-        ),
-    )
-    _revoke_before(user=user, actor=actor, now=now)
-    return token_issue(user=user, actor=actor, now=now, days=days)
+    agents = User.objects.filter(profile__node=node)
+    user = _machine(agents, username=name, scope=TokenScope.AGENT, node=node, actor=actor, now=now)
+    return _replace(user=user, actor=actor, now=now, days=days)
 
 
 @atomic_retry
@@ -107,40 +92,37 @@ def service_token(
     role: Role = Role.VIEWER,
     days: int | None = None,
 ) -> str:
-    """A fresh token of a machine account, which is made where there is none; those before it are revoked.
+    """Issue a token to a machine account, created where there is none, and revoke its others.
 
-    `role` counts for a new account of scope `rest`, which acts as a person with that role, in the teams that it is put into. Shown this once.
-    Raises NotAllowed, BadInput, and Conflict where a person, a node's agent, or a machine of another scope has that name.
+    `role`: of a new account of scope `rest`. Raises NotAllowed, BadInput, and Conflict where a person, a node's agent,
+    or a machine of another scope has that name.
     """
     actor.require_admin()
     if scope == TokenScope.AGENT:
         raise BadInput("an agent's token goes by its node", field="scope", rule="scope")
-    given = role if scope == TokenScope.REST else Role.VIEWER
-    user = _found_or_made(
-        User.objects.filter(username=username),
-        lambda: user_create(
-            username=username, password=None, role=given, actor=actor, now=now, service=True, scope=scope
-        ),
-    )
+    if scope != TokenScope.REST:
+        role = Role.VIEWER
+    named = User.objects.filter(username=username)
+    user = _machine(named, username=username, scope=scope, role=role, actor=actor, now=now)
     profile = Profile.objects.filter(user=user, service=True, node="").first()
     if profile is None or not user.is_active:
         raise Conflict(f"{username} is no open machine account")
     if profile.scope != scope:
         raise Conflict(f"{username} has the scope {profile.scope}; take an account of another name for {scope.value}")
-    _revoke_before(user=user, actor=actor, now=now)
-    return token_issue(user=user, actor=actor, now=now, days=days)
+    return _replace(user=user, actor=actor, now=now, days=days)
 
 
 @atomic_retry
 def token_issue(*, user: User, actor: Actor, now: datetime, days: int | None = None, without_end: bool = False) -> str:
-    """A fresh API token: one's own, or anybody's by an admin. Shown this once.
+    """Issue a token: one's own, or anybody's by an admin.
 
-    `days` None: GPUPLANE_TOKEN_DAYS for a person, no end for a machine, and that of the token by which it is asked for where that is sooner. `without_end` is for the start-up command alone.
-    Raises NotAllowed, BadInput, Conflict for an account that is shut: what it got now would open something once it is opened again.
+    `days` None: GPUPLANE_TOKEN_DAYS for a person, no end for a machine; at most the end of the token that the request
+    came with. `without_end` is for the start-up command alone. Raises NotAllowed, BadInput, Conflict
+    for an account that is shut.
     """
     if actor.name != user.get_username():
         actor.require_admin()
-    if not _lock(user).is_active:
+    if not user_lock(user).is_active:
         raise Conflict(f"the account {user.get_username()} is shut")
     machine = Profile.objects.filter(user=user, service=True).exists()
     if without_end and actor is not SYSTEM:
@@ -154,13 +136,13 @@ def token_issue(*, user: User, actor: Actor, now: datetime, days: int | None = N
     token = tokens.issue(user, now=now, ends_at=ends_at)
     name = user.get_username()
     until = "without an end" if ends_at is None else f"until {ends_at:%Y-%m-%d %H:%M} UTC"
-    changed(
+    record_change(
         f"token {token[:SHOWN]}… issued to {name}, {until}",
-        kind=Kind.TOKEN_ISSUED,
+        kind=EventKind.TOKEN_ISSUED,
         name=name,
         actor=actor,
         now=now,
-        account=None,
+        is_new=True,
         token=hash_token(token)[:32],
         ends_at=ends_at,
     )
@@ -169,9 +151,9 @@ def token_issue(*, user: User, actor: Actor, now: datetime, days: int | None = N
 
 @atomic_retry
 def token_end_set(*, token: AuthToken, days: int, actor: Actor, now: datetime) -> None:
-    """Let a token end so many days from now: a session may set it later or sooner, a token only sooner.
+    """Set the end of a token, one's own or anybody's by an admin; only a session may put it off.
 
-    One's own, or anybody's by an admin. Raises NotAllowed, BadInput, NotFound where it was revoked meanwhile.
+    Raises NotAllowed, BadInput, NotFound where it was revoked meanwhile.
     """
     name = token.user.get_username()
     if actor.name != name:
@@ -182,13 +164,12 @@ def token_end_set(*, token: AuthToken, days: int, actor: Actor, now: datetime) -
     before, token.expiry = token.expiry, ends_at
     if not AuthToken.objects.filter(pk=token.pk).update(expiry=ends_at):
         raise NotFound("there is no such token")
-    changed(
+    record_change(
         f"token {token.token_key[:SHOWN]}… of {name} ends {ends_at:%Y-%m-%d %H:%M} UTC",
-        kind=Kind.TOKEN_END_SET,
+        kind=EventKind.TOKEN_END_SET,
         name=name,
         actor=actor,
         now=now,
-        account=name,
         token=token.digest[:32],
         ends_at=ends_at,
         before=before,
@@ -204,50 +185,48 @@ def token_revoke(*, token: AuthToken, actor: Actor, now: datetime) -> None:
     shown, digest = token.token_key[:SHOWN], token.digest
     if not AuthToken.objects.filter(pk=digest).delete()[0]:
         raise NotFound("there is no such token")
-    changed(
-        f"token {shown}… of {name} revoked",
-        kind=Kind.TOKEN_REVOKED,
-        name=name,
-        actor=actor,
-        now=now,
-        account=name,
-        token=digest[:32],
-    )
+    message = f"token {shown}… of {name} revoked"
+    record_change(message, kind=EventKind.TOKEN_REVOKED, name=name, actor=actor, now=now, token=digest[:32])
 
 
 @atomic_retry
 def tokens_revoke(*, user: User, actor: Actor, now: datetime) -> int:
-    """Revoke every token of the account; how many. Raises NotAllowed."""
-    if actor.name != user.get_username():
+    """Revoke every token of the account; return their number. Raises NotAllowed."""
+    name = user.get_username()
+    if actor.name != name:
         actor.require_admin()
     count = tokens.revoke_all(user)
-    name = user.get_username()
-    changed(
-        f"{count} tokens of {name} revoked",
-        kind=Kind.TOKEN_REVOKED,
-        name=name,
-        actor=actor,
-        now=now,
-        account=name,
-        count=count,
-    )
+    message = f"{count} tokens of {name} revoked"
+    record_change(message, kind=EventKind.TOKEN_REVOKED, name=name, actor=actor, now=now, count=count)
     return count
 
 
-def _revoke_before(*, user: User, actor: Actor, now: datetime) -> None:
-    """The tokens that a fresh one replaces: of two that are issued together the later one stays alone."""
-    _lock(user)
+def _replace(*, user: User, actor: Actor, now: datetime, days: int | None) -> str:
+    """Issue the account's only token: of two issued at once the later one stays."""
+    user_lock(user)
     if AuthToken.objects.filter(user=user).exists():
         tokens_revoke(user=user, actor=actor, now=now)
+    return token_issue(user=user, actor=actor, now=now, days=days)
 
 
-def _found_or_made(rows: QuerySet[User], make: Callable[[], User]) -> User:
-    """The account, which somebody else may be making in this very moment."""
+def _machine(
+    rows: QuerySet[User],
+    *,
+    username: str,
+    scope: TokenScope,
+    actor: Actor,
+    now: datetime,
+    role: Role = Role.VIEWER,
+    node: str = "",
+) -> User:
+    """The machine account in `rows`, created where there is none; another request may be creating it."""
     found = rows.first()
     if found is not None:
         return found
     try:
-        return make()
+        return user_create(
+            username=username, password=None, role=role, actor=actor, now=now, service=True, scope=scope, node=node
+        )
     except Conflict:
         found = rows.all().first()
         if found is None:
@@ -255,16 +234,8 @@ def _found_or_made(rows: QuerySet[User], make: Callable[[], User]) -> User:
         return found
 
 
-def _lock(user: User) -> User:
-    """The account's row as it is, until the transaction ends nobody else's: a token is issued before the account is shut, or not at all. Raises NotFound."""
-    found = User.objects.select_for_update(no_key=True).filter(pk=user.pk).first()
-    if found is None:
-        raise NotFound(f"there is no account {user.get_username()} any more")
-    return found
-
-
 def _own_end(actor: Actor) -> datetime | None:
-    """When the token ends by which the actor came; None for a session, and for a token without an end. Raises NotAllowed."""
+    """The end of the token that the actor came with; None for a session or no end. Raises NotAllowed if revoked."""
     if not actor.token:
         return None
     ends = AuthToken.objects.filter(pk=actor.token).values_list("expiry", flat=True)

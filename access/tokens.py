@@ -1,10 +1,9 @@
-"""API tokens: issued once, stored hashed, checked on every request.
+"""API tokens: issued once, stored hashed, checked on every request with a cache in memory.
 
-Called by REST authentication, by the cluster's door on its hot path, and by whoever hands out
-tokens. Kept true: the token itself is never stored; a check that was answered in the last
-`FRESH_SECONDS` costs one hash and one lookup, no query; a token that has ended is refused from that moment on; one that
-is revoked, at once in every process that hears of it (`access.changes`), and everywhere once those seconds are over.
-That a token was used is noted in memory and written by `access.uses`.
+Called by REST authentication and by the cluster's listeners on their hot path. Invariants: a check that was answered in
+the last `FRESH_SECONDS` costs one hash and no query; a token that has ended is refused from that moment on, one that is
+revoked as soon as the process hears of it (`access.changes`), at the latest when those seconds are over; when a token
+was used is noted in memory, and written in the background (`gpuplane.start.access`).
 """
 
 from __future__ import annotations
@@ -13,64 +12,64 @@ import hashlib
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from django.contrib.auth.models import User
 from django.db.models import Q, QuerySet
-from django.utils import timezone
+from django.db.models.functions import Now
 from knox.crypto import hash_token
 from knox.models import AuthToken
 
 from access.actors import Actor
 from access.choices import Role, TokenScope
+from access.models import TokenUse
 from access.selectors import actor_of
+from storage.transactions import atomic_retry
 
 FRESH_SECONDS: Final = 20.0
 MOST_KNOWN: Final = 16_384
-"""Answers kept, good and bad ones apart: each agent has a token of its own."""
+"""Entries of each cache; each agent has a token of its own."""
 SHAPE: Final = re.compile(r"[0-9a-f]{64}")
-"""What knox makes: 256 random bits. Anything else is nobody's, which costs no query."""
+"""Of knox's tokens, 256 random bits; any other text is refused without a query."""
+WRITE_SECONDS: Final = 60.0
+"""Between two writes of uses; a process that is killed loses those of its last minute."""
 AT_ONCE: Final = 500
 """Digests in one query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Whose token it is, and when it ends."""
+    """A valid token's account, and for how long this may be cached."""
 
     user: User
     actor: Actor
-    ends_at: datetime | None = None
+    fresh_seconds: float = FRESH_SECONDS
 
 
 class _Answers:
-    """Recent answers by digest, the oldest dropped first. Safe between threads."""
+    """Cached answers by digest; the oldest are dropped first. Safe between threads."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._lock = threading.Lock()
         self._answers: dict[bytes, tuple[float, Verified | None]] = {}
-        self._revision = 0
-
-    @property
-    def revision(self) -> int:
-        """Grows whenever answers are dropped."""
-        return self._revision
+        self.revision = 0
+        """Grows whenever `drop` is called."""
 
     def get(self, digest: bytes, *, now: float) -> tuple[bool, Verified | None]:
-        """(whether known, the answer)."""
+        """(whether it is cached, the answer)."""
         entry = self._answers.get(digest)
         if entry is None or entry[0] <= now:
             return False, None
         return True, entry[1]
 
     def put(self, digest: bytes, answer: Verified | None, *, until: float, revision: int) -> None:
-        """Keep the answer to a question that was begun at this revision; not if answers were dropped since."""
+        """Cache the answer, unless `drop` was called since `revision`."""
         with self._lock:
-            if revision != self._revision:
+            if revision != self.revision:
                 return
             self._answers.pop(digest, None)
             while len(self._answers) >= self._size:
@@ -78,23 +77,21 @@ class _Answers:
             self._answers[digest] = (until, answer)
 
     def drop(self, account: str) -> None:
-        """Forget the answers about one account; about all where none is named."""
+        """Drop the answers about one account, "" for all."""
         with self._lock:
-            self._revision += 1
+            self.revision += 1
             if not account:
                 self._answers.clear()
                 return
-            of_it = [
-                digest
-                for digest, (_, answer) in self._answers.items()
-                if answer is not None and answer.actor.name == account
-            ]
-            for digest in of_it:
-                del self._answers[digest]
+            self._answers = {
+                digest: entry
+                for digest, entry in self._answers.items()
+                if entry[1] is None or entry[1].actor.name != account
+            }
 
 
 class _Uses:
-    """Which tokens were used since the last time that was asked: digest → by the clock of `verify_user`."""
+    """Tokens used since the last `take`: digest → when, by the clock of `verify_user`."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -109,14 +106,14 @@ class _Uses:
         return dict(seen)
 
 
+# two caches, so that guesses cannot push good tokens out
 _good = _Answers(MOST_KNOWN)
 _bad = _Answers(MOST_KNOWN)
-# apart, so that guesses cannot push good tokens out
 _uses = _Uses(MOST_KNOWN)
 
 
 def issue(user: User, *, now: datetime | None = None, ends_at: datetime | None = None) -> str:
-    """A fresh token of the user, without an end where none is given; shown this once. `now` is kept as its date."""
+    """Issue a token of the user; it cannot be read again. `now`: when it was created."""
     created, token = AuthToken.objects.create(user=user, expiry=None)
     dates = {"expiry": ends_at} | ({} if now is None else {"created": now})
     AuthToken.objects.filter(pk=created.pk).update(**dates)
@@ -124,23 +121,20 @@ def issue(user: User, *, now: datetime | None = None, ends_at: datetime | None =
 
 
 def revoke_all(user: User) -> int:
-    """Revoke every token of the user; how many there were. Other processes are told by whoever calls this."""
+    """Revoke every token of the user; return their number. The caller announces the change to other processes."""
     _, by_table = AuthToken.objects.filter(user=user).delete()
     forget(user.get_username())
     return int(by_table.get(AuthToken._meta.label, 0))  # noqa: SLF001 - Django's public model API
 
 
 def verify(token: str) -> Actor | None:
-    """Whose token it is, None when it is nobody's. Queries at most once in FRESH_SECONDS a token."""
+    """The token's actor, None for an invalid one. At most one query in FRESH_SECONDS a token."""
     verified = verify_user(token)
     return None if verified is None else verified.actor
 
 
-def known(token: str, *, clock: Callable[[], float] = time.monotonic) -> Actor | None:
-    """Like `verify`, from memory alone: None also when the token was not seen lately. Never queries.
-
-    For async callers: `known(token) or await sync_to_async(verify)(token)`.
-    """
+def verify_cached(token: str, *, clock: Callable[[], float] = time.monotonic) -> Actor | None:
+    """Like `verify`, from the cache alone: None also for a token that is not cached."""
     now = clock()
     _, verified = _good.get(_digest(token), now=now)
     if verified is None:
@@ -164,34 +158,53 @@ def verify_user(token: str, *, clock: Callable[[], float] = time.monotonic) -> V
     if verified is None:
         _bad.put(digest, None, until=now + FRESH_SECONDS, revision=revisions[1])
     else:
-        _good.put(digest, verified, until=now + _fresh_seconds(verified), revision=revisions[0])
+        _good.put(digest, verified, until=now + verified.fresh_seconds, revision=revisions[0])
     return _noted(verified, now)
 
 
 def forget(account: str = "") -> None:
-    """Drop the answers kept in this process about one account, or about all: roles, teams or tokens changed."""
+    """Drop this process's cached answers about one account, or about all."""
     _good.drop(account)
     if not account:
         _bad.drop("")
 
 
 def used(*, clock: Callable[[], float] = time.monotonic) -> dict[str, float]:
-    """Digest → how many seconds ago, of tokens used since this was last asked."""
+    """Digest → how many seconds ago, of tokens used since the last call."""
     now = clock()
     return {digest: max(0.0, now - at) for digest, at in _uses.take().items()}
 
 
-def living(digests: Iterable[str], *, now: datetime) -> dict[str, Actor]:
-    """Of these tokens, by digest, those that open something now, each with its actor: without namespaces, which nobody asks for here."""
-    wanted, found = list(digests), {}
-    for start in range(0, len(wanted), AT_ONCE):
-        rows = _open(now).filter(pk__in=wanted[start : start + AT_ONCE], user__is_active=True)
+def valid_tokens(digests: Iterable[str], *, now: datetime) -> dict[str, Actor]:
+    """Those of these tokens (digests) that are valid, each with its actor, whose namespaces are left out."""
+    pending, found = list(digests), {}
+    for start in range(0, len(pending), AT_ONCE):
+        rows = _open(now).filter(pk__in=pending[start : start + AT_ONCE], user__is_active=True)
         for digest, name, node, scope in rows.values_list(
             "pk", "user__username", "user__profile__node", "user__profile__scope"
         ):
-            known = TokenScope.AGENT if node else TokenScope(scope or TokenScope.REST)
-            found[digest] = Actor(name=name, role=Role.VIEWER, node=node or "", scope=known, token=digest)
+            opens = TokenScope.AGENT if node else TokenScope(scope or TokenScope.REST)
+            found[digest] = Actor(name=name, role=Role.VIEWER, node=node or "", scope=opens, token=digest)
     return found
+
+
+def uses_flush(*, now: datetime) -> int:
+    """Write the uses that this process noted; return the number of tokens."""
+    ago = used()
+    return uses_write(ago=ago, now=now) if ago else 0
+
+
+@atomic_retry
+def uses_write(*, ago: Mapping[str, float], now: datetime) -> int:
+    """Write for each token (digest) that it was used so many seconds ago; tokens that are gone are skipped."""
+    digests = list(ago)
+    for start in range(0, len(digests), AT_ONCE):
+        found = AuthToken.objects.filter(pk__in=digests[start : start + AT_ONCE]).values_list("pk", flat=True)
+        rows = [TokenUse(token_id=pk, last_used_at=now - timedelta(seconds=ago[pk])) for pk in found]
+        TokenUse.objects.bulk_create(
+            rows, update_conflicts=True, unique_fields=["token"], update_fields=["last_used_at"]
+        )
+    return len(digests)
 
 
 def _noted(verified: Verified | None, now: float) -> Verified | None:
@@ -200,13 +213,7 @@ def _noted(verified: Verified | None, now: float) -> Verified | None:
     return verified
 
 
-def _fresh_seconds(verified: Verified) -> float:
-    if verified.ends_at is None:
-        return FRESH_SECONDS
-    return min(FRESH_SECONDS, (verified.ends_at - timezone.now()).total_seconds())
-
-
-def _open(now: datetime) -> QuerySet[AuthToken]:
+def _open(now: datetime | Now) -> QuerySet[AuthToken]:
     rows: QuerySet[AuthToken] = AuthToken.objects.filter(Q(expiry__isnull=True) | Q(expiry__gt=now))
     return rows
 
@@ -216,8 +223,12 @@ def _digest(token: str) -> bytes:
 
 
 def _look_up(token: str) -> Verified | None:
-    # Found by its digest, which is the primary key: nothing here depends on the token's own characters.
-    row = _open(timezone.now()).filter(digest=hash_token(token)).select_related("user__profile").first()
+    # by the digest, the primary key: no timing depends on the token's characters; the end by the database's clock
+    found = _open(Now()).filter(digest=hash_token(token)).annotate(looked_at=Now()).select_related("user__profile")
+    row = found.first()
     if row is None or not row.user.is_active:
         return None
-    return Verified(user=row.user, actor=replace(actor_of(row.user), token=row.pk), ends_at=row.expiry)
+    fresh_seconds = FRESH_SECONDS
+    if row.expiry is not None:
+        fresh_seconds = min(fresh_seconds, (row.expiry - row.looked_at).total_seconds())
+    return Verified(user=row.user, actor=replace(actor_of(row.user), token=row.pk), fresh_seconds=fresh_seconds)

@@ -1,7 +1,7 @@
-"""`python -m agent`: the program on a GPU node. Says to gpuplane what the node has and does, until it is stopped.
+"""`python -m agent`: the program on a GPU node, which reports the node's devices to gpuplane.
 
-Every option has an environment variable, which the chart's DaemonSet sets. Exit code 2 for options that cannot be understood; whatever happens
-later is told and outlived.
+Every option has an environment variable, which the chart's DaemonSet sets. Exit code 2 for invalid options; later
+errors are logged and survived.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import structlog
@@ -30,8 +30,8 @@ log = structlog.get_logger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
-    given = _parsed(arguments, os.environ)
+    """Run the command line; its exit code."""
+    given = _parsed(arguments)
     try:
         source = open_source(given.source, node=given.node, sys=given.sys)
     except (BadSource, SourceAway) as error:
@@ -68,8 +68,8 @@ async def _run(given: argparse.Namespace, source: Source, token: Callable[[], st
     try:
         done, _ = await asyncio.wait({*work, waiting}, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
-            task.result()  # a defect of ours ends the program; whoever started it starts it again
-    except Exception:  # whatever it was: it is told with its trace, and the driver is let go of before the program ends
+            task.result()  # a defect ends the program, which is then restarted
+    except Exception:  # logged with its traceback; the driver is closed before the program ends
         log.exception("agent.failed")
         code = 1
     finally:
@@ -80,16 +80,15 @@ async def _run(given: argparse.Namespace, source: Source, token: Callable[[], st
         log.error("agent.stopped_while_the_driver_hangs")
         sys.stdout.flush()
         sys.stderr.flush()
-        # Python's own end would wait for the thread that is in the driver, which may be for ever, while the pod's grace runs out
+        # a normal exit would wait for the thread in the driver, possibly for ever
         os._exit(code)
     log.info("agent.stopped")
     return code
 
 
-def _parsed(arguments: Sequence[str] | None, environment: Mapping[str, str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m agent", description="what a GPU node has and does, told to gpuplane"
-    )
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    environment = os.environ
+    parser = argparse.ArgumentParser(prog="python -m agent", description="reports a GPU node to gpuplane")
     parser.add_argument(
         "--node", default=environment.get("NODE_NAME") or socket.gethostname(), help="name of the node (NODE_NAME)"
     )
@@ -99,14 +98,14 @@ def _parsed(arguments: Sequence[str] | None, environment: Mapping[str, str]) -> 
     parser.add_argument(
         "--token-file",
         type=Path,
-        default=_path(environment.get("GPUPLANE_TOKEN_FILE")),
+        default=environment.get("GPUPLANE_TOKEN_FILE") or None,
         help="file with the token, read for each session (GPUPLANE_TOKEN_FILE); without it GPUPLANE_TOKEN is used",
     )
     parser.add_argument(
         "--ca-file",
         type=Path,
-        default=_path(environment.get("GPUPLANE_CA_FILE")),
-        help="PEM file of the CA of an https:// address, read for each session (GPUPLANE_CA_FILE); default: the system's",
+        default=environment.get("GPUPLANE_CA_FILE") or None,
+        help="PEM file of the CA of an https:// server, read for each session (GPUPLANE_CA_FILE)",
     )
     parser.add_argument(
         "--source",
@@ -124,15 +123,11 @@ def _parsed(arguments: Sequence[str] | None, environment: Mapping[str, str]) -> 
 
 
 def _token(path: Path | None) -> Callable[[], str]:
-    """How to come by the token. Raises OSError at once where the file is not there."""
+    """A function that returns the token. Raises OSError where the file cannot be read now."""
     if path is None:
         return lambda: os.environ.get("GPUPLANE_TOKEN", "")
     path.read_bytes()
     return lambda: path.read_text(encoding="utf-8").strip()
-
-
-def _path(text: str | None) -> Path | None:
-    return Path(text) if text else None
 
 
 if __name__ == "__main__":

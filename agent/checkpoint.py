@@ -1,14 +1,15 @@
-"""The kubelet's device checkpoint: which devices it gave to which containers (DEV-8).
+"""Reads the kubelet's device checkpoint: which devices it gave to which containers (DEV-8).
 
-Called by the agent, which sends what it reads as a `checkpoint` frame. The file (`CHECKPOINT`) is the kubelet's own record, so it tells of
-pods that no scheduler of ours has seen. Understood, by Kubernetes' `pkg/kubelet/cm/devicemanager/checkpoint`:
+Called by the agent, which sends the entries. The file (`CHECKPOINT`) also covers pods that our scheduler has not seen.
+Its format is that of Kubernetes' `pkg/kubelet/cm/devicemanager/checkpoint`:
 
-    since 1.20   {"Data": {"PodDeviceEntries": [{"PodUID", "ContainerName", "ResourceName", "DeviceIDs": {"<NUMA node>": ["<id>"]}, …}], …}, "Checksum"}
+    since 1.20   {"Data": {"PodDeviceEntries": [{"PodUID", "ContainerName", "ResourceName",
+                  "DeviceIDs": {"<NUMA node>": ["<id>"]}, …}], …}, "Checksum"}
     before       the same with "DeviceIDs": ["<id>"]
 
-Kept true: a file that cannot be understood in whole tells nothing, since half an answer would look as if devices had come free; whoever reads it
-keeps what was known before. The checksum is not compared: it is a hash of how Go prints the kubelet's types of that version, and the
-kubelet replaces the file in one step.
+Invariants: a file that is invalid in part is refused as a whole, since missing entries would look like devices that
+came free. The checksum is not verified: it is a hash of how Go prints that kubelet version's types, and the kubelet
+replaces the file atomically.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from agent.protocol import MOST_CHECKPOINT_ENTRIES, MOST_DEVICES, CheckpointEntr
 
 CHECKPOINT: Final = Path("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint")
 BYTES_MOST: Final = 16 * 1024 * 1024
-"""A container's entry has about a kilobyte, most of it the device plugin's answer."""
+"""An entry has about a kilobyte, most of it the device plugin's answer."""
 REPLICA: Final = "::"
 """A device plugin that shares a GPU by time appends this and a number to its UUID."""
 
 
 class CheckpointUnreadable(Exception):
-    """The file cannot be understood; the text says why, without what stands in it."""
+    """The file is invalid; the text says why, without quoting it."""
 
 
 class _Entry(msgspec.Struct):
@@ -51,7 +52,7 @@ _FILE: Final = msgspec.json.Decoder(_File)
 
 
 def read_file(path: Path = CHECKPOINT) -> list[CheckpointEntry]:
-    """The entries of the node's checkpoint; none where the kubelet has not written one. Raises CheckpointUnreadable."""
+    """The entries of the file; none where there is no file. Raises CheckpointUnreadable."""
     try:
         with path.open("rb") as file:
             data = file.read(BYTES_MOST + 1)
@@ -63,9 +64,9 @@ def read_file(path: Path = CHECKPOINT) -> list[CheckpointEntry]:
 
 
 def read_checkpoint(data: bytes) -> list[CheckpointEntry]:
-    """The entries that hold devices, by pod, container and resource; devices in order of their ids, each once.
+    """The entries with devices, by pod, container and resource; devices by id, each once.
 
-    A replica of a GPU that is shared by time counts as the GPU. Raises CheckpointUnreadable.
+    A replica of a time-sliced GPU counts as the GPU. Raises CheckpointUnreadable.
     """
     if len(data) > BYTES_MOST:
         raise CheckpointUnreadable(f"the checkpoint has more than {BYTES_MOST} bytes")

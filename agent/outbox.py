@@ -1,8 +1,9 @@
-"""What an agent still has to say: changes of state until they are acknowledged, samples while they are new.
+"""What an agent has to send: state changes until they are acknowledged, samples while they are new.
 
-Filled by `agent.program`, emptied by `agent.session`, both on one event loop. Kept true: a change of state is said again until the server has taken
-it, in its newest form (NODE-2), or will never take it; details are said in each session, and only their newest form; of samples only the newest few
-are kept, the oldest go first; samples and details that wait are of the GPUs in `order`; memory is bounded whatever the network does.
+Filled by `agent.program`, emptied by `agent.session`, both on one event loop. Invariants: a state change is sent again,
+in its newest form, until the server takes it or will never take it (NODE-2); details are sent in each session, only in
+their newest form; only the newest few samples are kept; waiting samples and details list the GPUs in `order`; memory is
+bounded whatever the network does.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import msgspec
 
 from agent.protocol import MOST_DEVICES, CheckpointEntry, DeviceDetails
 from agent.sources import Column
+from kube.device_types import GPU
 
 SAMPLES_MOST: Final = 5
-"""A second old each: what is older than that nobody wants to see live."""
+"""Seconds of samples; older ones are of no use live."""
 
 
 class StateChange(msgspec.Struct, frozen=True):
-    """One thing to say that must not be lost. Exactly one of the four is given; `version` is that of the inventory. Details nobody acknowledges."""
+    """One of inventory, health, checkpoint and details; `version` is the inventory's. Details are not acknowledged."""
 
     inventory: dict[str, Any] | None = None
     health: Mapping[str, str] | None = None
@@ -33,37 +35,37 @@ class StateChange(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """One sample, and when it was measured: seconds since 1970."""
+    """One sample; `at`: when it was measured, seconds since 1970."""
 
     columns: Mapping[str, Column]
     at: float
 
 
 class Outbox:
-    """One agent's."""
+    """The outbox of one agent."""
 
     def __init__(self) -> None:
         self._inventory: dict[str, Any] | None = None
         self._inventory_due = False
         self._version = 0
         self._refused = 0
-        self._unsayable = 0
+        self._discarded = 0
         self._held = False
         self._health: dict[str, str] = {}
         self._sick: dict[str, bool] = {}
         self._checkpoint: Sequence[CheckpointEntry] | None = None
         self._details: Sequence[DeviceDetails] = ()
         self._details_due = False
-        self._details_unsayable = False
+        self._details_discarded = False
         self._samples: deque[Measured] = deque(maxlen=SAMPLES_MOST)
         self._filled = asyncio.Event()
         self.order: tuple[str, ...] = ()
-        """UUIDs of the GPUs, in the order of the samples and details that are kept here; empty before the first inventory."""
+        """UUIDs of the GPUs in the order of waiting samples and details; empty before the first inventory."""
         self.dropped = 0
-        """Samples that were never sent."""
+        """Number of samples that were never sent."""
 
     def put_inventory(self, body: dict[str, Any]) -> None:
-        """The node as it is now. What was measured in another order of GPUs is dropped: nobody could tell whose it is."""
+        """Queue the inventory. Samples and details in another order of GPUs are dropped."""
         order = order_of(body)
         if order != self.order:
             self.dropped += len(self._samples)
@@ -75,59 +77,59 @@ class Outbox:
         self._version += 1
         self._filled.set()
 
-    def inventory_again(self) -> None:
-        """The server has forgotten it, or never knew; one that it has refused does not get better by being said again."""
-        self._inventory_due = self._inventory is not None and self._version not in {self._refused, self._unsayable}
+    def resend_inventory(self) -> None:
+        """Queue the inventory again, which the server lacks, unless it was refused."""
+        self._inventory_due = self._inventory is not None and self._version not in {self._refused, self._discarded}
         self._filled.set()
 
     def put_health(self, changes: Mapping[str, str]) -> None:
-        """UUID → what is wrong, empty where all is well again."""
+        """Queue changes of health: UUID → what is wrong, empty for healthy devices."""
         self._health.update(changes)
         self._sick.update({uuid: bool(reason) for uuid, reason in changes.items()})
         if changes:
             self._filled.set()
 
     def put_checkpoint(self, entries: Sequence[CheckpointEntry]) -> None:
-        """All that the kubelet has given away."""
+        """Queue the kubelet's checkpoint."""
         self._checkpoint = entries
         self._filled.set()
 
     def put_sample(self, columns: Mapping[str, Column], *, at: float) -> None:
-        """What the devices did at that moment (seconds since 1970)."""
+        """Queue a sample measured `at` seconds since 1970."""
         self.dropped += len(self._samples) == SAMPLES_MOST
         self._samples.append(Measured(columns, at))
         self._filled.set()
 
     def put_details(self, details: Sequence[DeviceDetails]) -> None:
-        """Links, processes and the like of each GPU, where they are others than before."""
+        """Queue the details of each GPU, if they changed."""
         if details != self._details:
             self._details = details
-            self._details_due, self._details_unsayable = bool(details), False
+            self._details_due, self._details_discarded = bool(details), False
             self._filled.set()
 
     def begin_session(self) -> None:
-        """A new session knows nothing of the details; and what one session refused the next may take, since the server may be another by now."""
-        self._details_due = bool(self._details) and not self._details_unsayable
+        """Queue again what a new session needs: details, and an inventory that the last one refused."""
+        self._details_due = bool(self._details) and not self._details_discarded
         if self._refused == self._version:
             self._refused = 0
-            self.inventory_again()
+            self.resend_inventory()
         self._filled.set()
 
     async def filled(self) -> None:
-        """Return when there is something to say."""
+        """Wait until there is something to send."""
         await self._filled.wait()
 
     def hold(self) -> None:
-        """The server cannot take changes of state now: none is next until `release`."""
+        """Hold state changes back until `release`, since the server cannot take any now."""
         self._held = True
 
     def release(self) -> None:
-        """What is due may be said again."""
+        """Send state changes again."""
         self._held = False
         self._filled.set()
 
     def next_change(self) -> StateChange | None:
-        """What is to be said next and acknowledged, None for nothing: inventory before what speaks of its devices."""
+        """The state change to send next, the inventory before what refers to its devices; None without any."""
         if self._held:
             return None
         if self._inventory_due and self._inventory is not None:
@@ -139,7 +141,7 @@ class Outbox:
         return None
 
     def done(self, change: StateChange) -> None:
-        """The server has it; what changed since is still to be said."""
+        """The server took the change; what changed since is still queued."""
         if change.inventory is not None and change.version == self._version:
             self._inventory_due = False
         for uuid, reason in (change.health or {}).items():
@@ -149,21 +151,21 @@ class Outbox:
             self._checkpoint = None
 
     def refused(self, change: StateChange) -> None:
-        """The server will not take it in this session: it is said again when it is another."""
+        """The server refused the change for this session."""
         self.done(change)
         if change.inventory is not None:
             self._refused = change.version
 
-    def unsayable(self, change: StateChange) -> None:
-        """Sessions end by it: it is never said again as it is."""
+    def discard(self, change: StateChange) -> None:
+        """Never send the change again as it is, since it ends sessions."""
         self.done(change)
         if change.inventory is not None:
-            self._unsayable = change.version
+            self._discarded = change.version
         if change.details is not None and change.details == self._details:
-            self._details_due, self._details_unsayable = False, True
+            self._details_due, self._details_discarded = False, True
 
     def _with_health(self, body: dict[str, Any]) -> dict[str, Any]:
-        """The inventory with the health of now: it may be asked for again long after it was put."""
+        """The inventory with current health: it may be sent long after it was put."""
         devices = [
             {**device, "healthy": not self._sick[device["uuid"]]} if device["uuid"] in self._sick else device
             for device in body["devices"]
@@ -171,12 +173,12 @@ class Outbox:
         return {**body, "devices": devices}
 
     def next_details(self) -> Sequence[DeviceDetails]:
-        """Details that are to be said now, once; empty for none."""
+        """Details to send now; empty without any."""
         due, self._details_due = self._details_due, False
         return self._details if due else ()
 
     def next_sample(self) -> Measured | None:
-        """The oldest sample that is still kept; None, and asleep, when there is nothing left to say."""
+        """The oldest sample; None without any. Resets `filled` when nothing is left to send."""
         if self._samples:
             return self._samples.popleft()
         if self.next_change() is None and not self._details_due:
@@ -185,6 +187,6 @@ class Outbox:
 
 
 def order_of(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """UUIDs of the GPUs of an inventory by minor, without MIG instances: the order of samples."""
-    gpus = [device for device in body["devices"] if device.get("type", "gpu") == "gpu" and not device.get("parent")]
+    """UUIDs of an inventory's GPUs by minor without MIG instances: the order of samples."""
+    gpus = [device for device in body["devices"] if device.get("type", GPU) == GPU and not device.get("parent")]
     return tuple(device["uuid"] for device in sorted(gpus, key=lambda device: int(device.get("minor", 0))))

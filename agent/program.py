@@ -1,10 +1,9 @@
-"""What the agent does all day: look at the devices each second, and put what is new into the outbox.
+"""The agent's main loop: scan the devices each second, and queue what is new in the outbox.
 
-Run by `agent.__main__`. Kept true: whatever the driver does, even nothing at all, the program goes on, says what is
-wrong, and brings a sample a second; a device is sick at the first bad look and well after some good ones; a health that
-was told is told again only when it changes; the kubelet's record is read when its file changed, and one that cannot be
-understood is not sent. Only `gather` touches the driver, in a thread of its own; what it found is judged on the event
-loop.
+Run by `agent.__main__`. Invariants: whatever the driver does, even hang, there is a sample a second, and health says
+what is wrong; a device is unhealthy after the first bad scan and healthy after some good ones; reported health is
+reported again only when it changes; the kubelet's checkpoint is read when its file changed, and not sent if invalid.
+Only `scan` calls the driver, in a thread; its result is evaluated on the event loop.
 """
 
 from __future__ import annotations
@@ -33,36 +32,37 @@ from agent.sources import (
     error_columns,
     within_bounds,
 )
+from kube.device_types import GPU
 
 SAMPLE_SECONDS: Final = 1.0
 MACHINE_SECONDS: Final = 10.0
-"""How often it is looked whether devices or links are others."""
-GOOD_LOOKS: Final = 5
-"""In a row, before a sick GPU is told to be well: a driver that answers every other second makes no stream of changes."""
+"""How often devices and links are listed."""
+GOOD_SCANS: Final = 5
+"""Good scans in a row before an unhealthy GPU is reported healthy."""
 QUIET_SECONDS: Final = 5.0
-"""A look that takes longer leaves the samples empty: they go on, since the agent is not silent."""
+"""During a scan that takes longer empty samples are sent, which show that the agent is not silent."""
 HANG_SECONDS: Final = 20.0
-"""A look that takes longer hangs."""
+"""A scan that takes longer hangs."""
 CLOSE_SECONDS: Final = 3.0
-"""How long the driver may take to let go when the program ends: twice that is well within a pod's grace of 30 s."""
+"""How long the driver may take to close; twice that is well within a pod's grace of 30 s."""
 UNANSWERING_DRIVER: Final = "the driver does not answer"
 HANGING_DRIVER: Final = "the driver hangs"
 
 log = structlog.get_logger(__name__)
 
 
-class Found(msgspec.Struct):
-    """What one look found. `at`: seconds since 1970, when the figures were measured. `looked`: the machine, where that was looked at too."""
+class Scan(msgspec.Struct):
+    """What one scan found. `at`: when it measured, seconds since 1970; `machine`: None unless it listed the devices."""
 
     at: float
-    looked: Machine | None = None
+    machine: Machine | None = None
     reading: Reading | None = None
     away: str = ""
     checkpoint: Sequence[CheckpointEntry] | None = None
 
 
-class News(msgspec.Struct):
-    """What one look brought that is worth saying."""
+class Report(msgspec.Struct):
+    """What one scan found that is to be sent."""
 
     at: float
     inventory: dict[str, Any] | None = None
@@ -74,7 +74,7 @@ class News(msgspec.Struct):
 
 @dataclass
 class Program:
-    """One node's agent without its connection. `checkpoint`: the kubelet's file, None to leave it alone. `epoch`: seconds since 1970."""
+    """One node's agent without its connection. `checkpoint`: the kubelet's file, or None; `epoch`: Unix time."""
 
     node: str
     source: Source
@@ -83,144 +83,137 @@ class Program:
     clock: Callable[[], float] = time.monotonic
     epoch: Callable[[], float] = time.time
     machine: Machine = field(default_factory=Machine)
-    _told: dict[str, str] = field(default_factory=dict)
-    _better: dict[str, tuple[str, int]] = field(default_factory=dict)
+    _reported: dict[str, str] = field(default_factory=dict)
+    _unconfirmed: dict[str, tuple[str, int]] = field(default_factory=dict)
     _away: str = ""
-    _looked: float = float("-inf")
-    _stamp: tuple[int, int, int] | None = None
-    _looking: asyncio.Future[Found] | None = None
+    _listed_at: float = float("-inf")
+    _checkpoint_stamp: tuple[int, int, int] | None = None
+    _scanning: asyncio.Future[Scan] | None = None
 
     async def run(self) -> None:
-        """Look, each second, until cancelled. A look that takes longer is followed by the next at once; none is made up for."""
+        """Scan each second, until cancelled. After a scan that took longer the next starts at once."""
         due = self.clock()
         while True:
-            self._looking = asyncio.ensure_future(asyncio.to_thread(self.gather))
-            await asyncio.wait({self._looking}, timeout=QUIET_SECONDS)
-            while not self._looking.done():
-                self.tell(self._hanging(self.clock() - due))
-                await asyncio.wait({self._looking}, timeout=SAMPLE_SECONDS)
-            self.tell(self.judge(self._looking.result()))
+            self._scanning = asyncio.ensure_future(asyncio.to_thread(self.scan))
+            await asyncio.wait({self._scanning}, timeout=QUIET_SECONDS)
+            while not self._scanning.done():
+                self.enqueue(self._hanging(self.clock() - due))
+                await asyncio.wait({self._scanning}, timeout=SAMPLE_SECONDS)
+            self.enqueue(self.evaluate(self._scanning.result()))
             due = max(due + SAMPLE_SECONDS, self.clock())
             await asyncio.sleep(max(0.0, due - self.clock()))
 
     async def close(self) -> bool:
-        """Let go of the driver; False where a call into it does not come back within CLOSE_SECONDS."""
-        if self._looking is not None:
-            await asyncio.wait({self._looking}, timeout=CLOSE_SECONDS)
-            if not self._looking.done():
+        """Close the source; False where a call into the driver does not return within CLOSE_SECONDS."""
+        if self._scanning is not None:
+            await asyncio.wait({self._scanning}, timeout=CLOSE_SECONDS)
+            if not self._scanning.done():
                 return False
         closing = asyncio.ensure_future(asyncio.to_thread(self.source.close))
         done, _ = await asyncio.wait({closing}, timeout=CLOSE_SECONDS)
         return bool(done)
 
-    def tell(self, news: News) -> None:
-        """Put it into the outbox; on the event loop."""
-        if news.inventory is not None:
-            self.outbox.put_inventory(news.inventory)
-        self.outbox.put_health(news.health)
-        self.outbox.put_sample(news.columns, at=news.at)  # an empty one says that the agent is there
-        if news.details:
-            self.outbox.put_details(news.details)
-        if news.checkpoint is not None:
-            self.outbox.put_checkpoint(news.checkpoint)
+    def enqueue(self, report: Report) -> None:
+        """Queue the report in the outbox; on the event loop."""
+        if report.inventory is not None:
+            self.outbox.put_inventory(report.inventory)
+        self.outbox.put_health(report.health)
+        self.outbox.put_sample(report.columns, at=report.at)  # an empty one shows that the agent runs
+        if report.details:
+            self.outbox.put_details(report.details)
+        if report.checkpoint is not None:
+            self.outbox.put_checkpoint(report.checkpoint)
 
-    def look(self) -> News:
-        """One second's work in one go."""
-        return self.judge(self.gather())
-
-    def gather(self) -> Found:
-        """Ask the driver, and read the kubelet's file; may block."""
-        found = Found(self.epoch())
+    def scan(self) -> Scan:
+        """Read the driver and the kubelet's file; may block."""
+        found = Scan(self.epoch())
         machine = self.machine
         try:
-            if self.clock() - self._looked >= MACHINE_SECONDS:
-                self._looked = self.clock()
-                found.looked = machine = _with_lost(self.source.machine(), self.machine)
+            if self.clock() - self._listed_at >= MACHINE_SECONDS:
+                self._listed_at = self.clock()
+                found.machine = machine = _with_lost(self.source.machine(), self.machine)
             found.at = self.epoch()
             found.reading = self.source.read(machine)
         except SourceAway as away:
-            self._looked = float("-inf")  # when it is back everything is looked at anew
+            self._listed_at = float("-inf")  # list the devices as soon as it is back
             found.away = str(away)
         if self.checkpoint is not None:
-            found.checkpoint = self._given(self.checkpoint)
+            found.checkpoint = self._changed_checkpoint(self.checkpoint)
         return found
 
-    def judge(self, found: Found) -> News:
-        """What of it is worth saying."""
-        news = News(found.at, checkpoint=found.checkpoint)
-        if found.looked is not None and found.looked != self.machine:
-            self.machine = found.looked
-            news.inventory = inventory_of(self.node, self.machine)
+    def evaluate(self, found: Scan) -> Report:
+        """The report of a scan."""
+        report = Report(found.at, checkpoint=found.checkpoint)
+        if found.machine is not None and found.machine != self.machine:
+            self.machine = found.machine
+            report.inventory = inventory_of(self.node, self.machine)
         if found.reading is None:
-            self._gone(found.away)
-            news.health = self._changed(self._without_driver(UNANSWERING_DRIVER))
+            self._set_away(found.away)
+            report.health = self._changed_health(self._unreadable_health(UNANSWERING_DRIVER))
         else:
-            self._back()
-            news.health = self._changed(found.reading.health)
-            news.columns = within_bounds({**found.reading.columns, **error_columns(found.reading.details)})
-            news.details = found.reading.details
-        return news
+            self._set_away("")
+            report.health = self._changed_health(found.reading.health)
+            report.columns = within_bounds({**found.reading.columns, **error_columns(found.reading.details)})
+            report.details = found.reading.details
+        return report
 
-    def _hanging(self, seconds: float) -> News:
-        """What to say while a look does not come back, which it has not done for so long."""
-        news = News(self.epoch())
+    def _hanging(self, seconds: float) -> Report:
+        """The report while a scan runs for so long."""
+        report = Report(self.epoch())
         if seconds >= HANG_SECONDS:
-            self._gone(HANGING_DRIVER)
-            news.health = self._changed(self._without_driver(HANGING_DRIVER))
-        return news
+            self._set_away(HANGING_DRIVER)
+            report.health = self._changed_health(self._unreadable_health(HANGING_DRIVER))
+        return report
 
-    def _without_driver(self, why: str) -> dict[str, str]:
-        """What is wrong while nothing can be read: every GPU has the reason, other devices are as they were."""
+    def _unreadable_health(self, why: str) -> dict[str, str]:
+        """Health while nothing can be read: `why` for every GPU, unchanged for other devices."""
         return {
-            device.uuid: why if device.type == "gpu" else self._told.get(device.uuid, "")
+            device.uuid: why if device.type == GPU else self._reported.get(device.uuid, "")
             for device in self.machine.devices
         }
 
-    def _gone(self, why: str) -> None:
+    def _set_away(self, why: str) -> None:
+        """Log when the source goes away, for another reason too, and when it is back (`why` empty)."""
         if why != self._away:
-            log.error("source.away", why=why)
+            if why:
+                log.error("source.away", why=why)
+            else:
+                log.info("source.back")
         self._away = why
 
-    def _back(self) -> None:
-        if self._away:
-            log.info("source.back")
-            self._away = ""
-
-    def _changed(self, health: Mapping[str, str]) -> dict[str, str]:
-        """What is other than was told.
-
-        A device that was well is sick at once; one that was told to be sick is otherwise after GOOD_LOOKS of the same.
-        A MIG instance is as its GPU is.
+    def _changed_health(self, health: Mapping[str, str]) -> dict[str, str]:
+        """Health that differs from what was reported: of healthy devices at once, of unhealthy ones after GOOD_SCANS of
+        the same. A MIG instance has the health of its GPU.
         """
         changes: dict[str, str] = {}
         for device in self.machine.devices:
-            now, told = health.get(device.parent or device.uuid, ""), self._told.get(device.uuid, "")
-            if now == told:
-                self._better.pop(device.uuid, None)
+            now, reported = health.get(device.parent or device.uuid, ""), self._reported.get(device.uuid, "")
+            if now == reported:
+                self._unconfirmed.pop(device.uuid, None)
                 continue
-            before, looks = self._better.get(device.uuid, (now, 0))
-            looks = looks + 1 if before == now else 1
-            self._better[device.uuid] = now, looks
-            if not told or looks >= GOOD_LOOKS:
-                del self._better[device.uuid]
+            before, scans = self._unconfirmed.get(device.uuid, (now, 0))
+            scans = scans + 1 if before == now else 1
+            self._unconfirmed[device.uuid] = now, scans
+            if not reported or scans >= GOOD_SCANS:
+                del self._unconfirmed[device.uuid]
                 changes[device.uuid] = now
                 log.warning("device.health", uuid=device.uuid, reason=now or "well again")
-        self._told.update(changes)
+        self._reported.update(changes)
         return changes
 
-    def _given(self, path: Path) -> Sequence[CheckpointEntry] | None:
-        """The kubelet's record where it is another than was read last, and can be understood."""
+    def _changed_checkpoint(self, path: Path) -> Sequence[CheckpointEntry] | None:
+        """The kubelet's checkpoint if the file changed and is valid, else None."""
         try:
             found = path.stat()
         except OSError as error:
-            if self._stamp is not None:
+            if self._checkpoint_stamp is not None:
                 log.warning("checkpoint.gone", why=error.strerror)
-                self._stamp = None
+                self._checkpoint_stamp = None
             return None
         stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
-        if stamp == self._stamp:
+        if stamp == self._checkpoint_stamp:
             return None
-        self._stamp = stamp
+        self._checkpoint_stamp = stamp
         try:
             return read_file(path)
         except CheckpointUnreadable as error:
@@ -229,32 +222,30 @@ class Program:
 
 
 def _with_lost(found: Machine, known: Machine) -> Machine:
-    """The machine as found, with the devices that answer no more: they stay part of it, and are told to be sick.
+    """The machine as found, with devices that do not answer any more, which are reported unhealthy.
 
-    A MIG instance that is gone while its GPU is there was taken away on purpose. Of a type that cannot be looked at now
-    nothing is said.
+    Left out are MIG instances whose GPU answers, which were removed on purpose, and types that cannot be listed now.
     """
-    there = {device.uuid for device in found.devices}
-    numbered = {
-        (device.type, device.minor) for device in found.devices
-    }  # a driver that was loaded anew may count otherwise
+    uuids = {device.uuid for device in found.devices}
+    # a reloaded driver may number its devices in another way
+    numbered = {(device.type, device.minor) for device in found.devices}
     lost = [
         device
         for device in known.devices
         if device.type in found.types
-        and not there & {device.uuid, device.parent}
+        and not uuids & {device.uuid, device.parent}
         and (device.type, device.minor) not in numbered
     ]
     if not lost:
         return found
-    minors = {device.minor for device in lost if device.type == "gpu" and not device.parent}
+    minors = {device.minor for device in lost if device.type == GPU and not device.parent}
     old = [link for link in known.links if minors & {link[0], link[1]}]
     devices = by_type_and_minor((*found.devices, *lost))
     return Machine(devices, tuple(sorted({*found.links, *old})), found.types)
 
 
 def inventory_of(node: str, machine: Machine) -> dict[str, Any]:
-    """The body of an inventory frame, to which the outbox adds how the devices do."""
+    """The body of an inventory frame, to which the outbox adds health."""
     return {
         "name": node,
         "types": list(machine.types),
@@ -264,7 +255,7 @@ def inventory_of(node: str, machine: Machine) -> dict[str, Any]:
 
 
 def _device(device: DeviceFacts) -> dict[str, Any]:
-    """One device of an inventory; what does not apply to it is left out."""
+    """One device of an inventory, without fields that do not apply to it."""
     facts: dict[str, Any] = {
         "minor": device.minor,
         "type": device.type,

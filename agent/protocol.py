@@ -1,15 +1,14 @@
-"""The frames between an agent and gpuplane: MessagePack, one array a frame, decoded by type.
+"""The frames between an agent and gpuplane: MessagePack, one array a frame, decoded by type (docs/agent-protocol.md).
 
-Written out for people in docs/agent-protocol.md. Called by the agent and the simulated fleet (which
-encode), and by `nodes.live` (which decodes). No Django. Kept true: a frame that decodes is within
-every bound below, so whoever holds it needs no further checks of size; a value that is not known is
-None and never 0; nothing here raises anything but `FrameError`.
+Used by the agent and the simulated fleet, which encode, and by `nodes.live`, which decodes. Invariants: a decoded frame
+is within every bound below, so nobody has to check sizes again; an unknown value is None, never 0; only `FrameError` is
+raised.
 
     FrameError
     ├── FrameTooLarge   more bytes than any frame may have
     └── BadFrame        not MessagePack, an unknown kind, or a field outside its bounds
 
-Growth: new fields are added at a frame's end with a default, so either side may be older.
+New fields are added at a frame's end with a default, so either side may be older.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import isfinite
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
 FRAME_LIMIT: Final = 256 * 1024
-"""Bytes of the largest frame (an inventory of a crowded node has about 10 KiB, a sample 0.4 KiB)."""
+"""Bytes (a large node's inventory has about 10 KiB, a sample 0.4 KiB)."""
 MOST_DEVICES: Final = 64
 """Devices in one sample, health or hello frame."""
 MOST_CHECKPOINT_ENTRIES: Final = 1024
@@ -31,27 +30,27 @@ MOST_PROCESSES: Final = 256
 MOST_MIGS: Final = 16
 
 _PLAIN: Final = r"^[^\x00-\x1f\x7f]*\Z"
-"""Text without control characters, of which PostgreSQL takes no NUL."""
+"""Text without control characters: PostgreSQL takes no NUL."""
 
 Boot = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=_PLAIN)]
-"""Made anew each time the agent's process starts."""
+"""Random, one for each start of the agent."""
 Sequence63 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""Counts up by at least one with every frame of a boot."""
+"""Grows with every frame of a boot."""
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
-"""Seconds since 1970 by the sender's clock; the bounds refuse NaN too."""
+"""Seconds since 1970 by the sender's clock; not NaN."""
 NodeName = Annotated[str, msgspec.Meta(min_length=1, max_length=253, pattern=_PLAIN)]
 DeviceUuid = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=_PLAIN)]
 DeviceOrder = Annotated[list[DeviceUuid], msgspec.Meta(max_length=MOST_DEVICES)]
 ShortText = Annotated[str, msgspec.Meta(max_length=200, pattern=_PLAIN)]
 Count = int | float
-"""What a driver counts; `details_of` makes what is no count unknown."""
+"""A driver's counter; `details_of` makes invalid ones unknown."""
 MOST_COUNT: Final = 2**53
 Column = Annotated[Sequence[int | float | None], msgspec.Meta(max_length=MOST_DEVICES)]
 """One value a device in the agreed order; an empty column: unknown for every device."""
 
 
 class FrameError(Exception):
-    """A frame that cannot be taken. `reason` is a short stable word for counters."""
+    """A frame that is refused. `reason`: a short stable word for metrics."""
 
     reason = "frame"
 
@@ -68,34 +67,33 @@ class BadFrame(FrameError):
     reason = "bad-frame"
 
 
-class Hello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
-    """First frame of a session: who speaks, and in which order its samples list the GPUs."""
+class _Stamped(msgspec.Struct, array_like=True, frozen=True):
+    """What every frame of an agent begins with."""
 
     boot: Boot
     seq: Sequence63
     time: Seconds
+
+
+class Hello(_Stamped, frozen=True, tag="hello"):
+    """First frame of a session: the node, and the order of GPUs in its samples."""
+
     node: NodeName
     version: Annotated[str, msgspec.Meta(max_length=64, pattern=_PLAIN)] = ""
-    """Of the agent's program."""
+    """The agent's."""
     devices: DeviceOrder = []
     """UUIDs of the GPUs by minor; empty when an inventory frame follows."""
 
 
-class Inventory(msgspec.Struct, array_like=True, frozen=True, tag="inventory"):
-    """What the node has: one node of a scenario (DESIGN §5), the same body as `PUT nodes/<name>/inventory/`."""
+class Inventory(_Stamped, frozen=True, tag="inventory"):
+    """The node's devices and links: one node of a scenario, as in `PUT nodes/<name>/inventory/`."""
 
-    boot: Boot
-    seq: Sequence63
-    time: Seconds
     node: dict[str, Any]
 
 
-class Sample(msgspec.Struct, array_like=True, frozen=True, tag="sample"):
-    """What the GPUs do now. Every column has one value a GPU, or is empty."""
+class Sample(_Stamped, frozen=True, tag="sample"):
+    """Measurements of one moment. Every column has one value a GPU, or is empty."""
 
-    boot: Boot
-    seq: Sequence63
-    time: Seconds
     utilisation_percent: Column = []
     memory_used_bytes: Column = []
     temperature_celsius: Column = []
@@ -111,7 +109,7 @@ class Sample(msgspec.Struct, array_like=True, frozen=True, tag="sample"):
     sm_clock_mhz: Column = []
     memory_clock_mhz: Column = []
     nvlinks_down: Column = []
-    """NVLinks of the GPU that are not up. Errors count since the driver was loaded: of all its NVLinks; ECC."""
+    """NVLinks that are not up. Errors, of all NVLinks and of ECC, count since the driver was loaded."""
     nvlink_errors: Column = []
     ecc_corrected: Column = []
     ecc_uncorrected: Column = []
@@ -123,14 +121,14 @@ class LinkDetails(msgspec.Struct, array_like=True, frozen=True, gc=False):
     number: Annotated[int, msgspec.Meta(ge=0, lt=MOST_LINKS)]
     is_up: bool
     remote: Annotated[str, msgspec.Meta(max_length=128, pattern=_PLAIN)] = ""
-    """UUID of the GPU at the far end, `switch`, its PCI address where it is none of this machine's GPUs; empty: unknown."""
+    """The far end: UUID of a GPU of this machine, `switch`, or a PCI address; empty: unknown."""
     replay_errors: Count | None = None
     recovery_errors: Count | None = None
     crc_errors: Count | None = None
 
 
 class ProcessDetails(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One process that uses a GPU. `pid` as on the node; the name is empty where it cannot be seen."""
+    """One process that uses a GPU. `pid`: on the node; the name is empty where unknown."""
 
     pid: Count
     name: ShortText = ""
@@ -146,7 +144,7 @@ class MigDetails(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class DeviceDetails(msgspec.Struct, array_like=True, frozen=True):
-    """What of a GPU does not fit into a number a second. ECC errors count since the driver was loaded; `processes` None: unknown."""
+    """Details of one GPU. ECC errors count since the driver was loaded; `processes` None: unknown."""
 
     links: Annotated[list[LinkDetails], msgspec.Meta(max_length=MOST_LINKS)] = []
     ecc_corrected: Count | None = None
@@ -155,23 +153,19 @@ class DeviceDetails(msgspec.Struct, array_like=True, frozen=True):
     migs: Annotated[list[MigDetails], msgspec.Meta(max_length=MOST_MIGS)] = []
 
 
-class Details(msgspec.Struct, array_like=True, frozen=True, tag="details"):
-    """Links, errors, processes and MIG devices of every GPU, in the session's order: when they changed, and early in a session."""
+class Details(_Stamped, frozen=True, tag="details"):
+    """Links, errors, processes and MIG devices of every GPU, in the session's order; sent early in a session, and when
+    they change.
+    """
 
-    boot: Boot
-    seq: Sequence63
-    time: Seconds
     details: Annotated[list[DeviceDetails], msgspec.Meta(max_length=MOST_DEVICES)]
     devices: DeviceOrder | None = None
     """As in Sample."""
 
 
-class Health(msgspec.Struct, array_like=True, frozen=True, tag="health"):
-    """UUID → what is wrong, empty for a device that is well. Devices not named keep their state."""
+class Health(_Stamped, frozen=True, tag="health"):
+    """UUID → what is wrong, empty for a healthy device. Devices not named keep their state."""
 
-    boot: Boot
-    seq: Sequence63
-    time: Seconds
     health: Annotated[dict[DeviceUuid, ShortText], msgspec.Meta(max_length=MOST_DEVICES)]
 
 
@@ -184,50 +178,30 @@ class CheckpointEntry(msgspec.Struct, array_like=True, frozen=True):
     devices: DeviceOrder
 
 
-class Checkpoint(msgspec.Struct, array_like=True, frozen=True, tag="checkpoint"):
-    """All that the kubelet's device checkpoint holds now; an entry that is missing is gone."""
+class Checkpoint(_Stamped, frozen=True, tag="checkpoint"):
+    """All entries of the kubelet's device checkpoint."""
 
-    boot: Boot
-    seq: Sequence63
-    time: Seconds
     entries: Annotated[list[CheckpointEntry], msgspec.Meta(max_length=MOST_CHECKPOINT_ENTRIES)]
 
 
 class Ack(msgspec.Struct, array_like=True, frozen=True, tag="ack"):
-    """The server's answer to every frame but a sample: `boot` and `seq` are those of the frame answered."""
+    """The server's answer to every frame but a sample; `boot` and `seq` are those of the frame."""
 
     boot: str
     seq: int
     time: float
     """By the server's clock."""
     problem: str = ""
-    """Empty: taken. Otherwise why not, in words for the agent's log; the session goes on."""
+    """Why the frame was refused, for the agent's log; empty: taken. The session goes on."""
     want: str = ""
-    """`inventory`: send one next, the server does not know the order of this node's devices."""
+    """`inventory`: send one, since the server does not know the order of this node's devices."""
     again: bool = False
-    """The problem is temporary: say the frame again after a pause, with a new `seq`. False: said again as it is, it would be refused again."""
+    """The problem is temporary: send the frame again after a pause, with a new `seq`."""
 
 
 AgentFrame = Hello | Inventory | Sample | Details | Health | Checkpoint
 Frame = AgentFrame | Ack
 
-COLUMNS: Final = (
-    "utilisation_percent",
-    "memory_used_bytes",
-    "temperature_celsius",
-    "power_watts",
-    "nvlink_tx_bytes",
-    "nvlink_rx_bytes",
-    "pcie_tx_bytes",
-    "pcie_rx_bytes",
-    "sm_clock_mhz",
-    "memory_clock_mhz",
-    "nvlinks_down",
-    "nvlink_errors",
-    "ecc_corrected",
-    "ecc_uncorrected",
-)
-"""The columns of a sample."""
 BOUNDS: Final = {
     "utilisation_percent": (0, 100),
     "memory_used_bytes": (0, 2**44),
@@ -244,7 +218,8 @@ BOUNDS: Final = {
     "ecc_corrected": (0, 2**53),
     "ecc_uncorrected": (0, 2**53),
 }
-"""Smallest and largest value that a GPU can have; anything else is taken as unknown."""
+"""Column of a sample → smallest and largest value; others are unknown."""
+COLUMNS: Final = tuple(BOUNDS)
 
 Values = tuple[int | None, ...]
 
@@ -267,7 +242,9 @@ CleanSample: Final = msgspec.defstruct(
     tag="sample",
     gc=False,
 )
-"""A sample that needs no cleaning: whole numbers within BOUNDS and None. Nearly all are, and are then looked through by the decoder alone."""
+"""A sample of whole numbers within BOUNDS and None, as nearly all are: checked by the decoder alone."""
+
+T = TypeVar("T")
 
 _encoder = msgspec.msgpack.Encoder()
 _clean_decoder: msgspec.msgpack.Decoder[AgentFrame] = msgspec.msgpack.Decoder(
@@ -278,57 +255,52 @@ _ack_decoder: msgspec.msgpack.Decoder[Ack] = msgspec.msgpack.Decoder(Ack)
 
 
 def encode(frame: Frame) -> bytes:
-    """The bytes of a frame: one MessagePack array that starts with the frame's kind."""
+    """A frame as a MessagePack array that starts with its kind."""
     return _encoder.encode(frame)
 
 
 def decode(body: bytes) -> AgentFrame:
     """A frame that an agent sent. Raises FrameTooLarge and BadFrame."""
-    if len(body) > FRAME_LIMIT:
-        raise FrameTooLarge(f"a frame has at most {FRAME_LIMIT} bytes, this one has {len(body)}")
-    try:
-        return _agent_decoder.decode(body)
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-        raise BadFrame(str(error)[:200]) from error
+    return _decoded(_agent_decoder, body)
 
 
 def decode_received(body: bytes) -> AgentFrame:
-    """As `decode`, but a sample of which nothing has to be cleaned is a CleanSample, for a quarter of the price. Raises FrameTooLarge and BadFrame."""
+    """As `decode`, but a sample that needs no cleaning is a CleanSample, at a quarter of the cost."""
     if len(body) <= FRAME_LIMIT:
         with suppress(msgspec.MsgspecError, RecursionError, ValueError):
             return _clean_decoder.decode(body)
-    return decode(body)  # says what is wrong, or that it is no more than a value to be cleaned
+    return decode(body)  # says what is wrong, or that only values need cleaning
 
 
 def decode_ack(body: bytes) -> Ack:
     """The server's answer. Raises FrameTooLarge and BadFrame."""
+    return _decoded(_ack_decoder, body)
+
+
+def _decoded(decoder: msgspec.msgpack.Decoder[T], body: bytes) -> T:
     if len(body) > FRAME_LIMIT:
         raise FrameTooLarge(f"a frame has at most {FRAME_LIMIT} bytes, this one has {len(body)}")
     try:
-        return _ack_decoder.decode(body)
+        return decoder.decode(body)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise BadFrame(str(error)[:200]) from error
 
 
 def sample_of(stamp: tuple[str, int, float], columns: Mapping[str, list[int | float | None]]) -> Sample:
-    """A sample frame; `stamp`: boot, seq, time. A column that is not given is unknown for every device.
-
-    Fractions are rounded here already: the bytes are fewer, and the server has nothing to clean.
-    """
-    whole = {name: _whole(columns[name]) for name in COLUMNS if name in columns}
+    """A sample frame; `stamp`: boot, seq, time. Missing columns are unknown, fractions are rounded."""
+    whole = {
+        name: [round(value) if isinstance(value, float) and isfinite(value) else value for value in columns[name]]
+        for name in COLUMNS
+        if name in columns
+    }
     return msgspec.structs.replace(Sample(*stamp), **whole)
-
-
-def _whole(column: Sequence[int | float | None]) -> list[int | float | None]:
-    return [round(value) if isinstance(value, float) and isfinite(value) else value for value in column]
 
 
 def values_of(sample: Sample, *, count: int) -> tuple[dict[str, Values], int]:
     """(column → `count` whole numbers or None, how many values were unreadable).
 
-    Fractions are rounded. NaN, infinities and values outside BOUNDS become None and are counted; a
-    utilisation above 100 that a driver's rounding makes (up to 110) is 100 and is counted too.
-    Raises BadFrame where a column has another length than `count`.
+    Fractions are rounded. NaN, infinities and values outside BOUNDS are unreadable and become None, a utilisation up to
+    110, due to a driver's rounding, 100. Raises BadFrame where a column has another length than `count`.
     """
     columns: dict[str, Values] = {}
     unreadable = 0
@@ -349,7 +321,7 @@ def values_of(sample: Sample, *, count: int) -> tuple[dict[str, Values], int]:
 
 
 def details_of(frame: Details) -> tuple[tuple[DeviceDetails, ...], int]:
-    """(details of each device, how many counts were unreadable): what is no whole number from 0 to MOST_COUNT is unknown."""
+    """(details of each device, how many counters were unreadable: no whole numbers from 0 to MOST_COUNT)."""
     unreadable = 0
 
     def count(value: Count | None) -> int | None:

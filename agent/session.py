@@ -1,10 +1,10 @@
-"""The connection to gpuplane: one session after the other over `WS /ws/agents/<node>/`, as docs/agent-protocol.md has it.
+"""The connection to gpuplane: one session after another over `WS /ws/agents/<node>/` (docs/agent-protocol.md).
 
-Run by `agent.__main__` on its event loop. Kept true: what the outbox holds is said in its order; a change of state counts as said once the server has
-taken it, or refused it for good; what it cannot take now, and what it asks for again and again, is said after a pause that doubles, with jitter, while
-samples go on; a session that ends is followed by another after such a pause, a long one where the server says that the agent is at fault;
-what has ended two sessions so is not said again; the token and the CA are read anew for each session, since they are
-replaced under way.
+Run by `agent.__main__` on its event loop. Invariants: the outbox is sent in its order; a state change is done once the
+server took it or refused it for good; what the server cannot take now, and inventories that it keeps requesting, are
+sent after a pause that doubles, with jitter, while samples go on; a session that ends is followed by another after such
+a pause, a long one where the server blames the agent; a change that ended two sessions is not sent again; token and CA
+are read for each session, since they are replaced while the agent runs.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ from agent.protocol import (
 ACK_SECONDS: Final = 30.0
 OPEN_SECONDS: Final = 15.0
 STEADY_SECONDS: Final = 30.0
-"""A session that lasted so long was a good one: the next pause is short again."""
+"""After a session that lasted so long the next pause is short."""
 FIRST_PAUSE: Final = 0.5
 LONGEST_PAUSE: Final = 10.0
 OUR_FAULT_PAUSE: Final = 60.0
 OUR_FAULTS: Final = frozenset({1003, 1008, 1009})
-"""Close codes by which the server says that the agent has to be mended."""
+"""Close codes that blame the agent."""
 BAD_FRAMES: Final = frozenset({1008, 1009})
-"""Of these, those that one frame may bring about."""
+"""Those of them that a frame may cause."""
 FIRST_AGAIN: Final = 1.0
 LONGEST_AGAIN: Final = 30.0
-"""Before a change of state is said again in the same session, in seconds."""
-ASKED_AGAIN_SECONDS: Final = 60.0
-"""A server that asks for the inventory sooner than that after it last asked waits for it: it may ask with every ack."""
+"""Seconds before a state change is sent again in the same session."""
+REQUESTED_AGAIN_SECONDS: Final = 60.0
+"""A request for the inventory within so long of the last one is met after a pause: each ack may have one."""
 
 log = structlog.get_logger(__name__)
 
 
 class Ended(Exception):
-    """The session is over; the text says why."""
+    """The session ended; the text says why."""
 
 
 class Session:
-    """One node's. `token`: what to sign in with, asked before each session."""
+    """Keeps one node's agent connected. `token` is called before each session."""
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class Session:
         on_open: Callable[[], None] | None = None,
         on_end: Callable[[str], None] | None = None,
     ) -> None:
-        """`on_open`, `on_end`: told instead of the log, of each session that was opened and why it ended.
+        """`on_open`, `on_end`: called instead of logging when a session opens, and with the reason when it ends.
 
-        `ca_file`: whom to trust instead of the system's own CAs, where the URL is https.
+        `ca_file`: CAs to trust instead of the system's, for an https URL.
         """
         self._on_open = on_open or (lambda: log.info("session.open", node=node))
         self._on_end = on_end or (lambda why: log.warning("session.ended", why=why))
@@ -92,20 +92,20 @@ class Session:
         self._boot = secrets.token_hex(8)
         self._seq = 0
         self._opened = False
-        self._order: tuple[str, ...] | None = None
-        """As the server has it; None where it has none."""
-        self._awaited: tuple[int, asyncio.Future[Ack]] | None = None
-        self._unproven: list[StateChange] = []
-        """Said in this session, and not known to have been understood: the server reads frames in their order."""
+        self._server_order: tuple[str, ...] | None = None
+        """The order of GPUs that the server knows; None where it knows none."""
+        self._waiting_for: tuple[int, asyncio.Future[Ack]] | None = None
+        self._unacknowledged: list[StateChange] = []
+        """Sent in this session since the last ack; the server reads frames in order."""
         self._suspects: list[StateChange] = []
-        """The same of the last session that ended by a bad frame."""
-        self._unavailable = 0
-        self._asks = 0
-        self._asked = float("-inf")
+        """`_unacknowledged` of the last session that a bad frame ended."""
+        self._refusals = 0
+        self._requests = 0
+        self._requested_at = float("-inf")
         self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
 
     async def run(self) -> None:
-        """Connect, talk, and connect again, until cancelled."""
+        """Hold sessions until cancelled."""
         try:
             await self._sessions()
         finally:
@@ -118,13 +118,13 @@ class Session:
             began = time.monotonic()
             longest = LONGEST_PAUSE
             try:
-                await self._one()
+                await self._connect_once()
             except ConnectionClosed as error:
                 code = error.rcvd.code if error.rcvd else None
                 self._ended(f"{code}: {error}")
                 longest = OUR_FAULT_PAUSE if code in OUR_FAULTS else LONGEST_PAUSE
                 if code in BAD_FRAMES:
-                    self._blame(code)
+                    self._discard_suspects(code)
             except InvalidStatus as error:
                 log.warning("session.refused", status=error.response.status_code)
             except (OSError, WebSocketException, TimeoutError, FrameError, Ended) as error:
@@ -133,14 +133,14 @@ class Session:
             await asyncio.sleep(pause_seconds(attempt, longest=longest))
 
     def _ended(self, why: str) -> None:
-        """Where there was a session; a connection that never came about is only logged."""
+        """Report the end of a session; a failed connection is only logged."""
         if self._opened:
             self._opened = False
             self._on_end(why)
         else:
             log.info("session.none", why=why)
 
-    async def _one(self) -> None:
+    async def _connect_once(self) -> None:
         async with connect(
             self._url,
             additional_headers={"Authorization": f"Bearer {self._token()}"},
@@ -151,7 +151,7 @@ class Session:
             ssl=self._tls(),
         ) as socket:
             reader = asyncio.create_task(self._read(socket))
-            writer = asyncio.create_task(self._talk(socket))
+            writer = asyncio.create_task(self._send_all(socket))
             try:
                 done, _ = await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
@@ -162,32 +162,30 @@ class Session:
                 await asyncio.gather(reader, writer, return_exceptions=True)
 
     def _tls(self) -> ssl.SSLContext | None:
-        """Whom to trust, None where the address is no https. Raises OSError for a CA that cannot be read."""
+        """The TLS context, None for http. Raises OSError for a CA that cannot be read."""
         return ssl.create_default_context(cafile=self._ca_file) if self._url.startswith("wss:") else None
 
-    async def _talk(self, socket: ClientConnection) -> None:
+    async def _send_all(self, socket: ClientConnection) -> None:
         outbox = self._outbox
-        self._unproven.clear()
-        order = outbox.order  # as it is put into hello: it may be another when the ack comes
-        ack = await self._say(socket, Hello(*self._stamp(), self._node, self._version, list(order)))
-        self._order = order or None
+        self._unacknowledged.clear()
+        order = outbox.order  # it may change before the ack comes
+        ack = await self._exchange(socket, Hello(*self._stamp(), self._node, self._version, list(order)))
+        self._server_order = order or None
         self._opened = True
         self._on_open()
         outbox.begin_session()
-        self._heed(ack)
+        self._check_want(ack)
         while True:
             await outbox.filled()
             change = outbox.next_change()
             if change is not None:
                 frame = self._frame(change)
-                self._unproven.append(change)
-                self._settle(change, await self._say(socket, frame))
+                self._unacknowledged.append(change)
+                self._handle_ack(change, await self._exchange(socket, frame))
                 continue
             if details := outbox.next_details():
-                self._unproven = [
-                    one for one in self._unproven if one.details is None
-                ]  # only the newest may be said again
-                self._unproven.append(StateChange(details=details))
+                changes = [one for one in self._unacknowledged if one.details is None]
+                self._unacknowledged = [*changes, StateChange(details=details)]
                 devices = self._devices()
                 await socket.send(encode(Details(*self._stamp(), list(details), devices)))
             sample = outbox.next_sample()
@@ -197,11 +195,11 @@ class Session:
                 await socket.send(encode(msgspec.structs.replace(frame, devices=devices)))
 
     def _devices(self) -> list[str] | None:
-        """What a sample or details have to say of their order: None where the server has it. From then on it has it."""
-        if self._order == self._outbox.order:
+        """The `devices` of the next sample or details: None where the server knows the order."""
+        if self._server_order == self._outbox.order:
             return None
-        self._order = self._outbox.order
-        return list(self._order)
+        self._server_order = self._outbox.order
+        return list(self._server_order)
 
     def _frame(self, change: StateChange) -> AgentFrame:
         stamp = self._stamp()
@@ -211,43 +209,43 @@ class Session:
             return Health(*stamp, dict(change.health))
         return Checkpoint(*stamp, list(change.checkpoint or ()))
 
-    def _settle(self, change: StateChange, ack: Ack) -> None:
-        """What becomes of a change of state, by its ack."""
+    def _handle_ack(self, change: StateChange, ack: Ack) -> None:
+        """Complete, retry or give up a state change."""
         if not ack.problem:
-            self._unavailable = 0
+            self._refusals = 0
             self._outbox.done(change)
             if change.inventory is not None:
-                self._order = order_of(change.inventory)
-            self._heed(ack)
+                self._server_order = order_of(change.inventory)
+            self._check_want(ack)
         elif ack.again:
-            self._unavailable += 1
-            pause = again_seconds(self._unavailable)
+            self._refusals += 1
+            pause = again_seconds(self._refusals)
             log.warning("session.not_taken_now", problem=ack.problem, again_seconds=round(pause, 1))
             self._outbox.hold()
             self._after(pause, self._outbox.release)
         else:
-            log.error("session.refused_for_good", what=_named(change), problem=ack.problem)
+            log.error("session.refused_for_good", what=_kind(change), problem=ack.problem)
             self._outbox.refused(change)
             if change.inventory is None:
-                self._heed(ack)
+                self._check_want(ack)
 
-    def _heed(self, ack: Ack) -> None:
-        """Say the inventory again where the ack wants it: at once when asked for the first time, and then after a pause."""
+    def _check_want(self, ack: Ack) -> None:
+        """Send the inventory again if the ack wants it: at once after the first request, later ones after a pause."""
         if ack.want != "inventory":
             return
-        self._order = None
+        self._server_order = None
         now = asyncio.get_running_loop().time()
-        if self._outbox.inventory_again in self._timers:
+        if self._outbox.resend_inventory in self._timers:
             return
-        self._asks = self._asks + 1 if now - self._asked < ASKED_AGAIN_SECONDS else 0
-        self._asked = now
-        if self._asks:
-            self._after(again_seconds(self._asks), self._outbox.inventory_again)
+        self._requests = self._requests + 1 if now - self._requested_at < REQUESTED_AGAIN_SECONDS else 0
+        self._requested_at = now
+        if self._requests:
+            self._after(again_seconds(self._requests), self._outbox.resend_inventory)
         else:
-            self._outbox.inventory_again()
+            self._outbox.resend_inventory()
 
     def _after(self, seconds: float, what: Callable[[], None]) -> None:
-        """Do it then; once, however often it is asked for meanwhile."""
+        """Call `what` after so many seconds, in place of a call that is already scheduled."""
         if what in self._timers:
             self._timers.pop(what).cancel()
 
@@ -257,43 +255,43 @@ class Session:
 
         self._timers[what] = asyncio.get_running_loop().call_later(seconds, do)
 
-    async def _say(self, socket: ClientConnection, frame: AgentFrame) -> Ack:
+    async def _exchange(self, socket: ClientConnection, frame: AgentFrame) -> Ack:
         """Send a frame and wait for its ack. Raises TimeoutError."""
         answer: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
-        self._awaited = frame.seq, answer
+        self._waiting_for = frame.seq, answer
         try:
             await socket.send(encode(frame))
             async with asyncio.timeout(ACK_SECONDS):
                 ack = await answer
         finally:
-            self._awaited = None
-        self._suspects = [one for one in self._suspects if one not in self._unproven]
-        self._unproven.clear()
+            self._waiting_for = None
+        self._suspects = [one for one in self._suspects if one not in self._unacknowledged]
+        self._unacknowledged.clear()
         return ack
 
     async def _read(self, socket: ClientConnection) -> None:
-        """Give the ack that is waited for to who waits for it; the others are of samples and details, which wait for none."""
+        """Read acks; nobody waits for those of samples and details."""
         async for message in socket:
             if not isinstance(message, bytes):
                 continue
             ack = decode_ack(message)
             if ack.boot != self._boot:
                 continue
-            if self._awaited is not None and ack.seq == self._awaited[0]:
-                if not self._awaited[1].done():
-                    self._awaited[1].set_result(ack)
+            if self._waiting_for is not None and ack.seq == self._waiting_for[0]:
+                if not self._waiting_for[1].done():
+                    self._waiting_for[1].set_result(ack)
             else:
-                self._heed(ack)
+                self._check_want(ack)
         raise Ended("the server ended the session")
 
-    def _blame(self, code: int) -> None:
-        """A frame ended the session; what was under way then and at the last such end is never said again as it is."""
-        for change in self._unproven:
+    def _discard_suspects(self, code: int) -> None:
+        """Discard changes that were unacknowledged when a bad frame ended this session and the one before."""
+        for change in self._unacknowledged:
             if change in self._suspects:
-                log.error("session.unsayable", what=_named(change), code=code)
-                self._outbox.unsayable(change)
-        self._suspects = [*self._unproven]
-        self._unproven.clear()
+                log.error("session.unsayable", what=_kind(change), code=code)
+                self._outbox.discard(change)
+        self._suspects = [*self._unacknowledged]
+        self._unacknowledged.clear()
 
     def _stamp(self, *, at: float | None = None) -> tuple[str, int, float]:
         """(boot, next sequence, time); `at`: another time than now, in seconds since 1970."""
@@ -302,25 +300,21 @@ class Session:
 
 
 def pause_seconds(attempt: int, *, longest: float = LONGEST_PAUSE) -> float:
-    """Before the attempt after the `attempt`th (1..) failure; a `longest` above the usual one is waited for from the first."""
-    return _jittered(longest) if longest > LONGEST_PAUSE else backoff(attempt, first=FIRST_PAUSE, longest=longest)
+    """Pause after the `attempt`th (1..) failure; a `longest` above LONGEST_PAUSE applies from the first."""
+    return backoff(attempt, first=longest if longest > LONGEST_PAUSE else FIRST_PAUSE, longest=longest)
 
 
 def again_seconds(attempt: int) -> float:
-    """Before the same is said for the `attempt`th (1..) time again in one session."""
+    """Pause before the `attempt`th (1..) repetition in a session."""
     return backoff(attempt, first=FIRST_AGAIN, longest=LONGEST_AGAIN)
 
 
 def backoff(attempt: int, *, first: float, longest: float) -> float:
-    """Doubles from `first` with each attempt (1..), up to `longest`, with jitter."""
-    return _jittered(min(first * 2 ** min(attempt - 1, 16), longest))
+    """Seconds that double from `first` with each attempt (1..), up to `longest`, with jitter down to half."""
+    # jitter, no secret
+    return float(min(first * 2 ** min(attempt - 1, 16), longest) * random.uniform(0.5, 1))  # noqa: S311
 
 
-def _jittered(seconds: float) -> float:
-    """Between half of it and all."""
-    return float(seconds * (0.5 + random.random() / 2))  # noqa: S311 - jitter, no secret
-
-
-def _named(change: StateChange) -> str:
+def _kind(change: StateChange) -> str:
     kinds = ("inventory", "health", "checkpoint", "details")
     return next(kind for kind in kinds if getattr(change, kind) is not None)

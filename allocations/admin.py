@@ -2,8 +2,8 @@
 
 from django.contrib import admin
 
-from access.admin import ReadOnly
 from allocations.models import Allocation, Lease, PodRefusal
+from audit.admin import ReadOnly
 
 
 @admin.register(Allocation)

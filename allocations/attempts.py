@@ -1,15 +1,15 @@
-"""Which attempt of kube-scheduler a hold belongs to, and which failed attempt an object of the API server tells of (LEASE-3).
+"""Which attempt of kube-scheduler a hold belongs to, and whether an object of the cluster shows its failure (LEASE-3).
 
-Filter notes the attempt in the hold's row; the watches and comparisons judge what they see by it. Pure: neither a clock
-nor the database. What kube-scheduler leaves behind when an attempt fails after filter:
+Filter stores the attempt in the hold's row; the watches and comparisons judge objects by it. Pure: neither a clock nor
+the database. What kube-scheduler writes when an attempt fails after filter:
 
-- an event FailedScheduling, whose `involvedObject.resourceVersion` is that of the pod as the attempt had it, the very one
-  that filter was sent. A second failure at the same version makes it a series; of further ones nothing is written;
-- the pod's condition PodScheduled=False, written anew only where its text is another. `lastTransitionTime` stands still
-  while the status does.
+- an event FailedScheduling, whose `involvedObject.resourceVersion` is that of the pod as filter was sent it. A second
+  failure at the same version makes it a series; further ones are not written;
+- the pod's condition PodScheduled=False, rewritten only where its text changes. `lastTransitionTime` stays while the
+  status does.
 
-Invariants: no two clocks are compared; where what is seen may as well be the late word of an earlier attempt, the hold
-lives on, and ends by its time at the latest.
+Invariants: no two clocks are compared; a hold is kept where the object may be about an earlier attempt, and expires at
+the latest.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from typing import Final
 
 import msgspec
 
-from kube.objects import Pod, PodCondition
+from kube.objects import Condition, Pod
 
 _NO_NODE: Final = re.compile(r"^0/(\d+) nodes are available")
 LONGEST_VERSION: Final = 64
-_EVERY_FAILURE_TOLD: Final = 2
-"""Failures of one pod version of which the event tells; what is counted beyond comes half an hour late."""
+_FAILURES_COUNTED: Final = 2
+"""Failures of one pod version that the event counts at once; further ones half an hour late."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """`version`: resourceVersion of the pod as filter saw it. `failure`: digest of the failure that it told of, empty for none."""
+    """`version`: resourceVersion of the pod as filter saw it; `failure`: digest of the failure in it, if any."""
 
     version: str = ""
     failure: str = ""
 
 
 UNKNOWN: Final = Attempt()
-"""No scheduler's attempt, such as the hold that bind makes and goes on with, or one whose pod carries no version: it ends by its time."""
+"""Of holds that no scheduler's filter made, or whose pod has no version: they end when they expire."""
 
 
 class Verdict(Enum):
-    """What an object tells of the attempt that a hold belongs to."""
+    """What an object says about the attempt that a hold belongs to."""
 
     NOTHING = auto()
     EARLIER = auto()
-    """A failure, which may be that of an attempt before."""
+    """A failure, which may be that of an earlier attempt."""
     FAILED = auto()
 
 
-class Held(msgspec.Struct, frozen=True):
-    """What the row of a hold says of its attempt (`allocations.models.Allocation`, the fields of these names)."""
+class HoldRecord(msgspec.Struct, frozen=True):
+    """The attempt in the row of a hold (`allocations.models.Allocation`)."""
 
     attempt: Attempt
     number: int = 0
@@ -59,10 +59,11 @@ class Held(msgspec.Struct, frozen=True):
     credited: bool = False
 
 
-class Before(msgspec.Struct, frozen=True):
-    """What is known of the pod's attempts before: `holds` of them, of which `unaccounted` ended without a failure that was seen.
+class EarlierAttempts(msgspec.Struct, frozen=True):
+    """The pod's earlier attempts.
 
-    `refusals`: the reasons for which the extender refused the pod last.
+    `holds`: attempt and number of each earlier hold. `unaccounted`: failure digests of those that ended without a
+    failure that was seen. `refusals`: the reasons for which the extender refused the pod last.
     """
 
     holds: tuple[tuple[Attempt, int], ...] = ()
@@ -71,13 +72,13 @@ class Before(msgspec.Struct, frozen=True):
 
 
 def attempt_of(pod: Pod) -> Attempt:
-    """The attempt for which a scheduler sends this pod. A version longer than any that Kubernetes makes counts as none."""
+    """The attempt for which a scheduler sends this pod. A version longer than Kubernetes makes counts as none."""
     version = pod.metadata.resource_version
     return Attempt(version if len(version) <= LONGEST_VERSION else "", failure_digest(pod))
 
 
-def refused_condition(pod: Pod) -> PodCondition | None:
-    """The condition by which kube-scheduler says that the pod's last attempt failed."""
+def refused_condition(pod: Pod) -> Condition | None:
+    """The condition PodScheduled=False, which says that the pod's last attempt failed."""
     for condition in pod.status.conditions or ():
         if condition.type == "PodScheduled" and condition.status == "False":
             return condition
@@ -85,37 +86,37 @@ def refused_condition(pod: Pod) -> PodCondition | None:
 
 
 def failure_digest(pod: Pod) -> str:
-    """What the pod tells of its last failed attempt, as 32 characters; empty where it tells of none."""
-    told = refused_condition(pod)
-    if told is None:
+    """32 characters of the pod's last failed attempt, empty where it shows none."""
+    condition = refused_condition(pod)
+    if condition is None:
         return ""
-    text = "\n".join((told.reason or "", told.message or "", told.last_transition_time or ""))
+    text = "\n".join((condition.reason or "", condition.message or "", condition.last_transition_time or ""))
     return blake2s(text.encode(), digest_size=16).hexdigest()
 
 
 def is_newer(version: str, than: str) -> bool:
-    """Whether a pod of this resourceVersion may be newer: they are numbers that grow; other text is only ever equal or not."""
+    """Whether a pod of this resourceVersion may be newer: numbers grow, other text can only differ."""
     if version.isdecimal() and than.isdecimal():
         return int(version) > int(than)
     return version != than
 
 
-def judged_by_pod(held: Held, pod: Pod, before: Before) -> Verdict:
-    """What the pod's condition tells of the hold's attempt."""
+def verdict_of_pod(held: HoldRecord, pod: Pod, before: EarlierAttempts) -> Verdict:
+    """What the pod's condition says about the hold's attempt."""
     failure = failure_digest(pod)
     if not failure or failure == held.attempt.failure:
         return Verdict.NOTHING
     if not held.attempt.version or not is_newer(pod.metadata.resource_version, held.attempt.version):
         return Verdict.NOTHING
-    told = refused_condition(pod)
-    message = (told.message if told is not None else None) or ""
+    condition = refused_condition(pod)
+    message = (condition.message if condition is not None else None) or ""
     owed = held.owed or held.attempt.failure in before.unaccounted or found_no_node(message, before.refusals)
     return Verdict.EARLIER if owed and not held.credited else Verdict.FAILED
 
 
-def judged_by_event(held: Held, *, version: str, note: str, times: int, before: Before) -> Verdict:
-    """What an event FailedScheduling tells of it. `version`: of the pod that it is about; `times`: 1, more for a series."""
-    if not version or version != held.attempt.version or times > _EVERY_FAILURE_TOLD:
+def verdict_of_event(held: HoldRecord, *, version: str, note: str, times: int, before: EarlierAttempts) -> Verdict:
+    """What an event FailedScheduling says about it. `version`: of its pod; `times`: above 1 for a series."""
+    if not version or version != held.attempt.version or times > _FAILURES_COUNTED:
         return Verdict.NOTHING
     if found_no_node(note, before.refusals):
         return Verdict.EARLIER
@@ -124,9 +125,9 @@ def judged_by_event(held: Held, *, version: str, note: str, times: int, before: 
 
 
 def found_no_node(message: str, refusals: Iterable[str] = ()) -> bool:
-    """Whether it tells of an attempt in which no node was left: none for which filter had found one.
+    """Whether the message is of an attempt in which no node was left, so not one for which filter found one.
 
-    What goes wrong after filter is told of one node. On a cluster of one node it takes our own reason to know.
+    Failures after filter name one node. On a cluster of one node only the extender's own reasons tell them apart.
     """
     nodes = _NO_NODE.match(message)
     return nodes is not None and (int(nodes[1]) > 1 or any(reason in message for reason in refusals))

@@ -25,4 +25,6 @@ EDGES: dict[State, tuple[State, ...]] = {
     State.RELEASED: (),
     State.FAILED: (),
 }
-"""Every move that exists. `bound` is also where adoption and REST claims start from `reserved`."""
+"""Every transition."""
+STARTS = (State.HELD, State.BOUND)
+"""States in which rows are inserted: of a decision, and of a pod that runs already."""

@@ -1,9 +1,9 @@
-"""What becomes of the ledger's rows beside filter and bind, counted for Prometheus: collection, comparison, making way.
+"""Prometheus counters of collection, comparison and preemption.
 
-Called where it happens, in whichever process: `collection`, `sweep`, `watching`, `reconcile`, `making_way`. Kept true: a series is a sum that
-only grows, with labels from small sets; so those of the workers, who have no door to be scraped at, can be added up in Redis
-(`gpuplane.relay`) and told beside the fleet. What a gauge would say of the last turn (differences found, when it ran) is therefore a counter
-too: `increase()` over a few minutes says whether turns go on and whether they find anything.
+Incremented by `scheduling`, `reconcile` and `watching`, in whichever process. Invariants: all are counters with labels
+from small sets, so that those of workers, which are not scraped, can be added up in Redis (`gpuplane.metrics_relay`).
+What a gauge would show of the last run is a counter too: `increase()` over a few minutes shows whether runs go on and
+find anything.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ WAYS_BEGUN = Counter("gpuplane_making_way_begun", "Promises of devices for which
 WAYS_ENDED = Counter("gpuplane_making_way_ended", "Such promises ended, in vain or not", ["vain"])
 
 
-class Cause(StrEnum):
+class CollectionCause(StrEnum):
     """What ended an allocation, or a lease, that nobody released."""
 
     POD_ENDED = "pod-ended"
     """Seen by the watch, the usual way."""
     POD_GONE = "pod-gone"
-    """Found by a comparison: the watch had missed it."""
+    """Found by a comparison; the watch missed it."""
     HOLD_EXPIRED = "hold-expired"
     HOLD_OVER = "hold-over"
-    """Its pod went, or was not scheduled."""
+    """Its pod ended, or was not scheduled."""
     BIND_INTERRUPTED = "bind-interrupted"
     RELEASE_INTERRUPTED = "release-interrupted"
     TIME_OVER = "time-over"
@@ -38,7 +38,7 @@ class Cause(StrEnum):
     """A lease without an allocation."""
 
 
-class Outcome(StrEnum):
+class ComparisonOutcome(StrEnum):
     """How a comparison ended."""
 
     DONE = "done"
@@ -46,7 +46,7 @@ class Outcome(StrEnum):
     """The cluster did not answer, or stopped."""
 
 
-class What(StrEnum):
+class RepairKind(StrEnum):
     """Fields of `allocations.reconcile.Reconciled` that count a repair."""
 
     RECOUNTED = "recounted"
@@ -58,17 +58,17 @@ class What(StrEnum):
     OPENED = "opened"
 
 
-# Every series is there from the start: a first event would otherwise be no increase.
-for _cause in Cause:
+# Every series exists from the start: a first event would otherwise be no increase.
+for _cause in CollectionCause:
     COLLECTED.labels(_cause.value)
-for _outcome in Outcome:
+for _outcome in ComparisonOutcome:
     COMPARISONS.labels(_outcome.value)
-for _what in What:
+for _what in RepairKind:
     REPAIRED.labels(_what.value)
 for _vain in ("yes", "no"):
     WAYS_ENDED.labels(_vain)
 
 
-def collected(cause: Cause, count: int = 1) -> None:
+def collected(cause: CollectionCause, count: int = 1) -> None:
     """Count ended rows."""
     COLLECTED.labels(cause.value).inc(count)

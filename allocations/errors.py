@@ -1,12 +1,12 @@
 """What can go wrong between a decision and the ledger.
 
     access.errors.Conflict
-    ├── LostRace        somebody took a device first: re-read those rows and plan again
-    ├── MovedOn         the allocation is no longer in the state the caller saw
-    │   └── Overtaken   a reservation that another attempt has taken up: what becomes of it is that one's
-    └── PodHasOne       another live allocation of the same pod exists
+    ├── LostRace        another request took a device first
+    ├── MovedOn         the allocation is no longer in the state that the caller saw
+    │   └── Overtaken   another attempt has taken the reservation up, and finishes it
+    └── PodHasOne       the pod has another live allocation
 
-All are temporary in the sense that reading again and deciding again may succeed.
+All are temporary: reading again and deciding again may succeed.
 """
 
 from access.errors import Conflict

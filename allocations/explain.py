@@ -1,8 +1,8 @@
-"""Why: one answer for a pod or a claim (VIEW-3). What it holds, or what keeps it waiting, node by node.
+"""Explains a pod or a claim (VIEW-3): what it holds, or what keeps it waiting, node by node.
 
-Called by REST and pages. A placed pod is explained from its allocation row; a waiting one by asking the
-engine again, over the picture of this moment, so that the answer is never older than the question, beside what its
-scheduler says. Invariants: nodes are told in pages by name, none is left out; what pods ask alike is worked out once.
+Called by REST and pages. A placed pod is explained by its allocation row; a waiting one by a new decision of the
+engine on the present snapshot, beside what its scheduler says. Invariants: nodes are paged by name, none is left out;
+equal requests are decided once.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from django.db.models import Exists, OuterRef
 from access.actors import Actor
 from access.errors import NotFound
 from allocations import fleet
-from allocations.asking import with_settings
+from allocations.backends import backends
 from allocations.choices import LIVE, State
+from allocations.engine.decision import Decision
 from allocations.engine.explain import count_devices, explain_devices
-from allocations.engine.plan import plan
-from allocations.ledger.own import request_of
+from allocations.engine.plan import plan, verdicts_of
+from allocations.ledger.reads import request_of
 from allocations.models import Allocation, PodRefusal
-from allocations.outside import outside
-from allocations.selectors import granted
+from allocations.pod_request import with_settings
+from allocations.selectors import with_devices
 from allocations.waiting import DEFAULT_SCHEDULER, GATED, NOT_ASKED, OTHER_SCHEDULER, is_waiting, note_waiting
-from audit.clock import database_now
 from audit.models import Event
 from claims.dialects.ignored import sentences
 from claims.dialects.request import DeviceRequest
@@ -36,59 +36,56 @@ from claims.models import GpuClaim
 from kube import pods as kube_pods
 from kube.errors import KubeError
 
-NODES_TOLD = 100
+NODES_SHOWN = 100
 """Nodes of a page; reasons are counted over all."""
 NODES_MOST = 1000
-EVENTS_TOLD = 50
-PODS_TOLD = 100
+EVENTS_SHOWN = 50
+PODS_SHOWN = 100
 KEPT = "devices that could serve it are kept for pods for which less important ones were evicted"
 READ_SECONDS = 2.0
 
 log = structlog.get_logger(__name__)
 
 
-class NodesAsked(msgspec.Struct, frozen=True):
-    """Which nodes are told one by one: `size` of them, by name, those after `after`."""
+class NodePage(msgspec.Struct, frozen=True):
+    """A page of the nodes by name: `size` of those after `after`."""
 
     after: str = ""
-    size: int = NODES_TOLD
+    size: int = NODES_SHOWN
 
 
-def pod_explain(namespace: str, name: str, actor: Actor, nodes: NodesAsked = NodesAsked()) -> dict[str, Any]:  # noqa: B008 - frozen
+_FIRST_PAGE = NodePage()
+
+
+def pod_explain(namespace: str, name: str, actor: Actor, nodes: NodePage = _FIRST_PAGE) -> dict[str, Any]:
     """Everything known about the newest pod of that name. Raises NotFound where the actor sees none."""
     if not actor.sees(namespace):
         raise NotFound(f"no pod {namespace}/{name} is known")
-    allocation = (
-        Allocation.objects.filter(namespace=namespace, pod_name=name)
-        .select_related("node")
-        .defer("node__links", "node__disputed")
-        .prefetch_related(granted())
-        .order_by("-created_at")
-        .first()
-    )
+    allocations = Allocation.objects.filter(namespace=namespace, pod_name=name)
+    allocation = with_devices(allocations).order_by("-created_at").first()
     refusal = _refusal(namespace, name)
-    if allocation is None and refusal is None and _noted_now(namespace, name):
+    if allocation is None and refusal is None and _note_new_pod(namespace, name):
         refusal = _refusal(namespace, name)
     if allocation is not None and (
         allocation.state in LIVE or refusal is None or refusal.last_at < allocation.created_at
     ):
-        told = _allocation_told(allocation)
+        answer = _of_allocation(allocation)
         if allocation.state in LIVE and not allocation.explanation:
-            told["reasons"] = _reasons(_others_lose(allocation))
+            answer["reasons"] = _reasons(_why_others_lose(allocation))
     elif refusal is not None:
-        told = _refusal_told(refusal, _Answers(fleet.look(), nodes))
+        answer = _of_refusal(refusal, _Decisions(fleet.current(), nodes))
     else:
         raise NotFound(f"no pod {namespace}/{name} is known")
-    return {**told, "timeline": _timeline(Event.objects.filter(namespace=namespace, name=name))}
+    return {**answer, "timeline": _timeline(Event.objects.filter(namespace=namespace, name=name))}
 
 
 def _refusal(namespace: str, name: str) -> PodRefusal | None:
     return PodRefusal.objects.filter(namespace=namespace, pod_name=name).order_by("-last_at").first()
 
 
-def _noted_now(namespace: str, name: str) -> bool:
-    """Whether there is such a pod, so new that neither watch nor extender has told of it; then it is noted."""
-    cluster = outside().cluster
+def _note_new_pod(namespace: str, name: str) -> bool:
+    """Note a waiting pod that neither watch nor extender has seen yet; False where there is none."""
+    cluster = backends().cluster
     if cluster is None:
         return False
     try:
@@ -98,14 +95,14 @@ def _noted_now(namespace: str, name: str) -> bool:
         return False
     if pod is None or not is_waiting(pod):
         return False
-    note_waiting([pod], database_now())
+    note_waiting([pod], fleet.current().now)
     return True
 
 
-def claim_explain(namespace: str, name: str, actor: Actor, nodes: NodesAsked = NodesAsked()) -> dict[str, Any]:  # noqa: B008 - frozen
+def claim_explain(namespace: str, name: str, actor: Actor, nodes: NodePage = _FIRST_PAGE) -> dict[str, Any]:
     """Who holds devices through the claim, and which of its pods wait, and why. Raises NotFound.
 
-    Pods that ask alike have the same nodes: the first of them has them, the others name it in `same_as`.
+    Of pods of equal requests the first has the nodes; the others name it in `same_as`.
     """
     claim = GpuClaim.objects.filter(namespace=namespace, name=name).first() if actor.sees(namespace) else None
     if claim is None:
@@ -113,17 +110,12 @@ def claim_explain(namespace: str, name: str, actor: Actor, nodes: NodesAsked = N
     live = Allocation.objects.filter(namespace=namespace, claim_name=name, state__in=LIVE)
     holding = live.filter(pod_uid=OuterRef("pod_uid"))
     waiting = PodRefusal.objects.filter(~Exists(holding), namespace=namespace, claim_name=name)
-    newest = (
-        live.select_related("node")
-        .defer("node__links", "node__disputed")
-        .prefetch_related(granted())
-        .order_by("-created_at")
-    )
-    pods = [_allocation_told(allocation) for allocation in newest[:PODS_TOLD]]
-    refusals = list(waiting.order_by("-last_at")[:PODS_TOLD])
+    newest = with_devices(live).order_by("-created_at")[:PODS_SHOWN]
+    pods = [_of_allocation(allocation) for allocation in newest]
+    refusals = list(waiting.order_by("-last_at")[:PODS_SHOWN])
     if refusals:
-        answers = _Answers(fleet.look(), nodes)
-        pods += [_refusal_told(refusal, answers) for refusal in refusals]
+        decisions = _Decisions(fleet.current(), nodes)
+        pods += [_of_refusal(refusal, decisions) for refusal in refusals]
     return {
         "claim": name,
         "namespace": namespace,
@@ -133,7 +125,7 @@ def claim_explain(namespace: str, name: str, actor: Actor, nodes: NodesAsked = N
     }
 
 
-def _allocation_told(allocation: Allocation) -> dict[str, Any]:
+def _of_allocation(allocation: Allocation) -> dict[str, Any]:
     return {
         "pod": allocation.pod_name or allocation.holder,
         "namespace": allocation.namespace,
@@ -172,15 +164,14 @@ _NO_NODES: dict[str, Any] = {
 }
 
 
-def _refusal_told(refusal: PodRefusal, answers: _Answers) -> dict[str, Any]:
-    told: dict[str, Any] = {"summary": refusal.summary, "reasons": _reasons(refusal.reasons), **_NO_NODES}
-    if refusal.rule in (GATED, OTHER_SCHEDULER):
-        pass  # it is not for us to answer yet
-    elif refusal.request is not None:
-        told = answers(refusal)
+def _of_refusal(refusal: PodRefusal, decisions: _Decisions) -> dict[str, Any]:
+    why: dict[str, Any] = {"summary": refusal.summary, "reasons": _reasons(refusal.reasons), **_NO_NODES}
+    waits_for_others = refusal.rule in (GATED, OTHER_SCHEDULER)
+    if refusal.request is not None and not waits_for_others:
+        why = decisions.on(refusal)
     elif refusal.rule == "claim-missing" and ClaimFinder()(refusal.namespace, refusal.claim_name) is not None:
-        told["reasons"] = []
-        told["summary"] = f"GpuClaim {refusal.claim_name} exists now; the scheduler has not asked again yet"
+        why["reasons"] = []
+        why["summary"] = f"GpuClaim {refusal.claim_name} exists now; the scheduler has not asked again yet"
     return {
         "pod": refusal.pod_name,
         "namespace": refusal.namespace,
@@ -191,7 +182,7 @@ def _refusal_told(refusal: PodRefusal, answers: _Answers) -> dict[str, Any]:
         "node": None,
         "devices": [],
         "warnings": _warnings(refusal.request),
-        **told,
+        **why,
         "scheduler": {
             "name": refusal.scheduler_name or DEFAULT_SCHEDULER,
             "message": refusal.scheduler_message,
@@ -201,48 +192,47 @@ def _refusal_told(refusal: PodRefusal, answers: _Answers) -> dict[str, Any]:
 
 
 def _warnings(request: Mapping[str, Any] | None) -> list[str]:
-    """What the pod has that the engine does not look at, in the words of admission."""
+    """What of the pod the engine ignores, in the words of admission."""
     return sentences((request or {}).get("ignored", ()))
 
 
-class _Answers:
-    """What the engine says at this moment, once for all pods that ask the same."""
+class _Decisions:
+    """Decisions of the engine on one snapshot, one for all pods of equal requests."""
 
-    def __init__(self, look: fleet.Look, nodes: NodesAsked) -> None:
-        self._look = look
-        self._picture = look.picture
+    def __init__(self, current: fleet.FleetSnapshot, nodes: NodePage) -> None:
+        self._fleet = current
+        self._snapshot = current.snapshot
         self._nodes = nodes
-        self._known: dict[DeviceRequest, tuple[str, dict[str, Any]]] = {}
+        self._known: dict[DeviceRequest, tuple[str, dict[str, Any] | str]] = {}
+        """Request → the first pod of it, and why it is refused or the node that could serve it."""
 
-    def __call__(self, refusal: PodRefusal) -> dict[str, Any]:
+    def on(self, refusal: PodRefusal) -> dict[str, Any]:
+        """What the engine says of a pod that was refused."""
         request = with_settings(request_of(refusal.request))
         first = request not in self._known
         if first:
-            self._known[request] = (refusal.pod_name, self._told(request))
-        pod, told = self._known[request]
-        if told["node"]:
-            kept = self._is_kept_from(refusal, request)
-            told = {**told, "summary": KEPT if kept else _asked_words(refusal, told["summary"])}
-        told = {key: value for key, value in told.items() if key != "node"}
-        return told if first or not told["nodes"] else {**told, "nodes": [], "same_as": pod}
+            decision = plan(self._snapshot, request, verdicts_up_to=0)
+            self._known[request] = (refusal.pod_name, decision.node or self._why_refused(request, decision))
+        pod, why = self._known[request]
+        if isinstance(why, str):
+            summary = KEPT if self._is_kept_from(refusal, request) else _placeable(refusal, why)
+            return {"summary": summary, "reasons": [], **_NO_NODES}
+        return why if first or not why["nodes"] else {**why, "nodes": [], "same_as": pod}
 
     def _is_kept_from(self, refusal: PodRefusal, request: DeviceRequest) -> bool:
-        """Whether it could be placed, were it not for what is promised to preemptors."""
-        kept = self._look.kept_from(refusal.pod_uid, None)
-        return bool(kept) and plan(self._picture, request, blocked=kept).node is None
+        """Whether only devices that are kept for preemptors could serve the pod."""
+        kept = self._fleet.kept_from(refusal.pod_uid, None)
+        return bool(kept) and plan(self._snapshot, request, blocked=kept, verdicts_up_to=0).node is None
 
-    def _told(self, request: DeviceRequest) -> dict[str, Any]:
-        decision = plan(self._picture, request)
-        if decision.node is not None:
-            return {"node": decision.node, "summary": decision.node, "reasons": [], **_NO_NODES}
-        refused = sorted(decision.refused(), key=lambda one: one[0])
+    def _why_refused(self, request: DeviceRequest, decision: Decision) -> dict[str, Any]:
+        verdicts = verdicts_of(decision, self._snapshot)
+        refused = sorted(verdicts.refused(), key=lambda one: one[0])
         names = [node for node, _ in refused]
         start = bisect_right(names, self._nodes.after) if self._nodes.after else 0
         end = start + self._nodes.size
         return {
-            "node": None,
             "summary": decision.summary,
-            "reasons": _reasons(decision.counts()),
+            "reasons": _reasons(verdicts.counts()),
             "nodes": [
                 {
                     "node": node,
@@ -250,25 +240,25 @@ class _Answers:
                     "resolvable": reason.resolvable,
                     "devices": [
                         verdict._asdict()
-                        for verdict in explain_devices(self._picture, request, self._picture.node_index[node])
+                        for verdict in explain_devices(self._snapshot, request, self._snapshot.node_index[node])
                     ],
                 }
                 for node, reason in refused[start:end]
             ],
             "nodes_total": len(refused),
             "nodes_next": names[end - 1] if end < len(names) else None,
-            "nodes_previous": (names[start - self._nodes.size - 1] if start > self._nodes.size else "")
-            if start
-            else None,
+            "nodes_previous": (
+                (names[start - self._nodes.size - 1] if start > self._nodes.size else "") if start else None
+            ),
             "same_as": None,
             "device_reasons": [
-                {"reason": reason, "devices": count} for reason, count in count_devices(self._picture, request).items()
+                {"reason": reason, "devices": count} for reason, count in count_devices(self._snapshot, request).items()
             ],
         }
 
 
-def _asked_words(refusal: PodRefusal, node: str) -> str:
-    """Of a pod that the engine could place at this moment."""
+def _placeable(refusal: PodRefusal, node: str) -> str:
+    """The summary of a pod that the engine could place now."""
     if refusal.count and refusal.rule != NOT_ASKED:
         return f"{node} can serve it now; the scheduler has not asked again yet"
     return f"{node} can serve it now; the scheduler has not asked about it, for reasons of its own"
@@ -278,19 +268,20 @@ def _reasons(counts: Mapping[str, int]) -> list[dict[str, Any]]:
     return [{"reason": reason, "nodes": count} for reason, count in counts.items()]
 
 
-def _others_lose(allocation: Allocation) -> dict[str, int]:
-    """Why other nodes could not serve it now; a fleet too large to be told when it was placed is asked again."""
-    picture, _ = fleet.current()
+def _why_others_lose(allocation: Allocation) -> dict[str, int]:
+    """Reason → number of other nodes; decided now, where the fleet was too large for it when the pod was placed."""
+    snapshot = fleet.current().snapshot
     own = {
         device.device_id: (device.core_percent, device.memory_bytes)
         for device in allocation.devices.all()
         if device.device_id is not None
     }
-    return plan(picture, with_settings(request_of(allocation.request)), own=own).counts()
+    decision = plan(snapshot, with_settings(request_of(allocation.request)), own=own)
+    return verdicts_of(decision, snapshot).counts()
 
 
 def _timeline(events: Any) -> list[dict[str, Any]]:
-    newest: Iterable[Event] = events.order_by("-id")[:EVENTS_TOLD]
+    newest: Iterable[Event] = events.order_by("-id")[:EVENTS_SHOWN]
     return [
         {"at": event.at.isoformat(), "kind": event.kind, "actor": event.actor, "message": event.message}
         for event in newest
@@ -299,5 +290,5 @@ def _timeline(events: Any) -> list[dict[str, Any]]:
 
 def _claim_summary(holding: int, waiting: int) -> str:
     held = {0: "nobody holds devices through the claim", 1: "1 holder has devices through the claim"}
-    told = held.get(holding, f"{holding} holders have devices through the claim")
-    return told if not waiting else f"{told}; {waiting} waiting"
+    summary = held.get(holding, f"{holding} holders have devices through the claim")
+    return summary if not waiting else f"{summary}; {waiting} waiting"

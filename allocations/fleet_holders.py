@@ -1,8 +1,8 @@
-"""Who holds which device of the fleet, for the fleet page's grouping and filter. Called by `allocations.views.nodes`.
+"""Who holds which device of the fleet, for the fleet page's grouping and filter. Called by `gpuplane.pages.fleet`.
 
-Kept true: the rule of the hover card (`allocations.overviews`): of an allocation in a namespace that the actor does not see it is
-told that the device is taken, never by whom. An answer is made once for all who see the same, and is a few seconds old at most: a
-large fleet's takes a tenth of a second of the process that answers the scheduler, too.
+Invariants: of an allocation in a namespace that the actor does not see, only that the device is held is shown, as in
+`allocations.overviews`. One answer serves all who see the same, for a few seconds: that of a large fleet takes a tenth
+of a second of the process that also serves the scheduler.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
 
 import msgspec
 
@@ -24,78 +23,76 @@ KEPT_SECONDS = 5.0
 MOST_KEPT = 16
 
 
-class By(StrEnum):
-    """What holders are named by."""
+class HolderKey(StrEnum):
+    """What devices are grouped by."""
 
     TEAM = "team"
     """The holder's team, or its namespace where that has none."""
     NAMESPACE = "namespace"
     POD = "pod"
-    """`namespace/pod`; the holder as it named itself where it is no pod."""
+    """`namespace/pod`; the holder's identity where it is no pod."""
     CLAIM = "claim"
-    """`namespace/claim`; who holds without one is in none."""
+    """`namespace/claim`; devices held without one are in no group."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetHolders:
-    """Ids of devices that are held. A device shared by several is with each of them."""
+    """Ids of held devices by the name of their holder. A shared device is with each of its holders."""
 
     names: dict[str, list[int]] = field(default_factory=dict)
     others: list[int] = field(default_factory=list)
-    """Held by somebody in a namespace that the actor does not see."""
+    """Held in namespaces that the actor does not see."""
 
 
-_FIELDS: Final[dict[By, tuple[str, ...]]] = {
-    By.TEAM: (),
-    By.NAMESPACE: (),
-    By.POD: ("allocation__pod_name", "allocation__holder"),
-    By.CLAIM: ("allocation__claim_name",),
-}
-
-
-class Answers:
-    """What was told lately, as JSON, by who sees how much. `clock` in seconds."""
+class HolderCache:
+    """Recent answers as JSON, by what the actor sees. `clock` in seconds."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._told: OrderedDict[Hashable, tuple[float, bytes]] = OrderedDict()
+        self._answers: OrderedDict[Hashable, tuple[float, bytes]] = OrderedDict()
 
-    def of(self, *, actor: Actor, by: By, team_of: Mapping[str, str]) -> bytes:
-        """`fleet_holders` as JSON, of now or of the last KEPT_SECONDS. Who asks while it is made waits for that."""
+    def of(self, *, actor: Actor, by: HolderKey, team_of: Mapping[str, str]) -> bytes:
+        """`fleet_holders` as JSON, at most KEPT_SECONDS old. Threads wait while one of them computes it."""
         seen = (by, actor.namespaces, frozenset(team_of.items()))
         with self._lock:
-            made_at, answer = self._told.get(seen, (float("-inf"), b""))
+            made_at, answer = self._answers.get(seen, (float("-inf"), b""))
             if self._clock() - made_at >= KEPT_SECONDS:
                 answer = msgspec.json.encode(fleet_holders(actor=actor, by=by, team_of=team_of))
-                self._told[seen] = self._clock(), answer
-                self._told.move_to_end(seen)
-                while len(self._told) > MOST_KEPT:
-                    self._told.popitem(last=False)
+                self._answers[seen] = self._clock(), answer
+                self._answers.move_to_end(seen)
+                while len(self._answers) > MOST_KEPT:
+                    self._answers.popitem(last=False)
             return answer
 
     def forget(self) -> None:
         """For tests that swap databases."""
         with self._lock:
-            self._told.clear()
+            self._answers.clear()
 
 
-ANSWERS = Answers()
+ANSWERS = HolderCache()
 """Those of this process."""
 
 
-def fleet_holders(*, actor: Actor, by: By, team_of: Mapping[str, str]) -> FleetHolders:
+def fleet_holders(*, actor: Actor, by: HolderKey, team_of: Mapping[str, str]) -> FleetHolders:
     """Every device held now; `team_of`: namespace → team. One query."""
-    names: dict[By, Callable[..., str]] = {
-        By.TEAM: lambda namespace: team_of.get(namespace, namespace),
-        By.NAMESPACE: lambda namespace: namespace,
-        By.POD: lambda namespace, pod, holder: f"{namespace}/{pod}" if pod else holder,
-        By.CLAIM: lambda namespace, claim: f"{namespace}/{claim}" if claim else "",
+    named: dict[HolderKey, tuple[Callable[..., str], tuple[str, ...]]] = {
+        HolderKey.TEAM: (lambda namespace: team_of.get(namespace, namespace), ()),
+        HolderKey.NAMESPACE: (lambda namespace: namespace, ()),
+        HolderKey.POD: (
+            lambda namespace, pod, holder: f"{namespace}/{pod}" if pod else holder,
+            ("allocation__pod_name", "allocation__holder"),
+        ),
+        HolderKey.CLAIM: (
+            lambda namespace, claim: f"{namespace}/{claim}" if claim else "",
+            ("allocation__claim_name",),
+        ),
     }
-    name_of = names[by]
+    name_of, fields = named[by]
     found = FleetHolders()
     grants = AllocationDevice.objects.filter(live=True, device__isnull=False).order_by("device_id")
-    for device, namespace, *more in grants.values_list("device_id", "allocation__namespace", *_FIELDS[by]).distinct():
+    for device, namespace, *more in grants.values_list("device_id", "allocation__namespace", *fields).distinct():
         if actor.sees(namespace):
             name = name_of(namespace, *more)
             if not name:

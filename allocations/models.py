@@ -1,8 +1,7 @@
 """The ledger's tables: who holds which device, in which state, and the embedded leases.
 
-Written by `allocations.ledger` and `allocations.leases` alone. The database itself refuses a double
-booking (LEASE-2): device columns are bounded by CHECK constraints, a whole device has one live
-grant, a pod UID has one live allocation.
+Written by `allocations.ledger` and `allocations.leases` alone. The database itself refuses a double booking (LEASE-2):
+device columns are bounded by CHECK constraints, a whole device has one live grant, a pod UID one live allocation.
 """
 
 import uuid
@@ -139,7 +138,7 @@ class AllocationDevice(models.Model):
 
     @property
     def problem(self) -> str:
-        """What is wrong with the device while it is held, empty when nothing is. Reads the device's row."""
+        """What is wrong with the held device, empty where nothing is. Reads the device's row."""
         device = self.device if self.live else None
         if device is None:
             return ""
@@ -149,7 +148,7 @@ class AllocationDevice(models.Model):
 
 
 class Lease(models.Model):
-    """A lease of the database port, for use without Kubernetes. Same names, same meaning."""
+    """A lease without Kubernetes, of the same names and meaning."""
 
     name = models.CharField(max_length=300, unique=True)
     holder_identity = models.CharField(max_length=460)
@@ -168,9 +167,9 @@ class Lease(models.Model):
 
 
 class PodRefusal(models.Model):
-    """A pod that waits: the last answer to it, and what its scheduler says. What explain and the pending list show.
+    """A waiting pod: the last answer to it, and what its scheduler says, for explain and the pending list.
 
-    `count` is how often the extender refused it: 0 for a pod that it was never asked about.
+    `count`: how often the extender refused it; 0 where it was never asked.
     """
 
     pod_uid = models.CharField(max_length=128, unique=True)
@@ -208,10 +207,10 @@ class PodRefusal(models.Model):
 
 
 class AdvisedPod(models.Model):
-    """What a pod asked for when filter named its nodes and held nothing: in advisory mode without a cluster bind cannot read the pod."""
+    """The request of a pod that filter advised on: in advisory mode without a cluster bind cannot read the pod."""
 
     pod_uid = models.CharField(max_length=128, unique=True)
-    asks = models.JSONField(help_text="allocations.asking.Asks")
+    asks = models.JSONField(help_text="allocations.pod_request.PodRequest")
     at = models.DateTimeField(db_index=True)
 
     class Meta:

@@ -1,38 +1,51 @@
-"""What the pages show of the ledger: lists, and who holds which device. Called by `allocations.views`.
+"""What pages show of the ledger: lists, and who holds which device. Called by `gpuplane.pages`.
 
-Kept true: of an allocation in a namespace that the actor does not see, a page tells that the device
-is taken and how much of it, never by whom.
+Invariants: of an allocation in a namespace that the actor does not see, a page shows what it holds, never whose it is.
 """
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Q, QuerySet
 
 from access.actors import Actor
+from allocations.backends import backends
 from allocations.choices import LIVE, State
 from allocations.models import Allocation, AllocationDevice, PodRefusal
-from allocations.outside import outside
-from allocations.selectors import allocation_list, refusal_list
+from allocations.selectors import allocation_counts, allocation_list, pending_count, waiting_pods
+from claims.models import GpuClaim
+from claims.overviews import claim_search
 from kube.errors import KubeError
-from nodes.choices import Presence
+from nodes.choices import NodeState, Presence
 from nodes.live.samples import SampleView
 from nodes.models import Device, Node
+from nodes.selectors import device_counts, node_counts
 
 log = structlog.get_logger(__name__)
 
 LIVE_FILTER = "live"
+PENDING_SINCE = timedelta(minutes=10)
+"""A pod that was refused longer ago no longer waits; kube-scheduler asks at least every 5 minutes."""
+DEVICE_NUMBERS = ("total", "used", "free", "unhealthy", "core_used", "memory_total", "memory_used")
 _TINTS = ("used", "used-2")
+_UNBOUND = {State.HELD, State.RESERVED}
+_CLAIM_SORTS: Mapping[str, tuple[str, ...]] = {
+    "name": ("namespace", "name"),
+    "phase": ("phase", "namespace", "name"),
+    "allocated": ("allocated_count", "namespace", "name"),
+    "age": ("created_at", "namespace", "name"),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A share of a device. `allocation` None: of a namespace that the actor does not see. Bytes, percent."""
+    """A share of a device, in percent and bytes. `allocation` None: in a namespace that the actor does not see."""
 
     allocation: Allocation | None
     holder: str
@@ -44,7 +57,7 @@ class Holding:
 
 @dataclass(slots=True)
 class DeviceRow:
-    """A device with who holds it and what its agent measured last."""
+    """A device with its holders and its last measurements. `parts`: (percent, tint, title) of its bar."""
 
     device: Device
     state: str = ""
@@ -53,14 +66,14 @@ class DeviceRow:
     parts: list[tuple[float, str, str]] = field(default_factory=list)
     measured: Mapping[str, int | None] = field(default_factory=dict)
     held_since: datetime | None = None
-    """When the first of those who hold it now got it, and the last one. None: nobody does."""
+    """When the first of its present holders got it, and the last one."""
     last_since: datetime | None = None
     closed: str = ""
-    """Why nobody new gets it, in words for the reader."""
+    """Why nothing new is placed there, in words for the actor."""
 
     @property
     def idle_since(self) -> datetime | None:
-        """Since when it is held and idle: not since before its holders came."""
+        """Since when it is held and idle."""
         since = self.device.idle_since
         return None if since is None or self.held_since is None else max(since, self.held_since)
 
@@ -76,15 +89,24 @@ def allocation_query(*, actor: Actor, state: str, namespace: str, node: str, sea
         found = found.filter(namespace=namespace)
     if node:
         found = found.filter(node__name=node)
+    return found.filter(_matching(search, "pod_name", "claim_name", "holder"))
+
+
+def _matching(search: str, *fields: str) -> Q:
+    """Rows that have each of the first six words in one of the fields."""
+    found = Q()
     for word in search.split()[:6]:
-        found = found.filter(Q(pod_name__icontains=word) | Q(claim_name__icontains=word) | Q(holder__icontains=word))
+        found &= Q(*((f"{field}__icontains", word) for field in fields), _connector=Q.OR)
     return found
 
 
-def waiting_pods(*, actor: Actor) -> QuerySet[PodRefusal]:
-    """Pods refused that hold nothing now, of the namespaces seen, the last refused first."""
-    holding = Allocation.objects.filter(state__in=LIVE).exclude(pod_uid="").values("pod_uid")
-    return refusal_list(actor=actor).exclude(pod_uid__in=holding)
+def claim_query(*, actor: Actor, search: str, phase: str, namespace: str, sort: str) -> QuerySet[GpuClaim, Any]:
+    """The list of claims, each with `allocated_count` (live allocations). `sort`: as in `-age`."""
+    claims = claim_search(actor=actor, search=search, phase=phase, namespace=namespace).annotate(
+        allocated_count=Count("allocations", filter=Q(allocations__state__in=LIVE))
+    )
+    first, *rest = _CLAIM_SORTS.get(sort.removeprefix("-"), _CLAIM_SORTS["name"])
+    return claims.order_by(f"-{first}" if sort.startswith("-") else first, *rest)
 
 
 def refusal_query(*, actor: Actor, namespace: str, search: str) -> QuerySet[PodRefusal]:
@@ -92,18 +114,28 @@ def refusal_query(*, actor: Actor, namespace: str, search: str) -> QuerySet[PodR
     found = waiting_pods(actor=actor)
     if namespace:
         found = found.filter(namespace=namespace)
-    for word in search.split()[:6]:
-        found = found.filter(Q(pod_name__icontains=word) | Q(summary__icontains=word) | Q(claim_name__icontains=word))
-    return found
+    return found.filter(_matching(search, "pod_name", "summary", "claim_name"))
+
+
+def fleet_summary(*, actor: Actor, now: datetime) -> dict[str, Any]:
+    """The fleet in numbers, in four queries; allocations and pending pods of the namespaces that the actor sees."""
+    states, models = node_counts(), device_counts()
+    types: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for row in models:
+        types[row["type"]].update({key: row[key] for key in DEVICE_NUMBERS})
+    return {
+        "nodes": {"total": sum(states.values()), "ready": states.get(NodeState.READY, 0)},
+        "devices": [{"type": name, **numbers} for name, numbers in types.items()],
+        "models": models,
+        "allocations": allocation_counts(actor=actor),
+        "pending_pods": pending_count(actor=actor, since=now - PENDING_SINCE),
+    }
 
 
 def leases_of(names: Sequence[str], *, actor: Actor) -> list[dict[str, Any]]:
-    """The leases of these names as they are now, holders only where the actor sees their namespace.
-
-    With a cluster they are read from the API server; while it is away none is shown.
-    """
+    """The leases of these names, from the API server where there is one, and none while it is away."""
     try:
-        found = list(outside().leases.named(names))
+        found = list(backends().leases.named(names))
     except KubeError as error:
         log.info("page.leases_unread", error=str(error))
         return []
@@ -119,13 +151,13 @@ def leases_of(names: Sequence[str], *, actor: Actor) -> list[dict[str, Any]]:
 
 
 def holder_words(identity: str, actor: Actor) -> str:
-    """A holder identity `namespace/pod/uid` as a page may show it."""
+    """A holder identity `namespace/pod/uid` as the actor may see it."""
     namespace, _, rest = identity.partition("/")
     return f"{namespace}/{rest.split('/', 1)[0]}" if actor.sees(namespace) else "another team"
 
 
 def devices_in_conflict() -> list[Device]:
-    """Devices that pods run with although the ledger gave them away, with their nodes; none, as a rule."""
+    """Devices, with their nodes, that run pods other than their holders in the ledger."""
     found = Device.objects.exclude(conflict="").exclude(presence=Presence.REMOVED)
     return list(
         found.select_related("node").defer("node__links", "node__disputed").order_by("node__name", "type", "minor")
@@ -133,7 +165,7 @@ def devices_in_conflict() -> list[Device]:
 
 
 def conflict_words(device: Device, actor: Actor) -> list[str]:
-    """The pods that run with it, as a page may show them."""
+    """The pods that run with it, as the actor may see them."""
     return sorted({holder_words(pod, actor) for pod in device.conflict.split(", ") if pod})
 
 
@@ -148,42 +180,39 @@ def device_rows(
     return [_row(device, grants.get(device.pk, []), actor, (samples or {}).get(device.node.name)) for device in devices]
 
 
+def may_see_processes(row: DeviceRow, actor: Actor) -> bool:
+    """Whether the actor sees all holders of the device: processes have no owner."""
+    return actor.namespaces is None or (
+        bool(row.holdings) and not row.device.is_kept and all(one.allocation is not None for one in row.holdings)
+    )
+
+
 def _row(device: Device, grants: list[AllocationDevice], actor: Actor, sample: SampleView | None) -> DeviceRow:
     row = DeviceRow(device)
     times = [grant.allocation.bound_at or grant.allocation.created_at for grant in grants]
     row.held_since, row.last_since = min(times, default=None), max(times, default=None)
     for number, grant in enumerate(grants):
-        allocation = grant.allocation
-        seen = actor.sees(allocation.namespace)
-        words = f"{allocation.namespace}/{allocation.pod_name or allocation.claim_name}" if seen else "another team"
-        holding = Holding(
-            allocation if seen else None,
-            words,
-            grant.core_percent,
-            grant.memory_bytes,
-            grant.whole,
-            allocation.state,
-        )
+        holding = _holding(grant, actor)
         row.holdings.append(holding)
         share = _share(device, grant.core_percent, grant.memory_bytes)
-        tint = "held" if allocation.state in {State.HELD, State.RESERVED} else _TINTS[number % 2]
-        row.parts.append((share, tint, f"{words}: {share:.0f} %"))
-    given = sum(grant.core_percent for grant in grants), sum(grant.memory_bytes for grant in grants)
-    row.used_percent = _share(device, *given)
-    asked = sum(part for part, _, _ in row.parts)
-    if asked > row.used_percent:  # one has much core, another much memory: together they take less than the sum of both
-        row.parts = [(part * row.used_percent / asked, tint, words) for part, tint, words in row.parts]
-    outside = device.is_kept
-    if outside and not grants:
+        tint = "held" if holding.state in _UNBOUND else _TINTS[number % 2]
+        row.parts.append((share, tint, f"{holding.holder}: {share:.0f} %"))
+    row.used_percent = _share(
+        device, sum(grant.core_percent for grant in grants), sum(grant.memory_bytes for grant in grants)
+    )
+    summed = sum(part for part, _, _ in row.parts)
+    if summed > row.used_percent:  # where one holder has much core, another much memory
+        row.parts = [(part * row.used_percent / summed, tint, words) for part, tint, words in row.parts]
+    if device.is_kept and not grants:
         row.parts.append((100.0, "held", "taken outside gpuplane" if device.stranger or device.conflict else "closed"))
         row.used_percent = 100.0
-    if not grants and not outside and (device.core_used or device.memory_used):
+    if not grants and not device.is_kept and (device.core_used or device.memory_used):
         counted = _share(device, device.core_used, device.memory_used)
         row.parts.append((counted, "held", "counted as used, no holder known"))
         row.used_percent = counted
     row.used_percent = min(100.0, row.used_percent)
-    held = any(grant.allocation.state in {State.HELD, State.RESERVED} for grant in grants)
-    row.state = device_state(device, device.node, used_percent=row.used_percent, held=held)
+    held = any(holding.state in _UNBOUND for holding in row.holdings)
+    row.state = _device_state(device, device.node, used_percent=row.used_percent, held=held)
     if device.closed:
         row.closed = device.closed if actor.namespaces is None else "a running pod has it, or may have it"
     elif device.mig:
@@ -192,13 +221,21 @@ def _row(device: Device, grants: list[AllocationDevice], actor: Actor, sample: S
     return row
 
 
+def _holding(grant: AllocationDevice, actor: Actor) -> Holding:
+    allocation = grant.allocation
+    seen = actor.sees(allocation.namespace)
+    holder = f"{allocation.namespace}/{allocation.pod_name or allocation.claim_name}" if seen else "another team"
+    amounts = (grant.core_percent, grant.memory_bytes, grant.whole)
+    return Holding(allocation if seen else None, holder, *amounts, allocation.state)
+
+
 def _share(device: Device, core_percent: int, memory_bytes: int) -> float:
     memory = 100 * memory_bytes / device.memory_bytes if device.memory_bytes else 0.0
     return max(float(core_percent), memory)
 
 
-def device_state(device: Device, node: Node, *, used_percent: float, held: bool = False) -> str:
-    """One word, the same as the heatmap's (static/js/fleet/measures.js)."""
+def _device_state(device: Device, node: Node, *, used_percent: float, held: bool) -> str:
+    """The state as the heatmap names it (static/js/fleet/measures.js)."""
     if device.presence != "present":
         return "vanished"
     if not device.healthy:

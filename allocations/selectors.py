@@ -1,7 +1,7 @@
 """Reads of who holds what.
 
-Called by REST and pages. Kept true: names of holders are told only to those who see their
-namespace; each function costs a fixed number of queries, whatever the page holds.
+Called by REST, pages, metrics and the fleet's stream. Invariants: names of holders are shown only to those who see
+their namespace; each function costs a fixed number of queries, whatever the page holds.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.db.models import Count, F, Prefetch, Q, QuerySet, Window
@@ -23,6 +23,8 @@ from claims.choices import Phase
 from claims.models import GpuClaim
 from nodes.models import Device
 
+Row = TypeVar("Row", Allocation, PodRefusal)
+
 COUNTED = (State.RESERVED, State.BOUND, State.RELEASING)
 """States that `status.allocated` counts: a hold may still go elsewhere."""
 
@@ -31,18 +33,21 @@ NEWEST = 100
 
 
 def allocation_list(*, actor: Actor) -> QuerySet[Allocation]:
-    """Allocations of the namespaces that the actor sees with their devices and nodes, the newest first; two queries."""
-    allocations = (
-        Allocation.objects.select_related("node")
-        .defer("node__links", "node__disputed")
-        .prefetch_related(granted())
-        .order_by("-created_at", "-id")
-    )
-    return allocations if actor.namespaces is None else allocations.filter(namespace__in=actor.namespaces)
+    """Allocations of the namespaces that the actor sees, with devices and nodes, the newest first; two queries."""
+    return _seen(with_devices(Allocation.objects.order_by("-created_at", "-id")), actor)
+
+
+def _seen(rows: QuerySet[Row], actor: Actor) -> QuerySet[Row]:
+    return rows if actor.namespaces is None else rows.filter(namespace__in=actor.namespaces)
+
+
+def with_devices(allocations: QuerySet[Allocation]) -> QuerySet[Allocation]:
+    """The allocations with their nodes, grants and devices, in two queries."""
+    return allocations.select_related("node").defer("node__links", "node__disputed").prefetch_related(granted())
 
 
 def granted() -> Prefetch[str]:
-    """The grants of allocations with the devices that they are of, in one query."""
+    """The grants of allocations with their devices, in one query."""
     return Prefetch("devices", queryset=AllocationDevice.objects.select_related("device"))
 
 
@@ -54,10 +59,20 @@ def allocation_get(*, uid: UUID, actor: Actor) -> Allocation:
     return found
 
 
-def refusal_list(*, actor: Actor) -> QuerySet[PodRefusal]:
-    """Pods that could not be placed when last asked for, the newest first."""
-    refusals = PodRefusal.objects.order_by("-last_at")
-    return refusals if actor.namespaces is None else refusals.filter(namespace__in=actor.namespaces)
+def waiting_pods(*, actor: Actor) -> QuerySet[PodRefusal]:
+    """Waiting pods of the namespaces that the actor sees, which hold nothing now, the last refused first."""
+    return _seen(PodRefusal.objects.order_by("-last_at"), actor).exclude(pod_uid__in=_holding())
+
+
+def _holding() -> QuerySet[Allocation, str]:
+    """UIDs of the pods that hold devices."""
+    return Allocation.objects.filter(state__in=LIVE).exclude(pod_uid="").values_list("pod_uid", flat=True)
+
+
+def held_devices() -> list[int]:
+    """Ids of devices whose pods are not bound yet; one query."""
+    held = AllocationDevice.objects.filter(live=True, allocation__state__in=(State.HELD, State.RESERVED))
+    return list(held.filter(device__isnull=False).order_by().values_list("device_id", flat=True))
 
 
 def device_holders(devices: Iterable[Device], actor: Actor) -> dict[int, list[dict[str, Any]]]:
@@ -78,22 +93,17 @@ def claim_statuses(claims: Sequence[GpuClaim]) -> dict[int, dict[str, Any]]:
     ids = [claim.pk for claim in claims]
     counted = Allocation.objects.filter(claim__in=ids, state__in=COUNTED)
     allocated = dict(counted.order_by("claim").values_list("claim").annotate(count=Count("pk")))
+    rank = Window(RowNumber(), partition_by=F("claim"), order_by=(F("created_at").desc(), F("pk").desc()))
     newest = (
-        (
-            counted.annotate(
-                rank=Window(RowNumber(), partition_by=F("claim"), order_by=(F("created_at").desc(), F("pk").desc()))
-            )
-            .filter(rank__lte=NEWEST)
-            .select_related("node")
-            .defer("node__links", "node__disputed")
-            .prefetch_related("devices")
-            .order_by("claim", "rank")
-        )
-        if allocated
-        else ()
+        counted.annotate(rank=rank)
+        .filter(rank__lte=NEWEST)
+        .select_related("node")
+        .defer("node__links", "node__disputed")
+        .prefetch_related("devices")
+        .order_by("claim", "rank")
     )
     shown: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for allocation in newest:
+    for allocation in newest if allocated else ():
         if allocation.claim_id is not None:
             shown[allocation.claim_id].append(_claim_allocation(allocation))
     return {
@@ -108,25 +118,20 @@ def claim_statuses(claims: Sequence[GpuClaim]) -> dict[int, dict[str, Any]]:
 
 
 def allocation_counts(*, actor: Actor) -> dict[str, int]:
-    """State → allocations of the namespaces that the actor sees; live states are always there."""
-    allocations = Allocation.objects.filter(state__in=LIVE)
-    if actor.namespaces is not None:
-        allocations = allocations.filter(namespace__in=actor.namespaces)
+    """Live state → number of allocations in the namespaces that the actor sees."""
+    allocations = _seen(Allocation.objects.filter(state__in=LIVE), actor)
     counts = dict(allocations.order_by("state").values_list("state").annotate(count=Count("pk")))
     return {state.value: counts.get(state.value, 0) for state in LIVE}
 
 
 def holding_pods() -> set[str]:
     """UIDs of all pods that hold devices."""
-    return set(Allocation.objects.filter(state__in=LIVE).exclude(pod_uid="").values_list("pod_uid", flat=True))
+    return set(_holding())
 
 
 def pending_count(*, actor: Actor, since: datetime) -> int:
-    """Pods refused, or seen to wait, since then that hold nothing now."""
-    holding = Allocation.objects.filter(state__in=LIVE).exclude(pod_uid="").values("pod_uid")
-    return (
-        refusal_list(actor=actor).filter(~Q(pod_uid__in=holding), Q(last_at__gte=since) | Q(seen_at__gte=since)).count()
-    )
+    """Number of waiting pods that were refused, or seen to wait, since then."""
+    return waiting_pods(actor=actor).filter(Q(last_at__gte=since) | Q(seen_at__gte=since)).count()
 
 
 def _phase(claim: GpuClaim, allocated: int) -> str:
@@ -136,7 +141,7 @@ def _phase(claim: GpuClaim, allocated: int) -> str:
 
 
 def _claim_allocation(allocation: Allocation) -> dict[str, Any]:
-    """DESIGN §3, GpuClaim: `{pod, uid, node, devices, since}`; `uid` is the pod's, the allocation's own without one."""
+    """As a GpuClaim's status has it: `{pod, uid, node, devices, since}`; `uid` of the pod, else of the allocation."""
     return {
         "pod": allocation.pod_name,
         "uid": allocation.pod_uid or str(allocation.pk),

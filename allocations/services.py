@@ -1,6 +1,6 @@
-"""Writes that people and clients ask for: claim devices without a pod, renew, release.
+"""Writes on behalf of users: claim devices without a pod, renew, release.
 
-Called by REST and pages. The same ledger and the same rules as for pods (CLAIM-9, CLAIM-10).
+Called by REST and pages. The same ledger and rules as for pods (CLAIM-9, CLAIM-10).
 """
 
 from __future__ import annotations
@@ -9,25 +9,23 @@ import uuid
 from datetime import datetime, timedelta
 
 import structlog
+from django.conf import settings
 
 from access.actors import Actor
 from access.errors import BadInput, Conflict, DoesNotFit, NotFound, Unavailable
-from allocations import fleet, ledger
-from allocations.asking import with_settings
-from allocations.bindings import BindFailed, OutcomeOpen
+from allocations import ledger
+from allocations.backends import backends
 from allocations.choices import State
-from allocations.collection import expire_holds
-from allocations.engine.plan import plan
-from allocations.errors import LostRace, MovedOn
-from allocations.leases.port import LeaseTaken
-from allocations.ledger.strangers import stranger_set
+from allocations.errors import MovedOn
 from allocations.models import Allocation
-from allocations.outside import outside
-from allocations.saga import carry_out, finish
-from audit.choices import Kind
+from allocations.pod_request import PodRequest, with_settings
+from allocations.scheduling import binder
+from allocations.scheduling.attempt import BindFailed, OutcomeOpen
+from allocations.scheduling.placement import Placed, PlacementRequest, Unplaced, place
+from audit.choices import EventKind
 from audit.services import record
-from claims.dialects import claim_request, stored_claim
-from claims.dialects.gpuclaim import GANGS_UNAVAILABLE, TTL_SECONDS_MOST
+from claims.dialects.claim_manifest import TTL_SECONDS_MOST, stored_claim
+from claims.dialects.gpuclaim import GANGS_UNAVAILABLE, claim_request
 from claims.dialects.request import Dialect, Refusal
 from claims.models import GpuClaim
 from kube import pods
@@ -35,15 +33,12 @@ from kube.errors import ConflictInCluster, KubeError, TemporaryKubeError
 
 log = structlog.get_logger(__name__)
 
-HOLD_SECONDS = 30
-ATTEMPTS = 8
-
 
 def claim_devices(*, claim: GpuClaim, actor: Actor, holder: str = "") -> Allocation:
     """Give devices to a client without a pod, as the claim asks. Returns a bound allocation.
 
-    `holder` is a word of the client's own, part of the lease's holder identity. Raises DoesNotFit with
-    the engine's summary, Conflict for a claim that cannot be served, Unavailable when a part is down.
+    `holder`: the client's name for itself, part of the lease's holder identity. Raises DoesNotFit with the engine's
+    summary, Conflict for a claim that cannot be served, Unavailable when a part is down.
     """
     actor.require_write(claim.namespace)
     manifest = {"metadata": {"name": claim.name, "namespace": claim.namespace}, "spec": claim.spec}
@@ -57,54 +52,32 @@ def claim_devices(*, claim: GpuClaim, actor: Actor, holder: str = "") -> Allocat
     request = with_settings(claim_request(spec, name=claim.name, dialect=Dialect.REST))
     identity = f"{claim.namespace}/{holder or claim.name}/{uuid.uuid4()}"
     who = ledger.Holder(namespace=claim.namespace, identity=identity)
-    blocked: set[int] = set()
-    for _ in range(ATTEMPTS):
-        look = fleet.look()
-        moment = look.now
-        decision = plan(look.picture, request, blocked=blocked | look.kept_from("", None))
-        if decision.node is None:
-            if expire_holds(moment):
-                continue
-            raise DoesNotFit(decision.summary)
-        try:
-            allocation_id = ledger.hold(
-                holder=who,
-                request=request,
-                decision=decision,
-                claim_id=claim.id,
-                previous=None,
-                now=moment,
-                hold_seconds=HOLD_SECONDS,
-                actor=actor.name,
-            )
-            live = ledger.read_live(allocation_id)
-            if live is None:
-                continue
-            carry_out(live, outside(), now=moment)
-        except LostRace as lost:
-            blocked.update(lost.device_ids)
-        except LeaseTaken as taken:
-            stranger_set(
-                device_uuid=taken.want.device_uuid,
-                stranger=taken.holder,
-                now=moment,
-                actor=actor.name,
-            )
-        except MovedOn:
-            continue
-        except OutcomeOpen as error:
-            raise Unavailable(str(error)) from error
-        except BindFailed as error:
-            raise Conflict(str(error)) from error
-        else:
+    asks = PodRequest(request, claim.id, settings.GPUPLANE_HOLD_SECONDS, confined=True)
+
+    def bind(allocation_id: uuid.UUID) -> None:
+        live = ledger.read_live(allocation_id)
+        if live is None:
+            raise MovedOn("the hold ended meanwhile")
+        binder.bind(live, backends(), now=live.made_at)
+
+    try:
+        outcome = place(PlacementRequest(who, asks, actor=actor.name), lambda _: None, then=bind)
+    except OutcomeOpen as error:
+        raise Unavailable(str(error)) from error
+    except BindFailed as error:
+        raise Conflict(str(error)) from error
+    match outcome:
+        case Placed(allocation_id=allocation_id):
             return Allocation.objects.get(pk=allocation_id)
+        case Unplaced(decision=decision):
+            raise DoesNotFit(decision.summary)
     raise DoesNotFit("others took the devices first, again and again")
 
 
 def allocation_renew(*, allocation: Allocation, actor: Actor, ttl_seconds: int | None, now: datetime) -> Allocation:
-    """Let a bound, time-bounded allocation end `ttl_seconds` from now (its own ttl where None).
+    """Let a bound allocation end `ttl_seconds` from now (its own ttl where None).
 
-    Raises Conflict (nothing to renew), MovedOn (it has ended), BadInput.
+    Raises Conflict (it has no end), MovedOn (it has ended), BadInput.
     """
     actor.require_write(allocation.namespace)
     ttl = ttl_seconds if ttl_seconds is not None else allocation.ttl_seconds
@@ -119,7 +92,7 @@ def allocation_renew(*, allocation: Allocation, actor: Actor, ttl_seconds: int |
 
 
 def claim_renew(*, claim: GpuClaim, actor: Actor, ttl_seconds: int | None, now: datetime) -> list[Allocation]:
-    """Renew every bound allocation of the claim; Conflict when there is none. One that ends meanwhile is left out."""
+    """Renew every bound allocation of the claim. Raises Conflict where there is none."""
     actor.require_write(claim.namespace)
     renewed = []
     for one in Allocation.objects.filter(claim=claim, state=State.BOUND):
@@ -133,12 +106,11 @@ def claim_renew(*, claim: GpuClaim, actor: Actor, ttl_seconds: int | None, now: 
 
 
 def allocation_release(*, allocation: Allocation, actor: Actor, evict: bool, now: datetime) -> Allocation:
-    """Give the devices back. Devices of a living pod come back when it is gone: Conflict, unless `evict` asks it to go.
+    """Release the devices. Those of a living pod are released when it is gone; `evict` evicts it.
 
-    A pod that only holds them so far is no different: kube-scheduler may be binding it at this moment.
-
-    Returns the allocation as it then is (still held or bound while an evicted pod ends). Raises Conflict,
-    Unavailable (the API server is away).
+    That includes a pod that only has a hold: kube-scheduler may be binding it. Returns the allocation as it then is
+    (still held or bound while an evicted pod ends). Raises Conflict (the pod lives), Unavailable (the API server is
+    away).
     """
     actor.require_write(allocation.namespace)
     state = State(allocation.state)
@@ -164,29 +136,13 @@ def allocation_release(*, allocation: Allocation, actor: Actor, evict: bool, now
     if state is State.RESERVED:
         raise Conflict("the pod is being bound at this moment; try again")
     if state is State.BOUND:
-        release_now(allocation_id=allocation.id, reason=f"released by {actor.name}", now=now, actor=actor.name)
+        binder.release_now(allocation_id=allocation.id, reason=f"released by {actor.name}", now=now, actor=actor.name)
     return Allocation.objects.get(pk=allocation.pk)
 
 
-def release_now(*, allocation_id: uuid.UUID, reason: str, now: datetime, actor: str) -> bool:
-    """Bound → releasing → released. True when the devices are back, False when collection has to go on."""
-    live = ledger.read_live(allocation_id)
-    if live is None:
-        return False
-    begun = ledger.begin_release(
-        allocation_id=allocation_id,
-        sources=(State.BOUND,),
-        outcome=State.RELEASED,
-        reason=reason,
-        now=now,
-        actor=actor,
-    )
-    return begun and finish(live, outside(), State.RELEASED, actor=actor)
-
-
 def _pod_lives(allocation: Allocation) -> bool:
-    """Whether its holder is a pod that is there and has not finished; without a cluster there is none. Raises Unavailable."""
-    cluster = outside().cluster
+    """Whether its holder is an unfinished pod of the cluster. Raises Unavailable."""
+    cluster = backends().cluster
     if cluster is None or not allocation.pod_uid:
         return False
     try:
@@ -197,7 +153,7 @@ def _pod_lives(allocation: Allocation) -> bool:
 
 
 def _evict(allocation: Allocation, actor: Actor, now: datetime) -> Allocation:
-    cluster = outside().cluster
+    cluster = backends().cluster
     if cluster is None:
         return allocation
     try:
@@ -209,7 +165,7 @@ def _evict(allocation: Allocation, actor: Actor, now: datetime) -> Allocation:
     except KubeError as error:
         raise Conflict(f"the API server refused the eviction: {error}") from error
     record(
-        kind=Kind.ALLOCATION_EVICTED,
+        kind=EventKind.ALLOCATION_EVICTED,
         message=f"{allocation.namespace}/{allocation.pod_name} is asked to give its devices back",
         actor=actor.name,
         now=now,

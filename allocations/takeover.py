@@ -1,12 +1,13 @@
-"""Taking over a cluster in which others hand out devices: the steps in their order, and which of them hold now (DEV-11).
+"""The steps of taking over a cluster in which others hand out devices, and which of them hold now (DEV-11).
 
-Called by `manage.py takeover`; docs/takeover.md tells the steps to people. Reads the cluster and the ledger at about one moment and writes
-nothing. Kept true: a step that cannot be seen to hold does not hold; what is missing is named, the first `NAMED` of it.
+Called by `manage.py takeover`; docs/takeover.md describes the steps. Reads the cluster and the ledger at about one
+moment and writes nothing. Invariants: a step that cannot be seen to hold does not hold; the first `NAMED` missing
+things are named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -18,9 +19,8 @@ from allocations.choices import State
 from allocations.models import Allocation
 from allocations.reconcile.closing import closed_nodes
 from allocations.selectors import holding_pods
-from claims.dialects import asks_for_devices
 from claims.dialects.native import is_mig_resource
-from claims.dialects.parse import is_asking_resource
+from claims.dialects.parse import asks_for_devices, is_request_resource
 from kube import nodes as kube_nodes
 from kube import pods
 from kube.client import Cluster
@@ -44,22 +44,8 @@ GPU_LABELS: Final = ("nvidia.com/gpu.present", "feature.node.kubernetes.io/pci-1
 """Labels by which feature discovery marks nodes with NVIDIA's GPUs."""
 
 
-TITLES: Final = {
-    "webhooks": "gpuplane's webhooks are in place",
-    "nodes": "every node with GPUs is known, with its devices",
-    "checkpoints": "what kubelets gave away by themselves is known",
-    "pods": "every running pod with devices is in the ledger",
-    "pending": "no pod with devices waits for another scheduler",
-    "namespaces": "every namespace with such pods is taken over",
-    "device-plugins": "nobody else hands out the GPUs of nodes in mode exclusive",
-    "placed": "gpuplane has placed a pod",
-    "guard": "nobody else places pods with devices, in the whole cluster",
-}
-"""The steps in their order: name → what holds once it is done."""
-
-
 class Step(msgspec.Struct, frozen=True):
-    """One step. `missing`: what keeps it from holding, empty where it holds; `advice`: what to do then."""
+    """One step. `missing`: what keeps it from holding; `advice`: what to do about that."""
 
     name: str
     title: str
@@ -74,7 +60,7 @@ class Step(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class _World:
-    """What cluster and ledger look like."""
+    """The state of the cluster and the ledger."""
 
     pods: Sequence[Pod]
     unreadable: Sequence[str]
@@ -83,35 +69,30 @@ class _World:
     labels: dict[str, dict[str, str]]
 
     @cached_property
-    def asking(self) -> list[Pod]:
-        """Pods that ask for devices and have not ended."""
+    def requesting(self) -> list[Pod]:
+        """Unfinished pods that ask for devices."""
         return [pod for pod in self.pods if not pod.finished and asks_for_devices(pod)]
 
     @cached_property
-    def ours_to_take(self) -> list[Pod]:
-        """Those of them that are to come to gpuplane: not in namespaces that the webhooks leave alone, and not opted out."""
-        return [
-            pod for pod in self.asking if pod.metadata.namespace not in self.excluded and not self.is_opted_out(pod)
-        ]
+    def to_take_over(self) -> list[Pod]:
+        """Those of them that are neither opted out nor in namespaces that the webhooks exclude."""
+        taken = [pod for pod in self.requesting if pod.metadata.namespace not in self.excluded]
+        return [pod for pod in taken if (pod.metadata.labels or {}).get(TAKEOVER) != TAKEOVER_DISABLED]
 
     @cached_property
     def excluded(self) -> frozenset[str]:
-        """Namespaces that are left alone by name."""
+        """Namespaces that the webhooks exclude by name."""
         found = [hook.excluded_namespaces for one in self.hooks for hook in one.webhooks or () if hook.name in WEBHOOKS]
         return frozenset.intersection(*found) if found else frozenset({"kube-system", settings.GPUPLANE_NAMESPACE})
 
-    def is_opted_out(self, pod: Pod) -> bool:
-        """Whether the pod says that it is not to be taken over."""
-        return (pod.metadata.labels or {}).get(TAKEOVER) == TAKEOVER_DISABLED
-
     @cached_property
     def holding(self) -> set[str]:
-        """UIDs of the pods of the ledger."""
+        """UIDs of pods that hold devices in the ledger."""
         return holding_pods()
 
     @cached_property
     def known(self) -> dict[str, Node]:
-        """Nodes of the ledger that are there, by name."""
+        """Present nodes of the ledger, by name."""
         return {node.name: node for node in Node.objects.exclude(state=NodeState.GONE)}
 
 
@@ -125,18 +106,7 @@ def takeover_steps(cluster: Cluster) -> list[Step]:
         hooks=configurations(cluster),
         labels=namespace_labels(cluster),
     )
-    verdicts = {
-        "webhooks": _webhooks(world),
-        "nodes": _nodes(world),
-        "checkpoints": _checkpoints(world),
-        "pods": _running(world),
-        "pending": _pending(world),
-        "namespaces": _namespaces(world),
-        "device-plugins": _device_plugins(world),
-        "placed": _placed(),
-        "guard": _guard(world),
-    }
-    return [Step(name, title, *verdicts[name]) for name, title in TITLES.items()]
+    return [Step(name, title, *check(world)) for name, (title, check) in _STEPS.items()]
 
 
 Verdict = tuple[tuple[str, ...], str]
@@ -164,19 +134,24 @@ def _nodes(world: _World) -> Verdict:
 
 
 def _has_gpus(machine: kube_nodes.Node) -> bool:
-    ours = machine.annotations.get(ADVERTISED, "").split(",")
-    advertised = [name for name in machine.status.capacity or {} if is_asking_resource(name) and name not in ours]
-    return bool(advertised) or any(machine.labels.get(label) == "true" for label in GPU_LABELS)
+    advertised = any(is_request_resource(name) for name in _capacity_of_others(machine))
+    return advertised or any(machine.labels.get(label) == "true" for label in GPU_LABELS)
+
+
+def _capacity_of_others(machine: kube_nodes.Node) -> dict[str, str]:
+    """Resource → amount of what others than gpuplane advertise on the node."""
+    own = machine.annotations.get(ADVERTISED, "").split(",")
+    return {name: amount for name, amount in (machine.status.capacity or {}).items() if name not in own}
 
 
 def _checkpoints(world: _World) -> Verdict:
-    told = set(KubeletCheckpoint.objects.values_list("node__name", flat=True))
+    read = set(KubeletCheckpoint.objects.values_list("node__name", flat=True))
     blind = sorted(
         {
             pod.spec.node_name
-            for pod in world.asking
+            for pod in world.requesting
             if pod.spec.node_name in world.known
-            and pod.spec.node_name not in told
+            and pod.spec.node_name not in read
             and pod.metadata.uid not in world.holding
         }
     )
@@ -187,7 +162,7 @@ def _checkpoints(world: _World) -> Verdict:
 def _running(world: _World) -> Verdict:
     missing = [
         f"pod {_label(pod)} runs on {pod.spec.node_name} with devices that the ledger does not know"
-        for pod in world.asking
+        for pod in world.requesting
         if pod.spec.node_name and pod.metadata.uid not in world.holding
     ]
     missing += [f"pod {name} cannot be read" for name in world.unreadable]
@@ -198,17 +173,17 @@ def _running(world: _World) -> Verdict:
 def _pending(world: _World) -> Verdict:
     missing = [
         f"pod {_label(pod)} waits for scheduler {pod.spec.scheduler_name or 'default-scheduler'}"
-        for pod in world.ours_to_take
+        for pod in world.to_take_over
         if not pod.spec.node_name and pod.spec.scheduler_name != settings.GPUPLANE_SCHEDULER_NAME
     ]
     return _few(missing), "stop what creates such pods, let them be placed or delete them, then stop that scheduler"
 
 
 def _namespaces(world: _World) -> Verdict:
-    asking = sorted({pod.metadata.namespace for pod in world.ours_to_take})
+    namespaces = sorted({pod.metadata.namespace for pod in world.to_take_over})
     missing = [
         f"namespace {name} is not labelled"
-        for name in asking
+        for name in namespaces
         if world.labels.get(name, {}).get(TAKEOVER) != TAKEOVER_ENABLED
     ]
     return _few(missing), f"kubectl label namespace <name> {TAKEOVER}={TAKEOVER_ENABLED}"
@@ -218,26 +193,22 @@ def _device_plugins(world: _World) -> Verdict:
     missing = []
     for machine in world.machines:
         node = world.known.get(machine.name)
-        ours = machine.annotations.get(ADVERTISED, "").split(",")
-        told = [
-            amount
-            for name, amount in (machine.status.capacity or {}).items()
-            if name not in ours and (name == NATIVE_GPU or is_mig_resource(name))
-        ]
-        if node is not None and node.mode == Mode.EXCLUSIVE and any(map(_some, told)):
+        capacity = _capacity_of_others(machine).items()
+        amounts = [amount for name, amount in capacity if name == NATIVE_GPU or is_mig_resource(name)]
+        if node is not None and node.mode == Mode.EXCLUSIVE and any(map(_some, amounts)):
             missing.append(f"node {machine.name} is in mode exclusive, and a device plugin hands out its GPUs")
     return _few(missing), "remove the device plugin there, or label the node gpu.scheduling/mode=device-plugin"
 
 
 def _some(amount: str) -> bool:
-    """Whether it is more than nothing, or cannot be read."""
+    """Whether the amount is above 0, or cannot be read."""
     try:
         return parse_quantity(amount) > 0
     except QuantityError:
         return True
 
 
-def _placed() -> Verdict:
+def _placed(_world: _World) -> Verdict:
     states = (State.BOUND, State.RELEASING, State.RELEASED)
     found = Allocation.objects.filter(created_by="scheduler", state__in=states).exclude(pod_uid="").exists()
     return _few([] if found else ["no pod has been placed by gpuplane yet"]), "create one pod with a device and look"
@@ -257,7 +228,21 @@ def _label(pod: Pod) -> str:
     return f"{pod.metadata.namespace}/{pod.metadata.name}"
 
 
-def _few(missing: Iterable[str]) -> tuple[str, ...]:
-    listed = list(missing)
-    more = len(listed) - NAMED
-    return (*listed[:NAMED], f"and {more} more") if more > 0 else tuple(listed)
+def _few(missing: Sequence[str]) -> tuple[str, ...]:
+    more = len(missing) - NAMED
+    return (*missing[:NAMED], f"and {more} more") if more > 0 else tuple(missing)
+
+
+_STEPS: Final[Mapping[str, tuple[str, Callable[[_World], Verdict]]]] = {
+    "webhooks": ("gpuplane's webhooks are in place", _webhooks),
+    "nodes": ("every node with GPUs is known, with its devices", _nodes),
+    "checkpoints": ("what kubelets gave away by themselves is known", _checkpoints),
+    "pods": ("every running pod with devices is in the ledger", _running),
+    "pending": ("no pod with devices waits for another scheduler", _pending),
+    "namespaces": ("every namespace with such pods is taken over", _namespaces),
+    "device-plugins": ("nobody else hands out the GPUs of nodes in mode exclusive", _device_plugins),
+    "placed": ("gpuplane has placed a pod", _placed),
+    "guard": ("nobody else places pods with devices, in the whole cluster", _guard),
+}
+"""The steps in their order: name → (what holds once it is done, check)."""
+TITLES: Final = {name: title for name, (title, _) in _STEPS.items()}

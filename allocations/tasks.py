@@ -1,34 +1,40 @@
-"""The beat's work on the ledger. Each task is one call, idempotent, and safe beside any number of its like."""
+"""Periodic work on the ledger. Each task is idempotent and may run any number of times at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import TypeVar
 
 import msgspec
-import redis
 import structlog
 from celery import shared_task
 from django.conf import settings
 
-from allocations import collection, making_way, node_statuses, scheduling_events, telling, waiting, watching
 from allocations import reconcile as reconciling
+from allocations import waiting, watching
+from allocations.backends import backends
 from allocations.choices import LIVE
-from allocations.claim_status import Publisher
 from allocations.models import Allocation
-from allocations.outside import outside
+from allocations.publish import node_statuses, pending_events
+from allocations.publish.claim_status import Publisher
+from allocations.reconcile.garbage_collection import collect_garbage
 from allocations.reconcile.report import ACTOR
-from allocations.sweep import sweep
-from audit.clock import database_now
+from allocations.scheduling import expired_holds, preemption
 from kube.client import Cluster
 from kube.errors import KubeError
-from kube.following import Followed
-from kube.turns import turn
+from kube.watch_loop import Followed
 from nodes import device_objects
-from nodes.newcomers import TASK as NEWCOMERS
+from nodes.unverified_devices import TASK as NEWCOMERS
+from storage.clock import database_now
+from storage.enqueue import enqueue_next
+from storage.leader_lock import leader_lock
+from storage.redis_client import RedisError
 
 PRUNE_BATCH = 1000
 PRUNE_BATCHES = 100
+
+Result = TypeVar("Result")
 
 log = structlog.get_logger(__name__)
 _publisher = Publisher()
@@ -37,19 +43,19 @@ _publisher = Publisher()
 @shared_task(name="allocations.tasks.expire_holds", ignore_result=True)
 def expire_holds() -> int:
     """Drop holds past their time."""
-    return collection.expire_holds(database_now())
+    return expired_holds.expire_holds(database_now())
 
 
-@shared_task(name="allocations.tasks.tidy_making_way", ignore_result=True)
-def tidy_making_way() -> int:
-    """End what nodes make way for, where it is over."""
-    return making_way.tidy(now=database_now(), world=outside())
+@shared_task(name="allocations.tasks.end_stale_reservations", ignore_result=True)
+def end_stale_reservations() -> int:
+    """End the reservations of preemptors that are over."""
+    return preemption.end_stale(now=database_now(), world=backends())
 
 
 @shared_task(name="allocations.tasks.collect", ignore_result=True)
 def collect() -> dict[str, int]:
     """One turn of garbage collection."""
-    found: dict[str, int] = msgspec.to_builtins(sweep(now=database_now(), world=outside()))
+    found: dict[str, int] = msgspec.to_builtins(collect_garbage(now=database_now(), world=backends()))
     return found
 
 
@@ -70,25 +76,29 @@ def prune() -> int:
 @shared_task(name="allocations.tasks.reconcile", ignore_result=True)
 def reconcile() -> None:
     """Compare the ledger with the cluster (every 25 s, and on start); one worker at a time."""
-    with turn(settings.GPUPLANE_REDIS_URL, "reconcile") as ours:
-        if ours is not None:
-            reconciling.reconcile(world=outside(), now=database_now())
+    _alone("reconcile", lambda: reconciling.reconcile(world=backends(), now=database_now()))
+
+
+def _alone(name: str, work: Callable[[], Result]) -> Result | None:
+    """Do this work unless another worker is at it; None then."""
+    with leader_lock(settings.GPUPLANE_REDIS_URL, name) as ours:
+        return None if ours is None else work()
 
 
 @shared_task(name=NEWCOMERS, ignore_result=True)
 def read_newcomers() -> None:
-    """Open the devices that an inventory has brought (soon after it did; reconciling does it too); one worker at a time."""
-    world = outside()
-    # Whoever comes while another is at it leaves the work to that one, which looks again when it has let go.
-    while world.cluster is not None and reconciling.newcomers():
-        with turn(settings.GPUPLANE_REDIS_URL, "newcomers") as ours:
+    """Open the devices that an inventory has brought (as reconciling does, but sooner); one worker at a time."""
+    world = backends()
+    # Devices that come while another worker is at it are left to that one, which looks again afterwards.
+    while world.cluster is not None and reconciling.unverified():
+        with leader_lock(settings.GPUPLANE_REDIS_URL, "newcomers") as ours:
             if ours is None:
                 return
             try:
-                if not reconciling.read_newcomers(world=world, now=database_now()):
+                if not reconciling.verify_devices(world=world, now=database_now()):
                     return
             except KubeError as error:
-                log.warning("newcomers.unread", error=str(error))
+                log.warning("unverified_devices.unread", error=str(error))
                 return
 
 
@@ -96,24 +106,24 @@ def read_newcomers() -> None:
 def watch_pods() -> None:
     """One turn of the pod watch; the next follows at once, or by the beat where this one ended badly."""
     if _watched("pods", watching.watch_pods):
-        watch_pods.apply_async(queue="watch", expires=30)
+        enqueue_next(watch_pods.name)
 
 
 @shared_task(name="allocations.tasks.watch_scheduling_events", ignore_result=True)
 def watch_scheduling_events() -> None:
-    """One turn of the watch of failed schedulings; as for the pods."""
-    if _watched("scheduling events", scheduling_events.watch_scheduling_events):
-        watch_scheduling_events.apply_async(queue="watch", expires=30)
+    """One turn of the watch of failed schedulings; the next follows as for pods."""
+    if _watched("scheduling events", watching.watch_scheduling_events):
+        enqueue_next(watch_scheduling_events.name)
 
 
 def _watched(of: str, watch: Callable[..., Followed]) -> bool:
-    """Whether the turn went well, so that the next is to follow."""
-    cluster = outside().cluster
+    """Whether the turn ended well, so that the next is to follow."""
+    cluster = backends().cluster
     if cluster is None:
         return False
     try:
         return watch(cluster=cluster) is Followed.DONE
-    except (KubeError, redis.RedisError) as error:
+    except (KubeError, RedisError) as error:
         log.warning("watch.turn_failed", of=of, error=str(error))
         return False
 
@@ -126,19 +136,17 @@ def publish_node_statuses() -> None:
 
 @shared_task(name="allocations.tasks.tell_waiting", ignore_result=True)
 def tell_waiting() -> int:
-    """Tell pods that wait why, by an event (every 5 s); one worker at a time."""
-    cluster = outside().cluster
+    """Write events on waiting pods that say why they wait (every 5 s); one worker at a time."""
+    cluster = backends().cluster
     if cluster is None:
         return 0
-    with turn(settings.GPUPLANE_REDIS_URL, "tell-waiting") as ours:
-        return 0 if ours is None else telling.tell_waiting(cluster=cluster, now=database_now())
+    return _alone("tell-waiting", lambda: pending_events.tell_waiting(cluster=cluster, now=database_now())) or 0
 
 
 @shared_task(name="allocations.tasks.plan_waiting", ignore_result=True)
 def plan_waiting() -> int:
-    """Look, unasked, at pods that wait (every 5 s); one worker at a time."""
-    with turn(settings.GPUPLANE_REDIS_URL, "plan-waiting") as ours:
-        return 0 if ours is None else waiting.plan_waiting(now=database_now())
+    """Plan for waiting pods that the extender was not asked about (every 5 s); one worker at a time."""
+    return _alone("plan-waiting", lambda: waiting.plan_waiting(now=database_now())) or 0
 
 
 @shared_task(name="allocations.tasks.publish_devices", ignore_result=True)
@@ -153,32 +161,26 @@ def publish_devices() -> None:
 
 
 def _publish(of: str, publish: Callable[[Cluster], list[str]]) -> None:
-    """A turn of one kind of object; `publish` returns the names of those written."""
-    cluster = outside().cluster
+    """Publish one kind of object; `publish` returns the names of those written."""
+    cluster = backends().cluster
     if cluster is None:
         return
-    with turn(settings.GPUPLANE_REDIS_URL, of) as ours:
-        if ours is None:
-            return
-        try:
-            written = publish(cluster)
-        except KubeError as error:
-            log.warning("objects.unpublished", of=of, error=str(error))
-            return
-        if written:
-            log.info("objects.published", of=of, nodes=len(written), first=written[0])
+    try:
+        written = _alone(of, lambda: publish(cluster))
+    except KubeError as error:
+        log.warning("objects.unpublished", of=of, error=str(error))
+        return
+    if written:
+        log.info("objects.published", of=of, nodes=len(written), first=written[0])
 
 
 @shared_task(name="allocations.tasks.publish_claims", ignore_result=True)
 def publish_claims() -> None:
     """Write the status of GpuClaims that changed (every 2 s); one worker at a time."""
-    cluster = outside().cluster
+    cluster = backends().cluster
     if cluster is None:
         return
-    with turn(settings.GPUPLANE_REDIS_URL, "claim-status") as ours:
-        if ours is None:
-            return
-        try:
-            _publisher.publish(cluster=cluster)
-        except KubeError as error:
-            log.warning("claims.status_unwritten", error=str(error))
+    try:
+        _alone("claim-status", lambda: _publisher.publish(cluster=cluster, now=database_now()))
+    except KubeError as error:
+        log.warning("claims.status_unwritten", error=str(error))

@@ -1,51 +1,96 @@
-"""The pod watch: ends and failed schedulings reach the ledger within two seconds (DESIGN §3, Release; LEASE-4).
+"""The watches of pods and of events FailedScheduling: ends and failed attempts reach the ledger within two seconds
+(LEASE-3, LEASE-4).
 
-Called by `allocations.tasks.watch_pods`, one turn at a time. Kept true: an event says where to look, the row in
-the ledger and its conditional move say what is true, so an event that comes twice, late or from a stalled
-worker does no harm; where the watch has lost its place everything is compared.
+Called by `allocations.tasks`, one turn at a time. kube-scheduler patches a pod only where the text of its failure
+changes, so a second failure of one kind shows in the event alone. Invariants: rows change by conditional moves alone,
+so an event that comes twice, late or from a stalled worker does no harm. Where the watch of pods has lost its place
+everything is compared; the watch of events has no list, and a hold whose event was missed expires. An event of no hold
+takes one query.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
+from functools import partial
 from uuid import UUID
 
 import structlog
 from django.conf import settings
 from django.db import DatabaseError, connections
 
-from allocations import ledger, making_way
+from allocations import ledger
 from allocations.attempts import refused_condition
+from allocations.backends import backends
 from allocations.choices import State
-from allocations.counters import Cause, collected
-from allocations.models import PodRefusal
-from allocations.outside import outside
+from allocations.cluster_health import cluster_answered, cluster_failed
+from allocations.counters import CollectionCause, collected
+from allocations.models import Allocation, PodRefusal
 from allocations.reconcile import reconcile
-from allocations.reconcile.failed import NOT_SCHEDULED, failed_by_pod
-from allocations.reconcile.rows import live_rows
+from allocations.reconcile.failed import NOT_SCHEDULED, failed_by_event, failed_by_pod
+from allocations.reconcile.rows import Row, live_rows
 from allocations.reconcile.run import why_over
-from allocations.services import release_now
-from allocations.sightings import cluster_missed, cluster_seen
+from allocations.scheduling import preemption
+from allocations.scheduling.binder import release_now
 from allocations.waiting import forget_waiting, is_waiting, note_waiting
-from audit.clock import database_now
 from kube.client import Cluster
 from kube.errors import KubeError
-from kube.following import TURN_SECONDS, Followed, follow
 from kube.objects import Pod
-from kube.resources import PODS
+from kube.resources import EVENTS, PODS
+from kube.scheduling_events import SELECTOR, SchedulingEvent
 from kube.watch import Changed, Event, Relisted
+from kube.watch_loop import TURN_SECONDS, Followed, follow
+from storage.clock import database_now
+from storage.leader_lock import leader_lock
 
 log = structlog.get_logger(__name__)
 
 ACTOR = "watch"
-NAME = "pods"
 RELEASES_AT_ONCE = 4
 SEEN_EVERY = 5.0
 """Seconds between two notes that the cluster was seen."""
+
+
+def watch_scheduling_events(*, cluster: Cluster, seconds: float = TURN_SECONDS) -> Followed:
+    """One turn. Raises `kube.errors` when it ends with the cluster out of reach, and Redis' errors."""
+    return follow(
+        cluster,
+        lock=partial(leader_lock, settings.GPUPLANE_REDIS_URL),
+        name="scheduling-events",
+        resource=EVENTS,
+        kind=SchedulingEvent,
+        handle=_handle_scheduling_event,
+        field_selector=SELECTOR,
+        from_now=True,
+        seconds=seconds,
+    )
+
+
+def _handle_scheduling_event(event: Event[SchedulingEvent]) -> None:
+    """One event. Raises DatabaseError: the next turn gets it again."""
+    if not isinstance(event, Changed) or event.type == "DELETED":
+        return
+    about = event.object.involved_object
+    held = Allocation.objects.filter(pod_uid=about.uid, state=State.HELD, attempt_version=about.resource_version)
+    if not about.uid or not held.exists():
+        return
+    for row in live_rows(pod_uid=about.uid):
+        if row.state is State.HELD and failed_by_event(row, event.object):
+            _drop_hold(row, State.FAILED, NOT_SCHEDULED)
+
+
+def _drop_hold(row: Row, outcome: State, reason: str) -> None:
+    dropped = ledger.drop_hold(
+        allocation_id=row.id,
+        outcome=outcome,
+        reason=reason,
+        now=database_now(),
+        actor=ACTOR,
+        unchanged_since=row.changed_at,
+    )
+    collected(CollectionCause.HOLD_OVER, dropped)
 
 
 def watch_pods(*, cluster: Cluster, seconds: float = TURN_SECONDS) -> Followed:
@@ -55,8 +100,8 @@ def watch_pods(*, cluster: Cluster, seconds: float = TURN_SECONDS) -> Followed:
         try:
             return follow(
                 cluster,
-                redis_url=settings.GPUPLANE_REDIS_URL,
-                name=NAME,
+                lock=partial(leader_lock, settings.GPUPLANE_REDIS_URL),
+                name="pods",
                 resource=PODS,
                 kind=Pod,
                 handle=watching.handle,
@@ -64,12 +109,12 @@ def watch_pods(*, cluster: Cluster, seconds: float = TURN_SECONDS) -> Followed:
                 seconds=seconds,
             )
         except KubeError as error:
-            cluster_missed(str(error))
+            cluster_failed(str(error))
             raise
 
 
 class Watching:
-    """Handles the events of one turn; what takes requests to the API server is done beside the reading."""
+    """Handles the events of one turn; what sends requests to the API server runs in threads."""
 
     def __init__(
         self,
@@ -78,9 +123,9 @@ class Watching:
         known: Iterable[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`known`: UIDs of pods that have a row of those that wait; what is not among them the next comparison finds."""
+        """`known`: UIDs of waiting pods that have a row; rows of others are found by the next comparison."""
         self._threads = threads
-        self._waiting = Waiting(known)
+        self._waiting = WaitingPods(known)
         self._clock = clock
         self._begun: set[Future[None]] = set()
         self._noted = float("-inf")
@@ -89,47 +134,41 @@ class Watching:
         """One event. Raises DatabaseError: the next turn gets it again."""
         if self._clock() - self._noted >= SEEN_EVERY:
             self._noted = self._clock()
-            cluster_seen(database_now())
+            cluster_answered(database_now())
         if isinstance(event, Relisted):
-            reconcile(world=outside(), now=database_now())
+            reconcile(world=backends(), now=database_now())
         elif isinstance(event, Changed):
             self._changed(event.object, deleted=event.type == "DELETED")
 
     def settle(self) -> None:
-        """Return when everything begun is complete."""
+        """Return when all that was begun has ended."""
         wait(self._begun)
         self._begun = set()
 
     def _changed(self, pod: Pod, *, deleted: bool) -> None:
-        if self._waiting.saw(pod, deleted=deleted):
-            self._begin(self._waiting.write)
+        if self._waiting.note(pod, deleted=deleted):
+            self._begin("watch.waiting_unwritten", self._waiting.write)
         if not (deleted or pod.finished or refused_condition(pod)):
             return
         for row in live_rows(pod_uid=pod.metadata.uid):
             why = "the pod is gone" if deleted else why_over(row, pod)
             if row.state is State.BOUND and why:
-                self._begin(_release, row.id, why)
+                self._begin("watch.release_failed", partial(_release, row.id, why), allocation=str(row.id))
             elif row.state is State.HELD and (deleted or pod.finished or failed_by_pod(row, pod)):
                 ended = deleted or pod.finished
-                dropped = ledger.drop_hold(
-                    allocation_id=row.id,
-                    outcome=State.RELEASED if ended else State.FAILED,
-                    reason=why if ended else NOT_SCHEDULED,
-                    now=database_now(),
-                    actor=ACTOR,
-                    unchanged_since=row.changed_at,
-                )
-                collected(Cause.HOLD_OVER, dropped)
-        if (deleted or pod.finished) and making_way.is_promised(pod.metadata.uid):
-            self._begin(_take_back, pod.metadata.uid)
+                _drop_hold(row, State.RELEASED if ended else State.FAILED, why if ended else NOT_SCHEDULED)
+        if (deleted or pod.finished) and preemption.has_reservation(pod.metadata.uid):
+            uid = pod.metadata.uid
+            self._begin("watch.reservation_kept", lambda: preemption.pod_gone(uid, database_now()), pod_uid=uid)
 
-    def _begin(self, work: Callable[..., None], *given: Any) -> None:
+    def _begin(self, failure: str, work: Callable[[], None], **about: str) -> None:
+        """Run in a thread. What fails is logged as `failure`, and done later by collection or a comparison."""
         self._begun = {job for job in self._begun if not job.done()}
-        self._begun.add(self._threads.submit(work, *given))
+        self._begun.add(self._threads.submit(_run, failure, work, about))
 
 
-class Waiting:
-    """Pods that wait, as the watch saw them last, until one thread has written them: however many change, reading goes on."""
+class WaitingPods:
+    """Changes of waiting pods that a thread is to write, so that the watch reads on however many there are."""
 
     def __init__(self, known: Iterable[str]) -> None:
         self._known = set(known)
@@ -137,8 +176,8 @@ class Waiting:
         self._unwritten: dict[str, Pod | None] = {}
         self._writing = False
 
-    def saw(self, pod: Pod, *, deleted: bool) -> bool:
-        """Note it where it is news; True where `write` is to be called for it."""
+    def note(self, pod: Pod, *, deleted: bool) -> bool:
+        """Note a pod that waits, or no longer does; True where `write` is to be called."""
         uid = pod.metadata.uid
         waits = not deleted and refused_condition(pod) is not None and is_waiting(pod)
         over = uid in self._known and (deleted or pod.finished or bool(pod.spec.node_name))
@@ -151,20 +190,15 @@ class Waiting:
         return begin
 
     def write(self) -> None:
-        """In a thread of its own: everything that was noted, and what comes meanwhile. What fails here the next comparison does."""
-        done = False
+        """Write all that was noted, and what is noted meanwhile."""
         try:
             while some := self._taken():
                 note_waiting([pod for pod in some.values() if pod is not None], database_now())
                 forget_waiting(uid for uid, pod in some.items() if pod is None)
-            done = True
-        except DatabaseError as error:
-            log.warning("watch.waiting_unwritten", error=str(error))
-        finally:
-            if not done:
-                with self._lock:
-                    self._writing = False
-            connections.close_all()
+        except BaseException:
+            with self._lock:
+                self._writing = False
+            raise
 
     def _taken(self) -> dict[str, Pod | None]:
         with self._lock:
@@ -173,22 +207,15 @@ class Waiting:
         return some
 
 
-def _take_back(pod_uid: str) -> None:
-    """In a thread of its own. What fails here the beat does."""
-    try:
-        making_way.gone(pod_uid, database_now())
-    except DatabaseError as error:
-        log.warning("watch.promise_kept", pod_uid=pod_uid, error=str(error))
-    finally:
-        connections.close_all()
-
-
 def _release(allocation_id: UUID, why: str) -> None:
-    """In a thread of its own. What fails here is done again by collection or by reconciling."""
+    released = release_now(allocation_id=allocation_id, reason=why, now=database_now(), actor=ACTOR)
+    collected(CollectionCause.POD_ENDED, released)
+
+
+def _run(failure: str, work: Callable[[], None], about: Mapping[str, str]) -> None:
     try:
-        released = release_now(allocation_id=allocation_id, reason=why, now=database_now(), actor=ACTOR)
-        collected(Cause.POD_ENDED, released)
+        work()
     except DatabaseError as error:
-        log.warning("watch.release_failed", allocation=str(allocation_id), error=str(error))
+        log.warning(failure, error=str(error), **about)
     finally:
         connections.close_all()

@@ -1,12 +1,13 @@
-"""Events in Django's admin, for reading."""
+"""Events in Django's admin, and the read-only base of every room's tables there.
+
+`gpuplane.pages.admin_site` refuses writes, whatever is registered.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
-from django.http import HttpRequest
-from typing_extensions import override
 
 from audit.models import Event
 
@@ -17,23 +18,25 @@ else:
     ModelAdmin = admin.ModelAdmin
 
 
+class NoWrites:
+    """Permissions of tables and inline rows that nobody changes."""
+
+    def has_add_permission(self, *_: Any, **__: Any) -> bool:
+        """Nobody."""
+        return False
+
+    has_change_permission = has_delete_permission = has_add_permission
+
+
+class ReadOnly(NoWrites, ModelAdmin):
+    """A table to read."""
+
+
 @admin.register(Event)
-class EventAdmin(ModelAdmin):
-    """What happened; append-only."""
+class EventAdmin(ReadOnly):
+    """Events."""
 
     list_display = ("at", "kind", "actor", "namespace", "name", "message")
     list_filter = ("kind",)
     search_fields = ("message",)
     show_full_result_count = False
-
-    @override
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    @override
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    @override
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False

@@ -1,9 +1,9 @@
-"""Kinds of events. A kind is stable: filters, pages and tests name it."""
+"""Kinds of events. They are stable: REST clients filter by them."""
 
 from django.db.models import TextChoices
 
 
-class Kind(TextChoices):
+class EventKind(TextChoices):
     """One per state change that the product knows."""
 
     NODE_REGISTERED = "node.registered", "Node registered"

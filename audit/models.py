@@ -1,22 +1,20 @@
 """The append-only record of every state change.
 
-Rows are written by `audit.services.record` inside the transaction that changes the state, never
-updated, and pruned in batches after `GPUPLANE_AUDIT_DAYS`. The feed to browsers is read from here.
+Rows are written by `audit.services`, never updated, and deleted after `GPUPLANE_AUDIT_DAYS`.
 """
 
 from django.db import models
 
-from audit.choices import Kind
+from audit.choices import EventKind
 
 
 class Event(models.Model):
-    """One thing that happened. `data` holds what a person would want beside the sentence.
-
-    `message` and `data` are read by everybody who sees the event's namespace, so they name nobody of another one: that is what `other` is for.
+    """One state change. Everybody who sees the event's namespace reads `message` and `data`; they name no other one's
+    objects, `other` does.
     """
 
     at = models.DateTimeField()
-    kind = models.CharField(max_length=48, choices=Kind.choices)
+    kind = models.CharField(max_length=48, choices=EventKind.choices)
     actor = models.CharField(max_length=150, help_text="user name, `scheduler`, `collector`, …")
     namespace = models.CharField(max_length=63, blank=True, default="")
     name = models.CharField(max_length=253, blank=True, default="", help_text="the pod, claim, node or user concerned")
@@ -30,7 +28,9 @@ class Event(models.Model):
         blank=True,
         default="",
         db_default="",
-        help_text="who else is concerned, such as the holder of a lease; named to those alone who see `other_namespace`",
+        help_text=(
+            "who else is concerned, such as the holder of a lease; named to those alone who see `other_namespace`"
+        ),
     )
     other_namespace = models.CharField(
         max_length=63, blank=True, default="", db_default="", help_text="empty: only those who see all namespaces"

@@ -1,25 +1,34 @@
-"""Reads of what happened.
+"""Reads of events.
 
-Called by REST and pages. Kept true: nobody reads an event of a namespace they do not see; events
-about access (accounts, sign-ins) are for admins, one's own apart; whom an event names of another
-namespace (`Event.other`) leaves the database only for those who see that one.
+Invariants: nobody reads an event of a namespace that they do not see; events about access (accounts, sign-ins) are for
+admins, except one's own; `Event.other` is read by those alone who see its namespace.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from django.db.models import Case, CharField, F, Q, QuerySet, Value, When
 
+from audit.choices import EventKind
 from audit.models import Event
 
 ACCESS_PREFIX = "access."
+GROUPS = {
+    "nodes": ("node.", "device."),
+    "claims": ("claim.",),
+    "allocations": ("allocation.", "pod."),
+    "access": ("access.",),
+    "reconciling": ("reconcile.",),
+}
+"""Group → prefixes of kinds."""
+MOST_WORDS = 6
 
 
 class Reader(Protocol):
-    """Who reads: `access.actors.Actor`, which this room lies below."""
+    """An `access.actors.Actor`, which this room may not import."""
 
     @property
     def name(self) -> str:
@@ -27,7 +36,7 @@ class Reader(Protocol):
 
     @property
     def namespaces(self) -> frozenset[str] | None:
-        """Namespaces that they see; None: all."""
+        """Namespaces that they see; None for all."""
 
 
 def event_list(
@@ -42,25 +51,34 @@ def event_list(
     allocation: UUID | None = None,
     since: datetime | None = None,
     until: datetime | None = None,
-    after_id: int | None = None,
 ) -> QuerySet[Event]:
-    """Events that the actor may read, the newest first. Empty filters match all; `kind` may end in `.`: a family."""
+    """Events that the actor may read, newest first. Empty filters match all; `kind` may be a prefix (`claim.`)."""
     events = Event.objects.order_by("-id").defer("other").annotate(named=_named(actor))
     if actor.namespaces is not None:
         seen = Q(namespace__in=actor.namespaces) | Q(namespace="")
         events = events.filter(seen & (~Q(kind__startswith=ACCESS_PREFIX) | Q(actor=actor.name)))
-    equal = {"actor": by, "namespace": namespace, "name": name, "node": node, "claim": claim}
-    events = events.filter(**{column: value for column, value in equal.items() if value})
-    if kind:
-        events = events.filter(kind__startswith=kind) if kind.endswith(".") else events.filter(kind=kind)
-    if allocation is not None:
-        events = events.filter(allocation_id=allocation)
-    if since is not None:
-        events = events.filter(at__gte=since)
-    if until is not None:
-        events = events.filter(at__lt=until)
-    if after_id is not None:
-        events = events.filter(id__gt=after_id)
+    lookups: dict[str, Any] = {
+        "kind__startswith" if kind.endswith(".") else "kind": kind,
+        "actor": by,
+        "namespace": namespace,
+        "name": name,
+        "node": node,
+        "claim": claim,
+        "allocation_id": allocation,
+        "at__gte": since,
+        "at__lt": until,
+    }
+    return events.filter(**{lookup: value for lookup, value in lookups.items() if value})
+
+
+def event_query(*, actor: Reader, group: str, search: str, namespace: str, node: str) -> QuerySet[Event]:
+    """Events that the actor may read and that match, the newest first."""
+    events = event_list(actor=actor, namespace=namespace, node=node)
+    if group in GROUPS:
+        events = events.filter(kind__in=[kind for kind in EventKind.values if kind.startswith(GROUPS[group])])
+    for word in search.split()[:MOST_WORDS]:
+        matches = Q(message__icontains=word) | Q(name__icontains=word) | Q(actor__icontains=word)
+        events = events.filter(matches | Q(named__icontains=word))
     return events
 
 

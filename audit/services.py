@@ -1,10 +1,4 @@
-"""The one way to write an event: in the transaction that changes the state.
-
-Called by every service and by the ledger, also on the filter's hot path: one raw INSERT for any
-number of events, no model instances. Kept true: an event exists exactly when its change was
-committed; browsers hear of it after the commit, and losing that message loses nothing, since it
-carries the row's id and the rows are the truth.
-"""
+"""Writes events, in the transaction that changes the state: one raw INSERT, since filter waits for it."""
 
 from __future__ import annotations
 
@@ -14,30 +8,27 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-from django.db import connection, transaction
 
-from audit import feed
-from audit.choices import Kind
-from audit.cursors import Statement, Written, on_postgresql, run_together
-from audit.happenings import Happening
+from audit.choices import EventKind
+from audit.events import NewEvent
+from storage.cursors import Statement, moment, on_postgresql, run_all
 
 LONGEST_MESSAGE = 500
 LONGEST_OTHER = 300
 ROWS_A_STATEMENT = 90
-"""SQLite allows 999 parameters in old builds; ten a row."""
+"""Of ten parameters each; SQLite allows 999 in old builds."""
 NAMING_ROWS_A_STATEMENT = 80
-"""Of rows of twelve: where some names somebody of another namespace."""
+"""Of twelve parameters each: where an event has `other`."""
 
 _COLUMNS = "at, kind, actor, namespace, name, node, claim, allocation_id, message, data"
 _ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 _OTHER_COLUMNS = f"{_COLUMNS}, other, other_namespace"
 _OTHER_ROW = "(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
-"""Only where an event names somebody of another namespace, as few do."""
 
 
 def record(
     *,
-    kind: Kind,
+    kind: EventKind,
     message: str,
     actor: str,
     now: datetime,
@@ -49,62 +40,52 @@ def record(
     data: Mapping[str, Any] | None = None,
     other: str = "",
 ) -> None:
-    """Write one event into the current transaction; browsers are told after the commit."""
-    record_many(
-        (
-            Happening(
-                kind=kind,
-                message=message,
-                actor=actor,
-                at=now,
-                namespace=namespace,
-                name=name,
-                node=node,
-                claim=claim,
-                allocation_id=allocation_id,
-                data=data,
-                other=other,
-            ),
-        )
+    """Write one event into the current transaction."""
+    event = NewEvent(
+        kind=kind,
+        message=message,
+        actor=actor,
+        at=now,
+        namespace=namespace,
+        name=name,
+        node=node,
+        claim=claim,
+        allocation_id=allocation_id,
+        data=data,
+        other=other,
     )
+    record_many((event,))
 
 
-def record_many(happenings: Sequence[Happening]) -> None:
+def record_many(events: Sequence[NewEvent]) -> None:
     """Write events, in this order, into the current transaction."""
-    most = NAMING_ROWS_A_STATEMENT if any(happening.other for happening in happenings) else ROWS_A_STATEMENT
-    for start in range(0, len(happenings), most):
-        some = happenings[start : start + most]
-        (written,) = run_together([recording(some)])
-        tell_later(written, some)
+    most = NAMING_ROWS_A_STATEMENT if any(event.other for event in events) else ROWS_A_STATEMENT
+    statements = [recording(events[start : start + most]) for start in range(0, len(events), most)]
+    for statement in statements:
+        run_all([statement])
 
 
-def recording(happenings: Sequence[Happening]) -> Statement:
-    """The statement that writes these events (up to `ROWS_A_STATEMENT`); what it wrote is for `tell_later`."""
+def recording(events: Sequence[NewEvent]) -> Statement:
+    """The statement that writes up to `ROWS_A_STATEMENT` events."""
     postgresql = on_postgresql()
-    named = any(happening.other for happening in happenings)
+    named = any(event.other for event in events)
     parameters: list[Any] = []
-    for happening in happenings:
-        allocation = happening.allocation_id
+    for event in events:
+        allocation = event.allocation_id
         parameters += (
-            connection.ops.adapt_datetimefield_value(happening.at),
-            str(happening.kind),
-            happening.actor[:150],
-            happening.namespace,
-            happening.name[:253],
-            happening.node,
-            happening.claim,
+            moment(event.at),
+            str(event.kind),
+            event.actor[:150],
+            event.namespace,
+            event.name[:253],
+            event.node,
+            event.claim,
             None if allocation is None else str(allocation) if postgresql else allocation.hex,
-            happening.message[:LONGEST_MESSAGE],
-            orjson.dumps(happening.data or {}, default=str, option=orjson.OPT_NON_STR_KEYS).decode(),
+            event.message[:LONGEST_MESSAGE],
+            orjson.dumps(event.data or {}, default=str, option=orjson.OPT_NON_STR_KEYS).decode(),
         )
         if named:
-            parameters += (happening.other[:LONGEST_OTHER], happening.other_namespace)
+            parameters += (event.other[:LONGEST_OTHER], event.other_namespace)
     columns, row = (_OTHER_COLUMNS, _OTHER_ROW) if named else (_COLUMNS, _ROW)
-    rows = ", ".join([row] * len(happenings))
-    return Statement(f"INSERT INTO audit_event ({columns}) VALUES {rows}", parameters, "id")  # noqa: S608 - constants only
-
-
-def tell_later(written: Written, happenings: Sequence[Happening]) -> None:
-    """Once the current transaction is committed, tell browsers of the events that it wrote."""
-    in_order = sorted(written.returned)
-    transaction.on_commit(lambda: feed.publish(zip(in_order, happenings, strict=True)))
+    rows = ", ".join([row] * len(events))
+    return Statement(f"INSERT INTO audit_event ({columns}) VALUES {rows}", parameters)  # noqa: S608 - constants only

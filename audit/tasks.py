@@ -1,4 +1,4 @@
-"""Work on events, and telling the cluster on behalf of others. The beat's schedule is in `gpuplane.celery`."""
+"""Deletes old events, and announces capacity for other processes. The beat's schedule is in `gpuplane.celery`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import structlog
 from celery import shared_task
 from django.conf import settings
 
-from audit.announce import TASK, announce
-from audit.clock import database_now
 from audit.models import Event
+from audit.requeue_notify import TASK, announce
+from storage.clock import database_now
 
 BATCH: Final = 900
-"""Few enough for one statement's parameters, and for a lock that nobody notices."""
+"""Events in a statement; SQLite allows 999 parameters in old builds."""
 MOST_BATCHES: Final = 1_000
 
 log = structlog.get_logger(__name__)
@@ -29,15 +29,12 @@ def prune() -> None:
 
 @shared_task(name=TASK, ignore_result=True)
 def announce_for_another(node: str) -> None:
-    """Tell the cluster of capacity, of which a process has come to know that may not write to it."""
+    """Announce capacity for a process that may not write to the cluster."""
     announce(node=node)
 
 
 def event_prune(*, now: datetime, days: int, batch: int = BATCH, most_batches: int = MOST_BATCHES) -> int:
-    """Delete events older than so many days, the oldest first, a batch a transaction; how many.
-
-    What is left over after `most_batches` waits for the next run.
-    """
+    """Delete events older than so many days, oldest first, a batch a transaction; return their number."""
     before = now - timedelta(days=days)
     count = 0
     for _ in range(most_batches):

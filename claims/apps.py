@@ -1,10 +1,10 @@
-"""Django's handle on the room."""
+"""Django's configuration of the app."""
 
 from django.apps import AppConfig
 
 
 class ClaimsConfig(AppConfig):
-    """What is asked."""
+    """Claims."""
 
     name = "claims"
     default_auto_field = "django.db.models.BigAutoField"

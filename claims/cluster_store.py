@@ -1,8 +1,7 @@
-"""Claims with a cluster: the API server owns metadata and spec, every write goes through to it (DESIGN §3, GpuClaim).
+"""The store of claims with a cluster: the API server owns metadata and spec.
 
-Chosen by `claims.store.claim_store`. Kept true: a write under a resourceVersion that is no longer the object's
-is refused as the API server refuses it, unless only our own status was written in between; what the API server
-answers is mirrored at once, so the writer reads what he wrote; a lost answer is read, never guessed.
+Invariants: a write with a stale resourceVersion is refused, unless only our own status was written since; an answer of
+the API server is mirrored at once, so that clients read their own writes; after a lost answer the object is read.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 from django.conf import settings
 
 from access.errors import BadInput, NotFound, Unavailable
-from claims.dialects.gpuclaim import KIND, parse_claim_spec
+from claims.dialects.claim_manifest import KIND, parse_claim_spec
 from claims.errors import ClaimChanged, ClaimExists
 from claims.mirror import claim_mirror, claim_unmirror, is_changed, uid_of
 from claims.models import GpuClaim
@@ -38,11 +37,11 @@ from kube.shared import shared_cluster
 
 TIMEOUT_SECONDS = 5.0
 ROUNDS = 4
-"""Times a write is repeated because our status, or nobody's business, was written in between."""
+"""Most attempts at a write, where our status is written in between."""
 
 
 class ClusterStore:
-    """The API server's objects. See `claims.store.ClaimStore`; each verb also raises Unavailable."""
+    """See `claims.store.DatabaseStore`; each method also raises Unavailable, and writes raise BadInput."""
 
     def __init__(self, cluster: Cluster | None = None) -> None:
         found = cluster or shared_cluster(settings.GPUPLANE_KUBECONFIG)
@@ -51,29 +50,21 @@ class ClusterStore:
         self._cluster = found
 
     def create(self, *, draft: ClaimDraft, actor: str, now: datetime) -> GpuClaim:
-        """Create it. Raises ClaimExists, BadInput (with the API server's field)."""
+        """See `claims.store.DatabaseStore`."""
         with _answers(draft.namespace, draft.name):
             try:
-                stored = crds.create(
-                    self._cluster,
-                    namespace=draft.namespace,
-                    name=draft.name,
-                    spec=draft.spec,
-                    labels=draft.labels,
-                    annotations=draft.annotations,
-                    timeout=TIMEOUT_SECONDS,
-                )
+                stored = crds.create(self._cluster, **_content(draft), timeout=TIMEOUT_SECONDS)
             except AlreadyExists as error:
                 raise ClaimExists(f"there is already a GpuClaim {draft.name} in {draft.namespace}") from error
             except OutcomeUnknown:
                 found = self._find(draft.namespace, draft.name)
-                if found is None or not _means(found, draft):
+                if found is None or not _is_equivalent(found, draft):
                     raise
                 stored = found  # created in spite of the lost answer
         return claim_mirror(stored=stored, actor=actor, now=now)
 
     def manifest(self, *, namespace: str, name: str) -> dict[str, Any]:
-        """The claim as the API server has it at this moment. Raises NotFound. Mirrors nothing: the watch may know a newer one by now."""
+        """See `claims.store.DatabaseStore`. The object is not mirrored, since the watch may have a newer one."""
         with _answers(namespace, name):
             stored = self._get(namespace, name)
         meta = stored.metadata
@@ -82,30 +73,24 @@ class ClusterStore:
             "namespace": namespace,
             "uid": meta.uid,
             "resourceVersion": meta.resource_version,
-            "labels": meta.labels or {},
-            "annotations": meta.annotations or {},
+            "labels": stored.labels,
+            "annotations": stored.annotations,
         }
         return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": stored.spec}
 
     def replace(self, *, draft: ClaimDraft, actor: str, now: datetime) -> GpuClaim:
-        """Make metadata and spec the draft's. Raises NotFound, ClaimChanged, BadInput."""
+        """See `claims.store.DatabaseStore`."""
         with _answers(draft.namespace, draft.name):
             for last in range(ROUNDS, 0, -1):
                 current = self._get(draft.namespace, draft.name)
                 _check_same(current, draft)
-                if _as_drafted(current, draft):
+                if (current.spec, current.labels, current.annotations) == (draft.spec, draft.labels, draft.annotations):
                     stored = current
                     break
                 try:
+                    version = current.metadata.resource_version
                     stored = crds.spec_replace(
-                        self._cluster,
-                        namespace=draft.namespace,
-                        name=draft.name,
-                        spec=draft.spec,
-                        labels=draft.labels,
-                        annotations=draft.annotations,
-                        resource_version=current.metadata.resource_version,
-                        timeout=TIMEOUT_SECONDS,
+                        self._cluster, **_content(draft), resource_version=version, timeout=TIMEOUT_SECONDS
                     )
                     break
                 except (ConflictInCluster, OutcomeUnknown):
@@ -114,7 +99,7 @@ class ClusterStore:
         return claim_mirror(stored=stored, actor=actor, now=now)
 
     def delete(self, *, namespace: str, name: str, actor: str, now: datetime) -> GpuClaim:
-        """Delete it; what it was. Raises NotFound."""
+        """See `claims.store.DatabaseStore`."""
         with _answers(namespace, name):
             stored = self._get(namespace, name)
             was = claim_mirror(stored=stored, actor=actor, now=now)
@@ -132,23 +117,27 @@ class ClusterStore:
             return None
 
 
-def _means(stored: CustomObject, draft: ClaimDraft) -> bool:
-    """Whether the object asks for the same, defaults filled in by the API server or not."""
-    meta = stored.metadata
+def _content(draft: ClaimDraft) -> dict[str, Any]:
+    """Arguments of `crds.create` and `crds.spec_replace`."""
+    return {
+        "namespace": draft.namespace,
+        "name": draft.name,
+        "spec": draft.spec,
+        "labels": draft.labels,
+        "annotations": draft.annotations,
+    }
+
+
+def _is_equivalent(stored: CustomObject, draft: ClaimDraft) -> bool:
+    """Whether the object equals the draft, with or without the API server's defaults."""
     same = parse_claim_spec(stored.spec) == parse_claim_spec(draft.spec)
-    return same and (meta.labels or {}, meta.annotations or {}) == (draft.labels, draft.annotations)
-
-
-def _as_drafted(stored: CustomObject, draft: ClaimDraft) -> bool:
-    meta = stored.metadata
-    return (stored.spec, meta.labels or {}, meta.annotations or {}) == (draft.spec, draft.labels, draft.annotations)
+    return same and (stored.labels, stored.annotations) == (draft.labels, draft.annotations)
 
 
 def _check_same(current: CustomObject, draft: ClaimDraft) -> None:
-    """Refuse when the object is not the one that the writer has read. Raises ClaimChanged.
+    """Refuse a write whose preconditions fail. Raises ClaimChanged.
 
-    Our own status moves the resourceVersion too: where the version that the writer read was seen with what the
-    object has now, status aside, nobody's work is lost.
+    Our own status changes the resourceVersion too: a version with the same content, apart from the status, passes.
     """
     meta = current.metadata
     if draft.uid and uid_of(draft.uid) != uid_of(meta.uid):
@@ -165,7 +154,7 @@ def _check_same(current: CustomObject, draft: ClaimDraft) -> None:
 
 @contextmanager
 def _answers(namespace: str, name: str) -> Iterator[None]:
-    """The API server's refusals in our own words."""
+    """Convert errors of the API server."""
     try:
         yield
     except NotFoundInCluster as error:

@@ -1,4 +1,4 @@
-"""What can go wrong with a claim beyond the rules of its manifest.
+"""Errors of claims besides the rules of the manifest.
 
 access.errors.Conflict
 ├── ClaimExists      create: there is one of that name

@@ -1,43 +1,43 @@
-"""Finding a GpuClaim for a pod, on the hot path: one query, and each spec parsed once.
+"""Finds a pod's GpuClaim on the hot path: one query, and each spec is parsed once.
 
-With a cluster a miss is read through to the API server once, as the claim may be so new that the watch has
-not brought it yet; an API server that does not answer is said to be so, not that the claim is missing.
+With a cluster a miss is read from the API server, since the claim may be too new for the watch. If that does not
+answer, the refusal says so instead of calling the claim missing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import msgspec
 import structlog
 from django.conf import settings
 
-from audit.clock import database_now
-from audit.cursors import hot_cursor
-from claims.dialects.gpuclaim import ClaimInvalid, ClaimSpec, parse_claim_spec
+from claims.dialects.claim_manifest import ClaimInvalid, ClaimSpec, malformed_claim, parse_claim_spec
 from claims.dialects.request import Refusal
 from claims.mirror import claim_mirror
 from kube import crds
 from kube.errors import KubeError, NotFoundInCluster
 from kube.shared import shared_cluster
+from storage.clock import database_now
+from storage.cursors import hot_cursor
 
 READ_SECONDS = 2.0
-KEPT_MOST = 4096
-KEPT_LONGEST = 1024
-"""Characters of a spec that is kept parsed: with its request some 4 KB, so 16 MB of all. A claim for one model has 80."""
+CACHED_MOST = 4096
+CACHED_LONGEST = 1024
+"""Most characters of a cached spec: with its request some 4 KB, so 16 MB in all. A claim for one model has 80."""
 
 log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
 class ClaimFinder:
-    """`find_claim` of one request; remembers the row's id of what it found."""
+    """The `FindClaim` of one request; `claim_id` is the id of the row it found."""
 
-    claim_id: int | None = field(default=None)
+    claim_id: int | None = None
 
     def __call__(self, namespace: str, name: str) -> ClaimSpec | Refusal | None:
-        """The claim's spec, a refusal when the stored one is malformed, None when there is none."""
+        """The claim's spec, a refusal if the stored one is malformed, or None."""
         with hot_cursor() as cursor:
             cursor.execute("SELECT id, spec FROM claims_gpuclaim WHERE namespace = %s AND name = %s", [namespace, name])
             row = cursor.fetchone()
@@ -66,19 +66,15 @@ class ClaimFinder:
 
 
 def _parsed(name: str, spec: str) -> ClaimSpec | Refusal:
-    """What a stored spec asks for. Long ones are parsed each time, so that what is kept is bounded by bytes."""
-    return _kept(name, spec) if len(spec) <= KEPT_LONGEST else _read(name, spec)
+    """The parsed spec. Long ones are not cached, so that the cache is bounded in bytes."""
+    return _cached(name, spec) if len(spec) <= CACHED_LONGEST else _parse(name, spec)
 
 
-@lru_cache(maxsize=KEPT_MOST)
-def _kept(name: str, spec: str) -> ClaimSpec | Refusal:
-    return _read(name, spec)
-
-
-def _read(name: str, spec: str) -> ClaimSpec | Refusal:
+def _parse(name: str, spec: str) -> ClaimSpec | Refusal:
     try:
         return parse_claim_spec(msgspec.json.decode(spec))
     except ClaimInvalid as error:
-        return Refusal(
-            rule="claim-malformed", reason=f"GpuClaim {name} is malformed: {error.message}", field=error.field
-        )
+        return malformed_claim(name, error)
+
+
+_cached = lru_cache(maxsize=CACHED_MOST)(_parse)

@@ -1,8 +1,4 @@
-"""GpuClaims. With a cluster a row mirrors the API server's object; without one the row is the object.
-
-Written by `claims.services`. `spec` is stored as the manifest has it; `claims.dialects.gpuclaim`
-reads it. Allocations through a claim are counted by the ledger, never here.
-"""
+"""GpuClaims. With a cluster a row mirrors the API server's object; without one the row is the object."""
 
 import uuid
 
@@ -12,7 +8,7 @@ from claims.choices import Phase
 
 
 class GpuClaim(models.Model):
-    """A named ask for devices in a namespace, which pods refer to."""
+    """A named request for devices in a namespace. `spec` is that of the manifest (`claims.dialects.claim_manifest`)."""
 
     namespace = models.CharField(max_length=63)
     name = models.CharField(max_length=253)

@@ -1,8 +1,7 @@
-"""Reads of GpuClaims, and the shape they travel in.
+"""Reads of GpuClaims, and their manifest.
 
-Called by REST, pages and the extender's dialect. Kept true: a claim in a namespace that the caller
-does not see does not exist for them; the manifest reads back as the same claim (`kubectl` and REST
-take the same YAML).
+Invariants: claims of namespaces that the actor does not see do not exist for it; the manifest reads back as the same
+claim, for `kubectl` and REST alike.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from django.db.models import QuerySet
 
 from access.actors import Actor
 from access.errors import NotFound
-from claims.dialects.gpuclaim import KIND
+from claims.dialects.claim_manifest import KIND
 from claims.models import GpuClaim
 from kube.keys import API_VERSION
 
@@ -36,7 +35,7 @@ def claim_get(*, namespace: str, name: str, actor: Actor) -> GpuClaim:
 
 
 def claim_manifest(claim: GpuClaim, status: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The claim as its manifest; `status` as `allocations.selectors.claim_statuses` gives it, or left out."""
+    """The claim's manifest; `status`: as of `allocations.selectors.claim_statuses`."""
     metadata: dict[str, Any] = {
         "name": claim.name,
         "namespace": claim.namespace,
@@ -47,12 +46,7 @@ def claim_manifest(claim: GpuClaim, status: Mapping[str, Any] | None = None) -> 
         "labels": claim.labels,
         "annotations": claim.annotations,
     }
-    manifest: dict[str, Any] = {
-        "apiVersion": API_VERSION,
-        "kind": KIND,
-        "metadata": metadata,
-        "spec": claim.spec,
-    }
+    manifest: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": claim.spec}
     if status is not None:
         manifest["status"] = dict(status)
     return manifest

@@ -1,7 +1,7 @@
-"""Writes of GpuClaims: a manifest in, the rules checked, the store asked.
+"""Writes of GpuClaims by manifest.
 
-Called by REST and pages. Kept true: only operators of the namespace's team and admins write; nothing
-that breaks a rule of DESIGN §3 reaches a store; the truth is wherever `claims.store` keeps it.
+Invariants: only operators of the namespace's team and admins write; nothing that breaks a rule of a GpuClaim reaches
+the store (`claims.store`).
 """
 
 from __future__ import annotations
@@ -14,49 +14,47 @@ from copy import deepcopy
 from datetime import datetime
 from typing import Any
 
+from django.conf import settings
+
 from access.actors import Actor
 from access.errors import BadInput, NotFound
-from claims.dialects.gpuclaim import parse_claim_manifest
+from claims.cluster_store import ClusterStore
+from claims.dialects.claim_manifest import DEFAULT_NAMESPACE, parse_claim_manifest
 from claims.errors import ClaimChanged
 from claims.models import GpuClaim
-from claims.store import ClaimDraft, claim_store
+from claims.store import ClaimDraft, DatabaseStore
 from kube.names import InvalidName, check_namespace, check_subdomain
 
-DEFAULT_NAMESPACE = "default"
 PATCH_AGAIN = 3
-"""Times a patch that names no version is applied again because somebody else wrote in between."""
+"""Retries of a patch without a resourceVersion after somebody else wrote in between."""
 METADATA_BYTES_MOST = 262_144
 """Kubernetes' own limit for annotations."""
 
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
-def claim_create(*, manifest: object, actor: Actor, now: datetime, namespace: str = "") -> GpuClaim:
-    """Create a claim from its manifest; `namespace` is that of the address, if it has one.
-
-    Raises BadInput, NotAllowed, ClaimExists, Unavailable.
-    """
-    draft = _draft(manifest, namespace=namespace, generated_name=True)
+def claim_create(*, manifest: object, actor: Actor, now: datetime) -> GpuClaim:
+    """Create a claim from its manifest. Raises BadInput, NotAllowed, ClaimExists, Unavailable."""
+    draft = _draft(manifest, generated_name=True)
     actor.require_write(draft.namespace)
-    return claim_store().create(draft=draft, actor=actor.name, now=now)
+    return _store().create(draft=draft, actor=actor.name, now=now)
 
 
 def claim_replace(*, namespace: str, name: str, manifest: object, actor: Actor, now: datetime) -> GpuClaim:
-    """Make the claim the manifest's. With metadata.resourceVersion: only if it is still at that one.
+    """Replace the claim by the manifest, whose metadata.resourceVersion is a precondition.
 
     Raises BadInput, NotAllowed, NotFound, ClaimChanged, Unavailable.
     """
     require_seen(namespace, name, actor=actor)
     actor.require_write(namespace)
     draft = _draft(manifest, namespace=namespace, name=name)
-    return claim_store().replace(draft=draft, actor=actor.name, now=now)
+    return _store().replace(draft=draft, actor=actor.name, now=now)
 
 
 def claim_patch(*, namespace: str, name: str, patch: object, actor: Actor, now: datetime) -> GpuClaim:
     """Apply a JSON merge patch (RFC 7386) to the claim's manifest. Raises as `claim_replace` does.
 
-    A patch that names no resourceVersion is applied to what the claim is at that moment, and again if somebody
-    writes in between; one that does is refused as ClaimChanged.
+    A patch without a resourceVersion is applied to the current claim, and again if somebody writes in between.
     """
     if not isinstance(patch, Mapping):
         raise BadInput("a merge patch must be an object", rule="type")
@@ -67,10 +65,10 @@ def claim_patch(*, namespace: str, name: str, patch: object, actor: Actor, now: 
     versioned = isinstance(metadata, Mapping) and bool(metadata.get("resourceVersion"))
 
     def applied() -> GpuClaim:
-        base = claim_store().manifest(namespace=namespace, name=name)
+        base = _store().manifest(namespace=namespace, name=name)
         manifest = merged(base, patch)
         if not versioned and isinstance(manifest.get("metadata", {}), Mapping):
-            # whatever the patch takes away, it rests on what was read
+            # the write is conditional on what was read, even if the patch removes these
             stated = manifest.get("metadata", {})
             rests = {key: stated.get(key) or base["metadata"][key] for key in ("uid", "resourceVersion")}
             manifest["metadata"] = {**stated, **rests}
@@ -83,14 +81,18 @@ def claim_patch(*, namespace: str, name: str, patch: object, actor: Actor, now: 
 
 
 def claim_delete(*, namespace: str, name: str, actor: Actor, now: datetime) -> GpuClaim:
-    """Delete the claim; pods that run through it keep their devices. Raises NotAllowed, NotFound, Unavailable."""
+    """Delete the claim; holders keep their devices. Raises NotAllowed, NotFound, Unavailable."""
     require_seen(namespace, name, actor=actor)
     actor.require_write(namespace)
-    return claim_store().delete(namespace=namespace, name=name, actor=actor.name, now=now)
+    return _store().delete(namespace=namespace, name=name, actor=actor.name, now=now)
+
+
+def _store() -> DatabaseStore | ClusterStore:
+    return ClusterStore() if settings.GPUPLANE_KUBECONFIG else DatabaseStore()
 
 
 def require_seen(namespace: str, name: str, *, actor: Actor) -> None:
-    """Hide what the actor may not see, and names that cannot be. Raises NotFound."""
+    """Raises NotFound for namespaces that the actor does not see, and for invalid names."""
     try:
         check_namespace(namespace)
         check_subdomain(name)
@@ -114,12 +116,12 @@ def merged(target: Any, patch: Any) -> Any:
 
 
 def _draft(manifest: object, *, namespace: str = "", name: str = "", generated_name: bool = False) -> ClaimDraft:
-    """The manifest, checked, with the names of the address. Raises BadInput."""
+    """The validated manifest, with the names of the URL. Raises BadInput."""
     metadata, _ = parse_claim_manifest(manifest, generated_name=generated_name)
-    for field, given, path in (("namespace", metadata.namespace, namespace), ("name", metadata.name, name)):
-        if path and given and given != path:
+    for field, stated, path in (("namespace", metadata.namespace, namespace), ("name", metadata.name, name)):
+        if path and stated and stated != path:
             raise BadInput(
-                f"metadata.{field} is {given}, the address says {path}", field=f"metadata.{field}", rule="address"
+                f"metadata.{field} is {stated}, the address says {path}", field=f"metadata.{field}", rule="address"
             )
     labels, annotations = metadata.labels or {}, metadata.annotations or {}
     for field, entries in (("labels", labels), ("annotations", annotations)):
@@ -127,7 +129,7 @@ def _draft(manifest: object, *, namespace: str = "", name: str = "", generated_n
             raise BadInput(
                 f"metadata.{field} holds more than {METADATA_BYTES_MOST} bytes", field=f"metadata.{field}", rule="size"
             )
-    assert isinstance(manifest, Mapping)  # parse_claim_manifest saw to it
+    assert isinstance(manifest, Mapping)  # by parse_claim_manifest
     return ClaimDraft(
         namespace=metadata.namespace or namespace or DEFAULT_NAMESPACE,
         name=metadata.name or _generated(metadata.generate_name),

@@ -1,4 +1,4 @@
-"""Django's handle on the composition root (management commands live here)."""
+"""The composition root as a Django app, which has the management commands."""
 
 from django.apps import AppConfig
 
@@ -9,5 +9,5 @@ class GpuplaneConfig(AppConfig):
     name = "gpuplane"
 
     def ready(self) -> None:
-        """Make our Celery application the one that `shared_task` sends to, in every process."""
+        """Make this Celery application the one that `shared_task` sends to, in every process."""
         from gpuplane import celery  # noqa: F401 - imported for its effect

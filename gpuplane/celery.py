@@ -1,8 +1,8 @@
 """The Celery application: broker and queues. When which task runs is in `gpuplane.beat`.
 
 Loaded with Django (`gpuplane.apps`), served by the processes `worker`, `watch` and `beat` of the Procfile.
-Kept true: a worker without a broker keeps trying for ever (see `gpuplane.broker`, `gpuplane.worker`), also when
-the broker is there and refuses, being full or still loading; a task whose worker died is given out again.
+Invariants: a worker without a broker keeps trying for ever (`gpuplane.broker`, `gpuplane.worker`), also while the
+broker refuses, being full or still loading; a task whose worker died is delivered again.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from celery.signals import setup_logging, worker_ready, worker_shutdown, worker_
 from django.conf import settings
 from kombu.transport import TRANSPORT_ALIASES
 
-from gpuplane.relay import Relay, connect
-from kube import turns
+from gpuplane.metrics_relay import Relay
+from storage import leader_lock
+from storage.enqueue import WATCH_QUEUE
+from storage.redis_client import Purpose, client
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuplane.settings")
 
 DEFAULT_QUEUE = "default"
-WATCH_QUEUE = "watch"
 WATCHES = (
     "allocations.tasks.watch_pods",
     "allocations.tasks.watch_scheduling_events",
     "nodes.tasks.watch_nodes",
     "claims.tasks.watch_claims",
 )
-"""Tasks that hold a watch in turns; the worker of their queue needs a thread for each."""
+"""Tasks that each hold a watch; the worker of their queue needs a thread for each."""
 
 
 def broker_url(redis_url: str) -> str:
@@ -39,7 +40,7 @@ def broker_url(redis_url: str) -> str:
     return f"redis+socket://{parts.path}" if parts.scheme == "unix" else redis_url
 
 
-# Inside a container everything is root, and the danger it warns of is pickle, which we do not accept.
+# Inside a container everything is root, and the danger it warns of is pickle, which is not accepted.
 warnings.filterwarnings("ignore", message="You're running the worker with superuser privileges")
 
 TRANSPORT_ALIASES.update(dict.fromkeys(("redis", "rediss"), "gpuplane.broker:Transport"))
@@ -50,7 +51,7 @@ app.conf.update(
     broker_connection_retry_on_startup=True,
     broker_connection_max_retries=None,
     broker_channel_error_retry=True,
-    # max_retries: of a connection that sends. A request that sends a task would wait six seconds for a broker that is away.
+    # max_retries: of a sending connection, or a request that sends a task would wait six seconds for a missing broker
     broker_transport_options={
         "visibility_timeout": 600,
         "global_keyprefix": "gpuplane:celery:",
@@ -80,33 +81,32 @@ app.autodiscover_tasks()
 
 @setup_logging.connect
 def _keep_logging(**_: Any) -> None:
-    """Celery leaves logging as Django's settings set it up."""
+    """Leave logging as Django's settings set it up."""
 
 
 @worker_ready.connect
-def _compare_at_once(**_: Any) -> None:
-    """On start the ledger is compared with the cluster, and followed, before the first period is over (LEASE-6)."""
+def _start_at_once(**_: Any) -> None:
+    """Reconcile and start the watches before their first period is over (LEASE-6)."""
     app.send_task("allocations.tasks.reconcile", expires=60)
     if settings.GPUPLANE_KUBECONFIG:
         for watch in WATCHES:
             app.send_task(watch, queue=WATCH_QUEUE, expires=60)
 
 
-_relay = Relay(connect(settings.GPUPLANE_REDIS_URL))
+_relay = Relay(client(settings.GPUPLANE_REDIS_URL, Purpose.WORK))
 
 
 @worker_ready.connect
-def _relay_what_is_counted(**_: Any) -> None:
-    """A worker has no door at which it could be scraped."""
+def _start_relay(**_: Any) -> None:
     _relay.start()
 
 
 @worker_shutdown.connect
-def _relay_the_rest(**_: Any) -> None:
+def _stop_relay(**_: Any) -> None:
     _relay.stop()
 
 
 @worker_shutting_down.connect
-def _end_turns(**_: Any) -> None:
-    """A watch in the middle of its turn would hold the shutdown up."""
-    turns.stop_all()
+def _stop_watches(**_: Any) -> None:
+    """Stop running watches, which would delay the shutdown."""
+    leader_lock.stop_all()

@@ -1,7 +1,7 @@
-"""Logs of every process: one event name and key–values a line, ours and the libraries' alike.
+"""Logging of every process: one event name and key–values a line, the libraries' included.
 
-Called once by the settings, so every way into Django gets it. Kept true: no event carries a token or a
-password; values go beside the event's name, never into it.
+Called once by the settings. Invariants: no event holds a token or a password; values are beside the event's name, never
+in it.
 """
 
 from __future__ import annotations
@@ -12,34 +12,35 @@ from typing import Any
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-_SECRET = (
-    "authorization",
-    "token",
-    "api_token",
-    "cluster_token",
-    "webhooks_token",
-    "metrics_token",
-    "inventory_token",
-    "password",
-    "secret",
+_SECRETS = frozenset(
+    {
+        "authorization",
+        "token",
+        "api_token",
+        "cluster_token",
+        "webhooks_token",
+        "metrics_token",
+        "inventory_token",
+        "password",
+        "secret",
+    }
 )
 
 
 def _hide_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Last guard: a value under a name that promises a secret is not written."""
-    for name in _SECRET:
-        if name in event:
-            event[name] = "…"
+    """Mask values whose names stand for secrets, should one be logged by mistake."""
+    for name in _SECRETS & event.keys():
+        event[name] = "…"
     return event
 
 
 def _not_a_probe(record: logging.LogRecord) -> bool:
-    """Drops Django's error line for each 503 of readiness: waiting is no error, and probes ask often."""
+    """Drop Django's error line for each 503 of readiness: waiting is no error, and probes are frequent."""
     return getattr(getattr(record, "request", None), "path", "") != "/readyz"
 
 
-def _told_by_cause(record: logging.LogRecord) -> bool:
-    """Takes the traceback off Django's line for an error that the table of errors knows, such as a host name that is not ours: its text says all."""
+def _without_expected_traceback(record: logging.LogRecord) -> bool:
+    """Remove the traceback from Django's line for an error of the table in `problems`, such as an unknown host name."""
     if record.exc_info and record.name.startswith("django.") and (error := record.exc_info[1]) is not None:
         from gpuplane.problems import problem_of  # here: settings are read before anything of Django can be imported
 
@@ -51,7 +52,7 @@ def _told_by_cause(record: logging.LogRecord) -> bool:
 
 
 def configure(level: str) -> dict[str, Any]:
-    """Set structlog up and return Django's LOGGING for the same lines. `level` is a GPUPLANE_LOG_LEVEL."""
+    """Configure structlog, and return Django's LOGGING for the same format. `level`: GPUPLANE_LOG_LEVEL."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -92,7 +93,7 @@ def configure(level: str) -> dict[str, Any]:
         },
         "filters": {
             "no_probes": {"()": "django.utils.log.CallbackFilter", "callback": _not_a_probe},
-            "by_cause": {"()": "django.utils.log.CallbackFilter", "callback": _told_by_cause},
+            "by_cause": {"()": "django.utils.log.CallbackFilter", "callback": _without_expected_traceback},
         },
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines", "filters": ["by_cause"]}},
         "root": {"handlers": ["stderr"], "level": level.upper()},
@@ -101,7 +102,7 @@ def configure(level: str) -> dict[str, Any]:
             "django.request": {"level": "ERROR", "filters": ["no_probes"]},
             "uvicorn.error": {"level": "WARNING"},
             "httpx": {"level": "WARNING"},
-            # a line for each task sent, received and done would bury the rest
+            # or there would be a line for each task sent, received and done
             "celery.beat": {"level": quiet},
             "celery.worker.strategy": {"level": quiet},
             "celery.app.trace": {"level": quiet},

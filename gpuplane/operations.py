@@ -1,9 +1,9 @@
-"""`/livez`, `/readyz` and `/metrics`: for probes and scrapers, without credentials. A token that is sent along to `/metrics` must be for it.
+"""`/livez`, `/readyz` and `/metrics`: for probes and scrapers, without credentials.
 
-Kept true: they answer under any host name (probes ask by address, so this middleware stands before the
-host check) and tell nothing that needs hiding. Live means the process answers. Ready means migrated,
-credentials written, picture loaded, simulated nodes registered, room to write, and the cluster's definitions
-applied or its API server reported down.
+A token that is sent to `/metrics` must be for it. Invariants: they answer under any host name (probes use addresses, so
+this middleware is before the host check) and reveal nothing secret. Live means the process answers. Ready means the
+database migrated, credentials written, fleet snapshot loaded, simulated nodes registered, room to write, and the
+cluster's definitions applied or its API server reported down.
 """
 
 from __future__ import annotations
@@ -25,29 +25,31 @@ from django.utils import timezone
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 import allocations.counters
-import allocations.extender.counters  # noqa: F401 - its series are there from the first scrape, not from the first filter
+
+# its series are there from the first scrape, not from the first filter
+import allocations.extender.counters  # noqa: F401
 from access.choices import TokenScope
 from access.tokens import verify
-from access.transactions import SPACE, is_full
 from allocations import fleet
 from gpuplane.credentials import credentials_path
 from gpuplane.problems import MEDIA_TYPE, Problem
 from gpuplane.start import definitions
 from nodes.models import Node
+from storage.transactions import SPACE, is_full
 
 CHALLENGE: Final = 'Bearer realm="gpuplane"'
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One condition of readiness; `detail` says what is missing, or how it stands."""
+    """One condition of readiness; `detail` says what is missing, or its state."""
 
     ok: bool
     detail: str = ""
 
 
 class _Migrated:
-    """Remembers that every migration has run: that does not turn back under a running process."""
+    """Remembers that every migration has run, which stays so in a running process."""
 
     done = False
 
@@ -68,32 +70,32 @@ def _credentials() -> Check:
     return Check(ok=written, detail="" if written else "manage.py bootstrap has not run")
 
 
-def _picture() -> Check:
-    return Check(ok=fleet.loaded(), detail="" if fleet.loaded() else "the picture of the fleet is loading")
+def _snapshot() -> Check:
+    return Check(ok=fleet.loaded(), detail="" if fleet.loaded() else "the snapshot of the fleet is loading")
 
 
 LEAST_FREE_BYTES = 64 << 20
-"""With less on the disk of a SQLite database it counts as full: its log alone grows to 40 MB under load."""
+"""With less on its disk a SQLite database counts as full: its log alone grows to 40 MB under load."""
 PROBE_BYTES = 64 << 10
 PROBE_KEY = "gpuplane-space-probe"
 PROBE_SECONDS = 5.0
-"""A database that was full is tried again so often at most."""
+"""A database that was full is probed at most once in so many seconds."""
 
 
-class _Probed:
-    """When it was last tried."""
+class _LastProbe:
+    """Its time, by the monotonic clock."""
 
     at = float("-inf")
 
 
 def _space() -> Check:
-    """Whether there is room to write: by the disk of a SQLite database, and by what the database itself answered to writes of this process."""
+    """Whether there is room to write: by a SQLite database's disk, and by how writes of this process ended."""
     if connection.vendor == "sqlite" and shutil.disk_usage(settings.GPUPLANE_DATA_DIR).free < LEAST_FREE_BYTES:
         return Check(ok=False, detail=f"the disk of the database has less than {LEAST_FREE_BYTES >> 20} MiB left")
-    if SPACE.full and time.monotonic() - _Probed.at >= PROBE_SECONDS:
-        _Probed.at = time.monotonic()
+    if SPACE.full and time.monotonic() - _LastProbe.at >= PROBE_SECONDS:
+        _LastProbe.at = time.monotonic()
         try:
-            _write_and_forget()
+            _probe_write()
         except DatabaseError as error:
             if not is_full(error):
                 raise
@@ -102,8 +104,8 @@ def _space() -> Check:
     return Check(ok=not SPACE.full, detail="the database has no space left" if SPACE.full else "")
 
 
-def _write_and_forget() -> None:
-    """Write some pages and free them again. Raises DatabaseError."""
+def _probe_write() -> None:
+    """Write some pages and delete them again. Raises DatabaseError."""
     with transaction.atomic():
         Session.objects.update_or_create(
             session_key=PROBE_KEY,
@@ -132,7 +134,7 @@ def _cluster() -> Check:
 CHECKS: dict[str, Callable[[], Check]] = {
     "migrated": _migrated,
     "credentials": _credentials,
-    "picture": _picture,
+    "picture": _snapshot,
     "space": _space,
     "simulation": _simulation,
     "cluster": _cluster,
@@ -140,7 +142,7 @@ CHECKS: dict[str, Callable[[], Check]] = {
 
 
 def readiness() -> dict[str, Check]:
-    """Every check with its outcome; a database that is away fails the checks that need it."""
+    """Every check with its outcome; without a database the checks that need it fail."""
     outcome = {}
     for name, check in CHECKS.items():
         try:
@@ -157,26 +159,22 @@ def _livez(_request: HttpRequest) -> HttpResponse:
 def _readyz(_request: HttpRequest) -> HttpResponse:
     outcome = readiness()
     ready = all(check.ok for check in outcome.values())
-    checks = {name: {"ok": check.ok, "detail": check.detail} for name, check in outcome.items()}
-    return _json({"status": "ready" if ready else "not ready", "checks": checks}, 200 if ready else 503)
+    return _json({"status": "ready" if ready else "not ready", "checks": outcome}, 200 if ready else 503)
 
 
 def _metrics(request: HttpRequest) -> HttpResponse:
-    refusal = _refused_token(request)
-    if refusal is not None:
-        return refusal
-    return HttpResponse(generate_latest(), content_type=CONTENT_TYPE_LATEST)
+    return _refused_token(request) or HttpResponse(generate_latest(), content_type=CONTENT_TYPE_LATEST)
 
 
 def _refused_token(request: HttpRequest) -> HttpResponse | None:
-    """401 or 403 for a token that is sent although none is needed, and does not count or is for something else: somebody has mixed them up."""
+    """401 or 403 for a token that is invalid or for something else: none is needed, so it was configured by mistake."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "bearer":
         return None
     try:
         actor = verify(token.strip())
     except DatabaseError:
-        return None  # what is told needs no credentials, least of all now
+        return None  # metrics need no credentials, least of all now
     if actor is None:
         problem = Problem(status=401, detail="the token is not known, was revoked, or has ended")
     elif actor.scope != TokenScope.METRICS:
@@ -197,20 +195,18 @@ PATHS: dict[str, Callable[[HttpRequest], HttpResponse]] = {
 }
 
 
-class OperationsMiddleware:
-    """Answers PATHS before anything else sees the request."""
+def operations_middleware(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
+    """Answer PATHS before any other middleware."""
 
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self._get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
-        """Answer or pass on."""
-        answer = PATHS.get(request.path_info)
-        if answer is None:
-            return self._get_response(request)
+    def answer(request: HttpRequest) -> HttpResponse:
+        view = PATHS.get(request.path_info)
+        if view is None:
+            return get_response(request)
         if request.method not in {"GET", "HEAD"}:
             return _json({"type": "about:blank", "title": "Method Not Allowed", "status": 405}, 405)
-        return answer(request)
+        return view(request)
+
+    return answer
 
 
 def _json(body: object, status: int) -> HttpResponse:

@@ -1,8 +1,8 @@
-"""The one table that turns errors into HTTP: RFC 9457 problem documents.
+"""Turns errors into HTTP by one table: RFC 9457 problem documents.
 
-Used by the REST exception handler and by pages; the plain doors (`gpuplane.doors.answers`) write the
-same shape. Kept true: what a person can act on is in `detail`; what broke a rule says so in `field`
-and `rule`; nothing about the inside of a fault leaks.
+Used by the REST exception handler and by pages; `gpuplane.listeners.answers` writes the same documents for the plain
+ASGI applications. Invariants: `detail` says what a person can act on, `field` and `rule` which rule was broken; nothing
+about the inside of a fault is shown.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from http import HTTPStatus
 from typing import Any
 
 import msgspec
+import orjson
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
 from django.db import DatabaseError, InterfaceError, OperationalError
-from django.http import Http404, UnreadablePostError
+from django.http import Http404, HttpResponse, UnreadablePostError
 from rest_framework.exceptions import APIException, ValidationError
 
 from access import errors
-from access.transactions import SPACE, is_full, is_passing
 from kube import errors as kube_errors
+from storage.transactions import SPACE, is_full, is_transient
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_SECONDS = 2
 FULL_RETRY_AFTER_SECONDS = 30
-"""Somebody has to make room first."""
+"""An administrator has to make room first."""
 NO_SPACE = "the database has no space left, so nothing can be changed until an administrator makes room"
 
 
@@ -39,17 +40,19 @@ class Problem(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def document(self) -> dict[str, Any]:
         """The JSON body."""
-        body: dict[str, Any] = {
+        body = {
             "type": "about:blank",
             "title": HTTPStatus(self.status).phrase,
             "status": self.status,
             "detail": self.detail,
         }
-        if self.field:
-            body["field"] = self.field
-        if self.rule:
-            body["rule"] = self.rule
-        return body
+        return body | {name: value for name in ("field", "rule") if (value := getattr(self, name))}
+
+
+def problem_response(problem: Problem) -> HttpResponse:
+    """The problem as a response of Django."""
+    body = orjson.dumps(problem.document())
+    return HttpResponse(body, status=problem.status, content_type=MEDIA_TYPE, headers=dict(problem.headers))
 
 
 TABLE: tuple[tuple[type[BaseException], int], ...] = (
@@ -59,7 +62,7 @@ TABLE: tuple[tuple[type[BaseException], int], ...] = (
     (errors.NotFound, 404),
     (errors.Conflict, 409),
     (errors.TooCostly, 422),
-    (errors.TooMany, 429),
+    (errors.TooManyUnderWay, 429),
     (errors.TookTooLong, 504),
     (errors.Unavailable, 503),
     (kube_errors.TemporaryKubeError, 503),
@@ -80,7 +83,7 @@ TABLE: tuple[tuple[type[BaseException], int], ...] = (
 
 
 def problem_of(error: BaseException) -> Problem | None:
-    """The problem that an error is; None for a fault of ours (500)."""
+    """The problem document of an error; None for a defect (500)."""
     if isinstance(error, APIException):
         return _of_rest(error)
     for kind, status in TABLE:
@@ -96,7 +99,7 @@ def problem_of(error: BaseException) -> Problem | None:
         SPACE.note(error)
         return Problem(status=507, detail=NO_SPACE, headers={"Retry-After": str(FULL_RETRY_AFTER_SECONDS)})
     if isinstance(error, DatabaseError | InterfaceError) and (
-        isinstance(error, OperationalError | InterfaceError) or is_passing(error)
+        isinstance(error, OperationalError | InterfaceError) or is_transient(error)
     ):
         return Problem(
             status=503,
@@ -125,18 +128,16 @@ def _sentence(error: BaseException, status: int) -> str:
 
 
 def _of_rest(error: APIException) -> Problem:
-    headers = {}
-    challenge = getattr(error, "auth_header", None)
-    if challenge:
-        headers["WWW-Authenticate"] = challenge
-    wait = getattr(error, "wait", None)
-    if wait:
-        headers["Retry-After"] = str(int(wait))
     if isinstance(error, ValidationError):
         field, detail, rule = _first(error.detail)
         return Problem(
-            status=error.status_code, detail=detail if not field else f"{field}: {detail}", field=field, rule=rule
+            status=error.status_code, detail=f"{field}: {detail}" if field else detail, field=field, rule=rule
         )
+    headers = {}
+    if challenge := getattr(error, "auth_header", None):
+        headers["WWW-Authenticate"] = challenge
+    if wait := getattr(error, "wait", None):
+        headers["Retry-After"] = str(int(wait))
     return Problem(status=error.status_code, detail=str(error.detail), headers=headers)
 
 

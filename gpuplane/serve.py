@@ -1,9 +1,9 @@
-"""The web process: opens the doors in one event loop and serves the one application through them.
+"""The web process: opens the listeners in one event loop and serves the one application through them.
 
-Started as `python -m gpuplane.serve` by the runner or a container. Kept true: the other doors open once the
-main one has, so the application has started for all; a door that cannot open closes all of them, and so do
-SIGTERM and SIGINT, bounded by GRACE_SECONDS; every door bounds connections, heads, bodies and idle time before
-the application sees a request (`gpuplane.doors.limits`).
+Started as `python -m gpuplane.serve` by the runner or a container. Invariants: the other listeners open once the main
+one has, so the application has started for all; a listener that cannot open closes all of them, and so do SIGTERM and
+SIGINT, bounded by GRACE_SECONDS; every listener bounds connections, heads, bodies and idle time before the application
+sees a request (`gpuplane.listeners.limits`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import structlog
@@ -24,14 +24,14 @@ import uvicorn
 import uvloop
 from uvicorn.config import STARTUP_FAILURE
 
-from gpuplane.doors import DOOR, App, Receive, Scope, Send
-from gpuplane.doors.accepting import Accepting, bound
-from gpuplane.doors.bounded_http import BoundedHttp
-from gpuplane.doors.bounded_sockets import BoundedSocket
-from gpuplane.doors.certificates import Certificates
-from gpuplane.doors.connections import Connections, Place
-from gpuplane.doors.limits import KEEP_ALIVE_SECONDS, MESSAGE_BYTES, Limits, limits
-from gpuplane.doors.plan import Door, DoorRefused, doors
+from gpuplane.listeners import LISTENER, App, Receive, Scope, Send
+from gpuplane.listeners.accepting import Accepting, listening_sockets
+from gpuplane.listeners.bounded_http import BoundedHttp
+from gpuplane.listeners.bounded_sockets import BoundedSocket
+from gpuplane.listeners.certificates import Certificates
+from gpuplane.listeners.connections import Connections, ConnectionSlot
+from gpuplane.listeners.limits import KEEP_ALIVE_SECONDS, MESSAGE_BYTES, Limits, listener_limits
+from gpuplane.listeners.plan import ListenAddress, ListenAddressRefused, listen_addresses
 from gpuplane.start.interpreter import interpreter_set
 
 GRACE_SECONDS = 5
@@ -39,24 +39,25 @@ GRACE_SECONDS = 5
 log = structlog.get_logger(__name__)
 
 
-class DoorServer(uvicorn.Server):
-    """uvicorn's server with two things left to us: signals, which it would hand to the last door opened only, and accepting."""
+class ListenerServer(uvicorn.Server):
+    """uvicorn's server, without its signal handlers, which only the last one would keep, and with `Accepting`."""
 
-    def __init__(self, config: uvicorn.Config, *, name: str, within: Limits) -> None:
+    def __init__(self, config: uvicorn.Config, *, name: str, limits: Limits) -> None:
         super().__init__(config)
         self._name = name
-        self._limits = within
+        self._limits = limits
         self.opened = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Open, and say so. Raises SystemExit when the application does not start or the address is taken."""
+        """Open. Raises SystemExit when the application does not start or the address is taken."""
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             sys.exit(STARTUP_FAILURE)
         try:
-            sockets = await bound(self.config.host, self.config.port, backlog=self.config.backlog)
+            sockets = await listening_sockets(self.config.host, self.config.port, backlog=self.config.backlog)
         except OSError as error:
-            log.error("door.address_refused", door=self._name, error=str(error))  # noqa: TRY400 - the words say it all
+            # the words say it all
+            log.error("listener.address_refused", door=self._name, error=str(error))  # noqa: TRY400
             await self.lifespan.shutdown()
             sys.exit(STARTUP_FAILURE)
         connections = Connections(self._name, self._limits, asyncio.get_running_loop().call_later)
@@ -65,8 +66,8 @@ class DoorServer(uvicorn.Server):
         self.started = True
         self.opened.set()
 
-    def _protocol(self, place: Place) -> BoundedHttp:
-        return BoundedHttp(self.config, self.server_state, self.lifespan.state, place=place)
+    def _protocol(self, slot: ConnectionSlot) -> BoundedHttp:
+        return BoundedHttp(self.config, self.server_state, self.lifespan.state, slot=slot)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -74,105 +75,81 @@ class DoorServer(uvicorn.Server):
         yield
 
 
-def behind(door: Door, application: App) -> App:
-    """The application, told through which door it is asked."""
+def behind(listener: ListenAddress, application: App) -> App:
+    """The application, with the listener in its scopes."""
 
-    async def told(scope: Scope, receive: Receive, send: Send) -> None:
-        scope[DOOR] = door
+    async def listening(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[LISTENER] = listener
         await application(scope, receive, send)
 
-    return told
+    return listening
 
 
 def server(
-    door: Door,
-    application: App,
-    certificates: Certificates | None,
-    *,
-    connections: int,
-    per_address: int,
-    proxies: Sequence[str],
-    listeners: int = 1,
-) -> DoorServer:
-    """A server for one door; the main one also speaks the lifespan protocol. `proxies`: whose connections are many people's."""
+    listener: ListenAddress, application: App, certificates: Certificates | None, limits: Limits
+) -> ListenerServer:
+    """A server for one listener; the main one also speaks the lifespan protocol."""
     config = uvicorn.Config(
-        behind(door, application),
-        host=door.host,
-        port=door.port,
+        behind(listener, application),
+        host=listener.host,
+        port=listener.port,
         loop="none",
         http=BoundedHttp,
         ws=BoundedSocket,
         ws_per_message_deflate=False,
         ws_max_size=MESSAGE_BYTES,
-        lifespan="on" if door.name == "main" else "off",
+        lifespan="on" if listener.name == "main" else "off",
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # `gpuplane.doors.proxies` reads them, on paths of people
-        forwarded_allow_ips=list(proxies),  # not uvicorn's own default, which is loopback
+        proxy_headers=False,  # `gpuplane.listeners.proxies` reads them, on paths of people
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
         ssl_context_factory=None if certificates is None else lambda _config, _default: certificates.context,
     )
-    within = limits(
-        connections=connections,
-        per_address=per_address,
-        proxies=proxies,
-        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        listeners=listeners,
-    )
-    return DoorServer(config, name=door.name, within=within)
+    return ListenerServer(config, name=listener.name, limits=limits)
 
 
-async def serve(
-    planned: tuple[Door, ...], application: App, *, connections: int, per_address: int, proxies: Sequence[str]
-) -> int:
-    """Serve until a signal. Returns the exit status. Raises DoorRefused when TLS cannot be set up."""
-    certificates = {door.name: Certificates(door.tls) for door in planned if door.tls is not None}
-    servers = {
-        door.name: server(
-            door,
-            application,
-            certificates.get(door.name),
-            connections=connections,
-            per_address=per_address,
-            proxies=proxies,
-            listeners=len(planned),
-        )
-        for door in planned
-    }
-    loop = asyncio.get_running_loop()
+async def serve(planned: tuple[ListenAddress, ...], application: App, limits: Limits) -> int:
+    """Serve until a signal. Returns the exit status. Raises ListenAddressRefused when TLS cannot be set up."""
+    certificates = {one.name: Certificates(one.tls) for one in planned if one.tls is not None}
+    servers = [server(one, application, certificates.get(one.name), limits) for one in planned]
 
     def stop() -> None:
-        for one in servers.values():
+        for one in servers:
             one.force_exit = one.should_exit
             one.should_exit = True
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+        asyncio.get_running_loop().add_signal_handler(number, stop)
     watches = [asyncio.create_task(one.watch()) for one in certificates.values()]
-    after: DoorServer | None = None
-    tasks = []
-    for door in planned:
-        tasks.append(asyncio.create_task(_serve_one(door, servers[door.name], after, stop)))
-        after = after or servers[door.name]
-    statuses = await asyncio.gather(*tasks)
+    main = servers[0]
+    statuses = await asyncio.gather(
+        *(
+            _serve_one(listener, one, None if one is main else main, stop)
+            for listener, one in zip(planned, servers, strict=True)
+        )
+    )
     for watch in watches:
         watch.cancel()
     return max(statuses)
 
 
-async def _serve_one(door: Door, one: DoorServer, after: DoorServer | None, stop: Callable[[], None]) -> int:
-    """Serve one door once `after` is open. Returns the exit status."""
+async def _serve_one(
+    listener: ListenAddress, one: ListenerServer, after: ListenerServer | None, stop: Callable[[], None]
+) -> int:
+    """Serve one listener once `after` is open. Returns the exit status."""
     if after is not None:
         await after.opened.wait()
     if one.should_exit:
         return 0
-    log.info("door.opens", door=door.name, url=door.url, client_certificate=bool(door.tls and door.tls.client_ca))
+    tls = listener.tls
+    log.info("listener.opens", door=listener.name, url=listener.url, client_certificate=bool(tls and tls.client_ca))
     try:
         await one.serve()
     except SystemExit as error:  # uvicorn's way to say that the address is taken or the start failed
-        log.error("door.cannot_open", door=door.name, url=door.url)  # noqa: TRY400 - uvicorn logged the cause
+        # uvicorn logged the cause
+        log.error("listener.cannot_open", door=listener.name, url=listener.url)  # noqa: TRY400
         stop()
         return error.code if isinstance(error.code, int) else 1
     finally:
@@ -180,10 +157,11 @@ async def _serve_one(door: Door, one: DoorServer, after: DoorServer | None, stop
     return 0
 
 
-def room_for_sockets() -> None:
-    """As many open files as the system lets us have: an agent and a browser take one each, and many systems begin with 1,024."""
+def raise_open_files() -> int:
+    """Raise the limit of open files to what the system allows, and return it: each agent and browser takes one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most
 
 
 def main() -> int:
@@ -194,31 +172,18 @@ def main() -> int:
     from gpuplane.asgi import application
 
     try:
-        planned = doors(
-            host=settings.GPUPLANE_HOST,
-            port=settings.GPUPLANE_PORT,
-            extender_listen=settings.GPUPLANE_EXTENDER_LISTEN,
-            webhook_listen=settings.GPUPLANE_WEBHOOK_LISTEN,
-            certificate=settings.GPUPLANE_TLS_CERT,
-            key=settings.GPUPLANE_TLS_KEY,
-            client_ca=settings.GPUPLANE_CLIENT_CA,
-            webhook_client_ca=settings.GPUPLANE_WEBHOOK_CLIENT_CA,
-            main_tls=settings.GPUPLANE_MAIN_TLS,
-            agents_only=settings.GPUPLANE_AGENTS_ONLY,
+        planned = listen_addresses(settings, port=settings.GPUPLANE_PORT)
+        gc.freeze()  # what was loaded so far stays: each full collection of it would stop every request for 40 ms
+        bounds = listener_limits(
+            connections=settings.GPUPLANE_CONNECTIONS,
+            per_address=settings.GPUPLANE_CONNECTIONS_PER_ADDRESS,
+            proxies=settings.GPUPLANE_TRUSTED_PROXIES,
+            open_files=raise_open_files(),
+            listeners=len(planned),
         )
-        gc.freeze()  # what was loaded so far stays: looking through it again and again stops every request for 40 ms
-        room_for_sockets()
         interpreter_set()
-        return uvloop.run(
-            serve(
-                planned,
-                application,
-                connections=settings.GPUPLANE_CONNECTIONS,
-                per_address=settings.GPUPLANE_CONNECTIONS_PER_ADDRESS,
-                proxies=settings.GPUPLANE_TRUSTED_PROXIES,
-            )
-        )
-    except DoorRefused as error:
+        return uvloop.run(serve(planned, application, bounds))
+    except ListenAddressRefused as error:
         sys.stderr.write(f"{error}\n")
         return 2
 

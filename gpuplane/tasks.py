@@ -1,7 +1,7 @@
-"""The canary: proof that beat, broker and worker work together.
+"""The canary: shows that beat, broker and worker work together.
 
-Sent by the beat every few seconds; whoever watches the worker (the runner, a liveness probe) looks at the
-age of the file it touches and restarts a worker that has gone deaf.
+Sent by the beat every few seconds; the runner and liveness probes check the age of the file it touches, and restart a
+worker that receives no tasks.
 """
 
 from __future__ import annotations

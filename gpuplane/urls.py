@@ -1,4 +1,4 @@
-"""Every address of the main door, in one place."""
+"""The URLs of the main listener."""
 
 from django.contrib import admin
 from django.urls import include, path

@@ -1,5 +1,8 @@
-"""The only door to the Kubernetes API: client, manifests, CRDs, watches, typed errors.
+"""Access to the Kubernetes API: client, CRDs, watches, typed errors; and formats that Kubernetes defines (quantities,
+names, annotation keys, the fields of objects that we read), in modules that import no network code.
 
-Also home of the formats that Kubernetes defines and every room speaks (quantities, names,
-annotation keys, the few fields of a Pod that we read); those modules import no network code.
+Invariants:
+- No Django, and no other package of the project.
+- Every request has a deadline; only temporary errors are retried, and writes only if that is safe.
+- A write whose answer is lost raises `OutcomeUnknown`. A name cannot leave its segment of a path.
 """

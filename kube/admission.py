@@ -1,8 +1,7 @@
-"""AdmissionReview v1 as the API server sends it and wants it answered.
+"""AdmissionReview v1: decoding the request, building and encoding the answer.
 
-Called by the webhook views (decode, encode) and by `claims.admission` (verdicts between the two). The objects
-inside stay raw until a verdict decodes the few fields it needs. Kept true: an answer carries the uid of
-its request; a patch is a JSONPatch in base64. Source of the format:
+The objects inside stay raw until a verdict decodes the fields it needs. Invariants: an answer carries the uid of its
+request; a patch is a JSONPatch in base64. Format:
 https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#request
 """
 
@@ -14,13 +13,13 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from kube.bounded import OBJECT_VALUES_MOST, REVIEW_VALUES_MOST, TooMany, check_values
+from kube.bounded import OBJECT_VALUES_MOST, REVIEW_VALUES_MOST, TooManyValues, check_values
 from kube.names import InvalidName, check_uid
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
 UNDECODABLE: Final = (msgspec.DecodeError, RecursionError, ValueError)
-"""Everything that decoding hostile JSON can raise."""
+"""What decoding untrusted JSON can raise."""
 
 _NULL: Final = msgspec.Raw(b"null")
 
@@ -28,42 +27,30 @@ Decoded = TypeVar("Decoded")
 
 
 class ReviewInvalid(ValueError):
-    """The body is no AdmissionReview v1; the text says why. There is no uid to answer to."""
+    """The body is not an AdmissionReview v1; the text says why."""
 
 
 class ObjectInvalid(ValueError):
-    """The object inside a review does not have the shape of its kind; the text says where."""
+    """An object inside a review cannot be decoded; the text says where."""
 
 
 class UserInfo(msgspec.Struct, omit_defaults=True):
-    """Who asks."""
+    """The requester."""
 
     username: str = ""
-    groups: list[str] | None = None
 
 
 class GroupVersionKind(msgspec.Struct, omit_defaults=True):
     """The kind of the object."""
 
-    group: str = ""
-    version: str = ""
     kind: str = ""
 
 
-class GroupVersionResource(msgspec.Struct, omit_defaults=True):
-    """The resource that is written."""
-
-    group: str = ""
-    version: str = ""
-    resource: str = ""
-
-
 class AdmissionRequest(msgspec.Struct, rename="camel", omit_defaults=True):
-    """One question of the API server. `object` is null on DELETE, `old_object` on CREATE."""
+    """The request of a review. `object` is null on DELETE, `old_object` on CREATE."""
 
     uid: str
     kind: GroupVersionKind = msgspec.field(default_factory=GroupVersionKind)
-    resource: GroupVersionResource = msgspec.field(default_factory=GroupVersionResource)
     sub_resource: str = ""
     name: str = ""
     namespace: str = ""
@@ -71,11 +58,10 @@ class AdmissionRequest(msgspec.Struct, rename="camel", omit_defaults=True):
     user_info: UserInfo = msgspec.field(default_factory=UserInfo)
     object: msgspec.Raw = _NULL
     old_object: msgspec.Raw = _NULL
-    dry_run: bool | None = None
 
 
 class Status(msgspec.Struct, omit_defaults=True):
-    """Why something is refused: an HTTP code, a sentence, and a reason of the API (`Invalid`, `Forbidden`)."""
+    """A refusal: HTTP code, message, and reason as of the API (`Invalid`, `Forbidden`)."""
 
     code: int
     message: str
@@ -83,7 +69,7 @@ class Status(msgspec.Struct, omit_defaults=True):
 
 
 class AdmissionResponse(msgspec.Struct, rename="camel", omit_defaults=True):
-    """The answer to one request."""
+    """The response of a review."""
 
     uid: str
     allowed: bool
@@ -103,14 +89,14 @@ _REVIEW: Final = msgspec.json.Decoder(_Review)
 
 
 def decode_review(body: bytes) -> AdmissionRequest:
-    """The request of an AdmissionReview v1 body. Raises `ReviewInvalid`."""
+    """Decode an AdmissionReview v1. Raises `ReviewInvalid`."""
     try:
         check_values(body, most=REVIEW_VALUES_MOST)
         review = _REVIEW.decode(body)
         check_uid(review.request.uid, what="request.uid")
     except InvalidName as error:
         raise ReviewInvalid(str(error)) from error
-    except TooMany as error:
+    except TooManyValues as error:
         raise ReviewInvalid(f"the review is too large: {error}") from error
     except UNDECODABLE as error:
         raise ReviewInvalid(f"the body is not an AdmissionReview: {error}") from error
@@ -120,7 +106,7 @@ def decode_review(body: bytes) -> AdmissionRequest:
 
 
 def decode_object(raw: msgspec.Raw, kind: type[Decoded]) -> Decoded:
-    """A raw object of a request as a struct. Raises `ObjectInvalid`."""
+    """Decode an object of a request. Raises `ObjectInvalid`."""
     try:
         check_values(raw, most=OBJECT_VALUES_MOST)
         return msgspec.json.decode(raw, type=kind)
@@ -129,14 +115,14 @@ def decode_object(raw: msgspec.Raw, kind: type[Decoded]) -> Decoded:
 
 
 def encode_review(response: AdmissionResponse) -> bytes:
-    """The AdmissionReview v1 body that carries an answer."""
+    """Encode an AdmissionReview v1."""
     return msgspec.json.encode({"apiVersion": API_VERSION, "kind": KIND, "response": response})
 
 
 def allowed(
     request: AdmissionRequest, *, patch: Sequence[dict[str, Any]] = (), warnings: Sequence[str] = ()
 ) -> AdmissionResponse:
-    """Yes, with JSONPatch operations and warnings where there are some."""
+    """Allow, with JSONPatch operations and warnings."""
     response = AdmissionResponse(uid=request.uid, allowed=True, warnings=list(warnings) or None)
     if patch:
         response.patch_type = "JSONPatch"
@@ -145,10 +131,10 @@ def allowed(
 
 
 def invalid(request: AdmissionRequest, message: str) -> AdmissionResponse:
-    """No: the object breaks a rule (422 Invalid)."""
+    """Refuse an object that breaks a rule (422 Invalid)."""
     return AdmissionResponse(uid=request.uid, allowed=False, status=Status(422, message, "Invalid"))
 
 
 def forbidden(request: AdmissionRequest, message: str) -> AdmissionResponse:
-    """No: this requester may not do it (403 Forbidden)."""
+    """Refuse what this requester may not do (403 Forbidden)."""
     return AdmissionResponse(uid=request.uid, allowed=False, status=Status(403, message, "Forbidden"))

@@ -1,16 +1,12 @@
-"""Bounds on JSON that strangers send, checked on its bytes before any object is made.
+"""Bounds on untrusted JSON, checked on its bytes before it is decoded: reviews, the extender's bodies, REST.
 
-Used by every door that decodes such JSON: reviews, the extender's bodies, REST. A body of 9 MB made of `[],[],…`
-becomes three million lists, 80 bytes each and more around them; the bytes say beforehand how many there can be.
+A body of 9 MB made of `[],[],…` becomes three million lists of 80 bytes each and more.
 
 Invariants:
-- What passes has at most so many values: each is followed by a comma or stands in front of a bracket that closes, so
-  there are no more than commas and opening brackets together, plus one. Commas inside of texts are counted too: the
-  number is an upper bound.
-- A body of 256 KiB or less always passes, unread: it cannot hold enough values to matter, and nearly all bodies are
-  that small.
+- The number of values is at most that of commas and opening brackets plus one; commas inside strings are counted too.
+- A body of 256 KiB or less always passes without being scanned.
 
-How deep a body is nested is bounded by the decoders: orjson refuses beyond 1,024 levels, msgspec raises RecursionError.
+The decoders bound the nesting: orjson refuses more than 1,024 levels, msgspec raises RecursionError.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ import msgspec
 
 SMALL_BYTES: Final = 256 * 1024
 OBJECT_VALUES_MOST: Final = 200_000
-"""Of one Kubernetes object: a Pod has a few thousand at most."""
+"""Of a Kubernetes object: a Pod has a few thousand at most."""
 REVIEW_VALUES_MOST: Final = 2 * OBJECT_VALUES_MOST
 """Of an AdmissionReview, which carries the object before and after a change."""
 EXTENDER_VALUES_MOST: Final = 2_000_000
@@ -30,12 +26,12 @@ REST_VALUES_MOST: Final = 500_000
 """Of a body over REST: the links of 340 GPUs, each with each, are 460,000."""
 
 
-class TooMany(ValueError):
-    """More values than are taken; the text says how many those are."""
+class TooManyValues(ValueError):
+    """The JSON may hold more values than allowed."""
 
 
 def check_values(data: bytes | msgspec.Raw, *, most: int) -> None:
-    """Raises TooMany where the JSON may hold more values than `most`."""
+    """Raises `TooManyValues` if the JSON may hold more values than `most`."""
     if isinstance(data, msgspec.Raw):
         if memoryview(data).nbytes <= SMALL_BYTES:
             return
@@ -43,4 +39,4 @@ def check_values(data: bytes | msgspec.Raw, *, most: int) -> None:
     elif len(data) <= SMALL_BYTES:
         return
     if data.count(b",") + data.count(b"[") + data.count(b"{") >= most:
-        raise TooMany(f"it holds more than {most} values")
+        raise TooManyValues(f"it holds more than {most} values")

@@ -1,8 +1,7 @@
-"""The table of device types and the resource names a pod may ask for them by (DEV-1, DEV-4).
+"""The table of device types and the resource names that pods request them by (DEV-1, DEV-4).
 
-Read by the dialects (pod → request, result → annotation) and by whoever advertises resources on
-nodes. A new device type is one more row here, or one more row passed in by the caller; no code
-knows a type by name.
+A new device type is one more row; code names a type only where a rule is about it: GPUs have NVLinks, samples and MIG
+instances, and NICs are found in sysfs.
 """
 
 from __future__ import annotations
@@ -16,11 +15,14 @@ import msgspec
 from kube.keys import KOORDINATOR_PREFIX, KUBERNETES_PREFIX
 
 GPU: Final = "gpu"
+RDMA: Final = "rdma"
+FPGA: Final = "fpga"
 MIG: Final = "mig-"
-"""What the name of a type of MIG instances begins with, the profile behind it: `mig-1g.10gb`. They are asked for, placed and counted as a type of
-their own; in the ledger, in leases and in annotations they are GPUs."""
+"""Prefix of the types of MIG instances: `mig-1g.10gb`. They are requested, placed and counted as types of their own; in
+the ledger, in leases and in annotations they are GPUs.
+"""
 PREFIXES: Final = (KUBERNETES_PREFIX, KOORDINATOR_PREFIX)
-"""Prefixes under which every name of the table is understood; a pod keeps to one of them."""
+"""Prefixes of every resource name of the table; a pod uses one of them."""
 
 
 class Dimension(StrEnum):
@@ -39,7 +41,7 @@ class Dimension(StrEnum):
 
 
 class DeviceType(msgspec.Struct, frozen=True):
-    """One device type: its name and, for each dimension it has, the resource name without prefix."""
+    """A device type: its name and, for each of its dimensions, the resource name without prefix."""
 
     type: str
     units: str
@@ -48,14 +50,14 @@ class DeviceType(msgspec.Struct, frozen=True):
     memory: str = ""
     ratio: str = ""
     id_is_address: bool = False
-    """Whether Koordinator knows such a device by its PCI address and not by its UUID: its node agent looks the device files up by it."""
+    """Whether Koordinator identifies such a device by its PCI address instead of its UUID."""
 
     def object_id(self, *, uuid: str, bus_id: str) -> str:
-        """The id in Device objects and in Koordinator's allocation annotation; without an address the UUID."""
+        """The id in Device objects and in Koordinator's allocation annotation."""
         return bus_id if self.id_is_address and bus_id else uuid
 
     def dimensions(self) -> Iterator[tuple[Dimension, str]]:
-        """(dimension, resource name without prefix) of every dimension this type has."""
+        """(dimension, resource name without prefix) of each of its dimensions."""
         for dimension in Dimension:
             name = getattr(self, dimension.value)
             if name:
@@ -63,26 +65,31 @@ class DeviceType(msgspec.Struct, frozen=True):
 
 
 MIG_UUID: Final = "MIG-"
-"""What UUIDs of MIG instances begin with."""
+"""Prefix of the UUIDs of MIG instances."""
 
 
 def mig_type(profile: str) -> str:
-    """`1g.10gb+me` → `mig-1g.10gb.me`, as NVIDIA's device plugin names it (strategy mixed): resource names have no plus sign."""
+    """`1g.10gb+me` → `mig-1g.10gb.me`, as NVIDIA's device plugin names it (strategy mixed)."""
     return f"{MIG}{profile.replace('+', '.')}"
 
 
 def is_mig(kind: str) -> bool:
-    """Whether it is a type of MIG instances."""
+    """Whether the type is one of MIG instances."""
     return kind.startswith(MIG)
 
 
 def ledger_type(kind: str) -> str:
-    """The type under which devices that are asked for so stand in the ledger."""
+    """The type of such devices in the ledger."""
     return GPU if kind.startswith(MIG) else kind
 
 
+def type_order(kind: str) -> tuple[bool, str]:
+    """Sort key of types: GPUs first, then by name."""
+    return kind != GPU, kind
+
+
 DEVICE_TYPES: Final[tuple[DeviceType, ...]] = (
-    DeviceType(GPU, units="gpu", shared="gpu.shared", core="gpu-core", memory="gpu-memory", ratio="gpu-memory-ratio"),
-    DeviceType("rdma", units="rdma", id_is_address=True),
-    DeviceType("fpga", units="fpga"),
+    DeviceType(GPU, units=GPU, shared="gpu.shared", core="gpu-core", memory="gpu-memory", ratio="gpu-memory-ratio"),
+    DeviceType(RDMA, units=RDMA, id_is_address=True),
+    DeviceType(FPGA, units=FPGA),
 )

@@ -1,11 +1,11 @@
-"""What can go wrong between us and the Kubernetes API, as one tree.
+"""Errors of the Kubernetes API.
 
     KubeError
-    ├── TemporaryKubeError      worth another try, sooner or later
+    ├── TemporaryKubeError      may succeed when tried again
     │   ├── Unreachable         no connection, or a read without an answer: surely not applied
-    │   ├── Throttled           429: surely not applied; `retry_after` in seconds, if told
+    │   ├── Throttled           429: surely not applied; `retry_after` in seconds, if given
     │   ├── ServerBusy          5xx on a read
-    │   └── OutcomeUnknown      a write was sent and its answer is lost or a 5xx: applied or not, read to know
+    │   └── OutcomeUnknown      a write was sent and its answer is lost or a 5xx: it may have been applied
     └── PermanentKubeError      the same request gets the same answer
         ├── NotConfigured       no usable kubeconfig, not in a cluster
         ├── NotFoundInCluster   404
@@ -14,16 +14,16 @@
         ├── Gone                410: resourceVersion or continue token too old
         ├── Denied              401, 403
         ├── Invalid             400, 422 and the other 4xx
-        └── Unintelligible      an answer that is not what the API promises
+        └── Unintelligible      an answer that cannot be decoded
 
-Raised by `kube.client` alone; callers in every room catch by type. Kept true: only the three temporary types
-other than OutcomeUnknown promise that nothing changed.
+Invariants: only the temporary errors other than OutcomeUnknown guarantee that nothing changed.
 """
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 import urllib3.exceptions
@@ -38,7 +38,7 @@ class StatusCause(msgspec.Struct, frozen=True):
 
 
 class StatusDetails(msgspec.Struct, rename="camel", frozen=True):
-    """details of a Status: the object spoken of, and when to come back."""
+    """details of a Status."""
 
     name: str = ""
     kind: str = ""
@@ -47,7 +47,7 @@ class StatusDetails(msgspec.Struct, rename="camel", frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """metav1.Status, the body of every refusal (kubernetes.io/docs/reference/kubernetes-api/common-definitions/status)."""
+    """metav1.Status, the body of an error answer."""
 
     code: int | None = None
     reason: str = ""
@@ -59,7 +59,7 @@ _STATUS = msgspec.json.Decoder(Status)
 
 
 class KubeError(Exception):
-    """Root. `code` is the HTTP status (None without an answer), `reason` the API's own word, `request` the method and path."""
+    """`code`: HTTP status, None without an answer; `reason`: that of the Status; `request`: method and path."""
 
     def __init__(
         self, message: str, *, code: int | None = None, request: str = "", status: Status | None = None
@@ -87,21 +87,13 @@ class Unreachable(TemporaryKubeError):
 class Throttled(TemporaryKubeError):
     """429, from the server's own limits or from a disruption budget. Nothing was applied."""
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        code: int | None = None,
-        request: str = "",
-        status: Status | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message, code=code, request=request, status=status)
+    def __init__(self, message: str, *, retry_after: float | None = None, **about: Any) -> None:
+        super().__init__(message, **about)
         self.retry_after = retry_after
 
     @property
     def by_disruption_budget(self) -> bool:
-        """An eviction refused by a PodDisruptionBudget: trying again at once is in vain."""
+        """Whether a PodDisruptionBudget refused an eviction."""
         return self.caused_by("DisruptionBudget")
 
 
@@ -110,7 +102,7 @@ class ServerBusy(TemporaryKubeError):
 
 
 class OutcomeUnknown(TemporaryKubeError):
-    """The write may have been applied. Read before undoing anything."""
+    """The write may have been applied."""
 
 
 class PermanentKubeError(KubeError):
@@ -118,27 +110,27 @@ class PermanentKubeError(KubeError):
 
 
 class NotConfigured(PermanentKubeError):
-    """There is no cluster to speak to: no kubeconfig that can be read, and no ServiceAccount mounted."""
+    """No readable kubeconfig, and no mounted ServiceAccount."""
 
 
 class NotFoundInCluster(PermanentKubeError):
-    """404. `details.kind` tells what is missing (the plural: `pods`, `namespaces`); empty where the path itself is unknown."""
+    """404. `details.kind` is what is missing (the plural: `pods`, `namespaces`); empty where the path is unknown."""
 
 
 class AlreadyExists(PermanentKubeError):
-    """409: an object of that name is there already, ours or a stranger's."""
+    """409: an object of that name exists."""
 
 
 class ConflictInCluster(PermanentKubeError):
-    """409: the object is not, or no longer, as the request assumed."""
+    """409: the object is not as the request assumed."""
 
 
 class Gone(PermanentKubeError):
-    """410: what was asked for is compacted away; list again."""
+    """410: the resourceVersion is compacted away; list again."""
 
 
 class Denied(PermanentKubeError):
-    """401 (who are you) or 403 (you may not)."""
+    """401 or 403."""
 
 
 class Invalid(PermanentKubeError):
@@ -146,11 +138,11 @@ class Invalid(PermanentKubeError):
 
 
 class Unintelligible(PermanentKubeError):
-    """The answer is not the JSON that was promised, e.g. another program answers on that address."""
+    """The answer is not the expected JSON, e.g. because another program answers."""
 
 
 def from_answer(*, code: int, body: bytes, headers: Mapping[str, str], request: str, write: bool) -> KubeError:
-    """The error for an HTTP answer with a code of 400 or more. `write`: a 5xx leaves the outcome unknown."""
+    """The error for an HTTP answer with a code of 400 or more."""
     try:
         status = _STATUS.decode(body)
     except msgspec.DecodeError:  # a proxy's page or a bare "404 page not found"
@@ -163,14 +155,14 @@ def from_answer(*, code: int, body: bytes, headers: Mapping[str, str], request: 
 def from_status(
     status: Status, *, code: int | None = None, request: str = "", write: bool = False, retry_after: float | None = None
 ) -> KubeError:
-    """The error for a Status body, from an answer or from an ERROR event of a watch (`code` then comes from the body)."""
+    """The error for a Status, of an answer or of an ERROR event of a watch. `write`: 5xx is `OutcomeUnknown`."""
     code = code or status.code or 500
     message = f"{code} {status.message or status.reason}".strip()
     kind: type[KubeError]
     if code == 429:
-        told = status.details.retry_after_seconds if status.details else None
-        wait = retry_after if retry_after is not None else told
-        return Throttled(message, code=code, request=request, status=status, retry_after=wait)
+        if retry_after is None and status.details:
+            retry_after = status.details.retry_after_seconds
+        return Throttled(message, code=code, request=request, status=status, retry_after=retry_after)
     if code == 409:
         kind = AlreadyExists if status.reason == "AlreadyExists" else ConflictInCluster
     elif code in (408, *range(500, 600)) and code != 501:
@@ -181,7 +173,7 @@ def from_status(
 
 
 def from_transport(error: Exception, *, request: str, write: bool) -> TemporaryKubeError:
-    """The error for a urllib3 exception: `Unreachable` when the request surely was not applied, else `OutcomeUnknown`."""
+    """The error for a urllib3 exception: `OutcomeUnknown` for a write that may have been sent, else `Unreachable`."""
     text = f"{type(error).__name__}: {error}"
     if write and not never_sent(error):
         return OutcomeUnknown(text, request=request)
@@ -189,10 +181,9 @@ def from_transport(error: Exception, *, request: str, write: bool) -> TemporaryK
 
 
 def never_sent(error: BaseException) -> bool:
-    """Whether the failure came before the first byte of the request left.
+    """Whether the failure came before the first byte of the request was sent.
 
-    A TLS failure counts only when we refused the server's certificate: in TLS 1.3 the server's refusal of ours
-    arrives after the request was sent.
+    In TLS 1.3 the server's refusal of our certificate arrives afterwards, our refusal of its certificate before.
     """
     if isinstance(error, urllib3.exceptions.SSLError):
         return any(isinstance(part, ssl.SSLCertVerificationError) for part in (*error.args, error.__cause__))
@@ -208,7 +199,7 @@ def never_sent(error: BaseException) -> bool:
 
 
 def _seconds(value: str | None) -> float | None:
-    """Retry-After in its form of seconds, the only one that the API server sends."""
+    """Retry-After in seconds, the only form that the API server sends."""
     if value is None or not value.isascii() or not value.isdigit():
         return None
     return float(value)

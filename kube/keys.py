@@ -1,7 +1,4 @@
-"""Annotation, label and resource names that travel between gpuplane and the cluster.
-
-Pure constants; every room may import them. What each one means is in docs/architecture.md.
-"""
+"""Names of annotations, labels and resources, explained in docs/architecture.md."""
 
 from typing import Final
 
@@ -11,38 +8,40 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 # GpuClaim dialect (written by users)
 CLAIM: Final = "gpu.scheduling/claim"
-# Device types of a pod that are to be under the same PCIe switch (written by users)
+# Device types of a pod to take from under the same PCIe switch (written by users)
 JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"
 # Results (written by gpuplane in the Binding, never by users)
 ALLOCATED: Final = "gpu.scheduling/allocated"
 VISIBLE_DEVICES: Final = "gpu.scheduling/visible-devices"
-# Which attempt at binding it was: <allocation>/<number>
+# The attempt at binding: <allocation>/<number>
 ATTEMPT: Final = "gpu.scheduling/attempt"
-# Instead of the two, in the Binding of a pod whose devices its node's kubelet chooses
+# Instead of the first two, where the kubelet chooses the devices
 CHOSEN_BY: Final = "gpu.scheduling/chosen-by"
 KUBELET: Final = "kubelet"
 KOORDINATOR_ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
-# Results of the dialects that later take part (guarded already, so that nobody plants one)
 KAI_GPU_GROUP_LABEL: Final = "runai-gpu-group"
 KAI_RESERVATION: Final = "run.ai/reserve_for_gpu_index"
 HAMI_NODE: Final = "hami.io/vgpu-node"
 HAMI_ALLOCATED: Final = "hami.io/vgpu-devices-allocated"
-# HAMi also writes what it still has to allocate
 HAMI_TO_ALLOCATE: Final = "hami.io/vgpu-devices-to-allocate"
 
-# Nodes: who hands out their GPUs; without the label gpuplane does
+# Nodes: who allocates their GPUs; gpuplane without the label
 MODE_LABEL: Final = "gpu.scheduling/mode"
 MODE_EXCLUSIVE: Final = "exclusive"
 MODE_DEVICE_PLUGIN: Final = "device-plugin"
 CAPACITY_CHANGED: Final = "gpu.scheduling/capacity-changed"
 MODEL_LABEL: Final = "gpu.scheduling/model"
-# Resource names that gpuplane put into the node's status, so that it takes away only its own
+# Resource names that gpuplane added to the node's status, and may remove
 ADVERTISED: Final = "gpu.scheduling/advertised"
 
-# Namespaces whose new pods with devices are taken over from other schedulers, and pods there that are not
+# Namespaces whose new pods with devices are taken over from other schedulers, and exempt pods
 TAKEOVER: Final = "gpu.scheduling/takeover"
 TAKEOVER_ENABLED: Final = "enabled"
 TAKEOVER_DISABLED: Final = "disabled"
+
+# Objects that gpuplane creates
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGER: Final = "gpuplane"
 
 # Leases
 SHARERS: Final = "gpu.scheduling/sharers"
@@ -50,9 +49,9 @@ SHARED_HOLDER: Final = "gpuplane/shares"
 
 # Resource names
 NATIVE_GPU: Final = "nvidia.com/gpu"
-# What names of MIG instances begin with, the profile behind it: nvidia.com/mig-1g.10gb
+# Prefix of MIG profiles: nvidia.com/mig-1g.10gb
 MIG_RESOURCES: Final = "nvidia.com/mig-"
-# Pods whose devices kube-scheduler does not count itself ask for one of these: by it its preemption counts them
+# Set to 1 on pods whose devices kube-scheduler does not count itself, for its preemption
 PODS_RESOURCE: Final = "gpu.scheduling/pods"
 KUBERNETES_PREFIX: Final = "kubernetes.io"
 KOORDINATOR_PREFIX: Final = "koordinator.sh"

@@ -1,37 +1,24 @@
 """Decoding of API answers: one object, a chunk of a list, a whole listing.
 
-Used by `kube.client` and `kube.watch`. Kept true: an object of a list that cannot be decoded is set apart and
-told, and never hides the others; one list is one snapshot.
+Invariants: an object of a list that cannot be decoded is returned as `Unreadable` and does not hide the others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from kube.errors import Unintelligible
-from kube.objects import ObjectMeta
+from kube.objects import Key, Named
 
 T = TypeVar("T")
 
-Key = tuple[str, str]
-"""(namespace, name); the namespace is empty for objects of the whole cluster."""
-
-
-class Named(msgspec.Struct):
-    """The least that every object has."""
-
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-
-    @property
-    def key(self) -> Key:
-        """(namespace, name)."""
-        return (self.metadata.namespace, self.metadata.name)
-
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """An object that exists but is not of the form expected. `why` names the field."""
+    """An object that could not be decoded. `why` names the field."""
 
     key: Key
     raw: bytes
@@ -39,11 +26,12 @@ class Unreadable(msgspec.Struct, frozen=True):
 
 
 class Listing(msgspec.Struct, Generic[T]):
-    """Everything that a list found at `resource_version`."""
+    """The objects of a collection at `resource_version`, or a page of them; `next_token` is empty on the last page."""
 
     items: list[T]
     resource_version: str
-    unreadable: list[Unreadable] = []
+    unreadable: list[Unreadable]
+    next_token: str = ""
 
 
 class _ListMeta(msgspec.Struct, rename="camel"):
@@ -56,24 +44,7 @@ class _Chunk(msgspec.Struct):
     items: msgspec.Raw = msgspec.Raw(b"[]")
 
 
-class Chunk(msgspec.Struct, Generic[T]):
-    """One page of a list; `next_token` is empty on the last."""
-
-    items: list[T]
-    unreadable: list[Unreadable]
-    resource_version: str
-    next_token: str
-
-
-_decoders: dict[object, msgspec.json.Decoder[Any]] = {}
-"""One decoder a type. Filled by any thread; making one twice does no harm."""
-
-
-def _decoder(kind: object) -> msgspec.json.Decoder[Any]:
-    found = _decoders.get(kind)
-    if found is None:
-        found = _decoders[kind] = msgspec.json.Decoder(kind)
-    return found
+_decoder: Callable[[Any], msgspec.json.Decoder[Any]] = cache(msgspec.json.Decoder)
 
 
 def decode(body: bytes | msgspec.Raw, kind: type[T], *, request: str = "") -> T:
@@ -86,7 +57,7 @@ def decode(body: bytes | msgspec.Raw, kind: type[T], *, request: str = "") -> T:
 
 
 def decode_each(raw: bytes | msgspec.Raw, kind: type[T]) -> T | Unreadable:
-    """One object of a list or watch: itself, or why it cannot be read. Raises `Unintelligible` if it is no object at all."""
+    """One object of a list or watch. Raises `Unintelligible` if it is not an object at all."""
     try:
         item: T = _decoder(kind).decode(raw)
     except msgspec.ValidationError as error:
@@ -94,13 +65,14 @@ def decode_each(raw: bytes | msgspec.Raw, kind: type[T]) -> T | Unreadable:
     return item
 
 
-def decode_chunk(body: bytes, kind: type[T], *, request: str = "") -> Chunk[T]:
-    """One page of a list, in one pass; object by object only where one of them is malformed. Raises `Unintelligible`."""
+def decode_chunk(body: bytes, kind: type[T], *, request: str = "") -> Listing[T]:
+    """One page of a list, decoded object by object only if one is malformed. Raises `Unintelligible`."""
     page = decode(body, _Chunk, request=request)
     items: list[T] = []
     unreadable: list[Unreadable] = []
     try:
-        items = _decoder(list[kind] | None).decode(page.items) or []  # type: ignore[valid-type]  # known at run time only
+        # known at run time only
+        items = _decoder(list[kind] | None).decode(page.items) or []  # type: ignore[valid-type]
     except msgspec.ValidationError:
         for raw in decode(page.items, list[msgspec.Raw], request=request):
             item = decode_each(raw, kind)
@@ -110,4 +82,4 @@ def decode_chunk(body: bytes, kind: type[T], *, request: str = "") -> Chunk[T]:
                 items.append(item)
     except msgspec.DecodeError as error:
         raise Unintelligible(str(error), request=request) from error
-    return Chunk(items, unreadable, page.metadata.resource_version, page.metadata.continue_)
+    return Listing(items, page.metadata.resource_version, unreadable, page.metadata.continue_)

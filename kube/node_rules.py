@@ -1,9 +1,9 @@
 """Whether a pod may go to a node as far as cordon, taints, nodeSelector and required node affinity are concerned.
 
-Called by what-if. Pure functions over the structs of `kube.objects`. Kept true: the answer is kube-scheduler's, in the order of its plugins
-(NodeUnschedulable, TaintToleration, NodeAffinity); a reason names no node, so that equal ones count together. Sources of the rules:
-`k8s.io/component-helpers/scheduling/corev1` (nodeaffinity, tolerations) and `k8s.io/apimachinery/pkg/labels` (requirements), release 1.36 with its
-default feature gates.
+Pure. Invariants: the answer is kube-scheduler's, in the order of its plugins (NodeUnschedulable, TaintToleration,
+NodeAffinity); reasons name no node, so that equal ones are counted together. Sources:
+`k8s.io/component-helpers/scheduling/corev1` (nodeaffinity, tolerations) and `k8s.io/apimachinery/pkg/labels`
+(requirements), release 1.36 with its default feature gates.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from kube.names import is_label_value
 from kube.objects import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration
 
 NO_SCHEDULE: Final = "NoSchedule"
@@ -29,11 +30,10 @@ _UNSCHEDULABLE: Final = Taint(key="node.kubernetes.io/unschedulable", effect=NO_
 _NAME_FIELD: Final = "metadata.name"
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
 _INTEGER_LEAST, _INTEGER_MOST = -(2**63), 2**63 - 1
-_LABEL_VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 
 class NodeTraits(msgspec.Struct, frozen=True):
-    """What the rules look at on a node."""
+    """The fields of a node that the rules read."""
 
     name: str
     labels: Mapping[str, str]
@@ -42,7 +42,7 @@ class NodeTraits(msgspec.Struct, frozen=True):
 
 
 def refusal_of(spec: PodSpec, node: NodeTraits) -> str:
-    """Why the pod may not go there; empty where it may."""
+    """Why the pod may not go to the node; empty if it may."""
     tolerations = spec.tolerations or ()
     if node.unschedulable and not _tolerated(_UNSCHEDULABLE, tolerations):
         return CORDONED
@@ -56,13 +56,13 @@ def refusal_of(spec: PodSpec, node: NodeTraits) -> str:
 
 
 def required_of(spec: PodSpec) -> NodeSelector | None:
-    """The node affinity that has to hold, None where there is none."""
+    """The required node affinity."""
     affinity = spec.affinity.node_affinity if spec.affinity else None
     return affinity.required if affinity else None
 
 
 def is_restricted(spec: PodSpec) -> bool:
-    """Whether the pod says itself where it may go; taints and cordons aside."""
+    """Whether the pod has a nodeSelector or a required node affinity."""
     return bool(spec.node_selector) or required_of(spec) is not None
 
 
@@ -76,7 +76,7 @@ def _tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """An empty effect or key matches every one, an empty operator means Equal. Gt and Lt are an alpha feature, which is off."""
+    """An empty effect or key matches all, an empty operator means Equal; Gt and Lt are alpha and off."""
     if toleration.effect and toleration.effect != taint.effect:
         return False
     if toleration.key and toleration.key != taint.key:
@@ -87,7 +87,7 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def _matches(selector: NodeSelector, node: NodeTraits) -> bool:
-    """One term is enough; an empty one matches no node."""
+    """One matching term is enough; an empty term matches no node."""
     return any(_term_matches(term, node) for term in selector.node_selector_terms or ())
 
 
@@ -101,9 +101,9 @@ def _term_matches(term: NodeSelectorTerm, node: NodeTraits) -> bool:
 
 
 def _label_matches(one: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    """A requirement that is no proper one makes its term match nothing."""
+    """An invalid requirement matches nothing."""
     values, have = one.values or [], labels.get(one.key)
-    if any(not _LABEL_VALUE.fullmatch(value) for value in values):
+    if any(value and not is_label_value(value) for value in values):
         return False
     match one.operator:
         case "In":
@@ -127,7 +127,7 @@ def _compares(operator: str, have: str | None, values: Sequence[str]) -> bool:
 
 
 def _integer(text: str | None) -> int | None:
-    """A 64-bit number in decimal, as Go reads it."""
+    """A 64-bit decimal integer, as Go parses it."""
     if text is None or len(text) > 64 or not _INTEGER.fullmatch(text):
         return None
     number = int(text)
@@ -135,7 +135,7 @@ def _integer(text: str | None) -> int | None:
 
 
 def _field_matches(one: NodeSelectorRequirement, name: str) -> bool:
-    """A node has one field, its name; any other is empty. Exactly one value is compared."""
+    """A node has one field, its name; others are empty. Exactly one value is compared."""
     if one.operator not in ("In", "NotIn") or one.values is None or len(one.values) != 1:
         return False
     same = one.values[0] == (name if one.key == _NAME_FIELD else "")

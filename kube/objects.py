@@ -1,16 +1,17 @@
-"""The few fields of Kubernetes objects that gpuplane reads, as msgspec structs.
+"""The fields of Kubernetes objects that gpuplane reads, as msgspec structs.
 
-Called wherever a pod or node crosses the border: extender, webhooks, watches, scenarios.
-Decoding a struct with only these fields is about ten times cheaper than the typed objects of the
-official client (DESIGN §4). Unknown fields are skipped; a known field of the wrong type raises
-`msgspec.ValidationError`, which each door turns into its own kind of refusal.
+Decoding these is about ten times cheaper than the official client's typed objects. Unknown fields are skipped; a known
+field of the wrong type raises `msgspec.ValidationError`.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-RawQuantity = str | int | float
+from kube.quantities import RawQuantity
+
+Key = tuple[str, str]
+"""(namespace, name); the namespace is empty for cluster-scoped objects."""
 
 
 class ObjectMeta(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -27,15 +28,36 @@ class ObjectMeta(msgspec.Struct, rename="camel", omit_defaults=True):
     labels: dict[str, str] | None = None
 
 
+class Named(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Any object, by its metadata."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+
+    @property
+    def key(self) -> Key:
+        """(namespace, name)."""
+        return (self.metadata.namespace, self.metadata.name)
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        """The annotations, an empty dict without any."""
+        return self.metadata.annotations or {}
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels, an empty dict without any."""
+        return self.metadata.labels or {}
+
+
 class ResourceRequirements(msgspec.Struct, omit_defaults=True):
-    """resources of a container; amounts stay as written."""
+    """resources of a container; quantities are not parsed."""
 
     requests: dict[str, RawQuantity] | None = None
     limits: dict[str, RawQuantity] | None = None
 
 
 class EnvVar(msgspec.Struct, rename="camel", omit_defaults=True):
-    """One env entry. `value_from` is kept raw: it is compared, never interpreted."""
+    """One env entry."""
 
     name: str = ""
     value: str | None = None
@@ -43,16 +65,21 @@ class EnvVar(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class Container(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A container or init container (a sidecar is an init container that restarts always)."""
+    """A container or init container."""
 
     name: str = ""
     resources: ResourceRequirements | None = None
     env: list[EnvVar] | None = None
     restart_policy: str | None = None
 
+    @property
+    def is_sidecar(self) -> bool:
+        """Whether an init container runs as long as the pod."""
+        return self.restart_policy == "Always"
+
 
 class Volume(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A volume; only claims matter, since they delay bind."""
+    """A volume; only its claims are read."""
 
     name: str = ""
     persistent_volume_claim: dict[str, object] | None = None
@@ -60,7 +87,7 @@ class Volume(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class Taint(msgspec.Struct, omit_defaults=True):
-    """A taint of a node, as written."""
+    """A taint of a node."""
 
     key: str = ""
     effect: str = ""
@@ -68,7 +95,7 @@ class Taint(msgspec.Struct, omit_defaults=True):
 
 
 class Toleration(msgspec.Struct, omit_defaults=True):
-    """A toleration of a pod, as written."""
+    """A toleration of a pod."""
 
     key: str = ""
     operator: str = ""
@@ -98,13 +125,13 @@ class NodeSelector(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class NodeAffinity(msgspec.Struct, omit_defaults=True):
-    """Which nodes a pod may go to; what it would rather have is not read."""
+    """The required node affinity."""
 
     required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
 
 
 class Affinity(msgspec.Struct, rename="camel", omit_defaults=True):
-    """The part of a pod's affinity that is about nodes."""
+    """affinity of a pod."""
 
     node_affinity: NodeAffinity | None = None
 
@@ -126,8 +153,8 @@ class PodSpec(msgspec.Struct, rename="camel", omit_defaults=True):
     scheduling_gates: list[SchedulingGate] | None = None
 
 
-class PodCondition(msgspec.Struct, rename="camel", omit_defaults=True):
-    """One condition of a pod's status."""
+class Condition(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A condition of an object's status."""
 
     type: str = ""
     status: str = ""
@@ -137,14 +164,14 @@ class PodCondition(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class PodResourceClaimStatus(msgspec.Struct, rename="camel", omit_defaults=True):
-    """The ResourceClaim that was made for a pod from a template."""
+    """A ResourceClaim made for a pod from a template."""
 
     name: str = ""
     resource_claim_name: str | None = None
 
 
 class SchedulingGate(msgspec.Struct, omit_defaults=True):
-    """What has to be taken away before a scheduler looks at the pod."""
+    """A gate that keeps a pod from being scheduled."""
 
     name: str = ""
 
@@ -153,36 +180,30 @@ class PodStatus(msgspec.Struct, rename="camel", omit_defaults=True):
     """status of a pod."""
 
     phase: str = ""
-    conditions: list[PodCondition] | None = None
+    conditions: list[Condition] | None = None
     nominated_node_name: str | None = None
     resource_claim_statuses: list[PodResourceClaimStatus] | None = None
 
 
-class Pod(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A pod as the extender, the webhooks, the watches and scenarios give it."""
+class Pod(Named):
+    """A pod."""
 
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
     @property
-    def annotations(self) -> dict[str, str]:
-        """The annotations, an empty dict where there are none."""
-        return self.metadata.annotations or {}
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """The labels, an empty dict where there are none."""
-        return self.metadata.labels or {}
+    def all_containers(self) -> list[Container]:
+        """Init containers, then containers."""
+        return [*(self.spec.init_containers or ()), *(self.spec.containers or ())]
 
     @property
     def finished(self) -> bool:
-        """Succeeded and Failed pods hold nothing."""
+        """Whether it is Succeeded or Failed, and holds no devices any more."""
         return self.status.phase in ("Succeeded", "Failed")
 
     @property
     def priority(self) -> int:
-        """The number by which kube-scheduler compares pods; 0 where none is given."""
+        """The priority, 0 by default."""
         return self.spec.priority or 0
 
     @property

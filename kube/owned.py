@@ -1,7 +1,7 @@
-"""Objects that gpuplane keeps for the nodes, one each, cluster-scoped and named after its node: Device (DEV-6) and GpuNodeStatus (NODE-3).
+"""Objects that gpuplane keeps for each node, cluster-scoped and named after it: Device (DEV-6), GpuNodeStatus (NODE-3).
 
-Called by the rooms that know what the objects are to say. Kept true: an object is owned by its node, so that it goes when that goes; one that
-somebody changed meanwhile waits for the next turn; a refusal of one hides no other.
+Invariants: an object is owned by its node and deleted with it; one that was changed meanwhile is left to the next run;
+a failure of one does not stop the others.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ log = structlog.get_logger(__name__)
 
 
 def owned_by_node(name: str, uid: str) -> dict[str, Any]:
-    """The metadata of an object of this node."""
+    """The metadata of an object that this node owns."""
     return {"name": name, "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]}
 
 
 def delete(cluster: Cluster, resource: Resource, found: CustomObject) -> None:
-    """Delete it; one that is gone already is passed over. Raises `ConflictInCluster` where it was made anew."""
+    """Delete it if it still exists. Raises `ConflictInCluster` where it was created again."""
     try:
         cluster.delete(resource.path(name=found.metadata.name), uid=found.metadata.uid)
     except NotFoundInCluster:
@@ -43,8 +43,8 @@ def bring_all(
 ) -> list[str]:
     """Bring all objects of the kind up to date; the names of those written or deleted.
 
-    `wanted`: node → what its object is to say, asked for when the objects have been read. `bring` is given name, object (None where there is none) and
-    what it is to say (None: nothing), and says whether it wrote. Raises TemporaryKubeError. Without the definition nothing is done.
+    `wanted`, called after the objects were read: node → content. `bring(name, object or None, content or None)` returns
+    whether it wrote. Without the kind's definition nothing is done. Raises TemporaryKubeError.
     """
     try:
         listed = cluster.list(resource.path(), CustomObject)
@@ -53,15 +53,15 @@ def bring_all(
         return []
     stored = {one.metadata.name: one for one in listed.items}
     unreadable = {one.key[1] for one in listed.unreadable}
-    says = wanted()
+    contents = wanted()
     written = []
-    for name in sorted((stored.keys() | says.keys()) - unreadable):
+    for name in sorted((stored.keys() | contents.keys()) - unreadable):
         try:
-            if bring(name, stored.get(name), says.get(name)):
+            if bring(name, stored.get(name), contents.get(name)):
                 written.append(name)
         except (AlreadyExists, ConflictInCluster, NotFoundInCluster) as error:
-            # the next turn sees it as it is then
             log.info("owned.changed_meanwhile", kind=resource.kind, name=name, error=str(error))
         except PermanentKubeError as error:
-            log.error("owned.refused", kind=resource.kind, name=name, error=str(error))  # noqa: TRY400 - the answer says it all
+            # the answer says it all
+            log.error("owned.refused", kind=resource.kind, name=name, error=str(error))  # noqa: TRY400
     return written

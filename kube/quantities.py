@@ -1,8 +1,7 @@
 """Kubernetes quantities (`16Gi`, `500m`, `2e3`), read exactly and written in canonical form.
 
-Called by the dialects, claims, inventories and scenarios. Kept true: no value passes through a
-float's rounding, no negative, infinite or unbounded number gets in, and nothing here raises anything
-but `QuantityError`. Grammar: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
+Invariants: no value is rounded as a float; negative, infinite and unbounded numbers are refused; only `QuantityError`
+is raised. Grammar: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 """
 
 from __future__ import annotations
@@ -28,14 +27,13 @@ _BYTE_UNIT: Final = re.compile(r"(?P<prefix>[kKmMgGtTpPeE])(?P<binary>i?)[bB]")
 
 
 class QuantityError(ValueError):
-    """The value is no quantity, or one out of bounds; `str(error)` says which and what to write."""
+    """The value is not a quantity, or out of bounds; the text says what to write instead."""
 
 
 def parse_quantity(value: RawQuantity) -> int:
     """Whole units (bytes for memory) of a quantity, 0..2^63-1; fractions of a unit are rounded down.
 
-    A value above 0 that would round down to 0 is refused: 0 means "not asked" elsewhere.
-    Raises `QuantityError`.
+    Raises `QuantityError`, also for a value above 0 that would round down to 0, which means "not requested".
     """
     units, remainder = _exact(value)
     if remainder and not units:
@@ -115,7 +113,7 @@ def _scale(text: str, suffix: str) -> tuple[int, int]:
 
 
 def _advice(text: str, suffix: str) -> str:
-    """What the writer of an unknown suffix most likely meant."""
+    """A hint for an unknown suffix."""
     number = text.removesuffix(suffix)
     unit = _BYTE_UNIT.fullmatch(suffix)
     if unit is not None:

@@ -1,7 +1,6 @@
-"""The collections of the Kubernetes API that gpuplane touches, and their paths.
+"""The collections of the Kubernetes API that gpuplane uses, and their paths.
 
-Used by every module of this room that forms a URL. Kept true: a name from outside can never leave its
-path segment.
+Invariants: a name cannot leave its path segment.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from kube import keys
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """One collection: group (empty for core), version, plural, kind, and whether it lives in namespaces."""
+    """A collection; the group is empty for core."""
 
     group: str = ""
     version: str = "v1"
@@ -30,10 +29,9 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, *, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
-        """The path of the collection, of one object, or of its subresource.
+        """The path of the collection (without a namespace: of all namespaces), of an object, or of its subresource.
 
-        No namespace means all namespaces, which only a list or watch may ask. Raises ValueError where the
-        combination makes no sense or a segment is empty, `.` or `..`.
+        Raises ValueError for an invalid combination and for a segment that is empty, `.` or `..`.
         """
         if namespace is not None and not self.namespaced:
             raise ValueError(f"{self.plural} have no namespace")
@@ -85,7 +83,6 @@ GPU_CLAIMS: Final = Resource(group=keys.GROUP, version=keys.VERSION, plural="gpu
 GPU_NODE_STATUSES: Final = Resource(
     group=keys.GROUP, version=keys.VERSION, plural="gpunodestatuses", kind="GpuNodeStatus", namespaced=False
 )
-GPU_GANGS: Final = Resource(group=keys.GROUP, version=keys.VERSION, plural="gpugangs", kind="GpuGang")
 DEVICES: Final = Resource(
     group="scheduling.koordinator.sh", version="v1alpha1", plural="devices", kind="Device", namespaced=False
 )

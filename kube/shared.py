@@ -1,4 +1,4 @@
-"""The cluster that a whole process speaks to: one client, one pool of connections, whoever asks."""
+"""The client that all threads of a process share."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from kube.client import Cluster
+from kube.configured import configuration_source
 
 IN_CLUSTER = "in-cluster"
-"""What stands in the place of a kubeconfig's path inside a pod."""
+"""Given instead of a kubeconfig's path inside a pod."""
 
 
 @lru_cache(maxsize=4)
@@ -16,4 +17,4 @@ def shared_cluster(kubeconfig: str) -> Cluster | None:
     """The client for a kubeconfig's path or `in-cluster`; None for an empty one. Raises `NotConfigured`."""
     if not kubeconfig:
         return None
-    return Cluster.from_settings(None if kubeconfig == IN_CLUSTER else Path(kubeconfig).expanduser())
+    return Cluster(configuration_source(None if kubeconfig == IN_CLUSTER else Path(kubeconfig).expanduser()))

@@ -1,14 +1,13 @@
-"""The Lease of a shared device: each sharer adds itself, the last one out deletes it (DESIGN §3, Leases).
+"""The Lease of a shared device: each sharer adds itself, the last one to leave deletes it.
 
-Called by the ledger's Kubernetes port. Kept true: the list of sharers changes only under the resourceVersion it
-was read at, and an emptied Lease is deleted only under uid and resourceVersion, so no sharer is ever lost
-to a race. Both verbs may be repeated after any error.
+Invariants: the list of sharers changes only under the resourceVersion it was read at, and an empty Lease is deleted
+only under its uid and resourceVersion, so that no sharer is lost in a race. Both verbs may be repeated after any error.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from kube import leases
 from kube.client import Cluster
@@ -20,7 +19,7 @@ ROUNDS: Final = 32
 """Every lost round means that another sharer won one, so this many in a row do not happen by accident."""
 
 
-def join(
+async def join(
     cluster: Cluster,
     *,
     namespace: str,
@@ -31,31 +30,23 @@ def join(
     device_uuid: str = "",
     timeout: float | None = None,
 ) -> Lease:
-    """Be among the sharers, with the Lease made if missing. `sharer` is a holder identity.
+    """Add the sharer, a holder identity; a missing Lease is created.
 
-    Raises `AlreadyExists` when somebody holds the device whole (or the list of sharers is damaged), `OutcomeUnknown` (join again, or leave), `ConflictInCluster`
-    after too many lost rounds.
+    Raises `AlreadyExists` when somebody holds the device whole (or the list of sharers is damaged), `OutcomeUnknown`
+    (join again, or leave), `ConflictInCluster` after too many lost rounds.
     """
+    place: dict[str, Any] = {"namespace": namespace, "name": name, "timeout": timeout}
+    about: dict[str, Any] = {"now": now, "node": node, "device_uuid": device_uuid}
     for _ in range(ROUNDS):
-        found = leases.find(cluster, namespace=namespace, name=name, timeout=timeout)
+        found = await leases.find(cluster, **place)
         if found is not None and (not found.shared or found.damaged):
             raise AlreadyExists(f"lease {name} is held by {found.holder_identity}, not to be shared", code=409)
         try:
             if found is None:
-                return leases.create(
-                    cluster,
-                    namespace=namespace,
-                    name=name,
-                    holder=SHARED_HOLDER,
-                    now=now,
-                    node=node,
-                    device_uuid=device_uuid,
-                    sharers=(sharer,),
-                    timeout=timeout,
-                )
+                return await leases.create(cluster, **place, **about, holder=SHARED_HOLDER, sharers=(sharer,))
             if sharer in found.sharers:
                 return found
-            return leases.replace(cluster, found, sharers=(*found.sharers, sharer), timeout=timeout)
+            return await leases.replace_sharers(cluster, found, (*found.sharers, sharer), timeout=timeout)
         except AlreadyExists:
             if found is not None:
                 raise
@@ -64,13 +55,13 @@ def join(
     raise ConflictInCluster(f"lease {name} changed {ROUNDS} times while {sharer} joined", code=409)
 
 
-def leave(cluster: Cluster, *, namespace: str, name: str, sharer: str, timeout: float | None = None) -> Lease | None:
-    """Be among the sharers no more: the Lease that the others keep, or None where none is left or it was never ours.
+async def leave(cluster: Cluster, *, namespace: str, name: str, sharer: str) -> Lease | None:
+    """Remove the sharer: the Lease that the others keep, or None where none is left or it is not shared.
 
     Raises `OutcomeUnknown` (leave again), `ConflictInCluster` after too many lost rounds.
     """
     for _ in range(ROUNDS):
-        found = leases.find(cluster, namespace=namespace, name=name, timeout=timeout)
+        found = await leases.find(cluster, namespace=namespace, name=name)
         if found is None or not found.shared:
             return None
         if sharer not in found.sharers:
@@ -78,14 +69,9 @@ def leave(cluster: Cluster, *, namespace: str, name: str, sharer: str, timeout: 
         left = [other for other in found.sharers if other != sharer]
         try:
             if left:
-                return leases.replace(cluster, found, sharers=left, timeout=timeout)
-            leases.delete(
-                cluster,
-                namespace=namespace,
-                name=name,
-                uid=found.uid,
-                resource_version=found.resource_version,
-                timeout=timeout,
+                return await leases.replace_sharers(cluster, found, left)
+            await leases.delete(
+                cluster, namespace=namespace, name=name, uid=found.uid, resource_version=found.resource_version
             )
         except (ConflictInCluster, NotFoundInCluster):
             continue

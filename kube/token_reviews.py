@@ -1,7 +1,4 @@
-"""Whose a ServiceAccount's token is: the API server's answer (TokenReview).
-
-Called by the door that lets agents in. Kept true: a token counts only for the audience that is asked about.
-"""
+"""TokenReview: the ServiceAccount of a token. Invariants: a token is valid only for the given audience."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from kube.listing import decode
 
 _PATH: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 NODE: Final = "authentication.kubernetes.io/node-name"
-"""Extra field: the node of the pod to which the token is bound (Kubernetes 1.30 and later)."""
+"""Extra field: the node of the pod that the token is bound to (Kubernetes 1.30 and later)."""
 
 
 class _User(msgspec.Struct):
@@ -33,20 +30,20 @@ class _Review(msgspec.Struct):
 
 
 class Reviewed(msgspec.Struct, frozen=True):
-    """`username`: `system:serviceaccount:<namespace>:<name>`. `node`: of the pod that the token is bound to, empty where it is bound to none."""
+    """`username`: `system:serviceaccount:<namespace>:<name>`; `node`: that of the token's pod, empty without one."""
 
     username: str
     node: str
 
 
 def review(cluster: Cluster, *, token: str, audience: str, timeout: float | None = None) -> Reviewed | None:
-    """Whose token it is; None where it is nobody's, or for another audience. Raises KubeError."""
+    """The owner of the token; None for an invalid token or another audience. Raises KubeError."""
     body = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenReview",
         "spec": {"token": token, "audiences": [audience]},
     }
-    answer = cluster.request("POST", _PATH, body=body, timeout=timeout, retry=False)  # whoever asks comes again
+    answer = cluster.request("POST", _PATH, body=body, timeout=timeout, retry=False)  # the agent connects again
     status = decode(answer, _Review, request=f"POST {_PATH}").status
     if not status.authenticated or audience not in (status.audiences or ()):
         return None

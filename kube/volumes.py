@@ -1,7 +1,6 @@
 """What kube-scheduler may wait for between filter and bind: volume claims, their classes, and resource claims.
 
-Called by filter for pods that name any. Every call here is one request, tried once, within the time given: a hold waits
-for the answer. Where the version of an API is not served, that is an error as any other.
+Every call is one request without retries, since filter waits for it.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ import msgspec
 from kube.client import Cluster
 from kube.errors import NotFoundInCluster
 from kube.listing import decode, decode_chunk
-from kube.objects import ObjectMeta
+from kube.objects import Named
 from kube.resources import RESOURCE_CLAIMS, STORAGE_CLASSES, VOLUME_CLAIMS, Resource
 
 WAITS: Final = "WaitForFirstConsumer"
 MOST: Final = 500
-"""Objects of one answer: what is not among them is not known."""
+"""Most objects of one answer; those beyond count as unknown."""
 
 _CLASS: Final = "volume.beta.kubernetes.io/storage-class"
 
@@ -31,27 +30,25 @@ class VolumeClaimSpec(msgspec.Struct, rename="camel"):
     storage_class_name: str | None = None
 
 
-class VolumeClaim(msgspec.Struct):
+class VolumeClaim(Named):
     """A PersistentVolumeClaim."""
 
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: VolumeClaimSpec = msgspec.field(default_factory=VolumeClaimSpec)
 
     @property
     def bound(self) -> bool:
         """Whether a volume was chosen and the binding is complete, as kube-scheduler reads it."""
-        return bool(self.spec.volume_name) and "pv.kubernetes.io/bind-completed" in (self.metadata.annotations or {})
+        return bool(self.spec.volume_name) and "pv.kubernetes.io/bind-completed" in self.annotations
 
     @property
     def storage_class(self) -> str:
-        """Its class, empty for none; the annotation of old goes first, as in Kubernetes."""
-        return (self.metadata.annotations or {}).get(_CLASS) or self.spec.storage_class_name or ""
+        """Its class, empty for none; the deprecated annotation takes precedence, as in Kubernetes."""
+        return self.annotations.get(_CLASS) or self.spec.storage_class_name or ""
 
 
-class StorageClass(msgspec.Struct, rename="camel"):
-    """A class of volumes. `volume_binding_mode`: `Immediate` where it says nothing."""
+class StorageClass(Named):
+    """A class of volumes."""
 
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     volume_binding_mode: str = "Immediate"
 
 
@@ -61,15 +58,14 @@ class ResourceClaimStatus(msgspec.Struct):
     allocation: dict[str, object] | None = None
 
 
-class ResourceClaim(msgspec.Struct):
+class ResourceClaim(Named):
     """A ResourceClaim."""
 
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     status: ResourceClaimStatus = msgspec.field(default_factory=ResourceClaimStatus)
 
     @property
     def allocated(self) -> bool:
-        """Whether its devices are chosen."""
+        """Whether its devices have been chosen."""
         return self.status.allocation is not None
 
 
@@ -77,14 +73,14 @@ T = TypeVar("T", VolumeClaim, ResourceClaim)
 
 
 def volume_claims(cluster: Cluster, *, namespace: str, names: Sequence[str], seconds: float) -> dict[str, VolumeClaim]:
-    """Those of the names that are there. Raises `kube.errors`."""
+    """The existing claims of these names. Raises `kube.errors`."""
     return _named(cluster, VOLUME_CLAIMS, VolumeClaim, namespace, names, seconds)
 
 
 def resource_claims(
     cluster: Cluster, *, namespace: str, names: Sequence[str], seconds: float
 ) -> dict[str, ResourceClaim]:
-    """Those of the names that are there. Raises `kube.errors`."""
+    """The existing claims of these names. Raises `kube.errors`."""
     return _named(cluster, RESOURCE_CLAIMS, ResourceClaim, namespace, names, seconds)
 
 
@@ -99,7 +95,7 @@ def binding_modes(cluster: Cluster, *, seconds: float) -> dict[str, str]:
 def _named(
     cluster: Cluster, resource: Resource, kind: type[T], namespace: str, names: Sequence[str], seconds: float
 ) -> dict[str, T]:
-    """One is read by its name, several from one list of their namespace."""
+    """One is read by name, several by a list of the namespace."""
     if len(names) == 1:
         path = resource.path(namespace=namespace, name=names[0])
         try:
@@ -109,9 +105,5 @@ def _named(
         return {names[0]: decode(body, kind, request=f"GET {path}")}
     path = resource.path(namespace=namespace)
     body = cluster.request("GET", path, query={"limit": MOST}, timeout=seconds, retry=False)
-    wanted = set(names)
-    return {
-        one.metadata.name: one
-        for one in decode_chunk(body, kind, request=f"GET {path}").items
-        if one.metadata.name in wanted
-    }
+    found = {one.metadata.name: one for one in decode_chunk(body, kind, request=f"GET {path}").items}
+    return {name: found[name] for name in names if name in found}

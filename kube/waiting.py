@@ -1,8 +1,6 @@
-"""What a process does before a thread of it waits for the API server, or for as long.
+"""A hook that runs before a thread waits for the API server or for a what-if's process.
 
-Called by `kube.connection` before each request of a thread, and before a what-if's process is waited for. A web process lets go of its database connection here: one
-that waits for the API server keeps none from those who do not. Without it 64 binds that wait would hold 64
-connections.
+A web process releases its database connection in it: otherwise 64 waiting binds would hold 64 connections.
 """
 
 from __future__ import annotations
@@ -11,17 +9,15 @@ from collections.abc import Callable
 
 
 class _Before:
-    """Nothing, until a process says otherwise."""
-
     call: Callable[[], None] | None = None
 
 
 def before_waiting(call: Callable[[], None] | None) -> None:
-    """Have it called, in the thread that is about to wait, before each request; None for nothing any more."""
+    """Set the hook, which runs in the thread that is about to wait; None removes it."""
     _Before.call = call
 
 
 def about_to_wait() -> None:
-    """A request to the API server is sent next."""
+    """Run the hook."""
     if _Before.call is not None:
         _Before.call()

@@ -1,11 +1,10 @@
-"""List and watch of one collection, in turns that any worker can go on with.
+"""List and watch of one collection, in bounded turns that any worker can continue.
 
-Called by the watch workers and by whoever waits for one object. The official client's watch asks for no bookmarks and
-has no guard against a silent connection (DESIGN §4), so this one is ours. Kept true:
-- the carried resourceVersion moves only after the consumer has come back for the next event, so nothing is skipped
-  when it fails (an event may come twice; consumers are level-based);
-- after a gap (410, first turn) everything is listed and given as one `Relisted`, so a consumer can see what is gone;
-- no read lasts longer than the turn, and no wait is blind: a `Stop` ends both.
+The official client's watch requests no bookmarks and does not detect a silent connection. Invariants:
+- `resource_version` moves only after the consumer has come back for the next event: when it fails, the event comes
+  again.
+- After a gap (410, first turn) everything is listed and given as one `Relisted`.
+- No read lasts longer than the turn, and a `Stop` ends every wait.
 """
 
 from __future__ import annotations
@@ -19,31 +18,32 @@ from typing import Final, Generic, Literal, TypeVar
 import msgspec
 import structlog
 
-from kube.client import PAGE_SIZE, Cluster
+from kube.client import Cluster
 from kube.errors import Gone, Status, TemporaryKubeError, Throttled, Unintelligible, Unreachable, from_status
-from kube.listing import Key, Named, Unreadable, decode, decode_chunk, decode_each
+from kube.listing import Unreadable, decode, decode_chunk, decode_each
+from kube.objects import Key, Named
 from kube.resources import Resource
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Named)
 
 SILENCE_SECONDS: Final = 75.0
-"""A bookmark comes about every minute: a stream that is silent for longer is dead."""
+"""A bookmark comes about every minute: a stream that is silent for longer is broken."""
 FROM_THE_FUTURE: Final = "ResourceVersionTooLarge"
-"""The server was set back, e.g. from a backup: what we carry means nothing to it."""
+"""Cause of an error where the server was restored from a backup: our resourceVersion is newer than its own."""
 GRACE_SECONDS: Final = 5.0
 """How much later than `timeoutSeconds` the server may end the stream."""
 BACKOFF_SECONDS: Final = 0.2
 BACKOFF_CAP_SECONDS: Final = 5.0
 SHORTEST_SECONDS: Final = 1.0
-"""A watch that ends cleanly before, without a word, is a broken one: something on the way does not stream."""
+"""A watch that ends earlier without an event is broken: something on the way does not stream."""
 RELIST_SPREAD_SECONDS: Final = 1.0
-"""Watches that expire together list again within this time, not at once."""
+"""Watches that expire together spread their lists over this time."""
 
 log = structlog.get_logger(__name__)
 
 
 class Stop(threading.Event):
-    """An event that also interrupts a blocked read at once."""
+    """An event that also interrupts a blocked read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Stop(threading.Event):
         self._guard = threading.Lock()
 
     def set(self) -> None:
-        """Stop every turn that was given this."""
+        """Stop every turn that uses this."""
         super().set()
         with self._guard:
             for interrupt in self._interrupts:
@@ -59,7 +59,7 @@ class Stop(threading.Event):
 
     @contextmanager
     def interrupting(self, interrupt: Callable[[], None]) -> Iterator[None]:
-        """While inside, `set` calls `interrupt`; at once if it is set already."""
+        """Inside the context `set` calls `interrupt`; at once if it is set already."""
         with self._guard:
             self._interrupts.add(interrupt)
         try:
@@ -72,7 +72,7 @@ class Stop(threading.Event):
 
 
 class Changed(msgspec.Struct, Generic[T], frozen=True):
-    """One object was added, modified or deleted; `object` is its state after (before, when deleted)."""
+    """One object was added, modified or deleted; `object` is its new state, or its last one when deleted."""
 
     type: Literal["ADDED", "MODIFIED", "DELETED"]
     key: Key
@@ -80,7 +80,7 @@ class Changed(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Relisted(msgspec.Struct, Generic[T], frozen=True):
-    """Everything that exists at `resource_version`: what a consumer knows beyond `objects` and `unreadable` is gone."""
+    """Everything that exists at `resource_version`; other objects that a consumer knows are deleted."""
 
     objects: dict[Key, T]
     resource_version: str
@@ -88,18 +88,18 @@ class Relisted(msgspec.Struct, Generic[T], frozen=True):
 
     @property
     def keys(self) -> frozenset[Key]:
-        """Keys of all that exists, readable or not."""
+        """Keys of all objects, readable or not."""
         return frozenset(self.objects) | {item.key for item in self.unreadable}
 
 
 class Bookmark(msgspec.Struct, frozen=True):
-    """Nothing happened up to `resource_version`."""
+    """Every event up to `resource_version` has been sent."""
 
     resource_version: str
 
 
 Event = Changed[T] | Relisted[T] | Bookmark | Unreadable
-"""`Unreadable` stands for an added or modified object that is not of the form expected."""
+"""`Unreadable`: an added or modified object that could not be decoded."""
 
 
 class _Line(msgspec.Struct):
@@ -108,7 +108,7 @@ class _Line(msgspec.Struct):
 
 
 class ListWatch(Generic[T]):
-    """A watch of one collection. Between turns `resource_version` is all that must be carried over; None means list first."""
+    """A watch of one collection. Its state between turns is `resource_version`; None means list first."""
 
     def __init__(
         self,
@@ -116,31 +116,25 @@ class ListWatch(Generic[T]):
         resource: Resource,
         kind: type[T],
         *,
-        namespace: str | None = None,
-        label_selector: str | None = None,
         field_selector: str | None = None,
         resource_version: str | None = None,
-        page_size: int = PAGE_SIZE,
         silence_seconds: float = SILENCE_SECONDS,
         from_now: bool = False,
     ) -> None:
-        """`kind` is a struct with `metadata: ObjectMeta`. `from_now`: no list, neither at first nor after a gap."""
+        """`from_now`: skip existing objects, at the start and after a gap."""
         self._from_now = from_now
         self.resource_version = resource_version
         self._cluster = cluster
-        self._path = resource.path(namespace=namespace)
+        self._path = resource.path()
         self._kind = kind
-        self._label_selector = label_selector
         self._field_selector = field_selector
-        self._page_size = page_size
         self._silence_seconds = silence_seconds
 
     def turn(self, *, seconds: float, stop: Stop | None = None) -> Generator[Event[T], None, None]:
-        """Events for about `seconds`, then the end. With `stop` set it ends at once.
+        """Events for about `seconds`, or until `stop` is set.
 
-        Broken connections, silence and busy servers are gone over with growing pauses; if the turn ends in such a
-        state its last `TemporaryKubeError` is raised, so that the caller knows that its picture is stale. Permanent
-        errors (no such kind, not allowed) are raised at once.
+        Temporary errors are retried with growing pauses; if the turn ends in such a state, the last one is raised.
+        Permanent errors are raised at once.
         """
         stop = stop or Stop()
         clock = self._cluster.clock
@@ -179,23 +173,17 @@ class ListWatch(Generic[T]):
 
     def _relist(self) -> Iterator[Relisted[T]]:
         if self._from_now:
-            # without the selectors: the server would look through the whole collection for a first match
+            # without the selector: the server would search the whole collection for a first match
             body = self._cluster.request("GET", self._path, query={"limit": 1})
             self.resource_version = decode_chunk(body, Named, request=f"GET {self._path}").resource_version
             return
-        listing = self._cluster.list(
-            self._path,
-            self._kind,
-            label_selector=self._label_selector,
-            field_selector=self._field_selector,
-            page_size=self._page_size,
-        )
-        objects = {_key(item): item for item in listing.items}
+        listing = self._cluster.list(self._path, self._kind, field_selector=self._field_selector)
+        objects = {item.key: item for item in listing.items}
         yield Relisted(objects, listing.resource_version, tuple(listing.unreadable))
         self.resource_version = listing.resource_version
 
     def _stream(self, *, seconds: float, stop: Stop) -> Iterator[Event[T]]:
-        """One watch request. Ends when the server ends it."""
+        """One watch request, until the server ends it."""
         if seconds <= 0:
             return
         query = {
@@ -203,7 +191,6 @@ class ListWatch(Generic[T]):
             "allowWatchBookmarks": True,
             "resourceVersion": self.resource_version,
             "timeoutSeconds": math.ceil(seconds),
-            "labelSelector": self._label_selector,
             "fieldSelector": self._field_selector,
         }
         silence = min(self._silence_seconds, seconds + GRACE_SECONDS)
@@ -224,21 +211,16 @@ class ListWatch(Generic[T]):
         line = decode(text, _Line, request=f"WATCH {self._path}")
         if line.type == "ERROR":
             raise from_status(decode(line.object, Status), request=f"WATCH {self._path}")
-        meta = decode(line.object, Named).metadata
+        named = decode(line.object, Named)
+        version = named.metadata.resource_version
         if line.type == "BOOKMARK":
-            return Bookmark(meta.resource_version), meta.resource_version
+            return Bookmark(version), version
         if line.type not in ("ADDED", "MODIFIED", "DELETED"):
             raise Unintelligible(f"watch event of type {line.type!r}", request=f"WATCH {self._path}")
         item = decode_each(line.object, self._kind)
-        key = (meta.namespace, meta.name)
         if isinstance(item, Unreadable):
             if line.type != "DELETED":
-                return item, meta.resource_version
+                return item, version
             raise Gone("an unreadable object was deleted: list again")
         kind: Literal["ADDED", "MODIFIED", "DELETED"] = line.type  # type: ignore[assignment]  # checked above
-        return Changed(kind, key, item), meta.resource_version
-
-
-def _key(item: object) -> Key:
-    meta = item.metadata  # type: ignore[attr-defined]  # every kind given to ListWatch has metadata
-    return (meta.namespace, meta.name)
+        return Changed(kind, named.key, item), version

@@ -1,14 +1,11 @@
-"""The webhooks that the API server calls, and the labels of namespaces by which it selects: read only.
-
-Called by the check of a takeover (DEV-11).
-"""
+"""Webhook configurations and namespace labels, read by the check of a takeover (DEV-11)."""
 
 from __future__ import annotations
 
 import msgspec
 
 from kube.client import Cluster
-from kube.listing import Named
+from kube.objects import Named
 from kube.resources import MUTATING_WEBHOOKS, NAMESPACES, VALIDATING_WEBHOOKS
 
 
@@ -30,7 +27,7 @@ class Webhook(msgspec.Struct, rename="camel"):
 
     @property
     def excluded_namespaces(self) -> frozenset[str]:
-        """Namespaces that it leaves out by name."""
+        """Namespaces that it excludes by name."""
         found = self.namespace_selector.match_expressions if self.namespace_selector else None
         return frozenset(
             name
@@ -41,13 +38,13 @@ class Webhook(msgspec.Struct, rename="camel"):
 
 
 class Configuration(Named):
-    """A configuration with its webhooks."""
+    """A mutating or validating webhook configuration."""
 
     webhooks: list[Webhook] | None = None
 
 
 def configurations(cluster: Cluster) -> list[Configuration]:
-    """All of the cluster, mutating and validating. Raises KubeError."""
+    """All webhook configurations. Raises KubeError."""
     return [
         found
         for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
@@ -57,4 +54,4 @@ def configurations(cluster: Cluster) -> list[Configuration]:
 
 def namespace_labels(cluster: Cluster) -> dict[str, dict[str, str]]:
     """Namespace → its labels. Raises KubeError."""
-    return {one.metadata.name: one.metadata.labels or {} for one in cluster.list(NAMESPACES.path(), Named).items}
+    return {one.metadata.name: one.labels for one in cluster.list(NAMESPACES.path(), Named).items}

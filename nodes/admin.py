@@ -2,7 +2,7 @@
 
 from django.contrib import admin
 
-from access.admin import ReadOnly
+from audit.admin import ReadOnly
 from nodes.models import Device, Node
 
 

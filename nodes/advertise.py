@@ -1,10 +1,15 @@
-"""A node's devices as resources in its status, under every name that a dialect accepts, and as labels (DEV-5).
+"""Advertises a node's devices as resources in its status, under the names of all dialects, and its GPU model as a label
+(DEV-5).
 
-Called by reconciling, and soon after an inventory changed; `pods_tell` by whoever begins or ends making way. Kept true: only nodes in mode
-exclusive advertise their devices (MIG instances by `nvidia.com/mig-<profile>`, a GPU in MIG mode not at all while nobody holds it), and every node with devices advertises `gpu.scheduling/pods`, by which kube-scheduler counts pods
-that ask for devices: plenty, except while it makes way for a pod (`nodes.models.MakingWay`); only names of our own are written or taken away (an annotation remembers which); what stands there already is
-not written again; a node that the cluster does not know is passed over. A sick device counts no more once nobody holds it: never less is
-advertised than running pods have, or a kubelet that restarts would turn some of them away.
+Called by reconciling, and after an inventory changed; `advertise_pods` when a preemption reservation begins or ends.
+Invariants:
+- Only nodes in mode exclusive advertise devices: MIG instances as `nvidia.com/mig-<profile>`, a GPU in MIG mode only
+  while it is held.
+- Every node with devices advertises `gpu.scheduling/pods`, by which kube-scheduler counts pods that ask for devices:
+  plenty, except while it has a preemption reservation (`nodes.models.PreemptionReservation`).
+- Only resources of our own are written or removed, as an annotation lists them, and only where they differ.
+- An unhealthy device is not advertised once nobody holds it; never less is advertised than running pods have, or a
+  kubelet that restarts would reject some of them.
 """
 
 from __future__ import annotations
@@ -17,25 +22,25 @@ from datetime import datetime
 import structlog
 from django.conf import settings
 
-from audit.clock import database_now
 from kube import nodes as kube_nodes
 from kube.client import Cluster
-from kube.device_types import DEVICE_TYPES, GPU, PREFIXES, DeviceType
+from kube.device_types import DEVICE_TYPES, GPU, PREFIXES
 from kube.errors import NotFoundInCluster, PermanentKubeError
 from kube.keys import ADVERTISED, MIG_RESOURCES, MODEL_LABEL, NATIVE_GPU, PODS_RESOURCE
 from kube.quantities import QuantityError, parse_quantity
 from nodes.choices import Mode, NodeState, Presence
 from nodes.inventory import model_label
-from nodes.models import Device, MakingWay, Node
-from nodes.soon import soon
+from nodes.models import Device, Node, PreemptionReservation
+from storage.clock import RunningClock
+from storage.enqueue import send_after_commit
 
 WHOLE = 100
-"""What one device counts where amounts are percent."""
+"""Percent of a whole device."""
 PLENTY = 100_000
-"""`gpu.scheduling/pods` of a node that makes way for nobody: more than ever run there."""
-TELLING_AGAIN = 5
+"""`gpu.scheduling/pods` of a node without preemption reservation: more than ever run there."""
+ATTEMPTS = 5
 FEW = 500
-"""So many names are given to a query; databases bound the parameters of a statement."""
+"""Most names in a query; databases bound the parameters of a statement."""
 TASK = "nodes.advertise"
 
 log = structlog.get_logger(__name__)
@@ -43,74 +48,77 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Content:
-    """Devices of one node that count, by type: how many, their memory in bytes; the models of its GPUs; how many `gpu.scheduling/pods`."""
+    """What one node advertises. `pods`: its `gpu.scheduling/pods`."""
 
     count: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """Devices by type."""
     instances: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """MIG instances that count, by resource name."""
+    """MIG instances by resource name."""
     memory_bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    """By type."""
     models: set[str] = field(default_factory=set)
     pods: int = 0
-    kept: int = 0
-    """GPUs that are there, sick ones too, where pods hold any of the node's."""
+    all_gpus: int = 0
+    """GPUs with unhealthy ones, where pods hold any of the node's; else 0."""
 
 
-def advertise(*, cluster: Cluster, machines: Iterable[kube_nodes.Node]) -> list[str]:
-    """Bring these Node objects up to date; the names of those that were written. Raises TemporaryKubeError."""
+def advertise(*, cluster: Cluster, machines: Iterable[kube_nodes.Node], now: datetime) -> list[str]:
+    """Update these Node objects; the names of those that were written. Raises TemporaryKubeError."""
+    clock = RunningClock(now)
     found = {machine.name: machine for machine in machines}
-    # A node that the ledger does not know (after a reinstall, say) keeps what its running pods were placed by.
+    # a node that the database does not know (after a reinstall, say) keeps what its running pods were placed by
     known = Node.objects.filter(name__in=found) if len(found) < FEW else Node.objects.all()
     rows = {name: (mode, state) for name, mode, state in known.values_list("name", "mode", "state")}
-    contents = _contents({name: Mode(mode) for name, (mode, state) in rows.items() if state != NodeState.GONE})
+    contents = _contents({name: Mode(mode) for name, (mode, state) in rows.items() if state != NodeState.GONE}, now)
     written = []
     for name, machine in found.items():
         if name not in rows or (name not in contents and ADVERTISED not in machine.annotations):
             continue
         content = contents.get(name, Content())
         try:
-            if _bring(cluster, machine, content):
+            if _update(cluster, machine, content):
                 written.append(name)
-                if content.pods not in {0, PLENTY}:  # it may have come to an end meanwhile
-                    pods_tell(cluster=cluster, node=name, now=database_now())
+                if content.pods not in {0, PLENTY}:  # the reservation may have ended meanwhile
+                    advertise_pods(cluster=cluster, node=name, now=clock.now)
         except NotFoundInCluster:
-            continue  # gone meanwhile
+            continue
         except PermanentKubeError as error:
-            log.error("advertise.refused", node=name, error=str(error))  # noqa: TRY400 - the answer says it all
+            log.error("advertise.refused", node=name, error=str(error))  # noqa: TRY400 - no traceback needed
     return written
 
 
 def advertise_soon(*, node: str) -> None:
-    """Have a worker advertise the node after the commit. Without a cluster, or a broker, nothing happens: reconciling does it."""
+    """Have a worker advertise the node after the commit; without a broker, reconciling does it."""
     if settings.GPUPLANE_KUBECONFIG:
-        soon(TASK, node)
+        send_after_commit(TASK, node)
 
 
-def pods_tell(*, cluster: Cluster, node: str, now: datetime, timeout: float | None = None) -> None:
-    """Write the node's `gpu.scheduling/pods` as they are to be now. Raises KubeError; a node that has gone is passed over.
+def advertise_pods(*, cluster: Cluster, node: str, now: datetime, timeout: float | None = None) -> None:
+    """Write the node's `gpu.scheduling/pods`; a node that is gone is ignored. Raises KubeError.
 
-    Who writes what was so a moment ago looks again, and writes again: the last word of several writers is right.
+    Repeats until the amount is still right after the write, so that the last of several writers leaves the right one.
     """
-    told = None
-    for _ in range(TELLING_AGAIN):
+    written = None
+    for _ in range(ATTEMPTS):
         amount = _lowered(now).get(node, PLENTY)
-        if amount == told:
+        if amount == written:
             return
         try:
             kube_nodes.advertise(cluster, name=node, amounts={PODS_RESOURCE: amount}, timeout=timeout)
         except NotFoundInCluster:
             log.info("advertise.node_gone", node=node)
             return
-        told = amount
+        written = amount
 
 
 def _lowered(now: datetime) -> dict[str, int]:
-    """Nodes that make way, few if any → the `gpu.scheduling/pods` that they advertise meanwhile."""
-    rows = MakingWay.objects.filter(until__gt=now).order_by("made_at", "pk")
+    """Node with preemption reservations → the `gpu.scheduling/pods` that it advertises meanwhile."""
+    rows = PreemptionReservation.objects.filter(until__gt=now).order_by("made_at", "pk")
     return dict(rows.values_list("node__name", "pods"))
 
 
-def _contents(modes: Mapping[str, Mode]) -> dict[str, Content]:
-    """What nodes with devices advertise; one in mode device-plugin says only how many pods it takes."""
+def _contents(modes: Mapping[str, Mode], now: datetime) -> dict[str, Content]:
+    """What nodes with devices advertise; in mode device-plugin only `pods`."""
     contents = {name: Content() for name in modes}
     counted = set()
     gpus: Counter[str] = Counter()
@@ -140,19 +148,17 @@ def _contents(modes: Mapping[str, Mode]) -> dict[str, Content]:
             if held:
                 busy.add(name)
     for name in busy:
-        contents[name].kept = gpus[name]
-    lowered = _lowered(database_now())
+        contents[name].all_gpus = gpus[name]
+    lowered = _lowered(now)
     for name in counted:
         contents[name].pods = lowered.get(name, PLENTY)
     return contents
 
 
-def amounts_of(
-    content: Content, *, device_types: Iterable[DeviceType] = DEVICE_TYPES, gpu_split: int = 1
-) -> dict[str, int]:
-    """Resource name → amount: 400 of each percentage for four GPUs, memory in bytes, `nvidia.com/gpu` in devices, `gpu_split` for each."""
+def amounts_of(content: Content, *, gpu_split: int = 1) -> dict[str, int]:
+    """Resource name → amount: percentages (400 for four GPUs), memory in bytes, `gpu_split` `nvidia.com/gpu` a GPU."""
     amounts: dict[str, int] = {}
-    for row in device_types:
+    for row in DEVICE_TYPES:
         count = content.count.get(row.type, 0)
         if not count:
             continue
@@ -160,8 +166,8 @@ def amounts_of(
             amount = content.memory_bytes.get(row.type, 0) if name == row.memory else count * WHOLE
             amounts.update({f"{prefix}/{name}": amount for prefix in PREFIXES})
     if content.count.get(GPU):
-        # several pods may count on one GPU, so with one that fell sick others are counted that run on the rest
-        counted = content.count[GPU] if gpu_split == 1 else max(content.count[GPU], content.kept)
+        # several pods may share a GPU, so those on healthy GPUs would exceed a count without the unhealthy ones
+        counted = content.count[GPU] if gpu_split == 1 else max(content.count[GPU], content.all_gpus)
         amounts[NATIVE_GPU] = counted * gpu_split
     amounts |= content.instances
     if content.pods:
@@ -169,14 +175,14 @@ def amounts_of(
     return amounts
 
 
-def _bring(cluster: Cluster, machine: kube_nodes.Node, content: Content) -> bool:
+def _update(cluster: Cluster, machine: kube_nodes.Node, content: Content) -> bool:
     """Write what differs; whether anything did."""
     ours = {name for name in machine.annotations.get(ADVERTISED, "").split(",") if name}
     wanted = amounts_of(content, gpu_split=settings.GPUPLANE_GPU_SPLIT)
     capacity, allocatable = machine.status.capacity or {}, machine.status.allocatable or {}
     for name in [NATIVE_GPU, *content.instances]:
         if name not in ours and not (_equal(capacity.get(name, "0"), 0) and _equal(allocatable.get(name, "0"), 0)):
-            # a device plugin runs there and says it itself; of one that is gone the kubelet keeps a 0
+            # a device plugin advertises it; of one that was removed the kubelet keeps a 0
             wanted.pop(name, None)
     changes: dict[str, int | str | None] = {
         name: amount
@@ -184,21 +190,21 @@ def _bring(cluster: Cluster, machine: kube_nodes.Node, content: Content) -> bool
         if not (_equal(capacity.get(name), amount) and _equal(allocatable.get(name), amount))
     }
     changes |= dict.fromkeys((name for name in ours - set(wanted) if name in capacity or name in allocatable), None)
-    noted = ",".join(sorted(wanted)) or None
+    listed = ",".join(sorted(wanted)) or None
     label = model_label(content.models)
-    noting = noted != machine.annotations.get(ADVERTISED)
+    listing = listed != machine.annotations.get(ADVERTISED)
     labelling = label != machine.labels.get(MODEL_LABEL) and (label is not None or bool(ours))
-    if noting:
-        # first: what we are about to write is ours, whatever becomes of us
-        told = ",".join(sorted(ours | set(wanted)))
-        kube_nodes.annotate(cluster, name=machine.name, annotations={ADVERTISED: told})
+    if listing:
+        # before the resources: they are ours even if this process dies in between
+        both = ",".join(sorted(ours | set(wanted)))
+        kube_nodes.annotate(cluster, name=machine.name, annotations={ADVERTISED: both})
     if labelling:
         kube_nodes.label(cluster, name=machine.name, labels={MODEL_LABEL: label})
     if changes:
         kube_nodes.advertise(cluster, name=machine.name, amounts=changes)
-    if noting and ours - set(wanted):
-        kube_nodes.annotate(cluster, name=machine.name, annotations={ADVERTISED: noted})
-    return bool(changes) or noting or labelling
+    if listing and ours - set(wanted):
+        kube_nodes.annotate(cluster, name=machine.name, annotations={ADVERTISED: listed})
+    return bool(changes) or listing or labelling
 
 
 def _equal(stated: str | None, amount: int) -> bool:

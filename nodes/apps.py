@@ -1,10 +1,10 @@
-"""Django's handle on the room."""
+"""Django app of nodes."""
 
 from django.apps import AppConfig
 
 
 class NodesConfig(AppConfig):
-    """What exists."""
+    """Nodes and devices."""
 
     name = "nodes"
     default_auto_field = "django.db.models.BigAutoField"

@@ -4,7 +4,7 @@ from django.db.models import TextChoices
 
 
 class Mode(TextChoices):
-    """Who hands out the GPUs of a node (DESIGN §3, Nodes)."""
+    """Who allocates the GPUs of a node."""
 
     EXCLUSIVE = "exclusive", "gpuplane owns every GPU"
     DEVICE_PLUGIN = "device-plugin", "the kubelet's device plugin hands GPUs out"
@@ -16,7 +16,7 @@ class Presence(TextChoices):
     PRESENT = "present", "present"
     VANISHED = "vanished", "vanished while held"
     REMOVED = "removed", "removed"
-    # A removed row is a tombstone: it tells pictures that the device is gone, and is deleted later.
+    # a removed row is a tombstone: snapshots learn from it that the device is gone; it is deleted later
 
 
 class NodeState(TextChoices):

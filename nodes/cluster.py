@@ -1,39 +1,36 @@
-"""Nodes of the cluster followed: labels, mode, readiness, end (LEASE-5; DESIGN §3, Nodes).
+"""Follows the cluster's Node objects: labels, mode, readiness, end (LEASE-5).
 
-Called by the node watch and by reconciling. Kept true: only nodes that have an inventory are followed, a
-Node object alone registers nothing; what the cluster says is written only where it differs; a node that is
-ready for the cluster, while its agent is silent, is not ready (the stricter of both).
+Called by the node watch and by reconciling. Invariants: only nodes with an inventory are followed, a Node object alone
+registers nothing; only differences are written; a node whose agent is silent is not ready, though it is for the
+cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from access.actors import SYSTEM
-from access.transactions import atomic_retry
-from audit.choices import Kind
+from audit.choices import EventKind
 from audit.services import record
 from kube import nodes as kube_nodes
 from kube.keys import MODE_LABEL
 from nodes.advertise import advertise_soon
 from nodes.choices import Mode, NodeState
-from nodes.live.presence import NOT_READY_PROBLEM, NOT_READY_SECONDS, SUSPECT_PROBLEM, SUSPECT_SECONDS
+from nodes.live.presence import state_for
 from nodes.models import Device, Node
 from nodes.revisions import next_revision
 from nodes.services import node_state_set
+from storage.transactions import atomic_retry
 
 NOT_READY = "node is not ready"
 GONE = "node is gone"
 CLUSTERS = {(NodeState.NOT_READY, NOT_READY), (NodeState.GONE, GONE)}
-"""States that the cluster set, and that it ends."""
+"""States that the cluster sets and ends."""
 
 
 def follow_all(*, machines: Iterable[kube_nodes.Node], unreadable: Collection[str] = (), now: datetime) -> list[str]:
-    """Compare with every Node object of the cluster; a sentence for each node that changed.
-
-    `unreadable`: names of Node objects that exist but cannot be read: they stay as they are.
-    """
+    """Compare with every Node object; a sentence for each change. Nodes of `unreadable` objects stay as they are."""
     known = {node.name: node for node in Node.objects.order_by("name")}
     found = {machine.name: machine for machine in machines}
     changed = []
@@ -47,19 +44,19 @@ def follow_all(*, machines: Iterable[kube_nodes.Node], unreadable: Collection[st
 
 
 def follow_one(*, machine: kube_nodes.Node, now: datetime) -> list[str]:
-    """What `follow_all` does, for one Node object that was added or changed."""
+    """Apply one Node object that was added or changed; a sentence for each change."""
     node = Node.objects.filter(name=machine.name).first()
     return [] if node is None else _follow(node, machine, now)
 
 
 def follow_end(*, name: str, uid: str, now: datetime) -> list[str]:
-    """The Node object of that name and UID was deleted."""
+    """Apply the deletion of the Node object of that name and UID."""
     node = Node.objects.filter(name=name, cluster_uid=uid).first()
     return [] if node is None else _gone(node, now)
 
 
 def _gone(node: Node, now: datetime) -> list[str]:
-    """A node that was never seen in the cluster is none of its business."""
+    """Mark the node gone, unless it was never in the cluster."""
     if not node.cluster_uid or node.state == NodeState.GONE:
         return []
     node_state_set(node=node, state=NodeState.GONE, problem=GONE, actor=SYSTEM, now=now)
@@ -82,19 +79,14 @@ def _state(node: Node, machine: kube_nodes.Node, now: datetime) -> tuple[NodeSta
         return NodeState.NOT_READY, NOT_READY
     present = (NodeState(node.state), node.problem)
     if present not in CLUSTERS and present[0] != NodeState.GONE:
-        return present  # ready, or kept by its agent's silence, or by somebody's hand
+        return present  # ready, or another state that the cluster does not end
     if node.agent_seen_at is None:
         return NodeState.READY, ""
-    silent = now - node.agent_seen_at
-    if silent > timedelta(seconds=NOT_READY_SECONDS):
-        return NodeState.NOT_READY, NOT_READY_PROBLEM
-    if silent > timedelta(seconds=SUSPECT_SECONDS):
-        return NodeState.SUSPECT, SUSPECT_PROBLEM
-    return NodeState.READY, ""
+    return state_for(silence=now - node.agent_seen_at)
 
 
 def mode_of(labels: dict[str, str]) -> Mode:
-    """The mode that a node's labels state; exclusive where they state none that exists."""
+    """The mode in a node's labels; exclusive without a valid one."""
     stated = labels.get(MODE_LABEL, Mode.EXCLUSIVE.value)
     return Mode(stated) if stated in Mode.values else Mode.EXCLUSIVE
 
@@ -112,7 +104,7 @@ def _described(node: Node) -> _Description:
 
 @atomic_retry
 def node_describe(*, node: Node, machine: kube_nodes.Node, now: datetime) -> bool:
-    """Write labels, mode and UID of the Node object; whether that changed anything but the UID."""
+    """Write labels, mode and UID of the Node object; whether labels or mode changed."""
     locked = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
     uid, labels, mode = _description(machine)
     before = _described(locked)
@@ -121,7 +113,7 @@ def node_describe(*, node: Node, machine: kube_nodes.Node, now: datetime) -> boo
     Node.objects.filter(pk=node.pk).update(cluster_uid=uid, labels=labels, mode=mode, changed_at=now)
     node.cluster_uid, node.labels, node.mode, node.changed_at = uid, labels, mode, now
     if (before[0], before[2]) != (uid, mode):
-        # a Node made anew says nothing of our devices; nor does one that was the kubelet's
+        # neither a new Node object nor one that was in mode device-plugin advertises our devices
         advertise_soon(node=node.name)
     if before[2] != mode:
         ids = (
@@ -131,7 +123,7 @@ def node_describe(*, node: Node, machine: kube_nodes.Node, now: datetime) -> boo
     if before[1:] == (labels, mode):
         return False
     record(
-        kind=Kind.NODE_INVENTORY,
+        kind=EventKind.NODE_INVENTORY,
         message=f"{node.name} is in mode {mode}" if before[2] != mode else f"labels of {node.name} changed",
         actor="cluster",
         now=now,

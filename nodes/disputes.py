@@ -1,8 +1,9 @@
-"""Devices that a node reports and another one has: of a UUID there is one device, and it stays where it is.
+"""Disputed devices: UUIDs that a node reports although another node has them.
 
-Called by `nodes.services` with the locked node, and by the beat. Kept true: who reports a UUID that another node has gets all its other devices;
-the device stays with the node that has it, and so with its holder, for as long as that node reports it or somebody holds it there; after that the
-node that claims it gets it, by its next inventory or by the beat. What is claimed in vain is shown, with the node that has it, and given to nobody.
+Called by `nodes.services` with the locked node, and periodically. Invariants: the node that reports a disputed UUID
+gets all its other devices; the disputed device stays with the node that has it for as long as that node reports it or
+it is held there, then goes to the node that claims it, by its next inventory or periodically. Disputed devices are
+shown with the node that has them, and are not allocated to pods of the claiming node.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from django.db.models import Q
 
+from kube.device_types import GPU
 from nodes.choices import Presence
-from nodes.inventory import DeviceShape, NodeShape
+from nodes.inventory import NodeShape
 from nodes.models import Device, Node
 from nodes.revisions import next_revision
 
@@ -22,11 +24,11 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 _LEFT = Q(presence=Presence.VANISHED, core_used=0, memory_used=0)
-"""Its node does not report it any more, and nobody holds it."""
+"""Its node does not report it any more, and it is not held."""
 
 
 class Disputed(msgspec.Struct, frozen=True):
-    """One device that the node claims in vain. `node`: who has it."""
+    """One disputed device. `node`: the node that has it."""
 
     uuid: str
     type: str
@@ -35,25 +37,28 @@ class Disputed(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """What a node said while another one had some of it: `Node.disputed`, as JSON."""
+    """An inventory with disputed devices: `Node.disputed`, as JSON."""
 
     shape: NodeShape
     devices: tuple[Disputed, ...]
 
 
 def claimed_by(node: Node) -> Claimed | None:
-    """What the node claims in vain, None where that is nothing."""
+    """The node's inventory with disputed devices, None without any."""
     return msgspec.json.decode(node.disputed, type=Claimed) if node.disputed else None
 
 
 def disputed_of(node: Node) -> tuple[Disputed, ...]:
-    """The devices alone, for pages and REST."""
+    """The node's disputed devices."""
     claimed = claimed_by(node)
     return () if claimed is None else claimed.devices
 
 
 def settle_uuids(shape: NodeShape, *, node: Node, now: datetime) -> tuple[NodeShape, str]:
-    """(the shape without what other nodes have, what is to stand in `Node.disputed`). Devices that other nodes have left are taken from them."""
+    """(the shape without disputed devices, the value of `Node.disputed`).
+
+    Devices that other nodes do not report any more are taken from them.
+    """
     elsewhere = Device.objects.filter(uuid__in=[device.uuid for device in shape.devices]).exclude(node=node)
     found = elsewhere.exclude(presence=Presence.REMOVED).select_related("node")
     found = found.defer("node__links", "node__disputed").order_by("pk")
@@ -78,45 +83,43 @@ def _take(device: Device, now: datetime) -> bool:
 
 def _without(shape: NodeShape, uuids: set[str]) -> NodeShape:
     devices = tuple(device for device in shape.devices if device.uuid not in uuids)
-    gpus = {device.minor for device in devices if device.type == "gpu" and not device.parent}
+    gpus = {device.minor for device in devices if device.type == GPU and not device.parent}
     links = tuple(link for link in shape.links if link[0] in gpus and link[1] in gpus)
     return msgspec.structs.replace(shape, devices=devices, links=links)
 
 
-def as_known(shape: NodeShape, *, well: Mapping[str, bool]) -> NodeShape:
-    """A shape of before with each device's health as it was said since. `well`: by UUID, of those that the node has."""
+def with_health(shape: NodeShape, *, healthy: Mapping[str, bool]) -> NodeShape:
+    """The shape with the health of these devices, by UUID."""
+    devices = (
+        msgspec.structs.replace(device, healthy=healthy.get(device.uuid, device.healthy)) for device in shape.devices
+    )
+    return msgspec.structs.replace(shape, devices=tuple(devices))
 
-    def now_is(device: DeviceShape) -> DeviceShape:
-        return msgspec.structs.replace(device, healthy=well.get(device.uuid, device.healthy))
 
-    return msgspec.structs.replace(shape, devices=tuple(now_is(device) for device in shape.devices))
-
-
-def hear(node: Node, health: Mapping[str, str]) -> None:
-    """Keep what the node's agent says of the health of devices that it claims in vain: as sick or well as they are, they go over. Locks the node."""
+def record_health(node: Node, health: Mapping[str, str]) -> None:
+    """Record the health of disputed devices, which they have when the node gets them. Locks the node."""
     locked = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
     claimed = claimed_by(locked)
     if claimed is None:
         return
-    shape = as_known(
-        claimed.shape, well={one.uuid: not health[one.uuid] for one in claimed.devices if one.uuid in health}
-    )
+    healthy = {one.uuid: not health[one.uuid] for one in claimed.devices if one.uuid in health}
+    shape = with_health(claimed.shape, healthy=healthy)
     if shape != claimed.shape:
         text = msgspec.json.encode(msgspec.structs.replace(claimed, shape=shape)).decode()
         Node.objects.filter(pk=node.pk).update(disputed=text)
 
 
-def may_be_free() -> list[Node]:
-    """Nodes of whose disputed devices some are nobody's by now. An instance is whose its GPU is."""
+def nodes_with_released() -> list[Node]:
+    """Nodes some of whose disputed devices no other node has any more. A MIG instance belongs where its GPU does."""
     found = []
     for node in Node.objects.exclude(disputed="").order_by("name"):
-        uuids = {device.uuid for device in disputed_of(node)}
-        kept = (
-            Device.objects.filter(uuid__in=uuids).exclude(node=node).exclude(presence=Presence.REMOVED).exclude(_LEFT)
-        )
-        theirs = set(kept.values_list("uuid", flat=True))
         claimed = claimed_by(node)
-        devices = () if claimed is None else claimed.shape.devices
+        if claimed is None:
+            continue
+        uuids = {device.uuid for device in claimed.devices}
+        elsewhere = Device.objects.filter(uuid__in=uuids).exclude(node=node).exclude(presence=Presence.REMOVED)
+        theirs = set(elsewhere.exclude(_LEFT).values_list("uuid", flat=True))
+        devices = claimed.shape.devices
         if any(one.uuid in uuids and one.uuid not in theirs and one.parent not in theirs for one in devices):
             found.append(node)
     return found

@@ -1,8 +1,8 @@
-"""A node's wiring as a drawing: GPUs under their PCIe switches and NUMA nodes, and the NVLinks between them.
+"""A drawing of a node's wiring: GPUs in their PCIe switches and NUMA nodes, and the NVLinks between them.
 
-Called by the node's page. Pure; plain numbers out, which a template makes SVG of. Kept true: every GPU stands once; GPUs that all have the same number
-of links to each other hang on one bar (an NVSwitch, or a bridge over all), since a line for each pair would show nothing. A node of more than
-`DRAWN_MOST` GPUs is not drawn: what it would show has the square of their number, and nobody could read it. `switch_rows` says the same as a table.
+Called by the node's page, whose template makes SVG of the numbers. Pure. Invariants: every GPU is drawn once; GPUs that
+all have the same number of links to each other share one bar (an NVSwitch, or a bridge), since a line a pair would show
+nothing. A node of more than `DRAWN_MOST` GPUs is not drawn: nobody could read it. `switch_rows` is the same as a table.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from kube.device_types import GPU
 from nodes.models import Device
 from nodes.topology import normal_links
 
 DRAWN_MOST = 32
-"""GPUs of a node up to which its wiring is drawn, and its link matrix shown."""
+"""Most GPUs of a node whose wiring is drawn, and whose link matrix is shown."""
 BOX = 52
 GAP = 14
 BETWEEN = 30
 TOP = 96
 FABRIC = 26
-"""Where bars and arcs end, above the GPUs."""
+"""Top of bars and arcs, above the GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One device. `x`, `y`: its upper left corner."""
+    """One device; `x`, `y`: upper left corner."""
 
     device: Device
     x: int
@@ -34,13 +35,13 @@ class Box:
 
     @property
     def middle(self) -> int:
-        """Its centre, across."""
+        """Its horizontal centre."""
         return self.x + BOX // 2
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What some devices share: a PCIe switch, or a NUMA node."""
+    """A PCIe switch or NUMA node around its devices."""
 
     label: str
     x: int
@@ -51,7 +52,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Arc:
-    """NVLinks between two GPUs: an SVG path, how many, and how thick to draw it."""
+    """NVLinks between two GPUs: SVG path, number, line width."""
 
     path: str
     links: int
@@ -61,19 +62,18 @@ class Arc:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """GPUs that are all linked alike."""
+    """GPUs that are all linked alike; `drops`: x of the lines down to them."""
 
     x: int
     y: int
     width: int
     label: str
     drops: tuple[int, ...]
-    """Where lines go down to GPUs."""
 
 
 @dataclass(slots=True)
 class Drawing:
-    """Everything, and how large it is."""
+    """The shapes and the size of a drawing."""
 
     width: int = 0
     height: int = 0
@@ -85,22 +85,22 @@ class Drawing:
 
     @property
     def shown_width(self) -> int:
-        """Pixels at which labels read well."""
+        """Width in pixels at which labels are legible."""
         return round(1.3 * self.width)
 
     @property
     def top(self) -> int:
-        """Lower edge of what is above the GPUs."""
+        """Upper edge of the GPUs."""
         return TOP
 
 
 def draw(devices: Iterable[Device], links: Iterable[Sequence[int]]) -> Drawing | None:
-    """The drawing of one node; None where it has no GPUs, or more than DRAWN_MOST."""
+    """The drawing of one node; None without GPUs, or with more than DRAWN_MOST."""
     devices = list(devices)
-    gpus = sorted((one for one in devices if one.type == "gpu"), key=lambda gpu: (gpu.numa, gpu.pcie, gpu.minor))
+    gpus = sorted((one for one in devices if one.type == GPU), key=lambda gpu: (gpu.numa, gpu.pcie, gpu.minor))
     if not gpus or len(gpus) > DRAWN_MOST:
         return None
-    others = [one for one in devices if one.type != "gpu"]
+    others = [one for one in devices if one.type != GPU]
     drawing = Drawing()
     x = GAP + 6
     for place, gpu in enumerate(gpus):
@@ -117,7 +117,7 @@ def draw(devices: Iterable[Device], links: Iterable[Sequence[int]]) -> Drawing |
 
 @dataclass(frozen=True, slots=True)
 class SwitchRow:
-    """What is under one PCIe switch, in words: `0–7, 12` of each type."""
+    """Minors of the devices under one PCIe switch, as text: `0–7, 12`."""
 
     numa: int
     pcie: str
@@ -126,7 +126,7 @@ class SwitchRow:
 
 
 def switch_rows(devices: Iterable[Device]) -> list[SwitchRow]:
-    """A node's devices by NUMA node and PCIe switch; what is known of neither stands in one row."""
+    """A node's devices by NUMA node and PCIe switch."""
     found: dict[tuple[int, str], dict[str, list[int]]] = {}
     for one in devices:
         found.setdefault((one.numa, one.pcie), {}).setdefault(one.type, []).append(one.minor)
@@ -134,8 +134,8 @@ def switch_rows(devices: Iterable[Device]) -> list[SwitchRow]:
         SwitchRow(
             numa,
             pcie,
-            _ranges(by_type.get("gpu", [])),
-            "; ".join(f"{kind} {_ranges(by_type[kind])}" for kind in sorted(by_type) if kind != "gpu"),
+            _ranges(by_type.get(GPU, [])),
+            "; ".join(f"{kind} {_ranges(by_type[kind])}" for kind in sorted(by_type) if kind != GPU),
         )
         for (numa, pcie), by_type in sorted(found.items())
     ]
@@ -153,7 +153,7 @@ def _ranges(numbers: Iterable[int]) -> str:
 
 
 def _frames(drawing: Drawing, others: Sequence[Device]) -> None:
-    """Switches and NUMA nodes around the GPUs; NICs and the like below the GPUs of their switch."""
+    """Frame switches and NUMA nodes; draw other devices below the GPUs of their switch."""
     bottom = TOP + BOX
     for (_, pcie), boxes in _runs(drawing.boxes, lambda one: (one.numa, one.pcie)).items():
         beside = [one for one in others if pcie and one.pcie == pcie]
@@ -164,29 +164,27 @@ def _frames(drawing: Drawing, others: Sequence[Device]) -> None:
             right = max(boxes[-1].x, boxes[0].x + (min(4, len(beside)) - 1) * (BOX + 6)) + BOX
             height = 2 * BOX + 8 if beside else BOX
             drawing.switches.append(Frame(pcie, boxes[0].x - 4, TOP - 4, right - boxes[0].x + 8, height + 22))
+    drawing.height = bottom + 48
     for (numa, _), boxes in _runs(drawing.boxes, lambda one: (one.numa, "")).items():
         if numa >= 0:
-            drawing.numa.append(Frame(f"NUMA {numa}", boxes[0].x - 9, TOP - 10, boxes[-1].x - boxes[0].x + BOX + 18, 0))
-    drawing.height = bottom + 48
-    drawing.numa = [
-        Frame(frame.label, frame.x, frame.y, frame.width, drawing.height - frame.y - 4) for frame in drawing.numa
-    ]
+            width, height = boxes[-1].x - boxes[0].x + BOX + 18, drawing.height - TOP + 6
+            drawing.numa.append(Frame(f"NUMA {numa}", boxes[0].x - 9, TOP - 10, width, height))
 
 
 def _runs(boxes: Sequence[Box], key: Callable[[Device], tuple[int, str]]) -> dict[tuple[int, str], list[Box]]:
-    """GPUs that stand together by key."""
+    """GPUs by key."""
     found: dict[tuple[int, str], list[Box]] = {}
     for box in boxes:
-        if box.device.type == "gpu":
+        if box.device.type == GPU:
             found.setdefault(key(box.device), []).append(box)
     return found
 
 
 def _fabric(drawing: Drawing, counts: Mapping[frozenset[int], int]) -> None:
-    """Bars over islands that are linked alike, arcs for the rest."""
+    """Draw bars over islands whose GPUs are all linked alike, arcs for other links."""
     islands: dict[int, list[Box]] = {}
     for box in drawing.boxes:
-        if box.device.type == "gpu":
+        if box.device.type == GPU:
             islands.setdefault(box.device.island, []).append(box)
     for island in sorted(islands):
         boxes = islands[island]

@@ -1,10 +1,9 @@
-"""What a node has, as written in an inventory or a scenario (DESIGN §5), checked.
+"""Parses and checks what a node has, as written in an inventory or a scenario.
 
-Called by `PUT nodes/<name>/inventory/`, the agents' endpoint and `allocations.scenario`. Pure: no
-Django. Kept true: a `NodeShape` that exists has a DNS name, devices whose UUIDs are unique and whose
-minors are unique per type, GPUs with a model and memory, links only between its own GPUs, and MIG instances of its own GPUs, which then are
-in MIG mode.
-Asymmetric and repeated links are allowed: the engine counts the smaller number.
+Called by `PUT nodes/<name>/inventory/`, agents' frames and `allocations.scenario`. Pure: no Django. Invariants: a
+`NodeShape` has a DNS name, devices with unique UUIDs and with minors unique per type, GPUs with model and memory, links
+between its own GPUs only, and MIG instances of its own GPUs, which are in MIG mode. Asymmetric and repeated links are
+allowed: the engine counts the smaller number.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from kube.names import LABEL_LONGEST, check_device_uuid, check_label, check_pci_
 from kube.node_rules import TAINT_EFFECTS
 from kube.objects import Taint
 from kube.quantities import QuantityError, parse_quantity
-from nodes.reading import (
+from nodes.field_parser import (
+    bad_field,
     read_choice,
     read_flag,
     read_integer,
@@ -50,7 +50,6 @@ TYPE_LONGEST: Final = 32
 MODEL_LONGEST: Final = 128
 PROFILE_LONGEST: Final = 40
 PCIE_LONGEST: Final = 32
-
 TYPES_MOST: Final = 64
 
 _NODE: Final = ("name", "labels", "taints", "unschedulable", "mode", "devices", "links", "types")
@@ -62,7 +61,7 @@ _PROFILE: Final = re.compile(r"[0-9a-z][0-9a-z.+-]*[0-9a-z]")
 
 
 class DeviceShape(msgspec.Struct, frozen=True, kw_only=True):
-    """One device. `memory` in bytes, 0 where the type has none; `numa` -1, `pcie` and `bus_id` (PCI address) empty where unknown.
+    """One device. `memory` in bytes, 0 for types without; `numa` -1, `pcie` and `bus_id` (PCI address) empty: unknown.
 
     `mig`: a GPU in MIG mode. `parent` and `profile` of a MIG instance: the UUID of its GPU, and `1g.10gb`.
     """
@@ -82,8 +81,10 @@ class DeviceShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. `links` as written: [GPU minor, GPU minor, NVLinks between them]. `types`: those that the source reports; None: all there are.
-    `taints` and `unschedulable` are for what-if alone: of a real node they are the cluster's, and kube-scheduler goes by them.
+    """One node. `links`: (GPU minor, GPU minor, NVLinks between them).
+
+    `types`: those that the source reports; None: all. `taints` and `unschedulable` are for what-if alone, since
+    kube-scheduler knows those of real nodes.
     """
 
     name: str
@@ -96,33 +97,32 @@ class NodeShape(msgspec.Struct, frozen=True, kw_only=True):
     unschedulable: bool = False
 
     def owns(self, kind: str) -> bool:
-        """Whether the source says which devices of the type the node has."""
+        """Whether the source reports devices of this type."""
         return self.types is None or kind in self.types
 
     def of_agent(self) -> NodeShape:
-        """As an agent means it: what it does not name is not its own, but GPUs and whatever it lists."""
+        """The shape as an agent means it: without `types` it reports GPUs and the types it lists."""
         if self.types is not None:
             return self
         return msgspec.structs.replace(self, types=frozenset({GPU, *(device.type for device in self.devices)}))
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """UUIDs of the GPUs by minor, without MIG instances: the order of samples."""
+        """UUIDs of the GPUs by minor without MIG instances: the order of samples."""
         found = sorted((one.minor, one.uuid) for one in self.devices if one.type == GPU and not one.parent)
         return tuple(uuid for _, uuid in found)
 
 
 def parse_node(value: object, *, path: str = "", name: str | None = None, strict: bool = True) -> NodeShape:
-    """A node out of decoded JSON or YAML. Raises BadInput with the field's path below `path`.
+    """A node from decoded JSON or YAML. Raises BadInput with the field's path below `path`.
 
-    `name`: that of the address, if the node comes by one; the body may leave its own out, not differ. `strict`: an unknown key of the node or of
-    a device is refused; else, for agents that may be newer than this program, passed over.
+    `name`: that of the URL, from which the body's must not differ. `strict`: unknown keys of the node and its devices
+    are refused; else ignored, for agents that are newer than this program.
     """
     fields = read_object(value, path, _NODE, strict=strict)
     stated = fields.get("name")
     if name is not None and stated is not None and stated != name:
-        field = within(path, "name")
-        raise BadInput(f"{field} is not the name in the address", field=field, rule="address")
+        raise bad_field(within(path, "name"), "is not the name in the address", rule="address")
     node_name = read_name(name if stated is None else stated, within(path, "name"), check_subdomain)
     labels = _labels(fields.get("labels"), within(path, "labels"))
     types = _types(fields.get("types"), within(path, "types"))
@@ -148,7 +148,7 @@ def _types(value: object, path: str) -> frozenset[str] | None:
 
 
 def model_label(models: Iterable[str]) -> str | None:
-    """The GPU models as the value of a node's label, joined by `_`; None where there is none."""
+    """The GPU models as a label value, joined by `_`; None without any."""
     cleaned = (re.sub(r"[^A-Za-z0-9.-]+", "-", model).strip("-._") for model in models)
     return "_".join(sorted(filter(None, cleaned)))[:LABEL_LONGEST].strip("-._") or None
 
@@ -157,7 +157,7 @@ def _labels(value: object, path: str) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, Mapping) or len(value) > LABELS_MOST:
-        raise BadInput(f"{path} must be an object of at most {LABELS_MOST} entries", field=path, rule="type")
+        raise bad_field(path, f"must be an object of at most {LABELS_MOST} entries", rule="type")
     return {
         read_text(key, path, longest=KEY_LONGEST): read_text(text, within(path, str(key)[:64]), longest=256)
         for key, text in value.items()
@@ -172,8 +172,7 @@ def _taints(value: object, path: str) -> tuple[Taint, ...]:
         texts = {key: read_text(fields.get(key), within(here, key), longest=KEY_LONGEST) for key in _TAINT}
         for key in ("key", "effect"):
             if not texts[key]:
-                field = within(here, key)
-                raise BadInput(f"{field} is required", field=field, rule="required")
+                raise bad_field(within(here, key), "is required", rule="required")
         effect = read_choice(texts["effect"], within(here, "effect"), choices=TAINT_EFFECTS, default="")
         taints.append(Taint(key=texts["key"], value=texts["value"] or None, effect=effect))
     return tuple(taints)
@@ -187,8 +186,7 @@ def _devices(value: object, path: str, types: frozenset[str] | None, *, strict: 
         here = within(path, index)
         device = _device(entry, here, strict=strict)
         if types is not None and device.type not in types:
-            field = within(here, "type")
-            raise BadInput(f"{field} is none of the types that are reported", field=field, rule="types")
+            raise bad_field(within(here, "type"), "is none of the types that are reported", rule="types")
         if device.uuid in uuids:
             raise BadInput(f"{device.uuid} stands there twice", field=within(here, "uuid"), rule="duplicate")
         if (device.type, device.minor) in places:
@@ -204,13 +202,12 @@ def _devices(value: object, path: str, types: frozenset[str] | None, *, strict: 
 
 
 def _with_instances(devices: list[DeviceShape], path: str) -> tuple[DeviceShape, ...]:
-    """The devices, those GPUs in MIG mode that have instances. Raises BadInput for an instance of no GPU of the node."""
+    """The devices, with GPUs that have instances in MIG mode. Raises BadInput for an instance of no GPU of the node."""
     gpus = {device.uuid for device in devices if device.type == GPU and not device.parent}
     parents = set()
     for index, device in enumerate(devices):
         if device.parent and device.parent not in gpus:
-            field = f"{within(path, index)}.parent"
-            raise BadInput(f"{field} is no GPU of the node", field=field, rule="parent")
+            raise bad_field(f"{within(path, index)}.parent", "is no GPU of the node", rule="parent")
         parents.add(device.parent)
     return tuple(
         msgspec.structs.replace(device, mig=True) if device.uuid in parents and not device.mig else device
@@ -222,24 +219,20 @@ def _device(value: object, path: str, *, strict: bool) -> DeviceShape:
     fields = read_object(value, path, _DEVICE, strict=strict)
     kind = read_name(fields.get("type") or GPU, within(path, "type"), check_label)
     if len(kind) > TYPE_LONGEST:
-        field = within(path, "type")
-        raise BadInput(f"{field} must be at most {TYPE_LONGEST} characters", field=field, rule="text")
+        raise bad_field(within(path, "type"), f"must be at most {TYPE_LONGEST} characters", rule="text")
     if is_mig(kind):
-        field = within(path, "type")
-        raise BadInput(f"{field} of a MIG instance is gpu, with parent and profile", field=field, rule="mig")
+        raise bad_field(within(path, "type"), "of a MIG instance is gpu, with parent and profile", rule="mig")
     if fields.get("minor") is None:
-        raise BadInput(f"{within(path, 'minor')} is required", field=within(path, "minor"), rule="required")
+        raise bad_field(within(path, "minor"), "is required", rule="required")
     model = read_text(fields.get("model"), within(path, "model"), longest=MODEL_LONGEST)
     memory = _memory(fields, path)
     if kind == GPU:
-        for key, there in (("model", model), ("memory", memory)):
-            if not there:
-                field = within(path, key)
-                raise BadInput(f"{field} is required for a GPU", field=field, rule="required")
+        for key, given in (("model", model), ("memory", memory)):
+            if not given:
+                raise bad_field(within(path, key), "is required for a GPU", rule="required")
     numa, address = fields.get("numa"), fields.get("busid")
     if address is not None and not isinstance(address, str):
-        field = within(path, "busid")
-        raise BadInput(f"{field} must be text", field=field, rule="pci-address")
+        raise bad_field(within(path, "busid"), "must be text", rule="pci-address")
     parent, profile, mig = _mig(fields, path, kind)
     return DeviceShape(
         minor=read_integer(fields["minor"], within(path, "minor"), least=0, most=MINOR_MOST),
@@ -258,20 +251,18 @@ def _device(value: object, path: str, *, strict: bool) -> DeviceShape:
 
 
 def _mig(fields: Mapping[str, Any], path: str, kind: str) -> tuple[str, str, bool]:
-    """(parent, profile, whether it is in MIG mode)."""
+    """(parent, profile, whether the device is in MIG mode)."""
     mig = read_flag(fields.get("mig"), within(path, "mig"), default=False)
     profile = read_text(fields.get("profile"), within(path, "profile"), longest=PROFILE_LONGEST)
     given = fields.get("parent")
     parent = "" if given in (None, "") else read_name(given, within(path, "parent"), check_device_uuid)
     if (parent or mig) and kind != GPU:
-        field = within(path, "parent" if parent else "mig")
-        raise BadInput(f"{field} is for GPUs", field=field, rule="mig")
+        raise bad_field(within(path, "parent" if parent else "mig"), "is for GPUs", rule="mig")
     if bool(parent) != bool(profile) or (parent and mig):
         field = within(path, "profile" if parent and not mig else "parent")
         raise BadInput(f"{path} is a MIG instance with parent and profile, or none", field=field, rule="mig")
     if profile and not _PROFILE.fullmatch(profile):
-        field = within(path, "profile")
-        raise BadInput(f"{field} must be a profile such as 1g.10gb", field=field, rule="mig")
+        raise bad_field(within(path, "profile"), "must be a profile such as 1g.10gb", rule="mig")
     return parent, profile, mig
 
 
@@ -284,12 +275,12 @@ def _memory(fields: Mapping[str, Any], path: str) -> int:
     except QuantityError as error:
         raise BadInput(f"{field}: {error}", field=field, rule="quantity") from error
     if memory > MEMORY_MOST:
-        raise BadInput(f"{field} is more than any device has (1Pi)", field=field, rule="range")
+        raise bad_field(field, "is more than any device has (1Pi)", rule="range")
     return memory
 
 
 def _plain_link(entry: object, gpus: frozenset[int]) -> tuple[int, int, int] | None:
-    """The link where nothing about it has to be read or said: a node has tens of thousands."""
+    """The link if it needs no conversion, None otherwise: fast, since a node has tens of thousands."""
     if type(entry) is not list or len(entry) != 3:
         return None
     one, other, count = entry
@@ -308,13 +299,13 @@ def _links(value: object, path: str, devices: tuple[DeviceShape, ...]) -> tuple[
             continue
         here = within(path, index)
         if not isinstance(entry, (list, tuple)) or len(entry) != 3:
-            raise BadInput(f"{here} must be [GPU minor, GPU minor, NVLinks]", field=here, rule="type")
+            raise bad_field(here, "must be [GPU minor, GPU minor, NVLinks]", rule="type")
         one, other = (read_integer(entry[at], within(here, at), least=0, most=MINOR_MOST) for at in (0, 1))
         count = read_integer(entry[2], within(here, 2), least=0, most=NVLINKS_MOST)
         if one == other:
-            raise BadInput(f"{here} links a GPU to itself", field=here, rule="link")
+            raise bad_field(here, "links a GPU to itself", rule="link")
         missing = next((minor for minor in (one, other) if minor not in gpus), None)
         if missing is not None:
-            raise BadInput(f"{here} links GPU {missing}, which the node does not have", field=here, rule="link")
+            raise bad_field(here, f"links GPU {missing}, which the node does not have", rule="link")
         links.append((one, other, count))
     return tuple(links)

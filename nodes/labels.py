@@ -1,7 +1,4 @@
-"""What a node's labels say of where it stands: its rack, and the pool that it was made in, as the well-known autoscalers label it.
-
-Read by the fleet stream, history and exports. An empty text: unknown.
-"""
+"""A node's rack and pool by its labels, as the common autoscalers set them; empty where unknown."""
 
 from __future__ import annotations
 
@@ -20,12 +17,12 @@ POOL_LABELS: Final = (
 
 
 def rack_of(labels: Mapping[str, Any]) -> str:
-    """The first label that is there."""
+    """The node's rack."""
     return _first(labels, RACK_LABELS)
 
 
 def pool_of(labels: Mapping[str, Any]) -> str:
-    """The first label that is there."""
+    """The node's pool."""
     return _first(labels, POOL_LABELS)
 
 

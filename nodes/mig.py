@@ -1,8 +1,8 @@
-"""MIG instances and their GPUs: two ways of giving the same hardware, of which only one may hold at a time (DEV-12).
+"""MIG instances and their GPUs: the same hardware, of which either may be allocated, but not both (DEV-12).
 
-Called by `nodes.services` when an inventory comes in, and by every comparison (`allocations.reconcile.closing`). A GPU in MIG mode is never offered
-itself (`Device.mig`). Kept true: what somebody holds keeps its holder; an instance of a GPU that is held itself, and a GPU that has left MIG mode
-while an instance of it is held, are closed to newcomers until that ends; held by a stranger or an intruder, too.
+Called by `nodes.services` for inventories and by `allocations.reconcile.closing`. A GPU in MIG mode is never allocated
+itself (`Device.mig`). Invariants: what is held stays held; an instance of a held GPU, and a GPU that left MIG mode with
+an instance of it held, are closed to new pods until that ends, whoever the holder is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from nodes.choices import Presence
 from nodes.models import Device
-from nodes.newcomers import UNREAD
+from nodes.unverified_devices import UNREAD
 
 GPU_HELD: Final = "its GPU is still held itself"
 INSTANCES_HELD: Final = "MIG instances of it are still held"
@@ -35,28 +35,51 @@ def mig_closings(*, node_id: int | None = None) -> dict[int, str]:
 
 
 def close_for_mig(*, node_id: int, revision: int, now: datetime) -> None:
-    """At once, within the caller's transaction; reconciling opens them again."""
+    """Close the node's devices within the caller's transaction; reconciling opens them again."""
     for pk, why in mig_closings(node_id=node_id).items():
         Device.objects.filter(pk=pk, closed="").update(closed=why, revision=revision, changed_at=now)
 
 
+def instances_following(changed: Sequence[Device], *, now: datetime) -> list[Device]:
+    """MIG instances, other than those in `changed`, whose health changes with that of their GPUs; not written yet."""
+    gpus = {device.uuid: device for device in changed if device.mig}
+    if not gpus:
+        return []
+    others = Device.objects.exclude(pk__in=[device.pk for device in changed])
+    rows = others.select_for_update(no_key=True).filter(parent__in=gpus, presence=Presence.PRESENT).order_by("id")
+    found = [device for device in rows if _follow(device, gpus[device.parent])]
+    for device in found:
+        device.changed_at = now
+    return found
+
+
 def follow_gpus(settled: Sequence[Device]) -> None:
-    """MIG instances that flapped follow their GPU again: no healthier than it, and well where it alone was the reason."""
+    """Set the health of MIG instances that flapped after that of their GPUs."""
     parents = {device.parent for device in settled if device.parent}
     if not parents:
         return
     rows = Device.objects.select_for_update(no_key=True).filter(uuid__in=parents, presence=Presence.PRESENT)
     gpus = {row.uuid: row for row in rows.order_by("id")} | {device.uuid: device for device in settled}
     for device in settled:
-        gpu = gpus.get(device.parent)
-        if gpu is not None and device.healthy and not gpu.healthy:
-            device.healthy, device.health_reason = False, f"{SICK}: {gpu.health_reason}"[:LONGEST_REASON]
-        elif gpu is not None and gpu.healthy and device.health_reason.startswith(SICK):
-            device.healthy, device.health_reason = True, ""
+        if device.parent in gpus:
+            _follow(device, gpus[device.parent])
+
+
+def _follow(instance: Device, gpu: Device) -> bool:
+    """Make the instance no healthier than its GPU, and healthy again where the GPU alone was the reason; whether that
+    changed it.
+    """
+    if gpu.healthy and not instance.healthy and instance.health_reason.startswith(SICK):
+        instance.healthy, instance.health_reason = True, ""
+    elif not gpu.healthy and instance.healthy:
+        instance.healthy, instance.health_reason = False, f"{SICK}: {gpu.health_reason}"[:LONGEST_REASON]
+    else:
+        return False
+    return True
 
 
 def closings_of(devices: Iterable[Device]) -> dict[int, str]:
-    """The same of these devices, GPUs and their instances."""
+    """Device id → why it is closed, of these GPUs and their instances."""
     listed = list(devices)
     gpus = {(one.node_id, one.uuid): one for one in listed if not one.parent}
     found: dict[int, str] = {}
@@ -72,5 +95,5 @@ def closings_of(devices: Iterable[Device]) -> dict[int, str]:
 
 
 def _is_held(device: Device) -> bool:
-    """By the ledger's holders, or past it. Not that it is closed: that may come from here."""
-    return bool(device.core_used or device.memory_used or device.conflict or device.stranger not in ("", UNREAD))
+    """Whether anybody holds any of it; `Device.closed` does not count, since it may come from here."""
+    return device.is_allocated or bool(device.conflict) or device.stranger not in ("", UNREAD)

@@ -1,8 +1,8 @@
 """Nodes and their devices.
 
-Written by `nodes.services` (what exists), for the columns `core_used`, `memory_used`, `kept_…`, `conflict` and
-`revision` of a device by `allocations` alone, and for `idle_since` and the rollups by `nodes.history`. Kept true by the database: a device is
-never used beyond its size, a UUID is present once in the fleet, a minor once per node and type.
+Written by `nodes.services`, except `Device.core_used`, `memory_used`, `kept_…`, `conflict` and `revision` by
+`allocations`, and `idle_since` and the rollups by `nodes.history`. Kept by constraints: a device is never used beyond
+its size, a UUID is unique in the fleet, a minor per node and type.
 """
 
 from django.db import models
@@ -12,16 +12,11 @@ from nodes.choices import Mode, NodeState, Presence
 
 
 class Revision(models.Model):
-    """The counter behind `Device.revision` on SQLite, where writers are serial. One row, id 1.
-
-    On PostgreSQL the revision is the writing transaction's id and this table stays unused
-    (DESIGN §2, Snapshot).
-    """
+    """The counter of `Device.revision` on SQLite: one row, id 1. On PostgreSQL this table stays empty."""
 
     value = models.BigIntegerField(default=0)
 
     def __str__(self) -> str:
-        """The number."""
         return str(self.value)
 
 
@@ -56,14 +51,13 @@ class Node(models.Model):
         ]
 
     def __str__(self) -> str:
-        """The name."""
         return self.name
 
 
 class Device(models.Model):
     """One GPU, MIG instance, NIC, FPGA or other device of a node. Core in percent of the device, memory in bytes.
 
-    Whose are `stranger` and `closed`: leases tell of the first, running pods and MIG devices of the second (`allocations.reconcile.closing`).
+    `stranger` is derived from leases, `closed` from running pods and MIG devices (`allocations.reconcile.closing`).
     """
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="devices")
@@ -112,7 +106,9 @@ class Device(models.Model):
         blank=True,
         default="",
         db_default="",
-        help_text="pods (namespace/name, …) that run with it although the ledger gave it away; closed to newcomers meanwhile",
+        help_text=(
+            "pods (namespace/name, …) that run with it although the ledger gave it away; closed to newcomers meanwhile"
+        ),
     )
     kept_for = models.CharField(
         max_length=128,
@@ -153,27 +149,31 @@ class Device(models.Model):
         ]
 
     def __str__(self) -> str:
-        """Type, minor and node."""
         return f"{self.type} {self.minor} of {self.node_id}"
 
     @property
+    def is_allocated(self) -> bool:
+        """Whether any of it is allocated by the ledger."""
+        return bool(self.core_used or self.memory_used)
+
+    @property
     def is_kept(self) -> bool:
-        """Whether somebody else than the ledger's holders has it, or may have."""
+        """Whether anybody but the ledger's holders has it, or may have it."""
         return bool(self.stranger or self.conflict or self.closed)
 
     @property
     def is_held(self) -> bool:
-        """Whether somebody holds any of it, or it is kept from newcomers."""
-        return bool(self.core_used or self.memory_used or self.is_kept)
+        """Whether any of it is held, or it is closed to new pods."""
+        return self.is_allocated or self.is_kept
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody holds any of it, and it is kept from nobody. It may be sick."""
+        """Whether nothing of it is held and it is open to new pods; it may be unhealthy."""
         return not (self.is_held or self.mig)
 
 
 class KubeletCheckpoint(models.Model):
-    """What the kubelet of a node last said it gave to containers, by its own record (DEV-8). Written by `nodes.checkpoints`."""
+    """Devices that a node's kubelet gave to containers, by its checkpoint (DEV-8); written by `nodes.checkpoints`."""
 
     node = models.OneToOneField(Node, on_delete=models.CASCADE, related_name="checkpoint")
     entries = models.JSONField(default=list, help_text="[[pod UID, container, resource, [device id, …]], …]")
@@ -183,15 +183,14 @@ class KubeletCheckpoint(models.Model):
         ordering = ("node_id",)
 
     def __str__(self) -> str:
-        """Node."""
         return f"checkpoint of {self.node_id}"
 
 
-class MakingWay(models.Model):
-    """A node is to make way for a pod: preemption is to take devices of less important pods there (`allocations.making_way`).
+class PreemptionReservation(models.Model):
+    """A node where preemption is to free devices for a pod (`allocations.scheduling.preemption`).
 
-    While it lasts the node advertises no more `gpu.scheduling/pods` than pods have them now, and its devices say for whom they are kept
-    (`Device.kept_for`). Written by the allocations' room; read by `nodes.advertise`. Kept true: a row past its `until` counts for nothing.
+    Until `until` the node advertises only as many `gpu.scheduling/pods` as it runs (`nodes.advertise`), and its devices
+    are kept for the pod (`Device.kept_for`).
     """
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="making_way")
@@ -207,15 +206,17 @@ class MakingWay(models.Model):
     until = models.DateTimeField()
 
     class Meta:
+        db_table = "nodes_makingway"
         ordering = ("made_at", "pk")
 
     def __str__(self) -> str:
-        """Pod."""
         return f"{self.namespace}/{self.pod_name}"
 
 
 class PreemptedInVain(models.Model):
-    """A node that made way for a pod and did not help: it does not make way for that pod again until then (`allocations.making_way`)."""
+    """A node where preemption for a pod did not help, and is not tried again before `until`
+    (`allocations.scheduling.preemption`).
+    """
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="preempted_in_vain")
     pod_uid = models.CharField(max_length=128)
@@ -226,12 +227,11 @@ class PreemptedInVain(models.Model):
         constraints = [models.UniqueConstraint(fields=["pod_uid", "node"], name="preempted_in_vain_once")]
 
     def __str__(self) -> str:
-        """Pod and node."""
         return f"{self.pod_uid} on {self.node_id}"
 
 
 class Rollup(models.Model):
-    """What the GPUs of one node did in one minute, or hour: `nodes.history.figures.Figures`, packed. Written once, by `nodes.history.rollups`."""
+    """History of one node's GPUs in one minute or hour: `nodes.history.figures.Figures`, packed."""
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="rollups")
     seconds = models.PositiveIntegerField(help_text="60 or 3600")
@@ -244,15 +244,11 @@ class Rollup(models.Model):
         indexes = [models.Index(fields=["seconds", "start"], name="rollup_age")]
 
     def __str__(self) -> str:
-        """Node and time."""
         return f"{self.node_id} at {self.start:%Y-%m-%d %H:%M}"
 
 
 class FleetRollup(models.Model):
-    """What the fleet as a whole, and each model and pool of it, had, gave and did in one minute, or hour.
-
-    Written after all nodes' rollups of the same time, so that it also says that they are complete.
-    """
+    """Totals of the fleet, and of each model and pool, in one minute or hour; written after the last `Rollup` of it."""
 
     seconds = models.PositiveIntegerField(help_text="60 or 3600")
     start = models.DateTimeField()
@@ -265,5 +261,4 @@ class FleetRollup(models.Model):
         constraints = [models.UniqueConstraint(fields=["seconds", "start"], name="fleet_rollup_once")]
 
     def __str__(self) -> str:
-        """Time."""
         return f"fleet at {self.start:%Y-%m-%d %H:%M}"

@@ -1,4 +1,4 @@
-"""What the pages show of nodes: rows of the table, the link matrix. Called by `nodes.views` and `allocations.views`."""
+"""Reads of the nodes' pages: rows of the table, the link matrix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from django.db.models import Count, F, FloatField, Q, QuerySet, Sum
 from django.db.models.functions import Cast, NullIf
 
-from access.pages import Slice, slice_of
+from kube.device_types import GPU
 from nodes.choices import NodeState, Presence
 from nodes.drawing import DRAWN_MOST
 from nodes.models import Device, Node
@@ -24,24 +24,24 @@ _SORTS: Mapping[str, tuple[Any, ...]] = {
     "agent": ("agent_seen_at", "name"),
 }
 NVLINK_BYTES = 25_000_000_000
-"""Bytes a second of one NVLink in one direction, from V100 to H200; Blackwell's have twice as many."""
+"""Bytes a second of one NVLink in one direction, from V100 to H200; Blackwell has twice as many."""
 BLACKWELL = ("B100", "B200", "B300")
 _TAKEN = (
     Q(devices__core_used__gt=0)
     | Q(devices__memory_used__gt=0)
     | ~Q(devices__stranger="", devices__conflict="", devices__closed="")
 )
-_LIVE_GPU = Q(devices__type="gpu") & ~Q(devices__presence=Presence.REMOVED)
+_LIVE_GPU = Q(devices__type=GPU) & ~Q(devices__presence=Presence.REMOVED)
 
 
 @dataclass(slots=True)
 class NodeRow:
-    """One line of the nodes page. Bytes of GPU memory. A MIG instance is a part of its GPU."""
+    """One row of the nodes page. Memory of GPUs; a MIG instance counts as a part of its GPU."""
 
     node: Node
     gpus: int = 0
     busy: set[str] = field(default_factory=set)
-    """UUIDs of GPUs of which somebody holds some."""
+    """UUIDs of GPUs that are held, wholly or in part."""
     unhealthy: int = 0
     memory_bytes: int = 0
     memory_used: int = 0
@@ -51,13 +51,13 @@ class NodeRow:
 
     @property
     def in_use(self) -> int:
-        """GPUs of which somebody holds some."""
+        """Number of GPUs that are held, wholly or in part."""
         return len(self.busy)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkCell:
-    """One pair of GPUs: NVLinks between them, shade 1 to 4 (0: none), nearness by PCIe or NUMA otherwise."""
+    """One pair of GPUs: NVLinks between them, shade 1 to 4 (0: none), nearness by PCIe and NUMA."""
 
     links: int
     shade: int
@@ -67,21 +67,20 @@ class LinkCell:
 
 @dataclass(frozen=True, slots=True)
 class LinkRow:
-    """One GPU's line of the matrix."""
+    """One GPU's row of the matrix. `linked`: number of GPUs that it has links to; `links`: of all its links."""
 
     minor: int
     uuid: str
     island: int
     cells: tuple[LinkCell, ...]
     most_bytes: int
-    """What its links can send in a second, or receive; behind a switch what the busiest pair could."""
+    """What its links can send a second, or receive; behind a switch those of the best linked pair."""
     linked: int
-    """GPUs to which it has links, and the links to all of them."""
     links: int
 
 
 def node_query(*, search: str, state: str, model: str, sort: str) -> QuerySet[Node]:
-    """Nodes that match, in the order asked for (`name`, `-used`, …; anything else is by name)."""
+    """Nodes that match, sorted by `name`, `-used`, …; by name for an unknown `sort`."""
     nodes = node_list()
     for word in search.split():
         nodes = nodes.filter(name__icontains=word)
@@ -102,17 +101,24 @@ def node_query(*, search: str, state: str, model: str, sort: str) -> QuerySet[No
     return nodes.order_by(first, *order[1:])
 
 
-def node_rows(nodes: QuerySet[Node], page: object) -> Slice[Any]:
-    """A page of nodes with what their devices add up to: two queries and a count."""
-    found = slice_of(nodes, page, counted=True)
-    rows = {node.pk: NodeRow(node) for node in found.rows}
+def node_rows(nodes: Iterable[Node]) -> list[NodeRow]:
+    """Rows of these nodes, in their order; one query."""
+    rows = {node.pk: NodeRow(node) for node in nodes}
     for device in Device.objects.filter(node__in=rows).exclude(presence=Presence.REMOVED):
         _add(rows[device.node_id], device)
-    return Slice(tuple(rows.values()), found.number, found.more, found.first, found.total)
+    return list(rows.values())
+
+
+def node_row(node: Node, devices: Iterable[Device]) -> NodeRow:
+    """A node with what these devices of it add up to."""
+    row = NodeRow(node)
+    for device in devices:
+        _add(row, device)
+    return row
 
 
 def _add(row: NodeRow, device: Device) -> None:
-    if device.type != "gpu":
+    if device.type != GPU:
         row.others += 1
         return
     if device.is_held:
@@ -123,19 +129,20 @@ def _add(row: NodeRow, device: Device) -> None:
     row.gpus += 1
     row.unhealthy += not device.healthy or device.presence != Presence.PRESENT
     row.memory_bytes += device.memory_bytes
-    row.models.add(device.model)
+    if device.model:
+        row.models.add(device.model)
     row.islands.add(device.island)
 
 
 def models_known() -> list[str]:
-    """Models of the fleet's GPUs, for the filter."""
-    rows = Device.objects.filter(type="gpu").exclude(presence=Presence.REMOVED).exclude(model="")
+    """Models of the fleet's GPUs."""
+    rows = Device.objects.filter(type=GPU).exclude(presence=Presence.REMOVED).exclude(model="")
     return list(rows.order_by("model").values_list("model", flat=True).distinct())
 
 
 def link_matrix(devices: Iterable[Device], links: Iterable[Sequence[int]]) -> list[LinkRow]:
-    """The node's GPUs against each other, by island and minor, so that islands are blocks; without the pairs where they are more than DRAWN_MOST."""
-    whole = (device for device in devices if device.type == "gpu" and not device.parent)
+    """The node's GPUs against each other, by island and minor; without cells for more than DRAWN_MOST GPUs."""
+    whole = (device for device in devices if device.type == GPU and not device.parent)
     gpus = sorted(whole, key=lambda gpu: (gpu.island, gpu.minor))
     known = {gpu.minor for gpu in gpus}
     linked: dict[int, dict[int, int]] = {}

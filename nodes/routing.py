@@ -1,12 +1,18 @@
-"""Browser streams of this room, for the router in `gpuplane.asgi`."""
+"""WebSocket routes of browsers' streams, for `gpuplane.application`."""
 
-from django.urls import path
+from __future__ import annotations
+
+from django.urls import URLPattern, path
 
 from nodes.consumers.fleet import FleetConsumer
 from nodes.consumers.one_node import DeviceConsumer, NodeConsumer
+from nodes.live.hub import Hub
 
-websocket_urlpatterns = [
-    path("ws/fleet/", FleetConsumer.as_asgi()),
-    path("ws/nodes/<str:name>/", NodeConsumer.as_asgi()),
-    path("ws/devices/<int:device_id>/", DeviceConsumer.as_asgi()),
-]
+
+def websocket_urlpatterns(hub: Hub) -> list[URLPattern]:
+    """The routes of a process with this hub."""
+    return [
+        path("ws/fleet/", FleetConsumer.as_asgi(hub=hub)),
+        path("ws/nodes/<str:name>/", NodeConsumer.as_asgi()),
+        path("ws/devices/<int:device_id>/", DeviceConsumer.as_asgi()),
+    ]

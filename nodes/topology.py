@@ -1,8 +1,7 @@
-"""Which GPUs of a node hang together by NVLink. Pure.
+"""NVLink islands of a node: GPUs that are connected by NVLinks. Pure.
 
-Called by `nodes.services` when an inventory comes in; the engine draws the same islands from the
-same links. Kept true: a pair listed twice counts the smaller number, order and direction of the
-list mean nothing, and a link to a GPU that is not there joins nothing.
+Called by `nodes.services` for inventories; the engine derives the same islands. Invariants: a pair listed twice counts
+the smaller number, order and direction do not matter, and links to unknown GPUs are ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ def normal_links(links: Iterable[Sequence[int]]) -> list[Link]:
 
 
 def islands(minors: Iterable[int], links: Iterable[Sequence[int]]) -> dict[int, int]:
-    """Minor → island number; islands are numbered by their lowest minor. A GPU without links is its own."""
+    """Minor → island number; islands are numbered by their lowest minor. A GPU without links is an island."""
     ordered = sorted(set(minors))
     root = {minor: minor for minor in ordered}
 

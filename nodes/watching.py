@@ -1,23 +1,24 @@
 """The node watch: labels, mode, readiness and end of nodes that have an inventory (LEASE-5).
 
-Called by `nodes.tasks.watch_nodes`, one turn at a time. Kept true: what an event says is compared with the row
-and written only where it differs; where the watch has lost its place every node is compared.
+Called by `nodes.tasks.watch_nodes`. Invariants: only differences are written; after a relist every node is compared.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 
 import structlog
 from django.conf import settings
 
-from audit.clock import database_now
 from kube import nodes as kube_nodes
 from kube.client import Cluster
-from kube.following import TURN_SECONDS, Followed, follow
 from kube.resources import NODES
 from kube.watch import Changed, Event, Relisted
+from kube.watch_loop import TURN_SECONDS, Followed, follow
 from nodes.cluster import follow_all, follow_end, follow_one
+from storage.clock import database_now
+from storage.leader_lock import leader_lock
 
 log = structlog.get_logger(__name__)
 
@@ -28,7 +29,7 @@ def watch_nodes(*, cluster: Cluster, seconds: float = TURN_SECONDS) -> Followed:
     """One turn. Raises `kube.errors`, Redis' and database errors."""
     return follow(
         cluster,
-        redis_url=settings.GPUPLANE_REDIS_URL,
+        lock=partial(leader_lock, settings.GPUPLANE_REDIS_URL),
         name=NAME,
         resource=NODES,
         kind=kube_nodes.Node,
@@ -38,7 +39,7 @@ def watch_nodes(*, cluster: Cluster, seconds: float = TURN_SECONDS) -> Followed:
 
 
 def handle(event: Event[kube_nodes.Node], *, now: datetime) -> None:
-    """One event, which may be late or come twice."""
+    """Handle one event, which may be late or repeated."""
     changed: list[str] = []
     if isinstance(event, Relisted):
         unreadable = {item.key[1] for item in event.unreadable}

@@ -1,5 +1,6 @@
-"""A make-believe cluster: nodes, agents and workload that call gpuplane's doors over HTTP as a cluster would.
+"""A simulated cluster: nodes, agents and workload that call gpuplane over HTTP as a real cluster would.
 
-Started by `make run` as `python -m simulator`. No Django, and nothing of gpuplane but the agents'
-protocol and the cluster's names: what works here works from outside.
+In come gpuplane's answers, out go inventories, frames, admission reviews, filters and binds. Started by `make run` as
+`python -m simulator`; imported by nothing. Invariants: no Django, and nothing of gpuplane but the agents' modules and
+the names in `kube`; pods go the whole way of real ones, and every policy and way of sharing occurs.
 """

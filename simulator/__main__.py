@@ -1,8 +1,8 @@
-"""`python -m simulator`: brings the make-believe fleet to a running gpuplane and keeps it alive.
+"""`python -m simulator`: registers the simulated fleet at a running gpuplane and keeps it alive.
 
-Reads `GPUPLANE_DATA_DIR` (where `credentials.json` appears) and `GPUPLANE_SIMULATE_NODES`. Waits for the
-server, registers the nodes, then agents stream and pods come and go until SIGTERM or SIGINT. Kept true:
-it never ends because the server is away; the agents of all nodes share one event loop and little CPU.
+Reads `GPUPLANE_DATA_DIR` (for `credentials.json`) and `GPUPLANE_SIMULATE_NODES`. Waits for the server, registers the
+nodes, then agents send samples and pods come and go until SIGTERM or SIGINT. Invariants: it never ends because the
+server is away; all agents share one event loop.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from simulator.workload import Workload
 
 SEED: Final = 20260917
 REGISTRATIONS_AT_ONCE: Final = 2
-SICK_EVERY_SECONDS: Final = 150.0
-SICK_SECONDS: Final = 75.0
-SICKNESS: Final = ("Xid 79: GPU has fallen off the bus", "Xid 94: contained ECC error", "Xid 63: row remapping pending")
+FAULT_EVERY_SECONDS: Final = 150.0
+FAULT_SECONDS: Final = 75.0
+FAULTS: Final = ("Xid 79: GPU has fallen off the bus", "Xid 94: contained ECC error", "Xid 63: row remapping pending")
 
 log = structlog.get_logger(__name__)
 
 
 async def register(api: Api, fleet: Sequence[SimNode]) -> dict[str, str]:
-    """PUT every node's inventory, and get its agent's token: by node. Waits for the server where it must."""
+    """PUT every node's inventory; tokens of the nodes' agents, by node. Waits while the server is away."""
     todo = list(reversed(fleet))
     tokens: dict[str, str] = {}
 
@@ -52,7 +52,8 @@ async def register(api: Api, fleet: Sequence[SimNode]) -> dict[str, str]:
                 todo.append(node)
                 await api.until_alive()
             except Refused as refused:
-                log.error("simulator.node_refused", node=node.name, why=str(refused))  # noqa: TRY400 - the words are enough
+                # no traceback needed
+                log.error("simulator.node_refused", node=node.name, why=str(refused))  # noqa: TRY400
 
     began = time.monotonic()
     await asyncio.gather(*(work() for _ in range(REGISTRATIONS_AT_ONCE)))
@@ -61,7 +62,7 @@ async def register(api: Api, fleet: Sequence[SimNode]) -> dict[str, str]:
 
 
 async def measure(signals: Signals) -> None:
-    """Move the signals on, once a second."""
+    """Step the signals once a second."""
     before = time.monotonic()
     while True:
         await asyncio.sleep(1.0)
@@ -70,23 +71,23 @@ async def measure(signals: Signals) -> None:
         before = now
 
 
-async def sicken(agents: dict[str, Agent], occupancy: Occupancy, signals: Signals, rng: random.Random) -> None:
-    """Now and then one free GPU falls sick for a while."""
+async def inject_faults(agents: dict[str, Agent], occupancy: Occupancy, signals: Signals, rng: random.Random) -> None:
+    """Make a free GPU unhealthy for a while, now and then."""
     while True:
-        await asyncio.sleep(SICK_EVERY_SECONDS * rng.uniform(0.5, 1.5))
+        await asyncio.sleep(FAULT_EVERY_SECONDS * rng.uniform(0.5, 1.5))
         uuid = rng.choice(occupancy.free_gpus() or [""])
         agent = agents.get(uuid)
         if agent is None:
             continue
-        signals.sicken(uuid, sick=True)
-        agent.report_health(uuid, rng.choice(SICKNESS))
-        await asyncio.sleep(SICK_SECONDS)
-        signals.sicken(uuid, sick=False)
+        signals.set_faulty(uuid, faulty=True)
+        agent.report_health(uuid, rng.choice(FAULTS))
+        await asyncio.sleep(FAULT_SECONDS)
+        signals.set_faulty(uuid, faulty=False)
         agent.report_health(uuid, "")
 
 
 async def simulate(data_dir: Path, nodes: int) -> None:
-    """Everything, until cancelled."""
+    """Run the fleet until cancelled."""
     fleet = make_fleet(nodes)
     credentials = await wait_for_server(data_dir / "credentials.json")
     signals = Signals(fleet, seed=SEED)
@@ -95,7 +96,8 @@ async def simulate(data_dir: Path, nodes: int) -> None:
     agents: dict[str, Agent] = {}
     async with Api(credentials) as api:
         tokens = await register(api, fleet)
-        workload = Workload(api, occupancy, nodes=[node.name for node in fleet], rng=random.Random())  # noqa: S311 - no secret; unseeded: a second run must not repeat pod UIDs
+        # unseeded: a second run must not repeat pod UIDs
+        workload = Workload(api, occupancy, nodes=[node.name for node in fleet], rng=random.Random())  # noqa: S311
         async with asyncio.TaskGroup() as group:
             group.create_task(measure(signals))
             for index, node in enumerate(fleet):
@@ -111,7 +113,7 @@ async def simulate(data_dir: Path, nodes: int) -> None:
                 agents.update(dict.fromkeys(node.uuids, agent))
                 group.create_task(agent.run())
             group.create_task(workload.run())
-            group.create_task(sicken(agents, occupancy, signals, random.Random(SEED)))  # noqa: S311 - no secret
+            group.create_task(inject_faults(agents, occupancy, signals, random.Random(SEED)))  # noqa: S311 - no secret
 
 
 async def until_stopped(data_dir: Path, nodes: int) -> None:
@@ -127,7 +129,7 @@ async def until_stopped(data_dir: Path, nodes: int) -> None:
 
 
 def configure_logs(level: str) -> None:
-    """One event name and key–values a line, as the other processes write them. `level` is a GPUPLANE_LOG_LEVEL."""
+    """Log as the other processes do, at a GPUPLANE_LOG_LEVEL."""
     known = logging.getLevelNamesMapping()
     structlog.configure(
         processors=[
@@ -144,7 +146,7 @@ def configure_logs(level: str) -> None:
 
 
 def main() -> int:
-    """Command line. Exit status 2 for a variable that does not parse."""
+    """Run the command line; exit code 2 for an invalid variable."""
     configure_logs(os.environ.get("GPUPLANE_LOG_LEVEL", "").strip() or "info")
     data_dir = Path(os.environ.get("GPUPLANE_DATA_DIR", "").strip() or "var").expanduser()
     given = os.environ.get("GPUPLANE_SIMULATE_NODES", "").strip() or "64"

@@ -1,7 +1,7 @@
-"""The make-believe agents: one session a node over `WS /ws/agents/<node>/`, a sample every second.
+"""Simulated agents: a session a node over `WS /ws/agents/<node>/`, a sample every second.
 
-Started by `__main__`. They speak by the real agent's own outbox and session, so a session that ends is opened again, and no change of
-state is lost (NODE-2).
+Started by `__main__`. They use the real agent's outbox and session, so sessions are reopened and no state change is
+lost (NODE-2).
 """
 
 from __future__ import annotations
@@ -13,22 +13,25 @@ from typing import Final
 import structlog
 
 from agent.outbox import Outbox
+from agent.protocol import DeviceDetails, LinkDetails, ProcessDetails
 from agent.session import Session
-from agent.sources import Column, error_columns
-from simulator.details import details_of
+from agent.sources import Column, DeviceFacts, error_columns
+from agent.sources.wiring import remotes_of
 from simulator.fleet import SimNode
 from simulator.signals import Signals
 
 VERSION: Final = "simulated-1"
 SAMPLE_SECONDS: Final = 1.0
 DETAILS_SAMPLES: Final = 5
-"""Links and processes are looked at with every fifth sample."""
+"""Samples between two details."""
+FIRST_PID: Final = 20_000
+MIB: Final = 2**20
 
 log = structlog.get_logger(__name__)
 
 
 class Crowd:
-    """How many agents are connected; says so once when all are and once when they begin to drop."""
+    """Counts connected agents; logs once when all are connected, and once when the first drops."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -36,14 +39,14 @@ class Crowd:
         self._complete = False
 
     def joined(self) -> None:
-        """One more session is open."""
+        """Count an opened session."""
         self.connected += 1
         if self.connected == self.size:
             self._complete = True
             log.info("agents.all_connected", agents=self.size)
 
     def left(self, why: str) -> None:
-        """One session ended."""
+        """Count an ended session."""
         self.connected -= 1
         if self._complete:
             self._complete = False
@@ -72,11 +75,11 @@ class Agent:
         )
 
     def report_health(self, uuid: str, reason: str) -> None:
-        """A device fell sick (`reason`) or is well again (empty); told with the next sample."""
+        """Send a device's health: a reason, or empty for a healthy one."""
         self._outbox.put_health({uuid: reason})
 
     async def run(self) -> None:
-        """Connect, talk, and connect again, until cancelled."""
+        """Keep the agent connected until cancelled."""
         self._outbox.put_inventory(self._node.inventory())
         async with asyncio.TaskGroup() as together:
             together.create_task(self._session.run())
@@ -84,14 +87,34 @@ class Agent:
 
     async def _sample(self) -> None:
         due = time.monotonic() + self._phase
-        looks = 0
+        samples = 0
         errors: dict[str, Column] = {}
         while True:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             due = max(due + SAMPLE_SECONDS, time.monotonic())
-            if looks % DETAILS_SAMPLES == 0:
+            if samples % DETAILS_SAMPLES == 0:
                 details = details_of(self._node, self._signals)
                 self._outbox.put_details(details)
                 errors = error_columns(details)
             self._outbox.put_sample({**self._signals.of_node(self._index), **errors}, at=time.time())
-            looks += 1
+            samples += 1
+
+
+def details_of(node: SimNode, signals: Signals) -> list[DeviceDetails]:
+    """Details of the node's GPUs by minor: the NVLinks of the inventory, and a process for each holder."""
+    return [_device_details(node, gpu, signals) for gpu in node.gpus]
+
+
+def _device_details(node: SimNode, gpu: DeviceFacts, signals: Signals) -> DeviceDetails:
+    remotes = remotes_of(node.kind.links, gpu.minor, uuids=dict(enumerate(node.uuids)), own=node.kind.gpu_links)
+    links = [LinkDetails(number, True, remote, 0, 0, 0) for number, remote in enumerate(remotes)]
+    size = signals.memory_of(gpu.uuid)
+    processes = [
+        ProcessDetails(
+            FIRST_PID + 100 * gpu.minor + place,
+            "python3" if load.peers > 1 else "vllm",
+            round(0.9 * load.memory * size) // MIB * MIB,
+        )
+        for place, load in enumerate(signals.loads.get(signals.row_of[gpu.uuid], ()))
+    ]
+    return DeviceDetails(links, 0, 0, processes)

@@ -1,17 +1,16 @@
-"""gpuplane's doors as a cluster sees them: REST, webhooks, extender, over one HTTP client.
+"""gpuplane as a cluster sees it: REST, webhooks and extender, over one HTTP client.
 
-Used by `__main__` (registration) and `workload`. Kept true: a call that fails for a passing reason is
-made again, a bounded number of times with growing, jittered pauses; every call here may be made twice.
+Used by `__main__` (registration) and `workload`. Invariants: a call that fails for a temporary reason is repeated a
+bounded number of times, with growing, jittered pauses; every call may be made twice.
 
     ApiFailure
     ├── ServerAway   no usable answer after every attempt; wait for `until_alive` and go on
-    └── Refused      an answer that will stay the same: `status` and `detail`
+    └── Refused      a permanent answer: `status` and `detail`
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
@@ -21,11 +20,13 @@ import httpx
 import msgspec
 import structlog
 
+from agent.session import backoff
+
 ATTEMPTS: Final = 4
 FIRST_PAUSE_SECONDS: Final = 0.25
 LONGEST_PAUSE_SECONDS: Final = 10.0
 TIMEOUT_SECONDS: Final = 20.0
-PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+TEMPORARY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 PAGE_SIZE: Final = 1000
 
 log = structlog.get_logger(__name__)
@@ -40,7 +41,7 @@ class ServerAway(ApiFailure):
 
 
 class Refused(ApiFailure):
-    """The server's no."""
+    """A permanent refusal by the server."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(f"{status}: {detail}")
@@ -49,7 +50,7 @@ class Refused(ApiFailure):
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """What `make run` writes to `credentials.json`, as far as it is used here."""
+    """The fields of `credentials.json` that are used here."""
 
     url: str
     api_token: str
@@ -58,13 +59,13 @@ class Credentials(msgspec.Struct, frozen=True):
     inventory_token: str
 
 
-def pause_seconds(attempt: int, jitter: float) -> float:
-    """Pause after the `attempt`th failure (1..): doubling and bounded; `jitter` is 0..1."""
-    return float(min(FIRST_PAUSE_SECONDS * 2 ** min(attempt - 1, 16), LONGEST_PAUSE_SECONDS)) * (0.5 + jitter / 2)
+def pause_seconds(attempt: int) -> float:
+    """Pause after the `attempt`th failure (1..)."""
+    return backoff(attempt, first=FIRST_PAUSE_SECONDS, longest=LONGEST_PAUSE_SECONDS)
 
 
 def read_credentials(path: Path) -> Credentials | None:
-    """The credentials; None while the file is not there or not whole."""
+    """The credentials; None while the file is missing or incomplete."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Credentials)
     except (FileNotFoundError, msgspec.MsgspecError):
@@ -72,7 +73,7 @@ def read_credentials(path: Path) -> Credentials | None:
 
 
 async def wait_for_server(path: Path, *, transport: httpx.AsyncBaseTransport | None = None) -> Credentials:
-    """The credentials of a server that answers `/livez`. Looks again and again, read anew each time."""
+    """Wait for a server that answers `/livez`; its credentials, read anew for each attempt."""
     attempt = 0
     while True:
         credentials = read_credentials(path)
@@ -81,7 +82,7 @@ async def wait_for_server(path: Path, *, transport: httpx.AsyncBaseTransport | N
         attempt += 1
         if attempt == 1:
             log.info("simulator.waiting", credentials=str(path))
-        await asyncio.sleep(min(2.0, pause_seconds(attempt, random.random())))  # noqa: S311 - jitter, no secret
+        await asyncio.sleep(min(2.0, pause_seconds(attempt)))
 
 
 async def _is_alive(url: str, transport: httpx.AsyncBaseTransport | None) -> bool:
@@ -93,7 +94,7 @@ async def _is_alive(url: str, transport: httpx.AsyncBaseTransport | None) -> boo
 
 
 class Api:
-    """Calls with the right token each. Use as an async context manager."""
+    """Client of gpuplane. Use as an async context manager."""
 
     def __init__(self, credentials: Credentials, *, transport: httpx.AsyncBaseTransport | None = None) -> None:
         self._transport = transport
@@ -116,23 +117,23 @@ class Api:
         await self._client.aclose()
 
     async def until_alive(self) -> None:
-        """Wait, for ever if need be, until the server answers `/livez`."""
+        """Wait until the server answers `/livez`."""
         attempt = 0
         while not await _is_alive(self.credentials.url, self._transport):
             attempt += 1
-            await asyncio.sleep(pause_seconds(attempt, random.random()))  # noqa: S311 - jitter, no secret
+            await asyncio.sleep(pause_seconds(attempt))
 
     async def put_inventory(self, node: str, body: Mapping[str, Any]) -> None:
-        """Register the node, or bring it up to date."""
+        """Register or update the node."""
         await self._call("PUT", f"/api/v1/nodes/{node}/inventory/", self._inventory, body)
 
     async def agent_token(self, node: str) -> str:
-        """A fresh token by which the agent of this node speaks; those before it are over."""
+        """Create a token for the node's agent, which revokes earlier ones."""
         asked = {"scope": "agent", "node": node}
         return str((await self._call("POST", "/api/v1/tokens/", self._rest, asked))["token"])
 
     async def create_claim(self, manifest: Mapping[str, Any]) -> bool:
-        """Create a GpuClaim; False where one of that name is there already."""
+        """Create a GpuClaim; False where it exists already."""
         try:
             await self._call("POST", "/api/v1/claims/", self._rest, manifest)
         except Refused as refused:
@@ -147,15 +148,15 @@ class Api:
         return {(row["metadata"]["namespace"], row["metadata"]["name"]) async for row in rows}
 
     async def live_allocations(self) -> list[dict[str, Any]]:
-        """All allocations that count as used."""
+        """All live allocations."""
         return [row async for row in self._list("/api/v1/allocations/", {"live": "true"})]
 
     async def allocations_of_pod(self, pod_uid: str) -> list[dict[str, Any]]:
-        """The pod's live allocations: one, or none."""
+        """The pod's live allocation, or none."""
         return [row async for row in self._list("/api/v1/allocations/", {"pod_uid": pod_uid, "live": "true"})]
 
     async def release(self, allocation_id: str) -> bool:
-        """Give an allocation back; False where it is gone already."""
+        """Release an allocation; False where it is gone already."""
         try:
             await self._call("DELETE", f"/api/v1/allocations/{allocation_id}/", self._rest, None)
         except Refused as refused:
@@ -195,7 +196,7 @@ class Api:
         return list(await self._call("POST", "/extender/prioritize", self._cluster, body) or [])
 
     async def extender_bind(self, pod: Mapping[str, Any], node: str) -> str:
-        """Bind the pod; the error's words, empty when it is bound."""
+        """Bind the pod; the error, empty when it is bound."""
         meta = pod["metadata"]
         body = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node}
         answer = await self._call("POST", "/extender/bind", self._cluster, body)
@@ -211,7 +212,7 @@ class Api:
             url = page.get("next")
 
     async def _call(self, method: str, url: str, headers: Mapping[str, str], body: object) -> Any:
-        """The decoded answer. Raises Refused at once, ServerAway after every attempt."""
+        """The decoded answer. Raises Refused, and ServerAway after the last attempt."""
         content = None if body is None else msgspec.json.encode(body)
         sent = {**headers, "Content-Type": "application/json"} if content is not None else dict(headers)
         why = ""
@@ -223,9 +224,9 @@ class Api:
             else:
                 if answer.is_success:
                     return msgspec.json.decode(answer.content) if answer.content else None
-                if answer.status_code not in PASSING:
+                if answer.status_code not in TEMPORARY:
                     raise Refused(answer.status_code, answer.text[:300])
                 why = f"status {answer.status_code}: {answer.text[:200]}"
             if attempt < ATTEMPTS:
-                await asyncio.sleep(pause_seconds(attempt, random.random()))  # noqa: S311 - jitter, no secret
+                await asyncio.sleep(pause_seconds(attempt))
         raise ServerAway(f"{method} {url}: {why}")

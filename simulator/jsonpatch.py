@@ -1,7 +1,4 @@
-"""Applies the JSONPatch (RFC 6902) of a mutating webhook's answer to a pod, as an API server does.
-
-Used by `workload`. Only `add`, `replace`, `remove` and `test`, which is what admission webhooks use.
-"""
+"""Applies the JSONPatch (RFC 6902) of a mutating webhook to a pod: `add`, `replace`, `remove` and `test`."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Any
 
 
 class BadPatch(Exception):
-    """An operation that does not apply to this object; the API server would refuse the pod."""
+    """An operation that does not apply to the object."""
 
 
 def apply_patch(document: Mapping[str, Any], patch: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -29,7 +26,7 @@ def apply_patch(document: Mapping[str, Any], patch: Sequence[Mapping[str, Any]])
 
 
 def _parts(path: object) -> list[str]:
-    """A JSON Pointer (RFC 6901) in parts."""
+    """The parts of a JSON Pointer (RFC 6901)."""
     if not isinstance(path, str) or (path and not path.startswith("/")):
         raise BadPatch(f"no JSON Pointer: {path!r}")
     return [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:]]

@@ -1,7 +1,7 @@
-"""Who holds which GPU, as the workload learned it from gpuplane's answers; feeds the signals.
+"""Holders of the fleet's GPUs, as gpuplane's answers say; sets the loads of the signals.
 
-Used by `workload`. Kept true: a GPU counts as busy when anybody holds any of it, shares included, and
-room is counted for each GPU model by itself: so that a tenth of each kind of machine stays free whole.
+Used by `workload`. Invariants: a GPU is busy when anybody holds any of it; room is counted for each GPU model, so that
+a tenth of each kind of machine stays free.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kube.device_types import GPU
 from simulator.fleet import SimNode
 from simulator.signals import Load, Signals
 
 BUSIEST: Final = 0.9
-"""Part of the GPUs that the workload lets be busy at most."""
+"""Largest part of the GPUs that the workload keeps busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,25 +27,21 @@ class Holding:
     state: str
     namespace: str
     pod_name: str
-    pod_uid: str
-    node: str
     gpus: tuple[tuple[str, float, int], ...]
 
 
 def holding_of(row: Mapping[str, Any]) -> Holding:
-    """Read an allocation of the REST API."""
+    """A holding from an allocation of the REST API."""
     gpus = tuple(
         (str(device["uuid"]), float(device["core"] or 0) / 100, int(device["memory"] or 0))
         for device in row["devices"]
-        if device["type"] == "gpu"
+        if device["type"] == GPU
     )
     return Holding(
         allocation_id=str(row["uid"]),
         state=str(row["state"]),
         namespace=str(row["namespace"]),
         pod_name=str(row["pod"]),
-        pod_uid=str(row["pod_uid"]),
-        node=str(row["node"]),
         gpus=gpus,
     )
 
@@ -68,41 +65,41 @@ class Occupancy:
 
     @property
     def size(self) -> int:
-        """GPUs of the fleet."""
+        """Number of GPUs."""
         return len(self._model_of)
 
     @property
     def busy(self) -> int:
-        """GPUs of the fleet that anybody holds."""
+        """Number of held GPUs."""
         return len(self._holders)
 
     @property
     def room(self) -> int:
-        """GPUs that new pods may still touch, over all models."""
+        """Number of GPUs that new pods may use."""
         return sum(self.room_of(model) for model in self._sizes)
 
     def room_of(self, model: str) -> int:
-        """GPUs of the model that new pods may still touch, less those that pods on their way may take."""
+        """Number of GPUs of the model that new pods may use, without those expected by pods that are being bound."""
         coming = sum(devices for at, devices in self._coming.values() if at == model)
         return max(0, int(BUSIEST * self._sizes[model]) - self._busy[model] - coming)
 
     def nodes_with_room(self, devices: int, models: Sequence[str] = ()) -> list[str]:
-        """Nodes whose GPU model (one of `models`, where given) has room for that many."""
+        """Nodes whose GPU model, one of `models` if given, has room for so many."""
         wanted = [model for model in self._sizes if not models or model in models]
         return [name for model in wanted if self.room_of(model) >= devices for name in self._nodes_of[model]]
 
     def expect(self, pod_uid: str, node: str, devices: int) -> None:
-        """A pod is on its way to the node and may touch that many GPUs."""
+        """Reserve room for a pod that is being bound to the node."""
         self._coming[pod_uid] = (self._model_of_node.get(node, ""), devices)
 
     def arrived(self, pod_uid: str) -> None:
-        """The pod is no longer on its way: it runs, or was given up."""
+        """Return the room of a pod that was bound, or given up."""
         self._coming.pop(pod_uid, None)
 
     def add(self, holding: Holding) -> None:
-        """Somebody holds GPUs."""
+        """Add a holding."""
         self.holdings[holding.allocation_id] = holding
-        # a wave of its own for each allocation, the same in every run
+        # each allocation has its own period, the same in every run
         period = 12.0 + int(holding.allocation_id.replace("-", "")[:4] or "0", 16) % 50
         for uuid, core, memory in holding.gpus:
             share = min(1.0, memory / self._memory_of[uuid]) if uuid in self._memory_of else 0.0
@@ -113,7 +110,7 @@ class Occupancy:
             self._signals.hold(uuid, self._holders[uuid].values())
 
     def remove(self, allocation_id: str) -> None:
-        """It was given back. Unknown ids are passed over."""
+        """Remove a holding. Unknown ids are ignored."""
         holding = self.holdings.pop(allocation_id, None)
         for uuid, _, _ in holding.gpus if holding is not None else ():
             holders = self._holders[uuid]
@@ -124,5 +121,5 @@ class Occupancy:
             self._signals.hold(uuid, holders.values())
 
     def free_gpus(self) -> list[str]:
-        """UUIDs of GPUs that nobody holds."""
+        """UUIDs of free GPUs."""
         return [uuid for uuid in self._model_of if uuid not in self._holders]

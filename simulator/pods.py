@@ -1,7 +1,7 @@
-"""What the make-believe teams ask for: their GpuClaims, and the pods that they start.
+"""GpuClaims and pods of the simulated teams.
 
-Called by `workload`. Kept true: every policy, shares in every form, and all three dialects occur; a
-doomed pod is one that no node can ever serve, each for a reason of its own (the pending page).
+Called by `workload`. Invariants: every policy, every form of shares and all three dialects occur; no node can ever
+serve a doomed pod, each for a reason of its own (the pending page).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONGEST_SECONDS: Final = 1500.0
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """One kind of pod. `weight`: how often; `devices`: GPUs it touches; `minutes`: mean life."""
+    """One kind of pod. `weight`: relative frequency; `devices`: number of GPUs; `minutes`: mean lifetime."""
 
     team: str
     name: str
@@ -29,21 +29,20 @@ class Template:
     weight: int
     minutes: float
     claim: Mapping[str, Any] | None = None
-    """Spec of its GpuClaim, which has the template's name; None: asks by resources."""
+    """Spec of its GpuClaim, which has the template's name; None: it requests resources."""
     resources: Mapping[str, str] | None = None
-    missing_claim: bool = False
     beside: tuple[str, ...] = ()
-    """GPU models whose machines have what else it asks for; empty: any."""
+    """GPU models of machines with the other devices that it requests; empty: any."""
 
     @property
     def models(self) -> tuple[str, ...]:
-        """GPU models it can run on; empty: any."""
+        """GPU models that it can run on; empty: any."""
         return self.beside if self.claim is None else tuple(self.claim["devices"].get("model", ()))
 
 
 @dataclass(slots=True)
 class SimPod:
-    """One pod on its way."""
+    """One pod before it is bound."""
 
     template: Template
     manifest: dict[str, Any]
@@ -51,7 +50,7 @@ class SimPod:
     doomed: bool = False
     attempts: int = 0
     give_up_at: float | None = None
-    """Monotonic seconds when its users delete it, set when it first has to wait."""
+    """When its user deletes it, in monotonic seconds; set when it first has to wait."""
 
     @property
     def uid(self) -> str:
@@ -118,7 +117,7 @@ DOOMED: Final = (
     Template("ml-research", "too-large", 16, 1, 1, _claim(16)),
     Template("ml-research", "next-generation", 1, 1, 1, _claim(1, model=["B300"])),
     Template("inference", "one-island-of-8", 8, 1, 1, _claim(8, policy="contiguous", strict=True, model=["H200-NVL"])),
-    Template("vision", "forgotten-claim", 1, 1, 1, missing_claim=True),
+    Template("vision", "forgotten-claim", 1, 1, 1),
     Template("vision", "gang-of-four", 1, 1, 1, {**_claim(1), "gangRef": "four"}),
 )
 _IMAGES: Final = {
@@ -144,7 +143,7 @@ def claim_manifests() -> list[dict[str, Any]]:
 
 
 def choose(rng: random.Random, *, fits: Callable[[Template], object]) -> Template | None:
-    """A template by weight, of those for which `fits` is true; None where it is for none."""
+    """A random template by weight, of those that fit; None if none fits."""
     fitting = [template for template in TEMPLATES if fits(template)]
     if not fitting:
         return None
@@ -152,7 +151,7 @@ def choose(rng: random.Random, *, fits: Callable[[Template], object]) -> Templat
 
 
 def make_pod(template: Template, rng: random.Random, *, doomed: bool = False) -> SimPod:
-    """A pod of the template, as its controller would create it; the mutating webhook sees it as `bare`."""
+    """A pod of the template, as its controller would create it."""
     tail = "".join(rng.choices("bcdfghjklmnpqrstvwxz2456789", k=5))
     container: dict[str, Any] = {"name": "main", "image": _IMAGES[template.team]}
     meta: dict[str, Any] = {
@@ -177,12 +176,12 @@ def make_pod(template: Template, rng: random.Random, *, doomed: bool = False) ->
 
 
 def bare(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The pod as a mutating webhook sees it: before the API server gave it a UID."""
+    """The pod without UID, as a mutating webhook sees it."""
     meta = {key: value for key, value in manifest["metadata"].items() if key != "uid"}
     return {**manifest, "metadata": meta}
 
 
 def is_of_template(pod_name: str, template: Template) -> bool:
-    """Whether a pod's name was made from the template's."""
+    """Whether the pod was made from the template."""
     stem, dash, tail = pod_name.rpartition("-")
     return bool(dash) and stem == template.name and len(tail) == 5

@@ -1,7 +1,7 @@
-"""What the GPUs measure: utilisation, memory, temperature, power and traffic, moved on once a second.
+"""Simulated measurements of GPUs: utilisation, memory, temperature, power and traffic.
 
-Stepped by `__main__`, read by `agents`. Kept true: signals follow who holds a device (a free GPU is
-idle), with the inertia that real ones have; the same seed and the same holders give the same values.
+Stepped once a second by `__main__`, read by `agents`. Invariants: signals follow the holders of a device (a free GPU is
+idle) with realistic inertia; the same seed and holders give the same values.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from typing import Final
 
 import numpy as np
 
-from simulator.fleet import GPUS_A_NODE, NVLINK_BYTES, SimNode
+from agent.sources.simulated import NVLINK_BYTES
+from simulator.fleet import GPUS_A_NODE, SimNode
 
 AMBIENT_CELSIUS: Final = 27.0
 HOT_CELSIUS: Final = 74.0
 THERMAL_SECONDS: Final = 25.0
-"""How slowly temperature follows power."""
+"""Time constant of temperature."""
 POWER_SECONDS: Final = 3.0
 PCIE_BYTES: Final = 9e9
 IDLE_BYTES: Final = 480 * 2**20
-"""Memory the driver keeps on an idle GPU."""
+"""Memory that the driver uses on an idle GPU."""
 
 IDLE_MHZ: Final = 345
 MEMORY_MHZ: Final = 1593
@@ -30,13 +31,13 @@ IDLE_MEMORY_MHZ: Final = 405
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one pod does on one GPU. `core` and `memory` are 0..1 of the GPU, `peers`: GPUs it also holds."""
+    """A pod's load on one GPU. `core` and `memory`: 0..1 of the GPU, `peers`: number of GPUs that the pod holds."""
 
     core: float
     memory: float
     peers: int
     period_seconds: float
-    """Length of one of its training steps, or of a wave of requests."""
+    """Period of its training steps, or of waves of requests."""
 
 
 class Signals:
@@ -59,8 +60,8 @@ class Signals:
         self._period = np.full(size, 20.0)
         self._clock = np.array([float(kind.full_mhz) for kind in kinds])
         self.loads: dict[int, tuple[Load, ...]] = {}
-        """Row → who is on the GPU."""
-        self._sick: set[int] = set()
+        """Row → loads of the GPU."""
+        self._faulty: set[int] = set()
         self._seconds = 0.0
         self.utilisation = np.zeros(size)
         self.memory = np.full(size, IDLE_BYTES, dtype=float)
@@ -72,7 +73,7 @@ class Signals:
         self.pcie_rx = np.zeros(size)
 
     def hold(self, uuid: str, loads: Iterable[Load]) -> None:
-        """Who is on the GPU now, all of them; none: it falls idle. An unknown UUID is passed over."""
+        """Set all loads of a GPU, none for an idle one. Unknown UUIDs are ignored."""
         row = self.row_of.get(uuid)
         if row is None:
             return
@@ -84,17 +85,16 @@ class Signals:
         if loads:
             self._period[row] = loads[0].period_seconds
 
-    def sicken(self, uuid: str, *, sick: bool) -> None:
-        """A sick GPU measures nothing: its values are unknown, not zero."""
-        row = self.row_of[uuid]
-        (self._sick.add if sick else self._sick.discard)(row)
+    def set_faulty(self, uuid: str, *, faulty: bool) -> None:
+        """Make the values of a faulty GPU unknown."""
+        (self._faulty.add if faulty else self._faulty.discard)(self.row_of[uuid])
 
     def memory_of(self, uuid: str) -> float:
-        """Bytes of memory that the GPU has."""
+        """Memory size in bytes."""
         return float(self._memory[self.row_of[uuid]])
 
     def step(self, seconds: float) -> None:
-        """Move everything on by that many seconds."""
+        """Advance all signals."""
         self._seconds += seconds
         size = len(self._core)
         wave = np.sin(2 * np.pi * self._seconds / self._period + self._phase)
@@ -131,7 +131,7 @@ class Signals:
         }
         if not self._nvlink[rows].any():
             whole["nvlink_tx_bytes"] = whole["nvlink_rx_bytes"] = []  # no NVLink: not measured
-        for row in self._sick & set(range(rows.start, rows.stop)):
+        for row in self._faulty & set(range(rows.start, rows.stop)):
             for column in whole.values():
                 if column:
                     column[row - rows.start] = None
@@ -139,5 +139,5 @@ class Signals:
 
 
 def _share(seconds: float, constant: float) -> float:
-    """How much of the way to its target a value goes in that time."""
+    """Part of the way to its target that a value goes in that time."""
     return float(1 - np.exp(-seconds / constant))

@@ -1,9 +1,9 @@
-"""Pods that arrive, are admitted, placed, run and end: API server, kube-scheduler and users in one.
+"""Pods that are created, admitted, scheduled, run and end: API server, kube-scheduler and users in one.
 
-Started by `__main__`. Each pod goes the way of a real one: mutating and validating webhook, filter,
-prioritize, bind; its allocation is given back over REST when it ends. Kept true: pods are scheduled
-one after another and bound in the background, as kube-scheduler does; about a tenth of the GPUs of each
-model stays free; after a restart of either side live allocations are taken over from REST and ended in time.
+Started by `__main__`. Each pod passes both webhooks, filter, prioritize and bind; its allocation is released over REST
+when it ends. Invariants: pods are scheduled one after another and bound in the background, as by kube-scheduler; about
+a tenth of the GPUs of each model stays free; after a restart of either side live allocations are adopted from REST and
+ended in time.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from simulator.pods import (
 )
 
 PACE: Final = ((0.12, 0.08), (0.02, 0.4), (0.0, 0.9))
-"""(part of the fleet that has room, seconds between two pods while it is at least that)."""
+"""(part of the fleet with room, seconds between two pods while there is at least so much room)."""
 MOST_WAITING_OF_A_KIND: Final = 1
 DOOMED_AFTER_SECONDS: Final = 8.0
 DOOMED_EVERY_SECONDS: Final = 10.0
 DOOMED_LIFE_SECONDS: Final = 480.0
 RETRY_SECONDS: Final = 25.0
 GIVE_UP_SECONDS: Final = 120.0
-"""A pod that could run but finds no room is deleted by its users after so long."""
+"""After so long users delete a pod that finds no room."""
 BIND_ATTEMPTS: Final = 3
 SYNC_SECONDS: Final = 20.0
 YOUNG_SECONDS: Final = 15.0
-"""An allocation bound this recently may be missing from a list that was made before."""
+"""An allocation bound so recently may be missing from a list."""
 MOST_BINDS: Final = 4
 
 log = structlog.get_logger(__name__)
 
 
 class Workload:
-    """The users and the scheduler of the make-believe cluster. `run` never returns."""
+    """The users and the scheduler of the simulated cluster."""
 
     def __init__(self, api: Api, occupancy: Occupancy, *, nodes: Sequence[str], rng: random.Random) -> None:
         self._api = api
@@ -69,9 +69,9 @@ class Workload:
         self._slots = asyncio.Semaphore(MOST_BINDS)
 
     async def run(self) -> None:
-        """Make the claims, take over what runs, then let pods come and go until cancelled."""
+        """Create the claims, adopt what runs, then let pods come and go until cancelled."""
         await self._lasting(self.make_claims)
-        await self._lasting(self.take_over)
+        await self._lasting(self.adopt_running)
         log.info("workload.started", running=len(self._occupancy.holdings), room=self._occupancy.room)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._arrive())
@@ -80,7 +80,7 @@ class Workload:
             group.create_task(self._doom())
 
     async def make_claims(self) -> None:
-        """Create the teams' claims; those that are there stay."""
+        """Create the teams' claims that are missing."""
         made = 0
         present = await self._api.claim_names()
         for manifest in claim_manifests():
@@ -92,10 +92,10 @@ class Workload:
                 log.warning("workload.claim_refused", claim=manifest["metadata"]["name"], why=str(refused))
         log.info("workload.claims", made=made)
 
-    async def take_over(self) -> None:
-        """Compare with the live allocations: forget what is gone, take over what is new.
+    async def adopt_running(self) -> None:
+        """Compare with the live allocations: forget those that are gone, adopt new ones.
 
-        Pods of the teams' own templates are ended some time; what others hold is left to them.
+        Pods of the teams' own templates get an end; others are left alone.
         """
         now = time.monotonic()
         rows = [holding_of(row) for row in await self._api.live_allocations()]
@@ -112,10 +112,10 @@ class Workload:
                     self._ends[allocation_id] = now + self._rng.uniform(0.05, 1) * template.minutes * 60
 
     async def schedule(self, pod: SimPod) -> None:
-        """One scheduling attempt, up to the bind, which goes on in the background."""
+        """Try to schedule the pod; the bind goes on in the background."""
         pod.attempts += 1
         manifest = pod.manifest
-        # kube-scheduler asks only about nodes that its own filters left; ours leave models with room
+        # as kube-scheduler's own filters do, leave out nodes: of models without room
         room = self._nodes if pod.doomed else self._nodes_for(pod.template)
         if not room:
             self._wait_for_room(pod, "the workload keeps a tenth of each model free")
@@ -134,7 +134,7 @@ class Workload:
         task.add_done_callback(self._bind_ended)
 
     async def admit(self, pod: SimPod) -> bool:
-        """Send the new pod through both webhooks, applying the patch; whether it was let in."""
+        """Send the pod through both webhooks, and apply the patch; whether it was admitted."""
         answer = await self._api.review("/webhooks/pods/mutate", bare(pod.manifest))
         uid = pod.manifest["metadata"]["uid"]
         if answer.get("allowed") and answer.get("patch"):
@@ -148,7 +148,7 @@ class Workload:
         return bool(answer.get("allowed"))
 
     async def _bind(self, pod: SimPod, node: str) -> None:
-        """Bind, and learn from REST what the pod holds."""
+        """Bind the pod, and read its allocation from REST."""
         try:
             error = await self._api.extender_bind(pod.manifest, node)
             if error:
@@ -165,7 +165,7 @@ class Workload:
                 self._bound_at[holding.allocation_id] = now
                 self._ends[holding.allocation_id] = now + pod.seconds
             self._occupancy.arrived(pod.uid)
-        except ApiFailure as failure:  # the next comparison finds what became of it
+        except ApiFailure as failure:  # the next comparison finds the outcome
             log.warning("pod.bind_unknown", pod=pod.label, why=str(failure))
             self._occupancy.arrived(pod.uid)
 
@@ -176,7 +176,7 @@ class Workload:
             log.error("workload.bind_failed", exc_info=task.exception())
 
     def _wait_for_room(self, pod: SimPod, why: str, *, soon: bool = False) -> None:
-        """Unschedulable for now: tried again later, given up in the end."""
+        """Queue an unschedulable pod for another attempt, until its user gives up."""
         now = time.monotonic()
         self._occupancy.arrived(pod.uid)
         if pod.give_up_at is None:
@@ -186,7 +186,7 @@ class Workload:
             self._pending[pod.uid] = (pod, now + (1.0 if soon else RETRY_SECONDS))
 
     async def _arrive(self) -> None:
-        """Pods come while there is room, pending ones are tried again when their time has come."""
+        """Create pods while there is room, and retry pending ones."""
         while True:
             await self._lasting(self._arrive_once)
             part = self._occupancy.room / self._occupancy.size
@@ -208,20 +208,20 @@ class Workload:
     async def _new_pod(self, template: Template, *, doomed: bool) -> None:
         pod = make_pod(template, self._rng, doomed=doomed)
         try:
-            let_in = await self.admit(pod)
+            admitted = await self.admit(pod)
         except BadPatch as bad:
-            log.error("pod.bad_patch", pod=pod.label, why=str(bad))  # noqa: TRY400 - the words are enough
+            log.error("pod.bad_patch", pod=pod.label, why=str(bad))  # noqa: TRY400 - no traceback needed
             return
-        if let_in:
+        if admitted:
             await self._try(pod)
 
     async def _try(self, pod: SimPod) -> None:
-        """One attempt; a pod that the server refuses outright is dropped."""
+        """Try to schedule the pod; one that the server refuses is dropped."""
         self._pending.pop(pod.uid, None)
         try:
             await self.schedule(pod)
         except Refused as refused:
-            log.error("pod.refused", pod=pod.label, why=str(refused))  # noqa: TRY400 - the words are enough
+            log.error("pod.refused", pod=pod.label, why=str(refused))  # noqa: TRY400 - no traceback needed
 
     def _nodes_for(self, template: Template) -> list[str]:
         return self._occupancy.nodes_with_room(template.devices, template.models)
@@ -237,7 +237,7 @@ class Workload:
             await asyncio.sleep(DOOMED_EVERY_SECONDS)
 
     async def _end(self) -> None:
-        """Give back the allocations of pods whose time is over."""
+        """Release the allocations of pods that ended."""
         while True:
             now = time.monotonic()
             for allocation_id in [each for each, at in self._ends.items() if at <= now]:
@@ -258,7 +258,7 @@ class Workload:
     async def _sync(self) -> None:
         while True:
             await asyncio.sleep(SYNC_SECONDS)
-            await self._lasting(self.take_over)
+            await self._lasting(self.adopt_running)
             log.debug("workload.state", busy=self._occupancy.busy, pending=len(self._pending))
 
     def _forget(self, allocation_id: str) -> None:
@@ -267,7 +267,7 @@ class Workload:
         self._bound_at.pop(allocation_id, None)
 
     async def _lasting(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Do one piece of work; while the server is away wait for it, then do it again. Refusals are logged."""
+        """Do `work`, again after each time that the server was away. Refusals are logged."""
         while True:
             try:
                 await work()
@@ -275,14 +275,14 @@ class Workload:
                 log.warning("workload.server_away", why=str(away))
                 await self._api.until_alive()
             except Refused as refused:
-                log.error("workload.refused", why=str(refused))  # noqa: TRY400 - the words are enough
+                log.error("workload.refused", why=str(refused))  # noqa: TRY400 - no traceback needed
                 return
             else:
                 return
 
 
 def _template_of(holding: Holding) -> Template | None:
-    """The template that made the pod; None for what is not ours."""
+    """The template of the pod; None for other pods."""
     if holding.namespace not in TEAMS:
         return None
     return next((t for t in TEMPLATES if t.team == holding.namespace and is_of_template(holding.pod_name, t)), None)

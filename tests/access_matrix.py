@@ -1,7 +1,8 @@
-"""Who may ask what: every path of the main door × method × caller, and what each is answered. Read by `tests/integration/test_access_matrix.py`.
+"""Who may ask what: every path of the main door × method × caller, and what each is answered. Read by
+`tests/integration/test_access_matrix.py`.
 
-A path that is not here, or is here and exists no more, fails that test. `PATHS` says which guard stands before which methods of a path
-(`*`: before all others), `GUARDS` what each caller meets there:
+A path that is not here, or is here and exists no more, fails that test. `PATHS` says which guard stands before which
+methods of a path (`*`: before all others), `GUARDS` what each caller meets there:
 
 - `yes`: let in, whatever comes of it (200, 204, a redirect, 400, 409, 415, 422 …)
 - `sign in`: sent to the sign-in page
@@ -24,7 +25,9 @@ MACHINES = (
 )
 DEAD = ("expired token", "revoked token", "token of a shut account")
 CALLERS = ("anonymous", *SESSIONS, *TOKENS, *MACHINES, *DEAD)
-"""`machine rest` and the operators are operators of the team that owns the namespace; agents are of node n1 where nothing else is said."""
+"""`machine rest` and the operators are operators of the team that owns the namespace; agents are of node n1 where
+nothing else is said.
+"""
 
 OPERATORS = ("session operator", "token operator", "machine rest")
 ADMINS = ("session admin", "session superuser", "token admin", "token superuser")
@@ -53,6 +56,11 @@ GUARDS: Mapping[str, Outcomes] = {
         "sign in", (("session viewer",), "403"), (("session operator", "session admin", "session superuser"), "yes")
     ),
     "page for the owner": guard("sign in", (SESSIONS, "404"), (("session admin", "session superuser"), "yes")),
+    "page for admins": guard(
+        "sign in",
+        (("session viewer", "session operator"), "403"),
+        (("session admin", "session superuser"), "yes"),
+    ),
     "staff": guard("sign in", (("session superuser",), "yes")),
     "staff, no such method": guard("sign in", (("session superuser",), "405")),
     "staff, nothing": guard("sign in", (("session superuser",), "404")),
@@ -95,54 +103,51 @@ def _rest(**methods: str) -> Row:
 
 PAGE: Row = {"GET": "page", "*": "no such method"}
 READ: Row = _rest(GET="rest")
+FOR_ADMINS: Row = {"GET": "page for admins", "POST": "page for admins", "*": "no such method"}
 POSTED: Row = {"POST": "page", "*": "no such method"}
 
-_ADMIN_MODELS: Mapping[str, tuple[str, str]] = {
-    # table → who may add, who may delete
-    "audit/event": ("staff, but nobody may", "staff, but nobody may"),
-    "auth/user": ("staff", "staff"),
-    "knox/authtoken": ("staff, but nobody may", "staff"),
-    "access/team": ("staff", "staff"),
-    "access/idempotencyrecord": ("staff, but nobody may", "staff, but nobody may"),
-    "nodes/node": ("staff, but nobody may", "staff, but nobody may"),
-    "nodes/device": ("staff, but nobody may", "staff, but nobody may"),
-    "claims/gpuclaim": ("staff, but nobody may", "staff, but nobody may"),
-    "allocations/allocation": ("staff, but nobody may", "staff, but nobody may"),
-    "allocations/lease": ("staff, but nobody may", "staff, but nobody may"),
-    "allocations/podrefusal": ("staff, but nobody may", "staff, but nobody may"),
-}
+_ADMIN_READ: Row = {"GET": "staff", "*": "staff, no such method"}
+_ADMIN_REFUSED: Row = {"GET": "staff, but nobody may", "*": "staff, no such method"}
+_ADMIN_TABLES = (
+    "audit/event",
+    "auth/user",
+    "knox/authtoken",
+    "access/team",
+    "access/idempotencyrecord",
+    "nodes/node",
+    "nodes/device",
+    "claims/gpuclaim",
+    "allocations/allocation",
+    "allocations/lease",
+    "allocations/podrefusal",
+)
 
 
 def _admin_paths() -> dict[str, Row]:
     found: dict[str, Row] = {}
-    for table, (add, delete) in _ADMIN_MODELS.items():
-        editable = add == "staff"
+    for table in _ADMIN_TABLES:
         found |= {
-            f"admin/{table}/": {"*": "staff"},
-            f"admin/{table}/add/": {"*": add},
-            f"admin/{table}/<path:object_id>/history/": {"*": "staff"},
-            f"admin/{table}/<path:object_id>/delete/": {"*": delete},
-            f"admin/{table}/<path:object_id>/change/": {
-                "POST": "staff" if editable else "staff, but nobody may",
-                "*": "staff",
-            },
-            f"admin/{table}/<path:object_id>/": {"*": "staff"},
+            f"admin/{table}/": _ADMIN_READ,
+            f"admin/{table}/add/": _ADMIN_REFUSED,
+            f"admin/{table}/<path:object_id>/history/": _ADMIN_READ,
+            f"admin/{table}/<path:object_id>/delete/": _ADMIN_REFUSED,
+            f"admin/{table}/<path:object_id>/change/": _ADMIN_READ,
+            f"admin/{table}/<path:object_id>/": _ADMIN_READ,
         }
     return found
 
 
 DJANGO: Mapping[str, Row] = {
-    "admin/": {"*": "staff"},
+    "admin/": _ADMIN_READ,
     "admin/login/": {"*": "admin's door"},
     "admin/logout/": {"POST": "open", "*": "leaving the admin"},
-    "admin/password_change/": {"GET": "staff", "POST": "staff", "*": "staff, no such method"},
-    "admin/password_change/done/": {"GET": "staff", "*": "staff, no such method"},
-    "admin/autocomplete/": {"GET": "staff, but nobody may", "*": "staff, no such method"},
-    "admin/jsi18n/": {"GET": "staff", "*": "staff, no such method"},
-    "admin/r/<path:content_type_id>/<path:object_id>/": {"*": "staff, nothing"},
-    "admin/auth/user/<id>/password/": {"*": "staff"},
-    "admin/^(?P<app_label>auth|knox|access|audit|nodes|claims|allocations)/$": {"*": "staff"},
-    "admin/(?P<url>.*)$": {"*": "staff, nothing"},
+    "admin/password_change/": _ADMIN_READ,
+    "admin/password_change/done/": _ADMIN_READ,
+    "admin/autocomplete/": _ADMIN_REFUSED,
+    "admin/jsi18n/": _ADMIN_READ,
+    "admin/r/<path:content_type_id>/<path:object_id>/": {"GET": "staff, nothing", "*": "staff, no such method"},
+    "admin/^(?P<app_label>audit|auth|knox|access|nodes|claims|allocations)/$": _ADMIN_READ,
+    "admin/(?P<url>.*)$": {"GET": "staff, nothing", "*": "staff, no such method"},
     **_admin_paths(),
     "api/v1/nodes/": READ,
     "api/v1/nodes/<str:name>/": _rest(GET="rest", DELETE="rest, admins"),
@@ -179,6 +184,13 @@ DJANGO: Mapping[str, Row] = {
     "theme/": POSTED,
     "tokens/": {"GET": "page", "POST": "page", "*": "no such method"},
     "tokens/<uuid:uid>/revoke/": {"POST": "page for the owner", "*": "no such method"},
+    "accounts/": {"GET": "page for admins", "*": "no such method"},
+    "accounts/new/": FOR_ADMINS,
+    "accounts/<int:user_id>/": FOR_ADMINS,
+    "teams/": {"GET": "page for admins", "*": "no such method"},
+    "teams/new/": FOR_ADMINS,
+    "teams/<int:team_id>/": FOR_ADMINS,
+    "password/": {"GET": "page", "POST": "page", "*": "no such method"},
     "": PAGE,
     "fleet/holders/": PAGE,
     "nodes/": PAGE,
@@ -232,7 +244,9 @@ PLAIN: Mapping[str, Row] = {
     "static/nothing": {"*": "nothing"},
     "nowhere/at/all": {"*": "nothing"},
 }
-"""What is answered before Django's resolver, from `gpuplane.operations` and `gpuplane.doors`; and addresses that lead nowhere."""
+"""What is answered before Django's resolver, from `gpuplane.operations` and `gpuplane.listeners`; and addresses that
+lead nowhere.
+"""
 
 SOCKETS: Mapping[str, str] = {
     "ws/fleet/": "stream",

@@ -1,4 +1,7 @@
-"""Bodies that are small to send and large, or endless, to read. Shared by the tests of every door and by the attacks."""
+"""Bodies that are small to send and large, or endless, to read.
+
+Shared by the tests of every door and by the attacks.
+"""
 
 from __future__ import annotations
 

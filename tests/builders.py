@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from allocations.engine.build import DeviceRow, NodeRow, build_picture, take
-from allocations.engine.decision import Decision
-from allocations.engine.picture import EXCLUSIVE, Picture
+from allocations.engine.build import DeviceRow, NodeRow, build_snapshot
+from allocations.engine.decision import Decision, Verdicts
+from allocations.engine.patch import take
+from allocations.engine.snapshot import EXCLUSIVE, Snapshot
 from claims.dialects.request import DeviceAsk, DeviceRequest, Policy
 
 MI = 1 << 20
@@ -91,7 +92,9 @@ def node(
     mode: int = EXCLUSIVE,
     problem: str = "",
 ) -> NodeRow:
-    """A node with `gpus` GPUs (a number, or their minors): `taken` are wholly used, `used` are in part (GPU minor → core, bytes)."""
+    """A node with `gpus` GPUs (a number, or their minors): `taken` are wholly used, `used` are in part (GPU minor →
+    core, bytes).
+    """
     minors = range(gpus) if isinstance(gpus, int) else gpus
     in_use = {**(used or {}), **dict.fromkeys(taken, (100, memory))}
     rows = [
@@ -126,9 +129,9 @@ def nic(
     )
 
 
-def fleet(*nodes: NodeRow) -> Picture:
+def fleet(*nodes: NodeRow) -> Snapshot:
     """The picture of these nodes."""
-    return build_picture(nodes)
+    return build_snapshot(nodes)
 
 
 def request(*asks: DeviceAsk, **options: object) -> DeviceRequest:
@@ -148,7 +151,7 @@ def share(
     return request(DeviceAsk("gpu", count, core_percent=core, memory_bytes=memory, memory_ratio=ratio), **options)
 
 
-def apply(picture: Picture, decision: Decision) -> Picture:
+def apply(picture: Snapshot, decision: Decision) -> Snapshot:
     """The picture with the decision's devices taken, as the ledger would."""
     return take(picture, [(one.device_id, one.core_percent, one.memory_bytes or 0) for one in decision.grants])
 
@@ -158,9 +161,15 @@ def minors(decision: Decision, kind: str = "gpu") -> list[int]:
     return [grant.minor for grant in decision.grants if grant.type == kind]
 
 
+def told(decision: Decision) -> Verdicts:
+    """What a decision comes with, where `plan` was not asked to leave it out."""
+    assert decision.verdicts is not None
+    return decision.verdicts
+
+
 def reasons(decision: Decision) -> dict[str, str]:
     """Node name → why it could not serve."""
-    return {name: reason.text for name, reason in decision.refused()}
+    return {name: reason.text for name, reason in told(decision).refused()}
 
 
 __all__ = [
@@ -181,5 +190,6 @@ __all__ = [
     "reasons",
     "request",
     "share",
+    "told",
     "whole",
 ]

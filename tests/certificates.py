@@ -1,7 +1,8 @@
-"""Certificates and keys for tests of TLS and for a cluster: a CA, the servers' certificates, clients' by group, the key of ServiceAccount tokens.
+"""Certificates and keys for tests of TLS and for a cluster: a CA, the servers' certificates, clients' by group, the key
+of ServiceAccount tokens.
 
-EC P-256, made for the run and good for a day. Source of the certificates' fields: the API server reads a client's user name from
-the subject's common name and its groups from the organisations.
+EC P-256, made for the run and good for a day. Source of the certificates' fields: the API server reads a client's user
+name from the subject's common name and its groups from the organisations.
 """
 
 import ipaddress

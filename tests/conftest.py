@@ -17,6 +17,9 @@ Databases, from the weakest to the strongest:
   is swapped to its database. `.url`, `.client(role=…)`, `.token(role=…)`.
 - `chromium`: path of the browser, or a skip with the reason.
 
+A process of a test's own that runs a module is started by `tests.servers.forked`, in a quarter of the CPU of a Python
+that imports everything anew.
+
 `make test` runs `pytest -n 2`. The servers are shared by the workers, belong to the session and end
 with it, a SIGKILL of pytest included (tests/servers/guard.py). PostgreSQL comes from the `pgserver`
 wheel or the system; where the wheel exists its absence is a failure, elsewhere a printed skip.
@@ -24,6 +27,7 @@ wheel or the system; where the wheel exists its absence is a failure, elsewhere 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -54,9 +58,11 @@ def _settle() -> None:
     os.environ["GPUPLANE_DATA_DIR"] = str(data_dir)
     os.environ["DJANGO_SETTINGS_MODULE"] = "gpuplane.settings"
     import django
+    from django.conf import settings
 
     django.setup()
     del os.environ["DJANGO_SETTINGS_MODULE"]
+    settings.PASSWORD_HASHERS = ["tests.passwords.OneRound", *settings.PASSWORD_HASHERS]
 
 
 _settle()
@@ -64,12 +70,22 @@ _settle()
 # From here on Django is set up.
 from pytest_django.plugin import DjangoDbBlocker  # noqa: E402 - after _settle()
 
-from kube.announce import THREAD  # noqa: E402 - after _settle()
+from allocations.whatif import run as what_if_run  # noqa: E402 - after _settle()
+from allocations.whatif.confined import Confinement  # noqa: E402 - after _settle()
+from kube.requeue_notify import THREAD  # noqa: E402 - after _settle()
 from tests.databases import TestDatabase, connected, forget_memory  # noqa: E402 - after _settle()
 from tests.servers import chromium as browsers  # noqa: E402 - after _settle()
 from tests.servers import postgres, redis, web  # noqa: E402 - after _settle()
 
 exploring.register()
+
+
+def pytest_collection_finish() -> None:
+    """Set aside what lives as long as the process: else the collector of garbage looks through thousands of tests and
+    all modules again and again.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:
@@ -90,6 +106,12 @@ def _fresh_memory() -> Iterator[None]:
     """No test sees what another one left in the memory of the process."""
     yield
     forget_memory()
+
+
+@pytest.fixture(autouse=True)
+def _patient_what_ifs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A what-if's process gives way to all others, and tests keep every core busy: who tests a deadline sets one."""
+    monkeypatch.setattr(what_if_run, "CONFINEMENT", Confinement(deadline_seconds=120.0))
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -152,7 +174,10 @@ def live_app(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Django
     except redis.NoRedis as missing:
         pytest.skip(str(missing))
     folder = tmp_path_factory.mktemp("live")
-    with django_db_blocker.unblock(), web.running(vendor="sqlite", folder=folder, redis_url=redis_server) as app:
+    with (
+        django_db_blocker.unblock(),
+        web.running(vendor="sqlite", folder=folder, redis_url=redis_server, is_forked=True) as app,
+    ):
         yield app
 
 

@@ -1,7 +1,7 @@
 """Real databases for tests that commit: SQLite files and PostgreSQL, under the product's own options.
 
 Made by the fixtures `ledger_db` and `postgres_url` (tests/conftest.py). Every database is a copy of
-one that was migrated once in the session, so that it holds exactly what migrations leave in it.
+one that was migrated once in the session, or such a copy emptied, so that it holds exactly what migrations leave in it.
 While a `TestDatabase` is connected, `django.db.connection` is it, in every thread; nothing is rolled back.
 """
 
@@ -17,18 +17,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psycopg
 from asgiref.sync import SyncToAsync
 from django.core.management import call_command
 from django.db import connections
 from django.db.backends.postgresql.base import DatabaseWrapper as PostgresWrapper
-from psycopg import sql
 
 from access import tokens
 from allocations import fleet
-from audit.cursors import on_postgresql
 from gpuplane.settings import databases
-from tests.servers import postgres, session
+from storage.cursors import on_postgresql
+from tests.servers import postgres, postgres_databases, session
 
 T = TypeVar("T")
 POOL_SIZE = 12
@@ -52,14 +50,13 @@ class TestDatabase:
         self._make()
 
     def _make(self) -> None:
-        self.name = f"test_{os.getpid()}_{next(_numbers)}"
-        self.data_dir = self._folder / self.name
+        self.data_dir = self._folder / f"database-{next(_numbers)}"
         self.data_dir.mkdir(parents=True)
         self.url = ""
         if self.vendor == "postgresql":
-            self.url = f"{postgres.server_url()}/{self.name}"
             _migrated_postgres()
-            _administer("CREATE DATABASE {} TEMPLATE {}", self.name, _TEMPLATE)
+            self._name = postgres_databases.take(_TEMPLATE)
+            self.url = f"{postgres.server_url()}/{self._name}"
         else:
             shutil.copyfile(_migrated_sqlite(), self.data_dir / "gpuplane.sqlite3")
 
@@ -78,12 +75,12 @@ class TestDatabase:
         self._before = _swap(databases.describe(url=self.url, data_dir=self.data_dir, pool_size=POOL_SIZE))
 
     def disconnect(self) -> None:
-        """Give Django back the database that it had, and drop this one."""
+        """Give Django back the database that it had; this one ends."""
         if self._before is not None:
             _restore(*self._before)
             self._before = None
         if self.vendor == "postgresql":
-            _administer("DROP DATABASE {} WITH (FORCE)", self.name)
+            postgres_databases.give_back(self._name)
         shutil.rmtree(self.data_dir, ignore_errors=True)
 
     def fresh(self) -> None:
@@ -149,7 +146,7 @@ def _restore(settings: Any, connection: Any) -> None:
 
 def forget_memory() -> None:
     """Drop what this process remembers of the database: it would be of another database, or rolled back."""
-    fleet.FLEET.forget()
+    fleet.forget()
     tokens.forget()
     on_postgresql.cache_clear()
 
@@ -187,7 +184,7 @@ def _migrated_postgres() -> None:
     """The database that every PostgreSQL database is a copy of."""
 
     def migrate() -> dict[str, Any]:
-        _administer("CREATE DATABASE {}", _TEMPLATE)
+        postgres_databases.administer("CREATE DATABASE {}", _TEMPLATE)
         url = f"{postgres.server_url()}/{_TEMPLATE}"
         before = _swap(databases.describe(url=url, data_dir=session.enter(), pool_size=POOL_SIZE))
         try:
@@ -197,8 +194,3 @@ def _migrated_postgres() -> None:
         return {"name": _TEMPLATE}
 
     session.once("postgres-template", migrate)
-
-
-def _administer(statement: str, *names: str) -> None:
-    with psycopg.connect(f"{postgres.server_url()}/postgres", autocommit=True) as connection:
-        connection.execute(sql.SQL(statement).format(*(sql.Identifier(name) for name in names)))

@@ -1,8 +1,10 @@
-"""A process that dies between two of its steps: after each commit to the ledger, and after each write to the API server.
+"""A process that dies between two of its steps: after each commit to the ledger, and after each write to the API
+server.
 
-`killing()` is for a process of its own, which dies by SIGKILL; `Deaths` plays it within the test's process, for a machine: the step raises
-`Died`, and so does every later step of the same "process" until `rise()`. What counts as a step is what others can see: a verb of the
-ledger that has returned, a write of a Lease, a Binding or a pod that the API server was asked for.
+`killing()` is for a process of its own, which dies by SIGKILL; `Deaths` plays it within the test's process, for a
+machine: the step raises `Died`, and so does every later step of the same "process" until `rise()`. What counts as a
+step is what others can see: a verb of the ledger that has returned, a write of a Lease, a Binding or a pod that the API
+server was asked for.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ from typing import Any
 import pytest
 
 from allocations import ledger
-from kube.connection import Connection
+from kube.http1 import Request
+from kube.transport import Transport
 
 VERBS = (
     "hold",
     "reserve_held",
     "reserve",
     "take_up",
-    "bound_many",
     "bound",
     "begin_release",
     "finish_release",
@@ -49,8 +51,7 @@ class Deaths:
         self._lock = threading.Lock()
         for name in VERBS:
             patch.setattr(ledger, name, self._verb(getattr(ledger, name)))
-        patch.setattr(Connection, "send", self._write(Connection.send))
-        patch.setattr(Connection, "send_evented", self._posted(Connection.send_evented))
+        patch.setattr(Transport, "send", self._write(Transport.send))
 
     @property
     def dead(self) -> bool:
@@ -93,23 +94,11 @@ class Deaths:
 
     def _write(self, send: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(send)
-        def counted(connection: Connection, method: str, target: str, **kwargs: Any) -> Any:
-            if method == "GET" or not WRITES.search(target):
-                return send(connection, method, target, **kwargs)
+        async def counted(transport: Transport, request: Request) -> Any:
+            if not request.write or not WRITES.search(request.target):
+                return await send(transport, request)
             self._before()
-            answer = send(connection, method, target, **kwargs)
-            self._after()
-            return answer
-
-        return counted
-
-    def _posted(self, send: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(send)
-        async def counted(connection: Connection, evented: Any, method: str, target: str, **kwargs: Any) -> Any:
-            if not WRITES.search(target):
-                return await send(connection, evented, method, target, **kwargs)
-            self._before()
-            answer = await send(connection, evented, method, target, **kwargs)
+            answer = await send(transport, request)
             self._after()
             return answer
 

@@ -1,6 +1,8 @@
-"""The extender's door as a process serves it, in the test's own process: the ASGI dispatcher on an event loop, its threads, its connections.
+"""The extender's door as a process serves it, in the test's own process: the ASGI dispatcher on an event loop, its
+threads, its connections.
 
-What kube-scheduler meets, but for the socket: bodies in, answers out, binds that come together gathered. For races, deaths and machines:
+What kube-scheduler meets, but for the socket: bodies in, answers out, binds that come together gathered. For races,
+deaths and machines:
 
     with Door() as door:
         node = door.filtered(pod, ["n1", "n2"])
@@ -22,13 +24,16 @@ from django.conf import settings
 from django.db import connections
 
 from allocations import fleet
+from allocations.backends import backends
 from allocations.extender import views
-from gpuplane.doors import DOOR, Message
-from gpuplane.doors.bearer import Bearer
-from gpuplane.doors.body_limits import BodyLimits
-from gpuplane.doors.cluster import ROUTES, Cluster
-from gpuplane.doors.plan import Door as Address
-from gpuplane.doors.threads import lanes
+from gpuplane.listeners import LISTENER, Message
+from gpuplane.listeners.bearer import Bearer
+from gpuplane.listeners.body_limits import BodyLimits
+from gpuplane.listeners.cluster import ROUTES, ClusterPaths
+from gpuplane.listeners.plan import ListenAddress as Address
+from gpuplane.listeners.threads import Lanes
+from kube import event_loop
+from kube.shared import shared_cluster
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -64,12 +69,13 @@ class Door:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._run(_end_requests())
         self._close()
 
     def restart(self) -> None:
         """The process dies, and another one comes: no memory, no connection, nothing under way."""
         self._close()
-        fleet.FLEET.forget()
+        fleet.forget()
         self._open()
 
     def filtered(self, pod: Pod, nodes: Iterable[str]) -> str | None:
@@ -120,26 +126,27 @@ class Door:
     # inside
 
     def _open(self) -> None:
-        self.lanes = lanes(Closing)
+        self.lanes = Lanes(Closing)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="door-loop")
         self._thread.start()
+        event_loop.lend(self._loop)
 
         def known(_: str) -> None:
             return None
 
         bearer = Bearer(known=known, verify=known, lanes=self.lanes)
-        self._app = Cluster(
+        self._app = ClusterPaths(
             routes=ROUTES, bearer=bearer, lanes=self.lanes, limits=BodyLimits(settings.GPUPLANE_BODY_LIMIT)
         )
 
     def _close(self) -> None:
         async def end() -> None:
-            binds = views._binds.pop(asyncio.get_running_loop(), None)
-            if binds is not None:
-                binds.close()
+            views._binds.pop(asyncio.get_running_loop(), None)
+            _close_connections()
             await asyncio.get_running_loop().shutdown_default_executor()
 
+        event_loop.lend(None)
         self._run(end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE_SECONDS)
@@ -160,7 +167,7 @@ class Door:
             answers.append(message)
 
         headers = [(b"host", b"127.0.0.1:8001"), (b"content-type", b"application/json")]
-        scope = {"type": "http", "method": "POST", "path": path, "headers": headers, DOOR: EXTENDER}
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers, LISTENER: EXTENDER}
         await self._app(scope, receive, send)
         status = answers[0]["status"]
         content = b"".join(message.get("body", b"") for message in answers[1:])
@@ -172,3 +179,19 @@ class Door:
 def _bind_body(pod: Pod, node: str) -> dict[str, str]:
     meta = pod["metadata"]
     return {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"], "Node": node}
+
+
+async def _end_requests() -> None:
+    """Nothing of a test is left when its loop ends: no request is sent any more, no socket is being opened."""
+    _close_connections()
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def _close_connections() -> None:
+    """Those of the running loop: of the world's client, and of the one that the process shares."""
+    for cluster in {backends().cluster, shared_cluster(settings.GPUPLANE_KUBECONFIG)}:
+        if cluster is not None:
+            cluster.close_here()

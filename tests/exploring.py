@@ -1,9 +1,10 @@
 """How Hypothesis runs here: the same examples every time, or new ones for as long as somebody has.
 
-- `house`: what `make test` and CI run. Fixed: the same examples on every machine and every run, so that a failure is the change's.
-- `explore`: what `make test-explore MINUTES=…` runs. Random: new examples every time, `FACTOR` times as many where a test takes its number
-  from `examples`. What failed is kept under `FAILED` and tried first by the next exploration; a failure prints the line
-  (`@reproduce_failure`) that brings it back.
+- `house`: what `make test` and CI run. Fixed: the same examples on every machine and every run, so that a failure is
+  the change's.
+- `explore`: what `make test-explore MINUTES=…` runs. Random: new examples every time, `FACTOR` times as many where a
+  test takes its number from `examples`. What failed is kept under `FAILED` and tried first by the next exploration; a
+  failure prints the line (`@reproduce_failure`) that brings it back.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ SLOW: Final = [hypothesis.HealthCheck.too_slow]
 
 
 def register() -> None:
-    """Make both known, and the fixed one the one that counts unless pytest is told otherwise (`--hypothesis-profile`)."""
+    """Make both known, and the fixed one the one that counts unless pytest is told otherwise
+    (`--hypothesis-profile`).
+    """
     common: dict[str, Any] = {"deadline": None, "suppress_health_check": SLOW, "print_blob": True}
     hypothesis.settings.register_profile("house", derandomize=True, database=None, max_examples=EXAMPLES, **common)
     hypothesis.settings.register_profile(

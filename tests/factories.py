@@ -104,7 +104,9 @@ def agent_tokens(nodes: Sequence[str]) -> dict[str, str]:
 
 
 class UserFactory(DjangoModelFactory[User]):
-    """An account: a viewer unless `role` says more, in a team of its own for `namespaces`; a machine's by `scope`, an agent's with `node`."""
+    """An account: a viewer unless `role` says more, in a team of its own for `namespaces`; a machine's by `scope`, an
+    agent's with `node`.
+    """
 
     class Meta:
         model = User

@@ -1,7 +1,7 @@
 """A fleet of any size for the fleet page, by the server's own bytes and without its database: layout, columns, ticks.
 
-Used by the browser tests of large fleets and by the bench. The page connects to `attach`ed sockets as to the server; `tick` moves
-every utilisation, and each socket is sent what the hub would have sent it.
+Used by the browser tests of large fleets and by the bench. The page connects to `attach`ed sockets as to the server;
+`tick` moves every utilisation, and each socket is sent what the hub would have sent it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 from playwright.sync_api import Page, WebSocketRoute
 
-from nodes.consumers.fleet import Ask, columns_asked
+from nodes.consumers.fleet import BrowserMessage, requested_columns
 from nodes.live.fleet_columns import COLUMNS, Columns, Figures, Flag
-from nodes.live.fleet_frames import Condition, Picture, column_set, layout_message
+from nodes.live.fleet_frames import Condition, FrameSet, column_set, layout_message
 from nodes.live.fleet_rows import Layout, LayoutDevice, LayoutNode
 
 GPUS = 8
@@ -67,12 +67,19 @@ class Feed:
         self._chance = np.random.default_rng(11)
         self._previous: Columns | None = None
         self._sockets: list[_Socket] = []
+        self._is_mute = False
 
     def attach(self, page: Page) -> None:
         """Before the page opens: its sockets end here."""
         page.route_web_socket(SOCKETS, self._opened)
 
-    def tick(self, **columns: np.ndarray) -> Picture:
+    def interrupt(self) -> None:
+        """Close every socket, and say nothing on those that the page opens after that."""
+        self._is_mute = True
+        for socket in list(self._sockets):
+            socket.route.close(code=1013)
+
+    def tick(self, **columns: np.ndarray) -> FrameSet:
         """A second later: every utilisation is another, and the columns named are as given."""
         self._previous, self.columns = self.columns, self.columns.copy()
         self.columns[2] = (self.columns[2] + self._chance.integers(1, 100, self.rows)) % 101
@@ -85,20 +92,22 @@ class Feed:
             socket.held = socket.wanted
         return picture
 
-    def picture(self) -> Picture:
+    def picture(self) -> FrameSet:
         """The frames of now."""
         given = np.maximum(self.columns[0], self.columns[1])
         used = int(np.count_nonzero(given))
         figures = Figures(self.rows, used, self.rows - used, 0, float(given.mean()), float(self.columns[2].mean()))
         about = {"sequence": self.sequence, "layout": 1, "time": float(self.sequence)}
-        return Picture(self.columns, self._previous, **about, conditions=Condition(0), figures=figures)  # type: ignore[arg-type]  # as written above
+        # as written above
+        return FrameSet(self.columns, self._previous, **about, conditions=Condition(0), figures=figures)  # type: ignore[arg-type]
 
     def _opened(self, route: WebSocketRoute) -> None:
-        socket = _Socket(route, columns_asked(urlsplit(route.url).query.encode()))
+        socket = _Socket(route, requested_columns(urlsplit(route.url).query.encode()))
         self._sockets.append(socket)
         route.on_message(lambda said: self._said(socket, str(said)))
         route.on_close(lambda *_: self._sockets.remove(socket))
-        self._whole(socket)
+        if not self._is_mute:
+            self._whole(socket)
 
     def _whole(self, socket: _Socket) -> None:
         socket.route.send(layout_message(self.layout, version=1))
@@ -107,7 +116,7 @@ class Feed:
 
     def _said(self, socket: _Socket, said: str) -> None:
         self.asked.append(said)
-        ask = msgspec.json.decode(said, type=Ask)
+        ask = msgspec.json.decode(said, type=BrowserMessage)
         if ask.ask == "full":
             self._whole(socket)
             return

@@ -30,7 +30,8 @@ def _use() -> list[str]:
     for device in Device.objects.all():
         if (device.core_used, device.memory_used) != (core[device.pk], memory[device.pk]):
             found.append(
-                f"{device} says {device.core_used}/{device.memory_used}, its grants {core[device.pk]}/{memory[device.pk]}"
+                f"{device} says {device.core_used}/{device.memory_used}, its grants"
+                f" {core[device.pk]}/{memory[device.pk]}"
             )
         if device.core_used > 100 or device.memory_used > device.memory_bytes:
             found.append(f"{device} is used beyond its size")
@@ -79,5 +80,5 @@ def _leases() -> list[str]:
 def _picture() -> list[str]:
     """The picture in memory says what the tables say."""
     fleet.current()
-    differing = fleet.FLEET.compare()
+    differing = fleet.compare()
     return [f"the picture differed in {differing} devices"] if differing else []

@@ -1,6 +1,7 @@
 """Reads PromQL as far as it takes to know which metrics, labels and values an expression names.
 
-Kept true: what is neither a function, an operator, a number nor a label list is taken for a metric, so a misspelt one is found too.
+Invariants: what is neither a function, an operator, a number nor a label list is taken for a metric, so a misspelt one
+is found too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where an agent's figures come from: the driver and sysfs, a simulated machine, or a recording.
+"""Sources of an agent's data: the driver and sysfs, a simulated machine, or a recording.
 
-Called by `agent.program` from worker threads, one call at a time. Kept true: what a source does not know is None, never 0; a device that
-cannot be read hides no other; only `SourceAway` says that nothing at all can be read now.
+Called by `agent.program` from worker threads, one call at a time. Invariants: an unknown value is None, never 0; a
+device that cannot be read hides no other; `SourceAway` alone says that nothing can be read now.
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ from typing import Final, Protocol
 import msgspec
 
 from agent.protocol import BOUNDS, DeviceDetails
+from kube.device_types import GPU, type_order
 
 Column = list[int | float | None]
 """One value a GPU, by minor."""
 
 FALLEN: Final = "fallen off the bus"
-"""What is wrong with a GPU that is there no more."""
+"""Health of a GPU that is not listed any more."""
 UNANSWERING: Final = "the GPU does not answer"
-"""What is wrong with one that is there, and fails whatever it is asked."""
+"""Health of a GPU of which every call fails."""
 
 
 class SourceAway(Exception):
-    """Nothing can be read now; the text says why. Asked again, a source tries anew."""
+    """Nothing can be read now; the text says why. The next call tries anew."""
 
 
 class BadSource(Exception):
-    """The name of a source cannot be understood; the text says what can."""
+    """An unknown source; the text lists the known ones."""
 
 
 class DeviceFacts(msgspec.Struct, frozen=True):
-    """One device as it is built. Memory in bytes; `numa` -1 and `pcie` empty where unknown; minors are unique per type.
+    """One device. Memory in bytes; `numa` -1 and `pcie` empty where unknown; minors are unique per type.
 
-    `busid`: its PCI address as Linux writes it. `mig`: the GPU is in MIG mode. A MIG instance has its GPU's UUID as
-    `parent`, and a profile (`1g.10gb`).
+    `busid`: PCI address as in Linux. `mig`: the GPU is in MIG mode. A MIG instance has its GPU's UUID as `parent`, and
+    a profile (`1g.10gb`).
     """
 
     minor: int
@@ -44,7 +45,7 @@ class DeviceFacts(msgspec.Struct, frozen=True):
     memory: int = 0
     numa: int = -1
     pcie: str = ""
-    type: str = "gpu"
+    type: str = GPU
     busid: str = ""
     mig: bool = False
     parent: str = ""
@@ -52,30 +53,29 @@ class DeviceFacts(msgspec.Struct, frozen=True):
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """The devices by type and minor, and NVLinks: (minor, minor, how many between them), the lower minor first.
+    """The devices by type and minor, and NVLinks: (lower minor, other minor, number).
 
-    `types`: those of which everything that is there is listed, be it nothing.
+    `types`: those whose devices are all listed.
     """
 
     devices: tuple[DeviceFacts, ...] = ()
     links: tuple[tuple[int, int, int], ...] = ()
-    types: tuple[str, ...] = ("gpu",)
+    types: tuple[str, ...] = (GPU,)
 
     @property
     def gpus(self) -> tuple[DeviceFacts, ...]:
-        """GPUs by minor, without MIG instances: the order of samples."""
-        return tuple(one for one in self.devices if one.type == "gpu" and not one.parent)
+        """GPUs by minor without MIG instances: the order of samples."""
+        return tuple(one for one in self.devices if one.type == GPU and not one.parent)
 
 
 def by_type_and_minor(devices: Iterable[DeviceFacts]) -> tuple[DeviceFacts, ...]:
-    """In the order of a Machine: GPUs first."""
-    return tuple(sorted(devices, key=lambda one: (one.type != "gpu", one.type, one.minor)))
+    """Devices in the order of a Machine, GPUs first."""
+    return tuple(sorted(devices, key=lambda one: (type_order(one.type), one.minor)))
 
 
 class Reading(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One moment: columns of `agent.protocol.COLUMNS` that are known, and what is wrong, by UUID, with every device that is not named well.
-
-    `details`: of each GPU, by minor; empty where the source knows none.
+    """Measurements of one moment: known columns of `agent.protocol.COLUMNS`, what is wrong with unhealthy devices by
+    UUID, and details of each GPU by minor; empty where the source has none.
     """
 
     columns: Mapping[str, Column] = {}
@@ -84,22 +84,22 @@ class Reading(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Source(Protocol):
-    """What the program reads. Every call may block, and may raise SourceAway."""
+    """A source. Every call may block, and raise SourceAway."""
 
     def machine(self) -> Machine:
-        """What is there now."""
+        """List the devices."""
 
     def read(self, machine: Machine, /) -> Reading:
-        """What these devices do now."""
+        """Measure these devices."""
 
     def close(self) -> None:
-        """Let go of the driver; never raises."""
+        """Release the driver; raises nothing."""
 
 
 def open_source(name: str, *, node: str, sys: Path = Path("/sys")) -> Source:
-    """The source of this name: `nvml`, `simulated:<machine>` or `recorded:<file>`. Raises BadSource.
+    """The source `nvml`, `simulated:<machine>` or `recorded:<file>`. Raises BadSource.
 
-    `node`: whose it is, for UUIDs that are made of its name; `sys`: the host's sysfs.
+    `node`: name from which UUIDs may be derived; `sys`: the host's sysfs.
     """
     kind, _, rest = name.partition(":")
     if kind == "nvml" and not rest:
@@ -121,7 +121,7 @@ def open_source(name: str, *, node: str, sys: Path = Path("/sys")) -> Source:
 
 
 def error_columns(details: Sequence[DeviceDetails]) -> dict[str, Column]:
-    """What of the details is a number a GPU: links down, errors. A column that no GPU knows is left out."""
+    """The columns that come from details: links down, errors; without columns that no GPU knows."""
     columns: dict[str, Column] = {"nvlinks_down": [], "nvlink_errors": [], "ecc_corrected": [], "ecc_uncorrected": []}
     for one in details:
         errors = [
@@ -138,13 +138,12 @@ def error_columns(details: Sequence[DeviceDetails]) -> dict[str, Column]:
 
 
 def within_bounds(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """The same, where a value that no GPU can have (NaN, counters of a driver gone astray) is unknown: it would end the session, or stand for true."""
+    """The columns, with None for values out of bounds (NaN, wrong counters), which the server would not accept.
+
+    A utilisation up to 110 is sent: the server makes it 100.
+    """
+    bounds = BOUNDS | {"utilisation_percent": (0, 110)}
     return {
-        name: [value if value is not None and BOUNDS[name][0] <= value <= most(name) else None for value in column]
+        name: [value if value is not None and bounds[name][0] <= value <= bounds[name][1] else None for value in column]
         for name, column in columns.items()
     }
-
-
-def most(name: str) -> float:
-    """The largest value of a column that is sent: of utilisations up to 110 the server makes 100."""
-    return 110 if name == "utilisation_percent" else BOUNDS[name][1]

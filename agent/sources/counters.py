@@ -1,4 +1,4 @@
-"""Rates out of counters that only grow."""
+"""Rates of counters."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Final
 
 NARROW: Final = 2**32
-"""A counter of 32 bits begins anew there."""
+"""A counter of 32 bits wraps here."""
 
 
 class Rates:
-    """What counters gained a second, between one look and the next. `clock`: seconds, any zero."""
+    """Rates a second between two readings of counters. `clock`: monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -26,10 +26,10 @@ class Rates:
         is_narrow: bool = False,
         about: float | None = None,
     ) -> float | None:
-        """The rate; None at the first look, after a counter began anew, and where it is not known.
+        """The rate; None after the first reading, a reset of the counter, and where the count is not known.
 
-        `at`: when it was counted, if not now. A counter of 32 bits (`is_narrow`) goes on after its end, which a busy
-        one comes to several times between two looks: `about`, a rate measured over a moment, says how often.
+        `at`: time of the reading, if not now. A busy counter of 32 bits (`is_narrow`) wraps several times between two
+        readings: `about`, a rate over a short while, tells how often.
         """
         key = device, name
         if count is None:
@@ -47,10 +47,10 @@ class Rates:
         return gained / elapsed if gained >= 0 else None
 
     def forget(self, device: str | None = None) -> None:
-        """Everything begins anew, or everything of one device."""
+        """Forget all readings, or those of one device."""
         self._last = {key: last for key, last in self._last.items() if device not in {None, key[0]}}
 
 
 def gained_a_second(before: int, after: int, seconds: float) -> float | None:
-    """The rate of a counter of 32 bits over a moment in which it comes to its end once at most."""
+    """The rate of a counter of 32 bits over a time in which it wraps once at most."""
     return (after - before) % NARROW / seconds if seconds > 0 else None

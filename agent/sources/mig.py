@@ -1,7 +1,4 @@
-"""MIG instances as devices of the inventory: their minors, and what they have from the GPU that they are a part of.
-
-Used by the sources that have any. Kept true: minors of a node's GPUs and instances are different.
-"""
+"""MIG instances as devices of the inventory. Invariants: minors of a node's GPUs and instances are unique."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ from agent.protocol import MigDetails
 from agent.sources import DeviceFacts
 
 FIRST_MINOR: Final = 1000
-"""Instances are counted from here: 128 minors a GPU, 8 a GPU instance of it."""
+"""Minors of instances start here: 128 a GPU, 8 a GPU instance."""
 MINORS_A_GPU: Final = 128
 MINORS_AN_INSTANCE: Final = 8
 
 
-class Part(NamedTuple):
+class MigInstance(NamedTuple):
     """One instance. `instance`, `compute`: the driver's ids of the GPU instance and of the compute instance in it."""
 
     uuid: str
@@ -27,11 +24,11 @@ class Part(NamedTuple):
 
     @property
     def details(self) -> MigDetails:
-        """As the protocol has it."""
+        """As in the protocol."""
         return MigDetails(self.uuid, self.profile, self.memory_bytes)
 
     def facts(self, gpu: DeviceFacts) -> DeviceFacts:
-        """As a device of the inventory; where it is, its GPU is."""
+        """As a device of the inventory, at its GPU's place."""
         return DeviceFacts(
             minor=minor_of(gpu.minor, self.instance, self.compute),
             uuid=self.uuid,
@@ -45,5 +42,5 @@ class Part(NamedTuple):
 
 
 def minor_of(gpu: int, instance: int, compute: int) -> int:
-    """The minor of an instance, different for all of a node."""
+    """The minor of an instance, unique in the node."""
     return FIRST_MINOR + MINORS_A_GPU * gpu + MINORS_AN_INSTANCE * instance + compute

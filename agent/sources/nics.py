@@ -1,13 +1,12 @@
 """RDMA NICs from sysfs, beside the GPUs of another source.
 
-Opened by `agent.sources`. By the kernel's `Documentation/ABI/stable/sysfs-class-infiniband`: one folder a device under
-`/sys/class/infiniband`, with its GUID (`node_guid`), card (`board_id`, `hca_type`) and ports (`ports/<n>/state`, `4:
-ACTIVE`); its link `device` leads to the PCI function. Reported are physical functions; left out are virtual ones
-(`device/physfn`), sub-functions and devices in software, which are on no PCI address of their own. A bond of two ports
-is one device of the kernel, on the PCI function of its first port, and well while one port is active. Kept true: a
-NIC's minor is its place in the order of PCI addresses of all that were seen since the program began, so that one that
-goes away moves no other; a NIC that is gone, or has no active port, is reported with the reason; where the folder
-cannot be read nothing is said about NICs.
+By the kernel's `Documentation/ABI/stable/sysfs-class-infiniband`: a folder a device under `/sys/class/infiniband`, with
+its GUID (`node_guid`), card (`board_id`, `hca_type`) and ports (`ports/<n>/state`, `4: ACTIVE`); its link `device` is
+the PCI function. Physical functions are reported; virtual ones (`device/physfn`), sub-functions and devices in
+software, without a PCI address of their own, are not. A bond of two ports is one device, at the PCI address of its
+first port, and healthy while one port is active. Invariants: minors follow the PCI addresses of all NICs seen since the
+start, so that a NIC that disappears renumbers no other; a NIC that is gone or has no active port is unhealthy; where
+the folder cannot be read no NICs are reported.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ import structlog
 
 from agent.sources import DeviceFacts, Machine, Reading, Source, by_type_and_minor
 from agent.sources.wiring import ADDRESS, numa_of, switch_of
+from kube.device_types import RDMA
 
-RDMA: Final = "rdma"
 GONE: Final = "the NIC is there no more"
 NO_PORT: Final = "no port of the NIC is active"
 NO_STATE: Final = "the state of the NIC's ports cannot be read"
@@ -36,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 class Nic(NamedTuple):
-    """One device of the kernel. `guid`: 16 hexadecimal digits, empty where it has none."""
+    """One NIC. `guid`: 16 hexadecimal digits, empty without one."""
 
     path: Path
     busid: str
@@ -45,7 +44,7 @@ class Nic(NamedTuple):
 
 
 class WithNics:
-    """Another source, and this machine's NICs. `node`: whose they are, for those that have no GUID."""
+    """Another source with this machine's NICs. `node`: for UUIDs of NICs without GUID."""
 
     def __init__(self, source: Source, *, sys: Path, node: str) -> None:
         self._source = source
@@ -112,7 +111,7 @@ class WithNics:
 
 
 def found(sys: Path) -> list[Nic] | None:
-    """The NICs by PCI address; None where the kernel has no RDMA, or its folder cannot be read."""
+    """The NICs by PCI address; None where the folder cannot be read."""
     try:
         listed = sorted((sys / "class" / "infiniband").iterdir())
     except OSError:
@@ -130,10 +129,7 @@ def found(sys: Path) -> list[Nic] | None:
 
 
 def uuids_of(nics: list[Nic], *, node: str) -> Mapping[str, str]:
-    """PCI address → UUID: the GUID, which is the card's own.
-
-    Of the node's name and the address where there is none, or two NICs have the same.
-    """
+    """PCI address → UUID: from the GUID, or from node name and address where that is missing or not unique."""
     times = Counter(nic.guid for nic in nics)
     return {
         nic.busid: f"RDMA-{nic.guid}"
@@ -144,7 +140,7 @@ def uuids_of(nics: list[Nic], *, node: str) -> Mapping[str, str]:
 
 
 def _place(address: str) -> tuple[int, str]:
-    """Where in the order of PCI addresses: domains have four digits or more."""
+    """Sort key of PCI addresses, whose domains have four digits or more."""
     domain, _, rest = address.partition(":")
     return int(domain, 16), rest
 
@@ -162,7 +158,7 @@ def _folder(path: Path) -> list[Path]:
 
 
 def _text(path: Path) -> str:
-    """What stands in the file, without control characters; empty where it cannot be read."""
+    """The file's text without control characters; empty where it cannot be read."""
     try:
         read = path.read_text(errors="replace")
     except OSError:

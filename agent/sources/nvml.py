@@ -1,10 +1,10 @@
-"""The driver itself, through NVML: devices, NVLink graph, figures, ECC and Xid health, MIG instances.
+"""GPUs by NVML: devices, NVLinks, measurements, ECC and Xid health, MIG instances.
 
-Opened by `agent.sources`; names and meanings are those of NVIDIA's NVML API reference. Kept true: what the driver does
-not support on a GPU is unknown there, never zero; a GPU that is listed no more, or answers nothing but errors, is
-reported until it answers again, one that is lost until NVML was started anew and it answers, and the others go on,
-whatever its reading raises; Xid faults stay reported until the driver is loaded anew; a driver that is missing, or goes
-away, is SourceAway until it is there again, and then everything is read anew.
+Opened by `agent.sources`; names and meanings are those of NVIDIA's NVML API reference. Invariants: what a GPU does not
+support is unknown, never zero; a GPU that is not listed any more, or answers with errors only, is unhealthy until it
+answers again, a lost one until NVML was restarted and it answers; an error of one GPU, whatever it is, does not affect
+the others; Xid faults stay until the driver is reloaded; without a driver SourceAway is raised, and everything is read
+anew when it is back.
 """
 
 from __future__ import annotations
@@ -16,25 +16,22 @@ from typing import Any, Final
 
 import structlog
 
-from agent.protocol import BOUNDS, COLUMNS, DeviceDetails
+from agent.protocol import COLUMNS, DeviceDetails
 from agent.sources import FALLEN, UNANSWERING, Column, DeviceFacts, Machine, Reading, SourceAway, by_type_and_minor
 from agent.sources.counters import Rates, gained_a_second
-from agent.sources.nvml_details import Closely
-from agent.sources.nvml_driver import Driver, count_of, text
+from agent.sources.nvml_details import DetailReader
+from agent.sources.nvml_driver import MOST_MEMORY, Driver, count_of, text
 from agent.sources.nvml_events import Faults
 from agent.sources.nvml_fabric import Fabric
-from agent.sources.nvml_faults import unsound
-from agent.sources.nvml_fields import FIGURE, Answers, Fields
+from agent.sources.nvml_faults import fault_of
+from agent.sources.nvml_fields import FIGURE, Fields, FieldValues
 from agent.sources.nvml_links import NvLinks
-from agent.sources.nvml_mig import Parts
+from agent.sources.nvml_mig import MigInstances
 from agent.sources.wiring import Seen, links_of, numa_of, short, switch_of
 
 KIB: Final = 1024
-MOST_MEMORY: Final = BOUNDS["memory_used_bytes"][1]
 FIRST_RESTART_PAUSE: Final = 20.0
-"""Before NVML is started anew for a GPU that stays lost, in seconds; it doubles: a start takes seconds on a machine
-with a dead GPU.
-"""
+"""Seconds before NVML is restarted for a lost GPU, doubling: with a dead GPU a start takes seconds."""
 LONGEST_RESTART_PAUSE: Final = 320.0
 
 Values = dict[str, int | float | None]
@@ -43,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 
 class NvmlSource:
-    """All GPUs of this machine. `nv`: the module, for tests. `clock`: seconds, for rates."""
+    """All GPUs of this machine. `nv`: the binding, for tests; `clock`: monotonic seconds."""
 
     def __init__(
         self, *, sys: Path = Path("/sys"), nv: Any = None, clock: Callable[[], float] = time.monotonic
@@ -59,25 +56,23 @@ class NvmlSource:
         self._rates = Rates(clock)
         self._fields = Fields(self._driver)
         self._links = NvLinks(self._driver, self._fields)
-        self._parts = Parts(self._driver)
+        self._parts = MigInstances(self._driver)
         self._fabric = Fabric(self._driver)
         self._faults = Faults(self._driver)
-        self._closely = Closely(self._driver)
+        self._closely = DetailReader(self._driver)
         self._driver.on_start(self._started)
         self._handles: dict[str, Any] = {}
         self._lost: set[str] = set()
-        """GPUs that said so since NVML was started."""
+        """GPUs lost since NVML was started."""
         self._any_lost = False
         self._awaited: set[str] = set()
-        """GPUs that were lost, and were not there when NVML was started anew."""
+        """Lost GPUs that are not back yet."""
         self._restart_at = float("-inf")
         self._restart_pause = FIRST_RESTART_PAUSE
         self._logged: set[tuple[str, str]] = set()
 
     def machine(self) -> Machine:
-        """See Source. GPUs that cannot be read at all are left out, those that were there before are reported by
-        `read`.
-        """
+        """See Source. GPUs that cannot be read are left out; those that were there before are unhealthy in `read`."""
         self._driver.begin()
         if (self._any_lost or self._awaited) and self._clock() >= self._restart_at:
             self._restart_at = self._clock() + self._restart_pause
@@ -92,7 +87,7 @@ class NvmlSource:
                 one, parts = self._look(index)
             except SourceAway:
                 raise
-            except Exception as error:  # noqa: BLE001 - a binding or a driver may raise anything; one card must not hide the others
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the other GPUs
                 self._driver.gone(error)
                 unread += 1
                 self._any_lost = self._any_lost or isinstance(error, self._nv.NVMLError_GpuIsLost)
@@ -103,7 +98,7 @@ class NvmlSource:
                     devices += [one.facts, *parts]
         self._closely.name_ends(seen)
         fresh = {one.facts.uuid: one.handle for one in seen}
-        # One that could not be looked at may be any of those that were there: its old handle tells. One that is listed no more is gone.
+        # a GPU that could not be read may be any of those known, which keep their handles; one not listed is gone
         self._handles = {**self._handles, **fresh} if unread else fresh
         self._faults.listen(self._handles)
         self._awaited -= fresh.keys()
@@ -135,26 +130,24 @@ class NvmlSource:
         self._handles.clear()
         self._driver.close()
 
-    def _started(self, anew: bool) -> None:
+    def _started(self, reloaded: bool) -> None:
         self._handles.clear()
         self._lost.clear()
         self._any_lost = False
-        if anew:
+        if reloaded:
             self._awaited.clear()
             self._logged.clear()
             self._rates.forget()
 
     def _note(self, whose: str, error: Exception) -> None:
-        """Log it, once until the driver is loaded anew: it comes again each second."""
+        """Log the error, once until the driver is reloaded."""
         key = whose, type(error).__name__
         if key not in self._logged:
             self._logged.add(key)
             log.warning("nvml.device_unread", device=whose, error=f"{type(error).__name__}: {error}")
 
-    # one GPU
-
     def _look(self, index: int) -> tuple[Seen, list[DeviceFacts]]:
-        """(the GPU, its MIG instances). May raise anything."""
+        """List one GPU and its MIG instances. May raise anything."""
         nv, maybe = self._nv, self._driver.maybe
         handle = nv.nvmlDeviceGetHandleByIndex(index)
         uuid = text(nv.nvmlDeviceGetUUID(handle))
@@ -173,12 +166,12 @@ class NvmlSource:
             mig=is_cut,
         )
         seen = Seen(facts, handle, bus, self._links.of(uuid, handle))
-        self._fabric.look(uuid, handle)
+        self._fabric.read(uuid, handle)
         self._closely.note_migs(uuid, [part.details for part in parts])
         return seen, [part.facts(facts) for part in parts]
 
     def _guarded(self, uuid: str) -> tuple[Values, DeviceDetails, str]:
-        """(column → value, details, what is wrong): nothing is known of a GPU that cannot be read."""
+        """(column → value, details, what is wrong) of one GPU; no values if it cannot be read."""
         handle = self._handles.get(uuid)
         if handle is None:
             return {}, DeviceDetails(), FALLEN
@@ -188,13 +181,13 @@ class NvmlSource:
         except SourceAway:
             raise
         except self._nv.NVMLError_GpuIsLost:
-            self._handles.pop(uuid, None)  # until NVML was started anew
+            self._handles.pop(uuid, None)  # until NVML is restarted
             self._lost.add(uuid)
             self._awaited.add(uuid)
             self._any_lost = True
             self._rates.forget(uuid)
             return {}, DeviceDetails(), FALLEN
-        except Exception as error:  # noqa: BLE001 - a binding or a driver may raise anything; one card must not hide the others
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the other GPUs
             self._note(uuid, error)
             return {}, DeviceDetails(), ""
         if self._driver.failed and not self._driver.answered:
@@ -222,12 +215,10 @@ class NvmlSource:
         }
         details = self._closely.details(uuid, handle, answers)
         values |= self._pcie(uuid, handle, answers, at)
-        return values, details, unsound(fields, ecc_uncorrected=details.ecc_uncorrected)
+        return values, details, fault_of(fields, ecc_uncorrected=details.ecc_uncorrected)
 
     def _nvlink(self, uuid: str, name: str, fields: dict[str, int], at: float) -> float | None:
-        """What goes over all NVLinks in this direction. NVLink 5 counts bytes; where it does, the count of KiB of data
-        that older links have may stand still.
-        """
+        """Traffic of all NVLinks in one direction. NVLink 5 counts bytes, and its count of KiB may stand still."""
         in_bytes, in_kib = fields.get(f"{name}_bytes"), fields.get(name)
         rates = [
             self._rates.of(uuid, f"{name}_bytes", in_bytes, at=at),
@@ -235,9 +226,9 @@ class NvmlSource:
         ]
         return rates[in_bytes is None]
 
-    def _pcie(self, uuid: str, handle: Any, answers: Answers, at: float) -> Values:
-        """PCIe traffic. Counters of 32 bits are asked again a moment later: how fast they go says how often they began
-        anew since the last second.
+    def _pcie(self, uuid: str, handle: Any, answers: FieldValues, at: float) -> Values:
+        """PCIe traffic. Counters of 32 bits are read again a moment later: their pace says how often they wrapped since
+        the last reading.
         """
         narrow = {ask[0] for ask in self._fields.pcie} & answers.narrow
         again = self._fields.read(handle, self._fields.pcie).values if narrow else {}
@@ -254,4 +245,4 @@ class NvmlSource:
 _MEASURED: Final = tuple(
     name for name in COLUMNS if name not in {"nvlinks_down", "nvlink_errors", "ecc_corrected", "ecc_uncorrected"}
 )
-"""The columns that are figures; the others come from the details."""
+"""Columns that do not come from details."""

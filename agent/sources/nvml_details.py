@@ -1,10 +1,8 @@
-"""What the driver tells of a GPU beyond its figures: each NVLink's state and errors, ECC counts, processes, MIG
-devices.
+"""Details of GPUs by NVML: each NVLink's state and errors, ECC counts, processes, MIG devices.
 
-Used by `agent.sources.nvml`. Kept true: links and MIG devices are counted when the machine is looked at, the links'
-state and errors with every reading, in one call a GPU; what a GPU or a driver does not tell, or cannot be true, is
-unknown; a process is called what it was called when it began to be seen, and forgotten with it, since its number goes
-to another.
+Used by `agent.sources.nvml`. Invariants: links and MIG devices are listed with the machine; links' state and errors are
+read with every reading, in one call a GPU; what a driver does not say, or cannot be true, is unknown; the name of a
+process is read once, and forgotten with the process, whose number may be reused.
 """
 
 from __future__ import annotations
@@ -13,20 +11,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from agent.protocol import BOUNDS, DeviceDetails, LinkDetails, MigDetails, ProcessDetails
-from agent.sources.nvml_driver import Driver, count_of, text
-from agent.sources.nvml_fields import Answers, Ask, Key
+from agent.sources.nvml_driver import MOST_MEMORY, Driver, count_of, text
+from agent.sources.nvml_fields import Ask, FieldValues, Key
 from agent.sources.wiring import SWITCH, Seen, short
 
 PROCESSES_MOST: Final = 24
-"""Of one GPU, those with the most memory: a frame of 64 GPUs stays below its limit."""
+"""Processes a GPU, those with the most memory: a frame of 64 GPUs stays below its limit."""
 NAME_MOST: Final = 64
 MOST_ERRORS: Final = BOUNDS["ecc_corrected"][1]
-MOST_MEMORY: Final = BOUNDS["memory_used_bytes"][1]
 _UP: Final = frozenset({"NVML_NVLINK_STATE_ACTIVE", "NVML_NVLINK_STATE_SLEEP"})
 
 
-class Closely:
-    """The GPUs of one machine."""
+class DetailReader:
+    """Reads the details of a machine's GPUs."""
 
     def __init__(self, driver: Driver) -> None:
         nv = driver.nv
@@ -39,11 +36,11 @@ class Closely:
         self._up = {getattr(nv, name) for name in _UP if hasattr(nv, name)}
 
     def note_migs(self, uuid: str, migs: Sequence[MigDetails]) -> None:
-        """The GPU's MIG devices."""
+        """Set the GPU's MIG devices."""
         self._migs[uuid] = list(migs)
 
     def name_ends(self, seen: Sequence[Seen]) -> None:
-        """Note each GPU's links, and where they end."""
+        """Set each GPU's links and their far ends."""
         uuid_of = {short(one.bus): one.facts.uuid for one in seen}
         for one in seen:
             self._links[one.facts.uuid] = [
@@ -52,13 +49,11 @@ class Closely:
             self._asks[one.facts.uuid] = self._asks_of(one.facts.uuid)
 
     def asks(self, uuid: str) -> list[Ask]:
-        """Fields to ask for beside the figures."""
+        """Fields to read beside the figures."""
         return self._asks.get(uuid, [])
 
     def _asks_of(self, uuid: str) -> list[Ask]:
-        """Worked out with each look at the machine: which of a hundred names a binding has takes longer than asking the
-        driver for them.
-        """
+        """The fields that the binding knows, computed once a listing: that takes longer than reading them."""
         found: list[Ask] = []
         for name, field in _OF_GPU.items():
             if hasattr(self._nv, field):
@@ -72,10 +67,10 @@ class Closely:
                     found.append(((name, link.number), getattr(self._nv, numbered), 0))
         return found
 
-    def details(self, uuid: str, handle: Any, answers: Answers) -> DeviceDetails:
-        """Everything of one GPU. A link of which the state is not known now is left out: it is neither up nor down."""
+    def details(self, uuid: str, handle: Any, answers: FieldValues) -> DeviceDetails:
+        """Details of one GPU, without links whose state is not known now: they are neither up nor down."""
         values = answers.values
-        if answers.absent:  # until the next look at the machine
+        if answers.absent:  # until the next listing
             self._asks[uuid] = [ask for ask in self._asks.get(uuid, ()) if ask[0] not in answers.absent]
         return DeviceDetails(
             [
@@ -106,31 +101,31 @@ class Closely:
         )
 
     def _processes(self, handle: Any) -> list[ProcessDetails] | None:
-        """The processes with the most memory; None where the driver does not say."""
+        """The processes with the most memory; None where the driver does not list them."""
         nv = self._nv
         found: dict[int, int | None] = {}
-        told = False
+        is_known = False
         for call in (nv.nvmlDeviceGetComputeRunningProcesses, nv.nvmlDeviceGetGraphicsRunningProcesses):
             answer = self._maybe(call, handle)
-            told = told or answer is not None
+            is_known = is_known or answer is not None
             for one in answer or ():
                 found[one.pid] = count_of(one.usedGpuMemory, MOST_MEMORY)
-        if not told:
+        if not is_known:
             return None
         largest = sorted(found.items(), key=lambda item: (-(item[1] or 0), item[0]))[:PROCESSES_MOST]
         return [ProcessDetails(pid, self._name(pid), used) for pid, used in sorted(largest)]
 
     def _name(self, pid: int) -> str:
-        """As the driver knows it; remembered, since it is asked for each second, but for a look-up that failed."""
+        """The name of a process by the driver, cached unless the look-up failed."""
         if pid not in self._names:
-            told = self._maybe(self._nv.nvmlSystemGetProcessName, pid)
-            if told is None:
+            name = self._maybe(self._nv.nvmlSystemGetProcessName, pid)
+            if name is None:
                 return ""
-            self._names[pid] = text(told).rpartition("/")[2][:NAME_MOST]
+            self._names[pid] = text(name).rpartition("/")[2][:NAME_MOST]
         return self._names[pid]
 
     def forget_others(self, present: Sequence[DeviceDetails]) -> None:
-        """Forget the names of processes that are not in this reading of any GPU."""
+        """Forget the names of processes that are not in these details."""
         pids = {process.pid for one in present for process in one.processes or ()}
         self._names = {pid: name for pid, name in self._names.items() if pid in pids}
 
@@ -144,15 +139,15 @@ _OF_LINK: Final = {
     "nvlink5_recovery_errors": "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS",
     "nvlink5_crc_errors": "NVML_FI_DEV_NVLINK_COUNT_RCV_ERRORS",
 }
-"""Fields whose scope is the number of the link: Hopper, and NVLink 5 (Blackwell), which counts recoveries and packets
-that came with errors.
+"""Fields whose scope is the link's number: Hopper, and NVLink 5 (Blackwell), which counts recoveries and packets with
+errors.
 """
 _OF_OLD_LINK: Final = {
     "old_replay_errors": "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_L",
     "old_recovery_errors": "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_L",
     "old_crc_errors": "NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_L",
 }
-"""Fields that end with the number of the link: before."""
+"""Fields before Hopper, whose names end with the link's number."""
 
 
 def _remote(end: str, uuid_of: Mapping[str, str]) -> str:

@@ -1,8 +1,7 @@
-"""Calls into the driver: what is an answer, what is none, and when the driver itself has gone.
+"""Calls of NVML: values, errors of one GPU, and a driver that is gone.
 
-Used by the modules of the NVML source, all in one thread at a time. Kept true: a GPU that is lost and a driver that has
-gone are raised, everything else that a call may answer is a value or the error beside it; each loading of the driver
-and each start of NVML is noticed by whoever keeps handles.
+Used by the modules of the NVML source, in one thread at a time. Invariants: only a lost GPU and a driver that is gone
+are raised, other errors are returned beside the value; owners of handles are called after each start of NVML.
 """
 
 from __future__ import annotations
@@ -12,9 +11,12 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from agent.protocol import BOUNDS
 from agent.sources import SourceAway
 
 T = TypeVar("T")
+
+MOST_MEMORY: Final = BOUNDS["memory_used_bytes"][1]
 
 NO_SUCH: Final = (
     "NVMLError_NotSupported",
@@ -22,41 +24,37 @@ NO_SUCH: Final = (
     "NVMLError_NoPermission",
     "NVMLError_ArgumentVersionMismatch",
 )
-"""Errors by which the driver says that there is no such thing here, or not for us."""
+"""Errors that say that something is not available here."""
 
 log = structlog.get_logger(__name__)
 
 
 class Driver:
-    """NVML as one program has it. `nv`: the binding."""
+    """NVML in this program. `nv`: the binding."""
 
     def __init__(self, nv: Any) -> None:
         self.nv = nv
         self.answered = 0
         self.failed = 0
-        """Calls that gave something, and that failed for another reason than that there is no such thing. Set to 0 by
-        whoever counts.
-        """
+        """Calls that succeeded, and that failed for another reason than NO_SUCH; the caller resets them."""
         self._no_such = tuple(getattr(nv, name) for name in NO_SUCH if hasattr(nv, name))
         self._open = False
-        self._anew = True
-        """Whether the driver may be another than at the last start."""
+        self._may_be_reloaded = True
+        """Whether the driver may have been reloaded since the last start."""
         self._plain_memory = False
         self._on_start: list[Callable[[bool], None]] = []
 
     def on_start(self, call: Callable[[bool], None]) -> None:
-        """Call it after each start of NVML; True where the driver may have been loaded anew since the last one."""
+        """Register a call after each start of NVML, with True where the driver may have been reloaded."""
         self._on_start.append(call)
 
     def begin(self) -> None:
-        """Start NVML where it is not. Raises SourceAway."""
+        """Start NVML unless it runs. Raises SourceAway."""
         if not self._open:
             self._start()
 
     def restart(self) -> None:
-        """Start NVML anew on the same driver: handles and event sets of before are of no use any more. Raises
-        SourceAway.
-        """
+        """Restart NVML on the same driver, which invalidates handles and event sets. Raises SourceAway."""
         self.close()
         self._start()
 
@@ -64,13 +62,13 @@ class Driver:
         try:
             self.nv.nvmlInit()
         except self.nv.NVMLError as error:
-            self._anew = self._anew or isinstance(error, self.nv.NVMLError_DriverNotLoaded)
+            self._may_be_reloaded = self._may_be_reloaded or isinstance(error, self.nv.NVMLError_DriverNotLoaded)
             raise SourceAway(f"the driver does not answer: {error}") from error
-        anew, self._anew = self._anew, False
+        reloaded, self._may_be_reloaded = self._may_be_reloaded, False
         self._open = True
         self._plain_memory = False
         for call in self._on_start:
-            call(anew)
+            call(reloaded)
 
     def close(self) -> None:
         """Stop NVML."""
@@ -82,14 +80,14 @@ class Driver:
                 log.info("nvml.shutdown", error=str(error))
 
     def gone(self, error: Exception) -> None:
-        """Raise SourceAway where the error says that the driver has gone, not one GPU."""
+        """Raise SourceAway if the error is that the driver is gone."""
         if isinstance(error, (self.nv.NVMLError_Uninitialized, self.nv.NVMLError_DriverNotLoaded)):
-            self._anew = True
+            self._may_be_reloaded = True
             self.close()
             raise SourceAway(f"the driver has gone: {error}") from error
 
     def sure(self, call: Callable[[], T]) -> T:
-        """What the call gives. Raises SourceAway."""
+        """The result of the call. Raises SourceAway for any error."""
         try:
             return call()
         except self.nv.NVMLError as error:
@@ -98,13 +96,13 @@ class Driver:
             raise SourceAway(f"the driver does not answer: {error}") from error
 
     def tried(self, call: Callable[..., T], *args: Any) -> tuple[T | None, Exception | None]:
-        """(what the call gives, None), or (None, why it gives nothing). Raises NVMLError_GpuIsLost, SourceAway."""
+        """(result, None) or (None, error). Raises NVMLError_GpuIsLost, SourceAway."""
         nv = self.nv
         try:
             given = call(*args)
         except nv.NVMLError_GpuIsLost:
             raise
-        except UnicodeDecodeError as error:  # the binding decodes strictly; names of programs are any bytes
+        except UnicodeDecodeError as error:  # names of programs may be any bytes
             return text(error.object), None  # type: ignore[return-value]  # of the calls that give text
         except nv.NVMLLibraryMismatchError as error:  # a driver older than the binding; no NVMLError
             return None, error
@@ -116,16 +114,16 @@ class Driver:
         return given, None
 
     def maybe(self, call: Callable[..., T], *args: Any) -> T | None:
-        """What the call gives, None where it gives nothing. Raises as `tried`."""
+        """The result of the call, None for an error. Raises NVMLError_GpuIsLost, SourceAway."""
         return self.tried(call, *args)[0]
 
     def is_none(self, error: Exception | None) -> bool:
-        """Whether the error says that there is no such thing, and not that it cannot be said now."""
+        """Whether the error says that something is not available here, not that it failed now."""
         return isinstance(error, (*self._no_such, self.nv.NVMLLibraryMismatchError))
 
     def memory(self, handle: Any) -> Any:
-        """`total` and `used` in bytes, or None. Used is what programs hold, as `nvidia-smi` shows it; before driver 510
-        what the driver keeps, too.
+        """`total` and `used` in bytes, or None. `used` is of programs, as in `nvidia-smi`; before driver 510 with the
+        driver's own.
         """
         nv = self.nv
         if not self._plain_memory and hasattr(nv, "nvmlMemory_v2"):
@@ -137,12 +135,10 @@ class Driver:
 
 
 def text(value: str | bytes) -> str:
-    """Older bindings give bytes."""
+    """Text of a binding, which may be bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def count_of(value: float | None, most: int = 2**63 - 1) -> int | None:
-    """A count as the driver gives it, None where it cannot be one: drivers say all bits set for `not known`, and
-    counters go astray.
-    """
+    """A driver's count, None where it is invalid: drivers set all bits for `unknown`."""
     return int(value) if value is not None and 0 <= value <= most else None

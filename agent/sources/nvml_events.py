@@ -1,8 +1,7 @@
-"""Faults that the driver tells of as they happen: Xid errors and uncorrectable ECC errors.
+"""Faults by NVML events: Xid errors and uncorrectable ECC errors.
 
-Used by the NVML source. Kept true: what was heard stays until the driver is loaded anew; an event set that is of no use
-any more, since one of its GPUs was lost or NVML was started anew, is followed by another at once, and if that cannot be
-had, at the next look at the machine.
+Used by the NVML source. Invariants: faults stay until the driver is reloaded; an event set that became invalid, since
+one of its GPUs was lost or NVML restarted, is replaced at once, or else with the next listing of the machine.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from agent.sources.nvml_driver import Driver, text
 HARMLESS_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
 """Faults of a program, not of the GPU (NVIDIA's Xid catalogue): the next program runs as if nothing had happened."""
 _EVENTS_MOST: Final = 256
-"""Heard at one time."""
+"""Events read at one time."""
 
 log = structlog.get_logger(__name__)
 
 
 class Faults:
-    """Of all GPUs of a machine."""
+    """Faults of a machine's GPUs."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -35,14 +34,14 @@ class Faults:
         """UUID → the last fault."""
         driver.on_start(self._started)
 
-    def _started(self, anew: bool) -> None:
+    def _started(self, reloaded: bool) -> None:
         self._set, self._heard = None, frozenset()
-        if anew:
+        if reloaded:
             self.wrong.clear()
             self._logged = False
 
     def listen(self, handles: Mapping[str, Any]) -> None:
-        """Hear of faults on these GPUs from now on, where it is not so yet; called with each look at the machine."""
+        """Register these GPUs for events, if not yet; called with each listing of the machine."""
         self._renewed = False
         if self._set is None or handles.keys() - self._heard:
             self.hear(handles)
@@ -64,12 +63,12 @@ class Faults:
                 if wanted:
                     maybe(nv.nvmlDeviceRegisterEvents, handle, wanted, self._set)
             except nv.NVMLError_GpuIsLost:
-                continue  # its own figures tell
+                continue  # seen by its reading
             heard.add(uuid)
         self._heard = frozenset(heard)
 
     def hear(self, handles: Mapping[str, Any]) -> None:
-        """Take note of the faults since the last time; waits for none."""
+        """Read the faults since the last time, without waiting."""
         nv = self._driver.nv
         for _ in range(_EVENTS_MOST):
             if self._set is None:
@@ -77,7 +76,7 @@ class Faults:
             try:
                 event, error = self._driver.tried(nv.nvmlEventSetWait, self._set, 0)
             except nv.NVMLError_GpuIsLost as lost:
-                event, error = None, lost  # which one it is, its own figures tell
+                event, error = None, lost  # its reading tells which one
             if event is not None:
                 self._note(event, handles)
             elif isinstance(error, nv.NVMLError_Timeout) or self._driver.is_none(error):
@@ -86,9 +85,7 @@ class Faults:
                 self._renew(handles, error)
 
     def _renew(self, handles: Mapping[str, Any], why: Exception | None) -> None:
-        """Another set for one that is of no use any more; once between two looks at the machine, since each costs a
-        call a GPU.
-        """
+        """Replace an invalid event set, once between two listings, since that takes a call a GPU."""
         if not self._logged:
             log.warning("nvml.events_anew", why=str(why))
         self._logged = True
@@ -110,6 +107,6 @@ class Faults:
         try:
             uuid = self._driver.maybe(nv.nvmlDeviceGetUUID, event.device)
         except nv.NVMLError_GpuIsLost:
-            return  # its own figures tell
+            return  # seen by its reading
         for one in handles if uuid is None else [text(uuid)]:
             self.wrong[one] = reason

@@ -1,9 +1,8 @@
-"""Whether the NVSwitch fabric that a GPU hangs on has taken it in: until then CUDA does not start on it.
+"""Registration of GPUs with their NVSwitch fabric, without which CUDA does not start.
 
-Used by the NVML source with each look at the machine. By NVML's reference: the status counts once the registration is
-complete; the health mask is of fields with a width and a place each; version 3 of the call adds the driver's own
-verdict. Kept true: a GPU without a fabric is well; a call that is not answered changes nothing. No fault of the GPU is
-a fabric with less bandwidth: work goes on, slower.
+Used by the NVML source with each listing of the machine. By NVML's reference: the status counts once registration is
+complete; the health mask has fields of several bits; version 3 of the call adds the driver's own summary. Invariants: a
+GPU without a fabric is healthy; an error changes nothing. A fabric with less bandwidth is no fault: jobs run, slower.
 """
 
 from __future__ import annotations
@@ -24,31 +23,29 @@ _STATE_COMPLETED: Final = 3
 _SUMMARY_UNHEALTHY: Final = 2
 _SUMMARY_UNKNOWN: Final = 0
 _ROUTES: Final = (2, 4, 6)
-"""Where in the mask it says (1) that routes are being recovered, are bad, or that an access timed out and is being
-recovered from.
-"""
+"""Offsets in the mask of flags (1: set) for routes in recovery, bad routes, and recovery from a timed out access."""
 _CONFIGURATION: Final = 8
 _CONFIGURED: Final = frozenset({0, 1})
-"""Of four bits there: not said, and nothing wrong."""
+"""Values of the four bits there: not known, and no fault."""
 
 
 class Fabric:
-    """Of all GPUs of a machine."""
+    """Fabric registration of a machine's GPUs."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._version = 0
         self.wrong: dict[str, str] = {}
-        """UUID → why the GPU cannot be used, for those that cannot."""
+        """UUID → why the GPU cannot be used."""
         driver.on_start(self._started)
 
-    def _started(self, anew: bool) -> None:
-        if anew:
+    def _started(self, reloaded: bool) -> None:
+        if reloaded:
             self._version = 0
             self.wrong.clear()
 
-    def look(self, uuid: str, handle: Any) -> None:
-        """Ask for one GPU. Raises NVMLError_GpuIsLost, SourceAway."""
+    def read(self, uuid: str, handle: Any) -> None:
+        """Read one GPU. Raises NVMLError_GpuIsLost, SourceAway."""
         nv = self._driver.nv
         while self._version < len(_VERSIONS):
             call, struct = _VERSIONS[self._version]
@@ -64,15 +61,15 @@ class Fabric:
                     self.wrong.pop(uuid, None)
                 return
             if isinstance(error, nv.NVMLError_NotSupported):
-                self.wrong.pop(uuid, None)  # of this GPU alone
+                self.wrong.pop(uuid, None)  # by this GPU
                 return
             if not self._driver.is_none(error):
                 return
-            self._version += 1  # a driver that does not know this one yet
+            self._version += 1  # the driver is older than this version
 
 
 def unregistered(state: int, status: int, mask: int, summary: int) -> str:
-    """What is wrong, empty for nothing."""
+    """Why the GPU cannot be used, empty if it can."""
     if state == _STATE_NONE:
         return ""
     if state != _STATE_COMPLETED:

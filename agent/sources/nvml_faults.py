@@ -1,19 +1,19 @@
-"""Which of a GPU's standing counts and flags keep it from being used.
+"""Faults by a GPU's counters and flags, which unlike Xid events outlast a restart of the agent.
 
-Called by `agent.sources.nvml` with every reading. These outlive a restart of the agent, which has heard of no Xid error from before it started.
+Called by `agent.sources.nvml` with every reading.
 
 By NVIDIA's "GPU Memory Error Management" and NVML's reference:
 
-    row remapping failed     a row is bad and no spare one is left: the card is to be replaced
-    row remapping pending    a bad row is still in use until the GPU is reset. Where the driver takes the page out of use meanwhile (A100, H100),
-                             work may go on; on others it would meet the bad row again, and the flag does not say which
-    recovery action          the driver's own verdict, where it has one: a reset, a reboot, or a drain and reset is due
-    volatile uncorrectable   ECC errors since the driver was loaded: what was computed since may be wrong and the card is to be drained and reset,
-                             which sets the count to 0; the driver's event of the same error makes the GPU sick for just as long
+    row remapping failed     a bad row without a spare one: the card has to be replaced
+    row remapping pending    a bad row is in use until the GPU is reset. A100 and H100 retire its page meanwhile, other
+                             GPUs do not, and the flag does not say which
+    recovery action          the driver's own verdict: a reset, a reboot, or a drain and reset is due
+    volatile uncorrectable   ECC errors since the driver was loaded: results since may be wrong, and the card has to be
+                             drained and reset, which sets the count to 0
 
-Each of them makes a GPU sick, so that nothing new is placed on it while who holds it may finish. No fault are: ECC errors over the card's whole
-life (aggregate), since what they damaged has been remapped; corrected ones; remappings that were done; and a recovery action that is about
-peer-to-peer traffic or another machine.
+Each of them makes a GPU unhealthy: nothing new is placed on it, holders may finish. No faults are ECC errors over the
+card's whole life (aggregate), whose rows were remapped; corrected ones; remappings that were done; and recovery actions
+about peer-to-peer traffic or another machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ACTIONS: Final = {
 """By NVML's nvmlDeviceGpuRecoveryAction_t; 0 is none, 3 peer-to-peer traffic, 5 an IMEX domain."""
 
 
-def unsound(fields: Mapping[str, int], *, ecc_uncorrected: float | None) -> str:
+def fault_of(fields: Mapping[str, int], *, ecc_uncorrected: float | None) -> str:
     """What is wrong, empty for nothing. `ecc_uncorrected`: since the driver was loaded, None where unknown."""
     if fields.get("remap_failed"):
         return "row remapping failed"

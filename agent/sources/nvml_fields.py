@@ -1,8 +1,8 @@
-"""Field values: many figures of a GPU in one call, each with a scope, a type and an error of its own.
+"""NVML field values: many figures of a GPU in one call, each with a scope, a type and an error of its own.
 
-Used by the NVML source. By NVML's reference: the scope of a counter of NVLinks is the number of the link, or ALL_LINKS
-for their sum; of other fields it is not looked at. A value is in the member of a union that its type names, and what
-stands in the rest of the union is anything. Kept true: a value of a type that is not known here is unknown.
+Used by the NVML source. By NVML's reference the scope of an NVLink counter is the link's number, or ALL_LINKS for the
+sum; other fields ignore it. The type names the member of a union that has the value. Invariants: a value of an unknown
+type is unknown.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from agent.sources.nvml_driver import Driver, count_of
 
 ALL_LINKS: Final = 0xFFFFFFFF
 FIGURE: Final = -2
-"""In place of a link's number: the field is a figure of a sample."""
-NARROW_BITS: Final = 32
+"""In place of a link's number: a figure of the sample."""
 
 Key = tuple[str, int]
-"""A figure and the link that it is of; -1: of the GPU."""
+"""Name and link of a figure; -1: of the GPU."""
 Ask = tuple[Key, int, int]
 """Key, number of the field, scope."""
 
@@ -33,9 +32,7 @@ _FIGURES: Final = {
     "remap_pending": "NVML_FI_DEV_REMAPPED_PENDING",
     "recovery_action": "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",
 }
-"""The throughput of NVLinks counts KiB of data since the driver was loaded; NVLink 5 (Blackwell) counts bytes. PCIe
-counts are bytes.
-"""
+"""NVLink throughput counts KiB of data since the driver was loaded, NVLink 5 (Blackwell) and PCIe bytes."""
 _MEMBERS: Final = {
     "NVML_VALUE_TYPE_DOUBLE": "dVal",
     "NVML_VALUE_TYPE_UNSIGNED_INT": "uiVal",
@@ -47,16 +44,16 @@ _MEMBERS: Final = {
 }
 
 
-class Answers(NamedTuple):
-    """What was said of the fields asked for."""
+class FieldValues(NamedTuple):
+    """The answers to a call."""
 
     values: dict[Key, int]
     narrow: frozenset[Key]
-    """Those of 32 bits: as counters they begin anew every 2^32."""
+    """Values of 32 bits: as counters they wrap at 2^32."""
     silent: frozenset[Key]
-    """Those that gave no answer, which may be one again."""
+    """Fields that failed now."""
     absent: frozenset[Key]
-    """Those that this GPU does not have."""
+    """Fields that this GPU does not have."""
 
     def figures(self) -> dict[str, int]:
         """The figures of a sample by name."""
@@ -64,23 +61,23 @@ class Answers(NamedTuple):
 
 
 class Fields:
-    """Asks for field values."""
+    """Reads field values."""
 
     def __init__(self, driver: Driver) -> None:
         nv = driver.nv
         self._driver = driver
         self._members = {getattr(nv, kind): member for kind, member in _MEMBERS.items() if hasattr(nv, kind)}
-        # an argument that is not one: GPUs before Hopper say it of what they do not have
+        # INVALID_ARGUMENT: by GPUs before Hopper of fields that they do not have
         codes = ("NOT_SUPPORTED", "NO_PERMISSION", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT", "DEPRECATED")
         self._none = {getattr(nv, f"NVML_ERROR_{code}") for code in codes if hasattr(nv, f"NVML_ERROR_{code}")}
         self.figures: list[Ask] = [
             ((name, FIGURE), getattr(nv, field), ALL_LINKS if name.startswith("nvlink") else 0)
             for name, field in _FIGURES.items()
-            if hasattr(nv, field)  # fields grow with the driver's headers
+            if hasattr(nv, field)  # older bindings lack some
         ]
         self.pcie = [ask for ask in self.figures if ask[0][0].startswith("pcie")]
 
-    def read(self, handle: Any, wanted: Sequence[Ask]) -> Answers:
+    def read(self, handle: Any, wanted: Sequence[Ask]) -> FieldValues:
         """The values that this GPU has, in one call. Raises NVMLError_GpuIsLost, SourceAway."""
         nv = self._driver.nv
         asked = [(number, scope) for _, number, scope in wanted]
@@ -102,5 +99,5 @@ class Fields:
             else:
                 (absent if answer.nvmlReturn in self._none else silent).add(key)
         if answers is not None and not found:
-            self._driver.answered -= 1  # the call came back, and of nothing in it
-        return Answers(found, frozenset(narrow), frozenset(silent), frozenset(absent))
+            self._driver.answered -= 1  # the call succeeded without any value
+        return FieldValues(found, frozenset(narrow), frozenset(silent), frozenset(absent))

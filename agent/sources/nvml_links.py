@@ -1,8 +1,7 @@
-"""The NVLinks of a GPU: which there are, whether they are up, what is at their far ends.
+"""NVLinks of GPUs by NVML: their number, state and far ends.
 
-Used by the NVML source with each look at the machine. Kept true: a link that does not answer hides no other, and is
-neither up nor down; for the link matrix it is as it was when it last answered, so that a slow one does not change the
-node's inventory.
+Used by the NVML source with each listing of the machine. Invariants: a link that does not answer hides no other; in the
+link matrix it keeps the state of its last answer, so that a slow link does not change the node's inventory.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _COUNT: Final = ("links", -1)
 
 
 class NvLinks:
-    """Those of all GPUs of a machine."""
+    """NVLinks of a machine's GPUs."""
 
     def __init__(self, driver: Driver, fields: Fields) -> None:
         self._driver = driver
@@ -27,12 +26,12 @@ class NvLinks:
         self._known: dict[tuple[str, int], LinkEnd] = {}
         driver.on_start(self._started)
 
-    def _started(self, anew: bool) -> None:
-        if anew:
+    def _started(self, reloaded: bool) -> None:
+        if reloaded:
             self._known.clear()
 
     def of(self, uuid: str, handle: Any) -> list[LinkEnd]:
-        """By number. Raises NVMLError_GpuIsLost, SourceAway."""
+        """The links of one GPU, by number. Raises NVMLError_GpuIsLost, SourceAway."""
         nv = self._driver.nv
         count = self._count(handle)
         ends: list[LinkEnd] = []
@@ -57,12 +56,12 @@ class NvLinks:
         return ends
 
     def _count(self, handle: Any) -> int | None:
-        """How many there are, None where the driver does not say."""
+        """Number of links, None where the driver does not say."""
         number = getattr(self._driver.nv, "NVML_FI_DEV_NVLINK_LINK_COUNT", None)
         return None if number is None else self._fields.read(handle, [(_COUNT, number, 0)]).values.get(_COUNT)
 
     def _far_end(self, handle: Any, link: int) -> str:
-        """See LinkEnd; a link that is down may not say."""
+        """`LinkEnd.remote`; a link that is down may have none."""
         nv = self._driver.nv
         kind = self._driver.maybe(nv.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
         if kind == nv.NVML_NVLINK_DEVICE_TYPE_SWITCH:

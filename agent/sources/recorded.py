@@ -1,11 +1,14 @@
-"""A recording of a real machine, played again: what one session on real hardware saw becomes test data for all places without it.
+"""Recordings of machines: what a session on real hardware saw is test data elsewhere.
 
-A recording has one JSON object a line: first `{"machine": …}`, then `{"reading": …}` for each moment, `{"machine": …}` again where it changed, and
-`{"away": "why"}` where nothing could be read. Kept true: playing gives exactly what was recorded, from the start again after the end.
+A recording has one JSON object a line: first `{"machine": …}`, then `{"reading": …}` for each moment, `{"machine": …}`
+when it changed, and `{"away": "why"}` where nothing could be read. Invariants: a recording is replayed exactly, and
+again from the start after its end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
@@ -23,11 +26,11 @@ class _Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 class BadRecording(SourceAway):
-    """The file is no recording; the text names the line."""
+    """Not a recording; the text names the line."""
 
 
 class RecordedSource:
-    """Plays a file. Raises BadRecording."""
+    """Replays a file. Raises BadRecording."""
 
     def __init__(self, path: Path) -> None:
         self._lines = _read(path)
@@ -58,7 +61,7 @@ class RecordedSource:
 
 
 class Recorder:
-    """Another source, and a file to which everything that it says is written."""
+    """Records another source to a file."""
 
     def __init__(self, source: Source, path: Path) -> None:
         self._source = source
@@ -67,11 +70,8 @@ class Recorder:
 
     def machine(self) -> Machine:
         """See Source."""
-        try:
+        with self._recording_away():
             machine = self._source.machine()
-        except SourceAway as error:
-            self._write(_Line(away=str(error)))
-            raise
         if machine != self._last:
             self._last = machine
             self._write(_Line(machine=machine))
@@ -79,11 +79,8 @@ class Recorder:
 
     def read(self, machine: Machine, /) -> Reading:
         """See Source."""
-        try:
+        with self._recording_away():
             reading = self._source.read(machine)
-        except SourceAway as error:
-            self._write(_Line(away=str(error)))
-            raise
         self._write(_Line(reading=reading))
         return reading
 
@@ -91,6 +88,14 @@ class Recorder:
         """See Source."""
         self._source.close()
         self._file.close()
+
+    @contextmanager
+    def _recording_away(self) -> Iterator[None]:
+        try:
+            yield
+        except SourceAway as error:
+            self._write(_Line(away=str(error)))
+            raise
 
     def _write(self, line: _Line) -> None:
         self._file.write(msgspec.json.encode(line) + b"\n")

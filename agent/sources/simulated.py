@@ -1,14 +1,14 @@
-"""Make-believe machines for places without GPUs: the wiring of real ones, with figures that rise and fall like those of training and serving.
+"""Simulated machines for places without GPUs: wiring of real ones, measurements that rise and fall as in training and
+serving.
 
-Kept true: the same machine, name of node and moment give the same figures; power follows utilisation, temperature follows power, NVLink
-traffic comes from machines with NVLinks only.
+Invariants: the same machine, node name and moment give the same values; power follows utilisation, temperature follows
+power, NVLink traffic needs NVLinks.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable
 from itertools import combinations
 from typing import Final
@@ -17,10 +17,10 @@ from uuid import NAMESPACE_DNS, uuid5
 import msgspec
 
 from agent.protocol import DeviceDetails, LinkDetails, ProcessDetails
-from agent.sources import FALLEN, Column, DeviceFacts, Machine, Reading, by_type_and_minor
-from agent.sources.mig import Part
-from agent.sources.nics import NO_PORT, RDMA
+from agent.sources import Column, DeviceFacts, Machine, Reading, by_type_and_minor
+from agent.sources.mig import MigInstance
 from agent.sources.wiring import remotes_of
+from kube.device_types import GPU, RDMA
 
 GIB: Final = 2**30
 NVLINK_BYTES: Final = 25e9
@@ -43,77 +43,46 @@ class Build(msgspec.Struct, frozen=True):
     clocks: tuple[int, int] = (345, 1980)
     """MHz of the SMs, idle and full."""
     own_links: int | None = None
-    """NVLinks of one GPU where they end at NVSwitches."""
+    """NVLinks of one GPU, if they end at NVSwitches."""
     mig: tuple[str, int] | None = None
-    """Profile and bytes of the MIG devices into which GPU 0 is cut, as many as fit in."""
+    """Profile and bytes of GPU 0's MIG devices, as many as fit."""
     nics: int = 0
     """RDMA NICs, spread evenly over the PCIe switches."""
 
 
-def _all_pairs(gpus: int, links: int) -> Links:
+def all_pairs(gpus: int, links: int) -> Links:
+    """NVSwitch: every GPU reaches every other over all its links."""
     return tuple((low, high, links) for low, high in combinations(range(gpus), 2))
 
 
-def _cube_mesh() -> Links:
-    """Eight V100 with six links each: to three neighbours one, to another two of them two, none to the rest."""
+def cube_mesh() -> Links:
+    """Hybrid cube mesh of eight V100 with six links each: two quads, one and two links to a neighbour."""
     double = {(0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7)}
     single = {(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)}
     return tuple(sorted([(low, high, 2) for low, high in double] + [(low, high, 1) for low, high in single]))
 
 
 MACHINES: Final = {
-    "h100-8": Build("NVIDIA H100 80GB HBM3", 8, 80 * GIB, _all_pairs(8, 18), 2, (70, 700), own_links=18),
-    "a100-8": Build("NVIDIA A100-SXM4-80GB", 8, 80 * GIB, _all_pairs(8, 12), 2, (55, 400), (210, 1410), own_links=12),
-    "dgx1-8": Build("Tesla V100-SXM2-32GB", 8, 32 * GIB, _cube_mesh(), 2, (42, 300), (135, 1530)),
+    "h100-8": Build("NVIDIA H100 80GB HBM3", 8, 80 * GIB, all_pairs(8, 18), 2, (70, 700), own_links=18),
+    "a100-8": Build("NVIDIA A100-SXM4-80GB", 8, 80 * GIB, all_pairs(8, 12), 2, (55, 400), (210, 1410), own_links=12),
+    "dgx1-8": Build("Tesla V100-SXM2-32GB", 8, 32 * GIB, cube_mesh(), 2, (42, 300), (135, 1530)),
     "l40s-4": Build("NVIDIA L40S", 4, 46068 * 2**20, (), 2, (33, 350), (210, 2520)),
     "pcie-4": Build("NVIDIA A100-PCIE-40GB", 4, 40 * GIB, (), 4, (35, 250), (210, 1410)),
     "mig-4": Build("NVIDIA A100-PCIE-40GB", 4, 40 * GIB, (), 4, (35, 250), (210, 1410), mig=("1g.5gb", 5 * GIB)),
-    "rdma-8": Build("NVIDIA H100 80GB HBM3", 8, 80 * GIB, _all_pairs(8, 18), 2, (70, 700), own_links=18, nics=8),
+    "rdma-8": Build("NVIDIA H100 80GB HBM3", 8, 80 * GIB, all_pairs(8, 18), 2, (70, 700), own_links=18, nics=8),
 }
 NIC_MODEL: Final = "MT_0000000838"
 FIRST_INSTANCE: Final = 7
-"""GPU instances of the smallest profile are numbered from here by A100 and H100."""
+"""Number of the first GPU instance of the smallest profile on A100 and H100."""
 
 
 class SimulatedSource:
-    """One machine. `node` makes its UUIDs; `clock`: seconds since 1970."""
+    """One machine. UUIDs derive from `node`; `clock`: seconds since 1970."""
 
     def __init__(self, name: str, *, node: str, clock: Callable[[], float] = time.time) -> None:
         self._build = MACHINES[name]
         self._node = node
         self._clock = clock
-        self._wrong: dict[int, str] = {}
-        self._unplugged: set[int] = set()
-        self._fallen: set[int] = set()
-        self._down: set[tuple[int, int]] = set()
-        self._errors: Counter[tuple[int, int]] = Counter()
-
-    def fall_sick(self, minor: int, reason: str) -> None:
-        """The GPU is there and not well."""
-        self._wrong[minor] = reason
-
-    def fall_off(self, minor: int) -> None:
-        """The GPU answers no more."""
-        self._fallen.add(minor)
-
-    def cut_link(self, minor: int, number: int) -> None:
-        """One NVLink of the GPU is down, after errors."""
-        self._down.add((minor, number))
-        self._errors[minor, number] += 1
-
-    def unplug(self, nic: int) -> None:
-        """The NIC has no active port."""
-        self._unplugged.add(nic)
-
-    def plug(self, nic: int) -> None:
-        """It has one again."""
-        self._unplugged.discard(nic)
-
-    def recover(self, minor: int) -> None:
-        """All is well again with it; errors stay counted."""
-        self._down = {link for link in self._down if link[0] != minor}
-        self._wrong.pop(minor, None)
-        self._fallen.discard(minor)
 
     def machine(self) -> Machine:
         """See Source."""
@@ -134,7 +103,7 @@ class SimulatedSource:
         ]
         parts = [part.facts(gpu) for gpu in gpus for part in self._parts(gpu)]
         devices = by_type_and_minor((*gpus, *parts, *self._nics()))
-        return Machine(devices, build.links, ("gpu", RDMA) if build.nics else ("gpu",))
+        return Machine(devices, build.links, (GPU, RDMA) if build.nics else (GPU,))
 
     def _nics(self) -> list[DeviceFacts]:
         build = self._build
@@ -155,9 +124,7 @@ class SimulatedSource:
     def read(self, machine: Machine, /) -> Reading:
         """See Source."""
         now = self._clock()
-        busy: list[float | None] = [
-            None if gpu.minor in self._fallen else self._busy(gpu.minor, now) for gpu in machine.gpus
-        ]
+        busy = [self._busy(gpu.minor, now) for gpu in machine.gpus]
         idle, full = self._build.watts
         linked = {minor for low, high, _ in machine.links for minor in (low, high)}
         traffic = [NVLINK_BYTES * 4 if gpu.minor in linked else 0.0 for gpu in machine.gpus]
@@ -173,38 +140,24 @@ class SimulatedSource:
             "sm_clock_mhz": _column(busy, lambda part, _: self._build.clocks[part > 0.02]),
             "memory_clock_mhz": _column(busy, lambda part, _: (405, 1593)[part > 0.02]),
         }
-        health = {gpu.uuid: self._wrong[gpu.minor] for gpu in machine.gpus if gpu.minor in self._wrong}
-        health |= {gpu.uuid: FALLEN for gpu in machine.gpus if gpu.minor in self._fallen}
-        health |= {one.uuid: NO_PORT for one in machine.devices if one.type == RDMA and one.minor in self._unplugged}
-        return Reading(columns, health, [self._details(machine, *one) for one in zip(machine.gpus, busy, strict=True)])
+        details = [self._details(machine, gpu, part) for gpu, part in zip(machine.gpus, busy, strict=True)]
+        return Reading(columns, {}, details)
 
-    def _details(self, machine: Machine, gpu: DeviceFacts, part: float | None) -> DeviceDetails:
-        """Of one GPU: a process while it works, with its memory to the GiB."""
-        if part is None:
-            return DeviceDetails()
+    def _details(self, machine: Machine, gpu: DeviceFacts, part: float) -> DeviceDetails:
+        """Details of one GPU: a process while it works, with its memory rounded to GiB."""
         uuids = {one.minor: one.uuid for one in machine.gpus}
         remotes = remotes_of(machine.links, gpu.minor, uuids=uuids, own=self._build.own_links)
-        links = [
-            LinkDetails(
-                number,
-                (gpu.minor, number) not in self._down,
-                remote,
-                self._errors[gpu.minor, number],
-                0,
-                0,
-            )
-            for number, remote in enumerate(remotes)
-        ]
+        links = [LinkDetails(number, True, remote, 0, 0, 0) for number, remote in enumerate(remotes)]
         used = round(self._build.memory * 0.85 * part / GIB) * GIB
         processes = [ProcessDetails(4000 + gpu.minor, "python", used)] if part > 0.02 else []
         return DeviceDetails(links, 0, 0, processes, [part.details for part in self._parts(gpu)])
 
-    def _parts(self, gpu: DeviceFacts) -> list[Part]:
+    def _parts(self, gpu: DeviceFacts) -> list[MigInstance]:
         if gpu.minor or self._build.mig is None:
             return []
         profile, size = self._build.mig
         return [
-            Part(f"MIG-{uuid5(NAMESPACE_DNS, f'{gpu.uuid}/{place}')}", profile, size, FIRST_INSTANCE + place, 0)
+            MigInstance(f"MIG-{uuid5(NAMESPACE_DNS, f'{gpu.uuid}/{place}')}", profile, size, FIRST_INSTANCE + place, 0)
             for place in range(min(7, gpu.memory // size))
         ]
 
@@ -212,7 +165,7 @@ class SimulatedSource:
         """See Source."""
 
     def _busy(self, minor: int, now: float) -> float:
-        """0..1: slow waves of work, quick ones of steps, each GPU at its own time."""
+        """Load from 0 to 1: slow and quick waves, with a phase for each GPU."""
         shift = int.from_bytes(uuid5(NAMESPACE_DNS, f"{self._node}/{minor}").bytes[:2]) / 65_536
         slow = 0.5 + 0.5 * math.sin(2 * math.pi * (now / 300 + shift))
         quick = 0.5 + 0.5 * math.sin(2 * math.pi * (now / 7 + shift))
@@ -223,5 +176,5 @@ def _switch(number: int) -> str:
     return f"0000:{0x10 + number:02x}:00.0"
 
 
-def _column(busy: list[float | None], of: Callable[[float, int], float]) -> Column:
-    return [None if part is None else round(of(part, place)) for place, part in enumerate(busy)]
+def _column(busy: list[float], of: Callable[[float, int], float]) -> Column:
+    return [round(of(part, place)) for place, part in enumerate(busy)]

@@ -1,8 +1,7 @@
-"""How the devices of a machine are wired: NVLinks between GPUs from what each sees, PCIe switches and NUMA nodes from
-sysfs.
+"""Wiring of a machine: NVLinks between GPUs as each GPU reports them, PCIe switches and NUMA nodes from sysfs.
 
-Called by the NVML source. Kept true: a pair that both ends count differently has the smaller number; behind NVSwitches
-every pair is linked by as many links as the one with fewer has; what sysfs does not say is unknown.
+Called by the NVML source. Invariants: where the two ends of a pair count differently the smaller number is right; GPUs
+on NVSwitches are linked by as many links as the one with fewer has; what sysfs does not say is unknown.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from typing import Any, Final, NamedTuple
 from agent.sources import DeviceFacts
 
 ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-"""Of a PCI device, as sysfs writes it."""
+"""PCI address in sysfs."""
 
 
 SWITCH: Final = "switch"
-"""What is at the far end of a link to an NVSwitch."""
+"""Far end of a link to an NVSwitch."""
 
 
 class LinkEnd(NamedTuple):
-    """One NVLink of a GPU: `remote` is the bus id at its far end, SWITCH, or empty where nothing is known.
+    """One NVLink of a GPU. `remote`: bus id of the far end, SWITCH, or empty: unknown.
 
-    A link that does not answer now (`answers` False) is as it was when it last did.
+    A link that does not answer (`answers` False) has the state of its last answer.
     """
 
     number: int
@@ -37,7 +36,7 @@ class LinkEnd(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """One GPU as the driver shows it."""
+    """One GPU with its driver handle, bus id and NVLinks."""
 
     facts: DeviceFacts
     handle: Any
@@ -51,12 +50,12 @@ class Seen(NamedTuple):
 
     @property
     def switched(self) -> int:
-        """How many active links end at a switch."""
+        """Number of active links to a switch."""
         return sum(end.is_up and end.remote == SWITCH for end in self.ends)
 
 
 def links_of(seen: Sequence[Seen]) -> tuple[tuple[int, int, int], ...]:
-    """(minor, minor, NVLinks between them), the lower minor first, sorted."""
+    """(lower minor, other minor, NVLinks between them), sorted."""
     counted = {one.facts.minor: Counter(map(short, one.peers)) for one in seen}
     found = []
     for one, other in combinations(sorted(seen, key=lambda gpu: gpu.facts.minor), 2):
@@ -70,9 +69,7 @@ def links_of(seen: Sequence[Seen]) -> tuple[tuple[int, int, int], ...]:
 def remotes_of(
     links: Iterable[tuple[int, int, int]], minor: int, *, uuids: Mapping[int, str], own: int | None = None
 ) -> list[str]:
-    """What is at the far end of each NVLink of a GPU, from a link matrix: UUIDs, or SWITCH where the GPU has fewer
-    links (`own`) than pairs count.
-    """
+    """Far ends of a GPU's NVLinks, from a link matrix: UUIDs, or SWITCH where the GPU has fewer links (`own`)."""
     ends = [
         uuids[high if low == minor else low] for low, high, count in links if minor in {low, high} for _ in range(count)
     ]
@@ -80,15 +77,13 @@ def remotes_of(
 
 
 def short(bus: str) -> str:
-    """`00000000:07:00.0` and `0000:07:00.0` are the same: sysfs writes the domain with four digits where they do, NVML
-    with eight.
-    """
+    """A bus id as sysfs writes it, with four digits for the domain (`0000:07:00.0`); NVML has eight."""
     domain, _, rest = bus.lower().partition(":")
     return f"{domain.lstrip('0').rjust(4, '0')}:{rest}"
 
 
 def numa_of(sys: Path, bus: str) -> int:
-    """The NUMA node of a PCI device, -1 where it is not known."""
+    """The NUMA node of a PCI device, -1: unknown."""
     try:
         return int((sys / "bus" / "pci" / "devices" / short(bus) / "numa_node").read_text())
     except (OSError, ValueError):
@@ -96,10 +91,9 @@ def numa_of(sys: Path, bus: str) -> int:
 
 
 def switch_of(sys: Path, bus: str) -> str:
-    """The upstream port of the PCIe switch that the device is under, empty where there is none or nothing is known.
+    """The upstream port of the device's PCIe switch, empty without one or if unknown.
 
-    sysfs nests devices: root port / upstream port / downstream port / device, with a switch; root port / device,
-    without.
+    Devices nest in sysfs: root port / upstream port / downstream port / device, without a switch root port / device.
     """
     try:
         resolved = (sys / "bus" / "pci" / "devices" / short(bus)).resolve(strict=True)

@@ -1,28 +1,26 @@
-"""Make a Picture from plain rows, and make the next one from the last.
+"""Builds a Snapshot, from plain rows or from two snapshots.
 
-Called by `allocations.fleet` (rows from the ledger), `allocations.scenario` (rows from a file) and
-tests. Kept true: a picture is never written to; `patch` copies only the three columns that change
-(used core, used memory, health), `replace_nodes` is for everything else. The same rows give the
-same picture in whatever order they come.
+Called by `allocations.fleet` (rows from the ledger), `allocations.scenario` (rows from a file) and `engine.patch`.
+Invariants: however it is made, a snapshot of the same nodes has the same columns, codes and order.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from allocations.engine.columns import NodePart, assembled, joined
-from allocations.engine.index import usage_carried
-from allocations.engine.picture import EXCLUSIVE, Picture, Withheld
+from allocations.engine.index import index_of
+from allocations.engine.snapshot import EXCLUSIVE, Snapshot, Withheld
 from allocations.engine.topology import Topology
 from kube.device_types import GPU
 
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+Scalar = TypeVar("Scalar", bound=np.generic)
+Value = TypeVar("Value")
 
 
 class DeviceRow(msgspec.Struct, frozen=True):
@@ -53,184 +51,157 @@ class NodeRow(msgspec.Struct, frozen=True):
     devices: tuple[DeviceRow, ...] = ()
 
 
-class DeviceUse(NamedTuple):
-    """What may change about a device between two pictures of the same fleet."""
-
-    device_id: int
-    core_used: int
-    memory_used: int
-    healthy: bool
-
-
-class UnknownDevice(LookupError):
-    """A patch names a device that the picture does not have: its node must be replaced instead."""
-
-
-def build_picture(nodes: Iterable[NodeRow]) -> Picture:
-    """The picture of these nodes; names and device ids must be unique."""
-    return assembled([_part(node) for node in nodes])
+_OF_DEVICES: Final[Mapping[str, tuple[type[np.generic], Callable[[DeviceRow], int]]]] = {
+    "device_id": (np.int64, lambda device: device.device_id),
+    "device_minor": (np.int32, lambda device: device.minor),
+    "device_numa": (np.int32, lambda device: device.numa),
+    "device_healthy": (np.bool_, lambda device: device.healthy and device.kept is Withheld.NOT),
+    "device_kept": (np.uint8, lambda device: device.kept),
+    "memory_total": (np.int64, lambda device: device.memory_bytes or 0),
+    "core_used": (np.int16, lambda device: device.core_used),
+    "memory_used": (np.int64, lambda device: device.memory_used),
+}
+"""Columns that follow from a device alone: dtype and value."""
+_UNCODED: Final = (*_OF_DEVICES, "device_pcie", "device_island")
+"""Columns whose values mean the same in every snapshot."""
 
 
-def patch(
-    picture: Picture,
-    uses: Sequence[DeviceUse] | Sequence[tuple[int, int, int, bool]],
-    *,
-    pass_over_unknown: bool = False,
-) -> Picture:
-    """The picture with these devices' used amounts and health, by device id; the last one of an id counts.
+class _Node(NamedTuple):
+    """A node on its way into a snapshot, its devices sorted by type (gpu first) and minor."""
 
-    Raises UnknownDevice for one that the picture does not have, unless those are to be passed over.
-    """
-    if not uses:
-        return picture
-    rows = picture.index.rows_of([use[0] for use in uses])
-    if min(rows.tolist()) < 0:
-        if not pass_over_unknown:
-            raise UnknownDevice(f"no device {uses[int(np.argmin(rows))][0]} in the picture")
-        uses = [use for row, use in zip(rows.tolist(), uses, strict=True) if row >= 0]
-        return patch(picture, uses)
-    core, memory = picture.core_used.copy(), picture.memory_used.copy()
-    healthy = picture.device_healthy.copy()
-    for row, use in zip(rows.tolist(), uses, strict=True):
-        core[row], memory[row], healthy[row] = use[1], use[2], use[3]
-    return _with_columns(picture, rows, core, memory, healthy)
+    row: NodeRow
+    devices: list[DeviceRow]
+    topology: Topology
+
+    @staticmethod
+    def of(row: NodeRow) -> _Node:
+        devices = sorted(row.devices, key=lambda one: (one.type != GPU, one.type, one.minor))
+        gpus = [one for one in devices if one.type == GPU]
+        minors, pcie, numa = ([getattr(one, name) for one in gpus] for name in ("minor", "pcie", "numa"))
+        return _Node(row, devices, Topology.of(minors, row.links, pcie=pcie, numa=numa))
+
+    @property
+    def switches(self) -> list[int]:
+        """The code of each device's PCIe switch, -1 where unknown."""
+        codes: dict[str, int] = {}
+        return [codes.setdefault(one.pcie, len(codes)) if one.pcie else -1 for one in self.devices]
+
+    @property
+    def islands(self) -> list[int]:
+        """The NVLink island of each device, -1 for other types than GPUs."""
+        return [*self.topology.islands, *[-1] * (len(self.devices) - self.topology.size)]
 
 
-def take(picture: Picture, amounts: Iterable[tuple[int, int, int]]) -> Picture:
-    """The picture with amounts (device id, core percent, memory bytes) taken, as the ledger does on a hold.
+def build_snapshot(rows: Iterable[NodeRow]) -> Snapshot:
+    """The snapshot of these nodes, whose device ids are unique. Raises ValueError when two have one name."""
+    nodes = sorted(map(_Node.of, rows), key=lambda node: node.row.name)
+    devices = [device for node in nodes for device in node.devices]
 
-    Raises UnknownDevice; what the amounts do to capacity is the caller's to know.
-    """
-    taken = list(amounts)
-    rows = picture.index.rows_of([one[0] for one in taken]).tolist()
-    uses = {
-        device: DeviceUse(
-            device,
-            int(picture.core_used[row]) + core,
-            int(picture.memory_used[row]) + memory,
-            bool(picture.device_healthy[row]),
-        )
-        for row, (device, core, memory) in zip(rows, taken, strict=True)
+    def column(dtype: type[Scalar], values: Iterable[Any]) -> NDArray[Scalar]:
+        return np.fromiter(values, dtype=dtype, count=len(devices))
+
+    types, type_code = _coded((GPU,), (device.type for device in devices))
+    models, model_code = _coded((), (device.model for device in devices))
+    columns: dict[str, NDArray[Any]] = {
+        name: column(dtype, map(value, devices)) for name, (dtype, value) in _OF_DEVICES.items()
     }
-    return patch(picture, list(uses.values()))
-
-
-def with_freed(picture: Picture, freed: Iterable[tuple[int, int, int]], blocked: Collection[int]) -> Picture:
-    """The picture as if amounts (device id, core percent, memory bytes) were given back and devices were taken.
-
-    Devices that the picture does not have are passed over: they are gone, nothing can be placed there.
-    """
-    back = list(freed)
-    if not back and not blocked:
-        return picture
-    core, memory = picture.core_used.copy(), picture.memory_used.copy()
-    rows = picture.index.rows_of([one[0] for one in back])
-    for row, (_, core_percent, memory_bytes) in zip(rows.tolist(), back, strict=True):
-        if row >= 0:
-            core[row] = max(int(core[row]) - core_percent, 0)
-            memory[row] = max(int(memory[row]) - memory_bytes, 0)
-    taken = picture.index.rows_of(sorted(blocked))
-    taken = taken[taken >= 0]
-    core[taken] = 100
-    memory[taken] = picture.memory_total[taken]
-    return _with_columns(picture, np.concatenate((rows[rows >= 0], taken)), core, memory, picture.device_healthy)
-
-
-def replace_nodes(picture: Picture, nodes: Iterable[NodeRow], *, removed: Collection[str] = ()) -> Picture:
-    """The picture with these nodes added or put in the place of those of the same name, and others removed."""
-    fresh = assembled([_part(node) for node in nodes])
-    problems: dict[str, str] = {}
-    uses: list[DeviceUse] = []
-    gone = set(removed)
-    alike = np.zeros(len(fresh.node_names), dtype=np.bool_)
-    for row, name in enumerate(fresh.node_names):
-        before = picture.node_index.get(name)
-        if name not in gone and before is not None and _built_alike(picture, before, fresh, row):
-            alike[row] = True
-            problems[name] = fresh.node_problem[row]
-            uses += _uses(fresh, row)
-    gone.update(fresh.node_names)
-    if alike.all() and not any(name in picture.node_index for name in removed):
-        return with_problems(patch(picture, uses), problems)
-    keep = np.array([name not in gone for name in picture.node_names], dtype=np.bool_)
-    return joined(picture, keep, fresh)
-
-
-def with_problems(picture: Picture, problems: Mapping[str, str]) -> Picture:
-    """The picture with why nothing new may be placed on these nodes, empty where it may; unknown names are passed over."""
-    known = {picture.node_index[name]: text for name, text in problems.items() if name in picture.node_index}
-    if all(picture.node_problem[row] == text for row, text in known.items()):
-        return picture
-    texts = tuple(known.get(row, text) for row, text in enumerate(picture.node_problem))
-    free = np.array([not text for text in texts], dtype=np.bool_)
-    return replace(picture, node_problem=texts, index=replace(picture.index, problem_free=free))
-
-
-_BUILT = ("device_id", "device_minor", "device_numa", "device_pcie", "device_island", "device_kept", "memory_total")
-
-
-def _built_alike(picture: Picture, row: int, other: Picture, other_row: int) -> bool:
-    """Whether two pictures' nodes differ at most in problem, health and use."""
-    ours = slice(int(picture.node_start[row]), int(picture.node_start[row + 1]))
-    theirs = slice(int(other.node_start[other_row]), int(other.node_start[other_row + 1]))
-    return (
-        picture.node_mode[row] == other.node_mode[other_row]
-        and picture.node_topology[row] == other.node_topology[other_row]
-        and picture.device_uuid[ours] == other.device_uuid[theirs]
-        and all(np.array_equal(getattr(picture, name)[ours], getattr(other, name)[theirs]) for name in _BUILT)
-        and _names(picture.types, picture.device_type[ours]) == _names(other.types, other.device_type[theirs])
-        and _names(picture.models, picture.device_model[ours]) == _names(other.models, other.device_model[theirs])
+    sizes = [len(node.devices) for node in nodes]
+    columns["device_node"] = np.repeat(np.arange(len(nodes), dtype=np.int32), sizes)
+    columns["device_type"] = column(np.int16, (type_code[device.type] for device in devices))
+    columns["device_model"] = column(np.int16, (model_code[device.model] for device in devices))
+    columns["device_pcie"] = column(np.int32, chain.from_iterable(node.switches for node in nodes))
+    columns["device_island"] = column(np.int32, chain.from_iterable(node.islands for node in nodes))
+    return _snapshot(
+        names=tuple(node.row.name for node in nodes),
+        modes=np.array([node.row.mode for node in nodes], dtype=np.uint8),
+        problems=tuple(node.row.problem for node in nodes),
+        topologies=tuple(node.topology for node in nodes),
+        types=types,
+        models=models,
+        uuids=tuple(device.uuid for device in devices),
+        columns=columns,
     )
 
 
-def _names(names: tuple[str, ...], codes: NDArray[np.int16]) -> list[str]:
-    return [names[code] for code in codes.tolist()]
+def joined(snapshot: Snapshot, keep: NDArray[np.bool_], other: Snapshot) -> Snapshot:
+    """The kept nodes of a snapshot ([n] bool) and all of another's, whose names are different ones."""
+    kept_nodes = np.flatnonzero(keep)
+    kept_rows = np.flatnonzero(keep[snapshot.device_node])
+    names = [snapshot.node_names[row] for row in kept_nodes.tolist()] + list(other.node_names)
+    order = np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.intp)
+    place = np.empty(len(names), dtype=np.int32)
+    place[order] = np.arange(len(names), dtype=np.int32)
+    moved = np.zeros(len(snapshot.node_names), dtype=np.int32)
+    moved[kept_nodes] = place[: len(kept_nodes)]
+    node = np.concatenate((moved[snapshot.device_node[kept_rows]], place[len(kept_nodes) :][other.device_node]))
+    by_node = np.argsort(node, kind="stable")
 
+    def both(first: NDArray[Scalar], second: NDArray[Scalar]) -> NDArray[Scalar]:
+        return np.concatenate((first[kept_rows], second))[by_node]
 
-def _uses(picture: Picture, row: int) -> list[DeviceUse]:
-    own = slice(int(picture.node_start[row]), int(picture.node_start[row + 1]))
-    columns = (picture.device_id, picture.core_used, picture.memory_used, picture.device_healthy)
-    return [DeviceUse(*values) for values in zip(*(column[own].tolist() for column in columns), strict=True)]
+    def recoded(
+        fixed: tuple[str, ...], field: str, old: tuple[str, ...], new: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], NDArray[np.int16]]:
+        codes: NDArray[np.int16] = getattr(snapshot, field)
+        used = [old[code] for code in np.unique(codes[kept_rows]).tolist()]
+        names, code_of = _coded(fixed, chain(used, new))
+        # a name that no device has any more gets any code
+        translated = [np.array([code_of.get(name, 0) for name in some], dtype=np.int16) for some in (old, new)]
+        return names, both(translated[0][codes], translated[1][getattr(other, field)])
 
+    columns: dict[str, NDArray[Any]] = {name: both(getattr(snapshot, name), getattr(other, name)) for name in _UNCODED}
+    columns["device_node"] = node[by_node]
+    types, columns["device_type"] = recoded((GPU,), "device_type", snapshot.types, other.types)
+    models, columns["device_model"] = recoded((), "device_model", snapshot.models, other.models)
+    uuids = [snapshot.device_uuid[row] for row in kept_rows.tolist()] + list(other.device_uuid)
 
-def _with_columns(
-    picture: Picture,
-    rows: NDArray[np.intp],
-    core: NDArray[np.int16],
-    memory: NDArray[np.int64],
-    healthy: NDArray[np.bool_],
-) -> Picture:
-    after = replace(picture, core_used=core, memory_used=memory, device_healthy=healthy, usage={})
-    usage_carried(picture, after, sorted(set(picture.device_node[rows].tolist())))
-    return after
+    def of_nodes(first: Sequence[Value], second: Sequence[Value]) -> tuple[Value, ...]:
+        every = [first[row] for row in kept_nodes.tolist()] + list(second)
+        return tuple(every[at] for at in order.tolist())
 
-
-def _part(node: NodeRow) -> NodePart:
-    devices = sorted(node.devices, key=lambda one: (one.type != GPU, one.type, one.minor))
-    gpus = [one for one in devices if one.type == GPU]
-    topology = Topology.of(
-        [one.minor for one in gpus],
-        node.links,
-        pcie=[one.pcie for one in gpus],
-        numa=[one.numa for one in gpus],
+    return _snapshot(
+        names=of_nodes(snapshot.node_names, other.node_names),
+        modes=np.concatenate((snapshot.node_mode[keep], other.node_mode))[order],
+        problems=of_nodes(snapshot.node_problem, other.node_problem),
+        topologies=of_nodes(snapshot.node_topology, other.node_topology),
+        types=types,
+        models=models,
+        uuids=tuple(uuids[at] for at in by_node.tolist()),
+        columns=columns,
     )
-    switches: dict[str, int] = {}
-    return NodePart(
-        name=node.name,
-        mode=node.mode,
-        problem=node.problem,
-        topology=topology,
-        ids=[one.device_id for one in devices],
-        uuids=[one.uuid for one in devices],
-        types=[one.type for one in devices],
-        models=[one.model for one in devices],
-        minors=[one.minor for one in devices],
-        numa=[one.numa for one in devices],
-        pcie=[switches.setdefault(one.pcie, len(switches)) if one.pcie else -1 for one in devices],
-        islands=[*topology.islands, *[-1] * (len(devices) - len(gpus))],
-        healthy=[one.healthy and one.kept is Withheld.NOT for one in devices],
-        kept=[one.kept for one in devices],
-        memory_total=[one.memory_bytes or 0 for one in devices],
-        core_used=[one.core_used for one in devices],
-        memory_used=[one.memory_used for one in devices],
+
+
+def _coded(first: tuple[str, ...], values: Iterable[str]) -> tuple[tuple[str, ...], dict[str, int]]:
+    names = (*first, *sorted(set(values) - set(first)))
+    return names, {name: code for code, name in enumerate(names)}
+
+
+def _snapshot(
+    *,
+    names: tuple[str, ...],
+    modes: NDArray[np.uint8],
+    problems: tuple[str, ...],
+    topologies: tuple[Topology, ...],
+    types: tuple[str, ...],
+    models: tuple[str, ...],
+    uuids: tuple[str, ...],
+    columns: dict[str, Any],
+) -> Snapshot:
+    if len(set(names)) != len(names):
+        raise ValueError("node names must be unique")
+    start = np.zeros(len(names) + 1, dtype=np.int32)
+    np.cumsum(np.bincount(columns["device_node"], minlength=len(names)), out=start[1:])
+    return Snapshot(
+        node_names=names,
+        node_index={name: row for row, name in enumerate(names)},
+        node_mode=modes,
+        node_problem=problems,
+        node_start=start,
+        node_topology=topologies,
+        types=types,
+        type_code={kind: code for code, kind in enumerate(types)},
+        models=models,
+        device_uuid=uuids,
+        index=index_of(topologies=topologies, problems=problems, types=types, uuids=uuids, columns=columns),
+        **columns,
     )

@@ -1,14 +1,13 @@
-"""What the engine answers: devices, scores, and why each node lost.
+"""What the engine answers, as values: devices, and why other nodes cannot serve.
 
 Read by the ledger (grants), the extender (JSON), explain and the what-if page.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from allocations.engine.amounts import Held
     from claims.dialects.request import DeviceRequest
 
 
@@ -32,8 +32,8 @@ class Grant(msgspec.Struct, frozen=True):
     whole: bool
 
 
-class Kind(StrEnum):
-    """What sort of reason it is, for counting: the few that there are, whatever numbers the text has."""
+class ReasonKind(StrEnum):
+    """The kinds of reasons, to count by: few, whatever numbers a text has."""
 
     NODE = "node-not-ready"
     MODE = "node-mode"
@@ -56,64 +56,83 @@ class Kind(StrEnum):
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """Why a node cannot serve. `resolvable`: removing lower-priority pods could help (DESIGN §4)."""
+    """Why a node cannot serve, or a pod cannot be placed. `resolvable`: removing lower-priority pods could help.
+
+    `kind`, which metrics count: a `ReasonKind`, a rule of claims and dialects, or one of the extender's own
+    (`allocations.extender.reasons`).
+    """
 
     text: str
     resolvable: bool
-    kind: Kind
+    kind: str
 
 
-class Account(Protocol):
-    """Works out the parts of a decision that not every caller reads."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdicts:
+    """Which candidates cannot serve, and why."""
 
-    def reasons(self) -> tuple[NDArray[np.int16], tuple[Reason, ...]]:
-        """`reason_code` and `reasons` of the decision."""
+    candidates: NDArray[np.int32]
+    """[c] node rows, ascending."""
+    node_names: tuple[str, ...]
+    """Names of all nodes of the snapshot."""
+    reason_code: NDArray[np.int16]
+    """[c] index into `reasons`, -1 where the node could serve."""
+    reasons: tuple[Reason, ...]
+    """The different reasons, in the order in which candidates first gave them."""
 
-    def scores(self) -> NDArray[np.float64]:
-        """`score` of the decision."""
+    def counts(self) -> dict[str, int]:
+        """Text of a reason → number of candidates refused for it, in the order of `reasons`."""
+        numbers = np.bincount(self.reason_code + 1, minlength=len(self.reasons) + 1).tolist()
+        return {reason.text: count for reason, count in zip(self.reasons, numbers[1:], strict=True)}
+
+    def kinds(self) -> set[str]:
+        """The kinds of the reasons."""
+        return {reason.kind for reason in self.reasons}
+
+    def refused(self) -> Iterator[tuple[str, Reason]]:
+        """(node name, reason) of every candidate that could not serve, in node order."""
+        for row in np.flatnonzero(self.reason_code >= 0).tolist():
+            yield self.node_names[self.candidates[row]], self.reasons[self.reason_code[row]]
+
+    def serving(self) -> list[str]:
+        """Names of the candidates that could serve, in node order."""
+        return [self.node_names[row] for row in self.candidates[self.reason_code < 0].tolist()]
 
 
-@dataclass(frozen=True, eq=False)
+class PlanQuery(NamedTuple):
+    """The arguments of `engine.plan.plan`."""
+
+    request: DeviceRequest
+    freed: tuple[Held, ...] = ()
+    """Counted as free, the pod's own hold included."""
+    blocked: frozenset[int] = frozenset()
+    last: tuple[int, ...] = ()
+    every_node: bool = True
+    """Every node is a candidate."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Decision:
-    """The answer to one request over the candidate nodes. Not fitting is a Decision, never an exception.
+    """The answer to one request over the candidate nodes. "It does not fit" is a Decision, never an exception.
 
-    `candidates`: [c] node rows that were asked about, ascending. What most callers of a success do
-    not read (why others lost, how they rank) is worked out when first read, from the picture that
-    was decided upon.
+    `candidates`: [c] node rows, ascending. What most callers of a success do not read is computed on demand:
+    `engine.plan.verdicts_of` and `feasible`.
     """
 
     node: str | None
     grants: tuple[Grant, ...]
     candidates: NDArray[np.int32]
-    node_names: tuple[str, ...]
     summary: str
-    account: Account = field(repr=False)
+    query: PlanQuery
+    verdicts: Verdicts | None = None
+    """Always of a refusal; of a success where requested."""
     minors: tuple[tuple[int, ...], ...] = ()
-    """Those of each ask, where several asks of the request are for one device type."""
+    """Those given to each ask, where several asks are for one device type."""
     by_kubelet: bool = False
-    """The node is one where the kubelet chooses the devices."""
-
-    @cached_property
-    def _judged(self) -> tuple[NDArray[np.int16], tuple[Reason, ...]]:
-        return self.account.reasons()
-
-    @property
-    def reason_code(self) -> NDArray[np.int16]:
-        """[c] index into `reasons`, -1 where the node could serve."""
-        return self._judged[0]
-
-    @property
-    def reasons(self) -> tuple[Reason, ...]:
-        """The different reasons, in the order in which candidates first gave them."""
-        return self._judged[1]
-
-    @cached_property
-    def score(self) -> NDArray[np.float64]:
-        """[c] 0..1, 0 where the node could not serve; higher is better, in the very order in which the engine chooses."""
-        return self.account.scores()
+    """The node's kubelet chooses the devices."""
 
     def served(self, request: DeviceRequest) -> DeviceRequest:
-        """The request that was decided, with what each ask was given where that cannot be told from the grants, and by whom."""
+        """The request with what each ask was given, where grants alone do not say, and who chooses the devices."""
         if request.by_kubelet != self.by_kubelet:
             request = msgspec.structs.replace(request, by_kubelet=self.by_kubelet)
         if not self.minors:
@@ -122,26 +141,3 @@ class Decision:
             msgspec.structs.replace(ask, given=minors) for ask, minors in zip(request.asks, self.minors, strict=True)
         ]
         return msgspec.structs.replace(request, asks=tuple(asks))
-
-    def counts(self) -> dict[str, int]:
-        """Reason → how many candidates it refused."""
-        code = self.reason_code
-        numbers = np.bincount(code[code >= 0], minlength=len(self.reasons)).tolist()
-        return {reason.text: count for reason, count in zip(self.reasons, numbers, strict=True) if count}
-
-    def kinds(self) -> set[Kind]:
-        """The sorts of reason that candidates were refused for."""
-        return {reason.kind for reason in self.reasons}
-
-    def refused(self) -> Iterator[tuple[str, Reason]]:
-        """(node name, reason) of every candidate that could not serve, in node order."""
-        for row in np.flatnonzero(self.reason_code >= 0).tolist():
-            yield (
-                self.node_names[self.candidates[row]],
-                self.reasons[self.reason_code[row]],
-            )
-
-    def feasible(self) -> Iterator[tuple[str, float]]:
-        """(node name, score) of every candidate that could serve, in node order."""
-        for row in np.flatnonzero(self.reason_code < 0).tolist():
-            yield self.node_names[self.candidates[row]], float(self.score[row])

@@ -1,15 +1,16 @@
-"""What can be worked out about a picture once and used by every request.
+"""What follows from a snapshot, computed once for all requests.
 
-`PictureIndex` depends only on which devices exist, so patched pictures share it. `Usage` is what a
-type's used columns add up to per node; a patch carries it over and works out again only the nodes
-that changed. Called by `engine.build`, `engine.needs` and `engine.plan`. Kept true: per-node arrays
-have one entry for each node of the picture, zero where the node has no device of the type.
+`SnapshotIndex` depends on which devices exist alone, so patched snapshots share it. `Usage` sums up the used columns of
+a type per node; a patch carries it over and recomputes the nodes that changed. Called by `engine.build`, `engine.needs`
+and `engine.plan`. Invariants: per-node arrays have one entry for each node of the snapshot, zero where the node has no
+device of the type. Threads may share both: of two that compute one value at once, both get the one stored first.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,32 +19,28 @@ from allocations.engine.set_scores import SetScores
 from allocations.engine.topology import EXACT_UP_TO, Topology
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from allocations.engine.picture import Picture
 
 Scalar = TypeVar("Scalar", bound=np.generic)
-
-_PATCH_UP_TO = 64
-"""Changed nodes up to which usage is carried over node by node."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TypeView:
-    """The v devices of one type in a picture, in the picture's order."""
+    """The v devices of one type in a snapshot, in the snapshot's order."""
 
     everything: bool
-    """Whether the picture has no other type, so that columns need no gathering."""
+    """Whether the snapshot has no other type, so that `column` copies nothing."""
     rows: NDArray[np.intp]
     """[v] device rows."""
     nodes: NDArray[np.intp]
     """[m] nodes that have such a device, ascending."""
     starts: NDArray[np.intp]
-    """[m] where each one's devices begin in the view."""
+    """[m] where the devices of each begin in the view."""
     count: NDArray[np.int32]
     """[n] devices of a node."""
     first: NDArray[np.intp]
-    """[n] where its devices begin in the view."""
+    """[n] where a node's devices begin in the view."""
     memory_total: NDArray[np.int64]
     """[v] bytes."""
     model: NDArray[np.int16]
@@ -53,13 +50,13 @@ class TypeView:
     class_of: NDArray[np.intp]
     """[v] index into `classes`."""
     node_memory: NDArray[np.float64]
-    """[n] bytes of all of a node's devices, 1 where there are none (so that nothing divides by zero)."""
+    """[n] bytes of all of a node's devices, at least 1, to divide by."""
     node_core: NDArray[np.float64]
-    """[n] core percent of all of them, 1 where there are none."""
+    """[n] core percent of all of them, at least 1."""
     bit: NDArray[np.int32]
     """[v] 1 << position among the node's devices; 0 on nodes with more than 16."""
     group: NDArray[np.int32]
-    """[v] number of the NVLink island, unique over the fleet; for types without islands one per node."""
+    """[v] number of the NVLink island, unique in the fleet; for types without islands one a node."""
     group_nodes: NDArray[np.intp]
     """[g] node of each island, ascending."""
 
@@ -82,7 +79,7 @@ class TypeView:
         return found
 
     def most_in_group(self, values: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """[n] the largest number of set values within one island of the node."""
+        """[n] the most set values in one island of the node."""
         most = np.zeros(len(self.count), dtype=np.int64)
         if len(self.group_nodes):
             counts = np.bincount(self.group[values], minlength=len(self.group_nodes))
@@ -96,6 +93,14 @@ class TypeView:
         return slice(start, start + int(self.count[node]))
 
 
+class UseColumns(NamedTuple):
+    """[d] what changes about devices while a fleet is in use: core percent, bytes, health."""
+
+    core: NDArray[np.int16]
+    memory: NDArray[np.int64]
+    healthy: NDArray[np.bool_]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Usage:
     """What is used of one type, per node ([n] each)."""
@@ -107,21 +112,20 @@ class Usage:
     memory_fraction: NDArray[np.float64]
     core_fraction: NDArray[np.float64]
 
-    @staticmethod
-    def of(view: TypeView, picture: Picture) -> Usage:
-        """Worked out from the whole columns."""
-        memory = view.column(picture.memory_used)
-        core = view.column(picture.core_used)
-        free = (core == 0) & (memory == 0) & view.column(picture.device_healthy)
-        return Usage(
+    @classmethod
+    def of(cls, view: TypeView, columns: UseColumns) -> Usage:
+        """The usage by the whole columns."""
+        memory, core = view.column(columns.memory), view.column(columns.core)
+        free = (core == 0) & (memory == 0) & view.column(columns.healthy)
+        return cls(
             view.per_node(free.view(np.int8)),
             view.per_node(free * view.bit),
             view.per_node(memory) / view.node_memory,
             view.per_node(core) / view.node_core,
         )
 
-    def patched(self, view: TypeView, picture: Picture, nodes: Sequence[int]) -> Usage:
-        """The usage of a picture that differs only on these nodes."""
+    def patched(self, view: TypeView, columns: UseColumns, nodes: Sequence[int]) -> Usage:
+        """The usage by columns that differ only on these nodes."""
         count, mask = self.free_count.copy(), self.free_mask.copy()
         memory_fraction, core_fraction = self.memory_fraction.copy(), self.core_fraction.copy()
         for node in nodes:
@@ -130,8 +134,8 @@ class Usage:
             own = view.of_node(node)
             start = int(view.rows[own.start])
             rows = slice(start, start + own.stop - own.start)
-            memory, core = picture.memory_used[rows], picture.core_used[rows]
-            free = (core == 0) & (memory == 0) & picture.device_healthy[rows]
+            memory, core = columns.memory[rows], columns.core[rows]
+            free = (core == 0) & (memory == 0) & columns.healthy[rows]
             count[node] = np.count_nonzero(free)
             mask[node] = view.bit[own][free].sum()
             memory_fraction[node] = memory.sum() / view.node_memory[node]
@@ -139,31 +143,32 @@ class Usage:
         return Usage(count, mask, memory_fraction, core_fraction)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PictureIndex:
-    """Everything about a picture that its used amounts and health do not change."""
+@dataclass(frozen=True, eq=False)
+class SnapshotIndex:
+    """What used amounts and health do not change about a snapshot."""
 
     views: dict[int, TypeView]
-    """By type code; types of which there is no device are missing."""
+    """By type code; -1: the empty view, of types that no node has."""
     ids: NDArray[np.int64]
     """[d] device ids, ascending."""
     id_rows: NDArray[np.intp]
     """[d] their rows."""
-    topologies: tuple[Topology, ...]
-    """The different wirings."""
-    topology_of: NDArray[np.int32]
-    """[n] index into `topologies`."""
     sets: SetScores
     """How good the best set of each node is."""
     problem_free: NDArray[np.bool_]
     """[n] whether new work may be placed there at all."""
     every_node: NDArray[np.int32]
     """[n] all node rows."""
-    by_uuid: dict[str, int] = field(default_factory=dict, repr=False)
-    """See `rows_by_uuid`, which fills it when a request first names devices."""
+    uuids: tuple[str, ...]
+    """d, by row."""
+
+    @cached_property
+    def row_of_uuid(self) -> Mapping[str, int]:
+        """UUID → device row; few requests name UUIDs."""
+        return {uuid: row for row, uuid in enumerate(self.uuids)}
 
     def rows_of(self, device_ids: Sequence[int] | NDArray[np.int64]) -> NDArray[np.intp]:
-        """The rows of these devices, -1 for one that the picture does not have."""
+        """The rows of these devices, -1 for an unknown one."""
         asked = np.asarray(device_ids, dtype=np.int64)
         if not len(self.ids):
             return np.full(len(asked), -1, dtype=np.intp)
@@ -171,73 +176,34 @@ class PictureIndex:
         return np.where(self.ids[place] == asked, self.id_rows[place], -1)
 
 
-def rows_by_uuid(picture: Picture) -> dict[str, int]:
-    """UUID → device row, worked out once for all pictures of the same devices."""
-    known = picture.index.by_uuid
-    if not known:
-        known.update({uuid: row for row, uuid in enumerate(picture.device_uuid)})
-    return known
-
-
-def usage_of(picture: Picture, code: int) -> Usage:
-    """The usage of a type, worked out once for a picture."""
-    known = picture.usage.get(code)
-    if known is None:
-        known = picture.usage[code] = Usage.of(picture.index.views[code], picture)
-    return known
-
-
-def usage_carried(before: Picture, after: Picture, nodes: Sequence[int]) -> None:
-    """Give a patched picture what its forerunner had worked out."""
-    if len(nodes) > _PATCH_UP_TO:
-        return
-    for code, usage in list(before.usage.items()):
-        after.usage[code] = usage.patched(after.index.views[code], after, nodes)
-
-
 def index_of(
     *,
-    nodes: int,
-    device_id: NDArray[np.int64],
-    device_node: NDArray[np.int32],
-    device_type: NDArray[np.int16],
-    device_model: NDArray[np.int16],
-    device_island: NDArray[np.int32],
-    memory_total: NDArray[np.int64],
     topologies: Sequence[Topology],
     problems: Sequence[str],
-) -> PictureIndex:
-    """The index of columns in the picture's order (by node, type code, minor)."""
-    order = np.argsort(device_id, kind="stable")
+    types: Sequence[str],
+    uuids: tuple[str, ...],
+    columns: Mapping[str, NDArray[Any]],
+) -> SnapshotIndex:
+    """The index of a snapshot with these fields; `columns`: of devices, by the name of the field."""
+    nodes = len(topologies)
+    order = np.argsort(columns["device_id"], kind="stable")
     code_of: dict[Topology, int] = {}
     codes = (code_of.setdefault(topology, len(code_of)) for topology in topologies)
     topology_of = np.fromiter(codes, dtype=np.int32, count=nodes)
-    return PictureIndex(
-        views={
-            code: _view(
-                np.flatnonzero(device_type == code), nodes, device_node, device_model, device_island, memory_total
-            )
-            for code in np.unique(device_type).tolist()
-        },
-        ids=device_id[order],
+    return SnapshotIndex(
+        views={code: _view(code, nodes, columns) for code in range(-1, len(types))},
+        ids=columns["device_id"][order],
         id_rows=order,
-        topologies=tuple(code_of),
-        topology_of=topology_of,
         sets=SetScores(tuple(code_of), topology_of),
         problem_free=np.array([not problem for problem in problems], dtype=np.bool_),
         every_node=np.arange(nodes, dtype=np.int32),
+        uuids=uuids,
     )
 
 
-def _view(
-    rows: NDArray[np.intp],
-    nodes: int,
-    device_node: NDArray[np.int32],
-    device_model: NDArray[np.int16],
-    device_island: NDArray[np.int32],
-    memory_total: NDArray[np.int64],
-) -> TypeView:
-    node, island, total = device_node[rows], device_island[rows], memory_total[rows]
+def _view(code: int, nodes: int, columns: Mapping[str, NDArray[Any]]) -> TypeView:
+    rows = np.flatnonzero(columns["device_type"] == code)
+    node, island, total = (columns[name][rows] for name in ("device_node", "device_island", "memory_total"))
     having, starts, counts = np.unique(node, return_index=True, return_counts=True)
     count = np.zeros(nodes, dtype=np.int32)
     count[having] = counts
@@ -249,14 +215,14 @@ def _view(
     group_keys, group = np.unique(node.astype(np.int64) * span + island + 1, return_inverse=True)
     memory = np.bincount(node, weights=total, minlength=nodes)
     return TypeView(
-        everything=len(rows) == len(device_node),
+        everything=len(rows) == len(columns["device_node"]),
         rows=rows,
         nodes=having.astype(np.intp),
         starts=starts.astype(np.intp),
         count=count,
         first=first,
         memory_total=total,
-        model=device_model[rows],
+        model=columns["device_model"][rows],
         classes=classes,
         class_of=class_of,
         node_memory=np.maximum(memory, 1.0),

@@ -1,8 +1,7 @@
 """Why a node cannot serve, in one stable vocabulary.
 
-Called by `engine.plan` when a decision's reasons are read. Kept true (DESIGN §4): a text names no
-node and no number that the request did not bring, so that equal reasons count together in a pod's
-event; `resolvable` means that the node would fit if nothing on it were used.
+Called by `engine.plan`. Invariants: a text names no node and no number that is not the request's, so that equal reasons
+of many nodes count together in a pod's event; `resolvable` means that the node would fit if nothing on it were used.
 """
 
 from __future__ import annotations
@@ -12,22 +11,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from allocations.engine.decision import Kind, Reason
-from allocations.engine.picture import DEVICE_PLUGIN, Withheld
+from allocations.engine.decision import Reason, ReasonKind
+from allocations.engine.snapshot import Withheld
 from kube.device_types import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from allocations.engine.joint import Together
+    from allocations.engine.multi_container import MultiContainerNeeds
     from allocations.engine.needs import Need
-    from allocations.engine.picture import Picture
-    from allocations.engine.several import Several
+    from allocations.engine.pcie_affinity import PcieAffinityNeeds
+    from allocations.engine.snapshot import Snapshot
     from claims.dialects.request import DeviceAsk
 
 DEVICE_PLUGIN_MODE = "node is in device-plugin mode, reservation pods are not available yet"
 NOT_SELECTED = "node is in device-plugin mode, which the pod does not select by gpu.scheduling/mode"
-"""Of pods that would do there, but see what our annotation names: kubelets choose by themselves."""
+"""Of pods that see what our annotation names, which a kubelet that chooses by itself may not have chosen."""
 
 IN_MIG_MODE = "are in MIG mode: only their instances are given"
 CLOSED = "are closed: held outside gpuplane, or it is not known who holds them"
@@ -54,68 +53,71 @@ def share_text(ask: DeviceAsk) -> str:
     return " and ".join(text for text in (_core_text(ask), _memory_text(ask)) if text)
 
 
+_RESOLVABLE = {
+    ReasonKind.WHOLE_TAKEN,
+    ReasonKind.SHARE_TAKEN,
+    ReasonKind.ISLAND_TAKEN,
+    ReasonKind.SWITCH_TAKEN,
+    ReasonKind.SEVERAL_TAKEN,
+}
+
+
 class _Verdicts:
-    """Collects one reason a node; the first one given stays."""
+    """Collects one reason a node, the first one given."""
 
     def __init__(self, pending: NDArray[np.bool_]) -> None:
         self.open = pending.copy()
         self.code = np.full(len(pending), -1, dtype=np.int16)
-        self.texts: dict[Reason, int] = {}
+        self.reasons: dict[Reason, int] = {}
 
-    def give(self, nodes: NDArray[np.bool_], text: str, kind: Kind, *, resolvable: bool) -> None:
+    def give(self, nodes: NDArray[np.bool_], text: str, kind: ReasonKind) -> None:
+        """Give the reason to those of these nodes ([n] bool) that have none yet."""
         hit = self.open & nodes
         if hit.any():
-            self.code[hit] = self.texts.setdefault(Reason(text, resolvable, kind), len(self.texts))
+            self.code[hit] = self.reasons.setdefault(Reason(text, kind in _RESOLVABLE, kind), len(self.reasons))
             self.open &= ~hit
 
 
 def verdicts(
-    picture: Picture,
+    snapshot: Snapshot,
     needs: Sequence[Need],
     pending: NDArray[np.bool_],
     *,
     kept_out: NDArray[np.bool_],
-    told: str = DEVICE_PLUGIN_MODE,
+    kept_out_text: str,
     strict: bool,
-    together: Together | None = None,
-    several: Several | None = None,
+    affinity: PcieAffinityNeeds | None,
+    containers: MultiContainerNeeds | None,
 ) -> tuple[NDArray[np.int16], tuple[Reason, ...]]:
     """A reason for each pending node ([n] bool): [n] indices into the reasons, -1 elsewhere.
 
-    `kept_out`: nodes whose mode does not take this request. `strict`: GPUs must share an island. `together`: needs that
-    may have to be served under the same switches.
+    `kept_out`: nodes whose mode excludes the request, and why. `strict`: GPUs must share an island. `affinity`,
+    `containers`: see `engine.choice.choose_devices`.
     """
     found = _Verdicts(pending)
-    closed = pending & ~picture.index.problem_free
-    for text in sorted({picture.node_problem[row] for row in np.flatnonzero(closed).tolist()}):
-        having = np.array([problem == text for problem in picture.node_problem], dtype=np.bool_)
-        found.give(having, text, Kind.NODE, resolvable=False)
-    found.give(kept_out, told, Kind.MODE, resolvable=False)
+    closed = pending & ~snapshot.index.problem_free
+    for text in sorted({snapshot.node_problem[row] for row in np.flatnonzero(closed).tolist()}):
+        having = np.array([problem == text for problem in snapshot.node_problem], dtype=np.bool_)
+        found.give(having, text, ReasonKind.NODE)
+    found.give(kept_out, kept_out_text, ReasonKind.MODE)
     for need in needs:
         _never(found, need, strict=strict and need.ask.type == GPU)
-    joint = together if together is not None and together.required else None
+    joint = affinity if affinity is not None and affinity.required else None
     if joint is not None:
         text = f"no {joint.text} devices under the same PCIe switches"
-        found.give(joint.ever == 0, text, Kind.SWITCH, resolvable=False)
-    if several is not None:
-        found.give(~several.ever(found.open), SEVERAL_NEVER, Kind.SEVERAL, resolvable=False)
+        found.give(joint.ever == 0, text, ReasonKind.SWITCH)
+    if containers is not None:
+        found.give(~containers.ever(found.open), SEVERAL_NEVER, ReasonKind.SEVERAL)
     for need in needs:
         _not_now(found, need, strict=strict and need.ask.type == GPU)
     if joint is not None:
         text = f"no {joint.text} devices free under the same PCIe switches"
-        found.give(joint.fewest == 0, text, Kind.SWITCH_TAKEN, resolvable=True)
-    if several is not None:
-        able = several.able(found.open)
-        text = TOO_MANY_WAYS if several.given_up else SEVERAL_NOT_NOW
-        found.give(~able, text, Kind.SEVERAL_TAKEN, resolvable=True)
-    return found.code, tuple(found.texts)
-
-
-def kept_out_by_mode(picture: Picture, *, takes_device_plugin: bool) -> NDArray[np.bool_]:
-    """[n] nodes that the kubelet's device plugin serves, where this request cannot be backed yet."""
-    if takes_device_plugin:
-        return np.zeros(len(picture.node_names), dtype=np.bool_)
-    return np.equal(picture.node_mode, DEVICE_PLUGIN)
+        found.give(joint.fewest == 0, text, ReasonKind.SWITCH_TAKEN)
+    if containers is not None:
+        able = containers.able(found.open)
+        text = TOO_MANY_WAYS if containers.given_up else SEVERAL_NOT_NOW
+        found.give(~able, text, ReasonKind.SEVERAL_TAKEN)
+    return found.code, tuple(found.reasons)
 
 
 def summary_text(total: int, reasons: Iterable[tuple[str, int]]) -> str:
@@ -130,58 +132,53 @@ def summary_text(total: int, reasons: Iterable[tuple[str, int]]) -> str:
 def _never(found: _Verdicts, need: Need, *, strict: bool) -> None:
     """Nodes that could not serve even if nothing were used."""
     ask, kind, count = need.ask, need.ask.type, need.ask.count
-    if need.view is None:
-        found.give(found.open, f"no {kind} devices", Kind.NO_DEVICE, resolvable=False)
-        return
     there = need.view.count.astype(np.int64)
-    found.give(there == 0, f"no {kind} devices", Kind.NO_DEVICE, resolvable=False)
+    found.give(there == 0, f"no {kind} devices", ReasonKind.NO_DEVICE)
     if need.permitted is not None:
         which = "of the models asked" if ask.limits is None else "that the pod's annotations allow"
         there = need.per_node(need.permitted)
-        found.give(there == 0, f"no {kind} {which}", Kind.MODEL, resolvable=False)
-        found.give(there < count, f"fewer than {count} {kind} devices {which}", Kind.MODEL, resolvable=False)
-    found.give(there < count, f"fewer than {count} {kind} devices", Kind.TOO_FEW, resolvable=False)
+        found.give(there == 0, f"no {kind} {which}", ReasonKind.MODEL)
+        found.give(there < count, f"fewer than {count} {kind} devices {which}", ReasonKind.MODEL)
+    found.give(there < count, f"fewer than {count} {kind} devices", ReasonKind.TOO_FEW)
     healthy = need.per_node(need.eligible)
     if need.kept.any():
         mig, closed = (need.per_node(need.kept == kept) for kept in (Withheld.MIG, Withheld.CLOSED))
-        found.give(there - mig < count, f"{kind} devices {IN_MIG_MODE}", Kind.MIG, resolvable=False)
+        found.give(there - mig < count, f"{kind} devices {IN_MIG_MODE}", ReasonKind.MIG)
         shut = (healthy < count) & (healthy + closed >= count)
-        found.give(shut, f"{kind} devices {CLOSED}", Kind.CLOSED, resolvable=False)
-    found.give(healthy == 0, f"no healthy {kind} device", Kind.SICK, resolvable=False)
-    found.give(healthy < count, f"fewer than {count} healthy {kind} devices", Kind.SICK, resolvable=False)
+        found.give(shut, f"{kind} devices {CLOSED}", ReasonKind.CLOSED)
+    found.give(healthy == 0, f"no healthy {kind} device", ReasonKind.SICK)
+    found.give(healthy < count, f"fewer than {count} healthy {kind} devices", ReasonKind.SICK)
     if not ask.whole:
         serving = need.per_node(need.ever)
         without = need.view.node_memory <= 1
         text = f"{kind} devices have no memory to share"
-        found.give((serving < count) & without, text, Kind.TOO_SMALL, resolvable=False)
-        found.give(serving < count, _devices(ask, share_text(ask), "gpu "), Kind.TOO_SMALL, resolvable=False)
+        found.give((serving < count) & without, text, ReasonKind.TOO_SMALL)
+        found.give(serving < count, _devices(ask, share_text(ask), "gpu "), ReasonKind.TOO_SMALL)
     if need.at_one_numa:
         text = f"fewer than {count} {kind} devices at one NUMA node"
-        found.give(need.most_at_numa(need.ever) < count, text, Kind.NUMA, resolvable=False)
+        found.give(need.most_at_numa(need.ever) < count, text, ReasonKind.NUMA)
     if strict:
         text = f"no NVLink island of {count} {kind} devices"
-        found.give(need.most_in_island(need.ever) < count, text, Kind.ISLAND, resolvable=False)
+        found.give(need.view.most_in_group(need.ever) < count, text, ReasonKind.ISLAND)
 
 
 def _not_now(found: _Verdicts, need: Need, *, strict: bool) -> None:
     """Nodes that could serve if less were used."""
     ask, count = need.ask, need.ask.count
-    if need.view is None:
-        return
     where = " at one NUMA node" if need.at_one_numa else ""
     if ask.whole:
         few = f"no whole {ask.type} device" if count == 1 else f"fewer than {count} whole {ask.type} devices"
-        found.give(~need.enough, f"{few} free{where}", Kind.WHOLE_TAKEN, resolvable=True)
+        found.give(~need.enough, f"{few} free{where}", ReasonKind.WHOLE_TAKEN)
     else:
-        for fits, told in ((need.core_fits, _core_text(ask)), (need.memory_fits, _memory_text(ask))):
-            if told:
+        for fits, amount in ((need.core_fits, _core_text(ask)), (need.memory_fits, _memory_text(ask))):
+            if amount:
                 short = need.per_node(need.eligible & fits) < count
-                found.give(short, _devices(ask, f"{told} free"), Kind.SHARE_TAKEN, resolvable=True)
+                found.give(short, _devices(ask, f"{amount} free"), ReasonKind.SHARE_TAKEN)
         text = _devices(ask, f"{share_text(ask)} free{where}")
-        found.give(~need.enough, text, Kind.SHARE_TAKEN, resolvable=True)
+        found.give(~need.enough, text, ReasonKind.SHARE_TAKEN)
     if strict:
         text = f"no NVLink island with {count} {ask.type} devices free"
-        found.give(need.most_in_island(need.fits) < count, text, Kind.ISLAND_TAKEN, resolvable=True)
+        found.give(need.view.most_in_group(need.fits) < count, text, ReasonKind.ISLAND_TAKEN)
 
 
 def _devices(ask: DeviceAsk, what: str, gpu: str = "") -> str:

@@ -1,9 +1,8 @@
-"""Answers that are worked out once and kept, of so many bytes in all.
+"""Caches bounded by bytes.
 
-Used by the engine for what a wiring implies (`engine.sets`, `engine.set_scores`, `engine.topology`, `engine.large_nodes`).
-Kept true: whatever is asked for, in whatever order, a store keeps no more than its bytes; what was asked for longest ago goes
-first; what is heavier than the whole store is not kept; an answer never depends on what is kept. Threads may share a store:
-two that ask for the same at once may both work it out.
+Used for what a wiring implies (`engine.sets`, `engine.subsets`, `engine.topology`, `engine.large_nodes`). Invariants: a
+cache never holds more than its bytes; the least recently used entry goes first; an entry larger than the cache is not
+kept; no answer depends on what is cached. Threads may share a cache: two that miss at once may both compute.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 ENTRY_BYTES: Final = 512
-"""Counted for each entry beside what its owner says: key, value's objects, and the place in the store."""
+"""Counted for each entry beside the bytes that its owner states: the key, the objects and the dictionary entry."""
 
 MIB: Final = 1 << 20
 
 
-class Remembered:
+class BoundedCache:
     """Values by key, of at most `most_bytes`."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -34,11 +33,8 @@ class Remembered:
         self._kept: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
     def get(self, key: Hashable) -> Any:
-        """The value, None where none is kept."""
+        """The value, or None."""
         with self._lock:
             found = self._kept.get(key)
             if found is None:
@@ -47,7 +43,7 @@ class Remembered:
             return found[0]
 
     def put(self, key: Hashable, value: Any, value_bytes: int) -> None:
-        """Keep a value and drop what was asked for longest ago until the rest fits."""
+        """Store a value and drop the least recently used until the rest fits."""
         entry_bytes = value_bytes + ENTRY_BYTES
         with self._lock:
             before = self._kept.pop(key, None)
@@ -62,26 +58,28 @@ class Remembered:
                 self.kept_bytes -= dropped_bytes
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all entries."""
         with self._lock:
             self._kept.clear()
             self.kept_bytes = 0
 
 
-def remembered(store: Remembered, bytes_of: Callable[..., int]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Keep a function's answers, none of which is None, in a store. `bytes_of`: (answer, *arguments) → bytes of both."""
+def cached_in(store: BoundedCache, bytes_of: Callable[..., int]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Cache a function that never returns None.
+
+    `bytes_of`: (answer, *arguments) → bytes of both.
+    """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
-        def asked(*args: P.args, **kwargs: P.kwargs) -> R:
+        def cached(*args: P.args, **kwargs: P.kwargs) -> R:
             key = (function, args)
-            known: R | None = store.get(key)
-            if known is not None:
-                return known
-            found = function(*args, **kwargs)
-            store.put(key, found, bytes_of(found, *args))
-            return found
+            answer: R | None = store.get(key)
+            if answer is None:
+                answer = function(*args, **kwargs)
+                store.put(key, answer, bytes_of(answer, *args))
+            return answer
 
-        return asked
+        return cached
 
     return decorate

@@ -1,9 +1,10 @@
-"""The best set of devices of one node where sets are worth something besides, told by what their devices are under.
+"""The best set of devices of one node by a worth that depends on their PCIe switches.
 
-Called by `engine.joint`: a device has a mark (one bit: its PCIe switch), a set has the marks of its devices, and a table says what each mix of
-marks is worth. Kept true: the set of the highest worth wins; of those the best wired one for whole GPUs, as in `engine.sets`, and for the others
-the one that comes first in packing order. Exact, but for a node with more than 16 GPUs free: there the first `_WAYS` mixes of the highest worth
-are looked at, each by `engine.sets`, within the steps of the decision's budget.
+Called by `engine.pcie_affinity`: a device has a mark (one bit: its switch), a set has the marks of its devices, and a
+table gives the worth of each mix of marks. Invariants: the set of the highest worth wins; among those the best wired
+one for whole GPUs, as in `engine.sets`, and otherwise the first in packing order. Exact, but for a node with more than
+16 GPUs free: there `engine.sets` is asked for the best set of the first `_MIXES` mixes of the highest worth, within the
+decision's budget.
 """
 
 from __future__ import annotations
@@ -11,56 +12,46 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allocations.engine.budget import Budget
 from allocations.engine.sets import best_set, scores_of
-from allocations.engine.subsets import positions_of, subsets_of
+from allocations.engine.subsets import mask_of, positions_of, subsets_of
 from allocations.engine.topology import EXACT_UP_TO, Topology
 
-_WAYS: Final = 64
+_MIXES: Final = 64
 
 Rank = tuple[float, float]
-"""What devices are ordered by, before their minors; the lower the better."""
+"""What devices are ordered by, before their minors, the lowest first."""
 
 
-class WiredSet(NamedTuple):
-    """Positions ascending, what the set is worth, the sum of its pair scores, and that of the GPUs that are left."""
+class WorthSet(NamedTuple):
+    """A set: positions ascending, its worth, and what sets of equal worth are compared by, the lowest best."""
 
     positions: tuple[int, ...]
     worth: int
-    score: int
-    left: int
-
-
-class PackedSet(NamedTuple):
-    """Places in packing order, ascending, the ranks of the devices there, and what the set is worth."""
-
-    positions: tuple[int, ...]
-    ranks: tuple[Rank, ...]
-    worth: int
+    rank: tuple[Any, ...]
 
 
 @lru_cache(maxsize=16)
 def span_table(bits: int) -> NDArray[np.int64]:
-    """[2^b, b] the bits of every number."""
+    """[2^b, b] the bits of all numbers below 2^b."""
     return (np.arange(1 << bits)[:, None] >> np.arange(bits)) & 1
 
 
-def packed_set_by(ranks: Sequence[Rank], marks: Sequence[int], size: int, *, worth: NDArray[np.int64]) -> PackedSet:
-    """The set of the highest worth whose devices come first in packing order, by their ranks and then their places.
+def packed_set_by(ranks: Sequence[Rank], marks: Sequence[int], size: int, *, worth: NDArray[np.int64]) -> WorthSet:
+    """The set of the highest worth whose devices come first by rank, then by place.
 
     `ranks`: of each device, ascending; `marks`: one bit for each.
     """
     mixes, most = _best_mixes(marks, size, worth)
     first = tuple(range(size))
-    ways = [first] if int(worth[_mix(marks, first)]) == most else [_covering(marks, mix, size) for mix in mixes]
-    found = [(tuple(ranks[place] for place in places), places) for places in ways]
-    told, places = min(found)
-    return PackedSet(places, told, most)
+    sets = [first] if int(worth[_mix(marks, first)]) == most else [_covering(marks, mix, size) for mix in mixes]
+    best_ranks, places = min((tuple(ranks[place] for place in places), places) for places in sets)
+    return WorthSet(places, most, best_ranks)
 
 
 def best_set_by(
@@ -71,11 +62,10 @@ def best_set_by(
     marks: Mapping[int, int],
     worth: NDArray[np.int64],
     budget: Budget,
-) -> WiredSet:
-    """The set of the highest worth, of those the best wired one, by the rules of `engine.sets.best_set`.
+) -> WorthSet:
+    """The set of the highest worth, the best wired one among equals, by the rules of `engine.sets.best_set`.
 
-    `marks`: position → one bit, of the GPUs that may be chosen; `free_mask` has bit p set where position p is free. `budget`: what searches on
-    nodes with more than 16 GPUs free spend.
+    `marks`: position → one bit, of the GPUs that may be chosen; `free_mask`, `budget`: see `best_set`.
     """
     if topology.exact:
         return _exact(topology, free_mask, size, marks, worth)
@@ -90,11 +80,10 @@ def best_set_by(
 
 def _exact(
     topology: Topology, free_mask: int, size: int, marks: Mapping[int, int], worth: NDArray[np.int64]
-) -> WiredSet:
-    """Every subset of the size looked at, all at once."""
+) -> WorthSet:
+    """The best of all subsets of the size."""
     subsets = subsets_of(topology.size, size).astype(np.int32)
-    others = ~sum(1 << position for position in marks)
-    subsets = subsets[(subsets & others) == 0]
+    subsets = subsets[(subsets & ~mask_of(marks)) == 0]
     mix = np.zeros(len(subsets), dtype=np.int64)
     for position, mark in marks.items():
         mix |= ((subsets >> position) & 1) * mark
@@ -103,14 +92,10 @@ def _exact(
     for score in (lambda some: table[some], lambda some: table[free_mask & ~some]):
         values = score(subsets)
         subsets = subsets[values == values.max()]
-    chosen = int(subsets[0])  # subsets stand in the order of their minors
+    chosen = int(subsets[0])  # subsets are in the order of their minors
     positions = positions_of(chosen)
-    return WiredSet(
-        positions,
-        int(worth[_mix(marks, positions)]),
-        int(table[chosen]),
-        int(table[free_mask & ~chosen]),
-    )
+    rank = (-int(table[chosen]), -int(table[free_mask & ~chosen]))
+    return WorthSet(positions, int(worth[_mix(marks, positions)]), rank)
 
 
 def _of_many(
@@ -120,13 +105,13 @@ def _of_many(
     marks: Mapping[int, int],
     worth: NDArray[np.int64],
     budget: Budget,
-) -> WiredSet:
-    """See the module for what this promises."""
+) -> WorthSet:
+    """The best set found among the first mixes; see the module."""
     listed = sorted(marks)
     mixes, most = _best_mixes([marks[position] for position in listed], size, worth)
     found: list[tuple[int, ...]] = []
-    for mix in (None, *islice(mixes, _WAYS)):
-        eligible = sum(1 << position for position in listed if mix is None or marks[position] & mix)
+    for mix in (None, *islice(mixes, _MIXES)):
+        eligible = mask_of(position for position in listed if mix is None or marks[position] & mix)
         one = best_set(topology, free_mask, size, within_island=False, eligible=eligible, budget=budget)
         if one is not None:
             found.append(one.positions)
@@ -134,14 +119,12 @@ def _of_many(
             places = _covering([marks[position] for position in listed], mix, size)
             found.append(tuple(listed[place] for place in places))
     free = positions_of(free_mask)
-    sets = [
-        WiredSet(
-            positions, most, topology.score(positions), topology.score([one for one in free if one not in positions])
-        )
-        for positions in found
-        if int(worth[_mix(marks, positions)]) == most
-    ]
-    return max(sets, key=lambda one: (one.score, one.left, [-position for position in one.positions]))
+    sets = []
+    for positions in found:
+        if int(worth[_mix(marks, positions)]) == most:
+            left = [one for one in free if one not in positions]
+            sets.append(WorthSet(positions, most, (-topology.score(positions), -topology.score(left))))
+    return min(sets, key=lambda one: (one.rank, one.positions))
 
 
 def _mix(marks: Mapping[int, int] | Sequence[int], positions: Sequence[int]) -> int:

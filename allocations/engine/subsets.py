@@ -1,21 +1,24 @@
-"""Subsets of up to 16 positions as bit masks: the tables that every search for sets shares.
+"""Sets of positions as bit masks, and the tables of subsets that all searches share.
 
-Called by `engine.sets`, `engine.set_scores`, `engine.set_worth` and `engine.large_nodes`. Kept true: the tables depend on numbers alone, so there are
-few of them: the masks of all sizes have 0.3 MB, and the tables of pairs, of which the largest has 12 MB, are bounded by bytes.
+Invariants: the tables depend on two numbers up to 16: the masks of all sizes have 0.3 MB; the tables of pairs, of which
+the largest has 12 MB, are in a cache bounded by bytes.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 from itertools import combinations
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allocations.engine.remembered import MIB, Remembered, remembered
+from allocations.engine.remembered import MIB, BoundedCache, cached_in
 
-PAIR_TABLES: Final = Remembered(32 * MIB)
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PAIR_TABLES: Final = BoundedCache(32 * MIB)
 
 
 @lru_cache(maxsize=160)
@@ -29,7 +32,7 @@ def subsets_of(size: int, count: int) -> NDArray[np.uint16]:
     return picked[np.argsort(-backwards.astype(np.int64), kind="stable")].astype(np.uint16)
 
 
-@remembered(PAIR_TABLES, lambda table, *_: table.nbytes)
+@cached_in(PAIR_TABLES, lambda table, *_: table.nbytes)
 def pairs_of(size: int, count: int) -> NDArray[np.float64]:
     """[pairs, subsets] 1 where a subset has both positions of a pair; pairs in the order of `triu_indices`."""
     subsets = subsets_of(size, count).astype(np.int64)
@@ -37,11 +40,16 @@ def pairs_of(size: int, count: int) -> NDArray[np.float64]:
     return np.array(both, dtype=np.float64).reshape(len(both), len(subsets))
 
 
-@remembered(PAIR_TABLES, lambda table, *_: table.nbytes)
+@cached_in(PAIR_TABLES, lambda table, *_: table.nbytes)
 def members_of(size: int, count: int) -> NDArray[np.float64]:
     """[subsets, positions] 1 where a subset has a position."""
     subsets = subsets_of(size, count).astype(np.int64)
     return ((subsets[:, None] >> np.arange(size)) & 1).astype(np.float64)
+
+
+def mask_of(positions: Iterable[int]) -> int:
+    """The bits of distinct positions."""
+    return sum(1 << position for position in positions)
 
 
 def positions_of(mask: int) -> tuple[int, ...]:

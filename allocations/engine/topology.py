@@ -1,10 +1,9 @@
-"""How well the GPUs of one node are wired: pair scores and NVLink islands.
+"""How the GPUs of one node are wired: pair scores and NVLink islands.
 
-Called when a picture is built; read by `engine.sets` (the best set) and `engine.plan`. Kept true:
-a Topology speaks of positions (a node's GPUs by ascending minor, 0..k-1), never of minors; equal
-wirings are one object with one fingerprint, so that whatever is worked out for one node serves all
-nodes built alike. Bad links (to a GPU that is not there, to itself, asymmetric, listed twice) never
-raise: DESIGN §2 says what each one means.
+Called when a snapshot is built; read by `engine.sets` and `engine.plan`. Invariants: a Topology has positions (a node's
+GPUs by ascending minor, 0..k-1), never minors; equal wirings are one object with one fingerprint, so that what is
+computed for one node serves all nodes built alike. Bad links never raise: those to an unknown GPU or to itself are
+ignored, and of a pair listed several times the smallest number counts.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from allocations.engine.remembered import MIB, Remembered, remembered
+from allocations.engine.remembered import MIB, BoundedCache, cached_in
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence
 
 PER_NVLINK = 100
 SAME_SWITCH, SAME_NUMA, APART = 50, 20, 10
-"""The PCIe part of a pair's score (PEERS.md, NVML link scoring; three classes are known here)."""
+"""The PCIe part of a pair's score (as link scoring by NVML has it, in three classes)."""
 
 EXACT_UP_TO = 16
 """Nodes of up to so many GPUs have every subset scored."""
@@ -35,8 +34,8 @@ MOST_LINKS = 1_000_000
 Link = tuple[int, int, int]
 """(position, position, NVLinks between them)."""
 
-WIRINGS: Final = Remembered(32 * MIB)
-"""Topologies by how nodes say that they are wired: 5 KB for 8 GPUs, each linked to each. Those in use are in pictures, whatever is kept here."""
+WIRINGS: Final = BoundedCache(32 * MIB)
+"""Topologies by what nodes report: 5 KB for 8 GPUs, each linked to each. Snapshots keep those in use."""
 
 _interned: WeakValueDictionary[bytes, Topology] = WeakValueDictionary()
 _interning = threading.Lock()
@@ -45,8 +44,8 @@ _interning = threading.Lock()
 class Topology:
     """The wiring of k GPUs. Immutable; equal and hashable by fingerprint.
 
-    `pair_score`: [k, k] int64, symmetric, zero diagonal. `islands`: k island numbers, numbered by
-    their lowest position. `island_masks`: the positions of each island as bits.
+    `pair_score`: [k, k] int64, symmetric, zero diagonal. `islands`: k island numbers, in the order of their lowest
+    positions. `island_masks`: the positions of each island as bits.
     """
 
     __slots__ = ("__weakref__", "_hash", "fingerprint", "island_masks", "islands", "pair_score", "size")
@@ -87,9 +86,8 @@ class Topology:
     ) -> Topology:
         """The topology of GPUs with these minors (ascending).
 
-        `links` are `[minor, minor, NVLinks]`; `pcie` and `numa` go with the minors, where "" or -1
-        (or None) means unknown and matches nothing. Links to unknown minors or to oneself are
-        dropped; a pair listed twice, either way round, counts the smaller number.
+        `links` are `[minor, minor, NVLinks]`; `pcie` and `numa` go with the minors, where "", -1 or None means unknown
+        and matches nothing.
         """
         position = {minor: place for place, minor in enumerate(minors)}
         placed = tuple(
@@ -103,7 +101,7 @@ class Topology:
         """The topology of some of these GPUs, ascending; islands stay as built."""
         chosen = list(positions)
         scores = np.ascontiguousarray(self.pair_score[np.ix_(chosen, chosen)])
-        return _intern(scores, _renumbered([self.islands[place] for place in chosen]))
+        return _intern(scores, _codes([self.islands[place] for place in chosen], len(chosen)))
 
     def score(self, positions: Sequence[int]) -> int:
         """The sum of the pair scores of a set."""
@@ -112,11 +110,11 @@ class Topology:
 
 
 def _bytes_of(topology: Topology, size: int, links: tuple[Link, ...], *_: tuple[int, ...]) -> int:
-    """Of a topology and of the arguments that it is kept under."""
+    """Of a topology and of the arguments that it is cached by."""
     return topology.pair_score.nbytes + 32 * size + 128 * len(links)
 
 
-@remembered(WIRINGS, _bytes_of)
+@cached_in(WIRINGS, _bytes_of)
 def _build(size: int, links: tuple[Link, ...], pcie: tuple[int, ...], numa: tuple[int, ...]) -> Topology:
     counts: dict[tuple[int, int], int] = {}
     for a, b, count in links:
@@ -136,11 +134,11 @@ def _build(size: int, links: tuple[Link, ...], pcie: tuple[int, ...], numa: tupl
         scores[one, other] += PER_NVLINK * count_of
         scores[other, one] += PER_NVLINK * count_of
     for a, b, _ in linked:
-        if parent[a] == parent[b]:  # in one island already, as most pairs of a large one are
+        if parent[a] == parent[b]:  # joined already, as most pairs of a large island are
             continue
         root_a, root_b = _root(parent, a), _root(parent, b)
         parent[max(root_a, root_b)] = min(root_a, root_b)
-    return _intern(scores, _renumbered([_root(parent, place) for place in range(size)]))
+    return _intern(scores, _codes([_root(parent, place) for place in range(size)], size))
 
 
 def _bounded(count: int) -> int:
@@ -155,16 +153,11 @@ def _root(parent: list[int], place: int) -> int:
 
 
 def _codes(values: Sequence[Hashable] | None, size: int) -> tuple[int, ...]:
-    """Numbers that are equal where the values are, -1 where unknown: what is equal is all that counts."""
+    """A number for each value, equal for equal values, -1 where unknown."""
     if values is None:
         return (-1,) * size
     seen: dict[Hashable, int] = {}
     return tuple(-1 if value in ("", -1, None) else seen.setdefault(value, len(seen)) for value in values)
-
-
-def _renumbered(islands: Sequence[int]) -> tuple[int, ...]:
-    seen: dict[int, int] = {}
-    return tuple(seen.setdefault(island, len(seen)) for island in islands)
 
 
 def _intern(scores: NDArray[np.int64], islands: tuple[int, ...]) -> Topology:

@@ -1,8 +1,8 @@
-"""Who has to go so that a request fits: the fewest, and the least important (DESIGN §4).
+"""Victims of preemption: the fewest and least important pods to evict so that a request fits.
 
-Called by `allocations.making_way` and by the preempt verb. Pure, as all of the engine. Kept true: with the victims gone the request
-fits, with any one of them spared it does not; nobody is a victim who was not among the holdings given. The order of importance is
-kube-scheduler's own: the higher priority first, among equals the older.
+Called by `allocations.scheduling.preemption` and by the preempt verb. Invariants: with the victims evicted the request
+fits, with any one of them reprieved it does not; victims are among the holdings given. Importance is kube-scheduler's:
+the higher priority first, among equals the older.
 """
 
 from __future__ import annotations
@@ -13,25 +13,22 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
-from allocations.engine.plan import plan
+from allocations.engine.amounts import Held
+from allocations.engine.plan import plan, verdicts_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from allocations.engine.amounts import Amounts
     from allocations.engine.decision import Decision
-    from allocations.engine.picture import Picture
-    from allocations.engine.plan import Amounts
+    from allocations.engine.snapshot import Snapshot
     from claims.dialects.request import DeviceRequest
 
-Held = tuple[int, int, int]
-"""Device id, core percent, bytes."""
-
-LOOKED_AT = 16
-"""So many nodes are looked at victim by victim, those first where the fewest seem to be needed."""
+NODES_SEARCHED = 16
+"""Nodes whose victims are chosen one by one: those that seem to need the fewest."""
 _SHIFT = 2**31
-"""Makes every priority positive, so that of two sums the one of fewer victims is the smaller (as kube-scheduler compares nodes)."""
+"""Makes priorities positive, so that the sum of fewer victims is the smaller (as kube-scheduler compares nodes)."""
 
 
 class Holding(msgspec.Struct, frozen=True):
@@ -44,8 +41,8 @@ class Holding(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How a request gets its devices on a node. `victims`: the most important first; `devices`: ids of what it then gets."""
+class EvictionPlan:
+    """Victims on a node, the most important first, and the ids of the devices that the request then gets."""
 
     node: int
     victims: tuple[Holding, ...]
@@ -53,70 +50,76 @@ class Way:
 
     @property
     def cost(self) -> tuple[int, int]:
-        """The less the better: the highest priority that goes, then the sum of all."""
+        """What plans compare by, the lowest best: the highest priority of a victim, then the sum of all."""
         priorities = [victim.priority for victim in self.victims]
         return max(priorities, default=-_SHIFT), sum(priority + _SHIFT for priority in priorities)
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A request as it is asked of one picture; `own`, `freed`, `blocked` as in `plan`."""
+class EvictionQuery:
+    """A request over one snapshot; `own`, `freed`, `blocked` as in `plan`."""
 
-    picture: Picture
+    snapshot: Snapshot
     request: DeviceRequest
     own: Mapping[int, Amounts] | None = None
     freed: tuple[Held, ...] = ()
     blocked: frozenset[int] = frozenset()
 
     def without(self, holdings: Iterable[Holding], nodes: Sequence[int]) -> Decision:
-        """The decision between these nodes, were these holdings gone."""
-        back: dict[int, Amounts] = {}
-        for device, core, memory in (*self.freed, *(held for one in holdings for held in one.held)):
-            before = back.get(device, (0, 0))
-            back[device] = (before[0] + core, before[1] + memory)
-        return plan(self.picture, self.request, candidates=nodes, own=self.own, freed=back, blocked=self.blocked)
+        """The decision between these nodes with these holdings evicted; without verdicts of a success."""
+        freed = (*self.freed, *(held for one in holdings for held in one.held))
+        return plan(
+            self.snapshot,
+            self.request,
+            candidates=nodes,
+            own=self.own,
+            freed=freed,
+            blocked=self.blocked,
+            verdicts_up_to=0,
+        )
 
 
-def way_on(
-    question: Question,
+def eviction_on(
+    query: EvictionQuery,
     node: int,
     holdings: Sequence[Holding],
     *,
     rather: Collection[str] = (),
     surely: Collection[str] = (),
-) -> Way | None:
-    """The way on one node, None where the request would not fit were all holdings gone.
+) -> EvictionPlan | None:
+    """The victims on one node, None where the request would not fit with all holdings evicted.
 
-    `rather`: UIDs of pods that go before others of their priority. `surely`: UIDs of those that go in any case.
+    `rather`: UIDs of pods that are evicted before others of their priority. `surely`: UIDs of those that are in any
+    case.
     """
-    if question.without(holdings, [node]).node is None:
+    if query.without(holdings, [node]).node is None:
         return None
-    # The oldest of equals stay; but where several small ones would go for one that holds much, that one goes.
+    # The oldest of equals stay, unless one that holds much can be evicted instead of several that hold little.
     orders = [
         sorted(holdings, key=lambda one: (-one.priority, one.pod_uid in rather, one.since)),
         sorted(holdings, key=lambda one: (-one.priority, one.pod_uid in rather, len(one.held), one.since)),
     ]
-    ways = [_spared(question, node, order, surely) for order in (orders if orders[0] != orders[1] else orders[:1])]
-    return min(ways, key=lambda way: way.cost)
+    plans = [_reprieved(query, node, order, surely) for order in (orders if orders[0] != orders[1] else orders[:1])]
+    return min(plans, key=lambda one: one.cost)
 
 
-def _spared(question: Question, node: int, holdings: Sequence[Holding], surely: Collection[str]) -> Way:
-    """Everybody goes; then, in this order, everyone is spared who can be."""
-    going = list(holdings)
+def _reprieved(query: EvictionQuery, node: int, holdings: Sequence[Holding], surely: Collection[str]) -> EvictionPlan:
+    """All holdings as victims, then each, in this order, reprieved where the request still fits."""
+    evicted = list(holdings)
     for one in holdings:
-        rest = [other for other in going if other is not one]
-        if one.pod_uid not in surely and question.without(rest, [node]).node is not None:
-            going = rest
-    decision = question.without(going, [node])
-    victims = tuple(sorted(going, key=lambda one: (-one.priority, one.since)))
-    return Way(node, victims, tuple(grant.device_id for grant in decision.grants))
+        rest = [other for other in evicted if other is not one]
+        if one.pod_uid not in surely and query.without(rest, [node]).node is not None:
+            evicted = rest
+    decision = query.without(evicted, [node])
+    victims = tuple(sorted(evicted, key=lambda one: (-one.priority, one.since)))
+    return EvictionPlan(node, victims, tuple(grant.device_id for grant in decision.grants))
 
 
-def best_way(question: Question, holdings: Mapping[int, Sequence[Holding]]) -> Way | None:
-    """The best of the ways on these nodes (row → what may go there), None where none would do.
+def best_eviction(query: EvictionQuery, holdings: Mapping[int, Sequence[Holding]]) -> EvictionPlan | None:
+    """The best plan on these nodes (row → what may be evicted there), None where there is none.
 
-    First that nobody more important goes than must, anywhere; between the nodes where that will do, the least sum. Those are
-    looked at that seem to need the fewest.
+    First the lowest priority is found up to which pods have to be evicted anywhere; among the nodes where those are
+    enough, the least sum wins.
     """
     nodes = sorted(holdings)
     ranks = sorted({one.priority for some in holdings.values() for one in some})
@@ -125,28 +128,30 @@ def best_way(question: Question, holdings: Mapping[int, Sequence[Holding]]) -> W
         return {node: [one for one in holdings[node] if one.priority <= rank] for node in nodes}
 
     def able(rank: int) -> Decision:
-        return question.without((one for some in up_to(rank).values() for one in some), nodes)
+        return query.without((one for some in up_to(rank).values() for one in some), nodes)
 
     place = bisect_left(ranks, True, key=lambda rank: able(rank).node is not None)
     if place == len(ranks):
         return None
     lowest, decision = up_to(ranks[place]), able(ranks[place])
-    fitting = decision.candidates[np.asarray(decision.reason_code) < 0].tolist()
-    likely = nsmallest(LOOKED_AT, fitting, key=lambda node: (_fewest(question, node, lowest[node]), node))
-    ways = [way for node in likely if (way := way_on(question, node, lowest[node])) is not None]
-    return min(ways, key=lambda way: (way.cost, way.node), default=None)
+    fitting = decision.candidates[verdicts_of(decision, query.snapshot).reason_code < 0].tolist()
+    likely = nsmallest(NODES_SEARCHED, fitting, key=lambda node: (_fewest(query, node, lowest[node]), node))
+    plans = [found for node in likely if (found := eviction_on(query, node, lowest[node])) is not None]
+    return min(plans, key=lambda one: (one.cost, one.node), default=None)
 
 
-def _fewest(question: Question, node: int, holdings: Sequence[Holding]) -> tuple[int, int]:
-    """(how many would have to go if any devices did, the sum of their priorities): what `way_on` finds is seldom less."""
-    picture = question.picture
-    rows = slice(int(picture.node_start[node]), int(picture.node_start[node + 1]))
-    free = int(((picture.core_used[rows] == 0) & (picture.memory_used[rows] == 0) & picture.device_healthy[rows]).sum())
-    missing = sum(ask.count for ask in question.request.asks) - free
-    going: list[int] = []
+def _fewest(query: EvictionQuery, node: int, holdings: Sequence[Holding]) -> tuple[int, int]:
+    """(number of victims if any devices were as good, sum of their priorities): `eviction_on` seldom finds less."""
+    snapshot = query.snapshot
+    rows = snapshot.rows_of_node(node)
+    free = int(
+        ((snapshot.core_used[rows] == 0) & (snapshot.memory_used[rows] == 0) & snapshot.device_healthy[rows]).sum()
+    )
+    missing = sum(ask.count for ask in query.request.asks) - free
+    evicted: list[int] = []
     for one in sorted(holdings, key=lambda one: (-len(one.held), one.priority)):
-        if missing <= 0 and going:
+        if missing <= 0 and evicted:
             break
-        going.append(one.priority)
+        evicted.append(one.priority)
         missing -= len(one.held)
-    return len(going), sum(going)
+    return len(evicted), sum(evicted)

@@ -1,6 +1,7 @@
-"""What pods asked for when filter named their nodes and held nothing: bind needs it in advisory mode without a cluster to read the pod from.
+"""What filtered pods ask for: bind needs it in advisory mode without a cluster to read the pod from.
 
-Called by filter and bind, in that mode alone; collection deletes old rows. Kept true: whichever process binds, it finds what any other filtered.
+Called by filter and bind, in that mode alone; collection deletes old rows. Invariants: any process finds what any other
+filtered.
 """
 
 from __future__ import annotations
@@ -9,18 +10,18 @@ from datetime import datetime
 
 import msgspec
 
-from access.transactions import atomic_retry
-from allocations.asking import Asks
 from allocations.models import AdvisedPod
+from allocations.pod_request import PodRequest
+from storage.transactions import atomic_retry
 
 
 @atomic_retry
-def asks_note(pod_uid: str, asks: Asks, now: datetime) -> None:
-    """Keep what a pod asks for; its last word counts."""
+def record_asks(pod_uid: str, asks: PodRequest, now: datetime) -> None:
+    """Keep what a pod asks for, in place of what it asked for before."""
     AdvisedPod.objects.update_or_create(pod_uid=pod_uid, defaults={"asks": msgspec.to_builtins(asks), "at": now})
 
 
-def noted_asks(pod_uid: str) -> Asks | None:
-    """What it asked for, if it was filtered lately."""
+def recorded_asks(pod_uid: str) -> PodRequest | None:
+    """What the pod asked for, None unless it was filtered lately."""
     row = AdvisedPod.objects.filter(pod_uid=pod_uid).first()
-    return None if row is None else msgspec.convert(row.asks, Asks)
+    return None if row is None else msgspec.convert(row.asks, PodRequest)

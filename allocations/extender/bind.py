@@ -1,50 +1,49 @@
-"""bind: the hold becomes leases and a Binding (`allocations.saga`), or the pod is refused with a reason.
+"""bind: the hold becomes leases and a Binding (`allocations.scheduling.binder`), or the pod is refused with a reason.
 
-Kept true: the same bind twice is one bind; without a live hold, or where one of its devices has fallen sick or left
-since, the engine plans again, on the node named only; a pod that asks for no devices gets a plain Binding, since kube-scheduler hands us every
-pod once a bind verb is configured.
+Invariants: the same bind twice is one bind; without a live hold, or where one of its devices is sick or gone, the
+engine plans again, on the node named only; a pod that asks for no devices gets a plain Binding, since kube-scheduler
+sends every pod once a bind verb is configured.
 """
 
 from __future__ import annotations
 
 from django.conf import settings
 
-from allocations import fleet, ledger, making_way
-from allocations.asking import Asks, pod_asks
+from allocations import ledger
 from allocations.attempts import Attempt
-from allocations.bindings import PAUSE_SECONDS, BindFailed, OutcomeOpen
+from allocations.backends import Backends, backends
 from allocations.choices import State
-from allocations.engine.decision import Decision
-from allocations.engine.plan import plan
-from allocations.errors import LostRace, MovedOn, Overtaken, PodHasOne
-from allocations.extender.advised import noted_asks
+from allocations.engine.plan import verdicts_of
+from allocations.engine.snapshot import Snapshot
+from allocations.errors import MovedOn, Overtaken
+from allocations.extender.advised import recorded_asks
 from allocations.extender.identity import identity_problem
 from allocations.extender.reasons import BEING_BOUND, BEING_UNDONE, NOT_REGISTERED, RACING
 from allocations.extender.wire import BindArgs
 from allocations.leases.port import LeaseTaken
-from allocations.ledger.own import request_of
-from allocations.ledger.strangers import stranger_set
+from allocations.ledger.binding import SCHEDULER
+from allocations.ledger.external_holders import external_holder_set
+from allocations.ledger.reads import request_of
 from allocations.models import Allocation
-from allocations.outside import Outside, outside
-from allocations.saga import carry_out
-from audit.clock import database_now
+from allocations.pod_request import PodRequest, pod_request
+from allocations.scheduling import binder, preemption
+from allocations.scheduling.attempt import BindFailed, OutcomeOpen
+from allocations.scheduling.limits import PAUSE_SECONDS
+from allocations.scheduling.placement import LostEveryRace, PlacementRequest, Unplaced, place
 from claims.dialects.request import Refusal
 from kube import pods
 from kube.client import Cluster
 from kube.errors import KubeError
 from kube.names import InvalidName, check_subdomain
 from kube.objects import Pod
+from storage.clock import RunningClock, database_now
 
 ATTEMPTS = 6
 NO_HOLD = "the pod has no live hold and what it asks for is not known: filter it again"
 
 
-class _Refused(Exception):
-    """Bind answers with this text."""
-
-
-class _Plain(Exception):
-    """The pod asks for no devices."""
+class _Ended(Exception):
+    """Bind answers with this text, empty when the pod is bound."""
 
 
 def bind_pod(args: BindArgs) -> str:
@@ -52,13 +51,10 @@ def bind_pod(args: BindArgs) -> str:
     problem = bind_problem(args)
     if problem:
         return problem
-    world = outside()
     try:
-        return _bind(args, world)
-    except _Refused as refused:
-        return str(refused)
-    except _Plain:
-        return _plain_binding(args, world)
+        return _bind(args, backends())
+    except _Ended as ended:
+        return str(ended)
 
 
 def bind_problem(args: BindArgs) -> str:
@@ -72,16 +68,16 @@ def bind_problem(args: BindArgs) -> str:
     return identity_problem(namespace=args.PodNamespace, name=args.PodName, uid=args.PodUID)
 
 
-def _bind(args: BindArgs, world: Outside) -> str:
-    blocked: set[int] = set()
+def _bind(args: BindArgs, world: Backends) -> str:
     overtaken = False
     for _ in range(ATTEMPTS):
-        now = database_now()
-        live = ledger.read_own(args.PodUID, now).live
+        clock = RunningClock(database_now())
+        now = clock.now
+        live = ledger.read_pod_allocation(args.PodUID, now).live
         if live is not None and live.state is State.BOUND:
             return "" if live.node == args.Node else f"the pod already has devices on {live.node}"
         if live is not None and live.state is State.RELEASING:
-            return BEING_UNDONE
+            return BEING_UNDONE.text
         if live is not None and live.state is State.RESERVED and live.node != args.Node:
             return f"the pod is being bound to {live.node}"
         if live is not None and live.state is State.RESERVED and overtaken:
@@ -90,83 +86,61 @@ def _bind(args: BindArgs, world: Outside) -> str:
             continue
         try:
             if live is None or live.node != args.Node or (live.state is State.HELD and not live.usable):
-                _hold_on_node(args, live, world, blocked)
+                _hold_on_node(args, world)
                 continue
-            carry_out(live, world, now=now)
-            if live.awaited:
-                making_way.served(args.PodUID, now)
+            binder.bind(live, world, now=now)
         except LeaseTaken as taken:
-            stranger_set(
-                device_uuid=taken.want.device_uuid,
-                stranger=taken.holder,
-                now=database_now(),
-                actor="scheduler",
-            )
-        except LostRace as lost:
-            blocked.update(lost.device_ids)
+            external_holder_set(taken.want.device_uuid, taken.holder, now=clock.now, actor=SCHEDULER)
         except Overtaken:
-            overtaken = True  # two that take it up from each other in turn would never be through
-        except (MovedOn, PodHasOne):
+            overtaken = True  # two attempts that overtake each other in turn would never end
+        except MovedOn:
             continue
         except (BindFailed, OutcomeOpen) as failed:
             return str(failed)
         else:
+            if live.awaited:
+                preemption.pod_bound(args.PodUID, now)
             return ""
-    return BEING_BOUND if overtaken else RACING
+    return (BEING_BOUND if overtaken else RACING).text
 
 
-def _hold_on_node(args: BindArgs, held: ledger.Live | None, world: Outside, blocked: set[int]) -> None:
-    """Plan again on the node named and hold the outcome. Raises _Refused when it does not fit."""
-    asks = _what_it_asks(args, world)
-    look = fleet.look()
-    picture, now = look.picture, look.now
-    row = picture.node_index.get(args.Node)
-    if row is None:
-        raise _Refused(NOT_REGISTERED)
-    decision = plan(
-        picture,
-        asks.request,
-        candidates=[row],
-        own=None if held is None else held.amounts,
-        blocked=blocked | look.kept_from(args.PodUID, asks.rank),
-    )
-    if decision.node is None:
-        raise _Refused(_reason(decision))
-    ledger.hold(
-        holder=ledger.pod_holder(args.PodNamespace, args.PodName, args.PodUID),
-        request=asks.request,
-        decision=decision,
-        claim_id=asks.claim_id,
-        previous=held,
-        now=now,
-        hold_seconds=asks.hold_seconds,
-        priority=asks.priority,
-        rank=asks.rank,
-        confined=asks.confined or decision.by_kubelet,
-        attempt=asks.attempt,
-    )
+def _hold_on_node(args: BindArgs, world: Backends) -> None:
+    """Place the pod again, on the node named only. Raises _Ended when it does not fit."""
+    asks = _asks(args, world)
+
+    def row(snapshot: Snapshot) -> list[int]:
+        if args.Node not in snapshot.node_index:
+            raise _Ended(NOT_REGISTERED.text)
+        return [snapshot.node_index[args.Node]]
+
+    holder = ledger.pod_holder(args.PodNamespace, args.PodName, args.PodUID)
+    match place(PlacementRequest(holder, asks), row):
+        case Unplaced(decision=decision, look=look):
+            reasons = verdicts_of(decision, look.snapshot).refused()
+            raise _Ended(next((reason.text for _, reason in reasons), decision.summary))
+        case LostEveryRace():
+            raise _Ended(RACING.text)
 
 
-def _reason(decision: Decision) -> str:
-    return next((reason.text for _, reason in decision.refused()), decision.summary)
+def _asks(args: BindArgs, world: Backends) -> PodRequest:
+    """What the pod asks for: read from it where there is a cluster, else what filter recorded or the ledger has.
 
-
-def _what_it_asks(args: BindArgs, world: Outside) -> Asks:
-    """From the pod itself where there is a cluster, else from what filter saw of it."""
+    Raises _Ended when it is not to be placed, a pod that asks for no devices being bound.
+    """
     if world.cluster is not None:
-        asks = pod_asks(_read_pod(args, world.cluster))
+        asks = pod_request(_read_pod(args, world.cluster))
         if asks is None:
-            raise _Plain
+            raise _Ended(_bind_plain(args, world.cluster))
         if isinstance(asks, Refusal):
-            raise _Refused(asks.reason)
+            raise _Ended(asks.reason)
         return asks
-    known = noted_asks(args.PodUID)
-    if known is not None:
-        return known
+    recorded = recorded_asks(args.PodUID)
+    if recorded is not None:
+        return recorded
     last = Allocation.objects.filter(pod_uid=args.PodUID).order_by("-created_at").first()
     if last is None:
-        raise _Refused(NO_HOLD)
-    return Asks(
+        raise _Ended(NO_HOLD)
+    return PodRequest(
         request_of(last.request),
         last.claim_id,
         settings.GPUPLANE_HOLD_SECONDS,
@@ -181,19 +155,17 @@ def _read_pod(args: BindArgs, cluster: Cluster) -> Pod:
     try:
         pod = pods.find(cluster, namespace=args.PodNamespace, name=args.PodName)
     except KubeError as error:
-        raise _Refused(f"the pod cannot be read: {error}") from error
+        raise _Ended(f"the pod cannot be read: {error}") from error
     if pod is None or pod.metadata.uid != args.PodUID:
-        raise _Refused("the pod is gone")
+        raise _Ended("the pod is gone")
     return pod
 
 
-def _plain_binding(args: BindArgs, world: Outside) -> str:
-    if world.cluster is None:
-        return ""
+def _bind_plain(args: BindArgs, cluster: Cluster) -> str:
+    """Bind a pod that asks for no devices."""
     binding = pods.Binding(namespace=args.PodNamespace, name=args.PodName, uid=args.PodUID, node=args.Node)
     try:
-        pods.bind(world.cluster, binding)
+        cluster.run(pods.bind(cluster, binding))
     except KubeError as error:
-        pod = _read_pod(args, world.cluster)
-        return "" if pod.spec.node_name == args.Node else str(error)
+        return "" if _read_pod(args, cluster).spec.node_name == args.Node else str(error)
     return ""

@@ -1,7 +1,7 @@
-"""Whether a pod's name, namespace and uid are ones Kubernetes could have given it.
+"""Check that a pod's name, namespace and uid are ones that Kubernetes could have given it.
 
-Called by every verb before anything is looked up. Kept true: what reaches the database, a lease or the
-API server's paths is a DNS name or a UID, so no text from outside is too long for its column or holds NUL.
+Called by every verb before anything is read. Invariants: what reaches the database, a lease or the API server's paths
+is a DNS name or a UID, so no text is too long for its column or holds NUL.
 """
 
 from __future__ import annotations

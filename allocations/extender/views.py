@@ -1,7 +1,7 @@
-"""The extender's four doors as functions from body to answer. Thin: decode, one call, encode.
+"""The extender's verbs as functions from body to answer: decode, one call, encode.
 
-Called by `gpuplane.doors` in a thread with a database connection. Kept true: whatever comes in, the
-answer is well formed; a pod is refused by nodes, never by an error or a 500 (DESIGN §4, SCALE-7).
+Called by `gpuplane.listeners` in a thread with a database connection. Invariants: whatever comes in, the answer is well
+formed; a pod is refused by nodes, never by an error or a 500 (SCALE-7).
 """
 
 from __future__ import annotations
@@ -14,34 +14,31 @@ from django.db import DatabaseError
 
 from allocations.extender import counters
 from allocations.extender.bind import bind_pod, bind_problem
-from allocations.extender.counters import Outcome
-from allocations.extender.filter import filter_pod
-from allocations.extender.gathering import InThread
+from allocations.extender.bind_on_loop import Binds
+from allocations.extender.counters import VerbOutcome
+from allocations.extender.filter import filter_pod, refuse
 from allocations.extender.preempt import preempt_pod
 from allocations.extender.prioritize import prioritize_pod
-from allocations.extender.together import Binds
-from allocations.extender.wire import Asked, Unreadable, decode_bind, decode_preempt, unreadable_answer
+from allocations.extender.reasons import LEDGER_AWAY
+from allocations.extender.wire import FilterRequest, Unreadable, decode_bind, decode_preempt, unreadable_answer
+from allocations.scheduling.batcher import InThread
 
 log = structlog.get_logger(__name__)
-
-_BOUND = orjson.dumps({"Error": ""})
-LEDGER_AWAY = "the ledger cannot be reached at the moment"
 
 
 def filter(body: bytes) -> bytes:  # noqa: A001 - the verb's own name
     """POST /extender/filter."""
     with counters.FILTER.timed() as timed:
         try:
-            asked = Asked(body)
+            request = FilterRequest(body)
         except Unreadable as problem:
             return unreadable_answer(body, str(problem))
         try:
-            answer = filter_pod(asked)
+            answer = filter_pod(request)
         except DatabaseError as error:
             log.exception("extender.filter_without_database", error=str(error))
-            counters.refused([counters.LEDGER_AWAY])
-            return asked.refuse(LEDGER_AWAY)
-        timed.outcome = Outcome.REFUSED if asked.refused else Outcome.ANSWERED
+            return refuse(request, LEDGER_AWAY)
+        timed.outcome = VerbOutcome.REFUSED if request.refused else VerbOutcome.ANSWERED
         return answer
 
 
@@ -49,13 +46,13 @@ def prioritize(body: bytes) -> bytes:
     """POST /extender/prioritize."""
     with counters.PRIORITIZE.timed() as timed:
         try:
-            answer = prioritize_pod(Asked(body))
+            answer = prioritize_pod(FilterRequest(body))
         except Unreadable as problem:
             log.warning("extender.prioritize_unreadable", problem=str(problem))
         except DatabaseError as error:
             log.exception("extender.prioritize_without_database", error=str(error))
         else:
-            timed.outcome = Outcome.ANSWERED
+            timed.outcome = VerbOutcome.ANSWERED
             return answer
         return b"[]"
 
@@ -63,46 +60,31 @@ def prioritize(body: bytes) -> bytes:
 def bind(body: bytes) -> bytes:
     """POST /extender/bind."""
     with counters.BIND.timed() as timed:
-        answer, timed.outcome = _bound_alone(body)
+        answer, timed.outcome = _bind(body)
         return answer
-
-
-def _bound_alone(body: bytes) -> tuple[bytes, Outcome]:
-    try:
-        args = decode_bind(body)
-    except Unreadable as problem:
-        return orjson.dumps({"Error": f"the request cannot be read: {problem}"}), Outcome.ERROR
-    try:
-        error = bind_pod(args)
-    except DatabaseError as failed:
-        return _without_ledger(failed), Outcome.ERROR
-    return orjson.dumps({"Error": error}), Outcome.REFUSED if error else Outcome.ANSWERED
 
 
 _binds: dict[asyncio.AbstractEventLoop, Binds] = {}
 
 
-async def bind_together(body: bytes, in_thread: InThread, alone: InThread) -> bytes:
-    """POST /extender/bind on the event loop: with others where that is all it takes (`in_thread` for the ledger), else `alone`."""
+async def bind_on_loop(body: bytes, in_thread: InThread, alone: InThread) -> bytes:
+    """POST /extender/bind on the event loop (`in_thread` for the ledger), or where that is not enough in a thread
+    (`alone`).
+    """
     binds = _binds_of_this_loop(in_thread)
     with binds.under_way(), counters.BIND.timed() as timed:
+        error: str | None = None
         try:
             args = decode_bind(body)
-            if not bind_problem(args) and await binds.at_once(args):
-                timed.outcome = Outcome.ANSWERED
-                return _BOUND
+            if not bind_problem(args):
+                error = await binds.bind(args)
         except Unreadable:
-            return _bound_alone(body)[0]
-        except DatabaseError as error:
-            return _without_ledger(error)
+            return _bind(body)[0]
+        except DatabaseError as failed:
+            return _without_ledger(failed)
         answer: bytes
-        answer, timed.outcome = await alone(_bound_alone, body)
+        answer, timed.outcome = await alone(_bind, body) if error is None else _answer(error)
         return answer
-
-
-def _without_ledger(error: DatabaseError) -> bytes:
-    log.error("extender.bind_without_database", exc_info=error)
-    return orjson.dumps({"Error": LEDGER_AWAY})
 
 
 def _binds_of_this_loop(in_thread: InThread) -> Binds:
@@ -113,8 +95,26 @@ def _binds_of_this_loop(in_thread: InThread) -> Binds:
     return _binds[loop]
 
 
+def _bind(body: bytes) -> tuple[bytes, VerbOutcome]:
+    try:
+        return _answer(bind_pod(decode_bind(body)))
+    except Unreadable as problem:
+        return orjson.dumps({"Error": f"the request cannot be read: {problem}"}), VerbOutcome.ERROR
+    except DatabaseError as failed:
+        return _without_ledger(failed), VerbOutcome.ERROR
+
+
+def _answer(error: str) -> tuple[bytes, VerbOutcome]:
+    return orjson.dumps({"Error": error}), VerbOutcome.REFUSED if error else VerbOutcome.ANSWERED
+
+
+def _without_ledger(error: DatabaseError) -> bytes:
+    log.error("extender.bind_without_database", exc_info=error)
+    return orjson.dumps({"Error": LEDGER_AWAY.text})
+
+
 def preempt(body: bytes) -> bytes:
-    """POST /extender/preempt: no nodes where the question cannot be read or answered, so nobody is evicted for nothing."""
+    """POST /extender/preempt. What cannot be read or answered names no nodes, so nobody is evicted for nothing."""
     nothing = orjson.dumps({"NodeNameToMetaVictims": {}})
     with counters.PREEMPT.timed() as timed:
         try:
@@ -124,6 +124,6 @@ def preempt(body: bytes) -> bytes:
         except DatabaseError as error:
             log.exception("extender.preempt_without_database", error=str(error))
         else:
-            timed.outcome = Outcome.REFUSED if answer == nothing else Outcome.ANSWERED
+            timed.outcome = VerbOutcome.REFUSED if answer == nothing else VerbOutcome.ANSWERED
             return answer
         return nothing

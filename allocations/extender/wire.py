@@ -1,7 +1,7 @@
 """The extender's JSON, key for key as kube-scheduler's Go structs without tags (k8s.io/kube-scheduler/extender/v1).
 
-Kept true: what comes in is decoded only as far as it is needed; nodes asked as objects are answered
-with the very bytes that came in.
+Invariants: a request is decoded only as far as it is needed; nodes given as objects are answered with the bytes that
+came in.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 import orjson
 
-from claims.dialects.parse import DEFAULT_NAMESPACE
-from kube.bounded import EXTENDER_VALUES_MOST, OBJECT_VALUES_MOST, TooMany, check_values
+from claims.dialects.claim_manifest import DEFAULT_NAMESPACE
+from kube.bounded import EXTENDER_VALUES_MOST, OBJECT_VALUES_MOST, TooManyValues, check_values
 from kube.objects import Pod
 
 _ABSENT = msgspec.Raw()
-UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TooMany)
+UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TooManyValues)
 """Everything that decoding hostile JSON can raise."""
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 """As in Go; a larger number could not be written back."""
 
 
 def is_there(raw: msgspec.Raw) -> bool:
-    """Whether a raw member was given and is not null."""
+    """Whether a raw member is present and not null."""
     return bytes(raw) not in {b"", b"null"}
 
 
@@ -65,29 +65,22 @@ class _Uid(msgspec.Struct):
 
 
 class VictimPod(msgspec.Struct):
-    """A victim with everything; its uid is all that is read."""
+    """A pod of Victims, or a MetaPod, which has a UID alone."""
 
+    UID: str = ""
     metadata: _Uid = msgspec.field(default_factory=_Uid)
 
 
 class Victims(msgspec.Struct):
-    """Victims with whole pods."""
+    """Victims with whole pods, or MetaVictims."""
 
     Pods: list[VictimPod] | None = None
     NumPDBViolations: Int64 = 0
 
-
-class MetaPod(msgspec.Struct):
-    """A victim by UID."""
-
-    UID: str = ""
-
-
-class MetaVictims(msgspec.Struct):
-    """MetaVictims: pods by UID."""
-
-    Pods: list[MetaPod] | None = None
-    NumPDBViolations: Int64 = 0
+    @property
+    def uids(self) -> tuple[str, ...]:
+        """UIDs of the pods."""
+        return tuple(pod.UID or pod.metadata.uid for pod in self.Pods or ())
 
 
 class PreemptArgs(msgspec.Struct):
@@ -95,23 +88,23 @@ class PreemptArgs(msgspec.Struct):
 
     Pod: msgspec.Raw = _ABSENT
     NodeNameToVictims: dict[str, Victims] | None = None
-    NodeNameToMetaVictims: dict[str, MetaVictims] | None = None
+    NodeNameToMetaVictims: dict[str, Victims] | None = None
 
 
 class Unreadable(Exception):
     """The body is not what kube-scheduler sends; the text says where."""
 
 
-class Asked:
-    """ExtenderArgs as asked. `names` in the order given; `pod` None when it cannot be read (`pod_problem` says why).
+class FilterRequest:
+    """ExtenderArgs. `names` in their order; `pod` None when it cannot be read (`pod_problem` says why).
 
-    `refused`: an answer was given that lets none of the nodes through.
+    `refused`: the answer lets none of the nodes through.
     """
 
     __slots__ = ("_items", "names", "pod", "pod_problem", "refused")
 
     def __init__(self, body: bytes) -> None:
-        """Decode. Raises Unreadable when not even the nodes can be read."""
+        """Raises Unreadable when not even the nodes can be read."""
         args = _decode(_ARGS, bounded(body))
         self._items: dict[str, msgspec.Raw] | None = None
         if args.Nodes is not None:
@@ -137,46 +130,52 @@ class Asked:
             self.pod.metadata.namespace = DEFAULT_NAMESPACE
 
     def answer(
-        self, passed: Sequence[str], failed: Mapping[str, str], unresolvable: Mapping[str, str], error: str = ""
+        self,
+        passed: Sequence[str],
+        failed: Mapping[str, str] | None = None,
+        unresolvable: Mapping[str, str] | None = None,
     ) -> bytes:
-        """ExtenderFilterResult in the kind asked: Nodes with Nodes, names with names."""
+        """ExtenderFilterResult: Nodes for Nodes, names for names."""
         self.refused = bool(self.names) and not passed
-        result: dict[str, Any] = {
-            "NodeNames": None,
-            "Nodes": None,
-            "FailedNodes": failed,
-            "FailedAndUnresolvableNodes": unresolvable,
-        }
-        if self._items is None:
-            result["NodeNames"] = list(passed)
-        else:
-            chosen = [orjson.Fragment(bytes(self._items[name])) for name in passed]
-            result["Nodes"] = {"metadata": {}, "items": chosen}
-        return orjson.dumps({**result, "Error": error})
+        nodes: dict[str, Any] | None = None
+        if self._items is not None:
+            nodes = {"metadata": {}, "items": [orjson.Fragment(bytes(self._items[name])) for name in passed]}
+        return _result(None if nodes else list(passed), nodes, failed or {}, unresolvable or {})
 
     def refuse(self, reason: str, *, resolvable: bool = False) -> bytes:
-        """Every node refused for one reason."""
+        """Refuse every node for one reason."""
         refused = dict.fromkeys(self.names, reason)
         return self.answer([], refused, {}) if resolvable else self.answer([], {}, refused)
 
 
 def unreadable_answer(body: bytes, problem: str) -> bytes:
-    """Refuse the nodes that can be made out. Only where there is none, Error has to carry the reason."""
+    """Refuse the nodes whose names can be read; Error carries the reason only where there are none."""
     reason = f"the request cannot be read: {problem}"
     names = _names_in(body)
+    return _result([], None, {}, dict.fromkeys(names, reason), error="" if names else reason)
+
+
+def _result(
+    names: list[str] | None,
+    nodes: dict[str, Any] | None,
+    failed: Mapping[str, str],
+    unresolvable: Mapping[str, str],
+    error: str = "",
+) -> bytes:
+    """ExtenderFilterResult."""
     return orjson.dumps(
         {
-            "NodeNames": [],
-            "Nodes": None,
-            "FailedNodes": {},
-            "FailedAndUnresolvableNodes": dict.fromkeys(names, reason),
-            "Error": "" if names else reason,
+            "NodeNames": names,
+            "Nodes": nodes,
+            "FailedNodes": failed,
+            "FailedAndUnresolvableNodes": unresolvable,
+            "Error": error,
         }
     )
 
 
 def _names_in(body: bytes) -> list[str]:
-    """Every node name that stands where one belongs in a body that cannot be read as a whole."""
+    """The node names in a body that cannot be read as a whole."""
     try:
         loose = _loosely(_LOOSE, bounded(body))
     except Unreadable:
@@ -204,7 +203,7 @@ def bounded(body: bytes) -> bytes:
     """The body, unless it holds more values than kube-scheduler would ever send. Raises Unreadable."""
     try:
         check_values(body, most=EXTENDER_VALUES_MOST)
-    except TooMany as error:
+    except TooManyValues as error:
         raise Unreadable(str(error)) from error
     return body
 

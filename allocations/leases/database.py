@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from django.db import connection
-
-from access.transactions import atomic_retry
 from allocations.leases.port import SHARED_HOLDER, LeaseTaken, LeaseView, Want
-from allocations.ledger.sql import document, moment
 from allocations.models import Lease
+from storage.columns import document
+from storage.cursors import hot_cursor, moment
+from storage.transactions import atomic_retry
 
 ROUNDS = 20
-"""Times a lease may vanish between two looks before the device counts as taken."""
+"""Times a lease may be deleted between insert and select before the device counts as taken."""
 _COLUMNS = "name, holder_identity, sharers, node, device_uuid, acquired_at, version"
 
 
@@ -22,12 +21,11 @@ class DatabaseLeases:
     """The database implementation of `LeasePort`. Each call is one transaction: all or nothing."""
 
     @atomic_retry
-    def take(self, wants: Sequence[Want], holder: str) -> None:
+    def take(self, wants: Sequence[Want], holder: str, *, now: datetime) -> None:
         """See LeasePort."""
-        now = moment(datetime.now(UTC))
-        with connection.cursor() as cursor:
+        with hot_cursor() as cursor:
             for want in sorted(wants, key=lambda want: want.name):
-                _take_one(cursor, want, holder, now)
+                _take_one(cursor, want, holder, moment(now))
 
     @atomic_retry
     def drop(self, wants: Sequence[Want], holder: str) -> None:
@@ -66,7 +64,7 @@ def _view(lease: Lease) -> LeaseView:
 
 
 def _take_one(cursor: Any, want: Want, holder: str, now: Any) -> None:
-    """Create the lease or join it; its last holder may leave between the two, then create it after all."""
+    """Create the lease or join it; its last holder may leave between the two."""
     identity, sharers = (holder, []) if want.whole else (SHARED_HOLDER, [holder])
     for _ in range(ROUNDS):
         cursor.execute(
@@ -84,12 +82,8 @@ def _take_one(cursor: Any, want: Want, holder: str, now: Any) -> None:
 
 
 def _join(lease: Lease, want: Want, holder: str) -> None:
-    """The lease exists: ours already, a shared one to join, or a stranger's."""
-    if want.whole:
-        if lease.holder_identity != holder:
-            raise LeaseTaken(want, lease.holder_identity)
-        return
-    if lease.holder_identity != SHARED_HOLDER:
+    """Join a lease that exists. Raises LeaseTaken for one of somebody else."""
+    if lease.holder_identity != (holder if want.whole else SHARED_HOLDER):
         raise LeaseTaken(want, lease.holder_identity)
-    if holder not in lease.sharers:
+    if not want.whole and holder not in lease.sharers:
         Lease.objects.filter(pk=lease.pk).update(sharers=[*lease.sharers, holder], version=lease.version + 1)

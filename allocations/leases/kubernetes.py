@@ -1,47 +1,19 @@
-"""Leases as `coordination.k8s.io/v1` objects: the locks that everybody in the cluster can see."""
+"""Leases as `coordination.k8s.io/v1` objects."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from allocations.leases.port import LeaseTaken, LeaseView, Want
 from kube import leases, shares
 from kube.client import Cluster
 from kube.errors import AlreadyExists, ConflictInCluster
-from kube.posts import Posts
 
 ROUNDS = 5
-"""Times a lease that changed while it was being dropped is read again."""
-
-
-async def take_evented(
-    posts: Posts, wants: Sequence[Want], holder: str, *, namespace: str, seconds: float, before: float
-) -> None:
-    """Create the leases of whole devices on the event loop, all at once. Raises the error of one, when all are answered; those made stay."""
-    now = datetime.now(UTC)
-    made = await asyncio.gather(
-        *(
-            leases.create_evented(
-                posts,
-                namespace=namespace,
-                name=want.name,
-                holder=holder,
-                now=now,
-                node=want.node,
-                device_uuid=want.device_uuid,
-                seconds=seconds,
-                before=before,
-            )
-            for want in wants
-        ),
-        return_exceptions=True,
-    )
-    for outcome in made:
-        if isinstance(outcome, BaseException):
-            raise outcome
+"""Times a lease that changes while it is dropped is read again."""
 
 
 class KubernetesLeases:
@@ -51,28 +23,49 @@ class KubernetesLeases:
         self._cluster = cluster
         self._namespace = namespace
 
-    def take(self, wants: Sequence[Want], holder: str) -> None:
+    def take(self, wants: Sequence[Want], holder: str, *, now: datetime) -> None:
         """See LeasePort."""
-        now = datetime.now(UTC)
-        for want in sorted(wants, key=lambda want: want.name):
-            place: dict[str, Any] = {"namespace": self._namespace, "name": want.name}
-            about: dict[str, Any] = {"node": want.node, "device_uuid": want.device_uuid}
-            try:
-                if want.whole:
-                    leases.ensure(self._cluster, **place, holder=holder, now=now, **about)
-                else:
-                    shares.join(self._cluster, **place, sharer=holder, now=now, **about)
-            except AlreadyExists as error:
-                stranger = leases.find(self._cluster, **place)
-                raise LeaseTaken(want, stranger.holder_identity if stranger else "somebody") from error
+        self._cluster.run(self.atake(wants, holder, now=now))
 
     def drop(self, wants: Sequence[Want], holder: str) -> None:
         """See LeasePort."""
+        self._cluster.run(self.adrop(wants, holder))
+
+    async def atake(
+        self,
+        wants: Sequence[Want],
+        holder: str,
+        *,
+        now: datetime,
+        timeout: float | None = None,  # noqa: ASYNC109 - the transport bounds each part of a request by it
+    ) -> None:
+        """`take` on an event loop, all at once; raises after all answers, and leaves those taken to `drop`."""
+        answers = await asyncio.gather(
+            *(self._take(want, holder, now, timeout) for want in wants), return_exceptions=True
+        )
+        for error in answers:
+            if isinstance(error, BaseException):
+                raise error
+
+    async def _take(self, want: Want, holder: str, now: datetime, seconds: float | None) -> None:
+        place: dict[str, Any] = {"namespace": self._namespace, "name": want.name, "timeout": seconds}
+        about: dict[str, Any] = {"node": want.node, "device_uuid": want.device_uuid, "now": now}
+        try:
+            if want.whole:
+                await leases.ensure(self._cluster, **place, **about, holder=holder)
+            else:
+                await shares.join(self._cluster, **place, **about, sharer=holder)
+        except AlreadyExists as error:
+            found = await leases.find(self._cluster, **place)
+            raise LeaseTaken(want, found.holder_identity if found else "somebody") from error
+
+    async def adrop(self, wants: Sequence[Want], holder: str) -> None:
+        """`drop` on an event loop."""
         for want in wants:
             if want.whole:
-                self._delete(want.name, holder)
+                await self._delete(want.name, holder)
             else:
-                shares.leave(self._cluster, namespace=self._namespace, name=want.name, sharer=holder)
+                await shares.leave(self._cluster, namespace=self._namespace, name=want.name, sharer=holder)
 
     def all(self) -> Iterator[LeaseView]:
         """See LeasePort."""
@@ -82,17 +75,17 @@ class KubernetesLeases:
     def named(self, names: Sequence[str]) -> Iterator[LeaseView]:
         """See LeasePort."""
         for name in sorted(names):
-            lease = leases.find(self._cluster, namespace=self._namespace, name=name)
+            lease = self._cluster.run(leases.find(self._cluster, namespace=self._namespace, name=name))
             if lease is not None:
                 yield _view(lease)
 
-    def _delete(self, name: str, holder: str) -> None:
+    async def _delete(self, name: str, holder: str) -> None:
         for _ in range(ROUNDS):
-            lease = leases.find(self._cluster, namespace=self._namespace, name=name)
+            lease = await leases.find(self._cluster, namespace=self._namespace, name=name)
             if lease is None or lease.holder_identity != holder:
                 return
             try:
-                leases.delete(self._cluster, namespace=self._namespace, name=name, uid=lease.uid)
+                await leases.delete(self._cluster, namespace=self._namespace, name=name, uid=lease.uid)
             except ConflictInCluster:
                 continue
             return

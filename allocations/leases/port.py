@@ -1,12 +1,9 @@
-"""The port that both lease implementations serve, and the names and holders of leases (DESIGN §3, Leases).
-
-Called by the bind saga, release and garbage collection; never inside a database transaction when it
-is Kubernetes'. Kept true: taking what is already ours succeeds; a stranger's lease is never touched.
-"""
+"""The port that both lease implementations serve, and the names and holders of leases."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Protocol
 
 import msgspec
@@ -31,7 +28,7 @@ class Want(msgspec.Struct, frozen=True):
 
 
 class LeaseView(msgspec.Struct, frozen=True):
-    """A lease as lists show it. `sharers` are holder identities, empty for a whole device."""
+    """A lease. `sharers` are holder identities, empty for a whole device."""
 
     name: str
     holder_identity: str
@@ -42,7 +39,7 @@ class LeaseView(msgspec.Struct, frozen=True):
 
 
 class LeaseTaken(Exception):
-    """A lease is in a stranger's hands. `want` is the device, `holder` who has it: not part of the text, which others than they may read."""
+    """Somebody else has the lease of a device: `holder`, who is not named in the text, which others may read."""
 
     def __init__(self, want: Want, holder: str) -> None:
         super().__init__(f"lease {want.name} is held by somebody else")
@@ -53,14 +50,17 @@ class LeaseTaken(Exception):
 class LeasePort(Protocol):
     """Both implementations. Errors of the Kubernetes API pass through as `kube.errors`."""
 
-    def take(self, wants: Sequence[Want], holder: str) -> None:
-        """Create or join every lease; idempotent. Raises LeaseTaken, with those taken so far left to `drop`."""
+    def take(self, wants: Sequence[Want], holder: str, *, now: datetime) -> None:
+        """Create or join every lease, acquired `now`; idempotent.
+
+        Raises LeaseTaken, with those taken so far left to `drop`.
+        """
 
     def drop(self, wants: Sequence[Want], holder: str) -> None:
-        """Delete or leave every lease that is ours; one that is gone or a stranger's counts as dropped."""
+        """Delete or leave every lease that is ours; others count as dropped."""
 
     def all(self) -> Iterator[LeaseView]:
         """Every lease of ours, by name."""
 
     def named(self, names: Sequence[str]) -> Iterator[LeaseView]:
-        """Those of these names that exist, strangers' too, by name."""
+        """Those of these names that exist, whoever holds them, by name."""

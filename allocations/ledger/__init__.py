@@ -1,35 +1,39 @@
-"""The only writer of capacity. Verbs: hold, reserve, bind (`bound`), release, adopt; regrant, where a kubelet chose; recount, for what was written past them."""
+"""The only writer of capacity.
+
+Verbs: hold, reserve, bind (`bound`), release, adopt; reassign, where a kubelet chose; recount, for what was written
+past them. In come decisions and states, out go rows. Called by `scheduling`, `reconcile` and the extender. Invariants:
+- Each verb is one transaction of conditional updates, with its audit event; two movers never both win.
+- Use stays within the device, a whole device has one holder, and a pod one live allocation: constraints hold all three.
+- The database's clock decides every expiry.
+"""
 
 from allocations.ledger.adopt import adopt
-from allocations.ledger.binding import bound, bound_many, current, reserve, reserve_held, take_up
+from allocations.ledger.binding import bound, current, reserve, reserve_held, take_up
 from allocations.ledger.hold import hold
-from allocations.ledger.holder import Holder, pod_holder
-from allocations.ledger.keeping import Kept, Taker
-from allocations.ledger.moves import begin_release, drop_hold, finish_release, renew
-from allocations.ledger.own import Live, Own, read_live, read_own
+from allocations.ledger.holder import Holder, Terms, pod_holder
+from allocations.ledger.reads import Live, PodAllocation, read_live, read_pod_allocation
+from allocations.ledger.reassign import Reassignment, reassign_devices
 from allocations.ledger.recount import recount
-from allocations.ledger.regrant import Regrant, regrant
+from allocations.ledger.release import begin_release, drop_hold, finish_release, renew
 
 __all__ = [
     "Holder",
-    "Kept",
     "Live",
-    "Own",
-    "Regrant",
-    "Taker",
+    "PodAllocation",
+    "Reassignment",
+    "Terms",
     "adopt",
     "begin_release",
     "bound",
-    "bound_many",
     "current",
     "drop_hold",
     "finish_release",
     "hold",
     "pod_holder",
     "read_live",
-    "read_own",
+    "read_pod_allocation",
+    "reassign_devices",
     "recount",
-    "regrant",
     "renew",
     "reserve",
     "reserve_held",

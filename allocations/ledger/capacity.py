@@ -1,8 +1,7 @@
-"""Taking devices and giving them back: the only statements that change `core_used` and `memory_used`.
+"""Taking and returning devices: the only statements that change `core_used` and `memory_used`.
 
-Called by the ledger's verbs inside their transaction. Kept true: a take is conditional UPDATEs that
-must change exactly their rows; a give-back returns exactly what the live grants of one allocation say,
-once. Rows are locked in device order.
+Called by the ledger's verbs inside their transaction. Invariants: a take is conditional UPDATEs that must change all of
+their rows; a return gives back exactly the live grants of one allocation, once. Rows are locked in device order.
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from typing import Any
 from allocations.engine.decision import Grant
 from allocations.errors import LostRace
 from allocations.ledger.keeping import FREE_FOR, Taker
-from allocations.ledger.sql import identity
-from audit.cursors import Statement, Written, hot_cursor, on_postgresql
 from nodes.revisions import Stamp
+from storage.columns import identity
+from storage.cursors import Statement, Written, hot_cursor, on_postgresql
 
 _USABLE = "healthy AND presence = 'present' AND stranger = '' AND conflict = '' AND closed = '' AND NOT mig"
 
 
 def taking(grants: Sequence[Grant], revision: Stamp, *, taker: Taker | None) -> list[Statement]:
-    """The statements that mark the devices of `grants` used; what they return is for `check_taken`.
+    """The statements that mark the devices of `grants` used, to be checked by `check_taken`.
 
-    A whole device must still have the memory of its grant, since that is what comes back.
-    `taker` None is for adoption: a pod that runs holds its devices, sick, promised to another or not.
+    A whole device must still have the memory of its grant, since that is what comes back. `taker` None is for adoption:
+    a pod that runs holds its devices, whether sick or reserved for another.
     """
     guard = "1 = 1" if taker is None else f"{_USABLE} AND {FREE_FOR}"
     guarded = [] if taker is None else taker.parameters
@@ -38,13 +37,15 @@ def taking(grants: Sequence[Grant], revision: Stamp, *, taker: Taker | None) -> 
         marks = ", ".join(["%s"] * len(whole))
         sized = ", ".join(["(%s, %s)"] * len(whole))
         rows = (
-            f"id IN (SELECT id FROM nodes_device WHERE id IN ({marks}) ORDER BY id FOR UPDATE)"  # noqa: S608 - only marks are put in
+            # only marks are put in
+            f"id IN (SELECT id FROM nodes_device WHERE id IN ({marks}) ORDER BY id FOR UPDATE)"  # noqa: S608
             if on_postgresql() and len(whole) > 1
             else f"id IN ({marks})"
         )
         statements.append(
             Statement(
-                f"UPDATE nodes_device SET core_used = 100, memory_used = memory_bytes, {stamp} "  # noqa: S608 - only marks and constants are put in
+                # only marks and constants are put in
+                f"UPDATE nodes_device SET core_used = 100, memory_used = memory_bytes, {stamp} "  # noqa: S608
                 f"WHERE {rows} AND (id, memory_bytes) IN (VALUES {sized}) AND core_used = 0 AND memory_used = 0 "
                 f"AND {guard}",
                 [*revision.values, *whole, *chain.from_iterable(sorted(sizes.items())), *guarded],
@@ -54,7 +55,8 @@ def taking(grants: Sequence[Grant], revision: Stamp, *, taker: Taker | None) -> 
         core, memory = grant.core_percent, grant.memory_bytes or 0
         statements.append(
             Statement(
-                f"UPDATE nodes_device SET core_used = core_used + %s, memory_used = memory_used + %s, {stamp} "  # noqa: S608 - only constants are put in
+                # only constants are put in
+                f"UPDATE nodes_device SET core_used = core_used + %s, memory_used = memory_used + %s, {stamp} "  # noqa: S608
                 f"WHERE id = %s AND core_used <= 100 - %s AND memory_used <= memory_bytes - %s AND {guard}",
                 [core, memory, *revision.values, grant.device_id, core, memory, *guarded],
             )
@@ -63,14 +65,15 @@ def taking(grants: Sequence[Grant], revision: Stamp, *, taker: Taker | None) -> 
 
 
 def check_taken(grants: Sequence[Grant], taken: Iterable[Written], revision: Stamp) -> None:
-    """Raises LostRace (roll the transaction back) when a device of `grants` was not free. `taken`: what the statements wrote."""
+    """Raise LostRace (roll the transaction back) when a device was not free. `taken`: what the statements wrote."""
     if sum(one.rows for one in taken) == len(grants):
         return
     asked = sorted(grant.device_id for grant in grants)
     marks = ", ".join(["%s"] * len(asked))
     with hot_cursor() as cursor:
         cursor.execute(
-            f"SELECT id FROM nodes_device WHERE id IN ({marks}) AND revision = {revision.text}",  # noqa: S608 - marks and constants
+            # marks and constants
+            f"SELECT id FROM nodes_device WHERE id IN ({marks}) AND revision = {revision.text}",  # noqa: S608
             [*asked, *revision.values],
         )
         found = {row[0] for row in cursor.fetchall()}
@@ -78,10 +81,10 @@ def check_taken(grants: Sequence[Grant], taken: Iterable[Written], revision: Sta
     raise LostRace(lost or tuple(asked))  # none: its own hold's, given back in this very transaction
 
 
-def give_back(cursor: Any, allocation_id: uuid.UUID, revision: Stamp) -> int:
-    """Return what the allocation's live grants took, and end the grants. Returns how many devices came back.
+def return_capacity(cursor: Any, allocation_id: uuid.UUID, revision: Stamp) -> int:
+    """Return what the allocation's live grants took, and end the grants; how many devices came back.
 
-    A device that vanished while held is removed when its last holder lets go.
+    A device that vanished while held is removed with its last grant.
     """
     cursor.execute(
         "UPDATE allocations_allocationdevice SET live = %s WHERE allocation_id = %s AND live = %s "
@@ -91,7 +94,9 @@ def give_back(cursor: Any, allocation_id: uuid.UUID, revision: Stamp) -> int:
     rows = sorted(cursor.fetchall())
     for device_id, core, memory in rows:
         cursor.execute(
-            f"UPDATE nodes_device SET core_used = core_used - %s, memory_used = memory_used - %s, revision = {revision.text}, "  # noqa: S608 - a constant
+            # a constant
+            "UPDATE nodes_device SET core_used = core_used - %s, memory_used = memory_used - %s, "  # noqa: S608
+            f"revision = {revision.text}, "
             "presence = CASE WHEN presence = 'vanished' AND core_used = %s AND memory_used = %s "
             "THEN 'removed' ELSE presence END WHERE id = %s",
             [core, memory, *revision.values, core, memory, device_id],

@@ -1,8 +1,13 @@
-"""Who holds, or wants to hold, devices: a pod, or a client over REST."""
+"""Who holds, or wants to hold, devices (a pod, or a client over REST), and on which terms."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+import msgspec
+
+from allocations.attempts import UNKNOWN, Attempt
+from claims.dialects.request import DeviceRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,5 +26,23 @@ class Holder:
 
 
 def pod_holder(namespace: str, name: str, uid: str) -> Holder:
-    """The holder of a pod's devices; identity `<namespace>/<pod>/<uid>` (DESIGN §3, Leases)."""
+    """The holder of a pod's devices; identity `<namespace>/<pod>/<uid>`."""
     return Holder(namespace=namespace, identity=f"{namespace}/{name}/{uid}", pod_name=name, pod_uid=uid)
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """For whom and for what devices are taken.
+
+    `claim_id`: row of the GpuClaim. `priority`: the pod's, None where preemption cannot evict the holder. `rank`: the
+    priority by which devices reserved for preemptors are kept from it, None below every pod. `confined`: the pod's
+    containers carry our reference (CLAIM-7). `attempt`: the attempt of the scheduler that a hold is for.
+    """
+
+    holder: Holder
+    request: DeviceRequest
+    claim_id: int | None = None
+    priority: int | None = None
+    rank: int | None = None
+    confined: bool = True
+    actor: str = "scheduler"
+    attempt: Attempt = UNKNOWN

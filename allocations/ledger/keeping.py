@@ -1,8 +1,9 @@
-"""Devices promised to preemptors: what each device says of it, so that the statement that takes it can refuse everybody else.
+"""Devices reserved for preemptors, in columns of the device, so that the statement that takes it can refuse others.
 
-Called by `allocations.making_way` inside the transaction that writes or deletes a promise, and by the ledger's takes. Kept true: a device
-says the most important of the promises that name it (of equals the oldest), or none; it is stamped with a revision, so every picture
-learns of it; past `kept_until`, by the database's clock, it says nothing any more.
+Called by `allocations.scheduling.preemption` inside the transaction that writes or deletes a reservation, and by the
+ledger's takes. Invariants: a device names the pod of the most important reservation of it (of equals the oldest), or
+none; it is stamped with a revision, so every snapshot learns of it; past `kept_until`, by the database's clock, it is
+free.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from allocations.ledger.sql import moment
-from nodes.models import Device, MakingWay
+from nodes.models import Device, PreemptionReservation
 from nodes.revisions import next_revision
+from storage.cursors import moment
 
 BELOW_ALL = -(2**31)
-"""Where a holder without a priority ranks: the least that Kubernetes knows, and a promise is kept from its equals too."""
+"""The priority of a holder without one: Kubernetes' least. A reservation keeps a device from its equals too."""
 
 FREE_FOR = "(kept_for = '' OR kept_for = %s OR kept_priority < %s OR kept_until <= %s)"
-"""Whether whoever takes the device may; its parameters are `Taker.parameters`."""
+"""SQL: whether the taker may have the device; its parameters are `Taker.parameters`."""
 
 
 class Taker(NamedTuple):
@@ -32,12 +33,12 @@ class Taker(NamedTuple):
 
     @property
     def parameters(self) -> list[object]:
-        """Those of `FREE_FOR`."""
+        """The parameters of `FREE_FOR`."""
         return [self.pod_uid, BELOW_ALL if self.priority is None else self.priority, moment(self.now)]
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptFor:
     """For whom a device is kept, and until when."""
 
     pod_uid: str
@@ -45,21 +46,21 @@ class Kept:
     until: datetime
 
     def bars(self, taker: Taker) -> bool:
-        """Whether it is kept from this one: the same rule as `FREE_FOR`."""
+        """Whether it is kept from the taker: the rule of `FREE_FOR`."""
         rank = BELOW_ALL if taker.priority is None else taker.priority
         return self.pod_uid != taker.pod_uid and self.priority >= rank and self.until > taker.now
 
 
 def keep(device_ids: Collection[int], *, now: datetime) -> None:
-    """Bring what these devices say up to date with the promises that there are. Call inside a transaction."""
+    """Update these devices by the reservations that there are. Call inside a transaction."""
     if not device_ids:
         return
     revision = next_revision()
     locked = Device.objects.select_for_update(of=("self",)).filter(pk__in=device_ids).order_by("pk")
     said = {pk: tuple(kept) for pk, *kept in locked.values_list("pk", "kept_for", "kept_priority", "kept_until")}
-    # Read under the locks: whoever writes a promise of the same devices comes after, or is seen.
+    # Read under the locks: a concurrent writer of a reservation of these devices comes after, or is seen.
     due: dict[int, tuple[str, int, datetime | None]] = dict.fromkeys(said, ("", 0, None))
-    for row in MakingWay.objects.filter(until__gt=now).order_by("priority", "-made_at", "-pk"):
+    for row in PreemptionReservation.objects.filter(until__gt=now).order_by("priority", "-made_at", "-pk"):
         due |= {pk: (row.pod_uid, row.priority, row.until) for pk in row.devices if pk in due}
     for pk, (pod_uid, priority, until) in due.items():
         if said[pk] != (pod_uid, priority, until):

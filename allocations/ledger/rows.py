@@ -1,60 +1,75 @@
-"""The rows of an allocation: what `hold` and `adopt` write, in one go with the devices taken and the event.
+"""The rows of a new allocation, written by `hold` and `adopt` with the devices taken and the events.
 
-Called inside their transaction. Kept true: a device that is not free any more is a lost race, whichever statement or constraint
-notices it; nothing is committed of an allocation that lacks one of its devices.
+Called inside their transaction. Invariants: a device that is not free any more is a lost race, whichever statement or
+constraint notices it; an allocation that lacks one of its devices is not committed.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
+from typing import Any
 
 import msgspec
 from django.db import IntegrityError
 
-from allocations.attempts import UNKNOWN, Attempt
+from allocations.choices import STARTS, State
 from allocations.engine.decision import Grant
 from allocations.errors import LostRace, MovedOn, PodHasOne
 from allocations.ledger.capacity import check_taken, taking
-from allocations.ledger.holder import Holder
+from allocations.ledger.holder import Holder, Terms
 from allocations.ledger.keeping import Taker
-from allocations.ledger.sql import document, identity, moment
-from audit.cursors import Statement, on_postgresql, run_together
-from audit.happenings import Happening
-from audit.services import recording, tell_later
-from claims.dialects.request import DeviceRequest
+from audit.choices import EventKind
+from audit.events import NewEvent
+from audit.services import recording
 from nodes.revisions import next_stamp
+from storage.columns import document, identity
+from storage.cursors import Statement, moment, on_postgresql, run_all
 
 
 class AllocationRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A new allocation, in state held. `until` None: no mere hold. `priority` None: preemption cannot evict the holder."""
+    """A new allocation. `until` None: no hold."""
 
     id: uuid.UUID
-    holder: Holder
-    request: DeviceRequest
+    state: State
+    terms: Terms
     node: str
-    claim_id: int | None
     summary: str
-    explanation: dict[str, int]
-    actor: str
     now: datetime
-    until: datetime | None
-    priority: int | None
-    confined: bool
-    attempt: Attempt = UNKNOWN
+    explanation: dict[str, int] = {}
+    until: datetime | None = None
+    bound_at: datetime | None = None
+    expires_at: datetime | None = None
+
+    def event(self, kind: EventKind, message: str, data: Mapping[str, Any] | None = None) -> NewEvent:
+        """An event of the allocation."""
+        holder = self.terms.holder
+        return NewEvent(
+            kind=kind,
+            message=message,
+            actor=self.terms.actor,
+            at=self.now,
+            namespace=holder.namespace,
+            name=holder.pod_name,
+            node=self.node,
+            claim=self.terms.request.claim,
+            allocation_id=self.id,
+            data=data,
+        )
 
 
 _INSERT = """
 INSERT INTO allocations_allocation
   (id, state, outcome, reason, namespace, pod_name, pod_uid, holder, node_id, claim_id, claim_name, dialect, request,
    summary, explanation, priority, confined, created_by, ttl_seconds, created_at, hold_until, changed_at,
-   attempt_version, failure_seen)
-SELECT %s, 'held', '', '', %s, %s, %s, %s, n.id, {claim}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
+   attempt_version, failure_seen, bound_at, expires_at)
+SELECT %s, %s, '', '', %s, %s, %s, %s, n.id, {claim}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
 FROM nodes_node n WHERE n.name = %s
 """
 _CLAIM = "(SELECT c.id FROM claims_gpuclaim c WHERE c.id = %s{lock})"
-"""The claim as it is now: deleted since the decision, it counts as deleted right after."""
+"""The claim as it is now: null where it was deleted since the decision."""
 _SQLITE_INSERT = _INSERT.format(claim=_CLAIM.format(lock=""))
 _POSTGRESQL_INSERT = _INSERT.format(claim=_CLAIM.format(lock=" FOR KEY SHARE"))
 _GRANT = "(%s, %s, %s, %s, %s, %s, %s, %s, %s)"
@@ -64,56 +79,68 @@ _INSERT_GRANTS = (
 )
 
 
-def write_taken(row: AllocationRow, grants: Sequence[Grant], told: Happening, *, taker: Taker | None) -> None:
-    """Take the devices (`taker`: see `taking`), and insert the allocation, its grants and the event.
+def write_taken(
+    row: AllocationRow, grants: Sequence[Grant], events: Sequence[NewEvent], *, taker: Taker | None
+) -> None:
+    """Take the devices (`taker`: see `taking`), and insert the allocation, its grants and the events.
 
-    Raises LostRace when a device is not free, MovedOn when the node is gone, IntegrityError (see `meaning_of`); then the
-    transaction has to be rolled back.
+    Raises LostRace when a device is not free, MovedOn when the node is gone, IntegrityError (see `constraint_errors`):
+    the transaction has to be rolled back.
     """
+    if row.state not in STARTS:
+        raise ValueError(f"no allocation begins {row.state}")
     revision = next_stamp()
     take = taking(grants, revision, taker=taker)
-    # apart from the rest: a take that fails must not wait behind the grants of whoever has the device, nor hide which it was
-    check_taken(grants, run_together(take), revision)
-    inserted, _, events = run_together([_allocation(row), granting(row.id, grants), recording([told])])
+    # apart from the rest: a take that fails must neither wait for others' grants of the device nor hide which it was
+    check_taken(grants, run_all(take), revision)
+    inserted, *_ = run_all([_allocation(row), granting(row.id, grants), recording(events)])
     if not inserted.rows:
         raise MovedOn("the node is gone")
-    tell_later(events, [told])
 
 
-def meaning_of(error: IntegrityError, holder: Holder, grants: Sequence[Grant]) -> PodHasOne | LostRace | None:
-    """What a constraint says about an allocation that could not be inserted; None where it is a defect."""
-    text = str(error)
-    if "pod_uid" in text or "allocation_live_once_a_pod" in text:
-        return PodHasOne(f"pod {holder.label} already has a live allocation")
-    if "grant_whole_once" in text or text.endswith("failed: allocations_allocationdevice.device_id"):
-        return LostRace(tuple(sorted(grant.device_id for grant in grants if grant.whole)))
-    return None
+@contextmanager
+def constraint_errors(holder: Holder, grants: Sequence[Grant]) -> Iterator[None]:
+    """Raise PodHasOne or LostRace for the violation of a constraint that says so."""
+    try:
+        yield
+    except IntegrityError as error:
+        text = str(error)
+        if "pod_uid" in text or "allocation_live_once_a_pod" in text:
+            raise PodHasOne(f"pod {holder.label} already has a live allocation") from error
+        if "grant_whole_once" in text or text.endswith("failed: allocations_allocationdevice.device_id"):
+            raise LostRace(tuple(sorted(grant.device_id for grant in grants if grant.whole))) from error
+        raise
 
 
 def _allocation(row: AllocationRow) -> Statement:
+    terms = row.terms
+    holder, request = terms.holder, terms.request
     return Statement(
         _POSTGRESQL_INSERT if on_postgresql() else _SQLITE_INSERT,
         [
             identity(row.id),
-            row.holder.namespace,
-            row.holder.pod_name,
-            row.holder.pod_uid,
-            row.holder.identity,
-            row.claim_id,
-            row.request.claim,
-            row.request.dialect.value,
-            document(row.request),
+            row.state.value,
+            holder.namespace,
+            holder.pod_name,
+            holder.pod_uid,
+            holder.identity,
+            terms.claim_id,
+            request.claim,
+            str(request.dialect),
+            document(request),
             row.summary[:500],
             document(row.explanation),
-            row.priority,
-            row.confined,
-            row.actor,
-            row.request.ttl_seconds,
+            terms.priority,
+            terms.confined,
+            terms.actor,
+            request.ttl_seconds,
             moment(row.now),
             moment(row.until),
             moment(row.now),
-            row.attempt.version,
-            row.attempt.failure,
+            terms.attempt.version,
+            terms.attempt.failure,
+            moment(row.bound_at),
+            moment(row.expires_at),
             row.node,
         ],
     )

@@ -15,7 +15,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('pod_uid', models.CharField(max_length=128, unique=True)),
-                ('asks', models.JSONField(help_text='allocations.asking.Asks')),
+                ('asks', models.JSONField(help_text='allocations.pod_request.Asks')),
                 ('at', models.DateTimeField(db_index=True)),
             ],
             options={

@@ -1,91 +1,86 @@
-"""Running pods without a row in the ledger: adopted by their annotations, by what a kubelet gave them, or by their env; else reported (DESIGN §3,
-Adoption; DEV-8, DEV-9, DEV-11).
+"""Adoption of running pods without a row in the ledger (DEV-8, DEV-9, DEV-11).
 
-Called by `allocations.reconcile.run`. Kept true: a pod that runs holds its devices, so a mere hold on one of them gives
-way; anything stronger is a conflict, which is reported and never overwritten; a pod that ended meanwhile is
-not adopted; what a user wrote into env counts only for pods that were there before gpuplane; of a pod that runs with devices and gets no row,
-whatever it holds, or may hold, is closed to newcomers (`allocations.reconcile.closing`).
+They are adopted by their annotations, by their kubelet's record, or by their env; else they are reported. Called by
+`allocations.reconcile.run`. Invariants: a pod that runs holds its devices, so a hold on one of them is dropped;
+anything stronger is a conflict, which is reported and never overwritten; a pod that ended meanwhile is not adopted; env
+counts only for pods that were there before gpuplane; the devices that a pod without a row holds, or may hold, are
+closed to new pods (`allocations.reconcile.closing`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
+from itertools import chain
+from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 import structlog
 from django.db import IntegrityError
 
 from allocations import ledger
-from allocations.asking import noted_priority
 from allocations.choices import LIVE, State
 from allocations.engine.decision import Grant
 from allocations.errors import LostRace, MovedOn, PodHasOne
 from allocations.ledger.hold import devices_text
 from allocations.models import Allocation, AllocationDevice
+from allocations.pod_request import preemption_priority
 from allocations.reconcile.report import ACTOR, Difference
+from allocations.reconcile.rows import devices_by_node
 from claims.admission.confinement import is_confined
-from claims.dialects import Adoption, Unreadable, asks_for_devices, parse_pod, read_allocation
+from claims.dialects.adopted import AdoptedDevice, Adoption, Unreadable
 from claims.dialects.device_names import Names
-from claims.dialects.hami import gpus_asked
-from claims.dialects.read_back import AdoptedDevice
-from claims.dialects.read_running import CHECKPOINT, ENV, kubelet_uid, read_env, read_given
-from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect
-from claims.dialects.steps import containers_of
+from claims.dialects.parse import asks_for_devices, parse_pod
+from claims.dialects.read_back import read_allocation
+from claims.dialects.read_running import CHECKPOINT, ENV, kubelet_uid, read_checkpoint, read_env
+from claims.dialects.registry import READ_BACK, RESULT_SOURCES
+from claims.dialects.request import CORE_WHOLE, DeviceAsk, DeviceRequest, Dialect
 from claims.lookup import ClaimFinder
-from kube.device_types import GPU, ledger_type
-from kube.keys import ALLOCATED, HAMI_ALLOCATED, KOORDINATOR_ALLOCATED
+from kube.device_types import ledger_type, type_order
+from kube.keys import ALLOCATED
 from kube.objects import Pod
-from nodes.checkpoints import Given
+from nodes.checkpoints import CheckpointGrant
 from nodes.choices import Presence
-from nodes.live.asked import told_of
+from nodes.live.reads import latest_of
 from nodes.models import Device, Node
 
 log = structlog.get_logger(__name__)
 
 CHECKPOINT_WITHIN = timedelta(seconds=60)
-"""An agent sends the kubelet's record right after the inventory; no node is kept waiting longer for it."""
+"""No new node waits longer for the kubelet's record, which its agent sends right after the inventory."""
 BATCH = 500
 """Pods looked up in the ledger at once."""
-RESULTS = (ALLOCATED, KOORDINATOR_ALLOCATED, HAMI_ALLOCATED)
 
 
 Closed = dict[int, str]
 """Device id → why it is given to nobody new."""
-GivenByPod = Mapping[tuple[str, str], Sequence[Given]]
-"""What kubelets gave away, by node and the UID under which they know the pod: `nodes.checkpoints.given_by_kubelets`."""
+GivenByPod = Mapping[tuple[str, str], Sequence[CheckpointGrant]]
+"""(node, the kubelet's UID of the pod) → grants, from `nodes.checkpoints.grants_by_kubelets`."""
 
 
-@dataclass(slots=True)
-class Adopted:
-    """Ids of new allocations, and what could not be adopted. `closed`: what those pods hold, or may hold."""
+class Adopted(NamedTuple):
+    """New allocations, and pods that were not adopted. `closed`: devices that those hold, or may hold."""
 
-    allocations: list[ledger.Live] = field(default_factory=list)
-    differences: list[Difference] = field(default_factory=list)
-    closed: Closed = field(default_factory=dict)
+    allocations: tuple[ledger.Live, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    closed: Mapping[int, str] = MappingProxyType({})
 
 
 def runs_with_devices(pod: Pod, given: GivenByPod) -> bool:
-    """Whether the pod is on a node, has not finished, and holds devices by a result annotation of any dialect, a kubelet's record or its env."""
+    """Whether the pod runs and holds devices by a result annotation of any dialect, a kubelet's record or its env."""
     if not pod.spec.node_name or pod.finished:
         return False
     known = (pod.spec.node_name, kubelet_uid(pod)) in given
-    return known or any(key in pod.annotations for key in RESULTS) or read_env(pod) is not None
+    return known or any(key in pod.annotations for key in RESULT_SOURCES) or read_env(pod) is not None
 
 
-def ran_past(*, pods: Iterable[Pod], known: Collection[str]) -> list[Difference]:
-    """Pods that run on a node with devices, ask for some and were given none: bound past gpuplane while its webhooks were away, say.
-
-    `known`: UIDs of pods that had a row before the pods were listed. A Binding of ours carries its result, so none of ours is among them.
-    """
-    suspects = without_devices(pods, known)
-    if not suspects:
-        return []
-    there = Device.objects.exclude(presence=Presence.REMOVED).filter(
-        node__name__in={pod.spec.node_name for pod in suspects}
-    )
+def bound_elsewhere(suspects: Collection[Pod]) -> list[Difference]:
+    """Those of the pods without devices that run on a node with devices: bound past gpuplane."""
+    names = {pod.spec.node_name for pod in suspects}
+    there = Device.objects.filter(node__name__in=names).exclude(presence=Presence.REMOVED)
     ours = set(there.values_list("node__name", flat=True))
     return [
         Difference(
@@ -100,104 +95,96 @@ def ran_past(*, pods: Iterable[Pod], known: Collection[str]) -> list[Difference]
     ]
 
 
-def awaiting_checkpoint(*, pods: Iterable[Pod], known: Collection[str], now: datetime) -> set[str]:
-    """New nodes where pods run with devices of which nobody has told yet: their kubelet's record may come any moment.
-
-    `known`: as for `ran_past`.
-    """
-    names = {pod.spec.node_name for pod in without_devices(pods, known)}
-    if not names:
-        return set()
+def awaiting_checkpoint(suspects: Collection[Pod], now: datetime) -> set[str]:
+    """New nodes of pods without devices, whose kubelet's record may still come."""
+    names = {pod.spec.node_name for pod in suspects}
     young = Node.objects.filter(name__in=names, registered_at__gt=now - CHECKPOINT_WITHIN, checkpoint__isnull=True)
     return set(young.values_list("name", flat=True))
 
 
 def without_devices(pods: Iterable[Pod], known: Collection[str]) -> list[Pod]:
-    """Those that run, ask for devices, and have neither a row nor a result."""
+    """The pods that run and ask for devices, without a row or a result.
+
+    `known`: UIDs of pods that had a row before the pods were listed. A pod bound by gpuplane has a result.
+    """
     return [
         pod
         for pod in pods
         if pod.spec.node_name
         and not pod.finished
         and pod.metadata.uid not in known
-        and not any(key in pod.annotations for key in RESULTS)
+        and not any(key in pod.annotations for key in RESULT_SOURCES)
         and asks_for_devices(pod)
     ]
 
 
 def adopt_running(*, pods: Sequence[Pod], given: GivenByPod, since: datetime, now: datetime) -> Adopted:
-    """Adopt each of these pods that has no live row, and none that ended after `since` (when the ledger was read)."""
-    done = Adopted()
+    """Adopt each of these pods that has no live row and did not end after `since`, when the ledger was read."""
+    done: list[Adopted] = []
     for start in range(0, len(pods), BATCH):
         some = pods[start : start + BATCH]
         uids = [pod.metadata.uid for pod in some]
         known = Allocation.objects.filter(pod_uid__in=uids)
         passed = set(known.filter(state__in=LIVE).values_list("pod_uid", flat=True))
         passed |= set(known.filter(state=State.RELEASED, ended_at__gte=since).values_list("pod_uid", flat=True))
-        fleet = _devices_of({pod.spec.node_name for pod in some})
-        for pod in some:
-            if pod.metadata.uid not in passed:
-                _adopt(pod, fleet[pod.spec.node_name], given, done, now)
-    return done
-
-
-def _devices_of(nodes: Iterable[str]) -> dict[str, list[Device]]:
-    found: dict[str, list[Device]] = {name: [] for name in nodes}
-    rows = (
-        Device.objects.filter(node__name__in=found)
-        .exclude(presence=Presence.REMOVED)
-        .select_related("node")
-        .defer("node__links", "node__disputed")
+        devices = devices_by_node({pod.spec.node_name for pod in some})
+        unknown = [pod for pod in some if pod.metadata.uid not in passed]
+        done += [_adopt(pod, devices[pod.spec.node_name], given, now) for pod in unknown]
+    return Adopted(
+        tuple(chain.from_iterable(one.allocations for one in done)),
+        tuple(chain.from_iterable(one.differences for one in done)),
+        dict(chain.from_iterable(one.closed.items() for one in reversed(done))),  # the first cause of a device stays
     )
-    for device in rows:
-        found[device.node.name].append(device)
-    return found
 
 
-def _adopt(pod: Pod, devices: Sequence[Device], given: GivenByPod, done: Adopted, now: datetime) -> None:
-    meta = pod.metadata
+def _adopt(pod: Pod, devices: Sequence[Device], given: GivenByPod, now: datetime) -> Adopted:
+    node = pod.spec.node_name
     finder = ClaimFinder()
     parsed = parse_pod(pod, find_claim=finder)
     asked = parsed if isinstance(parsed, DeviceRequest) else None
-    names = names_of(pod.spec.node_name, devices)
-    found = _by_result(pod, asked)
-    noted = found  # what is wrong with a result that counts for nothing is said where nothing else is known
+    names = names_of(node, devices)
+    found = by_result = _by_result(pod, asked)
     if found is None or (isinstance(found, Unreadable) and parsed is None and ALLOCATED not in pod.annotations):
         found = read_running(pod, devices, given, names)
-    problem, holds, disputed = "", frozenset[int](), False
-    if found is None and isinstance(noted, Unreadable):
-        problem = f"runs on {pod.spec.node_name} with devices that cannot be read: {noted.problem}"
-    elif found is None:
+    if found is None and isinstance(by_result, Unreadable):
+        return _not_adopted(pod, f"runs on {node} with devices that cannot be read: {by_result.problem}")
+    if found is None:
         if not devices or read_env(pod) is None:
-            return
-        problem = f"names GPUs of {pod.spec.node_name} in its env, which gpuplane did not give it"
-    elif isinstance(found, Unreadable):
-        problem = f"runs on {pod.spec.node_name} with devices that cannot be read: {found.problem}"
-        holds = of_types(devices, _types(asked))
-    elif not devices:
-        problem = f"runs with devices of {pod.spec.node_name}, which has no inventory yet"
-    else:
-        grants, missing = _grants(found, devices, names)
-        if missing is not None:
-            problem = f"runs with {missing.uuid or f'{missing.type} {missing.minor}'}, which {found.node} does not have"
-            holds = of_types(devices, {missing.type})
-        else:
-            request = msgspec.structs.replace(asked or _request(found), by_kubelet=found.source == CHECKPOINT)
-            problem = _write(pod, found, grants, request, finder.claim_id, done, now)
-            disputed = bool(problem)
-    if problem:
-        told, label = f"pod {meta.namespace}/{meta.name} ({meta.uid}) {problem}", f"{meta.namespace}/{meta.name}"
-        # All of them, those that nobody else has too: the ledger could write none of them down.
-        runs_with = tuple((grant.device_id, label) for grant in grants) if disputed else ()
-        done.differences.append(
-            Difference(told, namespace=meta.namespace, name=meta.name, node=pod.spec.node_name, disputed=runs_with)
-        )
-        for pk in holds:
-            done.closed.setdefault(pk, f"pod {label} {problem}")
+            return Adopted()
+        return _not_adopted(pod, f"names GPUs of {node} in its env, which gpuplane did not give it")
+    if isinstance(found, Unreadable):
+        types = None if asked is None else {ledger_type(ask.type) for ask in asked.asks}
+        problem = f"runs on {node} with devices that cannot be read: {found.problem}"
+        return _not_adopted(pod, problem, closed=of_types(devices, types))
+    if not devices:
+        return _not_adopted(pod, f"runs with devices of {node}, which has no inventory yet")
+    grants, missing = _grants(found, devices, names)
+    if missing is not None:
+        problem = f"runs with {missing.uuid or f'{missing.type} {missing.minor}'}, which {found.node} does not have"
+        return _not_adopted(pod, problem, closed=of_types(devices, {missing.type}))
+    request = msgspec.structs.replace(asked or _request(found), by_kubelet=found.source == CHECKPOINT)
+    written = _write(pod, found, grants, request, finder.claim_id, now)
+    if isinstance(written, str):
+        return _not_adopted(pod, written, disputed=grants)
+    return Adopted(() if written is None else (written,))
+
+
+def _not_adopted(pod: Pod, problem: str, *, closed: Iterable[int] = (), disputed: Iterable[Grant] = ()) -> Adopted:
+    """`closed`: ids of devices that the pod may hold. `disputed`: all that it runs with, none of which was written."""
+    meta = pod.metadata
+    label = f"{meta.namespace}/{meta.name}"
+    difference = Difference(
+        f"pod {label} ({meta.uid}) {problem}",
+        meta.namespace,
+        meta.name,
+        pod.spec.node_name,
+        disputed=tuple((grant.device_id, label) for grant in disputed),
+    )
+    return Adopted(differences=(difference,), closed=dict.fromkeys(closed, f"pod {label} {problem}"))
 
 
 def _by_result(pod: Pod, asked: DeviceRequest | None) -> Adoption | Unreadable | None:
-    """What its result annotations say. Of a result that is not guarded only what the pod asks for is believed."""
+    """The devices by its result annotations. An unguarded result counts only for what the pod asks for."""
     found = read_allocation(pod, request=asked)
     if isinstance(found, Adoption) and not _asked_for(found, asked, pod):
         return Unreadable(f"{found.source} names devices that the pod does not ask for")
@@ -205,50 +192,41 @@ def _by_result(pod: Pod, asked: DeviceRequest | None) -> Adoption | Unreadable |
 
 
 def _asked_for(found: Adoption, asked: DeviceRequest | None, pod: Pod) -> bool:
-    """Whether another scheduler's result is of a pod that asks in that scheduler's words for so many devices.
+    """Whether the pod asks, in the dialect of the scheduler that wrote the result, for so many devices.
 
-    HAMi plans each container by itself: one that runs before another may have had other devices than that one.
-
-    While a cluster is taken over nobody guards those annotations for others' pods: whoever asks for nothing holds nothing by them.
+    While a cluster is taken over nobody guards the annotations of other schedulers' pods.
     """
-    words = _WORDS.get(found.source)
-    if words is None:
+    if found.source not in READ_BACK:
         return True
-    if asked is None or asked.dialect not in words:
+    _, result = READ_BACK[found.source]
+    if asked is None or asked.dialect not in result.written_for:
         return False
-    if found.source == HAMI_ALLOCATED:
-        return len(found.devices) <= sum(gpus_asked(container) for container in containers_of(pod))
-    return len(found.devices) <= asked.devices_most
-
-
-def _types(asked: DeviceRequest | None) -> set[str] | None:
-    """Types of the devices that the pod asks for, None where that cannot be told."""
-    return None if asked is None else {ledger_type(ask.type) for ask in asked.asks}
+    return len(found.devices) <= result.devices_most(pod, asked)
 
 
 def of_types(devices: Iterable[Device], types: Collection[str] | None) -> frozenset[int]:
-    """Ids of those of the devices that are of one of the types; of all where that is not known."""
+    """Ids of the devices of these types, of all for None."""
     return frozenset(device.pk for device in devices if types is None or device.type in types)
 
 
 def names_of(node: str, devices: Iterable[Device]) -> Names:
-    """The devices of a node by whatever they are called; what its agent said last of MIG instances is asked for where it is needed."""
+    """The devices of a node by all their names; MIG instances by the agent's last details, read where needed."""
 
     def migs() -> Mapping[str, str]:
-        details = told_of(node)[1]
+        details = latest_of(node)[1]
         if details is None:
             return {}
-        told = zip(details.devices, details.details, strict=True)
-        return {mig.uuid: gpu for gpu, one in told for mig in one.migs}
+        by_gpu = zip(details.devices, details.details, strict=True)
+        return {mig.uuid: gpu for gpu, one in by_gpu for mig in one.migs}
 
     return Names(devices, migs=migs)
 
 
 def read_running(pod: Pod, devices: Sequence[Device], given: GivenByPod, names: Names) -> Adoption | Unreadable | None:
-    """What a pod without a result annotation runs with on a node of ours, None for nothing that is known."""
+    """The devices of a pod without a result annotation, by the kubelet's record or its env; None where unknown."""
     if not devices:
         return None
-    found = read_given(pod, given=given.get((pod.spec.node_name, kubelet_uid(pod)), ()), known=names)
+    found = read_checkpoint(pod, grants=given.get((pod.spec.node_name, kubelet_uid(pod)), ()), names=names)
     if found is not None:
         return found
     bound = bound_at(pod)
@@ -261,45 +239,38 @@ def _write(
     grants: tuple[Grant, ...],
     request: DeviceRequest,
     claim_id: int | None,
-    done: Adopted,
     now: datetime,
-) -> str:
-    """What keeps the pod from being adopted, empty when it was (or has a row by now)."""
+) -> ledger.Live | str | None:
+    """The new allocation, or why the pod was not adopted; None where it has a row, or has ended, by now."""
     meta = pod.metadata
-    for last in (False, True):
+    terms = ledger.Terms(
+        holder=ledger.pod_holder(meta.namespace, meta.name, meta.uid),
+        request=request,
+        claim_id=claim_id,
+        priority=preemption_priority(pod),
+        confined=is_confined(pod) or found.source == CHECKPOINT,
+        actor=ACTOR,
+    )
+    adopt = partial(ledger.adopt, terms, node=found.node, grants=grants, now=now, bound_at=bound_at(pod))
+    try:
         try:
-            allocation_id = ledger.adopt(
-                holder=ledger.pod_holder(meta.namespace, meta.name, meta.uid),
-                node=found.node,
-                grants=grants,
-                request=request,
-                claim_id=claim_id,
-                now=now,
-                bound_at=bound_at(pod),
-                priority=noted_priority(pod),
-                confined=is_confined(pod) or found.source == CHECKPOINT,
-                actor=ACTOR,
-            )
-        except (PodHasOne, MovedOn) as error:
-            log.info("reconcile.adopted_elsewhere", pod=meta.name, why=str(error))
-            return ""
-        except IntegrityError as error:
-            log.exception("reconcile.not_adopted", pod=meta.name)
-            return f"runs with devices that could not be written down: {error}"
+            return ledger.read_live(adopt())
         except LostRace as lost:
-            if last or not drop_holds(lost.device_ids, now):
-                break
-        else:
-            live = ledger.read_live(allocation_id)
-            if live is not None:
-                done.allocations.append(live)
-            return ""
-    named = devices_text(grants)
-    return f"runs with {named} of {found.node}, which the ledger gave to others"
+            if not drop_holds(lost.device_ids, now):
+                raise
+            return ledger.read_live(adopt())
+    except (PodHasOne, MovedOn) as error:
+        log.info("reconcile.adopted_elsewhere", pod=meta.name, why=str(error))
+        return None
+    except IntegrityError as error:
+        log.exception("reconcile.not_adopted", pod=meta.name)
+        return f"runs with devices that could not be written down: {error}"
+    except LostRace:
+        return f"runs with {devices_text(grants)} of {found.node}, which the ledger gave to others"
 
 
 def drop_holds(device_ids: tuple[int, ...], now: datetime) -> int:
-    """Pods that are not bound yet give way to one that runs."""
+    """Drop the holds on these devices, which a running pod has; how many."""
     held = AllocationDevice.objects.filter(device__in=device_ids, live=True, allocation__state=State.HELD)
     return sum(
         ledger.drop_hold(
@@ -330,52 +301,51 @@ def _grants(found: Adoption, devices: Sequence[Device], names: Names) -> tuple[t
 
 
 def _grant(wanted: AdoptedDevice, device: Device) -> Grant:
-    core, total = wanted.core_percent, device.memory_bytes
-    if core is None:
-        core, memory = 100, total
-    elif wanted.memory_bytes is not None:
-        memory = wanted.memory_bytes
-    else:
-        memory = total * (wanted.memory_ratio or 0) // 100
+    if wanted.core_percent is None:
+        return whole_grant(device)
+    memory = wanted.memory_bytes
+    if memory is None:
+        memory = device.memory_bytes * (wanted.memory_ratio or 0) // 100
+    return msgspec.structs.replace(
+        whole_grant(device),
+        core_percent=wanted.core_percent,
+        memory_bytes=memory if device.memory_bytes else None,
+        whole=wanted.whole,
+    )
+
+
+def whole_grant(device: Device) -> Grant:
+    """The grant of the whole device."""
     return Grant(
         device_id=device.pk,
         uuid=device.uuid,
         type=device.type,
         minor=device.minor,
-        core_percent=core,
-        memory_bytes=memory if total else None,
-        whole=wanted.whole,
+        core_percent=CORE_WHOLE,
+        memory_bytes=device.memory_bytes or None,
+        whole=True,
     )
-
-
-_WORDS = {
-    KOORDINATOR_ALLOCATED: frozenset({Dialect.KOORDINATOR, Dialect.NATIVE}),
-    HAMI_ALLOCATED: frozenset({Dialect.HAMI, Dialect.NATIVE}),
-}
-"""Annotations that others than gpuplane write → the dialects of pods on which they do."""
-_DIALECTS = {
-    KOORDINATOR_ALLOCATED: Dialect.KOORDINATOR,
-    HAMI_ALLOCATED: Dialect.HAMI,
-    CHECKPOINT: Dialect.NATIVE,
-    ENV: Dialect.NATIVE,
-}
 
 
 def _request(found: Adoption) -> DeviceRequest:
-    """What the pod must have asked for, where its own words cannot be read any more."""
-    counted = Counter(
-        DeviceAsk(one.type, 1, one.core_percent, one.memory_bytes, one.memory_ratio) for one in found.devices
+    """A request for the devices found, where the pod's own cannot be read."""
+    counts = Counter(one.type for one in found.devices)
+    firsts = {one.type: one for one in reversed(found.devices)}
+    asks = tuple(
+        DeviceAsk(kind, counts[kind], firsts[kind].core_percent, firsts[kind].memory_bytes, firsts[kind].memory_ratio)
+        for kind in sorted(counts, key=type_order)
     )
-    first: dict[str, DeviceAsk] = {}
-    for ask in counted:
-        number = sum(count for other, count in counted.items() if other.type == ask.type)
-        first.setdefault(ask.type, DeviceAsk(ask.type, number, ask.core_percent, ask.memory_bytes, ask.memory_ratio))
-    asks = tuple(sorted(first.values(), key=lambda ask: (ask.type != GPU, ask.type)))
-    return DeviceRequest(asks=asks, dialect=_DIALECTS.get(found.source, Dialect.GPUCLAIM))
+    return DeviceRequest(asks=asks, dialect=_dialect(found.source))
+
+
+def _dialect(source: str) -> str:
+    if source in READ_BACK:
+        return READ_BACK[source][0]
+    return Dialect.NATIVE if source in (CHECKPOINT, ENV) else Dialect.GPUCLAIM
 
 
 def bound_at(pod: Pod) -> datetime | None:
-    """When the pod was bound, as its conditions tell; None where they do not."""
+    """When the pod was bound by its conditions, None where they do not say."""
     for condition in pod.status.conditions or ():
         if condition.type == "PodScheduled" and condition.status == "True":
             return moment_of(condition.last_transition_time)

@@ -1,8 +1,9 @@
-"""Devices that are closed to newcomers: a pod runs with them, or may, that the ledger could not write down (LEASE-2, LEASE-6, DEV-8, DEV-9).
+"""Devices that are closed to new pods: a pod runs with them, or may, that has no row in the ledger (LEASE-2, LEASE-6,
+DEV-8, DEV-9).
 
-Called by every comparison, and before the devices of a new node are opened. Kept true: who holds a device keeps it; a device is opened again
-only by a comparison that saw the whole cluster after it was closed and found no cause any more; a device is not closed and opened by turns, since
-its causes are worked out anew each time.
+Called by every comparison, and before the devices of a new node are opened. Invariants: a holder keeps its device; a
+device is opened again only by a comparison that read the whole cluster after it was closed and found no cause; the
+causes are determined anew each time, so that no device is closed and opened by turns.
 """
 
 from __future__ import annotations
@@ -10,37 +11,33 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
-from access.transactions import atomic_retry
 from allocations.models import AllocationDevice
-from allocations.reconcile.adoption import Closed, of_types, without_devices
-from allocations.reconcile.report import ACTOR
-from audit.announce import announce
-from audit.choices import Kind
-from audit.happenings import Happening
+from allocations.reconcile.adoption import Closed, of_types
+from allocations.reconcile.report import ACTOR, Reconciled
+from allocations.reconcile.rows import devices_by_node
+from audit.choices import EventKind
+from audit.events import NewEvent
+from audit.requeue_notify import announce
 from audit.services import record_many
 from claims.admission.recognise import looks_ours
-from claims.dialects import dialect_of
-from claims.dialects.request import Dialect
+from claims.dialects.parse import dialect_of
+from claims.dialects.registry import BY_PLUGIN
 from kube.device_types import GPU
 from kube.listing import Unreadable as UnreadableObject
 from kube.objects import Pod
-from nodes.changes import DISPLACED_MINOR
 from nodes.choices import Presence
+from nodes.inventory_diff import DISPLACED_MINOR
 from nodes.mig import mig_closings
 from nodes.models import Device, KubeletCheckpoint
 from nodes.revisions import next_revision
+from storage.transactions import atomic_retry
 
 LONGEST: Final = 300
 BATCH: Final = 500
-Shut = Mapping[int, str]
-"""Device id → why it was closed when that was read."""
-
-_BY_PLUGIN: Final = frozenset({Dialect.NATIVE, Dialect.HAMI})
-"""Dialects in which a device plugin gives a pod devices without any word on the pod itself."""
 
 
 class _Spec(msgspec.Struct, rename="camel"):
@@ -58,16 +55,8 @@ class _Placed(msgspec.Struct):
     status: _Status = msgspec.field(default_factory=_Status)
 
 
-class Changes(NamedTuple):
-    """How many devices were closed and opened, and a sentence for each group of them."""
-
-    closed: int
-    opened: int
-    lines: list[str]
-
-
 class _Group(NamedTuple):
-    """Devices that change alike. `before`, `after`: why they are closed, empty: open."""
+    """Devices that change alike. `before`, `after`: why they are closed, empty for open."""
 
     node: str
     type: str
@@ -75,32 +64,30 @@ class _Group(NamedTuple):
     after: str
 
 
-def shut_devices() -> Shut:
-    """Read it before the cluster is looked at: what is closed later is not known by that look."""
+def closed_devices() -> Closed:
+    """The devices that are closed. Read before the cluster: `close` opens none that are closed later."""
     return dict(Device.objects.exclude(closed="").exclude(presence=Presence.REMOVED).values_list("pk", "closed"))
 
 
-def untold(*, pods: Iterable[Pod], known: Collection[str], waiting: Collection[str] = ()) -> Closed:
-    """GPUs of nodes where pods run that a device plugin gave some, and no record of the kubelet tells which.
+def unreported_devices(suspects: Iterable[Pod], waiting: Collection[str] = ()) -> Closed:
+    """GPUs of nodes where pods without devices run with GPUs of a device plugin, and no kubelet's record says which.
 
-    `known`: UIDs of pods that have a row. `waiting`: nodes whose devices are not open yet. A record that leaves a pod out says that it has none.
+    `waiting`: nodes whose devices are not open yet. A pod that a record leaves out has none.
     """
-    suspects = [pod for pod in without_devices(pods, known) if dialect_of(pod) in _BY_PLUGIN]
-    names = {pod.spec.node_name for pod in suspects} - set(waiting)
-    if not names:
-        return {}
-    told = set(KubeletCheckpoint.objects.filter(node__name__in=names).values_list("node__name", flat=True))
+    by_plugin = [pod for pod in suspects if dialect_of(pod) in BY_PLUGIN]
+    names = {pod.spec.node_name for pod in by_plugin} - set(waiting)
+    recorded = set(KubeletCheckpoint.objects.filter(node__name__in=names).values_list("node__name", flat=True))
     found: Closed = {}
-    there = _there(names - told)
-    for pod in suspects:
+    there = devices_by_node(names - recorded)
+    for pod in by_plugin:
         why = f"pod {pod.metadata.namespace}/{pod.metadata.name} runs with GPUs of which no record of the kubelet tells"
         for pk in of_types(there.get(pod.spec.node_name, ()), {GPU}):
             found.setdefault(pk, why)
     return found
 
 
-def undecoded(*, objects: Sequence[UnreadableObject], known: Collection[tuple[str, str]]) -> Closed:
-    """Devices of nodes where pods run that are in no form that is understood, and name resources or annotations of ours.
+def undecodable_devices(*, objects: Sequence[UnreadableObject], known: Collection[tuple[str, str]]) -> Closed:
+    """Devices of nodes where pods run that cannot be decoded, and name resources or annotations of gpuplane.
 
     `known`: (namespace, name) of pods that have a row.
     """
@@ -114,32 +101,17 @@ def undecoded(*, objects: Sequence[UnreadableObject], known: Collection[tuple[st
         if running and one.key not in known and looks_ours(msgspec.Raw(one.raw)):
             placed[pod.spec.node_name] = one
     found: Closed = {}
-    for node, devices in _there(placed).items():
+    for node, devices in devices_by_node(placed.keys()).items():
         namespace, name = placed[node].key
         why = f"pod {namespace}/{name} runs there and cannot be read"
         found |= dict.fromkeys(of_types(devices, None), why)
     return found
 
 
-def _there(nodes: Iterable[str]) -> dict[str, list[Device]]:
-    found: dict[str, list[Device]] = defaultdict(list)
-    names = list(nodes)
-    if names:
-        rows = (
-            Device.objects.filter(node__name__in=names)
-            .exclude(presence=Presence.REMOVED)
-            .select_related("node")
-            .defer("node__links", "node__disputed")
-        )
-        for device in rows:
-            found[device.node.name].append(device)
-    return found
-
-
 def _replacements() -> Closed:
-    """Devices that an inventory brought in place of others that are still held: it may be the same device under another name.
+    """Devices that an inventory brought in place of others that are still held: they may be the same, renamed.
 
-    Not GPUs: their UUIDs are burnt into them.
+    Not GPUs, whose UUIDs never change.
     """
     held = AllocationDevice.objects.filter(
         live=True, device__presence=Presence.VANISHED, device__minor__gte=DISPLACED_MINOR
@@ -151,8 +123,11 @@ def _replacements() -> Closed:
     return found
 
 
-def close(wanted: Closed, *, now: datetime, before: Shut | None = None) -> Changes:
-    """Close these devices, and those that MIG forbids. `before`: open again those of them that nothing closes any more."""
+def close(wanted: Closed, *, now: datetime, before: Closed | None = None) -> Reconciled:
+    """Close these devices, and those that MIG forbids.
+
+    `before`: devices that were closed, to be opened where nothing closes them any more.
+    """
     causes = {**_replacements(), **mig_closings(), **wanted}
     ids = sorted({*causes, *(before or {})})
     changes: dict[str, dict[_Group, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
@@ -163,73 +138,58 @@ def close(wanted: Closed, *, now: datetime, before: Shut | None = None) -> Chang
         ):
             after = causes.get(pk, "")[:LONGEST]
             if closed == after or (not after and closed != (before or {}).get(pk)):
-                continue  # as it is to be; or closed anew since, by somebody who knows more
+                continue  # unchanged; or closed anew since, by somebody who knows more
             changes[node][_Group(node, kind, closed, after)].append((pk, minor))
-    done = Changes(0, 0, [])
-    for node in sorted(changes):
-        closed_now, opened_now = _write(node, changes[node], now)
-        done = Changes(done.closed + len(closed_now), done.opened + len(opened_now), done.lines + _lines(changes[node]))
-    return done
+    return Reconciled.total([_write(node, changes[node], now) for node in sorted(changes)])
 
 
 @atomic_retry
-def _write(node: str, groups: Mapping[_Group, Sequence[tuple[int, int]]], now: datetime) -> tuple[list[int], list[int]]:
-    """(ids closed that were open, ids opened)."""
+def _write(node: str, groups: Mapping[_Group, Sequence[tuple[int, int]]], now: datetime) -> Reconciled:
     ids = sorted(pk for listed in groups.values() for pk, _ in listed)
     locked = list(Device.objects.select_for_update(no_key=True).filter(pk__in=ids).order_by("pk"))
     is_now = {device.pk: device.closed for device in locked}
     mig = mig_closings(node_id=locked[0].node_id) if locked else {}
     revision = next_revision()
-    closed: list[int] = []
-    opened: list[int] = []
-    told: list[Happening] = []
+    closed, opened = 0, 0
+    events: list[NewEvent] = []
     for group, listed in groups.items():
-        own = [pk for pk, _ in listed if is_now.get(pk) == group.before and (group.after or pk not in mig)]
-        Device.objects.filter(pk__in=own).update(closed=group.after, revision=revision, changed_at=now)
-        if own and not (group.before and group.after):
-            (closed if group.after else opened).extend(own)
-            told.append(_told(group, [minor for pk, minor in listed if pk in own], now))
-    record_many(told)
+        unchanged = {pk: minor for pk, minor in listed if is_now.get(pk) == group.before}
+        if not group.after:
+            unchanged = {pk: minor for pk, minor in unchanged.items() if pk not in mig}
+        Device.objects.filter(pk__in=unchanged).update(closed=group.after, revision=revision, changed_at=now)
+        if not unchanged or (group.before and group.after):
+            continue
+        closed += len(unchanged) if group.after else 0
+        opened += len(unchanged) if group.before else 0
+        events.append(_event(group, sorted(unchanged.values()), now))
+    record_many(events)
     if opened:
         announce(node=node)
-    return closed, opened
+    return Reconciled(closed=closed, reopened=opened, lines=tuple(event.message for event in events))
 
 
-def _told(group: _Group, minors: Sequence[int], now: datetime) -> Happening:
-    data: dict[str, Any] = {"type": group.type, "minors": list(minors), "closed": group.after}
+def _event(group: _Group, minors: Sequence[int], now: datetime) -> NewEvent:
+    which = f"{group.type} {','.join(map(str, minors))} of {group.node}"
     namespace, name = _pod_of(group.after)
-    return Happening(
-        kind=Kind.DEVICE_TAKEN,
-        message=_sentence(group, minors),
+    return NewEvent(
+        kind=EventKind.DEVICE_TAKEN,
+        message=f"{which} closed to newcomers: {group.after}" if group.after else f"{which} open to newcomers again",
         actor=ACTOR,
         at=now,
         namespace=namespace,
         name=name,
         node=group.node,
-        data=data,
+        data={"type": group.type, "minors": minors, "closed": group.after},
     )
 
 
 def _pod_of(why: str) -> tuple[str, str]:
-    """(namespace, name) of the pod that a cause names, so that only those read of it who see its namespace."""
+    """(namespace, name) of the pod that a cause names, so that only those who may see its namespace read of it."""
     words = why.split(" ", 2)
     if len(words) < 2 or words[0] != "pod":
         return "", ""
     namespace, _, name = words[1].rstrip(":").partition("/")
     return namespace, name
-
-
-def _sentence(group: _Group, minors: Sequence[int]) -> str:
-    which = f"{group.type} {','.join(map(str, sorted(minors)))} of {group.node}"
-    return f"{which} closed to newcomers: {group.after}" if group.after else f"{which} open to newcomers again"
-
-
-def _lines(groups: Mapping[_Group, Sequence[tuple[int, int]]]) -> list[str]:
-    return [
-        _sentence(group, [minor for _, minor in listed])
-        for group, listed in groups.items()
-        if not (group.before and group.after)
-    ]
 
 
 def closed_nodes() -> list[str]:

@@ -1,8 +1,8 @@
-"""Devices that two pods run with: what stands on the device's row for as long as that is so (LEASE-6).
+"""Devices that two pods run with: `Device.conflict` names the pods for as long as that is so (LEASE-6).
 
-Called by every comparison with the cluster, and by the reading of new nodes. Kept true: a device in conflict is given to nobody new, by the
-database itself; whoever holds it keeps it; it opens when a whole look at the cluster, of which nothing that concerns it was unreadable, shows
-that one of the two has ended.
+Called by every comparison with the cluster, and by the verification of new devices. Invariants: a device in conflict is
+given to nobody new, which the database enforces; its holder keeps it; it opens when a complete comparison, in which
+neither pod was unreadable, shows that one of the two has ended.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from datetime import datetime
 
-from access.transactions import atomic_retry
 from allocations.choices import State
 from allocations.models import Allocation, AllocationDevice
 from allocations.reconcile.report import ACTOR, Difference
-from audit.announce import announce
-from audit.choices import Kind
-from audit.happenings import Happening
+from audit.choices import EventKind
+from audit.events import NewEvent
+from audit.requeue_notify import announce
 from audit.services import record_many
 from nodes.mig import close_for_mig
 from nodes.models import Device
 from nodes.revisions import next_revision
+from storage.transactions import atomic_retry
 
 LONGEST = 300
 
@@ -29,9 +29,9 @@ LONGEST = 300
 def conflicts_note(
     *, differences: Iterable[Difference], unreadable: Collection[str] = (), complete: bool, now: datetime
 ) -> list[str]:
-    """Close the devices that these dispute, and, where the look was `complete`, open those that nobody disputes any more; what was opened, for people.
+    """Close the disputed devices, and, after a `complete` comparison, open those that are disputed no more.
 
-    `unreadable`: pods, as `namespace/name`, of which this look can say nothing.
+    Returns a sentence for each that was opened. `unreadable`: pods, as `namespace/name`, that could not be read.
     """
     due: dict[int, set[str]] = {}
     for difference in differences:
@@ -43,19 +43,13 @@ def conflicts_note(
 
 
 def overlaps() -> list[Difference]:
-    """Pods with a MIG instance of a GPU that another pod holds itself: each runs with what the other has. One query where nobody has an instance."""
+    """Pods with a MIG instance of a GPU that another pod holds itself. One query where nobody has an instance."""
     held = AllocationDevice.objects.filter(live=True, allocation__state__in=(State.RESERVED, State.BOUND))
-    parts = list(
-        held.exclude(device__parent="")
-        .select_related("allocation", "device__node")
-        .defer("device__node__links", "device__node__disputed")
-    )
-    if not parts:
-        return []
+    parts = held.exclude(device__parent="").select_related("allocation", "device__node")
+    parts = parts.defer("device__node__links", "device__node__disputed")
     whole: dict[tuple[int, str], list[AllocationDevice]] = defaultdict(list)
-    for grant in held.filter(device__uuid__in={_device(part).parent for part in parts}).select_related(
-        "allocation", "device"
-    ):
+    parents = held.filter(device__uuid__in={_device(part).parent for part in parts})
+    for grant in parents.select_related("allocation", "device"):
         whole[_device(grant).node_id, grant.uuid].append(grant)
     return [_overlap(part, grant) for part in parts for grant in whole[_device(part).node_id, _device(part).parent]]
 
@@ -97,21 +91,25 @@ def _write(due: dict[int, set[str]], unreadable: frozenset[str], now: datetime, 
         Device.objects.filter(pk=device.pk).update(conflict=text, revision=revision, changed_at=now)
         (opened if not text else shut).append(device)
     for node_id in {device.node_id for device in shut}:
-        close_for_mig(node_id=node_id, revision=revision, now=now)  # who has a GPU has its MIG instances
+        close_for_mig(node_id=node_id, revision=revision, now=now)  # with the GPU its MIG instances
     for name in {device.node.name for device in opened}:
         announce(node=name)
-    told = [f"{device.type} {device.minor} of {device.node.name} is nobody's dispute any more" for device in opened]
-    record_many(
-        [
-            Happening(kind=Kind.DIFFERENCE, message=line, actor=ACTOR, at=now, node=device.node.name)
-            for device, line in zip(opened, told, strict=True)
-        ]
-    )
-    return told
+    events = [
+        NewEvent(
+            kind=EventKind.DIFFERENCE,
+            message=f"{device.type} {device.minor} of {device.node.name} is nobody's dispute any more",
+            actor=ACTOR,
+            at=now,
+            node=device.node.name,
+        )
+        for device in opened
+    ]
+    record_many(events)
+    return [event.message for event in events]
 
 
 def _standing(before: set[str], unreadable: frozenset[str], conflict: str) -> set[str]:
-    """Those of the pods in dispute that may be so still. Of a text that was cut not all are known: one that cannot be read may be any of them."""
+    """The pods that may still be in dispute. Of a text that was cut not all are known: an unreadable pod may be any."""
     return before if unreadable and len(conflict) >= LONGEST else before & unreadable
 
 

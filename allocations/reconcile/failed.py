@@ -1,18 +1,19 @@
-"""Whether a hold's attempt has failed, by what the API server shows of its pod, and the rows that it takes to know.
+"""Whether the scheduling attempt of a hold has failed, by its pod or by an event.
 
-Called by the pod watch, by the watch of scheduling events and by every comparison. Invariants: one query where nothing
-is new; that a failure was taken for an earlier attempt's is noted once, and only in the row that was judged.
+Called by the pod watch, by the watch of scheduling events and by every comparison. Invariants: a pod that
+shows nothing new costs no query; a failure that is taken for an earlier attempt's is noted once, and only in the row
+that was judged.
 """
 
 from __future__ import annotations
 
 from allocations.attempts import (
     Attempt,
-    Before,
+    EarlierAttempts,
     Verdict,
     failure_digest,
-    judged_by_event,
-    judged_by_pod,
+    verdict_of_event,
+    verdict_of_pod,
 )
 from allocations.choices import State
 from allocations.models import Allocation, PodRefusal
@@ -21,16 +22,16 @@ from kube.objects import Pod
 from kube.scheduling_events import SchedulingEvent
 
 NOT_SCHEDULED = "the pod was not scheduled"
-"""Reason of a hold that ended with its attempt, as it was seen."""
+"""Reason of a hold that ended with its failed attempt."""
 REMEMBERED = 50
-"""Holds of the pod that are looked back at."""
+"""Earlier holds of the pod that count."""
 
 
 def failed_by_pod(row: Row, pod: Pod) -> bool:
-    """Whether the pod, as it is shown now, tells that the attempt of this hold failed."""
-    if judged_by_pod(row.held, pod, Before()) is Verdict.NOTHING:
+    """Whether the pod shows that the attempt of this hold failed."""
+    if verdict_of_pod(row.held, pod, EarlierAttempts()) is Verdict.NOTHING:
         return False
-    verdict = judged_by_pod(row.held, pod, _before(row))
+    verdict = verdict_of_pod(row.held, pod, _before(row))
     if verdict is Verdict.EARLIER:
         unchanged = Allocation.objects.filter(pk=row.id, state=State.HELD, changed_at=row.changed_at)
         unchanged.update(failure_seen=failure_digest(pod), failure_owed=False, failure_credited=True)
@@ -38,29 +39,24 @@ def failed_by_pod(row: Row, pod: Pod) -> bool:
 
 
 def failed_by_event(row: Row, event: SchedulingEvent) -> bool:
-    """Whether the event tells that the attempt of this hold failed."""
-    return (
-        judged_by_event(
-            row.held,
-            version=event.involved_object.resource_version,
-            note=event.message,
-            times=event.times,
-            before=_before(row),
-        )
-        is Verdict.FAILED
+    """Whether the event says that the attempt of this hold failed."""
+    verdict = verdict_of_event(
+        row.held,
+        version=event.involved_object.resource_version,
+        note=event.message,
+        times=event.times,
+        before=_before(row),
     )
+    return verdict is Verdict.FAILED
 
 
-def _before(row: Row) -> Before:
+def _before(row: Row) -> EarlierAttempts:
     others = Allocation.objects.filter(pod_uid=row.pod_uid).exclude(pk=row.id).exclude(attempt_version="")
-    told = list(
-        others.order_by("-created_at").values_list("attempt_version", "failure_seen", "attempt_number", "reason")[
-            :REMEMBERED
-        ]
-    )
+    columns = ("attempt_version", "failure_seen", "attempt_number", "reason")
+    earlier = list(others.order_by("-created_at").values_list(*columns)[:REMEMBERED])
     refusal = PodRefusal.objects.filter(pod_uid=row.pod_uid, count__gt=0).values_list("reasons", flat=True).first()
-    return Before(
-        holds=tuple((Attempt(version, failure), number) for version, failure, number, _ in told),
-        unaccounted=frozenset(failure for _, failure, _, reason in told if reason != NOT_SCHEDULED),
+    return EarlierAttempts(
+        holds=tuple((Attempt(version, failure), number) for version, failure, number, _ in earlier),
+        unaccounted=frozenset(failure for _, failure, _, reason in earlier if reason != NOT_SCHEDULED),
         refusals=tuple(refusal or ()),
     )

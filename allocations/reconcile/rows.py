@@ -1,18 +1,18 @@
-"""The ledger as one read: live allocations with their grants, and devices by the names of their leases.
+"""Reads of the ledger: live allocations with their grants, and devices by node or by the names of their leases.
 
-Called at the start of a comparison, before the cluster is asked, and again where only the present counts.
+Called at the start of a comparison, before the cluster is read, and again where only the present counts.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from allocations.attempts import Attempt, Held
+from allocations.attempts import Attempt, HoldRecord
 from allocations.choices import LIVE, State
 from allocations.leases.port import lease_name
 from allocations.models import Allocation, AllocationDevice
@@ -33,7 +33,7 @@ class GrantRow:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One live allocation as it was when the ledger was read; `changed_at` tells whether it still is."""
+    """One live allocation as it was when the ledger was read; unchanged for as long as `changed_at` is."""
 
     id: UUID
     state: State
@@ -46,13 +46,18 @@ class Row:
     adopted: bool
     """Its pod ran before it had the row, and may never have carried an annotation."""
     grants: tuple[GrantRow, ...]
-    held: Held
+    held: HoldRecord
     """The attempt of the scheduler that it is for, where it is a hold."""
 
     @property
     def label(self) -> str:
         """For people."""
         return f"{self.namespace}/{self.pod_name}" if self.pod_name else self.holder
+
+    @property
+    def leases(self) -> dict[str, bool]:
+        """Names of its leases → whether they are of whole devices."""
+        return {lease_name(grant.type, self.node, grant.minor): grant.whole for grant in self.grants}
 
 
 _COLUMNS = ("id", "state", "node__name", "namespace", "pod_name", "pod_uid", "holder", "changed_at", "created_by")
@@ -78,32 +83,39 @@ def live_rows(*, pod_uid: str = "") -> list[Row]:
 
 def _row(columns: tuple[Any, ...], grants: tuple[GrantRow, ...]) -> Row:
     id_, state, node, namespace, pod_name, pod_uid, holder, changed_at, by, version, failure, *rest = columns
-    held = Held(Attempt(version, failure), *rest)
+    held = HoldRecord(Attempt(version, failure), *rest)
     return Row(id_, State(state), node, namespace, pod_name, pod_uid, holder, changed_at, by == ACTOR, grants, held)
+
+
+def devices_by_node(nodes: Collection[str]) -> dict[str, list[Device]]:
+    """Node → its devices by type and minor, removed ones left out; an empty list for a node without any."""
+    found: dict[str, list[Device]] = {name: [] for name in nodes}
+    rows = Device.objects.filter(node__name__in=nodes).exclude(presence=Presence.REMOVED).order_by("type", "minor")
+    for device in rows.select_related("node").defer("node__links", "node__disputed"):
+        found[device.node.name].append(device)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class LeasedDevice:
-    """A device as leases name it; `stranger`: who the ledger thinks holds it from outside."""
+    """A device as leases name it; `stranger`: its external holder in the ledger."""
 
     uuid: str
     node: str
-    type: str
-    minor: int
     stranger: str
 
 
 def devices_by_lease(*, kept_out: bool = False) -> dict[str, LeasedDevice]:
-    """Lease name → device, over the whole fleet; `kept_out`: only those in a stranger's hands."""
+    """Lease name → device, over the whole fleet; `kept_out`: only those with an external holder."""
     devices = Device.objects.exclude(presence=Presence.REMOVED)
     if kept_out:
         devices = devices.exclude(stranger="")
-    rows = devices.values_list("uuid", "node__name", "type", "minor", "stranger")
-    return {lease_name(row[2], row[1], row[3]): LeasedDevice(*row) for row in rows}
+    rows = devices.values_list("type", "node__name", "minor", "uuid", "stranger")
+    return {lease_name(kind, node, minor): LeasedDevice(uuid, node, holder) for kind, node, minor, uuid, holder in rows}
 
 
 def live_holders(holders: Iterable[str]) -> set[str]:
-    """Which of these holder identities have a live allocation at this moment."""
+    """Those of these holder identities that have a live allocation."""
     wanted = sorted(set(holders))
     found: set[str] = set()
     for start in range(0, len(wanted), 500):

@@ -1,11 +1,12 @@
-"""A result as the what-if page shows it: counted, cut to what a person reads, and so bounded whatever the scenario was.
+"""A result as the what-if page shows it: counted and truncated, so bounded whatever the scenario.
 
-Called by `allocations.whatif.program`, shown by `allocations.views.scenario`. Pure.
+Called by `allocations.whatif.program`, shown by `gpuplane.pages.simulation`. Pure.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -25,7 +26,7 @@ TEXT_LONGEST: Final = 600
 
 
 class DecisionDigest(msgspec.Struct, frozen=True):
-    """One pod. `more_devices`: how many are not listed; `reasons`: most frequent first, with how many nodes each is of."""
+    """One pod. `reasons`: most frequent first, each with its number of nodes."""
 
     pod: str
     node: str | None
@@ -45,7 +46,7 @@ class NodeDigest(msgspec.Struct, frozen=True):
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """The whole answer; what is `more_…` was left out."""
+    """The whole answer. `more_…`: how many were left out, here and in decisions."""
 
     placed: int
     refused: int
@@ -61,7 +62,6 @@ class Digest(msgspec.Struct, frozen=True):
 def digest_of(result: Result) -> Digest:
     """What the page shows of a result."""
     placed = sum(decision.node is not None for decision in result.decisions)
-    shown = list(result.fleet.items())[:NODES_SHOWN]
     return Digest(
         placed=placed,
         refused=len(result.decisions) - placed,
@@ -75,10 +75,10 @@ def digest_of(result: Result) -> Digest:
                 sum(bool(one.core_used or one.memory_used) for one in devices),
                 devices[:DEVICES_SHOWN],
             )
-            for name, devices in shown
+            for name, devices in islice(result.fleet.items(), NODES_SHOWN)
         ),
         more_nodes=max(0, len(result.fleet) - NODES_SHOWN),
-        problems=tuple(_cut(problem) for problem in result.problems[:PROBLEMS_SHOWN]),
+        problems=tuple(_truncated(problem) for problem in result.problems[:PROBLEMS_SHOWN]),
         more_problems=max(0, len(result.problems) - PROBLEMS_SHOWN),
     )
 
@@ -90,10 +90,10 @@ def _decision(decision: PodDecision) -> DecisionDigest:
         node=decision.node,
         devices=decision.devices[:DEVICES_SHOWN],
         more_devices=max(0, len(decision.devices) - DEVICES_SHOWN),
-        reasons=tuple((_cut(reason), count) for reason, count in counted),
-        summary=_cut(decision.summary),
+        reasons=tuple((_truncated(reason), count) for reason, count in counted),
+        summary=_truncated(decision.summary),
     )
 
 
-def _cut(text: str) -> str:
+def _truncated(text: str) -> str:
     return text if len(text) <= TEXT_LONGEST else text[: TEXT_LONGEST - 1] + "…"

@@ -1,10 +1,9 @@
-"""A scenario, read and checked.
+"""Reads and checks a scenario.
 
-Called by `manage.py simulate`, by the process of a what-if run (`allocations.whatif.program`) and by tests. Pure. Kept
-true: whatever is wrong with the file itself, an unknown key of it, of a node or of a device too, is a BadInput that names the field; manifests are
-read as the API server reads them, so their unknown fields are passed over; what is wrong with
-one claim or one running pod's annotation is that pod's refusal or a problem in the result, as it
-would be in a cluster, and stops nobody else.
+Called by `manage.py simulate` and by the process of a what-if run (`allocations.whatif.program`). Pure. Invariants:
+whatever is wrong with the file itself, an unknown key of it, of a node or of a device included, is a BadInput that
+names the field; manifests are read as the API server reads them, so their unknown fields are ignored; a malformed claim
+or annotation is a refusal of its pods or a problem in the result, as in a cluster.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ import msgspec
 from access.errors import BadInput, TooLarge
 from allocations.scenario.rules import rules_cost, rules_key
 from allocations.scenario.text import read_text
-from claims.dialects.gpuclaim import ClaimInvalid, ClaimSpec, parse_claim_manifest, without_unknown_fields
+from claims.dialects.claim_manifest import ClaimInvalid, ClaimSpec, parse_claim_manifest, without_unknown_fields
 from claims.dialects.request import Refusal, SharePolicy
 from kube.names import check_namespace, check_subdomain, check_uid
 from kube.objects import ObjectMeta, Pod
+from nodes.field_parser import read_choice, read_list, read_name, read_object, within
 from nodes.inventory import NodeShape, parse_node
-from nodes.reading import read_choice, read_list, read_name, read_object, within
 
 DEFAULT_NAMESPACE: Final = "default"
 _SCENARIO: Final = ("nodes", "claims", "gangs", "pods", "options")
@@ -33,7 +32,7 @@ _PLACE: Final = re.compile(r" - at `\$?(?P<path>.*)`$")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a scenario may hold. `questions`: pods times nodes; `rules`: comparisons by which pods choose nodes."""
+    """What a scenario may hold. `questions`: pods times nodes; `rules`: comparisons of the rules of pods with nodes."""
 
     nodes: int = 10_000
     devices: int = 100_000
@@ -43,12 +42,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     rules: int = 50_000_000
 
 
+LIMITS: Final = Limits()
 PAGE_LIMITS: Final = Limits(nodes=2_000, devices=16_000, pods=2_000, claims=2_000, questions=400_000, rules=4_000_000)
-"""A page answers while somebody looks at it; larger scenarios go through REST or `manage.py simulate`."""
+"""Larger scenarios than a page answers quickly go through REST or `manage.py simulate`."""
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """A fleet and what happens to it. `claims`: (namespace, name) → the claim, or why it is malformed."""
+    """A fleet and its pods. `claims`: (namespace, name) → the claim, or why it is malformed."""
 
     nodes: tuple[NodeShape, ...]
     pods: tuple[Pod, ...]
@@ -57,26 +57,25 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...]
 
 
-def read_scenario(text: str | bytes, *, limits: Limits | None = None) -> Scenario:
-    """The scenario out of JSON or YAML text. Raises BadInput."""
-    return parse_scenario(read_text(text), limits=limits)
+def read_scenario(text: str | bytes) -> Scenario:
+    """The scenario of JSON or YAML text. Raises BadInput, TooLarge."""
+    return parse_scenario(read_text(text))
 
 
-def parse_scenario(value: object, *, limits: Limits | None = None) -> Scenario:
-    """The scenario out of decoded JSON or YAML. Raises BadInput, TooLarge."""
-    most = limits or Limits()
+def parse_scenario(value: object, *, limits: Limits = LIMITS) -> Scenario:
+    """The scenario of decoded JSON or YAML. Raises BadInput, TooLarge."""
     fields = read_object({} if value is None else value, "", _SCENARIO, strict=True)
-    nodes = _nodes(fields.get("nodes"), most)
-    pods = _pods(fields.get("pods"), most)
-    if len(nodes) * len(pods) > most.questions:
+    nodes = _nodes(fields.get("nodes"), limits)
+    pods = _pods(fields.get("pods"), limits)
+    if len(nodes) * len(pods) > limits.questions:
         raise TooLarge(
-            f"{len(pods)} pods on {len(nodes)} nodes are more than {most.questions} questions",
+            f"{len(pods)} pods on {len(nodes)} nodes are more than {limits.questions} questions",
             field="pods",
             rule="too-many",
         )
-    _check_rules(nodes, pods, most)
-    claims, problems = _claims(fields.get("claims"), most)
-    for index, gang in enumerate(read_list(fields.get("gangs"), "gangs", most=most.claims)):
+    _check_rules(nodes, pods, limits)
+    claims, problems = _claims(fields.get("claims"), limits)
+    for index, gang in enumerate(read_list(fields.get("gangs"), "gangs", most=limits.claims)):
         read_object(gang, within("gangs", index), ())
     options = fields.get("options")
     share = read_object({} if options is None else options, "options", _OPTIONS, strict=True).get("share")
@@ -84,28 +83,28 @@ def parse_scenario(value: object, *, limits: Limits | None = None) -> Scenario:
     return Scenario(nodes=nodes, pods=pods, claims=claims, share=SharePolicy(chosen), problems=problems)
 
 
-def _check_rules(nodes: Collection[NodeShape], pods: Iterable[Pod], most: Limits) -> None:
+def _check_rules(nodes: Collection[NodeShape], pods: Iterable[Pod], limits: Limits) -> None:
     """Raises TooLarge where nodeSelectors, affinities and tolerations would take too long."""
     waiting = {rules_key(pod.spec): pod.spec for pod in pods if not pod.spec.node_name}
     taints = max((len(node.taints) for node in nodes), default=0) + 1  # a cordon is one more
-    if sum(rules_cost(spec, taints=taints) for spec in waiting.values()) * len(nodes) > most.rules:
+    if sum(rules_cost(spec, taints=taints) for spec in waiting.values()) * len(nodes) > limits.rules:
         raise TooLarge(
-            f"the rules by which pods choose nodes are more than {most.rules} comparisons",
+            f"the rules by which pods choose nodes are more than {limits.rules} comparisons",
             field="pods",
             rule="too-many",
         )
 
 
-def _nodes(value: object, most: Limits) -> tuple[NodeShape, ...]:
+def _nodes(value: object, limits: Limits) -> tuple[NodeShape, ...]:
     nodes: list[NodeShape] = []
     names: set[str] = set()
     owners: dict[str, str] = {}
     devices = 0
-    for index, entry in enumerate(read_list(value, "nodes", most=most.nodes)):
+    for index, entry in enumerate(read_list(value, "nodes", most=limits.nodes)):
         path = within("nodes", index)
         node = parse_node(entry, path=path)
         if node.name in names:
-            raise BadInput(f"node {node.name} stands there twice", field=within(path, "name"), rule="duplicate")
+            raise _duplicate(f"node {node.name}", within(path, "name"))
         names.add(node.name)
         for place, device in enumerate(node.devices):
             owner = owners.setdefault(device.uuid, node.name)
@@ -113,17 +112,17 @@ def _nodes(value: object, most: Limits) -> tuple[NodeShape, ...]:
                 field = f"{path}.devices[{place}].uuid"
                 raise BadInput(f"{device.uuid} is a device of {owner} already", field=field, rule="duplicate")
         devices += len(node.devices)
-        if devices > most.devices:
-            raise TooLarge(f"at most {most.devices} devices are taken", field=path, rule="too-many")
+        if devices > limits.devices:
+            raise TooLarge(f"at most {limits.devices} devices are taken", field=path, rule="too-many")
         nodes.append(node)
     return tuple(nodes)
 
 
-def _claims(value: object, most: Limits) -> tuple[dict[tuple[str, str], ClaimSpec | Refusal], tuple[str, ...]]:
-    """Claims by name; a malformed one refuses the pods that name it, as a stored one would."""
+def _claims(value: object, limits: Limits) -> tuple[dict[tuple[str, str], ClaimSpec | Refusal], tuple[str, ...]]:
+    """(claims by namespace and name, problems); a malformed claim refuses the pods that name it."""
     claims: dict[tuple[str, str], ClaimSpec | Refusal] = {}
     problems: list[str] = []
-    for index, manifest in enumerate(read_list(value, "claims", most=most.claims)):
+    for index, manifest in enumerate(read_list(value, "claims", most=limits.claims)):
         path = within("claims", index)
         claim: ClaimSpec | Refusal
         known, dropped = without_unknown_fields(manifest)
@@ -138,14 +137,13 @@ def _claims(value: object, most: Limits) -> tuple[dict[tuple[str, str], ClaimSpe
             problems.append(f"{path}: {error.message}")
         key = (namespace or DEFAULT_NAMESPACE, name)
         if key in claims:
-            field = f"{path}.metadata.name"
-            raise BadInput(f"claim {key[0]}/{key[1]} stands there twice", field=field, rule="duplicate")
+            raise _duplicate(f"claim {key[0]}/{key[1]}", f"{path}.metadata.name")
         claims[key] = claim
     return claims, tuple(problems)
 
 
 def _claim_name(manifest: object, path: str) -> tuple[str, str]:
-    """Name and namespace of a claim that is wrong in some other way; without them the file itself is wrong."""
+    """Name and namespace of a malformed claim. Raises BadInput where these are malformed too."""
     fields = read_object(manifest, path, ())
     metadata = read_object(fields.get("metadata"), f"{path}.metadata", ())
     name = read_name(metadata.get("name"), f"{path}.metadata.name", check_subdomain)
@@ -154,20 +152,23 @@ def _claim_name(manifest: object, path: str) -> tuple[str, str]:
     )
 
 
-def _pods(value: object, most: Limits) -> tuple[Pod, ...]:
+def _pods(value: object, limits: Limits) -> tuple[Pod, ...]:
     pods: list[Pod] = []
     living: set[tuple[str, str]] = set()
-    for index, manifest in enumerate(read_list(value, "pods", most=most.pods)):
+    for index, manifest in enumerate(read_list(value, "pods", most=limits.pods)):
         path = within("pods", index)
         pod = _pod(manifest, path, index)
         key = (pod.metadata.namespace, pod.metadata.name)
         if not pod.finished and key in living:
-            field = f"{path}.metadata.name"
-            raise BadInput(f"pod {key[0]}/{key[1]} stands there twice", field=field, rule="duplicate")
+            raise _duplicate(f"pod {key[0]}/{key[1]}", f"{path}.metadata.name")
         if not pod.finished:
             living.add(key)
         pods.append(pod)
     return tuple(pods)
+
+
+def _duplicate(what: str, field: str) -> BadInput:
+    return BadInput(f"{what} stands there twice", field=field, rule="duplicate")
 
 
 def _pod(manifest: object, path: str, index: int) -> Pod:
@@ -176,12 +177,11 @@ def _pod(manifest: object, path: str, index: int) -> Pod:
         field = within(path, "kind")
         raise BadInput(f"{field} must be {_POD_KIND}", field=field, rule="choice")
     try:
-        pod = msgspec.convert(_stated(fields), Pod)
+        pod = msgspec.convert(_without_nulls(fields), Pod)
     except msgspec.ValidationError as error:
         place = _PLACE.search(str(error))
         field = path + (place["path"] if place else "")
-        told = _PLACE.sub("", str(error))
-        raise BadInput(f"{field}: {told}", field=field, rule="type") from error
+        raise BadInput(f"{field}: {_PLACE.sub('', str(error))}", field=field, rule="type") from error
     metadata = pod.metadata
     name = metadata.name or (f"{metadata.generate_name}{index}" if metadata.generate_name else "")
     named = msgspec.structs.replace(
@@ -195,11 +195,11 @@ def _pod(manifest: object, path: str, index: int) -> Pod:
     return msgspec.structs.replace(pod, metadata=named)
 
 
-def _stated(value: Any) -> Any:
-    """The manifest without keys that say null: in Kubernetes that is the same as leaving them out."""
+def _without_nulls(value: Any) -> Any:
+    """The manifest without keys of null, which Kubernetes takes for absent."""
     if isinstance(value, dict):
-        return {key: _stated(part) for key, part in value.items() if part is not None}
-    return [_stated(part) for part in value] if isinstance(value, list) else value
+        return {key: _without_nulls(part) for key, part in value.items() if part is not None}
+    return [_without_nulls(part) for part in value] if isinstance(value, list) else value
 
 
 def metadata_label(metadata: ObjectMeta) -> str:

@@ -1,22 +1,18 @@
-"""The answer to a scenario (DESIGN §5), and how it looks on a terminal.
+"""The answer to a scenario, and its text for a terminal.
 
-Made by `allocations.scenario.run`; encoded by REST and `manage.py simulate`. Memory in bytes, null
-where the type has none. `problems` is left out where there are none.
+Made by `allocations.scenario.run`; encoded by REST and `manage.py simulate`. Memory in bytes, null where the type has
+none.
 """
 
 from __future__ import annotations
-
-from typing import Final
 
 import msgspec
 
 from allocations.engine.reasons import memory_text
 
-_HEADINGS: Final = ("POD", "NODE", "DEVICES", "SUMMARY")
-
 
 class DeviceResult(msgspec.Struct, frozen=True):
-    """A device, or a share of one, that a pod got."""
+    """A device, or a share of one, given to a pod."""
 
     uuid: str
     minor: int
@@ -26,7 +22,7 @@ class DeviceResult(msgspec.Struct, frozen=True):
 
 
 class PodDecision(msgspec.Struct, frozen=True):
-    """What became of a pod. `reasons`: node → why it could not serve; a node that could is not in it."""
+    """The decision on a pod. `reasons`: node → why it cannot serve; nodes that can are left out."""
 
     pod: str
     node: str | None
@@ -36,7 +32,7 @@ class PodDecision(msgspec.Struct, frozen=True):
 
 
 class DeviceUsed(msgspec.Struct, frozen=True):
-    """How full a device is at the end."""
+    """What is used of a device at the end."""
 
     uuid: str
     core_used: int
@@ -44,7 +40,7 @@ class DeviceUsed(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Decisions in the order of arrival; the fleet after the last; what could not be read on the way."""
+    """Decisions in the order of arrival; the fleet after the last; `problems`: what could not be read."""
 
     decisions: tuple[PodDecision, ...]
     fleet: dict[str, tuple[DeviceUsed, ...]]
@@ -53,16 +49,16 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def table_text(result: Result) -> str:
     """Decisions, fleet and problems as aligned text."""
-    rows: list[tuple[str, ...]] = [_HEADINGS]
+    rows: list[tuple[str, ...]] = [("POD", "NODE", "DEVICES", "SUMMARY")]
     for decision in result.decisions:
-        devices = " ".join(_device_text(device) for device in decision.devices)
+        devices = " ".join(f"{device.type}:{device.minor}" for device in decision.devices)
         rows.append((decision.pod, decision.node or "-", devices or "-", decision.summary))
     lines = _aligned(rows)
     used: list[tuple[str, ...]] = [("NODE", "DEVICE", "CORE", "MEMORY")]
     for node, devices_used in result.fleet.items():
         for device in devices_used:
-            memory = "-" if device.memory_used is None else memory_text(device.memory_used)
             if device.core_used or device.memory_used:
+                memory = "-" if device.memory_used is None else memory_text(device.memory_used)
                 used.append((node, device.uuid, str(device.core_used), memory))
     total = sum(len(devices_used) for devices_used in result.fleet.values())
     lines += ["", f"{len(used) - 1} of {total} devices are used"]
@@ -70,10 +66,6 @@ def table_text(result: Result) -> str:
         lines += _aligned(used)
     lines += [f"problem: {problem}" for problem in result.problems]
     return "\n".join(lines) + "\n"
-
-
-def _device_text(device: DeviceResult) -> str:
-    return f"{device.type}:{device.minor}"
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> list[str]:

@@ -1,7 +1,8 @@
-"""Nodes of a scenario that kube-scheduler would not ask about: by cordon, taints, nodeSelector and required node affinity.
+"""Nodes of a scenario that kube-scheduler would filter out: by cordon, taints, nodeSelector and required affinity.
 
-Made once a run by `allocations.scenario.run`. Pure. Kept true: a node has the labels that it states, and those that it would have in a cluster
-(hostname, mode, model); the same rules of several pods, as a template's are, are held against each node once.
+Called by `allocations.scenario.run` and `allocations.scenario.parse`. Pure. Invariants: a node has the labels that it
+states, and those that it would have in a cluster (hostname, mode, model); equal rules of several pods are evaluated
+once a node.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from nodes.inventory import NodeShape
 
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
-_NOBODY: Final[Mapping[str, str]] = {}
 
 
 class NodeRules:
@@ -30,22 +30,20 @@ class NodeRules:
     def __init__(self, nodes: Iterable[NodeShape]) -> None:
         self._nodes = [traits_of(node) for node in nodes]
         self._closed = any(node.unschedulable or node.taints for node in self._nodes)
-        self._told: dict[bytes, Mapping[str, str]] = {}
+        self._known: dict[bytes, Mapping[str, str]] = {}
 
     def refused(self, spec: PodSpec) -> Mapping[str, str]:
         """Node → why not; a node where the pod may go is not in it."""
         if not self._closed and not is_restricted(spec):
-            return _NOBODY
+            return {}
         key = rules_key(spec)
-        told = self._told.get(key)
-        if told is None:
-            told = {node.name: why for node in self._nodes if (why := refusal_of(spec, node))}
-            self._told[key] = told
-        return told
+        if key not in self._known:
+            self._known[key] = {node.name: why for node in self._nodes if (why := refusal_of(spec, node))}
+        return self._known[key]
 
 
 def traits_of(node: NodeShape) -> NodeTraits:
-    """The node as its rules see it. What it states goes before what follows from the rest."""
+    """The node as rules see it. Labels that it states override those that it would have."""
     labels = {HOSTNAME_LABEL: node.name}
     if node.mode != EXCLUSIVE:
         labels[MODE_LABEL] = node.mode
@@ -56,12 +54,12 @@ def traits_of(node: NodeShape) -> NodeTraits:
 
 
 def rules_key(spec: PodSpec) -> bytes:
-    """The same for pods whose rules are the same."""
+    """Equal for pods of equal rules."""
     return msgspec.json.encode((spec.node_selector, spec.affinity, spec.tolerations))
 
 
 def rules_cost(spec: PodSpec, *, taints: int) -> int:
-    """At most how many comparisons the rules are for one node of so many taints."""
+    """The most comparisons that the rules take on one node of so many taints."""
     required = required_of(spec)
     terms = (required.node_selector_terms if required else None) or ()
     listed = [one for term in terms for one in (*(term.match_expressions or ()), *(term.match_fields or ()))]

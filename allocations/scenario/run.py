@@ -1,8 +1,8 @@
-"""Runs a scenario: adopts what runs, then filters, holds and binds each pod in turn, on nothing but the file.
+"""Runs a scenario: takes the devices of running pods, then places each waiting pod in turn.
 
-Called by `manage.py simulate`, REST and the what-if page. The very engine and dialects decide, over the nodes that kube-scheduler would ask
-about, and a Decision is applied by the ledger's rules (whole: core 100 and all memory). Pure: no Django, no
-clock. Kept true: the same scenario gives the same result; one pod's trouble stops nobody else.
+Called by `manage.py simulate`, REST and the what-if page. The engine decides over the nodes that kube-scheduler would
+pass to filter, and a Decision is applied by the ledger's rules (whole: core 100 and all memory). Pure: no Django, no
+clock. Invariants: the same scenario gives the same result; what is wrong with one pod affects no other.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from allocations.engine.build import DeviceRow, DeviceUse, NodeRow, build_picture, patch, take
+from allocations.engine.build import DeviceRow, NodeRow, build_snapshot
 from allocations.engine.needs import amounts
-from allocations.engine.picture import DEVICE_PLUGIN, EXCLUSIVE, NO_MEMORY, Picture, Withheld
-from allocations.engine.plan import plan
+from allocations.engine.patch import patch, take
+from allocations.engine.plan import plan, verdicts_of
 from allocations.engine.reasons import summary_text
+from allocations.engine.snapshot import DEVICE_PLUGIN, EXCLUSIVE, NO_MEMORY, Snapshot, Withheld
 from allocations.scenario.parse import Scenario, metadata_label
 from allocations.scenario.result import DeviceResult, DeviceUsed, PodDecision, Result
 from allocations.scenario.rules import NodeRules
+from claims.dialects.adopted import AdoptedDevice, Unreadable
 from claims.dialects.parse import parse_pod
-from claims.dialects.read_back import AdoptedDevice, Unreadable, read_allocation
+from claims.dialects.read_back import read_allocation
 from claims.dialects.request import DeviceAsk, DeviceRequest, Refusal
 from kube.device_types import ledger_type, mig_type
 
 if TYPE_CHECKING:
-    from allocations.engine.decision import Decision
-    from claims.dialects.gpuclaim import ClaimSpec
+    from allocations.engine.decision import Decision, Verdicts
     from claims.dialects.request import Parsed
     from kube.objects import Pod
     from nodes.inventory import NodeShape
@@ -36,25 +37,25 @@ NOTHING_ASKED = "asks for no devices: any node will do"
 
 def run_scenario(scenario: Scenario) -> Result:
     """The decisions and the fleet after them."""
-    picture = picture_of(scenario.nodes)
+    snapshot = snapshot_of(scenario.nodes)
     problems = list(scenario.problems)
     living = [pod for pod in scenario.pods if not pod.finished]
     for pod in living:
         if pod.spec.node_name:
-            picture, problem = _adopt(picture, scenario, pod)
+            snapshot, problem = _adopt(snapshot, scenario, pod)
             if problem:
                 problems.append(f"{metadata_label(pod.metadata)}: {problem}")
-    picture = _without_held_gpus(picture, scenario.nodes)
+    snapshot = _without_held_parents(snapshot, scenario.nodes)
     decisions = []
     rules = NodeRules(scenario.nodes)
     for pod in living:
         if not pod.spec.node_name:
-            picture, decision = _place(picture, scenario, pod, rules)
+            snapshot, decision = _place(snapshot, scenario, pod, rules)
             decisions.append(decision)
-    return Result(decisions=tuple(decisions), fleet=_fleet(picture), problems=tuple(problems))
+    return Result(decisions=tuple(decisions), fleet=_fleet(snapshot), problems=tuple(problems))
 
 
-def picture_of(nodes: Iterable[NodeShape]) -> Picture:
+def snapshot_of(nodes: Iterable[NodeShape]) -> Snapshot:
     """The empty fleet; device ids number the devices in the order of the file."""
     rows = []
     number = 0
@@ -79,100 +80,88 @@ def picture_of(nodes: Iterable[NodeShape]) -> Picture:
             )
         mode = EXCLUSIVE if node.mode == "exclusive" else DEVICE_PLUGIN
         rows.append(NodeRow(name=node.name, mode=mode, links=node.links, devices=tuple(devices)))
-    return build_picture(rows)
+    return build_snapshot(rows)
 
 
-def _without_held_gpus(picture: Picture, nodes: Iterable[NodeShape]) -> Picture:
-    """The picture without the MIG instances of GPUs that are held themselves: these are given to nobody new meanwhile."""
-    parents = [device.parent for node in nodes for device in node.devices]
-    if not any(parents):
-        return picture
-    held = {
-        uuid
-        for uuid, core, memory in zip(picture.device_uuid, picture.core_used, picture.memory_used, strict=True)
-        if core or memory
-    }
-    rows = {uuid: row for row, uuid in enumerate(picture.device_uuid)}
-    shut = [rows[device.uuid] for node in nodes for device in node.devices if device.parent in held]
-    return patch(
-        picture,
-        [
-            DeviceUse(int(picture.device_id[row]), int(picture.core_used[row]), int(picture.memory_used[row]), False)
-            for row in shut
-        ],
-    )
+def _without_held_parents(snapshot: Snapshot, nodes: Iterable[NodeShape]) -> Snapshot:
+    """The snapshot with the MIG instances of GPUs that are held whole marked unhealthy: nothing new is placed there."""
+    held = (snapshot.core_used > 0) | (snapshot.memory_used > 0)
+    row_of = snapshot.index.row_of_uuid
+    instances = [device for node in nodes for device in node.devices if device.parent]
+    rows = [row_of[one.uuid] for one in instances if one.parent in row_of and held[row_of[one.parent]]]
+    columns = (snapshot.device_id, snapshot.core_used, snapshot.memory_used)
+    uses = zip(*(column[rows].tolist() for column in columns), strict=True)
+    return patch(snapshot, [(device, core, memory, False) for device, core, memory in uses])
 
 
 def _parsed(scenario: Scenario, pod: Pod) -> Parsed:
-    def find_claim(namespace: str, name: str) -> ClaimSpec | Refusal | None:
-        return scenario.claims.get((namespace, name))
-
-    parsed = parse_pod(pod, find_claim=find_claim)
+    parsed = parse_pod(pod, find_claim=lambda namespace, name: scenario.claims.get((namespace, name)))
     return parsed.under(scenario.share) if isinstance(parsed, DeviceRequest) else parsed
 
 
-def _place(picture: Picture, scenario: Scenario, pod: Pod, rules: NodeRules) -> tuple[Picture, PodDecision]:
+def _place(snapshot: Snapshot, scenario: Scenario, pod: Pod, rules: NodeRules) -> tuple[Snapshot, PodDecision]:
     label = metadata_label(pod.metadata)
     parsed = _parsed(scenario, pod)
     if parsed is None:
-        return picture, PodDecision(label, None, (), {}, NOTHING_ASKED)
+        return snapshot, PodDecision(label, None, (), {}, NOTHING_ASKED)
     if isinstance(parsed, Refusal):
-        names = picture.node_names
+        names = snapshot.node_names
         summary = summary_text(len(names), [(parsed.reason, len(names))]) if names else parsed.reason
-        return picture, PodDecision(label, None, (), dict.fromkeys(names, parsed.reason), summary)
-    elsewhere = rules.refused(pod.spec)
-    asked = [row for row, name in enumerate(picture.node_names) if name not in elsewhere] if elsewhere else None
-    decision = plan(picture, parsed, candidates=asked)
+        return snapshot, PodDecision(label, None, (), dict.fromkeys(names, parsed.reason), summary)
+    refused = rules.refused(pod.spec)
+    candidates = [row for row, name in enumerate(snapshot.node_names) if name not in refused] if refused else None
+    decision = plan(snapshot, parsed, candidates=candidates)
     uses = [(grant.device_id, grant.core_percent, grant.memory_bytes or 0) for grant in decision.grants]
-    return take(picture, uses), _told(label, decision, elsewhere)
+    return take(snapshot, uses), _pod_decision(label, decision, verdicts_of(decision, snapshot), refused)
 
 
-def _told(label: str, decision: Decision, elsewhere: Mapping[str, str]) -> PodDecision:
-    """`elsewhere`: node → why the pod may not go there whatever it has; the engine was not asked about those."""
+def _pod_decision(label: str, decision: Decision, verdicts: Verdicts, refused: Mapping[str, str]) -> PodDecision:
+    """`refused`: node → why the pod's rules exclude it."""
     devices = tuple(
         DeviceResult(grant.uuid, grant.minor, grant.type, grant.core_percent, grant.memory_bytes)
         for grant in decision.grants
     )
-    reasons = {name: reason.text for name, reason in decision.refused()} | dict(elsewhere)
+    reasons = {name: reason.text for name, reason in verdicts.refused()} | dict(refused)
     summary = decision.summary
-    if decision.node is None and elsewhere:
+    if decision.node is None and refused:
         summary = summary_text(len(reasons), Counter(reasons.values()).items())
     return PodDecision(label, decision.node, devices, reasons, summary)
 
 
-def _adopt(picture: Picture, scenario: Scenario, pod: Pod) -> tuple[Picture, str]:
-    """The picture with a running pod's devices taken, all of them or none, and what is wrong, if anything."""
+def _adopt(snapshot: Snapshot, scenario: Scenario, pod: Pod) -> tuple[Snapshot, str]:
+    """(the snapshot with all of a running pod's devices taken, or none; what is wrong, if anything)."""
     parsed = _parsed(scenario, pod)
     found = read_allocation(pod, request=parsed if isinstance(parsed, DeviceRequest) else None)
     if found is None:
-        return picture, "" if parsed is None else "runs without an allocation annotation; its devices are not known"
+        return snapshot, "" if parsed is None else "runs without an allocation annotation; its devices are not known"
     if isinstance(found, Unreadable):
-        return picture, found.problem
-    node = picture.node_index.get(found.node)
+        return snapshot, found.problem
+    node = snapshot.node_index.get(found.node)
     if node is None:
-        return picture, f"runs on {found.node}, which is not in the scenario"
+        return snapshot, f"runs on {found.node}, which is not in the scenario"
     uses: list[tuple[int, int, int]] = []
     for device in found.devices:
-        row = _row(picture, node, device)
+        row = _row(snapshot, node, device)
         if row is None:
-            return picture, f"holds {_named(device)}, which {found.node} does not have"
-        total = int(picture.memory_total[row])
+            return snapshot, f"holds {_named(device)}, which {found.node} does not have"
+        total = int(snapshot.memory_total[row])
         taken = amounts(_ask(device), total)
         if taken is None or taken[1] > total:
-            return picture, f"holds more of {_named(device)} on {found.node} than it has"
-        core, memory = int(picture.core_used[row]) + taken[0], int(picture.memory_used[row]) + taken[1]
+            return snapshot, f"holds more of {_named(device)} on {found.node} than it has"
+        core, memory = int(snapshot.core_used[row]) + taken[0], int(snapshot.memory_used[row]) + taken[1]
         if core > 100 or memory > total or (device.whole and (core > taken[0] or memory > taken[1])):
-            return picture, f"holds {_named(device)} on {found.node}, which others hold already"
-        uses.append((int(picture.device_id[row]), *taken))
-    return take(picture, uses), ""
+            return snapshot, f"holds {_named(device)} on {found.node}, which others hold already"
+        uses.append((int(snapshot.device_id[row]), *taken))
+    return take(snapshot, uses), ""
 
 
-def _row(picture: Picture, node: int, device: AdoptedDevice) -> int | None:
-    for row in range(int(picture.node_start[node]), int(picture.node_start[node + 1])):
-        if ledger_type(picture.types[picture.device_type[row]]) != device.type:
+def _row(snapshot: Snapshot, node: int, device: AdoptedDevice) -> int | None:
+    here = snapshot.rows_of_node(node)
+    for row in range(here.start, here.stop):
+        if ledger_type(snapshot.types[snapshot.device_type[row]]) != device.type:
             continue
-        if device.uuid == picture.device_uuid[row] or (
-            device.minor is not None and device.minor == picture.device_minor[row]
+        if device.uuid == snapshot.device_uuid[row] or (
+            device.minor is not None and device.minor == snapshot.device_minor[row]
         ):
             return row
     return None
@@ -186,13 +175,13 @@ def _named(device: AdoptedDevice) -> str:
     return device.uuid or f"{device.type} {device.minor}"
 
 
-def _fleet(picture: Picture) -> dict[str, tuple[DeviceUsed, ...]]:
-    core, memory = picture.core_used.tolist(), picture.memory_used.tolist()
-    total, starts = picture.memory_total.tolist(), picture.node_start.tolist()
+def _fleet(snapshot: Snapshot) -> dict[str, tuple[DeviceUsed, ...]]:
+    core, memory = snapshot.core_used.tolist(), snapshot.memory_used.tolist()
+    total, starts = snapshot.memory_total.tolist(), snapshot.node_start.tolist()
     return {
         name: tuple(
-            DeviceUsed(picture.device_uuid[row], core[row], memory[row] if total[row] != NO_MEMORY else None)
+            DeviceUsed(snapshot.device_uuid[row], core[row], memory[row] if total[row] != NO_MEMORY else None)
             for row in range(starts[node], starts[node + 1])
         )
-        for node, name in enumerate(picture.node_names)
+        for node, name in enumerate(snapshot.node_names)
     }

@@ -1,14 +1,15 @@
-"""A scenario's text, JSON or YAML, to plain values.
+"""Decodes the text of a scenario, JSON or YAML.
 
-Called by `allocations.scenario.parse` and `allocations.whatif.program`. YAML is read from the parser's events by ourselves, because
-PyYAML's loaders end the whole process on text nested deeply enough, and expand aliases without
-bound. Kept true: only `BadInput` is raised; depth and the expanded size are bounded; plain scalars
-mean what YAML 1.2's core schema says (`0000:09`, `no` and dates are text); keys are text.
+Called by `allocations.scenario.parse` and `allocations.whatif.program`. YAML is built from PyYAML's events, because its
+loaders crash the process on deeply nested text and expand aliases without bound. Invariants: only `BadInput` is raised;
+depth and the expanded size are bounded; plain scalars have the types of YAML 1.2's core schema (`0000:09`, `no` and
+dates are text); keys are text.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +21,7 @@ JSON_BYTES_MOST: Final = 32 * 1024 * 1024
 YAML_BYTES_MOST: Final = 8 * 1024 * 1024
 DEPTH_MOST: Final = 48
 VALUES_MOST: Final = 4_000_000
-"""Values of a YAML text, aliases counted as if written out."""
+"""Values of a YAML text, aliases expanded."""
 
 _INT: Final = re.compile(r"[-+]?[0-9]{1,20}")
 _FLOAT: Final = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?")
@@ -37,19 +38,17 @@ _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def read_text(text: str | bytes) -> Any:
-    """The one value that the text holds, JSON or YAML. Raises BadInput."""
+    """The value of JSON or YAML. Raises BadInput."""
     decoded = _decoded(text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text)
-    if decoded.lstrip().startswith("{"):
+    if not decoded.lstrip().startswith("{"):
+        return _read_yaml(decoded)
+    try:
+        return msgspec.json.decode(decoded)
+    except (msgspec.DecodeError, RecursionError) as error:
         try:
-            return msgspec.json.decode(decoded)
-        except (msgspec.DecodeError, RecursionError) as error:
-            json_error: Exception = error
-            # flow YAML begins the same way; JSON's complaint is told if it is not that either
-            try:
-                return _read_yaml(decoded)
-            except BadInput:
-                raise BadInput(f"the scenario is neither JSON nor YAML: {json_error}", rule="syntax") from error
-    return _read_yaml(decoded)
+            return _read_yaml(decoded)  # flow YAML begins like JSON
+        except BadInput:
+            raise BadInput(f"the scenario is neither JSON nor YAML: {error}", rule="syntax") from error
 
 
 def read_json(raw: bytes) -> Any:
@@ -83,22 +82,29 @@ def _read_yaml(text: str) -> Any:
             builder.take(event)
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
-        told = getattr(error, "problem", None) or "it cannot be read"
+        problem = getattr(error, "problem", None) or "it cannot be read"
         place = f" (line {where.line + 1}, column {where.column + 1})" if where else ""
-        raise BadInput(f"the scenario is not YAML: {told}{place}", rule="syntax") from error
+        raise BadInput(f"the scenario is not YAML: {problem}{place}", rule="syntax") from error
     return builder.value
 
 
+@dataclass(slots=True)
+class _Container:
+    """A list or mapping being filled. `key`: of the value to come; `weight`: values in it, aliases expanded."""
+
+    value: Any
+    anchor: str | None
+    key: object = None
+    weight: int = 1
+
+
 class _Builder:
-    """Puts events together. `open`: the containers being filled; `weight`: values in each, aliases included."""
+    """Builds the value of a stream of events."""
 
     def __init__(self) -> None:
         self.value: Any = None
         self.documents = 0
-        self.open: list[Any] = []
-        self.keys: list[object] = []
-        self.names: list[str | None] = []
-        self.weights: list[int] = []
+        self.open: list[_Container] = []
         self.total = 0
         self.anchors: dict[str, tuple[Any, int]] = {}
 
@@ -126,21 +132,16 @@ class _Builder:
         self._check_tag(event)
         if len(self.open) >= DEPTH_MOST:
             raise self._refused(event, f"nested deeper than {DEPTH_MOST}")
-        if self.open and isinstance(self.open[-1], dict) and self.keys[-1] is None:
+        if self.open and isinstance(self.open[-1].value, dict) and self.open[-1].key is None:
             raise self._refused(event, "a key must be plain text")
-        self.open.append(container)
-        self.keys.append(None)
-        self.names.append(event.anchor)
-        self.weights.append(1)
+        self.open.append(_Container(container, event.anchor))
 
     def _end(self, event: Any) -> None:
-        container, weight = self.open.pop(), self.weights.pop()
-        self.keys.pop()
-        name = self.names.pop()
-        if name:
-            self.anchors[name] = (container, weight)
-        self.total -= weight  # counted again as a part of what holds it
-        self._put(container, weight, event)
+        ended = self.open.pop()
+        if ended.anchor:
+            self.anchors[ended.anchor] = (ended.value, ended.weight)
+        self.total -= ended.weight  # counted again as a part of its container
+        self._put(ended.value, ended.weight, event)
 
     def _put(self, value: Any, weight: int, event: Any) -> None:
         self.total += weight
@@ -149,18 +150,18 @@ class _Builder:
         if not self.open:
             self.value = value
             return
-        self.weights[-1] += weight
-        target = self.open[-1]
+        container = self.open[-1]
+        container.weight += weight
+        target, key = container.value, container.key
         if isinstance(target, list):
             target.append(value)
             return
-        key = self.keys[-1]
         if key is None:
             if not isinstance(event, yaml.ScalarEvent):
                 raise self._refused(event, "a key must be plain text")
-            self.keys[-1] = _MERGE if event.value == "<<" and event.implicit[0] else event.value
+            container.key = _MERGE if event.value == "<<" and event.implicit[0] else event.value
             return
-        self.keys[-1] = None
+        container.key = None
         if key is _MERGE:
             for source in value if isinstance(value, list) else [value]:
                 if not isinstance(source, dict):
@@ -186,6 +187,6 @@ class _Builder:
             raise self._refused(event, f"tag {event.tag[:40]} is not taken")
 
     @staticmethod
-    def _refused(event: Any, told: str) -> BadInput:
+    def _refused(event: Any, problem: str) -> BadInput:
         mark = event.start_mark
-        return BadInput(f"the scenario's YAML is refused: {told} (line {mark.line + 1})", rule="syntax")
+        return BadInput(f"the scenario's YAML is refused: {problem} (line {mark.line + 1})", rule="syntax")

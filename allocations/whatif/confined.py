@@ -1,9 +1,8 @@
 """Starts, watches and ends the process of one what-if run.
 
-Called by `allocations.whatif.run` in the thread of the request, which waits here and does nothing else; the event loop and the pools of
-other doors are never waited on. Kept true: when `answer_to` returns or raises, the process has ended and is reaped, whether it answered,
-passed its deadline, wrote too much, died, or lost its client; it was given nothing of the web process but the text (no environment, no
-open file); no more of its answer is kept than `Confinement.answer_bytes`.
+Called by `allocations.whatif.run` in the thread of the request, which waits here. Invariants: when `answer_to` returns
+or raises, the process has ended and is reaped; it is given the text and nothing else of the web process (no
+environment, no open file); of its answer `Confinement.answer_bytes` are read at most.
 """
 
 from __future__ import annotations
@@ -22,17 +21,15 @@ import msgspec
 import structlog
 
 from access.errors import BadInput, TooCostly, TookTooLong, TooLarge, Unavailable
-from allocations.whatif.program import Task, Told
+from allocations.whatif.program import RunOutcome, Task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from access.clients import Client
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROGRAM: Final = (sys.executable, "-s", "-B", "-m", "allocations.whatif.program")
 ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
-"""What of the web process's environment the program needs to start. Nothing else of it is passed on: secrets are there."""
+"""Variables that the program needs to start. No others are passed on: they hold secrets."""
 CHUNK_BYTES: Final = 1 << 18
 HEADER_BYTES: Final = 1 << 16
 
@@ -40,7 +37,7 @@ log = structlog.get_logger(__name__)
 
 
 class Confinement(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run may take. `memory_bytes` is beside the program itself, which has some 60 MB."""
+    """Limits of one run. `memory_bytes` comes on top of the program itself, which takes some 60 MB."""
 
     deadline_seconds: float = 10.0
     cpu_seconds: int = 10
@@ -59,67 +56,64 @@ def answer_to(task: Task, text: bytes, *, confinement: Confinement, client: Clie
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         cwd=ROOT,
-        env=_environment(os.environ),
+        env=_environment(),
     )
     try:
         with process:  # closes its pipes
             try:
-                asked = msgspec.json.encode(task) + b"\n" + text
-                said = _exchange(process, asked, ends=ends, confinement=confinement, client=client)
+                request = msgspec.json.encode(task) + b"\n" + text
+                output = _exchange(process, request, ends=ends, confinement=confinement, client=client)
             finally:
-                ended = _end(process)
+                process.kill()
+                status = process.wait()
     except OSError as error:
         raise Unavailable(f"the what-if's process failed: {error.strerror or error}") from error
-    return _read(said, ended, confinement)
+    return _answer(output, status, confinement)
 
 
-def _environment(ours: Mapping[str, str]) -> dict[str, str]:
-    passed = {name: ours[name] for name in ENVIRONMENT if name in ours}
+def _environment() -> dict[str, str]:
+    passed = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
     return {**passed, "OPENBLAS_NUM_THREADS": "1", "LC_ALL": "C.UTF-8"}
 
 
-def _end(process: subprocess.Popen[bytes]) -> int:
-    """Kill it, if it has not ended, and reap it. Its exit status: minus the signal, where one ended it."""
-    if process.poll() is None:
-        process.kill()
-    return process.wait()
-
-
 def _exchange(
-    process: subprocess.Popen[bytes], asked: bytes, *, ends: float, confinement: Confinement, client: Client
+    process: subprocess.Popen[bytes], request: bytes, *, ends: float, confinement: Confinement, client: Client
 ) -> bytes:
-    """Write what is asked, read what is said until the process closes its output."""
-    told, left = socket.socketpair()
-    told.setblocking(False)
-    with told, left, client.telling(lambda: _note(told)), selectors.DefaultSelector() as selector:
-        to_it, from_it = _pipe(process.stdin), _pipe(process.stdout)
-        selector.register(to_it, selectors.EVENT_WRITE)
-        selector.register(from_it, selectors.EVENT_READ)
-        selector.register(left, selectors.EVENT_READ)
-        rest, said = memoryview(asked), bytearray()
+    """Write the request, and read until the process closes its output."""
+    sender, gone = socket.socketpair()
+
+    def wake() -> None:
+        sender.send(b".")
+
+    with sender, gone, client.on_disconnect(wake), selectors.DefaultSelector() as selector:
+        stdin, stdout = _unblocked(process.stdin), _unblocked(process.stdout)
+        selector.register(stdin, selectors.EVENT_WRITE)
+        selector.register(stdout, selectors.EVENT_READ)
+        selector.register(gone, selectors.EVENT_READ)
+        rest, output = memoryview(request), bytearray()
         while True:
             seconds = ends - time.monotonic()
             if seconds <= 0:
                 raise _late(confinement)
             for key, _ in selector.select(seconds):
-                if key.fileobj is left:
+                if key.fileobj is gone:
                     log.info("what_if.left", process=process.pid)
                     raise Unavailable("nobody waits for this run any more")
-                if key.fileobj is to_it:
-                    rest = _write(to_it, rest)
+                if key.fileobj is stdin:
+                    rest = _write(stdin, rest)
                     if not rest:
-                        selector.unregister(to_it)
-                        to_it.close()
+                        selector.unregister(stdin)
+                        stdin.close()
                     continue
-                part = os.read(from_it.fileno(), CHUNK_BYTES)
+                part = os.read(stdout.fileno(), CHUNK_BYTES)
                 if not part:
-                    return bytes(said)
-                said += part
-                if len(said) > confinement.answer_bytes + HEADER_BYTES:
+                    return bytes(output)
+                output += part
+                if len(output) > confinement.answer_bytes + HEADER_BYTES:
                     raise _too_long(confinement)
 
 
-def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+def _unblocked(pipe: IO[bytes] | None) -> IO[bytes]:
     if pipe is None:
         raise AssertionError("the process was started with pipes")
     os.set_blocking(pipe.fileno(), False)
@@ -127,7 +121,7 @@ def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
 
 
 def _write(pipe: IO[bytes], rest: memoryview) -> memoryview:
-    """What is left to be written. A process that does not read any more is asked no more: it ends, and its status says why."""
+    """What is left to write; nothing where the process has ended, whose status says why."""
     try:
         return rest[os.write(pipe.fileno(), rest[:CHUNK_BYTES]) :]
     except BlockingIOError:
@@ -136,49 +130,43 @@ def _write(pipe: IO[bytes], rest: memoryview) -> memoryview:
         return rest[:0]
 
 
-def _note(told: socket.socket) -> None:
-    """Wake the thread that waits. Once is enough; a full buffer means that it has been told."""
-    try:
-        told.send(b".")
-    except BlockingIOError:
-        return
-
-
-def _read(said: bytes, ended: int, confinement: Confinement) -> bytes:
-    """The answer out of what the process said."""
-    line, separator, body = said.partition(b"\n")
+def _answer(output: bytes, status: int, confinement: Confinement) -> bytes:
+    """The answer out of the output of a process that ended with this status."""
+    line, separator, body = output.partition(b"\n")
     if not separator:
-        raise _died(ended, confinement)
-    told = msgspec.json.decode(line, type=Told)
-    if told.status == "ok" and told.size == len(body):
+        raise _died(status, confinement)
+    outcome = msgspec.json.decode(line, type=RunOutcome)
+    if outcome.status == "ok" and outcome.size == len(body):
         return body
-    if told.status == "refused":
-        raise (TooLarge if told.too_large else BadInput)(told.detail, field=told.field, rule=told.rule)
-    if told.status == "memory":
+    if outcome.status == "refused":
+        raise (TooLarge if outcome.too_large else BadInput)(outcome.detail, field=outcome.field, rule=outcome.rule)
+    if outcome.status == "memory":
         raise _out_of_memory(confinement)
-    if told.status == "answer":
+    if outcome.status == "answer":
         raise _too_long(confinement)
-    if told.status == "fault":
-        log.error("what_if.fault", traceback=told.detail)
+    if outcome.status == "fault":
+        log.error("what_if.fault", traceback=outcome.detail)
         raise RuntimeError("a what-if run failed")
-    raise _died(ended, confinement)
+    raise _died(status, confinement)
 
 
-def _died(ended: int, confinement: Confinement) -> Exception:
+def _died(status: int, confinement: Confinement) -> Exception:
     """Why there is no answer, or half of one."""
-    if ended in (-signal.SIGXCPU, -signal.SIGKILL):
-        # Its CPU seconds are its deadline where it has a core to itself; a SIGKILL that is not ours comes from the kernel, short of memory.
-        return _late(confinement) if ended == -signal.SIGXCPU else _out_of_memory(confinement)
-    log.error("what_if.died", status=ended)
-    if ended < 0:  # a library that cannot do without memory ends its process
+    if status == -signal.SIGXCPU:
+        return _late(confinement)
+    if status == -signal.SIGKILL:  # by the kernel, short of memory
         return _out_of_memory(confinement)
-    return RuntimeError(f"a what-if's process ended with status {ended}")
+    log.error("what_if.died", status=status)
+    if status < 0:  # a library that cannot handle lack of memory aborts
+        return _out_of_memory(confinement)
+    return RuntimeError(f"a what-if's process ended with status {status}")
 
 
 def _late(confinement: Confinement) -> TookTooLong:
     return TookTooLong(
         f"the scenario was not worked out within {confinement.deadline_seconds:g} seconds, and was ended; "
-        "make it smaller, or run it with manage.py simulate"
+        "make it smaller, or run it with manage.py simulate",
+        rule="deadline",
     )
 
 

@@ -1,12 +1,13 @@
 """What runs in a what-if's own process: reads a scenario from standard input, runs it, writes the answer.
 
-Started by `allocations.whatif.confined` as `python -m allocations.whatif.program PARENT CPU_SECONDS MEMORY_BYTES ANSWER_BYTES`. Input is a line of
-JSON (`Task`) and then the scenario's text; output is a line of JSON (`Told`) and then, where that says so, the answer's bytes. Invariants:
+Started by `allocations.whatif.confined` as `python -m allocations.whatif.program PARENT CPU_SECONDS MEMORY_BYTES
+ANSWER_BYTES`. Input is a line of JSON (`Task`) and then the scenario's text; output is a line of JSON (`RunOutcome`)
+and then, where that says so, the answer's bytes. Invariants:
 
-- The kernel ends the process with the thread that started it, a SIGKILL of the web process included.
-- It takes no more than its CPU seconds, and no more memory than its bytes beside what the program itself has; running out of memory is told.
-- It gives way to every other process of the machine, and is the first that goes where the machine runs out of memory.
-- No Django, no database, no settings: whatever is in the text, there is nothing here to get at.
+- The kernel ends the process with the thread that started it, also when the web process is killed by SIGKILL.
+- Its CPU seconds are limited, and its memory beyond that of the program itself.
+- It has the lowest priority of the machine, and is the first to be killed where that runs out of memory.
+- No Django, no database, no settings: there is nothing here for a hostile text to reach.
 
 Imports that take time come after the process is tied to its parent.
 """
@@ -28,20 +29,21 @@ if TYPE_CHECKING:
 
 PR_SET_PDEATHSIG: Final = 1
 NICENESS: Final = 19
-FIRST_TO_GO: Final = 1000
-"""`oom_score_adj` of a process that the kernel should take before any other."""
+OOM_SCORE_MOST: Final = 1000
+"""`oom_score_adj` of the process to kill before any other."""
 
 
 class Task(msgspec.Struct):
-    """What to do with the text. `kind`: json, yaml, or either; `form`: result, as REST answers, or digest, for the page."""
+    """`kind`: json, yaml, or either; `form`: result, as REST answers, or digest, for the page."""
 
     kind: str
     form: str
-    small: bool
 
 
-class Told(msgspec.Struct, omit_defaults=True):
-    """How it went: `ok`, then `size` bytes follow; `refused` (`detail`, `field`, `rule`, `too_large`); `memory`; `answer` (too long); `fault`."""
+class RunOutcome(msgspec.Struct, omit_defaults=True):
+    """`status`: ok, and `size` bytes follow; refused (`detail`, `field`, `rule`, `too_large`); memory; answer (too
+    long); fault.
+    """
 
     status: str
     size: int = 0
@@ -52,25 +54,25 @@ class Told(msgspec.Struct, omit_defaults=True):
 
 
 def main() -> None:
-    """Tie, confine, answer, end."""
+    """Answer one request."""
     parent, cpu_seconds, memory_bytes, answer_bytes = map(int, sys.argv[1:])
     os.nice(NICENESS)  # before the imports: they are most of a small run
     _tie(parent)
     answer = _answerer()
     _confine(cpu_seconds, memory_bytes)
     line, _, text = sys.stdin.buffer.read().partition(b"\n")
-    told, body = _tried(lambda: answer(msgspec.json.decode(line, type=Task), text))
+    outcome, body = _tried(lambda: answer(msgspec.json.decode(line, type=Task), text))
     if len(body) > answer_bytes:
-        told, body = Told("answer", size=len(body)), b""
+        outcome, body = RunOutcome("answer", size=len(body)), b""
     out = sys.stdout.buffer
-    out.write(msgspec.json.encode(told) + b"\n")
+    out.write(msgspec.json.encode(outcome) + b"\n")
     out.write(body)
     out.flush()
-    os._exit(0)  # the parent has its answer; tidying up would only take time
+    os._exit(0)  # without cleaning up, which takes time
 
 
 def _tie(parent: int) -> None:
-    """End with the thread that started this. A parent that died before it was asked for is noticed."""
+    """Have the kernel end this process with the thread that started it; exit where that is gone already."""
     if sys.platform == "linux":
         import ctypes
 
@@ -82,62 +84,62 @@ def _tie(parent: int) -> None:
 
 
 def _confine(cpu_seconds: int, memory_bytes: int) -> None:
-    """Limits of this process, now that the program itself is loaded."""
+    """Limit this process, now that the program itself is loaded."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # it writes no file
     if sys.platform == "linux":
-        with contextlib.suppress(OSError):  # where /proc is read-only the kernel chooses by itself
-            Path("/proc/self/oom_score_adj").write_text(str(FIRST_TO_GO))
+        with contextlib.suppress(OSError):  # /proc may be read-only
+            Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE_MOST))
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most = pages * resource.getpagesize() + memory_bytes
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
-def _answerer() -> Callable[[Task, bytes], tuple[Told, bytes]]:
-    """The function that answers, everything it needs imported."""
-    from allocations.scenario import Limits, parse_scenario, run_scenario
+def _answerer() -> Callable[[Task, bytes], tuple[RunOutcome, bytes]]:
+    """The function that answers, with everything it needs imported."""
+    from allocations.scenario import parse_scenario, run_scenario
     from allocations.scenario.digest import digest_of
-    from allocations.scenario.parse import PAGE_LIMITS
+    from allocations.scenario.parse import LIMITS, PAGE_LIMITS
     from allocations.scenario.text import read_json, read_text, read_yaml
 
     readers = {"json": read_json, "yaml": read_yaml, "either": read_text}
 
-    def answer(task: Task, text: bytes) -> tuple[Told, bytes]:
-        scenario = parse_scenario(readers[task.kind](text), limits=PAGE_LIMITS if task.small else Limits())
+    def answer(task: Task, text: bytes) -> tuple[RunOutcome, bytes]:
+        scenario = parse_scenario(readers[task.kind](text), limits=LIMITS if task.form == "result" else PAGE_LIMITS)
         result = run_scenario(scenario)
         body = msgspec.json.encode(result if task.form == "result" else digest_of(result))
-        return Told("ok", size=len(body)), body
+        return RunOutcome("ok", size=len(body)), body
 
     return answer
 
 
-def _tried(answer: Callable[[], tuple[Told, bytes]]) -> tuple[Told, bytes]:
-    """The answer, or what was wrong in its place."""
+def _tried(answer: Callable[[], tuple[RunOutcome, bytes]]) -> tuple[RunOutcome, bytes]:
+    """The answer, or what went wrong."""
     from access.errors import BadInput, TooLarge
 
     try:
         return answer()
     except BadInput as error:
-        return Told(
+        return RunOutcome(
             "refused",
-            detail=_sayable(str(error)),
-            field=_sayable(error.field),
+            detail=_encodable(str(error)),
+            field=_encodable(error.field),
             rule=error.rule,
             too_large=isinstance(error, TooLarge),
         ), b""
     except RecursionError:
-        return Told("refused", detail="the scenario is nested too deeply", rule="syntax"), b""
+        return RunOutcome("refused", detail="the scenario is nested too deeply", rule="syntax"), b""
     except MemoryError:
-        return Told("memory"), b""
-    except Exception:  # noqa: BLE001 - told to the parent, which logs it
+        return RunOutcome("memory"), b""
+    except Exception:  # noqa: BLE001 - the parent logs it
         import traceback
 
-        return Told("fault", detail=_sayable(traceback.format_exc()[-4000:])), b""
+        return RunOutcome("fault", detail=_encodable(traceback.format_exc()[-4000:])), b""
 
 
-def _sayable(text: str) -> str:
-    """The text without half surrogates, which no encoder takes."""
+def _encodable(text: str) -> str:
+    """The text without half surrogates."""
     return text.encode("utf-8", "replace").decode()
 
 

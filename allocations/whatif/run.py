@@ -11,7 +11,7 @@ import structlog
 
 from allocations.whatif.confined import Confinement, answer_to
 from allocations.whatif.program import Task
-from allocations.whatif.turns import TURNS
+from allocations.whatif.run_slots import RUN_SLOTS
 from kube.waiting import about_to_wait
 
 if TYPE_CHECKING:
@@ -26,13 +26,14 @@ log = structlog.get_logger(__name__)
 
 
 def what_if(text: bytes, *, user: int, kind: Kind, form: Form, client: Client) -> bytes:
-    """The result as JSON (`result`), or what the page shows of it (`digest`), for smaller scenarios only.
+    """The result as JSON, or the page's digest of it, which takes smaller scenarios only.
 
-    Raises BadInput and TooLarge (400, 413) for a scenario that breaks a rule; TooMany (429) while the user has a run under way and Unavailable
-    (503) while four others do; TookTooLong (504) and TooCostly (422) for one that was ended; Unavailable where the client has left.
+    Raises BadInput and TooLarge (400, 413) for a scenario that breaks a rule; TooManyUnderWay (429) while the user has
+    a run and Unavailable (503) while all slots are taken; TookTooLong (504) and TooCostly (422) for a run that was
+    ended; Unavailable where the client has left.
     """
-    with TURNS.taken(user):
+    with RUN_SLOTS.taken(user):
         log.info("what_if.began", user=user, form=form, text_bytes=len(text))
-        about_to_wait()  # for a process: meanwhile the connection to the database is somebody else's
-        task = Task(kind=kind, form=form, small=form == "digest")
+        about_to_wait()  # gives the database connection back meanwhile
+        task = Task(kind=kind, form=form)
         return answer_to(task, text, confinement=CONFINEMENT, client=client)

@@ -1,7 +1,4 @@
-"""Whether a pod as it is will see its own devices only (CLAIM-7).
-
-Called by filter and adoption: a pod that the mutating webhook never saw runs, and is shown as unconfined.
-"""
+"""Whether a pod will see only its own devices (CLAIM-7). Pods that the mutating webhook missed run unconfined."""
 
 from __future__ import annotations
 
@@ -12,17 +9,18 @@ from kube.objects import Container, EnvVar, Pod
 
 
 def is_confined(pod: Pod) -> bool:
-    """Whether every container's device variables are ours: by our reference, or by the literal value that the pod carries.
+    """Whether every container's device variables are ours: our reference, or the literal value of the annotation.
 
-    NVIDIA_VISIBLE_DEVICES has to be there: with CUDA_VISIBLE_DEVICES alone NVIDIA's runtime may show a container every GPU of its node.
+    NVIDIA_VISIBLE_DEVICES is required: with CUDA_VISIBLE_DEVICES alone NVIDIA's runtime may show a container every GPU
+    of its node.
     """
     stated = pod.annotations.get(VISIBLE_DEVICES)
-    containers = [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]
+    containers = pod.all_containers
     return bool(containers) and all(_is_confined(one, stated) for one in containers)
 
 
 def _is_confined(container: Container, stated: str | None) -> bool:
-    last = {entry.name: entry for entry in container.env or ()}  # of a name that stands there twice the last counts
+    last = {entry.name: entry for entry in container.env or ()}  # of a repeated name the last counts
     nvidia, cuda = last.get(NVIDIA), last.get(CUDA)
     return (
         nvidia is not None

@@ -1,10 +1,9 @@
-"""One `gpu.scheduling/pods` for every pod that kube-scheduler is to count, since it does not count what the pod asks for.
+"""The resource `gpu.scheduling/pods`: 1 for every pod whose devices kube-scheduler does not count itself.
 
-Called by the verdicts on pods (which set it and guard it), by filter, adoption and preemption (which read it). kube-scheduler's preemption
-sees no refusal of an extender, so a pod that asks by GpuClaim would never find anybody to evict; of this resource nodes have plenty, until one
-of them makes way (`allocations.making_way`). Kept true: the amount is constant, so no later edit of a claim makes it wrong; it is no way of
-asking for devices, and every dialect passes it over. Pods that ask by `nvidia.com/gpu` are counted by that anyway, and node autoscalers know no
-node with another resource: they carry it only where the settings say so.
+kube-scheduler's preemption ignores an extender's refusals, so a pod with a GpuClaim would never preempt. Nodes
+advertise plenty of this resource, except during preemption (`allocations.scheduling.preemption`). Pods by
+`nvidia.com/gpu` are counted by that; they get this one only by a setting, since node autoscalers know no node that has
+it. Invariants: the amount is constant, whatever the claim; it requests no devices, and every dialect ignores it.
 """
 
 from __future__ import annotations
@@ -19,49 +18,55 @@ from kube.keys import PODS_RESOURCE
 from kube.objects import Container, Pod
 
 AMOUNT: Final = "1"
-_KNOWN: Final = {PODS_RESOURCE: Dimension.UNITS}
+_RESOURCES: Final = {PODS_RESOURCE: Dimension.UNITS}
 _ESCAPED: Final = PODS_RESOURCE.replace("/", "~1")
 _PARTS: Final = ("limits", "requests")
 
 
+def containers_by_path(pod: Pod) -> Iterator[tuple[str, Container]]:
+    """(JSON pointer, container) of every container."""
+    for part, containers in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
+        for index, container in enumerate(containers or ()):
+            yield f"/spec/{part}/{index}", container
+
+
 def counted_amount(pod: Pod) -> int:
-    """How much of the resource kube-scheduler counts for the pod, 0 where it names none or no amount that could be read."""
+    """The amount that kube-scheduler counts for the pod, 0 where it is missing or unreadable."""
     try:
-        return pod_amounts(pod, _KNOWN).get(PODS_RESOURCE, 0)
+        return pod_amounts(pod, _RESOURCES).get(PODS_RESOURCE, 0)
     except Refused:
         return 0
 
 
 def is_counted(pod: Pod) -> bool:
-    """Whether the first container asks for it, as the mutating webhook has it: cheap, filter asks it of every pod."""
+    """Whether the first container requests it as the mutating webhook sets it. Cheap: filter calls it for every pod."""
     first = _first(pod)
     asked = (first.resources.requests if first is not None and first.resources else None) or {}
     return str(asked.get(PODS_RESOURCE)) == AMOUNT
 
 
 def takes_some(pod: Pod) -> bool:
-    """Whether the pod names the resource with any amount but 0."""
-    return asks_any(pod, _KNOWN)
+    """Whether the pod requests any of the resource."""
+    return asks_any(pod, _RESOURCES)
 
 
 def names_another_amount(pod: Pod) -> bool:
-    """Whether the pod names the resource, and otherwise than the mutating webhook leaves it."""
+    """Whether the pod names the resource otherwise than the mutating webhook sets it."""
     return any(
-        PODS_RESOURCE in amounts for container in _containers(pod) for amounts in _stated(container).values()
-    ) and not all(_is_right(container, first=container is _first(pod)) for container in _containers(pod))
+        PODS_RESOURCE in amounts for container in pod.all_containers for amounts in _stated(container).values()
+    ) and not all(_is_right(container, first=container is _first(pod)) for container in pod.all_containers)
 
 
 def counted_patch(pod: Pod, *, counted: bool) -> Iterator[dict[str, Any]]:
-    """JSONPatch operations that leave the first container with exactly one, in requests and limits, if the pod is to be counted, and all others with none."""
-    for part, containers in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
-        for index, container in enumerate(containers or ()):
-            path = f"/spec/{part}/{index}/resources"
-            if counted and container is _first(pod):
-                yield from _with_one(container, path)
-            else:
-                for stated, amounts in _stated(container).items():
-                    if PODS_RESOURCE in amounts:
-                        yield {"op": "remove", "path": f"{path}/{stated}/{_ESCAPED}"}
+    """JSONPatch operations after which no container has the resource, except the first with 1 if `counted`."""
+    first = _first(pod) if counted else None
+    for path, container in containers_by_path(pod):
+        if container is first:
+            yield from _with_one(container, f"{path}/resources")
+        elif container.resources is not None:
+            for stated, amounts in _stated(container).items():
+                if PODS_RESOURCE in amounts:
+                    yield {"op": "remove", "path": f"{path}/resources/{stated}/{_ESCAPED}"}
 
 
 def _with_one(container: Container, path: str) -> Iterator[dict[str, Any]]:
@@ -91,7 +96,3 @@ def _stated(container: Container) -> dict[str, dict[str, Any]]:
 
 def _first(pod: Pod) -> Container | None:
     return next(iter(pod.spec.containers or ()), None)
-
-
-def _containers(pod: Pod) -> list[Container]:
-    return [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]

@@ -1,12 +1,13 @@
-"""The patch that makes a container see its devices and no others (CLAIM-7, DEV-7), and the pod one that kube-scheduler counts.
+"""The patch that confines containers to their devices (CLAIM-7, DEV-7) and has kube-scheduler count the pod.
 
-Called by the view of `/webhooks/pods/mutate`. Kept true: a pod that asks for no devices is never touched;
-the same pod twice gives no second patch; a user's own CUDA_/NVIDIA_VISIBLE_DEVICES never survives.
+Invariants: a pod that requests no devices is never changed; a patched pod gets no second patch; a user's own
+CUDA_/NVIDIA_VISIBLE_DEVICES is replaced.
 
-A pod is created before it is scheduled and env is immutable, so the value is a downward-API reference to
-`gpu.scheduling/visible-devices`, which the Binding carries. NVIDIA's runtime goes by NVIDIA_VISIBLE_DEVICES alone: without it a container
-gets no GPU, or all of them, as its image says. It renumbers the devices inside the container, so the annotation holds UUIDs (`DeviceRequest.uuids`).
-A pod's env comes after that of the kubelet's device plugin and wins, so pods meant for nodes where that one chooses get none.
+Env is immutable and written before scheduling, so the value is a downward-API reference to
+`gpu.scheduling/visible-devices`, which the Binding sets. NVIDIA's runtime reads NVIDIA_VISIBLE_DEVICES: without it a
+container gets no GPU, or all, depending on its image. It renumbers the devices inside the container, so the annotation
+holds UUIDs (`DeviceRequest.uuids`). A pod's env overrides that of the kubelet's device plugin, so pods for nodes where
+the plugin chooses get none.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from claims.admission.counted import counted_patch
+from claims.admission.counted import containers_by_path, counted_patch
 from claims.admission.recognise import is_for_another, is_pod_create, looks_ours
 from claims.admission.trust import Trust
 from claims.dialects.own_keys import container_key
@@ -40,21 +41,22 @@ from kube.objects import Container, EnvVar, Pod
 CUDA: Final = "CUDA_VISIBLE_DEVICES"
 NVIDIA: Final = "NVIDIA_VISIBLE_DEVICES"
 ORDER: Final = "CUDA_DEVICE_ORDER"
-_DEVICES: Final = (CUDA, NVIDIA)
+_DEVICES: Final = frozenset((CUDA, NVIDIA))
+_VARIABLES: Final = _DEVICES | {ORDER}
 
 _LITERAL: Final = re.compile(r"[A-Za-z0-9._:,-]{0,65536}")
 _INDICES: Final = re.compile(r"[0-9]+(?:,[0-9]+)*")
 
 
 class _Env(msgspec.Struct, frozen=True):
-    """One env entry as it must be: a literal, or the reference to annotation `key` where `literal` is None."""
+    """A required env entry: a literal, or else a reference to annotation `key`."""
 
     name: str
     literal: str | None = None
     key: str = VISIBLE_DEVICES
 
     def matches(self, entry: EnvVar) -> bool:
-        """Whether the entry says the same already, defaults filled in by the API server or not."""
+        """Whether the entry is equal, with or without the API server's defaults."""
         if self.literal is not None:
             return entry.value == self.literal and not entry.value_from
         reference = (entry.value_from or {}).get("fieldRef")
@@ -66,14 +68,14 @@ class _Env(msgspec.Struct, frozen=True):
         )
 
     def manifest(self) -> dict[str, Any]:
-        """The entry in manifest shape."""
+        """The entry of the manifest."""
         if self.literal is not None:
             return {"name": self.name, "value": self.literal}
         return {"name": self.name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": field_path(self.key)}}}
 
 
 def field_path(key: str) -> str:
-    """Where the downward API finds an annotation."""
+    """The downward API's path of an annotation."""
     return f"metadata.annotations['{key}']"
 
 
@@ -88,11 +90,10 @@ def mutate_pod(
 ) -> AdmissionResponse:
     """The verdict on a pod being created.
 
-    `takeover`: the namespace is
-    labelled for takeover, so `schedulerName` is rewritten too, to `scheduler_name`, but that of pods which others may place. `count_native`: pods by `nvidia.com/gpu` are counted
-    among the others (setting GPUPLANE_COUNT_NATIVE). `native_mode`: the mode of the nodes for which pods by `nvidia.com/gpu` are meant that
-    select none themselves (setting GPUPLANE_NATIVE_MODE). Pods that break a rule of their dialect pass
-    with nothing but that name: refusing them is the validating webhook's part. So do pods that another dialect's own scheduler serves.
+    `takeover`: the namespace is labelled for takeover, so `schedulerName` is set to `scheduler_name`. `count_native`:
+    pods by `nvidia.com/gpu` get `gpu.scheduling/pods` too (GPUPLANE_COUNT_NATIVE). `native_mode`: the node mode of pods
+    by `nvidia.com/gpu` that select none (GPUPLANE_NATIVE_MODE). Pods that break a rule of their dialect get only the
+    scheduler's name, since the validating webhook refuses them; pods of another dialect's own scheduler get nothing.
     """
     if not is_pod_create(request):
         return allowed(request)
@@ -116,15 +117,15 @@ def mutate_pod(
     to_kubelet = literal is None and is_for_kubelets(pod, dialect, native_mode)
     apart = containers_apart(pod, dialect) if literal is None else frozenset()
 
-    def wanted(container: Container) -> tuple[_Env, ...]:
+    def entries_of(container: Container) -> tuple[_Env, ...]:
         if to_kubelet:
-            return ()  # neither ours nor any of their own
+            return ()
         return _entries(literal, container_key(container.name) if container.name in apart else VISIBLE_DEVICES)
 
     patch = [
-        *_env_patch(pod, wanted),
+        *_env_patch(pod, entries_of),
         *_selector_patch(pod, to_kubelet=to_kubelet),
-        *counted_patch(pod, counted=count_native or dialect is not Dialect.NATIVE),
+        *counted_patch(pod, counted=count_native or dialect != Dialect.NATIVE),
         *renamed,
     ]
     return allowed(request, patch=patch)
@@ -137,9 +138,9 @@ def _scheduler_patch(pod: Pod, scheduler_name: str) -> list[dict[str, Any]]:
 
 
 def _may_be_taken(pod: Pod, trust: Trust, request: AdmissionRequest) -> bool:
-    """Whether the pod is to name our scheduler: all but those that others may place, by hand or from a file.
+    """Whether our scheduler's name is set: on all pods but those placed by a trusted user or from a kubelet's file.
 
-    One that a user places on a node goes along, so that the guard, which in its first step looks at our pods alone, sees it and refuses it.
+    Those that a user places on a node get it, so that the guard recognises and refuses them.
     """
     return not pod.spec.node_name or not (
         CONFIG_MIRROR in pod.annotations or trust.may_place(request.user_info.username)
@@ -147,7 +148,7 @@ def _may_be_taken(pod: Pod, trust: Trust, request: AdmissionRequest) -> bool:
 
 
 def _literal_value(pod: Pod) -> str | None:
-    """The env value of a pod whose devices are known already, None where its annotations are malformed."""
+    """The env value of a pod that carries its allocation, None for malformed annotations."""
     parsed = parse_allocated(pod.annotations[ALLOCATED])
     if parsed is None:
         return None
@@ -159,21 +160,21 @@ def _literal_value(pod: Pod) -> str | None:
 
 @lru_cache(maxsize=64)
 def _entries(literal: str | None, key: str) -> tuple[_Env, ...]:
-    """What a container gets, by the annotation `key` where no `literal` is known yet."""
+    """The env entries of a container: the `literal`, or else references to the annotation `key`."""
     if literal is not None and _INDICES.fullmatch(literal):
-        # Host indices hold only where nothing renumbers: CUDA_VISIBLE_DEVICES stands alone. CUDA's own order is not the order of minors.
+        # Host indices need the order of minors, and no NVIDIA_VISIBLE_DEVICES, which renumbers.
         return _Env(CUDA, literal), _Env(ORDER, "PCI_BUS_ID")
     return _Env(CUDA, literal, key), _Env(NVIDIA, literal, key)
 
 
-def is_for_kubelets(pod: Pod, dialect: Dialect, native_mode: str) -> bool:
-    """Whether a kubelet is to choose the devices: whole GPUs by `nvidia.com/gpu`, any, on nodes in mode device-plugin."""
+def is_for_kubelets(pod: Pod, dialect: str, native_mode: str) -> bool:
+    """Whether a kubelet chooses the devices: any whole GPUs by `nvidia.com/gpu` on nodes in mode device-plugin."""
     selected = (pod.spec.node_selector or {}).get(MODE_LABEL, native_mode)
-    return dialect is Dialect.NATIVE and selected == MODE_DEVICE_PLUGIN and may_leave_to_kubelet(pod)
+    return dialect == Dialect.NATIVE and selected == MODE_DEVICE_PLUGIN and may_leave_to_kubelet(pod)
 
 
 def _selector_patch(pod: Pod, *, to_kubelet: bool) -> Iterator[dict[str, Any]]:
-    """Without our env it must not come to a node where nobody else confines it."""
+    """Keep a pod without our env off nodes where no device plugin confines it."""
     if not to_kubelet:
         return
     if pod.spec.node_selector is None:
@@ -183,30 +184,29 @@ def _selector_patch(pod: Pod, *, to_kubelet: bool) -> Iterator[dict[str, Any]]:
         yield {"op": "add", "path": f"/spec/nodeSelector/{escaped}", "value": MODE_DEVICE_PLUGIN}
 
 
-def _env_patch(pod: Pod, wanted: Callable[[Container], tuple[_Env, ...]]) -> Iterator[dict[str, Any]]:
-    for part, containers in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
-        for index, container in enumerate(containers or ()):
-            path = f"/spec/{part}/{index}/env"
-            entries = wanted(container)
-            if container.env is not None:
-                yield from _container_patch(container.env, path, {entry.name: entry for entry in entries})
-            elif entries:
-                yield {"op": "add", "path": path, "value": [entry.manifest() for entry in entries]}
+def _env_patch(pod: Pod, entries_of: Callable[[Container], tuple[_Env, ...]]) -> Iterator[dict[str, Any]]:
+    for path, container in containers_by_path(pod):
+        entries = entries_of(container)
+        if container.env is not None:
+            yield from _container_patch(container.env, f"{path}/env", {entry.name: entry for entry in entries})
+        elif entries:
+            yield {"op": "add", "path": f"{path}/env", "value": [entry.manifest() for entry in entries]}
 
 
-def _container_patch(env: list[EnvVar], path: str, wanted: dict[str, _Env]) -> Iterator[dict[str, Any]]:
-    """Replace what is wrong, remove what is double (the last of a name wins) or a variable of devices that is not wanted, then add what is missing."""
+def _container_patch(env: list[EnvVar], path: str, required: dict[str, _Env]) -> Iterator[dict[str, Any]]:
+    """Replace differing entries, remove duplicates and other device variables, add missing entries."""
     seen = set()
     surplus = []
-    for index, entry in enumerate(env):
-        if entry.name in seen or (entry.name in _DEVICES and entry.name not in wanted):
+    concerned = not _VARIABLES.isdisjoint([entry.name for entry in env])  # rarely true
+    for index, entry in enumerate(env if concerned else ()):
+        if entry.name in seen or (entry.name in _DEVICES and entry.name not in required):
             surplus.append(index)
-        elif entry.name in wanted:
+        elif entry.name in required:
             seen.add(entry.name)
-            if not wanted[entry.name].matches(entry):
-                yield {"op": "replace", "path": f"{path}/{index}", "value": wanted[entry.name].manifest()}
+            if not required[entry.name].matches(entry):
+                yield {"op": "replace", "path": f"{path}/{index}", "value": required[entry.name].manifest()}
     for index in reversed(surplus):
         yield {"op": "remove", "path": f"{path}/{index}"}
-    for name, missing in wanted.items():
+    for name, missing in required.items():
         if name not in seen:
             yield {"op": "add", "path": f"{path}/-", "value": missing.manifest()}

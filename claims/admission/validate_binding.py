@@ -1,19 +1,15 @@
-"""Refuses Bindings of device pods that gpuplane did not make, and Bindings that plant an allocation (DEV-11).
+"""Refuses Bindings of device pods that gpuplane did not create, and Bindings that set result annotations (DEV-11).
 
-Called by the view of `/webhooks/bindings/validate`, which looks the pod up. Kept true: a Binding's annotations
-and labels are merged into the pod without pod admission, so the keys guarded there are guarded here;
-Bindings of other pods pass, also when the pod cannot be looked up, since all scheduling depends on it.
+Invariants: a Binding's annotations and labels are merged into the pod without pod admission, so the same keys are
+guarded here; Bindings of pods without devices pass.
 
-Where anybody may ask, the verdict depends on the review alone, but for whoever names the pod by its UID as well
-(`binding_uid`): that cannot be guessed, so the answer tells nothing of a pod to those who cannot read it. A
-Binding of another UID passes here, since the API server refuses it by itself.
+For an anonymous client the pod is looked up only by the UID in the Binding (`binding_uid`), which cannot be guessed, so
+that answers disclose nothing about pods. A Binding with a wrong UID passes, since the API server refuses it.
 """
 
 from __future__ import annotations
 
 from typing import Final
-
-import msgspec
 
 from claims.admission.recognise import CREATE, is_meant_for_us
 from claims.admission.trust import Trust, forbidden_changes
@@ -28,7 +24,7 @@ from kube.admission import (
     invalid,
 )
 from kube.keys import SCHEDULER_NAME
-from kube.objects import ObjectMeta, Pod
+from kube.objects import Named, ObjectMeta, Pod
 
 UNNAMED: Final = (
     "the Binding does not name its pod's UID (metadata.uid), so gpuplane cannot check it; have the scheduler name it, "
@@ -36,25 +32,21 @@ UNNAMED: Final = (
 )
 
 
-class _Binding(msgspec.Struct):
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-
-
 def is_binding(request: AdmissionRequest) -> bool:
-    """Whether a Binding is being created."""
+    """Whether a Binding is created."""
     return request.kind.kind == "Binding" and request.operation == CREATE
 
 
 def binding_uid(request: AdmissionRequest) -> str:
-    """The UID by which the Binding names its pod; empty where it names none, or cannot be read."""
+    """The pod's UID in the Binding; empty if missing or unreadable."""
     try:
-        return decode_object(request.object, _Binding).metadata.uid
+        return decode_object(request.object, Named).metadata.uid
     except ObjectInvalid:
         return ""
 
 
-def validate_unnamed(request: AdmissionRequest, *, everywhere: bool = True) -> AdmissionResponse:
-    """The verdict on a Binding that is not looked up since it names no UID: the same for every pod."""
+def validate_unnamed(request: AdmissionRequest, *, everywhere: bool) -> AdmissionResponse:
+    """The verdict on an anonymous client's Binding without a UID: the same for every pod."""
     return forbidden(request, UNNAMED) if everywhere else allowed(request, warnings=[UNNAMED])
 
 
@@ -66,9 +58,9 @@ def validate_binding(
     everywhere: bool = True,
     scheduler_name: str = SCHEDULER_NAME,
 ) -> AdmissionResponse:
-    """The verdict on a Binding; `pod` is the pod it binds, None where it is not known.
+    """The verdict on a Binding of `pod`, None if unknown.
 
-    `everywhere`: whatever asks for devices is ours to bind, not only what is meant for us (setting GPUPLANE_GUARD).
+    `everywhere`: only gpuplane binds pods with devices, whichever scheduler they name (GPUPLANE_GUARD).
     """
     username = request.user_info.username
     if not is_binding(request) or trust.is_own(username):
@@ -77,7 +69,7 @@ def validate_binding(
     if pod is not None and not everywhere:
         ours = ours and is_meant_for_us(pod, scheduler_name=scheduler_name)
     try:
-        binding = decode_object(request.object, _Binding)
+        binding = decode_object(request.object, Named)
     except ObjectInvalid as error:
         return invalid(request, f"the Binding is malformed: {error}") if ours else allowed(request)
     planted = forbidden_changes(ObjectMeta(), binding.metadata, trust=trust, username=username)

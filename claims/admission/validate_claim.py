@@ -1,7 +1,6 @@
 """Refuses GpuClaims that break a rule, with the field and the rule (CLAIM-1).
 
-Called by the view of `/webhooks/gpuclaims/validate`. Kept true: a claim that was stored malformed can still
-have its metadata changed, so that its finalizers can be taken off.
+Invariants: the metadata of a claim that was stored malformed can still be changed, e.g. to remove its finalizers.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from typing import Any
 import msgspec
 
 from claims.admission.recognise import CREATE, UPDATE
-from claims.dialects.gpuclaim import KIND, ClaimInvalid, parse_claim_manifest
+from claims.dialects.claim_manifest import KIND, ClaimInvalid, parse_claim_manifest
 from kube.admission import AdmissionRequest, AdmissionResponse, ObjectInvalid, allowed, decode_object, invalid
 
 
 def validate_claim(request: AdmissionRequest) -> AdmissionResponse:
-    """The verdict on a GpuClaim being created or changed; an update may change the spec."""
+    """The verdict on a GpuClaim that is created or updated."""
     if request.kind.kind != KIND or request.sub_resource or request.operation not in (CREATE, UPDATE):
         return allowed(request)
     try:

@@ -1,11 +1,9 @@
-"""Refuses pods that plant an allocation, that ask for devices against the rules (DEV-3) or on a node of their own choice (DEV-11), those
-that begin to ask after they were created (CLAIM-7), and those
-that count as another number than one, or as one though they ask for no devices: they could keep others off a node.
+"""Refuses pods that set result annotations, that request devices against the rules (DEV-3) or on a node of their own
+choice (DEV-11), that begin to request devices after their creation (CLAIM-7), or that set `gpu.scheduling/pods`.
 
-Called by the view of `/webhooks/pods/validate`. A claim that does not exist is not refused here: it may come
-later, and until then the pod is held unschedulable (CLAIM-3). What breaks our rules of a dialect that another
-scheduler understands too passes with a warning in a pod that is meant for that one. A pod of ours is warned of what it has that the engine does
-not look at (`claims.dialects.ignored`).
+A missing claim is not refused: it may be created later, and until then the pod is unschedulable (CLAIM-3). Pods of
+another scheduler that break our rules of its dialect pass with a warning. Our pods get warnings of what the engine
+ignores (`claims.dialects.ignored`).
 """
 
 from __future__ import annotations
@@ -15,10 +13,11 @@ from typing import Final
 from claims.admission.counted import names_another_amount, takes_some
 from claims.admission.recognise import is_for_another, is_pod_create, is_pod_update, looks_ours
 from claims.admission.trust import Trust, forbidden_changes
-from claims.dialects.gpuclaim import ClaimDevices, ClaimSpec
+from claims.dialects.claim_manifest import ClaimDevices, ClaimSpec
 from claims.dialects.ignored import sentences
-from claims.dialects.parse import asks_for_devices, is_asking_annotation, parse_pod
+from claims.dialects.parse import asks_for_devices, parse_pod
 from claims.dialects.read_running import CONFIG_MIRROR
+from claims.dialects.registry import REQUEST_ANNOTATIONS
 from claims.dialects.request import DeviceRequest, Dialect, Refusal
 from kube.admission import (
     AdmissionRequest,
@@ -32,11 +31,14 @@ from kube.admission import (
 from kube.keys import MODE_DEVICE_PLUGIN, MODE_LABEL, PODS_RESOURCE, SCHEDULER_NAME
 from kube.objects import ObjectMeta, Pod
 
-KUBELETS_CHOOSE: Final = "nodes in mode device-plugin give any GPUs, whichever the kubelet chooses; leave the selector out, or what says which GPUs"
+KUBELETS_CHOOSE: Final = (
+    "nodes in mode device-plugin give any GPUs, whichever the kubelet chooses; leave the selector out, or what says"
+    " which GPUs"
+)
 
 
 def validate_pod(request: AdmissionRequest, *, trust: Trust, scheduler_name: str = SCHEDULER_NAME) -> AdmissionResponse:
-    """The verdict on a pod being created or changed."""
+    """The verdict on a pod that is created or updated."""
     creating = is_pod_create(request)
     if not creating and not is_pod_update(request):
         return allowed(request)
@@ -60,19 +62,20 @@ def validate_pod(request: AdmissionRequest, *, trust: Trust, scheduler_name: str
 def _check_update(
     request: AdmissionRequest, pod: Pod, old: ObjectMeta, trust: Trust, scheduler_name: str
 ) -> AdmissionResponse:
-    """Refuse a pod that begins to ask for devices: resources never change, but annotations do, and its containers have no reference to the result."""
-    added = sorted(key for key in pod.annotations if is_asking_annotation(key) and key not in (old.annotations or {}))
+    """Refuse a pod that begins to request devices by an annotation: its containers have no reference to the result."""
+    added = sorted(REQUEST_ANNOTATIONS.intersection(pod.annotations).difference(old.annotations or {}))
     if not added or trust.may_place(request.user_info.username) or is_for_another(pod, scheduler_name=scheduler_name):
         return allowed(request)
     return forbidden(
         request,
-        f"{added[0]} asks for devices; it is set when the pod is created, since the containers of one that is there would not be kept to its devices",
+        f"{added[0]} asks for devices; it is set when the pod is created, since the containers of one that is there"
+        " would not be kept to its devices",
     )
 
 
 def _places_itself(pod: Pod, trusted: bool) -> bool:
-    """Needs no scheduler and no Binding: it would run with devices that the ledger knows nothing of."""
-    # refusing the image of a pod that the kubelet runs from a file would only hide the pod
+    """Whether the pod names its node, and would run with devices that the ledger does not know."""
+    # refusing the mirror of a static pod would only hide it
     return bool(pod.spec.node_name) and not trusted and CONFIG_MIRROR not in pod.annotations and asks_for_devices(pod)
 
 
@@ -93,12 +96,12 @@ def _check_dialect(request: AdmissionRequest, pod: Pod, scheduler_name: str) -> 
 
 
 def _cannot_be_kept_to(pod: Pod, request: DeviceRequest) -> bool:
-    """Whether it says which GPUs it will have, and selects nodes where kubelets choose them."""
+    """Whether it requests particular GPUs on nodes where kubelets choose them."""
     selected = (pod.spec.node_selector or {}).get(MODE_LABEL)
-    native = request.dialect is Dialect.NATIVE
+    native = request.dialect == Dialect.NATIVE
     return native and not request.whole_native and selected == MODE_DEVICE_PLUGIN
 
 
 def _assume_claim(_namespace: str, _name: str) -> ClaimSpec:
-    """Whether the claim exists is not admission's question."""
+    """A claim for every name, since admission does not check that it exists."""
     return ClaimSpec(devices=ClaimDevices(count=1))

@@ -1,61 +1,61 @@
-"""What a pod asks for of each resource, summed over its containers (DEV-2).
+"""The amount of each resource that a pod requests, summed over its containers (DEV-2).
 
-Called by `claims.dialects.parse`. Kept true: the sum is the scheduler's own. Containers and sidecars
-(init containers that restart always) run together, so their amounts add up; an ordinary init container runs
-before them, beside only the sidecars started earlier, so the pod needs the larger of the two, resource by
-resource. Source: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
+Invariants: the sum is kube-scheduler's. Containers and sidecars run together, so their amounts add up; an ordinary init
+container runs before them, beside the sidecars started earlier, so the pod needs the larger of the two for each
+resource. Source:
+https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from claims.dialects.refused import Refused
 from kube.device_types import Dimension
 from kube.keys import MIG_RESOURCES
-from kube.objects import Container, Pod, RawQuantity
-from kube.quantities import LARGEST, QuantityError, parse_quantity, parse_whole
+from kube.objects import Container, Pod
+from kube.quantities import LARGEST, QuantityError, RawQuantity, parse_quantity, parse_whole
 
-Known = Mapping[str, Dimension]
-"""Full resource name → what it counts; other resources of the pod are not looked at, but those of MIG instances where the names of GPUs are known."""
-
-
-def _counts(name: str, known: Known) -> bool:
-    """Whether the resource is looked at: MIG instances are asked for by names that no table can hold."""
-    return name in known or (name.startswith(MIG_RESOURCES) and MIG_RESOURCES in known)
+Dimensions = Mapping[str, Dimension]
+"""Full resource name → what it counts; other resources are ignored. `MIG_RESOURCES` stands for every MIG profile."""
 
 
-def _counts_any(stated: Mapping[str, RawQuantity] | None, known: Known) -> bool:
-    """Whether any of the resources is looked at. A loop: filter asks it of every container, and most have none."""
+def _counts(name: str, dimensions: Dimensions) -> bool:
+    """Whether the resource is counted."""
+    return name in dimensions or (name.startswith(MIG_RESOURCES) and MIG_RESOURCES in dimensions)
+
+
+def _counts_any(stated: Mapping[str, RawQuantity] | None, dimensions: Dimensions) -> bool:
+    """Whether any of the resources is counted. A loop, since filter calls it for every container."""
     if not stated:
         return False
-    if not known.keys().isdisjoint(stated):
+    if not dimensions.keys().isdisjoint(stated):
         return True
-    if MIG_RESOURCES in known:
+    if MIG_RESOURCES in dimensions:
         for name in stated:
             if name.startswith(MIG_RESOURCES):
                 return True
     return False
 
 
-def pod_amounts(pod: Pod, known: Known) -> dict[str, int]:
+def pod_amounts(pod: Pod, dimensions: Dimensions) -> dict[str, int]:
     """Resource name → amount (bytes for memory, else a count), only those above 0. Raises `Refused`."""
-    if not _names_any(pod, known):  # most pods with a GpuClaim: the sums below would cost a fifth of the webhook
+    if not asks_any(pod, dimensions):  # most pods with a GpuClaim; the sums are a fifth of the webhook's time
         return {}
     together: Counter[str] = Counter()
     sidecars: Counter[str] = Counter()
     largest: Counter[str] = Counter()
     for index, container in enumerate(pod.spec.init_containers or ()):
-        own = _container_amounts(container, known, f"spec.initContainers[{index}]")
-        if container.restart_policy == "Always":
+        own = _container_amounts(container, dimensions, f"spec.initContainers[{index}]")
+        if container.is_sidecar:
             sidecars.update(own)
             largest |= sidecars
         else:
             largest |= sidecars + own
     together.update(sidecars)
     for index, container in enumerate(pod.spec.containers or ()):
-        together.update(_container_amounts(container, known, f"spec.containers[{index}]"))
+        together.update(_container_amounts(container, dimensions, f"spec.containers[{index}]"))
     amounts = together | largest
     for name, amount in amounts.items():
         if amount > LARGEST:
@@ -63,36 +63,23 @@ def pod_amounts(pod: Pod, known: Known) -> dict[str, int]:
     return {name: amount for name, amount in amounts.items() if amount}
 
 
-def asks_any(pod: Pod, known: Known) -> bool:
-    """Whether any container asks for any of the resources: cheap, and true too where the amount is malformed."""
-    for container in _containers(pod):
+def asks_any(pod: Pod, dimensions: Dimensions) -> bool:
+    """Whether any container requests any of the resources. Cheap; true also for malformed amounts."""
+    for container in pod.all_containers:
         resources = container.resources
         if resources is None:
             continue
         for stated in (resources.limits, resources.requests):
-            if _counts_any(stated, known) and any(
-                _counts(name, known) and not _is_zero(value) for name, value in (stated or {}).items()
+            if _counts_any(stated, dimensions) and any(
+                _counts(name, dimensions) and not _is_zero(value) for name, value in (stated or {}).items()
             ):
                 return True
     return False
 
 
-def container_amounts(container: Container, known: Known, path: str) -> dict[str, int]:
-    """The same of one container. `path`: where it stands in the pod, for refusals."""
-    return {name: amount for name, amount in _container_amounts(container, known, path).items() if amount}
-
-
-def _names_any(pod: Pod, known: Known) -> bool:
-    for container in _containers(pod):
-        resources = container.resources
-        if resources and (_counts_any(resources.limits, known) or _counts_any(resources.requests, known)):
-            return True
-    return False
-
-
-def _containers(pod: Pod) -> Iterator[Container]:
-    yield from pod.spec.containers or ()
-    yield from pod.spec.init_containers or ()
+def container_amounts(container: Container, dimensions: Dimensions, path: str) -> dict[str, int]:
+    """The same for one container. `path`: its path in the pod, for refusals."""
+    return {name: amount for name, amount in _container_amounts(container, dimensions, path).items() if amount}
 
 
 def _is_zero(value: RawQuantity) -> bool:
@@ -102,7 +89,7 @@ def _is_zero(value: RawQuantity) -> bool:
         return False
 
 
-def _container_amounts(container: Container, known: Known, path: str) -> Counter[str]:
+def _container_amounts(container: Container, dimensions: Dimensions, path: str) -> Counter[str]:
     """Limits where stated, else requests; Kubernetes allows no difference between them for such resources."""
     amounts: Counter[str] = Counter()
     resources = container.resources
@@ -112,9 +99,9 @@ def _container_amounts(container: Container, known: Known, path: str) -> Counter
     for stated in (limits, requests):
         part = "limits" if stated is limits else "requests"
         for name, value in stated.items():
-            if not _counts(name, known):
+            if not _counts(name, dimensions):
                 continue
-            amount = _amount(name, value, known.get(name, Dimension.UNITS), f"{path}.resources.{part}[{name}]")
+            amount = _amount(name, value, dimensions.get(name, Dimension.UNITS), f"{path}.resources.{part}[{name}]")
             if amounts.setdefault(name, amount) != amount:
                 raise Refused(
                     "requests-differ",

@@ -1,17 +1,17 @@
-"""The names under which others speak of a node's GPUs, mapped to ours: device plugins' ids in a kubelet's record, words in a pod's env.
+"""Maps others' names of a node's GPUs to its devices: device plugins' ids in a kubelet's checkpoint, words in a pod's
+env.
 
-Called by adoption and wherever a kubelet's record is followed. Understood, besides a device's own UUID:
+Supported, besides a device's UUID:
 
     GPU-…::2, MIG-…::0                    a replica of it (NVIDIA's device plugin, sharing by time)
     GPU-…-3, GPU-…__3                     one of the parts into which HAMi's, Volcano's and nvshare's plugins split it
     GPU-…[1-0]                            a MIG instance that HAMi makes by itself, of this GPU
-    nvidia0, nvidia0/vgpu2, /dev/nvidia0  by its device file, as Google's device plugin names it; `/vgpu…`: sharing by time
-    nvidia0/gi3, MIG-GPU-…/3/0            a MIG instance of it, by the numbers of the GPU instance and the compute instance
+    nvidia0, nvidia0/vgpu2, /dev/nvidia0  by its device file, as Google's device plugin names it; `/vgpu…`: time-sliced
+    nvidia0/gi3, MIG-GPU-…/3/0            a MIG instance of it, by the numbers of its GPU instance and compute instance
     MIG-…                                 a MIG instance by its UUID, where an agent has said of which GPU it is
     2, 2:0                                in env only: the GPU with this minor, a MIG instance of it
 
-Kept true: what is found is a device of the node; a MIG instance that the node's inventory lacks is its GPU, since whoever has a part
-of a GPU keeps the rest from others, too; a word that is none of these is found nowhere.
+Invariants: a MIG instance that the inventory lacks is mapped to its GPU, which is then not free either.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
+from claims.dialects.grants import NamedDevice
 from kube.device_types import GPU
 
 MIG_MINORS: Final = 1000
-"""Minor of a MIG instance: this, 128 times its GPU's minor, 8 times the number of its GPU instance, and that of its compute instance."""
 _REPLICA: Final = "::"
 _PART: Final = re.compile(r"[-_/.]{1,2}[0-9]{1,5}|\[[^\]]{1,40}\]")
 _FILE: Final = re.compile(
@@ -33,20 +33,8 @@ _OLD_MIG: Final = re.compile(r"MIG-(?P<uuid>.+)/(?P<gi>[0-9]{1,2})/(?P<ci>[0-9]{
 _PLACE: Final = re.compile(r"(?P<minor>[0-9]{1,6})(?P<mig>:[0-9]{1,2})?")
 
 
-class DeviceView(Protocol):
-    """What is read of a device of the node; `nodes.models.Device` has these."""
-
-    @property
-    def uuid(self) -> str:
-        """UUID."""
-
-    @property
-    def type(self) -> str:
-        """Type."""
-
-    @property
-    def minor(self) -> int:
-        """Minor."""
+class DeviceView(NamedDevice, Protocol):
+    """A device of the node; implemented by `nodes.models.Device`."""
 
     @property
     def parent(self) -> str:
@@ -54,15 +42,17 @@ class DeviceView(Protocol):
 
 
 def mig_minor(parent: int, gpu_instance: int, compute_instance: int) -> int:
-    """The minor under which a MIG instance stands in an inventory."""
+    """The minor of a MIG instance in the inventory."""
     return MIG_MINORS + 128 * parent + 8 * gpu_instance + compute_instance
 
 
 class Names:
-    """The devices of one node by whatever they are called."""
+    """The devices of a node by all their names."""
 
     def __init__(self, devices: Iterable[DeviceView], *, migs: Callable[[], Mapping[str, str]] = dict) -> None:
-        """`migs`: UUIDs of MIG instances → those of their GPUs, as an agent said; asked only where a word is found nowhere else."""
+        """`migs`: UUIDs of MIG instances → those of their GPUs, as agents report; called only if no other rule
+        matches.
+        """
         self._by_uuid = {device.uuid: device for device in devices}
         gpus = [device for device in self._by_uuid.values() if device.type == GPU]
         self._whole = {device.minor: device.uuid for device in gpus if not device.parent}
@@ -70,11 +60,11 @@ class Names:
         self._migs = migs
 
     def __contains__(self, uuid: object) -> bool:
-        """Whether it is the UUID of a device of the node."""
+        """Whether the node has a device with this UUID."""
         return uuid in self._by_uuid
 
     def find(self, word: str, *, env: bool = False) -> str | None:
-        """The UUID of the device of this node that is called so, None where there is none. `env`: numbers are minors."""
+        """The UUID of the device with this name, or None. `env`: numbers are minors."""
         word = word.partition(_REPLICA)[0]
         if word in self._by_uuid:
             return word
@@ -96,14 +86,14 @@ class Names:
         return next((uuid for (_, number), uuid in self._instances.items() if number == minor), None)
 
     def _instance(self, parent: str, gpu_instance: int, compute_instance: int) -> str:
-        """That instance where the inventory has it, else its GPU."""
+        """The instance if the inventory has it, else its GPU."""
         minor = mig_minor(self._by_uuid[parent].minor, gpu_instance, compute_instance)
         return self._instances.get((parent, minor), parent)
 
     def _part(self, word: str) -> str | None:
-        """The device of whose UUID the word is more by the number of a part; the longest one."""
-        known = (uuid for uuid in self._by_uuid if word.startswith(uuid) and _PART.fullmatch(word[len(uuid) :]))
-        return max(known, key=len, default=None)
+        """The device whose UUID, the longest one, is followed by the number of a part."""
+        matching = (uuid for uuid in self._by_uuid if word.startswith(uuid) and _PART.fullmatch(word[len(uuid) :]))
+        return max(matching, key=len, default=None)
 
     def _of_agent(self, word: str) -> str | None:
         if not word.startswith("MIG-"):

@@ -1,160 +1,27 @@
-"""The GpuClaim manifest and the pod annotation that names it.
-
-`parse_claim_manifest` is called by every door through which claims come (REST, admission, scenarios, the
-watch); `parse_claim_annotation` by `claims.dialects.parse`. Kept true: a `ClaimSpec` that exists obeys
-every rule of DESIGN §3 (GpuClaim); fields that GpuClaim does not have are refused by name, since a
-misspelt `memoryRatio` would otherwise take a whole device.
-"""
+"""Pods that name a GpuClaim by annotation."""
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Collection
+from typing import Final
 
 import msgspec
 
-from access.errors import BadInput
-from claims.dialects.refused import Refused
-from claims.dialects.request import CORE_WHOLE, DeviceAsk, DeviceRequest, Dialect, Policy, Refusal
-from kube.device_types import GPU, mig_type
-from kube.keys import API_VERSION, CLAIM
-from kube.names import InvalidName, check_label, check_namespace, check_subdomain
-from kube.objects import ObjectMeta
-from kube.quantities import QuantityError, format_bytes, parse_quantity
+from claims.dialects.claim_manifest import DEFAULT_NAMESPACE, ClaimDevices, ClaimSpec, FindClaim, mig_profile
+from claims.dialects.definition import Candidate, DialectDefinition
+from claims.dialects.own_keys import sees_uuids
+from claims.dialects.refused import Refused, annotation_field, refused_annotation
+from claims.dialects.request import CORE_WHOLE, DeviceAsk, DeviceRequest, Dialect, Refusal
+from kube.device_types import mig_type
+from kube.keys import CLAIM
+from kube.names import InvalidName, check_subdomain
 
-KIND: Final = "GpuClaim"
-COUNT_MOST: Final = 1_000
-"""More devices than any node has; keeps every later sum far inside its integer."""
-TTL_SECONDS_MOST: Final = 10 * 365 * 24 * 3600
-MODELS_MOST: Final = 64
-MODEL_LONGEST: Final = 128
 GANGS_UNAVAILABLE: Final = "gangs are not available yet"
-
-_SHOWN: Final = 64
-
-
-class ClaimInvalid(BadInput):
-    """A GpuClaim breaks a rule: `field` is its path, `rule` a short stable name, `message` a sentence."""
-
-    def __init__(self, field: str, rule: str, message: str) -> None:
-        super().__init__(message, field=field, rule=rule)
-        self.message = message
-
-
-class ClaimDevices(msgspec.Struct, frozen=True, omit_defaults=True):
-    """spec.devices. Amounts are per device; none of them given means whole devices."""
-
-    count: int
-    type: str = GPU
-    model: tuple[str, ...] = ()
-    core: int | None = None
-    """Percent, 1..100."""
-    memory_bytes: int | None = None
-    memory_ratio: int | None = None
-    """Percent, 1..100."""
-    policy: Policy = Policy.NONE
-    policy_strict: bool = False
-
-
-class ClaimSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """spec of a GpuClaim, checked."""
-
-    devices: ClaimDevices
-    gang_ref: str = ""
-    ttl_seconds: int | None = None
-
-
-FindClaim = Callable[[str, str], ClaimSpec | Refusal | None]
-"""(namespace, name) → the claim, a refusal where what is stored is malformed, None where there is none."""
-
-
-def parse_claim_manifest(manifest: object, *, generated_name: bool = False) -> tuple[ObjectMeta, ClaimSpec]:
-    """Metadata and spec of a decoded GpuClaim manifest. Raises `ClaimInvalid`.
-
-    `apiVersion` and `kind` may be left out but not differ. `generated_name`: accept a manifest that has
-    `metadata.generateName` instead of a name.
-    """
-    root = _object(manifest, "", _ROOT)
-    for key, want in (("apiVersion", API_VERSION), ("kind", KIND)):
-        if root.get(key, want) != want:
-            raise ClaimInvalid(key, "constant", f"{key} must be {want}")
-    metadata = _metadata(root.get("metadata"), generated_name=generated_name)
-    return metadata, parse_claim_spec(root.get("spec"))
-
-
-def without_unknown_fields(manifest: object) -> tuple[object, list[str]]:
-    """The manifest without the fields that a GpuClaim does not have, which the API server prunes, and the paths of those."""
-    dropped: list[str] = []
-
-    def known(value: object, path: str, fields: Mapping[str, object]) -> object:
-        if not isinstance(value, Mapping):
-            return value
-        dropped.extend(f"{path}{str(key)[:_SHOWN]}" for key in value if key not in fields)
-        return {
-            key: known(part, f"{path}{key}.", inner) if isinstance(inner := fields[key], Mapping) else part
-            for key, part in value.items()
-            if key in fields
-        }
-
-    spec = dict.fromkeys(_SPEC) | {"devices": dict.fromkeys(_DEVICES)}
-    return known(manifest, "", dict.fromkeys(_ROOT) | {"spec": spec}), dropped
-
-
-def parse_claim_spec(spec: object) -> ClaimSpec:
-    """The spec of a decoded GpuClaim manifest. Raises `ClaimInvalid` with fields from `spec.` on."""
-    if spec is None:
-        raise ClaimInvalid("spec", "required", "spec is required")
-    fields = _object(spec, "spec", _SPEC)
-    if fields.get("devices") is None:
-        raise ClaimInvalid("spec.devices", "required", "spec.devices is required")
-    gang_ref = fields.get("gangRef") or ""
-    if gang_ref:
-        _named(check_subdomain, gang_ref, "spec.gangRef")
-    return ClaimSpec(
-        devices=_devices(fields["devices"]),
-        gang_ref=gang_ref,
-        ttl_seconds=_integer(fields, "ttlSeconds", "spec", most=TTL_SECONDS_MOST),
-    )
-
-
-def claim_spec_manifest(spec: ClaimSpec) -> dict[str, Any]:
-    """The spec as it stands in a manifest, defaults left out; reads back as the same `ClaimSpec`."""
-    devices = spec.devices
-    written: dict[str, Any] = {"count": devices.count}
-    optional = {
-        "type": devices.type if devices.type != GPU else None,
-        "model": list(devices.model) or None,
-        "core": devices.core,
-        "memory": None if devices.memory_bytes is None else format_bytes(devices.memory_bytes),
-        "memoryRatio": devices.memory_ratio,
-        "policy": devices.policy.value if devices.policy is not Policy.NONE else None,
-        "policyStrict": devices.policy_strict or None,
-    }
-    written.update((key, value) for key, value in optional.items() if value is not None)
-    manifest: dict[str, Any] = {"devices": written}
-    if spec.gang_ref:
-        manifest["gangRef"] = spec.gang_ref
-    if spec.ttl_seconds is not None:
-        manifest["ttlSeconds"] = spec.ttl_seconds
-    return manifest
-
-
-def stored_claim(name: str, manifest: object | None) -> ClaimSpec | Refusal | None:
-    """The answer of a `FindClaim` over stored manifests: what is malformed there becomes a refusal."""
-    if manifest is None:
-        return None
-    try:
-        return parse_claim_manifest(manifest)[1]
-    except ClaimInvalid as error:
-        return Refusal(
-            rule="claim-malformed", reason=f"GpuClaim {name} is malformed: {error.message}", field=error.field
-        )
+_FIELD: Final = annotation_field(CLAIM)
 
 
 def claim_request(spec: ClaimSpec, *, name: str = "", dialect: Dialect = Dialect.GPUCLAIM) -> DeviceRequest:
-    """The request a claim stands for; `name` is the claim's own, `dialect` REST for claims without pods."""
+    """The request of the claim `name`; `dialect` is REST for claims without pods."""
     return DeviceRequest(
         asks=(_ask(spec.devices),),
         policy=spec.devices.policy,
@@ -165,27 +32,13 @@ def claim_request(spec: ClaimSpec, *, name: str = "", dialect: Dialect = Dialect
     )
 
 
-def parse_claim_annotation(value: str, *, namespace: str, find_claim: FindClaim) -> DeviceRequest:
-    """The request of a pod in `namespace` whose annotation `gpu.scheduling/claim` is `value`. Raises `Refused`."""
-    name = check_claim_name(value)
-    found = find_claim(namespace, name)
-    if found is None:
-        raise Refused("claim-missing", f"GpuClaim {name} does not exist in the namespace of the pod", field=_FIELD)
-    if isinstance(found, Refusal):
-        raise Refused(found.rule, found.reason, field=found.field)
-    if found.gang_ref:
-        raise Refused("gang-unavailable", GANGS_UNAVAILABLE, field="spec.gangRef")
-    return claim_request(found, name=name)
-
-
 def check_claim_name(value: str) -> str:
-    """The claim's name out of the annotation. Raises `Refused` (rule `claim-name`)."""
+    """The claim's name in the annotation. Raises `Refused`."""
     if "/" in value:
-        raise Refused(
+        raise refused_annotation(
             "claim-name",
-            f"annotation {CLAIM} names a claim of another namespace; write only the name of a GpuClaim "
-            "in the namespace of the pod",
-            field=_FIELD,
+            CLAIM,
+            "names a claim of another namespace; write only the name of a GpuClaim in the namespace of the pod",
         )
     try:
         return check_subdomain(value, what=f"annotation {CLAIM}")
@@ -193,16 +46,8 @@ def check_claim_name(value: str) -> str:
         raise Refused("claim-name", str(error), field=_FIELD) from error
 
 
-_MIG_MODEL: Final = re.compile(r".* MIG (?P<profile>[0-9a-z](?:[0-9a-z.+-]{0,38}[0-9a-z])?)", re.IGNORECASE)
-_FIELD: Final = f"metadata.annotations[{CLAIM}]"
-_ROOT: Final = ("apiVersion", "kind", "metadata", "spec", "status")
-_SPEC: Final = ("devices", "gangRef", "ttlSeconds")
-_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "generateName", "annotations", "labels")
-_DEVICES: Final = ("count", "type", "model", "core", "memory", "memoryRatio", "policy", "policyStrict")
-
-
 def _ask(devices: ClaimDevices) -> DeviceAsk:
-    """Whole means nothing given, or core 100 with ratio 100; all else is a share. Models that are MIG instances ask for such."""
+    """Devices are whole without amounts, or with core 100 and ratio 100; MIG models request MIG instances."""
     profile = mig_profile(devices.model)
     if profile:
         return DeviceAsk(type=mig_type(profile), count=devices.count, models=devices.model)
@@ -219,146 +64,32 @@ def _ask(devices: ClaimDevices) -> DeviceAsk:
     )
 
 
-def mig_profile(models: Iterable[str]) -> str:
-    """`1g.10gb` of models such as `NVIDIA H100 80GB HBM3 MIG 1g.10gb`, empty where they are no MIG instances."""
-    return next((named["profile"].casefold() for model in models if (named := _MIG_MODEL.fullmatch(model))), "")
+def _detect(candidate: Candidate, _before: Collection[str]) -> bool:
+    return CLAIM in candidate.pod.annotations
 
 
-def _check_mig(devices: ClaimDevices) -> None:
-    """What asks for MIG instances asks for nothing that they cannot be."""
-    kinds = {mig_profile((model,)) for model in devices.model}
-    if kinds <= {""}:
-        return
-    path = "spec.devices"
-    if len(kinds) > 1 or devices.type != GPU:
-        raise ClaimInvalid(
-            f"{path}.model", "mig-mixed", f"{path}.model must name GPUs, or MIG instances of one profile, not both"
-        )
-    for key, value in (("core", devices.core), ("memory", devices.memory_bytes), ("memoryRatio", devices.memory_ratio)):
-        if value is not None:
-            raise ClaimInvalid(f"{path}.{key}", "mig-share", f"MIG instances are given whole; leave out {path}.{key}")
-    if devices.policy is Policy.CONTIGUOUS and devices.policy_strict and devices.count > 1:
-        raise ClaimInvalid(f"{path}.policyStrict", "mig-island", "no NVLinks join MIG instances")
+def _check(candidate: Candidate) -> str:
+    return check_claim_name(candidate.pod.annotations[CLAIM])
 
 
-def _devices(value: object) -> ClaimDevices:
-    path = "spec.devices"
-    fields = _object(value, path, _DEVICES)
-    count = _integer(fields, "count", path, most=COUNT_MOST)
-    if count is None:
-        raise ClaimInvalid(f"{path}.count", "required", "spec.devices.count is required")
-    memory_ratio = _integer(fields, "memoryRatio", path, most=CORE_WHOLE)
-    memory_bytes = _memory(fields, path)
-    if memory_bytes is not None and memory_ratio is not None:
-        raise ClaimInvalid(
-            f"{path}.memoryRatio", "memory-and-ratio", "give spec.devices.memory or spec.devices.memoryRatio, not both"
-        )
-    device_type = fields.get("type")
-    if device_type is None:
-        device_type = GPU
-    devices = ClaimDevices(
-        count=count,
-        type=_named(check_label, device_type, f"{path}.type"),
-        model=_models(fields.get("model"), f"{path}.model"),
-        core=_integer(fields, "core", path, most=CORE_WHOLE),
-        memory_bytes=memory_bytes,
-        memory_ratio=memory_ratio,
-        policy=_policy(fields.get("policy"), f"{path}.policy"),
-        policy_strict=_boolean(fields.get("policyStrict"), f"{path}.policyStrict"),
-    )
-    _check_mig(devices)
-    return devices
+def _parse(candidate: Candidate, find_claim: FindClaim) -> DeviceRequest:
+    pod, name = candidate.pod, _check(candidate)
+    found = find_claim(pod.metadata.namespace or DEFAULT_NAMESPACE, name)
+    if found is None:
+        raise Refused("claim-missing", f"GpuClaim {name} does not exist in the namespace of the pod", field=_FIELD)
+    if isinstance(found, Refusal):
+        raise Refused(found.rule, found.reason, field=found.field)
+    if found.gang_ref:
+        raise Refused("gang-unavailable", GANGS_UNAVAILABLE, field="spec.gangRef")
+    return msgspec.structs.replace(claim_request(found, name=name), uuids=sees_uuids(pod))
 
 
-def _metadata(value: object, *, generated_name: bool) -> ObjectMeta:
-    if not isinstance(value, Mapping):
-        raise ClaimInvalid("metadata", "required", "metadata with a name is required")
-    picked = {key: value[key] for key in _METADATA if value.get(key) is not None}
-    try:
-        metadata = msgspec.convert(picked, ObjectMeta)
-    except msgspec.ValidationError as error:
-        raise ClaimInvalid("metadata", "type", f"metadata is malformed: {error}") from error
-    if metadata.name or not (generated_name and metadata.generate_name):
-        _named(check_subdomain, metadata.name, "metadata.name")
-    else:
-        _named(check_subdomain, f"{metadata.generate_name}x", "metadata.generateName")
-    if metadata.namespace:
-        _named(check_namespace, metadata.namespace, "metadata.namespace")
-    return metadata
-
-
-def _object(value: object, path: str, known: tuple[str, ...]) -> Mapping[str, Any]:
-    """The value as an object that has no other keys than the known ones."""
-    if not isinstance(value, Mapping):
-        raise ClaimInvalid(path, "type", f"{path or 'the manifest'} must be an object")
-    for key in value:
-        if key in known:
-            continue
-        shown = str(key)[:_SHOWN]
-        near = difflib.get_close_matches(shown, known, n=1)
-        advice = f"did you mean {near[0]}?" if near else f"it has {', '.join(known)}"
-        field = f"{path}.{shown}".lstrip(".")
-        raise ClaimInvalid(field, "unknown-field", f"{field} is not a field of GpuClaim; {advice}")
-    return value
-
-
-def _integer(fields: Mapping[str, Any], key: str, path: str, *, most: int) -> int | None:
-    """A whole number 1..most, None where it is not given."""
-    value, field = fields.get(key), f"{path}.{key}"
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ClaimInvalid(field, "type", f"{field} must be a whole number")
-    if not 1 <= value <= most:
-        raise ClaimInvalid(field, "range", f"{field} must be 1 to {most}")
-    return value
-
-
-def _memory(fields: Mapping[str, Any], path: str) -> int | None:
-    value, field = fields.get("memory"), f"{path}.memory"
-    if value is None:
-        return None
-    try:
-        memory_bytes = parse_quantity(value)
-    except QuantityError as error:
-        raise ClaimInvalid(field, "quantity", f"{field}: {error}") from error
-    if memory_bytes == 0:
-        raise ClaimInvalid(field, "range", f"{field} must be more than 0")
-    return memory_bytes
-
-
-def _models(value: object, field: str) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, (list, tuple)) or len(value) > MODELS_MOST:
-        raise ClaimInvalid(field, "type", f"{field} must be a list of at most {MODELS_MOST} model names")
-    for model in value:
-        if not isinstance(model, str) or not model.strip() or len(model) > MODEL_LONGEST or not model.isprintable():
-            raise ClaimInvalid(
-                field, "model-name", f"{field} must hold model names of 1 to {MODEL_LONGEST} printable characters"
-            )
-    return tuple(value)
-
-
-def _policy(value: object, field: str) -> Policy:
-    if value is None:
-        return Policy.NONE
-    if not isinstance(value, str) or value not in set(Policy):
-        raise ClaimInvalid(field, "choice", f"{field} must be one of {', '.join(Policy)}")
-    return Policy(value)
-
-
-def _boolean(value: object, field: str) -> bool:
-    if value is None:
-        return False
-    if not isinstance(value, bool):
-        raise ClaimInvalid(field, "type", f"{field} must be true or false")
-    return value
-
-
-def _named(check: Callable[..., str], value: object, field: str) -> str:
-    """The value if it passes a check of `kube.names`, else `ClaimInvalid` with that check's rule."""
-    try:
-        return check(value, what=field)
-    except InvalidName as error:
-        raise ClaimInvalid(field, error.rule, str(error)) from error
+DIALECT: Final = DialectDefinition(
+    name=Dialect.GPUCLAIM,
+    words=f"annotation {CLAIM}",
+    detect=_detect,
+    check=_check,
+    parse=_parse,
+    annotations=frozenset({CLAIM}),
+    renumbers=False,  # `DeviceRequest.uuids` tells it: pods that an earlier version admitted have no such variable
+)

@@ -1,17 +1,15 @@
 """A pod's devices in HAMi's annotations: `UUID,type,MiB,cores:` for each device, `;` after each container.
 
-Called by `claims.dialects.write_back`; `claims.dialects.hami_slots` reads it again. Kept true: every container of the
-pod has its slot, init containers first, those without devices too; and what those that run at once have of a device is
-at most what was granted of it.
+Read back by `claims.dialects.hami_slots`. Invariants: every container has a slot, init containers first, also without
+devices; containers that run at once get at most what was granted of a device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-from claims.dialects.grants import GrantView, MemoryTotal
-from claims.dialects.request import CORE_WHOLE, DeviceAsk, DeviceRequest
+from claims.dialects.grants import GrantView, MemoryTotal, Placed
+from claims.dialects.request import CORE_WHOLE, DeviceAsk
 from kube.device_types import GPU
 from kube.keys import HAMI_ALLOCATED, HAMI_NODE
 
@@ -19,31 +17,31 @@ TYPE: Final = "NVIDIA"
 _MIB: Final = 1024**2
 
 
-def hami_annotations(
-    request: DeviceRequest, node: str, grants: Sequence[GrantView], memory_total: MemoryTotal | None
-) -> dict[str, str]:
-    """Annotation → value."""
-    asks = {ask.container: ask for ask in request.asks}
-    told = []
-    for container in request.containers or tuple(asks):
+def hami_annotations(placed: Placed) -> dict[str, str]:
+    """The result annotations of a pod."""
+    asks = {ask.container: ask for ask in placed.request.asks}
+    slots = []
+    for container in placed.request.containers or tuple(asks):
         ask = asks.get(container)
-        own = [] if ask is None else [grant for grant in grants if not ask.given or grant.minor in ask.given]
-        told.append("".join(_device(ask, grant, memory_total) for grant in own if ask is not None))
-    return {HAMI_NODE: node, HAMI_ALLOCATED: "".join(f"{one};" for one in told)}
+        own = [] if ask is None else [one for one in placed.grants if not ask.given or one.minor in ask.given]
+        slots.append("".join(_device(ask, grant, placed.memory_total) for grant in own if ask is not None))
+    return {HAMI_NODE: placed.node, HAMI_ALLOCATED: "".join(f"{slot};" for slot in slots)}
 
 
 def _device(ask: DeviceAsk, grant: GrantView, memory_total: MemoryTotal | None) -> str:
-    """What one container has of a device, of which the pod may hold more."""
+    """A container's part of a device, of which the pod may hold more."""
     core = CORE_WHOLE if ask.whole else ask.core_percent or 0
     return f"{grant.uuid},{TYPE},{_memory_mib(ask, grant, memory_total)},{core}:"
 
 
 def _memory_mib(ask: DeviceAsk, grant: GrantView, memory_total: MemoryTotal | None) -> int:
-    """Never more than the container asks for. Percentages are of the device's whole MiB, as HAMi knows it."""
+    """At most what the container requests. Percentages are of the device's whole MiB, as in HAMi."""
     total = memory_total((GPU, grant.minor)) if memory_total is not None else None
-    asked = ask.memory_bytes if ask.memory_bytes is not None or ask.limits is None else ask.limits.memory_least or None
-    if asked is not None:
-        return asked // _MIB
+    requested = ask.memory_bytes
+    if requested is None and ask.limits is not None:
+        requested = ask.limits.memory_least or None
+    if requested is not None:
+        return requested // _MIB
     if total is None or ask.whole:
         return (grant.memory_bytes or 0) // _MIB
     return total // _MIB * (ask.memory_ratio or 0) // 100

@@ -1,10 +1,10 @@
-"""Joint allocation: which of a pod's device types are to come from under the same PCIe switch (DEV-10).
+"""Joint allocation: device types of a pod that are taken from under the same PCIe switch (DEV-10).
 
-Called by `claims.dialects.parse` once the asks are known. The annotation is Koordinator's:
-`scheduling.koordinator.sh/device-joint-allocate: {"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}`; without `requiredScope` it is done
-wherever possible. Kept true: it is read as there (`pkg/scheduler/plugins/deviceshare/utils.go` of koordinator-sh/koordinator): types that the pod
-does not ask for are dropped, and all of it where fewer than two are left. A scope other than the one that there is would mean nothing there; here
-it is refused.
+The annotation is Koordinator's: `scheduling.koordinator.sh/device-joint-allocate: {"deviceTypes": ["gpu", "rdma"],
+"requiredScope": "SamePCIe"}`; without `requiredScope` it is a preference. Invariants: as in Koordinator
+(`pkg/scheduler/plugins/deviceshare/utils.go` of koordinator-sh/koordinator), types that the pod does not request are
+dropped, and the annotation is ignored if fewer than two are left. Unknown scopes, which Koordinator ignores, are
+refused.
 """
 
 from __future__ import annotations
@@ -13,26 +13,25 @@ from typing import Any, Final
 
 import msgspec
 
-from claims.dialects.refused import Refused
+from claims.dialects.refused import Refused, annotation_field, refused_annotation
 from claims.dialects.request import DeviceAsk, Joint
 from kube.keys import JOINT_ALLOCATE
 from kube.objects import Pod
 
 SAME_PCIE: Final = "SamePCIe"
-_FIELD: Final = f"metadata.annotations[{JOINT_ALLOCATE}]"
 _LONGEST: Final = 4_096
 _EXAMPLE: Final = '{"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"}'
 
 
 class _Stated(msgspec.Struct):
-    """The fields by their names in lower case: Go's decoder takes them in any."""
+    """The fields in lower case, since Go's decoder ignores case."""
 
     devicetypes: list[str] | None = None
     requiredscope: str | None = None
 
 
 def joint_of(pod: Pod, asks: tuple[DeviceAsk, ...]) -> Joint | None:
-    """What the annotation says of these asks, None where it says nothing. Raises `Refused` with the rule that is broken."""
+    """The annotation, applied to these asks; None if it has no effect. Raises `Refused`."""
     text = pod.annotations.get(JOINT_ALLOCATE)
     if text is None:
         return None
@@ -42,11 +41,13 @@ def joint_of(pod: Pod, asks: tuple[DeviceAsk, ...]) -> Joint | None:
         fields = msgspec.json.decode(text, type=dict[str, Any] | None) or {}
         stated = msgspec.convert({name.lower(): value for name, value in fields.items()}, _Stated)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise Refused(
-            "joint-json", f"annotation {JOINT_ALLOCATE} must be JSON such as {_EXAMPLE}", field=_FIELD
-        ) from error
+        raise refused_annotation("joint-json", JOINT_ALLOCATE, f"must be JSON such as {_EXAMPLE}") from error
     if stated.requiredscope not in (None, "", SAME_PCIE):
-        raise Refused("joint-scope", f"requiredScope of {JOINT_ALLOCATE} is {SAME_PCIE}, or left out", field=_FIELD)
-    asked = {ask.type for ask in asks}
-    types = tuple(kind for kind in dict.fromkeys(stated.devicetypes or ()) if kind in asked)
+        raise Refused(
+            "joint-scope",
+            f"requiredScope of {JOINT_ALLOCATE} is {SAME_PCIE}, or left out",
+            field=annotation_field(JOINT_ALLOCATE),
+        )
+    requested = {ask.type for ask in asks}
+    types = tuple(kind for kind in dict.fromkeys(stated.devicetypes or ()) if kind in requested)
     return Joint(types=types, required=stated.requiredscope == SAME_PCIE) if len(types) > 1 else None

@@ -1,27 +1,30 @@
 """KAI's fractions: a part of each of one or more GPUs, asked for by annotations on a pod that names no GPU resource.
 
-Called by `claims.dialects.parse`. What the annotations mean, amounts per device:
+The annotations, with amounts per device:
 
     gpu-fraction "0.5"               half a GPU: core 50 and ratio 50, as `kubernetes.io/gpu: 50`
     gpu-memory "2000"                2000 MiB, core 0
     gpu-fraction-num-devices "2"     that many GPUs, beside one of the two above
     gpu-fraction-container-name      the container that uses them; it has to be there
 
-Kept true (as KAI's own admission has it): a fraction lies between 0 and 1, a memory is a whole number of MiB, never both.
-A fraction here is a whole number of percent, since that is what a device's core is counted in.
+Invariants (as in KAI's own admission): a fraction lies between 0 and 1, memory is a whole number of MiB, never both. A
+fraction has to be a whole number of percent, the unit of a device's core.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from decimal import Decimal
 from typing import Final
 
+from claims.dialects.claim_manifest import FindClaim
+from claims.dialects.definition import Candidate, DialectDefinition
 from claims.dialects.native import DEVICES_MOST
-from claims.dialects.refused import Refused
-from claims.dialects.request import CORE_WHOLE, DeviceAsk
+from claims.dialects.refused import Refused, annotation_field, refused_annotation
+from claims.dialects.request import CORE_WHOLE, DeviceAsk, DeviceRequest, Dialect
 from kube.device_types import GPU
+from kube.keys import KAI_GPU_GROUP_LABEL, KAI_RESERVATION
 from kube.objects import Pod
 from kube.quantities import LARGEST
 
@@ -39,19 +42,17 @@ _SHOWN: Final = 24
 
 
 def kai_ask(pod: Pod) -> DeviceAsk:
-    """The share of GPUs that the pod's annotations stand for. Raises `Refused` with the rule that is broken."""
+    """The shares of GPUs that the pod's annotations request. Raises `Refused`."""
     annotations = pod.annotations
     if FRACTION in annotations and MEMORY in annotations:
         raise Refused(
-            "kai-fraction-and-memory", f"give annotation {FRACTION} or {MEMORY}, not both", field=_field(MEMORY)
+            "kai-fraction-and-memory",
+            f"give annotation {FRACTION} or {MEMORY}, not both",
+            field=annotation_field(MEMORY),
         )
     if FRACTION not in annotations and MEMORY not in annotations:
         alone = next(name for name in (DEVICES, CONTAINER) if name in annotations)
-        raise Refused(
-            "kai-alone",
-            f"annotation {alone} says nothing by itself; add {FRACTION} or {MEMORY}",
-            field=_field(alone),
-        )
+        raise refused_annotation("kai-alone", alone, f"says nothing by itself; add {FRACTION} or {MEMORY}")
     _check_container(pod)
     count = _count(annotations)
     if FRACTION in annotations:
@@ -62,17 +63,17 @@ def kai_ask(pod: Pod) -> DeviceAsk:
 
 def _percent(text: str) -> int:
     if len(text) > _LONGEST or not _DECIMAL.fullmatch(text) or not 0 < (fraction := Decimal(text)) < 1:
-        raise Refused(
+        raise refused_annotation(
             "kai-fraction",
-            f"annotation {FRACTION} is {_shown(text)}; it must be a number greater than 0 and smaller than 1, such as 0.5",
-            field=_field(FRACTION),
+            FRACTION,
+            f"is {_shown(text)}; it must be a number greater than 0 and smaller than 1, such as 0.5",
         )
     percent = fraction * CORE_WHOLE
     if percent != int(percent):
-        raise Refused(
+        raise refused_annotation(
             "kai-fraction-percent",
-            f"annotation {FRACTION} is {_shown(text)}; GPUs are shared by whole percents, so write two decimals at most, or {MEMORY}",
-            field=_field(FRACTION),
+            FRACTION,
+            f"is {_shown(text)}; GPUs are shared by whole percents, so write two decimals at most, or {MEMORY}",
         )
     return int(percent)
 
@@ -80,10 +81,8 @@ def _percent(text: str) -> int:
 def _memory(text: str) -> int:
     mib = _whole(text)
     if mib is None or mib * _MIB > LARGEST:
-        raise Refused(
-            "kai-memory",
-            f"annotation {MEMORY} is {_shown(text)}; it must be a whole number of MiB greater than 0, such as 2000",
-            field=_field(MEMORY),
+        raise refused_annotation(
+            "kai-memory", MEMORY, f"is {_shown(text)}; it must be a whole number of MiB greater than 0, such as 2000"
         )
     return mib * _MIB
 
@@ -93,33 +92,21 @@ def _count(annotations: Mapping[str, str]) -> int:
         return 1
     count = _whole(annotations[DEVICES])
     if count is None:
-        raise Refused(
-            "kai-num-devices",
-            f"annotation {DEVICES} is {_shown(annotations[DEVICES])}; it must be a whole number greater than 0",
-            field=_field(DEVICES),
-        )
+        shown = _shown(annotations[DEVICES])
+        raise refused_annotation("kai-num-devices", DEVICES, f"is {shown}; it must be a whole number greater than 0")
     if count > DEVICES_MOST:
-        raise Refused(
-            "too-many", f"annotation {DEVICES} asks for more than {DEVICES_MOST} devices", field=_field(DEVICES)
-        )
+        raise refused_annotation("too-many", DEVICES, f"asks for more than {DEVICES_MOST} devices")
     return count
 
 
 def _check_container(pod: Pod) -> None:
     name = pod.annotations.get(CONTAINER)
-    if name is None:
-        return
-    there = {container.name for container in (*(pod.spec.init_containers or ()), *(pod.spec.containers or ()))}
-    if name not in there:
-        raise Refused(
-            "kai-container",
-            f"annotation {CONTAINER} names a container that the pod does not have",
-            field=_field(CONTAINER),
-        )
+    if name is not None and name not in {container.name for container in pod.all_containers}:
+        raise refused_annotation("kai-container", CONTAINER, "names a container that the pod does not have")
 
 
 def _whole(text: str) -> int | None:
-    """A whole number above 0, None for anything else."""
+    """A whole number above 0, else None."""
     if len(text) > _LONGEST or not _WHOLE.fullmatch(text):
         return None
     return int(text) or None
@@ -129,5 +116,21 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "…")
 
 
-def _field(annotation: str) -> str:
-    return f"metadata.annotations[{annotation}]"
+def _detect(candidate: Candidate, _before: Collection[str]) -> bool:
+    return not KAI_ANNOTATIONS.isdisjoint(candidate.pod.annotations)
+
+
+def _parse(candidate: Candidate, _find_claim: FindClaim) -> DeviceRequest:
+    return DeviceRequest(asks=(kai_ask(candidate.pod),), dialect=Dialect.KAI)
+
+
+DIALECT: Final = DialectDefinition(
+    name=Dialect.KAI,
+    words="KAI's annotations",
+    detect=_detect,
+    parse=_parse,
+    annotations=KAI_ANNOTATIONS,
+    result_keys=frozenset({KAI_RESERVATION, KAI_GPU_GROUP_LABEL}),
+    result_starts=frozenset({f"{KAI_GPU_GROUP_LABEL}/"}),
+    own_scheduler=True,
+)

@@ -1,33 +1,71 @@
-"""`nvidia.com/gpu: N`: N whole GPUs; `nvidia.com/mig-1g.10gb: N`: N MIG instances of that profile. As pods written for the device plugin ask.
+"""The device plugin's resources: N whole GPUs by `nvidia.com/gpu`, N MIG instances by `nvidia.com/mig-1g.10gb`.
 
-Called by `claims.dialects.parse`. HAMi's pods ask so too, and narrow down by annotations which GPUs they will have (`claims.dialects.hami`).
+HAMi's pods use them too, with annotations that restrict the GPUs (`claims.dialects.hami_words`). Beside Koordinator's
+resources of other types they are part of that dialect (`claims.dialects.koordinator`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Final
+
+import msgspec
+
+from claims.dialects.claim_manifest import FindClaim
+from claims.dialects.definition import Candidate, DialectDefinition
+from claims.dialects.device_json import koordinator_annotations
+from claims.dialects.hami_words import limits_of, with_policies
+from claims.dialects.own_keys import sees_uuids
 from claims.dialects.refused import Refused
-from claims.dialects.request import DeviceAsk, Limits
-from kube.device_types import GPU, mig_type
-from kube.keys import MIG_RESOURCES, NATIVE_GPU
+from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect
+from kube.device_types import GPU, Dimension, mig_type, type_order
+from kube.keys import KOORDINATOR_PREFIX, MIG_RESOURCES, NATIVE_GPU
 
 DEVICES_MOST = 1_000
 """More devices of one type than any node has."""
 
 
-def native_ask(count: int, *, limits: Limits | None = None) -> DeviceAsk:
-    """`count` whole GPUs (core 100 and ratio 100 each) within the limits. Raises `Refused`."""
-    if count > DEVICES_MOST:
-        raise Refused("too-many", f"{NATIVE_GPU} asks for more than {DEVICES_MOST} devices")
-    return DeviceAsk(type=GPU, count=count, limits=limits)
-
-
 def is_mig_resource(name: str) -> bool:
-    """Whether it is NVIDIA's device plugin's name (strategy mixed) of MIG instances of a profile."""
+    """Whether it is the resource of a MIG profile, as NVIDIA's device plugin names it (strategy mixed)."""
     return name.startswith(MIG_RESOURCES) and name != MIG_RESOURCES
 
 
-def mig_ask(name: str, count: int, *, limits: Limits | None = None) -> DeviceAsk:
-    """`count` instances of the profile that the resource names, within the limits. Raises `Refused`."""
-    if count > DEVICES_MOST:
-        raise Refused("too-many", f"{name} asks for more than {DEVICES_MOST} devices")
-    return DeviceAsk(type=mig_type(name[len(MIG_RESOURCES) :]), count=count, limits=limits)
+def with_native(candidate: Candidate, request: DeviceRequest) -> DeviceRequest:
+    """Add what the pod requests by NVIDIA's names, and the policies of its annotations. Raises `Refused`."""
+    asks = list(request.asks)
+    for name, count in candidate.amounts.items():
+        if name != NATIVE_GPU and not is_mig_resource(name):
+            continue
+        if count > DEVICES_MOST:
+            raise Refused("too-many", f"{name} asks for more than {DEVICES_MOST} devices")
+        kind = GPU if name == NATIVE_GPU else mig_type(name.removeprefix(MIG_RESOURCES))
+        asks.append(DeviceAsk(type=kind, count=count, limits=limits_of(candidate.pod)))
+    native = len(asks) > len(request.asks)
+    asks.sort(key=lambda ask: type_order(ask.type))
+    request = msgspec.structs.replace(request, asks=tuple(asks), uuids=native and sees_uuids(candidate.pod))
+    return with_policies(candidate.pod, request) if native else request
+
+
+def _detect(candidate: Candidate, before: Collection[str]) -> bool:
+    """`nvidia.com/gpu` belongs to a dialect before that reads it too; MIG instances belong to this one."""
+    gpus = not candidate.types or GPU in candidate.types
+    extended = NATIVE_GPU in before
+    if NATIVE_GPU in candidate.amounts and gpus and not extended:
+        return True
+    return (gpus or extended) and any(map(is_mig_resource, candidate.amounts))
+
+
+def _parse(candidate: Candidate, _find_claim: FindClaim) -> DeviceRequest:
+    return with_native(candidate, DeviceRequest(asks=(), dialect=Dialect.NATIVE, key_prefix=KOORDINATOR_PREFIX))
+
+
+DIALECT: Final = DialectDefinition(
+    name=Dialect.NATIVE,
+    words=NATIVE_GPU,
+    detect=_detect,
+    parse=_parse,
+    resources={NATIVE_GPU: Dimension.UNITS, MIG_RESOURCES: Dimension.UNITS},
+    results=koordinator_annotations,
+    tells_amounts=True,
+    by_plugin=True,
+)

@@ -1,8 +1,7 @@
-"""Devices of pods that run without any result annotation: by the kubelet's own record, or by what their env says (DEV-8, DEV-9).
+"""Devices of pods without a result annotation, from the kubelet's checkpoint or from their env (DEV-8, DEV-9).
 
-Called by adoption, where `read_back` found nothing. Kept true: such a pod holds its devices whole, since nothing says otherwise; a pod that
-is shown all devices of its node (`NVIDIA_VISIBLE_DEVICES=all`, as monitoring is) holds none. Devices are named as the kubelet or the env names them:
-`claims.dialects.device_names` finds which of the node's they are.
+Devices keep the names of the checkpoint or the env, which `claims.dialects.device_names` maps. Invariants: such a pod
+holds its devices whole; a pod with `NVIDIA_VISIBLE_DEVICES=all`, such as monitoring, holds none.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import re
 from collections.abc import Iterable
 from typing import Final, Protocol
 
+from claims.dialects.adopted import DEVICES_MOST, AdoptedDevice, Adoption, Unreadable
 from claims.dialects.device_names import Names
-from claims.dialects.read_back import DEVICES_MOST, AdoptedDevice, Adoption, Unreadable
 from kube.device_types import GPU
 from kube.keys import MIG_RESOURCES, NATIVE_GPU
 from kube.objects import Container, Pod
@@ -21,8 +20,9 @@ ENV: Final = "NVIDIA_VISIBLE_DEVICES"
 CHECKPOINT: Final = "the kubelet's checkpoint"
 CONFIG_HASH: Final = "kubernetes.io/config.hash"
 CONFIG_MIRROR: Final = "kubernetes.io/config.mirror"
-"""Both carried by the image in the API of a pod that the kubelet runs from a file: the UID by which the kubelet itself knows it. The second
-cannot be changed once the pod is there, and the kubelet deletes an image of a pod that it does not run."""
+"""Annotations of the mirror of a static pod: the UID that the kubelet uses. The second is immutable, and the kubelet
+deletes a mirror of a pod that it does not run.
+"""
 
 _NONE: Final = frozenset({"", "all", "none", "void"})
 _INDEX: Final = re.compile(r"[0-9]{1,6}")
@@ -31,11 +31,11 @@ _NAME: Final = re.compile(
 )
 _GPU_NAME: Final = re.compile(r"(?:GPU|MIG)-.+|(?:/dev/)?nvidia[0-9].*")
 _GPU_RESOURCES: Final = frozenset({NATIVE_GPU, f"{NATIVE_GPU}.shared"})
-"""Resources of NVIDIA's device plugin, beside those of MIG instances. Others under `nvidia.com/` may be NICs."""
+"""Resources of NVIDIA's device plugin, besides MIG instances. Others under `nvidia.com/` may be NICs."""
 
 
-class GivenView(Protocol):
-    """What is read of one entry of a checkpoint; `nodes.checkpoints.Given` has these."""
+class CheckpointGrantView(Protocol):
+    """An entry of a checkpoint; implemented by `nodes.checkpoints.CheckpointGrant`."""
 
     @property
     def resource(self) -> str:
@@ -47,19 +47,19 @@ class GivenView(Protocol):
 
 
 def kubelet_uid(pod: Pod) -> str:
-    """The UID by which the kubelet knows the pod."""
+    """The pod's UID in the kubelet."""
     mirrored = pod.annotations.get(CONFIG_MIRROR)
     return mirrored if mirrored and mirrored == pod.annotations.get(CONFIG_HASH) else pod.metadata.uid
 
 
-def read_given(pod: Pod, *, given: Iterable[GivenView], known: Names) -> Adoption | None:
-    """The devices that a kubelet gave to the pod's containers, by its words for them, None for none that concern us.
+def read_checkpoint(pod: Pod, *, grants: Iterable[CheckpointGrantView], names: Names) -> Adoption | None:
+    """The devices that a kubelet gave to the pod, under their names in the checkpoint, or None.
 
-    `known`: the node's devices. What may be a GPU counts in any case; devices of other resources only if they are known.
+    `names`: the node's devices. Devices that cannot be GPUs count only if the node has them.
     """
-    words = dict.fromkeys(
-        word for one in given for word in one.devices if may_be_gpu(one.resource, word) or known.find(word) is not None
-    )
+    words = {
+        word for one in grants for word in one.devices if may_be_gpu(one.resource, word) or names.find(word) is not None
+    }
     if not words:
         return None
     devices = tuple(AdoptedDevice(type=GPU, uuid=word) for word in sorted(words))
@@ -67,12 +67,12 @@ def read_given(pod: Pod, *, given: Iterable[GivenView], known: Names) -> Adoptio
 
 
 def may_be_gpu(resource: str, word: str) -> bool:
-    """Whether a device that a kubelet gave for the resource, by this id, may be a GPU or a part of one."""
+    """Whether the device of a checkpoint may be a GPU or a part of one, by its resource and id."""
     return resource in _GPU_RESOURCES or resource.startswith(MIG_RESOURCES) or _GPU_NAME.fullmatch(word) is not None
 
 
 def read_env(pod: Pod) -> Adoption | Unreadable | None:
-    """The GPUs that the pod's containers name in their env, None where they name none or all."""
+    """The GPUs that the pod's containers name in their env, None for none or all."""
     named: dict[str, None] = {}
     for container in _running(pod):
         for entry in container.env or ():
@@ -91,6 +91,6 @@ def read_env(pod: Pod) -> Adoption | Unreadable | None:
 
 
 def _running(pod: Pod) -> list[Container]:
-    """Containers that run for as long as the pod does."""
-    sidecars = [one for one in pod.spec.init_containers or () if one.restart_policy == "Always"]
+    """Containers that run as long as the pod."""
+    sidecars = [one for one in pod.spec.init_containers or () if one.is_sidecar]
     return [*sidecars, *(pod.spec.containers or ())]

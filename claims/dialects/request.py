@@ -1,8 +1,6 @@
-"""The one type that every dialect is parsed into, and the answers a parse can give.
+"""The request that every dialect is parsed into. The engine serves it, the ledger stores it as JSON.
 
-Called by the dialects (which build requests), by `allocations.engine` (which serves them) and by
-the ledger (which stores them as JSON). Kept true here: an ask is for at least one device; amounts
-are per device; `whole` means the device has one holder (DESIGN §3, Amounts).
+Invariants: an ask is for at least one device; amounts are per device; a `whole` device has one holder.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ class SharePolicy(StrEnum):
 
 
 class Dialect(StrEnum):
-    """Where a request came from; decides how the result is written back."""
+    """Names of dialects that rules refer to, and `rest`: a claim without a pod."""
 
     GPUCLAIM = "gpuclaim"
     NATIVE = "native"
@@ -46,10 +44,10 @@ class Dialect(StrEnum):
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Which devices of its type an ask will have, besides those with room for it. Whatever is empty rules nothing out.
+    """The devices of its type that an ask allows; empty fields allow all.
 
-    `uuids`: one of these; `not_uuids`: none of these. `models`, `not_models`: parts of a model's name, in any case. `memory_least`:
-    bytes of the whole device. `one_numa`: all devices of the ask at one NUMA node, which has to be known.
+    `models`, `not_models`: parts of a model's name, ignoring case. `memory_least`: bytes of the whole device.
+    `one_numa`: all devices of the ask at one NUMA node, which has to be known.
     """
 
     uuids: tuple[str, ...] = ()
@@ -60,15 +58,15 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     one_numa: bool = False
 
     def permit(self, *, uuid: str, model: str, memory_total: int) -> bool:
-        """Whether this device may be given."""
+        """Whether this device is allowed."""
         named = (not self.uuids or uuid in self.uuids) and uuid not in self.not_uuids
         return named and self.permit_model(model) and memory_total >= self.memory_least
 
     def permit_model(self, model: str) -> bool:
-        """Whether devices of this model may be given."""
+        """Whether devices of this model are allowed."""
         name = model.casefold()
-        wanted = not self.models or any(part.casefold() in name for part in self.models)
-        return wanted and not any(part.casefold() in name for part in self.not_models)
+        listed = not self.models or any(part.casefold() in name for part in self.models)
+        return listed and not any(part.casefold() in name for part in self.not_models)
 
 
 class DeviceAsk(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -88,75 +86,77 @@ class DeviceAsk(msgspec.Struct, frozen=True, omit_defaults=True):
     models: tuple[str, ...] = ()
     limits: Limits | None = None
     container: str = ""
-    """The container whose ask this is, where a dialect plans each by itself."""
+    """The container of the ask, where a dialect plans each container."""
     given: tuple[int, ...] = ()
-    """Minors that it was given: told by the engine where several asks of a request are for one type, and ignored by it."""
+    """Output of the engine: the minors of the ask, where several asks are for one type."""
     steps: Steps = Steps(0, 0)
-    """When the container runs: asks with a step in common are served at once, others may have the same room one after
-    another.
-    """
+    """When the container runs: asks without a common step may use the same amounts of a device."""
 
     @property
     def whole(self) -> bool:
-        """Whether each device is taken with one holder."""
+        """Whether the devices are whole."""
         return self.core_percent is None and self.memory_bytes is None and self.memory_ratio is None
 
 
 class Joint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Devices of these types are to be under the same PCIe switches: wherever possible, or `required` (DEV-10)."""
+    """Devices of these types are taken from under the same PCIe switches, if possible or `required` (DEV-10)."""
 
     types: tuple[str, ...]
     required: bool = False
 
 
 class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a pod, or a REST client, asks for. Asks sorted by type, gpu first; several of one type where containers are planned one by one."""
+    """The request of a pod or a REST client.
+
+    `asks` are sorted by type, gpu first; several are for one type where containers are planned one by one.
+    """
 
     asks: tuple[DeviceAsk, ...]
     policy: Policy = Policy.NONE
     policy_strict: bool = False
     share: SharePolicy = SharePolicy.GPUPACK
     own_share: bool = False
-    """The pod says itself how its shares go to devices: neither the setting nor `policy` decides it."""
-    dialect: Dialect = Dialect.GPUCLAIM
+    """`share` is the pod's own: neither the setting nor `policy` overrides it."""
+    dialect: str = Dialect.GPUCLAIM
+    """The name of the dialect, which decides how the result is written."""
     key_prefix: str = ""
-    """Resource prefix the pod used (`kubernetes.io`, `koordinator.sh`), for writing the result back."""
+    """The pod's resource prefix (`kubernetes.io`, `koordinator.sh`), for writing the result."""
     claim: str = ""
-    """Name of the GpuClaim in the pod's namespace, empty for other dialects."""
+    """The GpuClaim in the pod's namespace, empty for other dialects."""
     ttl_seconds: int | None = None
     uuids: bool = False
-    """The pod's NVIDIA_VISIBLE_DEVICES comes from our annotation too, so the env value holds UUIDs (DESIGN §4), and no kubelet may choose."""
+    """NVIDIA_VISIBLE_DEVICES refers to our annotation, so its value holds UUIDs, and no kubelet may choose."""
     joint: Joint | None = None
     by_kubelet: bool = False
-    """The kubelet chooses the devices: told by the engine of the node that it chose, and ignored by it."""
+    """Output of the engine: the kubelet of the chosen node chooses the devices."""
     ignored: tuple[str, ...] = ()
-    """What the pod has by which other schedulers would decide and the engine does not (`claims.dialects.ignored`)."""
+    """What other schedulers would read of the pod, and the engine ignores (`claims.dialects.ignored`)."""
     containers: tuple[str, ...] = ()
-    """The pod's containers, init containers first, where the result is written for each."""
+    """The pod's containers, init containers first, where each has a result."""
 
     def under(self, share: SharePolicy) -> DeviceRequest:
-        """The request under the share policy of the fleet, unless the pod names its own."""
+        """The request with the share policy of the fleet, unless the pod has its own."""
         return self if self.own_share or self.share is share else msgspec.structs.replace(self, share=share)
 
     @property
     def to_emptiest(self) -> bool:
-        """Whether shares go to the emptiest device of a node instead of the fullest."""
+        """Whether shares go to the emptiest device of a node."""
         return self.share is SharePolicy.GPUSPREAD or (self.policy is Policy.SPREAD and not self.own_share)
 
     @property
     def whole_native(self) -> bool:
-        """Whether it is for whole GPUs by `nvidia.com/gpu`, whichever."""
+        """Whether it is for any whole GPUs by `nvidia.com/gpu`."""
         plain = all(ask.whole and ask.limits is None and not is_mig(ask.type) for ask in self.asks)
-        return self.dialect is Dialect.NATIVE and plain
+        return self.dialect == Dialect.NATIVE and plain
 
     @property
     def for_kubelet(self) -> bool:
-        """Whether a kubelet may choose the devices, by its device plugin: in a pod that sees what that one tells it, not what we do."""
+        """Whether a kubelet may choose the devices, since no variable of the pod overrides its device plugin's."""
         return self.whole_native and not self.uuids
 
     @property
     def devices_most(self) -> int:
-        """How many devices the pod may run with, whoever gave them: Koordinator gives a joint request as many NICs as its GPUs have switches."""
+        """The most devices of the pod: Koordinator gives a joint request as many NICs as its GPUs have switches."""
         first, *joined = self.joint.types if self.joint is not None else ("",)
         switches = sum(ask.count for ask in self.asks if ask.type == first)
         return sum(max(ask.count, switches) if ask.type in joined else ask.count for ask in self.asks)
@@ -168,20 +168,20 @@ class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def steps(self) -> int:
-        """How many steps there are in which different asks are served."""
+        """The number of steps of the pod (`claims.dialects.steps`)."""
         return 1 + max((ask.steps.last for ask in self.asks), default=0)
 
     @property
     def shares(self) -> bool:
-        """Whether any ask is for less than whole devices."""
+        """Whether any ask is for shares."""
         return any(not ask.whole for ask in self.asks)
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """A pod that asks for devices in a way that cannot be served, with the rule it broke.
+    """Why a pod's request cannot be served.
 
-    `rule` is a short stable identifier (`claim-missing`, `gpu-core-alone`, …), `reason` a sentence
-    that a person can act on, without node names (DESIGN §4). `field` names what to change.
+    `rule`: a short stable identifier (`claim-missing`, `gpu-core-alone`, …). `reason`: a sentence for the user, without
+    node names. `field`: the field to change.
     """
 
     rule: str
@@ -190,4 +190,4 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 Parsed = DeviceRequest | Refusal | None
-"""A parse answers with a request, a refusal, or None: the pod asks for no devices."""
+"""A request, a refusal, or None for a pod that requests no devices."""

@@ -1,32 +1,27 @@
-"""When the containers of a pod run, and what they take of one device at once.
+"""When the containers of a pod run, and what they use of a device at once.
 
-Called by the dialects that count container by container, and by the engine. Kept true: ordinary init containers run one
-after another, then the containers, all at once; a sidecar (an init container that restarts always) runs from where it
-is declared for as long as the pod does. Source: https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/
+Invariants: ordinary init containers run one after another, then all containers at once; a sidecar runs from its place
+among the init containers until the pod ends. Source:
+https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from kube.objects import Container, Pod
-
-ALWAYS: Final = "Always"
-"""`restartPolicy` of a sidecar."""
+from kube.objects import Container
 
 
 class Steps(NamedTuple):
-    """The steps of the pod's life in which a container runs, first and last. The last step of all is that of the
-    containers.
-    """
+    """The first and last step in which a container runs. The containers run in the last step of the pod."""
 
     first: int
     last: int
 
 
-class Taken(NamedTuple):
-    """What one container takes of a device."""
+class ContainerUse(NamedTuple):
+    """What one container uses of a device."""
 
     steps: Steps
     core_percent: int
@@ -34,22 +29,12 @@ class Taken(NamedTuple):
     """In any unit, the same for all."""
 
 
-def is_sidecar(init_container: Container) -> bool:
-    """Whether an init container runs as long as the pod."""
-    return init_container.restart_policy == ALWAYS
-
-
-def containers_of(pod: Pod) -> list[Container]:
-    """Init containers first, as HAMi counts them."""
-    return [*(pod.spec.init_containers or ()), *(pod.spec.containers or ())]
-
-
 def steps_of(inits: Sequence[Container]) -> Iterator[Steps]:
-    """The steps of each init container, then without end those of the containers."""
-    end = sum(not is_sidecar(one) for one in inits)
+    """The steps of each init container, then endlessly those of a container."""
+    end = sum(not one.is_sidecar for one in inits)
     step = 0
     for one in inits:
-        if is_sidecar(one):
+        if one.is_sidecar:
             yield Steps(step, end)
         else:
             yield Steps(step, step)
@@ -58,8 +43,8 @@ def steps_of(inits: Sequence[Container]) -> Iterator[Steps]:
         yield Steps(end, end)
 
 
-def most_at_once(taken: Iterable[Taken]) -> tuple[int, int]:
-    """Core percent and memory of the step that takes most of each, which need not be the same."""
+def most_at_once(taken: Iterable[ContainerUse]) -> tuple[int, int]:
+    """The most core percent and the most memory used in any step, not necessarily the same step."""
     listed = list(taken)
     sums = [
         (sum(one.core_percent for one in running), sum(one.memory for one in running))

@@ -1,8 +1,7 @@
-"""The answers to errors that no view handles: a page in the style of the rest, a problem document under `/api/`.
+"""Responses to errors that no view handles: an HTML page, or a problem document under `/api/`.
 
-Django calls them by `gpuplane.urls.handler400` and the like, also for requests that never reached a view. Kept true: they
-lean on nothing that an unfinished request may lack, such as a user; what the table of errors (`gpuplane.problems`) knows is no
-500 and names its cause.
+Django calls them by `gpuplane.urls.handler400` and the like, also for requests that never reached a view and may lack a
+user. Invariants: an error that `gpuplane.problems` knows is no 500 and names its cause.
 """
 
 from __future__ import annotations
@@ -11,14 +10,13 @@ import sys
 from http import HTTPStatus
 from typing import cast
 
-import orjson
 from django.core.exceptions import DisallowedHost
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from access.errors import NotAllowed
-from access.pages import PageRequest, greet, protected
-from gpuplane.problems import FAULT, MEDIA_TYPE, Problem, problem_of
+from gpuplane.pages.page import PageRequest, protected, set_actor
+from gpuplane.problems import FAULT, Problem, problem_of, problem_response
 
 API = "/api/"
 _WORDS = {
@@ -42,22 +40,22 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """403, with the rule in words where the service gave one."""
+    """403, with the service's message if it has one."""
     return _answer(request, 403, str(exception))
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """404. Django's own text for an unknown address is not for people."""
+    """404, with the service's message; Django's own for an unknown address is not for users."""
     text = str(exception.args[0]) if exception.args and isinstance(exception.args[0], str) else ""
     return _answer(request, 404, text)
 
 
 def broken(request: HttpRequest) -> HttpResponse:
-    """What the error is by the table, such as a full or busy database; else 500. Its page leans on nothing that may be broken, the database least of all."""
+    """The error's problem, such as a full or busy database, else 500; rendered without the database."""
     error = sys.exc_info()[1]
     problem = (None if error is None else problem_of(error)) or FAULT
     if request.path.startswith(API):
-        return _document(problem)
+        return problem_response(problem)
     if problem is FAULT:
         return render(request, "errors/500.html", status=500)
     usual = HTTPStatus(problem.status).phrase, problem.detail
@@ -74,17 +72,12 @@ def broken(request: HttpRequest) -> HttpResponse:
 def _answer(request: HttpRequest, status: int, text: str) -> HttpResponse:
     title, usual = _WORDS[status]
     if request.path.startswith(API):
-        return _document(Problem(status=status, detail=text[:300] or usual))
+        return problem_response(Problem(status=status, detail=text[:300] or usual))
     user = getattr(request, "user", None)
     if user is not None and user.is_authenticated and not hasattr(request, "actor"):
         try:
-            greet(cast("PageRequest", request))
+            set_actor(cast("PageRequest", request))
         except NotAllowed:
             text = text or "This account is switched off."
     context = {"status": status, "title": title, "text": text[:300] or usual}
     return protected(render(request, "errors/refused.html", context, status=status))
-
-
-def _document(problem: Problem) -> HttpResponse:
-    body = orjson.dumps(problem.document())
-    return HttpResponse(body, status=problem.status, content_type=MEDIA_TYPE, headers=dict(problem.headers))

@@ -1,4 +1,4 @@
-"""The events page. It stands here because `audit` is the lowest room and knows nothing of accounts."""
+"""The events page, and the newest few for the fleet page."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from django.http import HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
-from access.pages import PageRequest, asked_word, page, slice_of
-from audit.overviews import GROUPS, event_query
-from audit.selectors import event_list
+from audit.selectors import GROUPS, event_list, event_query
+from gpuplane.pages.page import PageRequest, page, query_words
+from gpuplane.pages.slices import slice_of
 
 NEWEST = 8
 
@@ -17,10 +17,9 @@ NEWEST = 8
 @page
 def events(request: PageRequest) -> HttpResponse:
     """Everything that happened, newest first, with filters."""
-    asked = {name: asked_word(request, key) for name, key in
-             (("search", "q"), ("group", "group"), ("namespace", "namespace"), ("node", "node"))}  # fmt: skip
-    found = slice_of(event_query(actor=request.actor, **asked), request.GET.get("page"))
-    context = asked | {"slice": found, "groups": list(GROUPS), "filtered": any(asked.values())}
+    filters = query_words(request, "group", "namespace", "node", search="q")
+    found = slice_of(event_query(actor=request.actor, **filters), request)
+    context = filters | {"slice": found, "groups": list(GROUPS), "filtered": any(filters.values())}
     return render(request, "audit/events.html", context)
 
 

@@ -1,16 +1,18 @@
-"""The pages in the menu. A page is listed when its address exists."""
+"""The menu."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from django.http import HttpRequest
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
+
+from access.choices import Role
 
 
 @dataclass(frozen=True, slots=True)
 class MenuItem:
-    """One line of the menu. `prefix` of a view's name marks the line as the present page."""
+    """One line of the menu. `count_url`: address of a number that is shown beside it."""
 
     label: str
     url: str
@@ -19,6 +21,7 @@ class MenuItem:
     count_url: str = ""
 
 
+# label, name of the address, icon, names of views that mark the line as active, name of the address of a count
 _PAGES = (
     ("Fleet", "fleet", "fleet", ("fleet",), ""),
     ("Nodes", "nodes", "nodes", ("nodes", "node", "device"), ""),
@@ -29,27 +32,26 @@ _PAGES = (
     ("What-if", "simulate", "simulate", ("simulate",), ""),
     ("Events", "events", "events", ("events",), ""),
 )
-_MORE = (("API", "api:docs", "api", False), ("Admin", "admin:index", "admin", True))
+_ADMINS = (
+    ("Accounts", "accounts", "user", ("accounts", "account", "account-create"), ""),
+    ("Teams", "teams", "teams", ("teams", "team", "team-create"), ""),
+)
 
 
 def pages(request: HttpRequest) -> list[MenuItem]:
-    """The lines above."""
+    """The pages; those of `_ADMINS` for admins alone."""
+    actor = getattr(request, "actor", None)
+    shown = _PAGES + _ADMINS if actor is not None and actor.role == Role.ADMIN else _PAGES
     here = request.resolver_match.view_name if request.resolver_match else ""
     return [
         MenuItem(label, reverse(name), icon, here in names, reverse(count) if count else "")
-        for label, name, icon, names, count in _PAGES
+        for label, name, icon, names, count in shown
     ]
 
 
 def more(request: HttpRequest) -> list[MenuItem]:
-    """Documentation for everybody, administration for staff."""
-    staff = bool(getattr(request.user, "is_staff", False))
-    found = []
-    for label, name, icon, staff_only in _MORE:
-        if staff_only and not staff:
-            continue
-        try:
-            found.append(MenuItem(label, reverse(name), icon))
-        except NoReverseMatch:
-            continue
-    return found
+    """Documentation for everybody, Django's admin for staff."""
+    items = [MenuItem("API", reverse("api:docs"), "api")]
+    if getattr(request.user, "is_staff", False):
+        items.append(MenuItem("Admin", reverse("admin:index"), "admin"))
+    return items

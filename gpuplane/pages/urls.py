@@ -2,49 +2,63 @@
 
 from django.urls import path
 
-from access import token_pages
-from access import views as access
-from allocations.views import claims as claim_pages
-from allocations.views import devices, export, lists, scenario, single, usage
-from allocations.views import nodes as node_pages
-from claims import views as claims
-from gpuplane.pages import claim_form, events
-from nodes import views as nodes
-from nodes.history import views as history
+from gpuplane.pages import (
+    accounts,
+    allocations,
+    claims,
+    devices,
+    events,
+    fleet,
+    history,
+    nodes,
+    pending,
+    sign_in,
+    simulation,
+    teams,
+    tokens,
+    usage,
+)
 
 urlpatterns = [
-    path("sign-in/", access.SignIn.as_view(), name="sign-in"),
-    path("sign-out/", access.SignOut.as_view(), name="sign-out"),
-    path("theme/", access.theme, name="theme"),
-    path("tokens/", token_pages.tokens, name="tokens"),
-    path("tokens/<uuid:uid>/revoke/", token_pages.token_end, name="token-revoke"),
-    path("", nodes.fleet, name="fleet"),
-    path("fleet/holders/", node_pages.fleet_holders_part, name="fleet-holders"),
+    path("sign-in/", sign_in.SignIn.as_view(), name="sign-in"),
+    path("sign-out/", sign_in.SignOut.as_view(), name="sign-out"),
+    path("theme/", sign_in.theme, name="theme"),
+    path("tokens/", tokens.tokens, name="tokens"),
+    path("tokens/<uuid:uid>/revoke/", tokens.token_end, name="token-revoke"),
+    path("accounts/", accounts.accounts, name="accounts"),
+    path("accounts/new/", accounts.account_new, name="account-create"),
+    path("accounts/<int:user_id>/", accounts.account, name="account"),
+    path("teams/", teams.teams, name="teams"),
+    path("teams/new/", teams.team_new, name="team-create"),
+    path("teams/<int:team_id>/", teams.team, name="team"),
+    path("password/", sign_in.own_password, name="own-password"),
+    path("", fleet.fleet, name="fleet"),
+    path("fleet/holders/", fleet.fleet_holders_part, name="fleet-holders"),
     path("nodes/", nodes.node_table, name="nodes"),
-    path("nodes/<str:name>/", node_pages.node, name="node"),
-    path("nodes/<str:name>/devices/", node_pages.node_devices_part, name="node-devices"),
-    path("devices/<int:device_id>/card/", node_pages.device_card, name="device-card"),
+    path("nodes/<str:name>/", nodes.node, name="node"),
+    path("nodes/<str:name>/devices/", nodes.node_devices_part, name="node-devices"),
+    path("devices/<int:device_id>/card/", fleet.device_card, name="device-card"),
     path("nodes/<str:name>/history/", history.node_history, name="node-history"),
     path("devices/<int:device_id>/", devices.device, name="device"),
     path("devices/<int:device_id>/state/", devices.device_state, name="device-state"),
     path("devices/<int:device_id>/history/", history.device_history, name="device-history"),
     path("devices/<int:device_id>/history.csv", history.device_history_csv, name="device-history-csv"),
-    path("fleet/devices.csv", export.fleet_csv, name="fleet-csv"),
+    path("fleet/devices.csv", fleet.fleet_csv, name="fleet-csv"),
     path("fleet/history/", history.fleet_history, name="fleet-history"),
     path("fleet/history.csv", history.fleet_history_csv, name="fleet-history-csv"),
     path("usage/", usage.usage, name="usage"),
     path("usage/idle/", usage.idle, name="idle"),
     path("claims/", claims.claim_table, name="claims"),
-    path("claims/new/", claim_form.claim_new, name="claim-create"),
-    path("claims/<str:namespace>/<str:name>/", claim_pages.claim, name="claim"),
+    path("claims/new/", claims.claim_new, name="claim-create"),
+    path("claims/<str:namespace>/<str:name>/", claims.claim, name="claim"),
     path("claims/<str:namespace>/<str:name>/delete/", claims.claim_remove, name="claim-delete"),
-    path("allocations/", lists.allocation_table, name="allocations"),
-    path("allocations/<uuid:allocation_id>/", single.allocation, name="allocation"),
-    path("allocations/<uuid:allocation_id>/release/", single.release, name="allocation-release"),
-    path("pending/", lists.pending_table, name="pending"),
-    path("pending/count/", lists.pending_count, name="pending-count"),
-    path("pending/<str:namespace>/<str:name>/", lists.pending_pod, name="pending-pod"),
+    path("allocations/", allocations.allocation_table, name="allocations"),
+    path("allocations/<uuid:allocation_id>/", allocations.allocation, name="allocation"),
+    path("allocations/<uuid:allocation_id>/release/", allocations.release, name="allocation-release"),
+    path("pending/", pending.pending_table, name="pending"),
+    path("pending/count/", pending.pending_count, name="pending-count"),
+    path("pending/<str:namespace>/<str:name>/", pending.pending_pod, name="pending-pod"),
     path("events/", events.events, name="events"),
     path("events/newest/", events.newest, name="events-newest"),
-    path("simulate/", scenario.simulate, name="simulate"),
+    path("simulate/", simulation.simulate, name="simulate"),
 ]

@@ -1,5 +1,6 @@
-"""The REST plane: what every endpoint under `/api/` shares, and the addresses themselves.
+"""REST: every view and serializer under `/api/`, one module a resource, and what they share.
 
-The rooms' own `api.py` hold the views; REST framework finds the classes of this package by name in
-the settings, so that no room imports upward.
+A view parses, calls one service or selector, and renders. Invariants:
+- Lists are paged by cursor; writes accept `Idempotency-Key` and are done once.
+- Bodies are decoded within a limit, and a malformed one is a 400, never a fault.
 """

@@ -1,10 +1,9 @@
 """Bodies in and out: JSON and YAML parsed strictly, JSON written by orjson.
 
 Invariants:
-- Whatever bytes come in, a view gets plain JSON values (no NaN, no NUL, no lone surrogates, no YAML tags or anchors),
-  or the request ends with a problem 400 or 413.
-- Values, depth, and the length of texts are bounded. How many values a text holds is known before any of them is made,
-  by the bytes of JSON and by the events of YAML.
+- A view gets plain JSON values (no NaN, no NUL, no lone surrogates, no YAML tags or anchors), or the request ends with
+  a problem 400 or 413.
+- The number of values, their depth, and the length of texts are bounded. Values are counted before any is made.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from rest_framework.request import Request
 from typing_extensions import override
 
 from access.errors import TooLarge
-from kube.bounded import REST_VALUES_MOST, TooMany, check_values
+from kube.bounded import REST_VALUES_MOST, TooManyValues, check_values
 
 DEEPEST = 64
 """Levels of nesting; the deepest manifest has ten."""
@@ -31,11 +30,11 @@ LONGEST_TEXT = 256 * 1024
 """Characters of one text; all annotations of an object may have 256 KiB together."""
 YAML_BYTES_MOST = 1024 * 1024
 YAML_EVENTS_MOST = 200_000
-"""Values, and beginnings and ends of collections. They take half a second of one processor; larger bodies are sent as
-JSON."""
+"""Values, and beginnings and ends of collections: half a second of one processor."""
 LONGEST_PLAIN = 4_096
-"""Characters of a YAML scalar without quotes. What it means is found out by looking: `1:1:1:…` is a number of base 60,
-and a long one takes minutes."""
+"""Characters of a YAML scalar without quotes: `1:1:1:…` is a number of base 60, and a long one takes minutes."""
+OTHER_YAML_TYPES = frozenset({"application/x-yaml", "text/yaml"})
+"""In use before `application/yaml` was registered."""
 
 YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -72,18 +71,6 @@ class YamlParser(BaseParser):
         return read_yaml(stream.read())
 
 
-class XYamlParser(YamlParser):
-    """`application/x-yaml`, its older name."""
-
-    media_type = "application/x-yaml"
-
-
-class TextYamlParser(YamlParser):
-    """`text/yaml`."""
-
-    media_type = "text/yaml"
-
-
 class JsonRenderer(BaseRenderer):
     """JSON in UTF-8."""
 
@@ -101,12 +88,13 @@ class JsonRenderer(BaseRenderer):
 
 
 class OneFormat(BaseContentNegotiation):
-    """Answers are JSON whatever is asked for: a browser gets to see them too."""
+    """Answers are JSON whatever `Accept` says: a browser shows them too."""
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
         """The parser of the body's media type, None: 415. Parameters such as charset do not matter."""
-        given = (request.content_type or "").partition(";")[0].strip().lower()
-        return next((parser for parser in parsers if parser.media_type == given), None)
+        content_type = (request.content_type or "").partition(";")[0].strip().lower()
+        media_type = "application/yaml" if content_type in OTHER_YAML_TYPES else content_type
+        return next((parser for parser in parsers if parser.media_type == media_type), None)
 
     @override
     def select_renderer(self, request: Request, renderers: Any, format_suffix: str | None = None) -> Any:
@@ -121,7 +109,7 @@ def read_json(body: bytes) -> Any:
     try:
         check_values(body, most=REST_VALUES_MOST)
         value = orjson.loads(body)
-    except TooMany as error:
+    except TooManyValues as error:
         raise TooLarge(f"the body is too large: {error}", rule="size") from error
     except orjson.JSONDecodeError as error:
         raise ParseError(f"the body is not JSON: {error}") from error

@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 
 def handle(error: Exception, context: Mapping[str, Any]) -> Response:
-    """The answer to an error that a view raised; a fault of ours is logged and told as 500."""
+    """The response to an error that a view raised; an unknown one is logged and is a 500."""
     problem = problem_of(error)
     if problem is None:
         view, request = context.get("view"), context.get("request")

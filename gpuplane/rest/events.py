@@ -10,10 +10,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
-from access.authentication import request_actor
-from audit.choices import Kind
+from audit.choices import EventKind
 from audit.models import Event
 from audit.selectors import event_list
+from gpuplane.rest.authentication import request_actor
+from gpuplane.rest.fields import NameFilter, NamespaceFilter, filters
 
 FAMILY_PATTERN = r"^[a-z][a-z-]*\.([a-z-]+)?$"
 
@@ -23,7 +24,7 @@ class EventSchema(serializers.Serializer[Any]):
 
     uid = serializers.CharField(help_text="only ever grows")
     at = serializers.DateTimeField()
-    kind = serializers.ChoiceField(choices=Kind.values)
+    kind = serializers.ChoiceField(choices=EventKind.values)
     actor = serializers.CharField()
     namespace = serializers.CharField(allow_blank=True)
     name = serializers.CharField(allow_blank=True)
@@ -44,11 +45,11 @@ class EventFilters(serializers.Serializer[Any]):
     kind = serializers.RegexField(
         FAMILY_PATTERN, required=False, max_length=48, help_text="a kind, or a family such as `claim.`"
     )
-    actor = serializers.CharField(required=False, max_length=150)
-    namespace = serializers.CharField(required=False, max_length=63)
-    name = serializers.CharField(required=False, max_length=253)
-    node = serializers.CharField(required=False, max_length=253)
-    claim = serializers.CharField(required=False, max_length=253)
+    actor = serializers.CharField(source="by", required=False, max_length=150)
+    namespace = NamespaceFilter()
+    name = NameFilter()
+    node = NameFilter()
+    claim = NameFilter()
     allocation = serializers.UUIDField(required=False)
     since = serializers.DateTimeField(required=False)
     until = serializers.DateTimeField(required=False)
@@ -63,11 +64,8 @@ class EventViewSet(GenericViewSet[Event]):
     @extend_schema(summary="Events, the newest first", parameters=[EventFilters], responses=EventSchema(many=True))
     def list(self, request: Request) -> Response:
         """Events that match."""
-        filters = EventFilters(data=request.query_params)
-        filters.is_valid(raise_exception=True)
-        wanted = dict(filters.validated_data)
-        by = wanted.pop("actor", "")
-        page = self.paginate_queryset(event_list(actor=request_actor(request), by=by, **wanted)) or []
+        events = event_list(actor=request_actor(request), **filters(EventFilters, request))
+        page = self.paginate_queryset(events) or []
         return self.get_paginated_response([event_row(event) for event in page])
 
 

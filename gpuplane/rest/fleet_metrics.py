@@ -12,13 +12,14 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from access.authentication import request_actor
 from access.choices import TokenScope
 from access.errors import NotAllowed
-from allocations.fleet_metrics import fleet_metrics
-from allocations.ledger_metrics import ledger_metrics
-from gpuplane.relay import connect, relayed
-from nodes.live.asked import latest_for
+from allocations.publish.fleet_metrics import fleet_metrics
+from allocations.publish.ledger_metrics import ledger_metrics
+from gpuplane.metrics_relay import relayed
+from gpuplane.rest.authentication import request_actor
+from nodes.live.reads import latest_for
+from storage.redis_client import Purpose, client
 
 
 class FleetMetrics(APIView):
@@ -28,9 +29,11 @@ class FleetMetrics(APIView):
 
     @extend_schema(
         summary="Every GPU for Prometheus",
-        description="Names of pods and namespaces are among the labels: a token needs the scope `metrics`; a session is an admin's. "
-        "Figures of GPUs older than 15 seconds are left out. Beside the GPUs: live allocations by state, waiting pods by rule, nodes by state, how long "
-        "agents are silent, and what all workers have counted.",
+        description=(
+            "Names of pods and namespaces are among the labels: a token needs the scope `metrics`; a session is an"
+            " admin's. Figures of GPUs older than 15 seconds are left out. Beside the GPUs: live allocations by state,"
+            " waiting pods by rule, nodes by state, how long agents are silent, and what all workers have counted."
+        ),
         responses={(200, "text/plain"): OpenApiTypes.STR},
     )
     def get(self, request: Request) -> HttpResponse:
@@ -41,7 +44,7 @@ class FleetMetrics(APIView):
         if actor.namespaces is not None:
             raise NotAllowed("only machine accounts of scope metrics, and admins, may read the whole fleet")
         samples, now = latest_for(request), time.time()
-        told = fleet_metrics(samples=samples, now=now) + ledger_metrics(samples=samples, now=now)
-        with connect(settings.GPUPLANE_REDIS_URL) as client:
-            told += relayed(client)
-        return HttpResponse(told, content_type=CONTENT_TYPE_LATEST)
+        text = fleet_metrics(samples=samples, now=now) + ledger_metrics(samples=samples, now=now)
+        with client(settings.GPUPLANE_REDIS_URL, Purpose.WORK) as connection:
+            text += relayed(connection)
+        return HttpResponse(text, content_type=CONTENT_TYPE_LATEST)

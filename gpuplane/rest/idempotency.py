@@ -1,14 +1,13 @@
 """`Idempotency-Key`: a write that is sent twice is done once (VIEW-5).
 
-Wraps every view of `gpuplane.rest.urls`, not Django's middleware chain, so that the rest of the
-application pays nothing. Kept true: under one key of one user the same request gets the same answer
-again; another request is refused (422), and so is a twin that is still running (409); an answer of
-5xx, or a fault, is not kept, so that the client may try again.
+Wraps the views of `gpuplane.rest.urls`. Invariants: under one key of one user the same request gets the same response
+again; another request is refused (422), and so is the same one while the first runs (409); a response of 5xx, or a
+fault, is not kept, so that the client may try again.
 
-Bounded: `KEYS_A_USER` keys and `BYTES_A_USER` of answers a user. The oldest finished ones make room, but never one that is younger
-than `KEPT_AT_LEAST`, within which clients repeat, and never one that still runs; where nothing may go, a request with a fresh key is
-refused (429) before anything is done. Of an answer beyond `LONGEST_ANSWER` only that it was given is kept: a repeat is not done
-again, it is told so (409, rule `answer-not-kept`) and where to look.
+At most `KEYS_A_USER` keys and `BYTES_A_USER` of responses are kept a user. The oldest finished ones are deleted for new
+ones, but none younger than `KEPT_AT_LEAST`; where none may be deleted, a new key is refused (429) before anything is
+done. Of a response longer than `LONGEST_ANSWER` no body is kept: a repeat is not done again but refused (409, rule
+`answer-not-kept`).
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from datetime import datetime, timedelta
 from functools import wraps
 from typing import Any
 
-import orjson
 from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import RequestDataTooBig
 from django.db import IntegrityError, transaction
@@ -31,47 +29,50 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase, UnreadableP
 from access.choices import TokenScope
 from access.models import IdempotencyRecord
 from access.tokens import verify_user
-from access.transactions import atomic_retry
-from audit.clock import database_now
-from gpuplane.problems import MEDIA_TYPE, Problem
+from gpuplane.problems import Problem, problem_response
+from storage.clock import database_now
+from storage.transactions import atomic_retry
 
 HEADER = "Idempotency-Key"
 METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 KEY = re.compile(r"[!-~]{1,255}")
 ABANDONED = timedelta(minutes=5)
-"""A record without an answer that is older belongs to a process that died; the next request takes it over."""
+"""An older record without a response is of a process that died; the next request takes it over."""
 LONGEST_ANSWER = 128 << 10
-"""Bytes; of a longer answer the body is not kept."""
+"""Bytes of a body."""
 KEYS_A_USER = 1_000
 BYTES_A_USER = 32 << 20
-"""Of answers' bodies, give or take those that are being written at this moment."""
+"""Of bodies, not counting those that are being written."""
 KEPT_AT_LEAST = timedelta(minutes=10)
-"""So long an answer is given again whatever comes; without need it is a day (`access.tasks`)."""
+"""A response is kept at least so long, and a day where there is room (`access.tasks`)."""
 FULL_RETRY_SECONDS = 60
 NOT_KEPT = "gpuplane/answer-not-kept"
-"""In place of the media type of an answer of which no body is kept."""
+"""In place of the media type of a response without a kept body."""
 
 View = Callable[..., HttpResponseBase]
 
 
 def bounded(view: View) -> View:
-    """The view, for bodies up to `DATA_UPLOAD_MAX_MEMORY_SIZE` only. REST framework itself would read any."""
+    """The view, for bodies up to `DATA_UPLOAD_MAX_MEMORY_SIZE`; REST framework itself reads any."""
 
     @wraps(view)
     def run(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         try:
             request.body  # noqa: B018 - read here, so that what is too large is refused before anything else
         except RequestDataTooBig:
-            return _refused(413, "the body is too large")
+            return problem_response(Problem(413, "the body is too large"))
         except UnreadablePostError:
-            return _refused(400, "the body broke off")
+            return problem_response(Problem(400, "the body broke off"))
         return view(request, *args, **kwargs)
 
     return run
 
 
 def idempotent(view: View, *, repeatable: bool = False) -> View:
-    """The view, giving its answer again to a repeat. `repeatable`: it changes nothing, so a request whose answer is too long to keep may be done again."""
+    """The view, with its response kept for repeats.
+
+    `repeatable`: it changes nothing, so a request whose response is too long to keep may be done again.
+    """
 
     @wraps(view)
     def run(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
@@ -82,9 +83,7 @@ def idempotent(view: View, *, repeatable: bool = False) -> View:
         if user is None:
             return view(request, *args, **kwargs)  # which refuses it
         if not KEY.fullmatch(key):
-            return _refused(
-                400, f"{HEADER} must be 1 to 255 printable ASCII characters without spaces", field=HEADER, rule="key"
-            )
+            return _refused(400, f"{HEADER} must be 1 to 255 printable ASCII characters without spaces", rule="key")
         record = IdempotencyRecord(
             user=user,
             key=key,
@@ -93,25 +92,24 @@ def idempotent(view: View, *, repeatable: bool = False) -> View:
             digest=hashlib.sha256((request.content_type or "").encode() + b"\0" + request.body).hexdigest(),
         )
         try:
-            known = _begin(record=record, now=database_now())
+            earlier = _begin(record=record, now=database_now())
         except _NoRoom:
             return _refused(
                 429,
                 f"{KEYS_A_USER} keys, or {BYTES_A_USER >> 20} MiB of answers, are kept for you already, of the last "
                 f"{KEPT_AT_LEAST.seconds // 60} minutes alone; nothing was done, try again later",
-                field=HEADER,
                 rule="keys-of-user",
                 headers={"Retry-After": str(FULL_RETRY_SECONDS)},
             )
-        if known is not None:
-            return _again(known, record)
+        if earlier is not None:
+            return _again(earlier, record)
         return _first(lambda: view(request, *args, **kwargs), record, repeatable=repeatable)
 
     return run
 
 
 def _user(request: HttpRequest, view: View) -> User | None:
-    """Who asks, by token or session; None also for a token that does not open the view. The view itself checks again."""
+    """The user by token or session, None also for a token of another scope. The view itself checks again."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         verified = verify_user(token.strip())
@@ -124,68 +122,68 @@ def _user(request: HttpRequest, view: View) -> User | None:
 
 
 class _NoRoom(Exception):
-    """The user has as many keys, or bytes of answers, as are kept, and none of them is old enough to go."""
+    """The user has as many keys, or bytes, as are kept, and too few are old enough to be deleted."""
 
 
 def _check_room(*, user: User, now: datetime) -> list[int]:
-    """The oldest finished answers of the user that have to go where a further one would be too many. Raises _NoRoom."""
+    """Ids of the user's oldest finished records that have to be deleted for a new one. Raises _NoRoom."""
     own = IdempotencyRecord.objects.filter(user=user)
     have = own.aggregate(keys=Count("pk"), size=Sum(Length("body")))
     keys, size = have["keys"] - KEYS_A_USER + 1, (have["size"] or 0) - BYTES_A_USER
     if keys <= 0 and size <= 0:
         return []
-    going = []
+    expendable = []
     old = own.filter(status__isnull=False, created_at__lt=now - KEPT_AT_LEAST).order_by("created_at", "pk")
     for pk, length in old.annotate(length=Length("body")).values_list("pk", "length"):
         if keys <= 0 and size <= 0:
             break
-        going.append(pk)
+        expendable.append(pk)
         keys, size = keys - 1, size - length
     if keys > 0 or size > 0:
         raise _NoRoom
-    return going
+    return expendable
 
 
 def _begin(*, record: IdempotencyRecord, now: datetime) -> IdempotencyRecord | None:
-    """Note that the request runs; the record that is there already, if any. Raises _NoRoom.
+    """Save the record of a request that starts; return the one of a request before it, if any. Raises _NoRoom.
 
-    What is refused or answered again is told without writing, so that a flood of it keeps no other writer waiting.
+    A repeat writes nothing, so that many of them keep no other writer waiting.
     """
-    known = IdempotencyRecord.objects.filter(user=record.user, key=record.key).first()
-    if known is None:
+    earlier = IdempotencyRecord.objects.filter(user=record.user, key=record.key).first()
+    if earlier is None:
         _check_room(user=record.user, now=now)
-    elif not _same(known, record) or known.status is not None or known.created_at >= now - ABANDONED:
-        return known
-    return _note(record=record, now=now)
+    elif not _same(earlier, record) or earlier.status is not None or earlier.created_at >= now - ABANDONED:
+        return earlier
+    return _save(record=record, now=now)
 
 
 @atomic_retry
-def _note(*, record: IdempotencyRecord, now: datetime) -> IdempotencyRecord | None:
-    """The same, writing. Another request may have come in between."""
+def _save(*, record: IdempotencyRecord, now: datetime) -> IdempotencyRecord | None:
+    """The same, in a transaction that writes: another request may have come in between."""
     record.pk, record.created_at = None, now
     IdempotencyRecord.objects.filter(pk__in=_check_room(user=record.user, now=now), status__isnull=False).delete()
     try:
         with transaction.atomic():
             record.save(force_insert=True)
     except IntegrityError:
-        known = IdempotencyRecord.objects.filter(user=record.user, key=record.key).first()
-        if known is None:
-            # it was given up in this very moment
+        earlier = IdempotencyRecord.objects.filter(user=record.user, key=record.key).first()
+        if earlier is None:
+            # deleted meanwhile
             record.save(force_insert=True)
             return None
-        if not _same(known, record) or known.status is not None:
-            return known
+        if not _same(earlier, record) or earlier.status is not None:
+            return earlier
         taken_over = IdempotencyRecord.objects.filter(
-            pk=known.pk, status=None, created_at=known.created_at, created_at__lt=now - ABANDONED
+            pk=earlier.pk, status=None, created_at=earlier.created_at, created_at__lt=now - ABANDONED
         ).update(created_at=now)
         if not taken_over:
-            return known
-        record.pk = known.pk
+            return earlier
+        record.pk = earlier.pk
     return None
 
 
 def _first(call: Callable[[], HttpResponseBase], record: IdempotencyRecord, *, repeatable: bool) -> HttpResponseBase:
-    """Run the request and keep its answer."""
+    """Run the request and keep its response."""
     try:
         response = call()
         render = getattr(response, "render", None)
@@ -217,39 +215,32 @@ def _forget(*, record: IdempotencyRecord) -> None:
     IdempotencyRecord.objects.filter(pk=record.pk, status=None).delete()
 
 
-def _again(known: IdempotencyRecord, record: IdempotencyRecord) -> HttpResponse:
-    if not _same(known, record):
-        return _refused(
-            422, f"this {HEADER} was used for another request; make a fresh one", field=HEADER, rule="key-reused"
-        )
-    if known.status is None:
-        return _refused(
-            409, "the first request with this key is still running; ask again later", field=HEADER, rule="key-running"
-        )
-    if known.content_type == NOT_KEPT:
+def _again(earlier: IdempotencyRecord, record: IdempotencyRecord) -> HttpResponse:
+    if not _same(earlier, record):
+        return _refused(422, f"this {HEADER} was used for another request; make a fresh one", rule="key-reused")
+    if earlier.status is None:
+        return _refused(409, "the first request with this key is still running; ask again later", rule="key-running")
+    if earlier.content_type == NOT_KEPT:
         return _refused(
             409,
-            f"the first request with this key was done, with status {known.status}, and is not done again; its answer was longer "
-            f"than {LONGEST_ANSWER >> 10} KiB and is not kept: read {record.path.partition('?')[0]} to see what is there now",
-            field=HEADER,
+            f"the first request with this key was done, with status {earlier.status}, and is not done again; its answer"
+            f" was longer than {LONGEST_ANSWER >> 10} KiB and is not kept: read {record.path.partition('?')[0]} to see"
+            " what is there now",
             rule="answer-not-kept",
             headers={"Idempotency-Replayed": "true"},
         )
-    response = HttpResponse(bytes(known.body), status=known.status)
-    if known.content_type:
-        response["Content-Type"] = known.content_type
+    response = HttpResponse(bytes(earlier.body), status=earlier.status)
+    if earlier.content_type:
+        response["Content-Type"] = earlier.content_type
     else:
         del response["Content-Type"]
     response["Idempotency-Replayed"] = "true"
     return response
 
 
-def _same(known: IdempotencyRecord, record: IdempotencyRecord) -> bool:
-    return (known.method, known.path, known.digest) == (record.method, record.path, record.digest)
+def _same(earlier: IdempotencyRecord, record: IdempotencyRecord) -> bool:
+    return (earlier.method, earlier.path, earlier.digest) == (record.method, record.path, record.digest)
 
 
-def _refused(
-    status: int, detail: str, *, field: str = "", rule: str = "", headers: Mapping[str, str] | None = None
-) -> HttpResponse:
-    problem = Problem(status=status, detail=detail, field=field, rule=rule)
-    return HttpResponse(orjson.dumps(problem.document()), status=status, content_type=MEDIA_TYPE, headers=headers)
+def _refused(status: int, detail: str, *, rule: str, headers: Mapping[str, str] | None = None) -> HttpResponse:
+    return problem_response(Problem(status, detail, field=HEADER, rule=rule, headers=headers or {}))

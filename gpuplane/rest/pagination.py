@@ -1,8 +1,7 @@
-"""Cursor pagination by keyset: each page starts after the last row of the one before.
+"""Keyset pagination: each page starts after the last row of the one before.
 
-REST framework finds it by name in the settings; a view states `ordering`, whose last field is unique.
-Kept true: rows that come or go between two pages shift nothing; a page costs one query of
-`page_size` + 1 rows however far in; a cursor that was not made here is refused, never a fault.
+A view states `ordering`, whose last field is unique. Invariants: rows that come or go between two pages shift nothing;
+any page costs one query of `page_size` + 1 rows; a cursor that was not made here is a 400, never a fault.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ class KeysetPagination(BasePagination):
     def paginate_queryset(
         self, queryset: QuerySet[Any] | Sequence[Any], request: Request, view: APIView | None = None
     ) -> list[Any]:
-        """The rows of the page asked for; a list must be sorted by the view's one ordering field. Raises BadInput."""
+        """The rows of the page; a list must be sorted by the view's only ordering field. Raises BadInput."""
         self._url = request.build_absolute_uri()
         self._fields = tuple(getattr(view, "ordering", ()))
         size = page_size(request.query_params.get("page_size"))
         cursor = request.query_params.get("cursor")
+        model = queryset.model if isinstance(queryset, QuerySet) else None
+        back, position = read_cursor(cursor, model, self._fields) if cursor else (False, None)
         if not isinstance(queryset, QuerySet):
-            back, position = read_cursor(cursor, None, self._fields) if cursor else (False, None)
             found = _listed(queryset, self._fields[0], position, back=back)[: size + 1]
         else:
-            back, position = read_cursor(cursor, queryset.model, self._fields) if cursor else (False, None)
             ordering = [_reverse(field) for field in self._fields] if back else list(self._fields)
             rows = queryset.order_by(*ordering)
             found = list((rows if position is None else rows.filter(_after(ordering, position)))[: size + 1])
@@ -57,7 +56,7 @@ class KeysetPagination(BasePagination):
         return page
 
     def get_paginated_response(self, data: Any) -> Response:
-        """The page with its neighbours' addresses."""
+        """The page with the addresses of the next and the previous one."""
         return Response({"next": self._next, "previous": self._previous, "results": data})
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
@@ -95,20 +94,17 @@ class KeysetPagination(BasePagination):
         return str(replace_query_param(remove_query_param(self._url, "cursor"), "cursor", token))
 
 
-def page_size(given: str | None) -> int:
+def page_size(text: str | None) -> int:
     """Rows a page. Raises BadInput."""
-    if given is None or given == "":
+    if text is None or text == "":
         return PAGE_SIZE
-    if not (given.isascii() and given.isdigit()) or len(given) > 9 or int(given) < 1:
+    if not (text.isascii() and text.isdigit()) or len(text) > 9 or int(text) < 1:
         raise BadInput("page_size must be a whole number from 1", field="page_size", rule="range")
-    return min(int(given), PAGE_SIZE_MOST)
+    return min(int(text), PAGE_SIZE_MOST)
 
 
 def read_cursor(cursor: str, model: type[Model] | None, fields: Sequence[str]) -> tuple[bool, list[Any]]:
-    """(backwards, the position). Raises BadInput for anything that is not a cursor of this list.
-
-    `model` None: a list of objects that are ordered by text.
-    """
+    """(backwards, the position). Raises BadInput for any other text. `model` None: values are text."""
     wrong = BadInput("the cursor is not one that this list gave", field="cursor", rule="cursor")
     if len(cursor) > LONGEST_CURSOR:
         raise wrong
@@ -119,20 +115,20 @@ def read_cursor(cursor: str, model: type[Model] | None, fields: Sequence[str]) -
     if not isinstance(decoded, list) or len(decoded) != len(fields) + 1 or decoded[0] not in (0, 1):
         raise wrong
     position: list[Any] = []
-    for name, given in zip(fields, decoded[1:], strict=True):
+    for name, raw in zip(fields, decoded[1:], strict=True):
         if model is None:
-            position.append(str(given))
+            position.append(str(raw))
             continue
         field = _field(model, name.lstrip("-"))
-        if not isinstance(given, str | int) or isinstance(given, bool):
+        if not isinstance(raw, str | int) or isinstance(raw, bool):
             raise wrong
         kind = field.get_internal_type()
-        if isinstance(given, str) and ("\x00" in given or "Integer" in kind or "Auto" in kind):
+        if isinstance(raw, str) and ("\x00" in raw or "Integer" in kind or "Auto" in kind):
             raise wrong
-        if isinstance(given, int) and not (-(2**63) <= given < 2**63):
+        if isinstance(raw, int) and not (-(2**63) <= raw < 2**63):
             raise wrong
         try:
-            value = parse_datetime(str(given)) if kind == "DateTimeField" else field.to_python(given)
+            value = parse_datetime(str(raw)) if kind == "DateTimeField" else field.to_python(raw)
         except (ValidationError, ValueError) as error:
             raise wrong from error
         if value is None or (kind == "DateTimeField" and value.tzinfo is None):

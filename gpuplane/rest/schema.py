@@ -1,7 +1,6 @@
-"""How the OpenAPI document tells what every endpoint shares: problems, idempotency, media types.
+"""What every endpoint shares in the OpenAPI document: problems, idempotency, media types.
 
-REST framework finds `Described` by name in the settings. Kept true by a schemathesis run
-(`tests/functional/test_schemathesis.py`): what is served is what the document says.
+`tests/functional/test_schemathesis.py` compares the document with the responses.
 """
 
 from __future__ import annotations
@@ -47,7 +46,9 @@ PROBLEM = {
 
 
 class Described(AutoSchema):
-    """Adds problems to every answer (a view may name its own: `problems`, status → when) and `Idempotency-Key` to every write."""
+    """Adds problems to every answer (a view may name its own: `problems`, status → when) and `Idempotency-Key` to every
+    write.
+    """
 
     @override
     def get_override_parameters(self) -> list[Any]:
@@ -64,9 +65,9 @@ class Described(AutoSchema):
 
     @override
     def map_parsers(self) -> list[Any]:
-        """YAML by its one registered name; merge patches where they mean something."""
-        told = ["application/json", "application/yaml"]
-        return ["application/merge-patch+json", *told] if self.method == "PATCH" else told
+        """YAML by its registered name; merge patches for PATCH alone."""
+        media_types = ["application/json", "application/yaml"]
+        return ["application/merge-patch+json", *media_types] if self.method == "PATCH" else media_types
 
     @override
     def _get_response_bodies(self, direction: Literal["request", "response"] = "response") -> Any:
@@ -76,16 +77,16 @@ class Described(AutoSchema):
         )
         self.registry.register_on_missing(component)
         content = {MEDIA_TYPE: {"schema": component.ref}}
-        told = ALWAYS | (ON_WRITES if self.method in METHODS else {}) | getattr(self.view, "problems", {})
-        for status, description in told.items():
+        problems = ALWAYS | (ON_WRITES if self.method in METHODS else {}) | getattr(self.view, "problems", {})
+        for status, description in problems.items():
             bodies.setdefault(status, {"content": content, "description": description})
         return bodies
 
 
 class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # drf-spectacular's
-    """How `access.authentication.BearerAuthentication` is described; found by drf-spectacular as a subclass."""
+    """How `gpuplane.rest.authentication.BearerAuthentication` is described; found by drf-spectacular as a subclass."""
 
-    target_class = "access.authentication.BearerAuthentication"
+    target_class = "gpuplane.rest.authentication.BearerAuthentication"
     name = "token"
 
     @override

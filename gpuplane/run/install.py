@@ -1,8 +1,8 @@
 """Makes the environment in .venv: the locked Python packages, and the files of the pages.
 
-Called by every make target, under whatever `python3` the machine has, so it starts with a check and
-uses the standard library alone. Keeps true: .venv holds what requirements/*.txt pins, hashes checked;
-a second call does nothing. Stamps are hashes of the lock files, so a new checkout date installs nothing.
+Called by every make target, under whatever `python3` the machine has, so it checks the version first and uses the
+standard library alone. Invariants: .venv holds what requirements/*.txt pins, hashes checked; a second call does
+nothing, whatever the dates of the lock files.
 """
 
 from __future__ import annotations
@@ -20,16 +20,12 @@ OLDEST = (3, 11)
 
 
 class CannotInstall(Exception):
-    """Something the machine lacks; the text says what to do."""
+    """The machine lacks something; the text says what to do."""
 
 
 def _newer_python() -> str | None:
     """A Python of at least OLDEST on PATH under its versioned name."""
-    for minor in (12, 11, 13, 14):
-        path = shutil.which(f"python3.{minor}")
-        if path:
-            return path
-    return None
+    return next(filter(None, (shutil.which(f"python3.{minor}") for minor in (12, 11, 13, 14))), None)
 
 
 def _digest(*names: str) -> str:
@@ -37,28 +33,24 @@ def _digest(*names: str) -> str:
     return hashlib.sha256(content + sys.version.encode()).hexdigest()
 
 
+def _run(*command: str | Path, quiet: bool = False) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=quiet, text=True, cwd=ROOT, check=False)  # noqa: S603 - own commands
+
+
 def _works(python: Path) -> bool:
     """Whether the environment's Python starts (it does not after the machine's Python was replaced)."""
-    if not python.exists():
-        return False
-    done = subprocess.run([str(python), "-m", "pip", "--version"], capture_output=True, check=False)  # noqa: S603 - our own interpreter
-    return done.returncode == 0
+    return python.exists() and _run(python, "-m", "pip", "--version", quiet=True).returncode == 0
 
 
 def _make_venv(python: Path) -> None:
     print(f"making {VENV.name} with Python {sys.version.split()[0]}", flush=True)  # noqa: T201 - a command line tool
-    made = subprocess.run(  # noqa: S603 - our own interpreter
-        [sys.executable, "-m", "venv", "--clear", str(VENV)], capture_output=True, text=True, check=False
-    )
+    make = (sys.executable, "-m", "venv", "--clear")
+    made = _run(*make, VENV, quiet=True)
     if made.returncode == 0 and _works(python):
         return
-    # Debian splits ensurepip off; where the machine has a pip of its own, that one can fill the environment.
-    subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(VENV)], check=False)  # noqa: S603
-    subprocess.run(  # noqa: S603
-        [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "pip"],
-        capture_output=True,
-        check=False,
-    )
+    # Debian splits ensurepip off; where the machine has pip, that one can fill the environment.
+    _run(*make, "--without-pip", VENV)
+    _run(sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "pip", quiet=True)
     if not _works(python):
         shutil.rmtree(VENV, ignore_errors=True)
         version = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -70,11 +62,8 @@ def _make_venv(python: Path) -> None:
 
 def _install_packages(python: Path, name: str) -> None:
     print(f"installing the packages of requirements/{name}", flush=True)  # noqa: T201 - a command line tool
-    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
-    done = subprocess.run(  # noqa: S603 - our own interpreter, our own arguments
-        [*command, "--require-hashes", "-r", str(ROOT / "requirements" / name)], check=False
-    )
-    if done.returncode != 0:
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input")
+    if _run(*pip, "--require-hashes", "-r", ROOT / "requirements" / name).returncode != 0:
         raise CannotInstall("the packages could not be installed; pip's words are above")
 
 
@@ -88,8 +77,7 @@ def install(kind: str) -> None:
     if not any(stamps[name].is_file() and stamps[name].read_text() == want[name] for name in ("dev", kind)):
         _install_packages(python, f"{kind}.txt")
         stamps[kind].write_text(want[kind])
-    pages = subprocess.run([str(python), "-m", "gpuplane.run.frontend"], cwd=ROOT, check=False)  # noqa: S603
-    if pages.returncode != 0:
+    if _run(python, "-m", "gpuplane.run.frontend", kind).returncode != 0:
         raise CannotInstall("the pages would have no style and no charts; see above")
 
 
@@ -99,7 +87,8 @@ def main() -> int:
         newer = _newer_python()
         if newer is None:
             sys.stderr.write(
-                f"gpuplane needs Python {OLDEST[0]}.{OLDEST[1]} or newer; {sys.executable} is {sys.version.split()[0]}.\n"
+                f"gpuplane needs Python {OLDEST[0]}.{OLDEST[1]} or newer; {sys.executable} is"
+                f" {sys.version.split()[0]}.\n"
             )
             return 1
         os.execv(newer, [newer, *sys.argv])  # noqa: S606 - the same script under a newer Python

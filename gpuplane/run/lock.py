@@ -1,8 +1,7 @@
-"""One runner a data folder: a lock that the runner takes and its children hold along.
+"""One runner a data folder: a file lock that the runner takes and its children inherit.
 
-Kept true: the lock is free only when the runner and every child are gone, whatever killed them, since the
-kernel drops it with the last open descriptor. So a start right after `kill -9` waits for the remains
-instead of meeting their port and their socket.
+Invariants: the lock is free only when the runner and every child are gone, whatever killed them, since the kernel drops
+it with the last open descriptor. So a start right after `kill -9` waits until port and socket are free.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class AlreadyRunning(Exception):
 
 
 def take(folder: Path) -> int:
-    """The descriptor that holds the lock; close it to let go, pass it to every child. Raises AlreadyRunning."""
+    """The descriptor that holds the lock, for every child to inherit. Raises AlreadyRunning."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / "run.lock"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -51,7 +50,7 @@ def _holder(descriptor: int) -> int:
 
 
 def _alive(process_id: int) -> bool:
-    """Whether such a process exists and is not merely waiting to be reaped."""
+    """Whether the process exists and is no zombie."""
     if not process_id:
         return False
     try:

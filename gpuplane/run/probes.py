@@ -1,4 +1,4 @@
-"""Asks the children how they are: Redis by PING, the web process by its health addresses, the worker by its canary."""
+"""Checks the children: Redis by PING, the web process by its health endpoints, the worker by its canary."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
 from pathlib import Path
 
 PAUSE_SECONDS = 0.2
@@ -29,35 +28,24 @@ async def redis_answers(path: Path) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
-    """An answer of `/livez` or `/readyz`: `missing` names the checks that failed, with their details."""
-
-    ok: bool
-    missing: tuple[str, ...] = ()
-
-
-async def health(url: str) -> Health:
-    """Ask; no answer is not ok."""
-    return await asyncio.to_thread(_health, url)
-
-
-def _health(url: str) -> Health:
+def failed_checks(url: str) -> list[str]:
+    """What keeps `/livez` or `/readyz` from answering 200, with details; empty when it does."""
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310 - our own address
-            return Health(ok=answer.status == 200)
+        with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS):  # noqa: S310 - this machine's address
+            return []
     except urllib.error.HTTPError as error:
         try:
             checks = json.loads(error.read())["checks"]
         except (ValueError, KeyError, OSError):
-            return Health(ok=False, missing=(f"status {error.code}",))
-        return Health(ok=False, missing=tuple(f"{n}: {c['detail']}" for n, c in checks.items() if not c["ok"]))
+            return [f"status {error.code}"]
+        failed = [f"{name}: {check['detail']}" for name, check in checks.items() if not check["ok"]]
+        return failed or [f"status {error.code}"]
     except (OSError, ValueError) as error:
-        return Health(ok=False, missing=(f"no answer ({error})",))
+        return [f"no answer ({error})"]
 
 
 def canary_age_seconds(data_dir: Path) -> float:
-    """Seconds since the worker last sang; infinite when it never has."""
+    """Seconds since the worker last ran the canary; infinite when it never has."""
     try:
         return time.time() - (data_dir / "run" / "canary").stat().st_mtime
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Reads the Procfile: which processes there are, and the command of each."""
+"""Reads the Procfile."""
 
 from __future__ import annotations
 

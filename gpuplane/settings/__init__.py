@@ -1,7 +1,8 @@
-"""Django's settings, composed from the `GPUPLANE_*` variables (docs/settings.md).
+"""Django's settings, composed from the `GPUPLANE_*` environment variables (docs/settings.md).
 
-Everything gpuplane itself reads stands below as `GPUPLANE_<NAME>`, typed; nothing reads the
-environment after this module.
+Other modules read `django.conf.settings`, which also has each variable as `GPUPLANE_<NAME>`, typed. Invariants:
+- No setting is read from the environment after this module.
+- A value that does not parse, and a name that is not listed (`variables`), stop the start with one message.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from gpuplane import logs
-from gpuplane.doors import body_limits
+from gpuplane.listeners import body_limits
 from gpuplane.settings import databases, variables
 
-# Before numpy is first imported: the engine's matrices are small, and OpenBLAS's threads only fight over the cores
-# with the processes around them (a cold plan took three times as long).
+# Before numpy is first imported: the engine's matrices are small, and OpenBLAS's threads only compete with other
+# processes for the cores (a cold plan took three times as long).
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
@@ -69,7 +70,7 @@ LOGGING = logs.configure(GPUPLANE_LOG_LEVEL)
 
 
 def _secret_key() -> str:
-    """The key given, else one made once and kept in the data folder (mode 0600)."""
+    """The configured key, else one made once and kept in the data folder (mode 0600)."""
     if _values["SECRET_KEY"]:
         return str(_values["SECRET_KEY"])
     path = GPUPLANE_DATA_DIR / "secret-key"
@@ -93,7 +94,7 @@ ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", GPUPLANE_HOST, *_values["ALL
 
 INSTALLED_APPS = [
     "access",  # before Django's own: its `createsuperuser` takes the place of theirs
-    "access.admin_app.Administration",
+    "gpuplane.pages.admin_app.Administration",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -114,11 +115,11 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
-    "gpuplane.operations.OperationsMiddleware",
-    "gpuplane.precedence.PrecedenceMiddleware",
-    "gpuplane.unreadable.UnreadableMiddleware",
+    "gpuplane.operations.operations_middleware",
+    "gpuplane.middleware.precedence",
+    "gpuplane.middleware.readable_urls",
     "django.middleware.security.SecurityMiddleware",
-    "gpuplane.protection.ProtectionMiddleware",
+    "gpuplane.middleware.protection",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -132,7 +133,8 @@ ROOT_URLCONF = "gpuplane.urls"
 ASGI_APPLICATION = "gpuplane.asgi.application"
 TEMPLATES: list[dict[str, Any]] = [
     {
-        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "NAME": "django",  # by which REST framework finds it
+        "BACKEND": "gpuplane.rendering.Templates",
         "DIRS": [BASE_DIR / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
@@ -153,21 +155,14 @@ DATABASES: dict[str, dict[str, Any]] = {
 GPUPLANE_DATABASE_POOL: int | None = (
     _values["DATABASE_POOL"] if "pool" in DATABASES["default"].get("OPTIONS", {}) else None
 )
-"""Connections of the process; None on SQLite, where each thread opens its own."""
+"""Connections of a process; None on SQLite, where each thread opens its own."""
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"
 USE_I18N = False
 
-GPUPLANE_REDIS_SOCKET: Path = GPUPLANE_DATA_DIR / "redis.sock"
-GPUPLANE_REDIS_URL: str = _values["REDIS_URL"] or f"unix://{GPUPLANE_REDIS_SOCKET}"
-CHANNEL_LAYERS = {
-    "default": {
-        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
-        "CONFIG": {"hosts": [GPUPLANE_REDIS_URL], "prefix": "gpuplane"},
-    }
-}
+GPUPLANE_REDIS_URL: str = _values["REDIS_URL"] or f"unix://{GPUPLANE_DATA_DIR / 'redis.sock'}"
 
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
@@ -181,7 +176,7 @@ CSRF_COOKIE_HTTPONLY = True
 CSRF_COOKIE_SAMESITE = "Lax"
 SECURE_REFERRER_POLICY = "same-origin"
 AUTHENTICATION_BACKENDS = ["access.backends.CountedBackend"]
-# Bodies come whole and bounded from `gpuplane.doors.bodies`; Django writes none of them to a file.
+# `gpuplane.listeners.bodies` reads bodies whole and bounded; Django writes none of them to a file.
 DATA_UPLOAD_MAX_MEMORY_SIZE = min(GPUPLANE_BODY_LIMIT, body_limits.LARGEST_OF_DJANGO_BYTES)
 FILE_UPLOAD_MAX_MEMORY_SIZE = body_limits.LARGEST_OF_DJANGO_BYTES
 FILE_UPLOAD_HANDLERS = ["django.core.files.uploadhandler.MemoryFileUploadHandler"]
@@ -199,16 +194,14 @@ AUTH_PASSWORD_VALIDATORS = [
 
 REST_FRAMEWORK: dict[str, Any] = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "access.authentication.BearerAuthentication",
+        "gpuplane.rest.authentication.BearerAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
-    "DEFAULT_PERMISSION_CLASSES": ["access.permissions.SignedIn"],
+    "DEFAULT_PERMISSION_CLASSES": ["gpuplane.rest.authentication.SignedIn"],
     "DEFAULT_PARSER_CLASSES": [
         "gpuplane.rest.codec.JsonParser",
         "gpuplane.rest.codec.MergePatchParser",
         "gpuplane.rest.codec.YamlParser",
-        "gpuplane.rest.codec.XYamlParser",
-        "gpuplane.rest.codec.TextYamlParser",
     ],
     "DEFAULT_RENDERER_CLASSES": ["gpuplane.rest.codec.JsonRenderer"],
     "DEFAULT_CONTENT_NEGOTIATION_CLASS": "gpuplane.rest.codec.OneFormat",
@@ -229,13 +222,10 @@ SPECTACULAR_SETTINGS: dict[str, Any] = {
     "ENUM_NAME_OVERRIDES": {
         "AllocationState": "allocations.choices.State.values",
         "NodeState": "nodes.choices.NodeState.values",
-        "EventKind": "audit.choices.Kind.values",
+        "EventKind": "audit.choices.EventKind.values",
         "ClaimKind": [("GpuClaim", "GpuClaim")],
     },
-    "SWAGGER_UI_SETTINGS": {
-        "deepLinking": True,
-        "validatorUrl": None,
-    },  # or it would show our schema to a server elsewhere
+    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "validatorUrl": None},  # or a server elsewhere would get the schema
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",

@@ -1,6 +1,6 @@
-"""The one database, as Django wants it described: PostgreSQL by URL, else SQLite in the data folder.
+"""Entries of Django's `DATABASES`: PostgreSQL by URL, else SQLite in the data folder.
 
-Asked by the settings, and by the tests for databases of their own, so that both run under the same options.
+Used by the settings, and by tests for databases of their own, so that both run under the same options.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Any
 import environ
 
 AUTOCHECKPOINT_PAGES = 10_000
-"""40 MB of log: the web process empties it each second (`gpuplane.start.checkpoints`), this is for when there is none."""
+"""40 MB of log, for when there is no web process, which checkpoints each second (`gpuplane.start.checkpoints`)."""
 
 SQLITE_BYTES = 64 << 20
-"""Of all of a process's connections together: each thread has one, and each would keep as many pages of the file as its `cache_size` says."""
+"""Of all connections of a process together: each thread has one, and each would fill a cache of `cache_size`."""
 
 
 def describe(*, url: str, data_dir: Path, pool_size: int) -> dict[str, Any]:
     """An entry of `DATABASES`.
 
-    `url` empty: SQLite, written by one at a time (IMMEDIATE takes the write lock at the start of a
-    transaction, so that no transaction fails in its middle) and read during writes (WAL).
+    `url` empty: SQLite, with one writer at a time (IMMEDIATE takes the write lock at the start of a transaction, so
+    that none fails in its middle) and readers beside it (WAL).
     """
     if not url:
         return {
@@ -31,8 +31,11 @@ def describe(*, url: str, data_dir: Path, pool_size: int) -> dict[str, Any]:
             "OPTIONS": {
                 "transaction_mode": "IMMEDIATE",
                 "timeout": 10,
-                "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-65536; "
-                f"PRAGMA soft_heap_limit={SQLITE_BYTES}; PRAGMA busy_timeout=10000; PRAGMA wal_autocheckpoint={AUTOCHECKPOINT_PAGES};",
+                "init_command": (
+                    "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-65536; PRAGMA"
+                    f" soft_heap_limit={SQLITE_BYTES}; PRAGMA busy_timeout=10000; PRAGMA"
+                    f" wal_autocheckpoint={AUTOCHECKPOINT_PAGES};"
+                ),
             },
         }
     entry: dict[str, Any] = environ.Env.db_url_config(url)
@@ -41,7 +44,7 @@ def describe(*, url: str, data_dir: Path, pool_size: int) -> dict[str, Any]:
             "CONN_MAX_AGE": 0,
             "OPTIONS": {
                 "pool": {"min_size": 2, "max_size": pool_size, "timeout": 10},
-                "prepare_threshold": 3,  # for `audit.cursors`; a PgBouncer in between must be 1.21 or newer
+                "prepare_threshold": 3,  # for `storage.cursors`; a PgBouncer in between must be 1.21 or newer
             },
         }
     return entry

@@ -1,7 +1,6 @@
-"""Every `GPUPLANE_*` environment variable: name, type, default, meaning. Read once at start.
+"""Every `GPUPLANE_*` environment variable: name, kind, meaning, default. Read once at start.
 
-`docs/settings.md` is generated from this table (`manage.py settings_table`), and a test compares them.
-A value that does not parse stops the start with one message that names each bad variable.
+`docs/settings.md` is generated from this table (`manage.py settings_table`).
 """
 
 from __future__ import annotations
@@ -12,24 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuplane.errors import BadSetting
 
-class BadSetting(Exception):
-    """One or more variables do not parse; the text names each, the rule, and what was given."""
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a value is, in a word, and how it is parsed. `parse` raises ValueError with the rule for a person."""
+
+    label: str
+    parse: Callable[[str], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One variable. `parse` raises ValueError with the rule in plain words."""
+    """One variable."""
 
     name: str
-    kind: str
-    default: str
+    kind: Kind
     meaning: str
-    parse: Callable[[str], Any]
-
-
-def _text(value: str) -> str:
-    return value.strip()
+    default: str = ""
 
 
 def _path(value: str) -> Path | None:
@@ -45,25 +45,22 @@ def _flag(value: str) -> bool:
     raise ValueError("give 1 or 0")
 
 
-def _whole(low: int, high: int) -> Callable[[str], int]:
+def _whole(label: str, low: int, high: int) -> Kind:
     def parse(value: str) -> int:
-        if not value.strip().isdecimal():
+        if not value.strip().isdecimal() or not low <= int(value) <= high:
             raise ValueError(f"give a whole number from {low} to {high}")
-        number = int(value)
-        if not low <= number <= high:
-            raise ValueError(f"give a whole number from {low} to {high}")
-        return number
+        return int(value)
 
-    return parse
+    return Kind(label, parse)
 
 
-def _one_of(*words: str) -> Callable[[str], str]:
+def _one_of(*words: str) -> Kind:
     def parse(value: str) -> str:
         if value.strip() not in words:
             raise ValueError("give one of " + ", ".join(words))
         return value.strip()
 
-    return parse
+    return Kind("word", parse)
 
 
 def _words(value: str) -> tuple[str, ...]:
@@ -71,7 +68,7 @@ def _words(value: str) -> tuple[str, ...]:
 
 
 def _proxies(value: str) -> tuple[str, ...]:
-    """Addresses and networks as `ipaddress` writes them. None may name everybody."""
+    """Addresses and networks as `ipaddress` writes them; none may hold every address."""
     found = []
     for word in _words(value):
         try:
@@ -85,287 +82,255 @@ def _proxies(value: str) -> tuple[str, ...]:
 
 
 def _listen(value: str) -> str:
-    """`[scheme://]host:port`, checked for shape here; the doors check what each scheme allows."""
+    """`[scheme://]host:port`, checked for its shape; `gpuplane.listeners.plan` checks what each scheme allows."""
     text = value.strip()
-    if not text:
-        return ""
-    address = text.split("://", 1)[-1]
+    scheme, separator, address = text.rpartition("://")
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 <= int(port) <= 65535:
-        raise ValueError("give [http://|https://]host:port")
-    if "://" in text and text.split("://", 1)[0] not in {"http", "https"}:
+    known_scheme = scheme in {"http", "https"} if separator else True
+    if text and not (known_scheme and host and port.isdecimal() and int(port) <= 65535):
         raise ValueError("give [http://|https://]host:port")
     return text
 
 
+FLAG = Kind("flag", _flag)
+PATH = Kind("path", _path)
+WORDS = Kind("list", _words)
+PROXIES = Kind("list", _proxies)
+ADDRESS = Kind("address", str.strip)
+NAME = Kind("name", str.strip)
+TEXT = Kind("text", str.strip)
+SECRET = Kind("secret", str.strip)
+URL = Kind("URL", str.strip)
+
 VARIABLES: tuple[Variable, ...] = (
-    Variable(
-        "GPUPLANE_DATA_DIR", "path", "var", "where the embedded database, Redis, logs and credentials live", _path
-    ),
-    Variable("GPUPLANE_HOST", "address", "127.0.0.1", "address of the main door", _text),
+    Variable("GPUPLANE_DATA_DIR", PATH, "folder of the embedded database, Redis, logs and credentials", "var"),
+    Variable("GPUPLANE_HOST", ADDRESS, "address of the main listener", "127.0.0.1"),
     Variable(
         "GPUPLANE_PORT",
-        "port",
+        _whole("port", 0, 65535),
+        "port of the main listener: pages, REST, and the cluster's paths with a bearer token",
         "8000",
-        "port of the main door: pages, REST, and the cluster's paths with a bearer token",
-        _whole(0, 65535),
     ),
     Variable(
         "GPUPLANE_EXTENDER_LISTEN",
-        "[scheme://]host:port",
-        "",
-        "a door for `/extender/` only; loopback without a scheme is plain HTTP without credentials, anything else HTTPS with a client certificate",
-        _listen,
+        Kind("[scheme://]host:port", _listen),
+        "a listener for `/extender/` only; loopback without a scheme is plain HTTP without credentials, anything else "
+        "HTTPS with a client certificate",
     ),
-    Variable("GPUPLANE_WEBHOOK_LISTEN", "host:port", "", "a door for `/webhooks/` only, TLS", _listen),
-    Variable("GPUPLANE_TLS_CERT", "path", "", "certificate (chain) of the TLS doors, re-read when it changes", _path),
-    Variable("GPUPLANE_TLS_KEY", "path", "", "its private key", _path),
-    Variable(
-        "GPUPLANE_CLIENT_CA", "path", "", "CA whose client certificates the `https://` extender door accepts", _path
-    ),
+    Variable("GPUPLANE_WEBHOOK_LISTEN", Kind("host:port", _listen), "a listener for `/webhooks/` only, TLS"),
+    Variable("GPUPLANE_TLS_CERT", PATH, "certificate (chain) of the TLS listeners, reloaded when it changes"),
+    Variable("GPUPLANE_TLS_KEY", PATH, "its private key"),
+    Variable("GPUPLANE_CLIENT_CA", PATH, "CA of the client certificates that the `https://` extender listener accepts"),
     Variable(
         "GPUPLANE_WEBHOOK_CLIENT_CA",
-        "path",
-        "",
-        "CA whose client certificates alone the webhook door accepts, the API server's; empty: it asks for none, "
-        "and looks a Binding's pod up only for whoever names the pod's UID",
-        _path,
+        PATH,
+        "CA of the client certificate that the webhook listener requires, the API server's; empty: it requires "
+        "none, and reads the pod of a Binding only if the Binding names the pod's UID",
     ),
     Variable(
         "GPUPLANE_MAIN_TLS",
-        "flag",
+        FLAG,
+        "the main listener uses TLS, with the certificate of the TLS listeners; not under `make run`",
         "0",
-        "the main door speaks TLS, with the certificate of the TLS doors; not under `make run`",
-        _flag,
     ),
     Variable(
         "GPUPLANE_AGENTS_ONLY",
-        "flag",
+        FLAG,
+        "this web process serves agents, probes and `/metrics` alone, and calls the API server only to review "
+        "agents' tokens; not under `make run`",
         "0",
-        "this web process serves agents, probes and `/metrics` alone, and asks nothing of the API server but whose "
-        "an agent's token is; not under `make run`",
-        _flag,
     ),
-    Variable(
-        "GPUPLANE_DATABASE_URL",
-        "URL",
-        "",
-        "`postgres://user:password@host/name`; empty: SQLite in the data folder",
-        _text,
-    ),
+    Variable("GPUPLANE_DATABASE_URL", URL, "`postgres://user:password@host/name`; empty: SQLite in the data folder"),
     Variable(
         "GPUPLANE_DATABASE_POOL",
-        "number",
+        _whole("number", 2, 200),
+        "maximum PostgreSQL connections of one process; pages and REST leave 18 of them to filter, bind and agents",
         "30",
-        "PostgreSQL connections of one process at most; pages and REST leave 18 of them to filter, bind and agents",
-        _whole(2, 200),
     ),
+    Variable("GPUPLANE_REDIS_URL", URL, "`redis://…` or `unix://…`; empty: the embedded Redis of the data folder"),
     Variable(
-        "GPUPLANE_REDIS_URL",
-        "URL",
-        "",
-        "`redis://…` or `unix://…`; empty: the embedded Redis of the data folder",
-        _text,
+        "GPUPLANE_KUBECONFIG",
+        Kind("path", str.strip),
+        "the cluster to use; `in-cluster` inside a pod; empty: no Kubernetes",
     ),
-    Variable(
-        "GPUPLANE_KUBECONFIG", "path", "", "use this cluster; `in-cluster` inside a pod; empty: no Kubernetes", _text
-    ),
-    Variable("GPUPLANE_NAMESPACE", "name", "gpuplane-system", "namespace of the leases, made if missing", _text),
+    Variable("GPUPLANE_NAMESPACE", NAME, "namespace of the leases, created if missing", "gpuplane-system"),
     Variable(
         "GPUPLANE_SERVICE_ACCOUNT",
-        "list",
+        WORDS,
+        "user names of gpuplane's processes that bind (web and worker) at the API server; only they may write "
+        "results and bind GPU pods",
         "system:serviceaccount:gpuplane-system:gpuplane,system:serviceaccount:gpuplane-system:gpuplane-worker",
-        "user names under which gpuplane's processes that bind (web and worker) speak to the API server; only they may "
-        "write results and bind GPU pods",
-        _words,
     ),
     Variable(
         "GPUPLANE_TRUSTED_USERS",
-        "list",
-        "",
+        WORDS,
         "further users that may write result annotations, such as the scheduler of another dialect",
-        _words,
     ),
     Variable(
         "GPUPLANE_AGENT_SERVICE_ACCOUNT",
-        "text",
+        TEXT,
+        "the ServiceAccount of agents: a token bound to an agent's pod is valid for that pod's node",
         "system:serviceaccount:gpuplane-system:gpuplane-agent",
-        "the ServiceAccount of agents: with a token bound to their pod they speak for that pod's node",
-        _text,
     ),
-    Variable("GPUPLANE_AGENT_AUDIENCE", "text", "gpuplane", "audience of agents' ServiceAccount tokens", _text),
+    Variable("GPUPLANE_AGENT_AUDIENCE", TEXT, "audience of agents' ServiceAccount tokens", "gpuplane"),
     Variable(
         "GPUPLANE_SCHEDULER_NAME",
-        "text",
+        TEXT,
+        "`spec.schedulerName` of the kube-scheduler that calls gpuplane; pods that are taken over get it",
         "gpu-scheduler",
-        "`spec.schedulerName` of the kube-scheduler that asks us; pods that are taken over get it",
-        _text,
     ),
     Variable(
         "GPUPLANE_GUARD",
-        "word",
-        "everywhere",
-        "whose Bindings by others the webhook refuses: of all pods that ask for devices (`everywhere`), or, while a cluster is taken over, of those "
-        "alone that name our scheduler or a GpuClaim (`ours`)",
         _one_of("everywhere", "ours"),
+        "which pods' Bindings by other users the webhook refuses: those of all pods that request devices "
+        "(`everywhere`), or, during a takeover, only those of pods that name gpuplane's scheduler or a GpuClaim "
+        "(`ours`)",
+        "everywhere",
     ),
     Variable(
         "GPUPLANE_EXTENDER_MODE",
-        "word",
-        "decisive",
-        "`decisive`: filter returns the one best node and holds it; `advisory`: every feasible node",
         _one_of("decisive", "advisory"),
+        "`decisive`: filter returns the single best node and holds its devices; `advisory`: every feasible node",
+        "decisive",
     ),
     Variable(
         "GPUPLANE_VISIBLE_DEVICES",
-        "word",
-        "uuid",
-        "how pods by GpuClaim that an earlier version admitted, with `CUDA_VISIBLE_DEVICES` alone, see their devices: `uuid` or `index`; "
-        "beside `NVIDIA_VISIBLE_DEVICES`, which every pod gets now, both hold UUIDs",
         _one_of("uuid", "index"),
+        "how pods by GpuClaim that an earlier version admitted, with `CUDA_VISIBLE_DEVICES` alone, see their "
+        "devices: `uuid` or `index`; with `NVIDIA_VISIBLE_DEVICES`, which every pod gets now, both contain UUIDs",
+        "uuid",
     ),
     Variable(
         "GPUPLANE_SHARE",
-        "word",
-        "gpupack",
-        "shares go to the fullest device that fits (`gpupack`) or the emptiest (`gpuspread`)",
         _one_of("gpupack", "gpuspread"),
+        "shares are placed on the fullest device that fits (`gpupack`) or the emptiest (`gpuspread`)",
+        "gpupack",
     ),
     Variable(
         "GPUPLANE_COUNT_NATIVE",
-        "flag",
+        FLAG,
+        "pods by `nvidia.com/gpu` carry one `gpu.scheduling/pods` as all others do, so that they and pods with "
+        "claims preempt each other; node autoscalers must then be configured with that resource",
         "0",
-        "pods that ask by `nvidia.com/gpu` carry one `gpu.scheduling/pods` as all others do, so that they and pods with claims preempt "
-        "each other; node autoscalers then have to know of that resource",
-        _flag,
     ),
     Variable(
         "GPUPLANE_NATIVE_MODE",
-        "word",
-        "exclusive",
-        "for nodes of which mode pods by `nvidia.com/gpu` are meant that select none by `gpu.scheduling/mode` themselves: `exclusive`, or "
-        "`device-plugin`, where kubelets choose the devices",
         _one_of("exclusive", "device-plugin"),
+        "mode of the nodes for pods by `nvidia.com/gpu` that do not select one by `gpu.scheduling/mode`: "
+        "`exclusive`, or `device-plugin`, where kubelets choose the devices",
+        "exclusive",
     ),
     Variable(
         "GPUPLANE_GPU_SPLIT",
-        "number",
+        _whole("number", 1, 100),
+        "how many `nvidia.com/gpu` a node in mode exclusive advertises for each GPU: more than one where pods "
+        "share GPUs in HAMi's dialect, each of which counts as one; pods by `nvidia.com/gpu` are then counted as "
+        "with `GPUPLANE_COUNT_NATIVE`",
         "1",
-        "how many `nvidia.com/gpu` a node in mode exclusive advertises for each GPU: more than one where pods share GPUs in HAMi's words, "
-        "each of which counts as one; pods by `nvidia.com/gpu` are then counted as under `GPUPLANE_COUNT_NATIVE`",
-        _whole(1, 100),
     ),
-    Variable("GPUPLANE_HOLD_SECONDS", "seconds", "30", "life of a hold", _whole(1, 3600)),
+    Variable("GPUPLANE_HOLD_SECONDS", _whole("seconds", 1, 3600), "lifetime of a hold", "30"),
     Variable(
         "GPUPLANE_LONG_HOLD_SECONDS",
-        "seconds",
+        _whole("seconds", 1, 7200),
+        "lifetime of a hold if the pod has unbound volume or resource claims",
         "660",
-        "life of a hold when the pod has unbound volume or resource claims",
-        _whole(1, 7200),
     ),
     Variable(
         "GPUPLANE_COLLECT_SECONDS",
-        "seconds",
+        _whole("seconds", 1, 30),
+        "interval of garbage collection; at most 30 satisfies LEASE-4",
         "10",
-        "period of garbage collection; at most 30 keeps LEASE-4",
-        _whole(1, 30),
     ),
     Variable(
         "GPUPLANE_RELOAD_SECONDS",
-        "seconds",
+        _whole("seconds", 5, 3600),
+        "interval of the full reload that checks the snapshot in memory",
         "60",
-        "period of the full reload that checks the in-memory picture",
-        _whole(5, 3600),
     ),
     Variable(
-        "GPUPLANE_MINUTES_KEPT_HOURS", "hours", "48", "how long what devices did is kept by minute", _whole(1, 24 * 366)
+        "GPUPLANE_MINUTES_KEPT_HOURS", _whole("hours", 1, 24 * 366), "retention of the devices' history by minute", "48"
     ),
-    Variable("GPUPLANE_HOURS_KEPT_DAYS", "days", "90", "how long what devices did is kept by hour", _whole(1, 3650)),
-    Variable("GPUPLANE_TOKEN_DAYS", "days", "90", "life of a person's API token where none is chosen", _whole(1, 3650)),
+    Variable("GPUPLANE_HOURS_KEPT_DAYS", _whole("days", 1, 3650), "retention of the devices' history by hour", "90"),
     Variable(
-        "GPUPLANE_TOKEN_MOST_DAYS", "days", "366", "longest life that may be chosen for an API token", _whole(1, 3650)
+        "GPUPLANE_TOKEN_DAYS", _whole("days", 1, 3650), "lifetime of a person's API token if none is chosen", "90"
     ),
-    Variable("GPUPLANE_AUDIT_DAYS", "days", "90", "how long audit events are kept", _whole(1, 3650)),
+    Variable(
+        "GPUPLANE_TOKEN_MOST_DAYS",
+        _whole("days", 1, 3650),
+        "longest lifetime that may be chosen for an API token",
+        "366",
+    ),
+    Variable("GPUPLANE_AUDIT_DAYS", _whole("days", 1, 3650), "retention of audit events", "90"),
     Variable(
         "GPUPLANE_BODY_LIMIT",
-        "bytes",
+        _whole("bytes", 1024, 1 << 30),
+        "largest request body under `/extender/`, and of any other path whose own limit "
+        "(`gpuplane/listeners/body_limits.py`) is higher",
         "33554432",
-        "largest request body under `/extender/`, and of any other path whose own limit (`gpuplane/doors/body_limits.py`) is higher",
-        _whole(1024, 1 << 30),
     ),
     Variable(
         "GPUPLANE_CONNECTIONS",
-        "number",
+        _whole("number", 16, 1_000_000),
+        "maximum open connections of one listener, TLS handshakes included (and 512 fewer than the open files that "
+        "the process may have); at the limit, the connection that has been without a request for longest is closed "
+        "for a new one",
         "8192",
-        "connections that one listener has open at most, TLS handshakes among them (and 512 fewer than the open files that the process may have); where "
-        "there is no room for another, the one that has been without a request for longest is closed",
-        _whole(16, 1_000_000),
     ),
     Variable(
         "GPUPLANE_CONNECTIONS_PER_ADDRESS",
-        "number",
+        _whole("number", 4, 1_000_000),
+        "the same for one address (of IPv6 a /64), not counting live streams of agents and browsers, which "
+        "together with the others may be three quarters of a listener's; no limit for loopback and for the proxies "
+        "of FORWARDED_ALLOW_IPS",
         "512",
-        "the same for one address (of IPv6 a /64), live streams of agents and browsers not counted, which together with the others may be three quarters "
-        "of a listener's; no limit for loopback and for the proxies of FORWARDED_ALLOW_IPS",
-        _whole(4, 1_000_000),
     ),
     Variable(
         "GPUPLANE_SIMULATE",
-        "flag",
+        FLAG,
+        "`make run` starts a simulated fleet and workload (never with GPUPLANE_KUBECONFIG); 0: an empty control plane",
         "1",
-        "`make run` brings a simulated fleet and workload (never with GPUPLANE_KUBECONFIG); 0: an empty control plane",
-        _flag,
     ),
-    Variable("GPUPLANE_SIMULATE_NODES", "number", "64", "size of the simulated fleet", _whole(1, 5000)),
-    Variable("GPUPLANE_ALLOWED_HOSTS", "list", "", "further host names that the pages may be asked under", _words),
+    Variable("GPUPLANE_SIMULATE_NODES", _whole("number", 1, 5000), "number of nodes of the simulated fleet", "64"),
+    Variable("GPUPLANE_ALLOWED_HOSTS", WORDS, "further host names of the pages"),
     Variable(
         "FORWARDED_ALLOW_IPS",
-        "list",
-        "",
-        "addresses and networks of the proxies (an Ingress controller) whose `X-Forwarded-For` and `X-Forwarded-Proto` count on the main door; "
-        "sign-ins are limited by the address that they name, and cookies are `Secure` where they say `https`; empty: nobody's",
-        _proxies,
+        PROXIES,
+        "addresses and networks of the proxies (an Ingress controller) whose `X-Forwarded-For` and "
+        "`X-Forwarded-Proto` are trusted on the main listener; sign-ins are limited by the address that they "
+        "contain, and cookies are `Secure` if they say `https`; empty: none",
     ),
     Variable(
         "GPUPLANE_HSTS_SECONDS",
-        "seconds",
+        _whole("seconds", 0, 63_072_000),
+        "how long browsers that used TLS must keep using it (`Strict-Transport-Security`), never for loopback "
+        "names; 0: the header is not sent",
         "31536000",
-        "how long browsers that came over TLS come back over TLS alone (`Strict-Transport-Security`), never for loopback names; 0: not said",
-        _whole(0, 63_072_000),
     ),
     Variable(
-        "GPUPLANE_SECRET_KEY",
-        "secret",
-        "",
-        "signing key of sessions; empty: made once and kept in the data folder",
-        _text,
+        "GPUPLANE_SECRET_KEY", SECRET, "signing key of sessions; empty: generated once and kept in the data folder"
     ),
     Variable(
         "GPUPLANE_ADMIN_PASSWORD",
-        "secret",
-        "",
-        "first password of the account `admin`, when `manage.py bootstrap` makes it; a password that was set later stays. No tokens are issued then (but for a simulated fleet); empty: made once and written to `credentials.json`, with tokens",
-        _text,
+        SECRET,
+        "first password of the account `admin`, when `manage.py bootstrap` creates it; a password that was set "
+        "later stays. No tokens are issued then (except for a simulated fleet); empty: generated once and written "
+        "to `credentials.json`, with tokens",
     ),
     Variable(
-        "GPUPLANE_LOG_LEVEL",
-        "word",
-        "info",
-        "debug, info, warning or error",
-        _one_of("debug", "info", "warning", "error"),
+        "GPUPLANE_LOG_LEVEL", _one_of("debug", "info", "warning", "error"), "debug, info, warning or error", "info"
     ),
-    Variable("GPUPLANE_DEBUG", "flag", "0", "Django's debug pages; never on a reachable address", _flag),
+    Variable("GPUPLANE_DEBUG", FLAG, "Django's debug pages; never on a reachable address", "0"),
 )
 
 
 def read(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Values by name without the prefix. Raises BadSetting naming every variable that does not parse."""
+    """Values by name without the prefix. Raises BadSetting, which names every variable that does not parse."""
     values: dict[str, Any] = {}
     problems = []
     for variable in VARIABLES:
         given = environ.get(variable.name, "").strip() or variable.default
         try:
-            values[variable.name.removeprefix("GPUPLANE_")] = variable.parse(given)
+            values[variable.name.removeprefix("GPUPLANE_")] = variable.kind.parse(given)
         except ValueError as error:
             problems.append(f"{variable.name}={given!r}: {error}")
     known = {variable.name for variable in VARIABLES}

@@ -1,8 +1,8 @@
-"""Brings SQLite's write-ahead log back into the database beside the requests, so that no filter has to wait for it.
+"""Checkpoints SQLite's write-ahead log in a thread, so that no filter has to wait for it.
 
-Run by `gpuplane.doors.lifespan`. Left to itself SQLite does it inside the commit that fills the log's 1,000th page:
-one filter in forty then waits for two fsyncs. Kept true: a passive checkpoint never waits for anybody nor makes
-anybody wait; where no web process runs, SQLite does it at AUTOCHECKPOINT_PAGES of the settings. PostgreSQL needs none.
+By default SQLite does it inside the commit that fills the log's 1,000th page: one filter in forty then waits for two
+fsyncs. Invariants: a passive checkpoint blocks nothing and waits for nothing; where no web process runs, SQLite does it
+at AUTOCHECKPOINT_PAGES of the settings.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _stopping = threading.Event()
 
 
 async def start() -> None:
-    """Begin in a thread of its own; nothing on PostgreSQL."""
+    """Start the thread; on PostgreSQL none is needed."""
     _stopping.clear()
     if connection.vendor == "sqlite":
         threading.Thread(target=_keep, name="checkpoints", daemon=True).start()
 
 
 async def stop() -> None:
-    """Let the thread end after its present round; the log it leaves is read by whoever opens the database next."""
+    """Let the thread end after its present round."""
     _stopping.set()
 
 

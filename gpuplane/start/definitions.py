@@ -1,8 +1,6 @@
-"""Installs the definitions of our own kinds in the cluster, and knows how far that got (readiness).
+"""Creates gpuplane's CustomResourceDefinitions in the cluster; readiness waits for it.
 
-Run by `gpuplane.doors.lifespan` when `GPUPLANE_KUBECONFIG` names a cluster, but in processes that serve agents alone,
-which need none of them. Kept true: what exists is left as it is; an API server that is down is reported and asked
-again, and never stops the start.
+Not in processes that serve agents alone, which need none. Invariants: definitions that exist are left as they are.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class State:
-    """`applied`, or the reason why not yet (empty while the first try runs)."""
+    """`applied`, or the reason why not yet; empty while the first attempt runs."""
 
     applied: bool = False
     problem: str = ""
@@ -38,14 +36,14 @@ _stopping = Stop()
 
 
 async def start() -> None:
-    """Begin in a thread of its own; nothing without a cluster, or where agents alone are served."""
+    """Start the thread, where there is a cluster and more than agents are served."""
     _stopping.clear()
     if settings.GPUPLANE_KUBECONFIG and not settings.GPUPLANE_AGENTS_ONLY:
         threading.Thread(target=_apply, name="definitions", daemon=True).start()
 
 
 async def stop() -> None:
-    """Do not try again."""
+    """Stop trying."""
     _stopping.set()
 
 
@@ -57,23 +55,21 @@ def _apply() -> None:
             STATE.problem = str(error)
             log.warning("cluster.definitions_not_applied", error=str(error))
         else:
-            STATE.applied, STATE.problem = (
-                not missing,
-                f"not served yet: {', '.join(sorted(missing))}" if missing else "",
-            )
-            if not missing:
+            STATE.applied = not missing
+            STATE.problem = f"not served yet: {', '.join(sorted(missing))}" if missing else ""
+            if STATE.applied:
                 return
         _stopping.wait(AGAIN_SECONDS)
 
 
 def install(stop: Stop) -> set[str]:
-    """Create what is missing and wait until it is served; the names that are not. Raises KubeError, OSError."""
+    """Create what is missing. Returns the names that are not served in time. Raises KubeError, OSError."""
     cluster = shared_cluster(settings.GPUPLANE_KUBECONFIG)
     if cluster is None:
         return set()
-    ours = crds.manifests()
-    created = crds.apply_missing(cluster, definitions=ours)
-    names = [str(definition["metadata"]["name"]) for definition in ours]
+    manifests = crds.manifests()
+    created = crds.apply_missing(cluster, definitions=manifests)
+    names = [str(definition["metadata"]["name"]) for definition in manifests]
     missing = crds.wait_established(cluster, names=names, seconds=SERVED_SECONDS, stop=stop)
     log.info("cluster.definitions_applied", created=created, not_served=sorted(missing))
     return missing

@@ -1,4 +1,4 @@
-"""How values look on pages: sizes, times, states, bars. CSP-friendly: no style attributes, no scripts."""
+"""Template tags and filters: sizes, times, states, bars. No style attributes, which the content policy forbids."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from access.actors import Actor
+from allocations.cluster_health import cluster_state
 from allocations.overviews import conflict_words, devices_in_conflict
-from allocations.sightings import cluster_sighting
 from gpuplane.pages import menu
 from nodes.models import Device
 
@@ -34,6 +34,8 @@ _TAGS = {
     # devices
     "free": "quiet", "in use": "ok", "shared": "info", "unhealthy": "bad", "vanished": "bad", "taken outside": "warn",
     "closed": "warn", "in MIG mode": "quiet",
+    # accounts
+    "open": "ok", "shut": "bad",
     # pods of an explanation
     "pending": "warn", "placed": "ok", "refused": "warn", "node not ready": "bad",
 }  # fmt: skip
@@ -96,7 +98,7 @@ def ago(value: datetime | None) -> SafeString | str:
 
 @register.filter
 def span(seconds: float | None) -> str:
-    """A length of time in its one or two largest units."""
+    """A duration in its one or two largest units."""
     if seconds is None:
         return "–"
     whole = int(seconds)
@@ -142,11 +144,11 @@ def bars(parts: Sequence[tuple[float, str, str]], label: str = "", classes: str 
 def _bar(parts: Iterable[tuple[float, str, str]], label: str, classes: str) -> SafeString:
     start = 0.0
     drawn: list[tuple[str, str, str, str]] = []
-    for width, look, title in parts:
+    for width, css_class, title in parts:
         if width <= 0:
             continue
         shown = min(width, 100 - start)
-        drawn.append((f"{start:g}", f"{max(0.0, shown - (0.6 if start + shown < 100 else 0)):g}", look, title))
+        drawn.append((f"{start:g}", f"{max(0.0, shown - (0.6 if start + shown < 100 else 0)):g}", css_class, title))
         start += shown
     rects = format_html_join(
         "", '<rect x="{}%" y="0" width="{}%" height="100%" class="{}"><title>{}</title></rect>', drawn
@@ -158,7 +160,7 @@ def _bar(parts: Iterable[tuple[float, str, str]], label: str, classes: str) -> S
 
 @register.inclusion_tag("parts/sort.html", takes_context=True)
 def sort_head(context: dict[str, Any], key: str, label: str, classes: str = "") -> dict[str, Any]:
-    """A column's head that sorts by `key`, and the other way round when it already does."""
+    """A column head that sorts by `key`, or in reverse if the table already does."""
     now = context.get("sort", "")
     return {
         "request": context["request"],
@@ -170,15 +172,9 @@ def sort_head(context: dict[str, Any], key: str, label: str, classes: str = "") 
 
 
 @register.filter
-def nodes_in_all(reasons: Iterable[dict[str, Any]]) -> int:
-    """How many nodes a list of {reason, nodes} speaks of."""
-    return sum(reason["nodes"] for reason in reasons)
-
-
-@register.filter
-def devices_in_all(reasons: Iterable[dict[str, Any]]) -> int:
-    """How many devices a list of {reason, devices} speaks of."""
-    return sum(reason["devices"] for reason in reasons)
+def sum_of(rows: Iterable[dict[str, int]], key: str) -> int:
+    """The sum of one value of each row."""
+    return sum(row[key] for row in rows)
 
 
 @register.filter
@@ -189,20 +185,20 @@ def moment(text: str) -> datetime:
 
 @register.filter
 def in_brackets(text: str) -> str:
-    """The engine's words in brackets on a choice, `n1: gpu 0,1 (one island, score 1850)` → `one island, score 1850`."""
+    """The text in brackets of a summary: `n1: gpu 0,1 (one island, score 1850)` → `one island, score 1850`."""
     return text[text.find("(") + 1 : text.rfind(")")] if "(" in text and ")" in text else ""
 
 
 @register.inclusion_tag("parts/stale.html")
 def stale_cluster() -> dict[str, Any]:
-    """A banner while the API server does not answer: what the page shows may no longer be so (DESIGN §6)."""
-    sighting = cluster_sighting()
+    """A banner while the API server does not answer, since the page may be out of date."""
+    sighting = cluster_state()
     return {"sighting": sighting if sighting is not None and sighting.stale(timezone.now()) else None}
 
 
 @register.inclusion_tag("parts/conflicts.html")
 def conflicts() -> dict[str, Any]:
-    """A banner while pods run with devices that the ledger gave to others: each of these devices, a few at most, and how many there are."""
+    """A banner while pods run with devices that the ledger gave to others: a few of the devices, and their number."""
     found = devices_in_conflict()
     return {"devices": found[:CONFLICTS_SHOWN], "more": len(found) - CONFLICTS_SHOWN, "count": len(found)}
 

@@ -1,7 +1,7 @@
 """`WS /ws/fleet/`: the live fleet for one browser (docs/fleet-stream.md).
 
-A browser says which columns it looks at, by `?columns=` and later by `{"ask": "columns", "columns": […]}`;
-one that lost a frame sends `{"ask": "full"}`.
+A browser names the columns that it shows by `?columns=` and later by `{"ask": "columns", "columns": […]}`; one that
+lost a frame sends `{"ask": "full"}`.
 """
 
 from __future__ import annotations
@@ -12,44 +12,49 @@ from urllib.parse import parse_qs
 import msgspec
 
 from nodes.consumers.signed_in import SignedInConsumer
-from nodes.live import hub
 from nodes.live.fleet_frames import ALL, column_set
+from nodes.live.hub import Hub, HubStopped, Viewer
 
 TRY_AGAIN = 1013
 LONGEST_MESSAGE = 400
 
 
-class Ask(msgspec.Struct):
-    """What a browser may say."""
+class BrowserMessage(msgspec.Struct):
+    """A message from the browser."""
 
     ask: Literal["full", "columns"]
     columns: list[str] = []
 
 
-_decoder = msgspec.json.Decoder(Ask)
+_decoder = msgspec.json.Decoder(BrowserMessage)
 
 
 class FleetConsumer(SignedInConsumer):
-    """Pushes pictures as fast as the browser takes them, at most one a tick."""
+    """Sends frames as fast as the browser takes them, at most one a tick."""
 
-    _viewer: hub.Viewer | None = None
+    _viewer: Viewer | None = None
 
-    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:  # noqa: ARG002 - Channels' signature
-        """Other columns, or everything again. Anything else is ignored."""
+    def __init__(self, *, hub: Hub) -> None:
+        super().__init__()
+        self._hub = hub
+
+    # Channels' signature
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:  # noqa: ARG002
+        """Change the columns, or send everything again. Other messages are ignored."""
         if self._viewer is None or not text_data or len(text_data) > LONGEST_MESSAGE:
             return
         try:
-            said = _decoder.decode(text_data)
+            message = _decoder.decode(text_data)
         except msgspec.DecodeError:
             return
-        if said.ask == "full":
-            self._viewer.forget()
+        if message.ask == "full":
+            self._viewer.reset()
         else:
-            self._viewer.look_at(column_set(said.columns))
+            self._viewer.show(column_set(message.columns))
 
     async def pump(self) -> None:
         """See SignedInConsumer."""
-        viewer = self._viewer = hub.HUB.join(columns_asked(self.scope.get("query_string", b"")))
+        viewer = self._viewer = self._hub.join(requested_columns(self.scope.get("query_string", b"")))
         try:
             while True:
                 layout, frame = await viewer.next()
@@ -57,13 +62,13 @@ class FleetConsumer(SignedInConsumer):
                     await self.send(text_data=layout)
                 await self.send(bytes_data=frame)
                 await self.sent_one()
-        except hub.HubStopped:
+        except HubStopped:
             await self.close(TRY_AGAIN)
         finally:
-            hub.HUB.leave(viewer)
+            self._hub.leave(viewer)
 
 
-def columns_asked(query: bytes) -> int:
-    """The set of columns in `columns=utilisation,power`; all of them where nothing is said."""
-    said = parse_qs(query.decode("latin-1"), keep_blank_values=True).get("columns")
-    return ALL if said is None else column_set(said[-1].split(","))
+def requested_columns(query: bytes) -> int:
+    """The set of columns in `columns=utilisation,power`; all of them without the parameter."""
+    values = parse_qs(query.decode("latin-1"), keep_blank_values=True).get("columns")
+    return ALL if values is None else column_set(values[-1].split(","))

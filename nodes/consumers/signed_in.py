@@ -1,12 +1,14 @@
-"""A stream for somebody who is signed in: begins, ends, and looks now and then whether they still are.
+"""Base of the consumers of this package: a stream that lasts as long as its user is signed in.
 
-Base of the consumers of this package. Kept true: anonymous sockets are closed with 4401, so that the browser sees why; a user who is switched off is
-closed as soon as this process hears of it (`access.changes`), one who signs out, or of whom it does not hear, within CHECK_SENT messages, about a minute.
+Invariants: anonymous sockets are closed with 4401, so that the browser sees why; sockets of a user who is deactivated
+are closed as soon as this process receives that (`access.changes`), those of one who signs out within CHECK_SENT
+messages, about a minute.
 """
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import Any
 
@@ -16,7 +18,7 @@ from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.db import DatabaseError
 
-from access.sockets import SOCKETS, Open
+from access.sockets import SOCKETS, OpenSocket
 
 NOT_SIGNED_IN = 4401
 OUR_FAILURE = 1011
@@ -25,29 +27,26 @@ CHECK_SENT = 60
 log = structlog.get_logger(__name__)
 
 
-class SignedInConsumer(AsyncWebsocketConsumer):
-    """`pump` runs from the beginning to the end of the socket."""
-
-    channel_layer_alias = "none"
-    """No channel layer: what is sent is in this process, and a stream must not need Redis to say that Redis is down."""
+class SignedInConsumer(AsyncWebsocketConsumer, ABC):
+    """Runs `pump` while the socket is open. No channel layer: a stream works without Redis, and can say so."""
 
     _task: asyncio.Task[None] | None = None
-    _open: Open | None = None
+    _open: OpenSocket | None = None
     _sent = 0
 
+    @abstractmethod
     async def pump(self) -> None:
-        """Send what there is, until cancelled or closed."""
-        raise NotImplementedError
+        """Send messages until cancelled or closed."""
 
     async def connect(self) -> None:
-        """Accept; close again at once when nobody is signed in."""
+        """Accept, and close again at once when nobody is signed in."""
         await self.accept()
         user = self.scope.get("user")
         if user is None or not user.is_authenticated or not user.is_active:
             await self.close(NOT_SIGNED_IN)
             return
         self._task = asyncio.get_running_loop().create_task(self._run())
-        self._open = SOCKETS.opened(Open(account=user.get_username(), end=self._end, check=self._still_signed_in))
+        self._open = SOCKETS.opened(OpenSocket(account=user.get_username(), end=self._end, check=self._still_signed_in))
 
     async def disconnect(self, code: int) -> None:  # noqa: ARG002 - Channels passes it by position
         """End the pump."""
@@ -59,14 +58,14 @@ class SignedInConsumer(AsyncWebsocketConsumer):
                 await self._task
 
     async def sent_one(self) -> None:
-        """To be called after each sending. Raises SignedOut."""
+        """Count a message that was sent. Raises SignedOut."""
         self._sent += 1
         if self._sent % CHECK_SENT == 0:
             await self._check_signed_in()
 
     async def _run(self) -> None:
         try:
-            await self._check_signed_in()  # what changed before the socket was noted was told to nobody
+            await self._check_signed_in()  # the user may have been deactivated before the socket was registered
             await self.pump()
         except SignedOut:
             await self.close(NOT_SIGNED_IN)
@@ -74,12 +73,12 @@ class SignedInConsumer(AsyncWebsocketConsumer):
             if self._open is None or not self._open.ended:
                 raise
             await self.close(NOT_SIGNED_IN)
-        except Exception:  # a defect ends this socket only, and the page comes again
+        except Exception:  # a defect ends this socket only, and the page reconnects
             log.exception("stream.failed", path=self.scope.get("path"))
             await self.close(OUR_FAILURE)
 
     def _end(self) -> None:
-        """The user may no longer look: somebody else has found that out."""
+        """End the stream of a user who is no longer signed in."""
         if self._task is not None:
             self._task.cancel()
 
@@ -102,4 +101,4 @@ class SignedInConsumer(AsyncWebsocketConsumer):
 
 
 class SignedOut(Exception):
-    """The user may no longer look."""
+    """The user is no longer signed in."""

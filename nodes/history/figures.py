@@ -1,7 +1,7 @@
-"""Figures of a node's GPUs over a span of time: how often measured, mean and largest of every column.
+"""Figures of a node's GPUs over a span of time: for every column how often it was measured, its mean and maximum.
 
-Made by `rollups` from the ring or from finer figures, read by `series`. Pure. Kept true: combining the figures of parts gives those of the whole; a
-column that was never measured has none; a mean is over the times that were measured.
+Made by `rollups` from the ring or from figures of shorter spans, read by `series`. Pure. Invariants: combined figures
+of parts are those of the whole; a column that was never measured has none.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LARGEST: Final = 2**20
 
 
 class Column(msgspec.Struct, array_like=True, frozen=True):
-    """One value a GPU: how many times measured, mean (in tenths where TENTHS has the column), largest."""
+    """One value a GPU: times measured, mean (in tenths for columns in TENTHS), maximum."""
 
     counts: tuple[int, ...]
     means: tuple[int, ...]
@@ -31,13 +31,13 @@ class Column(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Figures(msgspec.Struct, array_like=True, frozen=True):
-    """GPUs by UUID, and what of them was measured."""
+    """UUIDs of GPUs, and their measured columns."""
 
     devices: tuple[str, ...]
     columns: dict[str, Column]
 
     def of(self, uuid: str, column: str) -> tuple[int, float, int] | None:
-        """(times measured, mean, largest) of one GPU in the column's unit; None where it was not measured."""
+        """(times measured, mean, maximum) of one GPU in the column's unit; None where it was not measured."""
         found = self.columns.get(column)
         if found is None or uuid not in self.devices:
             return None
@@ -55,7 +55,7 @@ _decoder = msgspec.msgpack.Decoder(Figures)
 
 
 def pack(figures: Figures) -> bytes:
-    """The bytes that are kept."""
+    """Compressed MessagePack."""
     return zlib.compress(_encoder.encode(figures))
 
 
@@ -72,7 +72,7 @@ def unpack(body: bytes) -> Figures:
 
 
 def of_moments(devices: Sequence[str], moments: Sequence[Moment]) -> Figures | None:
-    """Figures of samples that list these devices in this order; None where nothing was measured."""
+    """Figures of samples that list these devices in this order; None without any measurement."""
     if not moments or not devices:
         return None
     measured = np.array([moment.columns for moment in moments], np.float64)  # [times, columns, GPUs], NaN: unknown
@@ -84,7 +84,7 @@ def of_moments(devices: Sequence[str], moments: Sequence[Moment]) -> Figures | N
 
 
 def combined(parts: Iterable[Figures]) -> Figures | None:
-    """Figures of a longer span, from those of its parts, whose devices may differ."""
+    """Figures of a span from those of its parts, whose devices may differ."""
     parts = list(parts)
     devices = tuple(dict.fromkeys(uuid for part in parts for uuid in part.devices))
     if not devices:
@@ -104,7 +104,7 @@ def combined(parts: Iterable[Figures]) -> Figures | None:
 
 
 def _figures(devices: tuple[str, ...], counts: np.ndarray, sums: np.ndarray, largest: np.ndarray) -> Figures | None:
-    """From [columns, GPUs] each."""
+    """Figures from arrays of [columns, GPUs]."""
     columns = {}
     for row, name in enumerate(COLUMNS):
         if counts[row].any():
@@ -116,5 +116,5 @@ def _figures(devices: tuple[str, ...], counts: np.ndarray, sums: np.ndarray, lar
 
 
 def unit_of(column: str) -> int:
-    """How many of what is kept make one of the column's unit."""
+    """How many of the stored unit make one of the column's."""
     return 10 if column in TENTHS else 1

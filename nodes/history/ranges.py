@@ -1,4 +1,4 @@
-"""How far back a page or a request may look. Called by the views of this package and of the pages that show history."""
+"""Ranges of history that pages and REST offer."""
 
 from __future__ import annotations
 
@@ -6,31 +6,22 @@ from datetime import timedelta
 from typing import Final
 
 LIVE: Final = "3m"
-"""From the ring, second by second."""
-RANGES: Final = {
-    LIVE: timedelta(minutes=3),
-    "1h": timedelta(hours=1),
-    "6h": timedelta(hours=6),
-    "24h": timedelta(hours=24),
-    "7d": timedelta(days=7),
-    "30d": timedelta(days=30),
-    "90d": timedelta(days=90),
-}
-WORDS: Final = {
-    LIVE: "live",
-    "1h": "1 hour",
-    "6h": "6 hours",
-    "24h": "24 hours",
-    "7d": "7 days",
-    "30d": "30 days",
-    "90d": "90 days",
-}
-
-
+"""The ring, second by second."""
+_RANGES: Final = (
+    (LIVE, "live", timedelta(minutes=3)),
+    ("1h", "1 hour", timedelta(hours=1)),
+    ("6h", "6 hours", timedelta(hours=6)),
+    ("24h", "24 hours", timedelta(hours=24)),
+    ("7d", "7 days", timedelta(days=7)),
+    ("30d", "30 days", timedelta(days=30)),
+    ("90d", "90 days", timedelta(days=90)),
+)
+RANGES: Final = {name: length for name, _, length in _RANGES}
+WORDS: Final = {name: words for name, words, _ in _RANGES}
 LONG: Final = {name: words for name, words in WORDS.items() if name != LIVE}
-"""Those that the database knows."""
+"""Ranges that the database covers."""
 
 
 def known_range(given: str, *, default: str) -> str:
-    """The range asked for; the default for anything that is none, and for the live one where that is a long one."""
+    """The range `given`; the default for an unknown one, and for LIVE unless that is the default."""
     return given if given in (RANGES if default == LIVE else LONG) else default

@@ -1,7 +1,8 @@
-"""Minutes out of the ring, hours out of minutes, and the end of both.
+"""Rollups of a minute from the ring, rollups of an hour from those of its minutes, and their expiry.
 
-Run by the beat through `nodes.tasks`. Kept true: a span is written once, also by two workers at once; the fleet's row is written last, so that where it
-is, the span is complete; a minute that cannot be had any more (Redis was away, no worker ran) is missing and not made up.
+Run by periodic tasks (`nodes.tasks`). Invariants: a span is written once, also by two workers at once; the fleet's row
+is written last, and so says that the span is complete; a minute that cannot be read any more (Redis was down, no worker
+ran) stays missing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
-import redis
 import structlog
 from django.db.models import Q
 
@@ -21,19 +21,20 @@ from nodes.history import figures, ring, totals
 from nodes.history.figures import Figures
 from nodes.history.totals import Totals
 from nodes.models import Device, FleetRollup, Node, Rollup
+from storage.redis_client import Redis
 
 MINUTE: Final = 60
 HOUR: Final = 3600
 SETTLED: Final = timedelta(seconds=4)
-"""So long after its end all samples of a minute are in the ring."""
+"""How long after the end of a minute all its samples are in the ring."""
 MINUTES_BACK: Final = 2
 """Older ones may have left the ring in part."""
 HOURS_BACK: Final = 24
 NODES_AT_ONCE: Final = 100
 ROWS_AT_ONCE: Final = 500
-"""In one statement and transaction: the ledger's own writes wait no longer than for these. Minutes are written by bucket of the ring."""
+"""Rows a statement and transaction, for which the ledger's own writes may wait."""
 OFTEN_ENOUGH: Final = 20
-"""Times measured in a minute, below which nobody is called idle."""
+"""Measurements a minute that it takes to call a GPU idle."""
 
 log = structlog.get_logger(__name__)
 
@@ -41,8 +42,8 @@ Measured = Mapping[str, Figures]
 """Node's name → figures."""
 
 
-def roll_up(connection: redis.Redis, *, now: datetime) -> list[datetime]:
-    """Write the minutes that are complete and not written yet; their beginnings. Raises redis.RedisError."""
+def roll_up(connection: Redis, *, now: datetime) -> list[datetime]:
+    """Write the minutes that are complete and not written yet; when they start. Raises RedisError."""
     this = now.replace(second=0, microsecond=0)
     wanted = [this - timedelta(minutes=back) for back in range(MINUTES_BACK, 0, -1)]
     done = set(FleetRollup.objects.filter(seconds=MINUTE, start__in=wanted).values_list("start", flat=True))
@@ -52,7 +53,7 @@ def roll_up(connection: redis.Redis, *, now: datetime) -> list[datetime]:
     return todo
 
 
-def _write_minute(connection: redis.Redis, start: datetime) -> None:
+def _write_minute(connection: Redis, start: datetime) -> None:
     orders = ring.orders_of_all(connection)
     pks = dict(Node.objects.order_by().values_list("name", "pk"))
     measured: dict[str, Figures] = {}
@@ -60,17 +61,14 @@ def _write_minute(connection: redis.Redis, start: datetime) -> None:
         found = dict(_figures_of(connection, bucket, start, orders))
         _store(start, MINUTE, {pks[name]: one for name, one in found.items() if name in pks})
         measured |= found
-    groups = _count(measured, start)
-    FleetRollup.objects.bulk_create(
-        [FleetRollup(seconds=MINUTE, start=start, groups=msgspec.to_builtins(groups))], ignore_conflicts=True
-    )
+    _store_totals(start, MINUTE, _count(measured, start))
     log.info("history.minute", start=start.isoformat(), nodes=len(measured))
 
 
 def _figures_of(
-    connection: redis.Redis, bucket: int, start: datetime, orders: Mapping[str, tuple[int, tuple[str, ...]]]
+    connection: Redis, bucket: int, start: datetime, orders: Mapping[str, tuple[int, tuple[str, ...]]]
 ) -> Iterator[tuple[str, Figures]]:
-    """Of each of the bucket's nodes that was measured. Samples from before its devices were others are left out."""
+    """Figures of the bucket's nodes, without samples that list other devices than the newest."""
     since = start.timestamp()
     moments: dict[str, list[ring.Moment]] = {}
     for moment in ring.read_bucket(connection, bucket, since=since, until=since + MINUTE):
@@ -88,18 +86,23 @@ def _store(start: datetime, seconds: int, found: Mapping[int, Figures]) -> None:
     Rollup.objects.bulk_create(rows, ignore_conflicts=True)
 
 
+def _store_totals(start: datetime, seconds: int, groups: Mapping[str, Totals]) -> None:
+    row = FleetRollup(seconds=seconds, start=start, groups=msgspec.to_builtins(groups))
+    FleetRollup.objects.bulk_create([row], ignore_conflicts=True)
+
+
 def _count(measured: Measured, start: datetime) -> dict[str, Totals]:
-    """The fleet's totals, and who is idle from now on, or no more."""
+    """The fleet's totals. Updates `Device.idle_since`."""
     groups: dict[str, Totals] = {}
     fell_idle, woke = [], []
-    nodes = Node.objects.only("name", "labels").in_bulk()  # once each: labels are JSON, and a node has many GPUs
+    nodes = Node.objects.only("name", "labels").in_bulk()  # labels are JSON: read once a node
     gpus = Device.objects.filter(type=GPU).exclude(presence=Presence.REMOVED).order_by()
     for device in gpus.only(*_COUNTED).iterator(chunk_size=2000):
         if device.node_id not in nodes:
-            continue  # came since
+            continue  # added since
         device.node = nodes[device.node_id]
-        told = measured.get(device.node.name)
-        values = {name: None if told is None else told.of(device.uuid, name) for name in _MEASURED}
+        found = measured.get(device.node.name)
+        values = {name: None if found is None else found.of(device.uuid, name) for name in _MEASURED}
         for group in totals.groups_of(device):
             totals.add(groups.setdefault(group, Totals()), device, values)
         utilisation = values["utilisation_percent"]
@@ -107,7 +110,7 @@ def _count(measured: Measured, start: datetime) -> dict[str, Totals]:
         if idle and device.idle_since is None and utilisation is not None and utilisation[0] >= OFTEN_ENOUGH:
             fell_idle.append(device.pk)
         elif device.idle_since is not None and not idle and measured:
-            woke.append(device.pk)  # with nothing measured at all Redis was away, and not all GPUs at work
+            woke.append(device.pk)  # without any measurement Redis was down, and nothing is known of the GPUs
     for pks, since in ((fell_idle, start), (woke, None)):
         for at in range(0, len(pks), ROWS_AT_ONCE):
             Device.objects.filter(pk__in=pks[at : at + ROWS_AT_ONCE]).update(idle_since=since)
@@ -129,7 +132,7 @@ _COUNTED: Final = (
 
 
 def roll_up_hours(*, now: datetime) -> list[datetime]:
-    """Write the hours whose last minute is written, and that are not written yet; their beginnings."""
+    """Write the hours whose last minute is written, and that are not written yet; when they start."""
     this = now.replace(minute=0, second=0, microsecond=0)
     wanted = [this - timedelta(hours=back) for back in range(HOURS_BACK, 0, -1)]
     done = set(FleetRollup.objects.filter(seconds=HOUR, start__in=wanted).values_list("start", flat=True))
@@ -138,7 +141,7 @@ def roll_up_hours(*, now: datetime) -> list[datetime]:
 
 
 def _write_hour(start: datetime) -> bool:
-    """False where no minute of it is there."""
+    """Write one hour; False without any minute of it."""
     within = Q(seconds=MINUTE, start__gte=start, start__lt=start + timedelta(hours=1))
     minutes = [
         msgspec.convert(groups, dict[str, Totals])
@@ -161,15 +164,13 @@ def _write_hour(start: datetime) -> bool:
         name: totals.mean_of([minute.get(name, Totals()) for minute in minutes])
         for name in dict.fromkeys(name for minute in minutes for name in minute)
     }
-    FleetRollup.objects.bulk_create(
-        [FleetRollup(seconds=HOUR, start=start, groups=msgspec.to_builtins(groups))], ignore_conflicts=True
-    )
+    _store_totals(start, HOUR, groups)
     log.info("history.hour", start=start.isoformat(), nodes=len(nodes))
     return True
 
 
 def prune(*, now: datetime, minutes_kept: timedelta, hours_kept: timedelta) -> int:
-    """Delete what is older; returns how many rows."""
+    """Delete expired rows; how many."""
     deleted = 0
     for model in (Rollup, FleetRollup):
         for seconds, kept in ((MINUTE, minutes_kept), (HOUR, hours_kept)):

@@ -1,7 +1,7 @@
-"""What pages and REST show of the past: one device's columns over a range, the fleet's totals over a range, who is idle.
+"""Reads of history: the columns of devices and the totals of the fleet over a range, and idle devices.
 
-Called by views. Kept true: a range of days is answered by hours and of hours by minutes, so no answer has more points than 90 days have hours; the newest hours, not
-rolled up yet, are made of their minutes; where nothing was measured there is a gap (None), never 0.
+Called by views. Invariants: a range of days is read from hours, one of hours from minutes; the newest hours, not rolled
+up yet, are computed from their minutes; a point without a measurement is None, never 0.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
-import redis
 import structlog
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.db.models.fields.json import KeyTransform
 
 from agent.protocol import COLUMNS
@@ -24,11 +23,13 @@ from nodes.history.figures import Figures
 from nodes.history.rollups import HOUR, MINUTE
 from nodes.history.totals import Totals
 from nodes.models import Device, FleetRollup, Node, Rollup
+from nodes.selectors import device_list
+from storage.redis_client import Redis
 
 BY_MINUTE_UP_TO: Final = timedelta(hours=25)
 LONGEST: Final = timedelta(days=90)
 GAP_SECONDS: Final = 3.5
-"""Seconds without a sample, from which on the ring's series has a gap."""
+"""Seconds without a sample that make a gap in the ring's series."""
 
 Part = TypeVar("Part", Figures, Totals)
 Row = TypeVar("Row", Rollup, FleetRollup)
@@ -38,7 +39,9 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points at `times` (beginnings, seconds since 1970, ascending), `step` seconds long each. Column → one value a point, None: unknown."""
+    """Points of `step` seconds that start at `times` (seconds since 1970, ascending); column → one value a point, None:
+    unknown.
+    """
 
     step: int
     times: Sequence[float]
@@ -47,17 +50,17 @@ class Series:
 
     @classmethod
     def empty(cls) -> Series:
-        """No points of any column."""
+        """A series without points."""
         return cls(1, [], {name: [] for name in COLUMNS}, {name: [] for name in COLUMNS})
 
 
 def device_series(device: Device, *, since: datetime, until: datetime) -> Series:
-    """Every column of one GPU; its node is loaded."""
+    """Every column of one GPU."""
     return node_series(device.node, [device.uuid], since=since, until=until)[device.uuid]
 
 
 def node_series(node: Node, uuids: Sequence[str], *, since: datetime, until: datetime) -> dict[str, Series]:
-    """Every column of these GPUs of a node, all over the same times."""
+    """Every column of these GPUs of a node, over the same times."""
     step = MINUTE if until - since <= BY_MINUTE_UP_TO else HOUR
     of = {int(start.timestamp()): found for start, found in _spans(node, since, until, step)}
     times = _filled(of, step)
@@ -76,8 +79,8 @@ def _series(uuid: str, of: Mapping[int, Figures], times: list[int], step: int) -
     return Series(step, times, means, largest)
 
 
-def last_seconds(connection: redis.Redis, node: str, uuids: Sequence[str], *, until: float) -> dict[str, Series]:
-    """The ring's part: these GPUs of a node, second by second, over the last minutes. Empty where nobody knows the node. Raises redis.RedisError."""
+def last_seconds(connection: Redis, node: str, uuids: Sequence[str], *, until: float) -> dict[str, Series]:
+    """The samples in the ring of these GPUs of a node; empty for an unknown node. Raises RedisError."""
     order, devices = ring.order_of(connection, node)
     found = ring.read_node(connection, node, since=until - ring.KEPT_SECONDS, until=until)
     moments = [moment for moment in found if moment.order == order]
@@ -85,27 +88,23 @@ def last_seconds(connection: redis.Redis, node: str, uuids: Sequence[str], *, un
     shown: list[ring.Moment | None] = []
     for moment in moments:
         if times and moment.received_at - times[-1] > GAP_SECONDS:
-            times.append(times[-1] + 1)  # nothing came meanwhile: a point that is unknown
+            times.append(times[-1] + 1)  # the gap, as an unknown point
             shown.append(None)
         times.append(round(moment.received_at, 2))
         shown.append(moment)
     made = {}
     for place, uuid in enumerate(devices):
         if uuid in uuids:
-            values = {
-                name: [None if one is None else _known(one.columns[row][place]) for one in shown]
+            values: dict[str, list[float | None]] = {
+                name: [None if one is None else one.columns[row][place] for one in shown]
                 for row, name in enumerate(COLUMNS)
             }
             made[uuid] = Series(1, times, values, values)
     return made
 
 
-def _known(value: int | None) -> float | None:
-    return None if value is None else float(value)
-
-
 def _spans(node: Node, since: datetime, until: datetime, step: int) -> Iterator[tuple[datetime, Figures]]:
-    """(beginning, figures) ascending."""
+    """(start, figures), ascending."""
 
     def read(since: datetime, until: datetime, step: int) -> Iterator[tuple[datetime, Figures]]:
         for start, body in _rows(Rollup.objects.filter(node=node), since, until, step).values_list("start", "body"):
@@ -123,7 +122,7 @@ def _with_newest(
     until: datetime,
     step: int,
 ) -> Iterator[tuple[datetime, Part]]:
-    """What `read` gives of each step, ascending; the newest hours, where they are not rolled up yet, made of their minutes by `whole`."""
+    """What `read` gives, ascending; the newest hours, if not rolled up yet, combined from their minutes by `whole`."""
     newest = since
     for start, found in read(since, until, step):
         newest = start + timedelta(seconds=step)
@@ -148,7 +147,7 @@ def _unpacked(node: Node, start: datetime, body: bytes) -> Figures | None:
 
 
 def fleet_series(*, group: str, since: datetime, until: datetime) -> Series:
-    """A group's totals (`Totals`; `means` only)."""
+    """The totals of a group: columns are the fields of `Totals`, in `means` alone."""
     step = MINUTE if until - since <= BY_MINUTE_UP_TO else HOUR
     read = partial(_totals, group)
     found = {int(start.timestamp()): one for start, one in _with_newest(read, totals.mean_of, since, until, step)}
@@ -158,9 +157,9 @@ def fleet_series(*, group: str, since: datetime, until: datetime) -> Series:
 
 
 def _totals(group: str, since: datetime, until: datetime, step: int) -> Iterator[tuple[datetime, Totals]]:
-    """(beginning, totals of the group) ascending; the database takes the group out of each row."""
+    """(start, totals of the group), ascending; the database extracts the group from each row."""
     if group != totals.EVERYTHING and ":" not in group:
-        return  # no group has such a name, and to a database a number is a place in a list
+        return  # not the name of a group; a database reads a number as an index
     rows = _rows(FleetRollup.objects.all(), since, until, step).annotate(group=KeyTransform(group, "groups"))
     for start, found in rows.values_list("start", "group"):
         if found is not None:
@@ -168,31 +167,25 @@ def _totals(group: str, since: datetime, until: datetime, step: int) -> Iterator
 
 
 def _total(found: Totals | None, name: str) -> float | None:
-    """None where there is no such minute, or nobody measured."""
+    """A total; None where there is no row, or nothing was measured."""
     if found is None or (name in totals.MEASURED and not getattr(found, totals.MEASURED[name])):
         return None
     return float(getattr(found, name))
 
 
 def groups_known() -> list[str]:
-    """Groups of the newest minute: `all` first."""
+    """Groups of the newest minute, `all` first."""
     newest = FleetRollup.objects.filter(seconds=MINUTE).order_by("-start").values_list("groups", flat=True).first()
     return sorted(newest or {}, key=lambda name: (name != totals.EVERYTHING, name))
 
 
 def idle_devices() -> QuerySet[Device]:
-    """GPUs that somebody holds and nobody uses, the longest first, with their nodes."""
-    held = Q(core_used__gt=0) | Q(memory_used__gt=0)
-    return (
-        Device.objects.filter(held, idle_since__isnull=False)
-        .select_related("node")
-        .defer("node__links", "node__disputed")
-        .order_by("idle_since", "pk")
-    )
+    """GPUs that are held and idle, the longest first, with their nodes."""
+    return device_list(held=True).filter(idle_since__isnull=False).order_by("idle_since", "pk")
 
 
 def csv_rows(series: Series) -> Iterator[list[str]]:
-    """A header, then a line a point: time (ISO 8601, UTC), each column's mean and largest; an empty field: unknown."""
+    """A header, then a row a point: time (ISO 8601, UTC), each column's mean and maximum; an empty field: unknown."""
     yield ["time", *series.means, *(f"{name}_max" for name in series.largest)]
     for at, time in enumerate(series.times):
         values = [column[at] for column in (*series.means.values(), *series.largest.values())]
@@ -204,5 +197,5 @@ def _rows(rows: QuerySet[Row], since: datetime, until: datetime, step: int) -> Q
 
 
 def _filled(known: Collection[int], step: int) -> list[int]:
-    """Every step from the first to the last, so that a gap is seen as one."""
+    """Every step from the first to the last, gaps included."""
     return list(range(min(known), max(known) + 1, step)) if known else []

@@ -1,7 +1,7 @@
-"""The fleet in one span of time, summed: what there is, what was given away, what was used, what was held and did nothing.
+"""Totals of the fleet over a span: what there was, what was allocated, used and idle.
 
-Made by `rollups` from devices and figures, read by `series`. Pure. Kept true: the totals of all models, and of all pools, add up to those of `all`;
-used and idle speak of measured GPUs only.
+Made by `rollups` from devices and figures, read by `series`. Pure. Invariants: the totals of all models, and of all
+pools, add up to those of `all`; used and idle count measured GPUs only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nodes.models import Device
 
 EVERYTHING: Final = "all"
 IDLE_BELOW: Final = 5
-"""A GPU whose largest utilisation stays below so many percent is idle."""
+"""A GPU is idle while its largest utilisation is below so many percent."""
 
 MEASURED: Final = {
     "used": "measured",
@@ -25,11 +25,14 @@ MEASURED: Final = {
     "memory_used": "memory_measured",
     "power": "power_measured",
 }
-"""Totals that are unknown, not 0, where nobody measured: each with what says how much of the group was."""
+"""Totals that are unknown without measurements → the total that says how much of the group was measured."""
 
 
 class Totals(msgspec.Struct):
-    """Sums over a group's GPUs; a span's counts are means over its minutes. `allocated` and `used` are in GPUs, memory in bytes."""
+    """Sums over a group's GPUs, of longer spans the means of the minutes.
+
+    `allocated` and `used` in GPUs, memory in bytes, power in watts.
+    """
 
     gpus: float = 0
     unhealthy: float = 0
@@ -38,41 +41,37 @@ class Totals(msgspec.Struct):
     measured: float = 0
     used: float = 0
     idle: float = 0
-    """Held, measured, and idle all the time."""
+    """Held, measured, and idle for the whole span."""
     memory: float = 0
     memory_given: float = 0
     memory_used: float = 0
     power: float = 0
-    """Watts."""
     memory_measured: float = 0
-    """Bytes that the GPUs have whose `memory_used` is known."""
+    """Memory of the GPUs whose use was measured."""
     power_measured: float = 0
 
 
-def is_held(device: Device) -> bool:
-    """Whether anybody was given any of it."""
-    return bool(device.core_used or device.memory_used)
-
-
 def is_idle(device: Device, utilisation: tuple[int, float, int] | None) -> bool:
-    """Whether it is held and did nothing. `utilisation`: (times, mean, largest), None where it was not measured."""
-    return is_held(device) and utilisation is not None and utilisation[2] < IDLE_BELOW
+    """Whether it is held and idle. `utilisation`: (times measured, mean, maximum), None: not measured."""
+    return device.is_allocated and utilisation is not None and utilisation[2] < IDLE_BELOW
 
 
 def groups_of(device: Device) -> tuple[str, ...]:
-    """The groups that a GPU counts in; its node is loaded."""
+    """The groups that a GPU is counted in."""
     return EVERYTHING, f"model:{device.model}", f"pool:{pool_of(device.node.labels)}"
 
 
 def add(totals: Totals, device: Device, measured: Mapping[str, tuple[int, float, int] | None]) -> None:
-    """Count one GPU. `measured`: column → (times, mean, largest). A MIG instance is a part of its GPU: only what is given of its memory is added."""
+    """Count one GPU; of a MIG instance, a part of its GPU, only the allocated memory. `measured`: column → (times
+    measured, mean, maximum).
+    """
     if device.parent:
         totals.memory_given += device.memory_used
         return
     utilisation = measured.get("utilisation_percent")
     totals.gpus += 1
     totals.unhealthy += not device.healthy
-    totals.held += is_held(device)
+    totals.held += device.is_allocated
     totals.allocated += device.core_used / 100
     totals.memory += device.memory_bytes
     totals.memory_given += device.memory_used
@@ -89,7 +88,7 @@ def add(totals: Totals, device: Device, measured: Mapping[str, tuple[int, float,
 
 
 def mean_of(parts: Iterable[Totals]) -> Totals:
-    """Of at least one part; what is measured over the parts in which it was."""
+    """Means of one or more parts; measured totals over the parts that measured them."""
     parts = list(parts)
     means = {}
     for name in Totals.__struct_fields__:

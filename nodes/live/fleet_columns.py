@@ -1,7 +1,7 @@
-"""One tick of the fleet as columns of bytes, and the figures over all of it.
+"""One tick of the fleet as columns of bytes, and the figures over all GPUs.
 
-Called by `nodes.live.hub`, in a thread; `nodes.live.fleet_frames` sends them. Pure: the ledger's rows and the agents' samples in,
-one uint8 a device and measure out. Kept true: what is not known is UNKNOWN, never 0.
+Called by `nodes.live.hub`, in a thread; encoded by `nodes.live.fleet_frames`. Pure: rows and samples in, one uint8 a
+device and measure out. Invariants: an unknown value is UNKNOWN, never 0.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from nodes.live.samples import SampleView
 UNKNOWN: Final = 255
 POWER_STEP_WATTS: Final = 6
 NVLINK_UNIT_BYTES: Final = 60_000_000
-"""NVLink traffic is written as the square root of its bytes a second over this: 60 MB/s can be seen, 3.8 TB/s be said."""
+"""NVLink traffic is written as the square root of its bytes a second over this: from 60 MB/s to 3.8 TB/s."""
 COLUMNS: Final = ("core", "memory", "utilisation", "memory_in_use", "temperature", "power", "nvlink", "flags")
-"""One uint8 a device each: allocated core %, allocated memory %, then as measured: utilisation %, memory in use %, °C, power in
-steps of 6 W, NVLink traffic by its square root (255 where unknown), and the bits of `Flag`."""
+"""One uint8 a device each: allocated core %, allocated memory %; measured utilisation %, memory in use %, °C, power in
+steps of 6 W, NVLink traffic by its square root; the bits of `Flag`.
+"""
 
 Columns = NDArray[np.uint8]
 """[len(COLUMNS), devices], C order."""
@@ -41,37 +42,37 @@ class Flag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The GPUs of the fleet in numbers. Means over all of them; of utilisation, over those measured. None: of nothing."""
+    """Figures of the fleet's GPUs. Means are over all of them, of utilisation over those measured; None: of nothing."""
 
     total: int
     used: int
-    """Given to somebody, or taken outside gpuplane."""
+    """Allocated, or taken outside gpuplane."""
     free: int
-    """Not used, well, on a node that is ready."""
+    """Not used and healthy, on a node that is ready."""
     unhealthy: int
-    """Sick, or vanished."""
+    """Unhealthy, or vanished."""
     allocated_percent: float | None
     utilisation_percent: float | None
 
 
 def columns_of(rows: FleetRows, samples: Mapping[str, SampleView], *, now: float) -> Columns:
-    """The columns of one tick from the ledger's rows and the agents' samples; `now` in seconds since 1970."""
-    layout = rows.layout
+    """The columns of one tick; `now` in seconds since 1970."""
+    layout, devices = rows.layout, rows.columns
     columns = np.full((len(COLUMNS), layout.device_count), UNKNOWN, np.uint8)
-    columns[0] = rows.core
-    columns[1] = rows.memory
+    columns[0] = devices.core
+    columns[1] = devices.memory
     utilisation, memory, temperature, power, sent, received = _measured(layout, samples, now)
     columns[2] = _bytes(utilisation)
     with np.errstate(invalid="ignore", divide="ignore"):
-        columns[3] = _bytes(100 * memory / rows.size)
+        columns[3] = _bytes(100 * memory / devices.size)
     columns[4] = _bytes(temperature)
     columns[5] = _bytes(power / POWER_STEP_WATTS)
     with np.errstate(invalid="ignore"):
         columns[6] = _bytes(np.ceil(np.sqrt((sent + received) / NVLINK_UNIT_BYTES)))
     columns[7] = (
-        rows.healthy * Flag.HEALTHY
-        + rows.present * Flag.PRESENT
-        + rows.stranger * Flag.STRANGER
+        devices.healthy * Flag.HEALTHY
+        + devices.present * Flag.PRESENT
+        + devices.stranger * Flag.STRANGER
         + rows.held * Flag.HELD
         + rows.node_ready * Flag.NODE_READY
     )
@@ -79,30 +80,31 @@ def columns_of(rows: FleetRows, samples: Mapping[str, SampleView], *, now: float
 
 
 def figures_of(rows: FleetRows, columns: Columns) -> Figures:
-    """The numbers above the map."""
-    gpu = rows.gpu
+    """The figures of the fleet's GPUs."""
+    devices = rows.columns
+    gpu = devices.gpu
     given = np.maximum(columns[0], columns[1])[gpu]
-    sick = ~(rows.healthy & rows.present)[gpu]
-    used = (given > 0) | rows.stranger[gpu]
+    unhealthy = ~(devices.healthy & devices.present)[gpu]
+    used = (given > 0) | devices.stranger[gpu]
     utilisation = columns[2][gpu]
     measured = utilisation[utilisation != UNKNOWN]
     return Figures(
         total=len(given),
         used=int(np.count_nonzero(used)),
-        free=int(np.count_nonzero(~used & ~sick & ~rows.mig[gpu] & rows.node_ready[gpu])),
-        unhealthy=int(np.count_nonzero(sick)),
+        free=int(np.count_nonzero(~used & ~unhealthy & ~devices.mig[gpu] & rows.node_ready[gpu])),
+        unhealthy=int(np.count_nonzero(unhealthy)),
         allocated_percent=float(given.mean()) if len(given) else None,
         utilisation_percent=float(measured.mean()) if len(measured) else None,
     )
 
 
 def _measured(layout: Layout, samples: Mapping[str, SampleView], now: float) -> tuple[NDArray[np.float64], ...]:
-    """Six columns of what agents said last, NaN where unknown. Whole nodes at a time where the order is the layout's."""
-    said: tuple[list[int | None], ...] = ([], [], [], [], [], [])
+    """Six columns of the latest samples, NaN where unknown."""
+    measured: tuple[list[int | None], ...] = ([], [], [], [], [], [])
     for node in layout.nodes:
         sample = samples.get(node.name)
         if sample is None or sample.is_old(now=now):
-            for column in said:
+            for column in measured:
                 column.extend([None] * len(node.devices))
             continue
         values = (
@@ -115,14 +117,14 @@ def _measured(layout: Layout, samples: Mapping[str, SampleView], now: float) -> 
         )
         if sample.devices == node.gpus:
             others = [None] * (len(node.devices) - len(node.gpus))
-            for column, known in zip(said, values, strict=True):
-                column.extend(known)
+            for column, reported in zip(measured, values, strict=True):
+                column.extend(reported)
                 column.extend(others)
         else:
             places = [sample.row_of.get(device.uuid) for device in node.devices]
-            for column, known in zip(said, values, strict=True):
-                column.extend(None if place is None else known[place] for place in places)
-    return tuple(np.array(column, np.float64) for column in said)
+            for column, reported in zip(measured, values, strict=True):
+                column.extend(None if place is None else reported[place] for place in places)
+    return tuple(np.array(column, np.float64) for column in measured)
 
 
 def _bytes(values: NDArray[np.float64]) -> NDArray[np.uint8]:

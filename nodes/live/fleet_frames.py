@@ -1,7 +1,7 @@
 """The bytes of `WS /ws/fleet/`: layout messages and binary frames (docs/fleet-stream.md).
 
-Called by `nodes.live.hub`. Pure: columns in, bytes out. Kept true: a column of a tick is compared and coded once, however many
-browsers ask for it in whatever company. The browser's half is static/js/fleet/frames.js.
+Called by `nodes.live.hub`; decoded by static/js/fleet/frames.js. Pure: columns in, bytes out. Invariants: a column of a
+tick is compared and encoded once, whatever sets of columns browsers show.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from nodes.live.fleet_rows import Layout
 
 VERSION: Final = 2
 ALL: Final = (1 << len(COLUMNS)) - 1
-"""A set of columns is a number: bit i stands for COLUMNS[i]. This is all of them."""
+"""All columns; in a set of columns bit i stands for COLUMNS[i]."""
 ALWAYS: Final = 1 << COLUMNS.index("flags")
-"""In every set."""
+"""The columns of every set."""
 MOST_KEPT: Final = 32
-"""Frames kept of one tick. Browsers with yet another view have theirs joined anew, from blocks that are kept."""
+"""Frames kept of one tick; further ones are joined anew, from blocks that are kept."""
 
 _HEADER: Final = struct.Struct("<2sBBBBxxIIdIIIIIff")
-"""Magic, version, kind, conditions, blocks, two empty bytes, sequence, layout, time (s since 1970), rows; then the figures: total,
-used, free, unhealthy, allocated %, utilisation %."""
+"""Magic, version, kind, conditions, blocks, two empty bytes, sequence, layout, time (s since 1970), rows; then the
+figures: total, used, free, unhealthy, allocated %, utilisation %.
+"""
 _BLOCK: Final = struct.Struct("<BBxxI")
 """Column, coding, two empty bytes, values that follow."""
 _NAN: Final = float("nan")
 
 
-class Kind(IntEnum):
-    """What a frame needs."""
+class FrameKind(IntEnum):
+    """Whether a frame can be read without the one before."""
 
     WHOLE = 0
-    """Nothing: every column is whole."""
     CHANGES = 1
-    """At least one column holds against the frame before."""
+    """At least one column lists changes since the frame before."""
 
 
 class Coding(IntEnum):
-    """How a column's values are written. Which one is the smallest decides."""
+    """How a column's values are written: the smallest way."""
 
     WHOLE = 0
     """A value a row."""
@@ -55,19 +55,19 @@ class Coding(IntEnum):
 
 
 class Condition(IntFlag):
-    """What the server could not read when it made the frame."""
+    """What the server could not read for the frame."""
 
     DATABASE_DOWN = 1
     REDIS_DOWN = 2
 
 
 def column_set(names: Iterable[str]) -> int:
-    """The set of these columns and those that always go along; a name that is none is passed over."""
+    """The set of these columns and `ALWAYS`; unknown names are ignored."""
     return ALWAYS | sum({1 << COLUMNS.index(name) for name in names if name in COLUMNS and name != "flags"})
 
 
-class Picture:
-    """The frames of one tick, each made when it is first asked for. Used from one thread."""
+class FrameSet:
+    """The frames of one tick, each made when it is first needed. Used from one thread."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Picture:
     ) -> None:
         self._columns = columns
         self._previous = previous
-        self._about = (sequence & 0xFFFFFFFF, layout, time, columns.shape[1])
+        self._head = (sequence & 0xFFFFFFFF, layout, time, columns.shape[1])
         self._conditions = int(conditions)
         self._figures = (
             figures.total,
@@ -97,22 +97,22 @@ class Picture:
         self._frames: dict[tuple[int, int], bytes] = {}
 
     def frame(self, wanted: int, held: int) -> bytes:
-        """Header and a block for each column wanted; for one that the browser holds as of the tick before, only what changed where that is smaller."""
+        """Header and a block for each wanted column: of those held as of the tick before the changes, if smaller."""
         held = held & wanted if self._previous is not None else 0
         known = self._frames.get((wanted, held))
         if known is not None:
             return known
-        kind, blocks = Kind.WHOLE, []
+        kind, blocks = FrameKind.WHOLE, []
         for at in range(len(COLUMNS)):
             if not wanted >> at & 1:
                 continue
             if held >> at & 1:
                 changes, block = self._block_of_changes(at)
-                kind = Kind.CHANGES if changes else kind
+                kind = FrameKind.CHANGES if changes else kind
             else:
                 block = self._block_whole(at)
             blocks.append(block)
-        header = _HEADER.pack(b"GF", VERSION, kind, self._conditions, len(blocks), *self._about, *self._figures)
+        header = _HEADER.pack(b"GF", VERSION, kind, self._conditions, len(blocks), *self._head, *self._figures)
         made = b"".join((header, *blocks))
         if len(self._frames) < MOST_KEPT:
             self._frames[wanted, held] = made
@@ -125,10 +125,11 @@ class Picture:
         return block
 
     def _block_of_changes(self, at: int) -> tuple[bool, bytes]:
-        """Whether it holds against the tick before, and the bytes."""
+        """(whether the block lists changes since the tick before, its bytes)."""
         known = self._smallest.get(at)
         if known is None:
-            coding, changed = _smallest(self._columns[at], self._previous[at])  # type: ignore[index]  # asked only where there is one
+            # called only where there is one
+            coding, changed = _smallest(self._columns[at], self._previous[at])  # type: ignore[index]
             if coding is Coding.WHOLE:
                 known = (False, self._block_whole(at))
             elif coding is Coding.ROWS:
@@ -149,13 +150,13 @@ def _smallest(now: NDArray[np.uint8], before: NDArray[np.uint8]) -> tuple[Coding
 
 
 def _block(at: int, coding: Coding, values: NDArray[np.uint8], places: bytes = b"") -> bytes:
-    """Ends at a multiple of four bytes, so that a browser can read the next one's rows where they lie."""
+    """Padded to a multiple of four bytes, so that a browser can read uint32 in place."""
     made = b"".join((_BLOCK.pack(at, coding, len(values)), places, values.tobytes()))
     return made + bytes(-len(made) % 4)
 
 
 def layout_message(layout: Layout, *, version: int) -> str:
-    """What the rows of the columns are: JSON text."""
+    """The layout message: JSON text."""
     types: dict[str, int] = {}
     models: dict[str, int] = {}
     racks: dict[str, int] = {}

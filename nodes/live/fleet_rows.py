@@ -1,39 +1,33 @@
-"""The fleet as the live stream needs it: which devices there are, in which order, and how much of each is given.
+"""The fleet's devices for the live stream: their order, and how much of each is allocated.
 
-Called by `nodes.live.hub`, in a thread. Kept true: after `refresh` the columns are what was committed
-before it, by reading only rows whose revision is newer (`nodes.revisions` says why none is missed);
-a change of anything but use, health and presence makes a new layout.
+Called by `nodes.live.hub`, in a thread. Invariants: after `refresh` the columns show all that was committed before it,
+though only rows with a newer revision are read (`storage.revisioned_rows`); a change of anything but use, health and
+presence makes a new layout; the columns are compared with a full reload every `GPUPLANE_RELOAD_SECONDS`.
 """
 
 from __future__ import annotations
 
 import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Final, NamedTuple
 
 import numpy as np
-from django.db import connection
+import structlog
+from django.conf import settings
 from django.db.models import Count, Max
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from kube.device_types import GPU
+from kube.device_types import GPU, type_order
 from nodes.choices import NodeState, Presence
 from nodes.labels import pool_of, rack_of
-from nodes.models import Device, Node
+from nodes.models import Node
+from storage.revisioned_rows import RevisionedCache, Source
 
-HOLDING_STATES = ("held", "reserved")
-"""States of an allocation (named in `allocations.choices`, a floor above) in which no pod runs yet."""
-
-_FIELDS = (
-    "id", "node_id", "type", "minor", "uuid", "model", "memory_bytes", "island",
-    "core_used", "memory_used", "healthy", "presence", "stranger", "conflict", "closed", "mig", "parent",
-    "revision",
-)  # fmt: skip
-_SHAPE = slice(1, 8)
-_Row = tuple[Any, ...]
-"""Values of `_FIELDS`."""
-_MARK = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +43,55 @@ class LayoutDevice:
     island: int
 
 
+_Placed = tuple[int, LayoutDevice]
+"""Node's id, device: a change of it makes a new layout."""
+
+
+class _Row(NamedTuple):
+    """The columns of a device that are read."""
+
+    id: int
+    revision: int
+    node_id: int
+    type: str
+    minor: int
+    uuid: str
+    model: str
+    memory_bytes: int
+    island: int
+    core_used: int
+    memory_used: int
+    healthy: bool
+    presence: str
+    barred: bool
+    mig: bool
+    parent: str
+
+    @property
+    def placed(self) -> _Placed:
+        """The device and its node."""
+        device = LayoutDevice(self.id, self.type, self.minor, self.uuid, self.model, self.memory_bytes, self.island)
+        return self.node_id, device
+
+    @property
+    def memory_percent(self) -> int:
+        """Allocated, rounded up; 0 for a device without memory."""
+        return min(100, -(-100 * self.memory_used // self.memory_bytes)) if self.memory_bytes else 0
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU other than a MIG instance."""
+        return self.type == GPU and not self.parent
+
+
+_BARRED: Final = "stranger <> '' OR conflict <> '' OR closed <> ''"
+_DEVICES: Final = Source(
+    _Row,
+    tables="nodes_device",
+    columns={name: name for name in _Row._fields} | {"barred": _BARRED},
+)
+
+
 @dataclass(frozen=True, slots=True)
 class LayoutNode:
     """A node and its devices, GPUs first, by minor."""
@@ -59,7 +102,7 @@ class LayoutNode:
     mode: str
     devices: tuple[LayoutDevice, ...]
     gpus: tuple[str, ...]
-    """UUIDs of the devices that come first, in the order in which agents usually list them."""
+    """UUIDs of the GPUs, in the order of samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,134 +113,184 @@ class Layout:
 
     @property
     def device_count(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return sum(len(node.devices) for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceColumns:
+    """One entry a device, updated in place. `core`, `memory`: percent allocated; `size`: bytes of memory."""
+
+    size: NDArray[np.float64]
+    core: NDArray[np.uint8]
+    memory: NDArray[np.uint8]
+    healthy: NDArray[np.bool_]
+    present: NDArray[np.bool_]
+    stranger: NDArray[np.bool_]
+    """Held outside the ledger, in conflict, or closed."""
+    mig: NDArray[np.bool_]
+    """In MIG mode."""
+    gpu: NDArray[np.bool_]
+    """A GPU other than a MIG instance."""
+
+    @staticmethod
+    def of(rows: Sequence[_Row]) -> DeviceColumns:
+        """The columns of these devices, in their order."""
+        columns = {name: np.fromiter(map(read, rows), dtype, len(rows)) for name, (dtype, read) in _READ.items()}
+        return DeviceColumns(**columns)
+
+    def put(self, at: int, row: _Row) -> None:
+        """Update one device."""
+        for name, (_, read) in _READ.items():
+            getattr(self, name)[at] = read(row)
+
+    def differing(self, other: DeviceColumns) -> int:
+        """Number of devices that differ."""
+        return int(np.any([getattr(self, name) != getattr(other, name) for name in _READ], axis=0).sum())
+
+
+_READ: Final[Mapping[str, tuple[DTypeLike, Callable[[_Row], float]]]] = {
+    "size": (np.float64, lambda row: row.memory_bytes),
+    "core": (np.uint8, lambda row: row.core_used),
+    "memory": (np.uint8, lambda row: row.memory_percent),
+    "healthy": (np.bool_, lambda row: row.healthy),
+    "present": (np.bool_, lambda row: row.presence == Presence.PRESENT),
+    "stranger": (np.bool_, lambda row: row.barred),
+    "mig": (np.bool_, lambda row: row.mig),
+    "gpu": (np.bool_, lambda row: row.is_gpu),
+}
+"""Column → type, and value of a device."""
+
+
+class _NodesVersion(NamedTuple):
+    """Differs once a node was added, removed or changed (which sets `changed_at`)."""
+
+    nodes: int
+    newest: datetime | None
+
+    @staticmethod
+    def now() -> _NodesVersion:
+        """The current version, by one query."""
+        return _NodesVersion(**Node.objects.aggregate(nodes=Count("pk"), newest=Max("changed_at")))
+
+
+@dataclass(frozen=True, slots=True)
+class _Fleet:
+    """What was read of nodes and devices. `row_of`, `placed`: by device id; `node_of`: [devices] ids of their nodes."""
+
+    layout: Layout
+    columns: DeviceColumns
+    row_of: Mapping[int, int]
+    placed: Mapping[int, _Placed]
+    node_of: NDArray[np.int64]
+    version: _NodesVersion
 
 
 class FleetRows:
     """Rows kept up to date. Used by one thread at a time.
 
-    Columns, one entry a device of `layout`: `size` (bytes of memory), `core` and `memory` (uint8, percent given), `healthy`,
-    `present`, `stranger` (closed ones too), `mig` (a GPU in MIG mode), `held`, `node_ready`, `gpu` (bool, no MIG instance).
+    `held_devices`: ids of devices that are held for pods that do not run yet. `held`, `node_ready`: one entry a device.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, held_devices: Callable[[], Collection[int]]) -> None:
+        self._held_devices = held_devices
+        self._cache = RevisionedCache(
+            whole=_DEVICES, changed=_DEVICES, build=_build, patch=_patch, differences=_differences
+        )
+        self._fleet: _Fleet | None = None
+        self._compare_at = 0.0
         self.layout = Layout(())
-        self._mark = -1
-        self._row_of: dict[int, int] = {}
-        self._shapes: dict[int, _Row] = {}
-        self._node_of: NDArray[np.int64] = np.zeros(0, np.int64)
-        self._stated: tuple[int, datetime | None] = (0, None)
-        self._allocate(0)
+        self.columns = DeviceColumns.of(())
+        self.held = self.node_ready = np.zeros(0, bool)
 
     def refresh(self) -> bool:
-        """Read what changed. True when the layout is a new one."""
-        changed = self._mark < 0 or self._read_changed()
-        if changed or self._stated != self._nodes_now():
-            self._load()
-            changed = True
-        self._read_states()
-        return changed
+        """Read what changed; whether the layout is a new one."""
+        if self._fleet is not None:
+            if self._fleet.version != _NodesVersion.now():
+                self._cache.forget()
+            elif self._compare_at <= time.monotonic():
+                self._compare()
+        fleet, _ = self._cache.refresh()
+        held, ready = self._held(fleet), _ready(fleet)
+        first = self._fleet is None
+        if first:
+            self._compare_at = time.monotonic() + settings.GPUPLANE_RELOAD_SECONDS
+        is_new = first or (fleet.layout is not self.layout and fleet.layout != self.layout)
+        self._fleet, self.layout, self.columns = fleet, fleet.layout, fleet.columns
+        self.held, self.node_ready = held, ready
+        return is_new
 
-    def _read_changed(self) -> bool:
-        """Patch use and health; True when something else changed."""
-        mark = self._next_mark()
-        comparison = "gte" if connection.vendor == "postgresql" else "gt"
-        rows = Device.objects.order_by().filter(**{f"revision__{comparison}": self._mark}).values_list(*_FIELDS)
-        newest = self._mark
-        for row in rows:
-            at = self._row_of.get(row[0])
-            gone = row[11] == Presence.REMOVED
-            if (at is None) != gone or (at is not None and self._shapes[row[0]] != row[_SHAPE]):
-                return True
-            if at is not None:
-                self._put(at, row)
-            newest = max(newest, row[-1])
-        self._mark = newest if mark is None else mark
-        return False
+    def _compare(self) -> None:
+        self._compare_at = time.monotonic() + settings.GPUPLANE_RELOAD_SECONDS
+        differing = self._cache.compare()
+        if differing:
+            log.error("fleet.snapshot_differed", devices=differing)
 
-    def _nodes_now(self) -> tuple[int, datetime | None]:
-        """Differs once a node came, went, moved or was told about anew (which sets `changed_at`)."""
-        told = Node.objects.aggregate(count=Count("pk"), newest=Max("changed_at"))
-        return told["count"], told["newest"]
+    def _held(self, fleet: _Fleet) -> NDArray[np.bool_]:
+        """Read whole each time: few devices are held."""
+        held = np.zeros(len(fleet.node_of), bool)
+        held[[fleet.row_of[pk] for pk in self._held_devices() if pk in fleet.row_of]] = True
+        return held
 
-    def _next_mark(self) -> int | None:
-        """PostgreSQL: the oldest transaction still open, asked for before the rows are read."""
-        if connection.vendor != "postgresql":
+
+def _ready(fleet: _Fleet) -> NDArray[np.bool_]:
+    not_ready = list(Node.objects.order_by().exclude(state=NodeState.READY).values_list("pk", flat=True))
+    return ~np.isin(fleet.node_of, not_ready)
+
+
+def _build(rows: list[_Row]) -> _Fleet:
+    version = _NodesVersion.now()
+    nodes = sorted(
+        ((rack_of(node.labels), node.name, node) for node in Node.objects.only("pk", "name", "mode", "labels")),
+        key=lambda entry: (natural(entry[0]), natural(entry[1])),
+    )
+    found: dict[int, list[_Row]] = defaultdict(list)
+    for row in rows:
+        if row.presence != Presence.REMOVED:
+            found[row.node_id].append(row)
+    ordered = [
+        (rack, node, sorted(found[node.pk], key=lambda row: (type_order(row.type), row.minor)))
+        for rack, _, node in nodes
+    ]
+    flat = [row for _, _, of_node in ordered for row in of_node]
+    return _Fleet(
+        layout=Layout(tuple(_layout_node(rack, node, of_node) for rack, node, of_node in ordered)),
+        columns=DeviceColumns.of(flat),
+        row_of={row.id: at for at, row in enumerate(flat)},
+        placed={row.id: row.placed for row in flat},
+        node_of=np.fromiter((row.node_id for row in flat), np.int64, len(flat)),
+        version=version,
+    )
+
+
+def _layout_node(rack: str, node: Node, rows: Sequence[_Row]) -> LayoutNode:
+    return LayoutNode(
+        name=node.name,
+        rack=rack,
+        pool=pool_of(node.labels),
+        mode=node.mode,
+        devices=tuple(row.placed[1] for row in rows),
+        gpus=tuple(row.uuid for row in rows if row.is_gpu),
+    )
+
+
+def _patch(fleet: _Fleet, rows: list[_Row]) -> _Fleet | None:
+    """Update use and health in place; None when anything else changed."""
+    for row in rows:
+        at = fleet.row_of.get(row.id)
+        gone = row.presence == Presence.REMOVED
+        if (at is None) != gone or (at is not None and fleet.placed[row.id] != row.placed):
             return None
-        with connection.cursor() as cursor:
-            cursor.execute(_MARK)
-            return int(cursor.fetchone()[0])
+        if at is not None:
+            fleet.columns.put(at, row)
+    return fleet
 
-    def _load(self) -> None:
-        mark = self._next_mark()
-        self._stated = self._nodes_now()
-        nodes = sorted(
-            ((rack_of(node.labels), node.name, node) for node in Node.objects.only("pk", "name", "mode", "labels")),
-            key=lambda entry: (natural(entry[0]), natural(entry[1])),
-        )
-        found: dict[int, list[_Row]] = {}
-        newest = 0
-        for row in Device.objects.order_by().exclude(presence=Presence.REMOVED).values_list(*_FIELDS):
-            found.setdefault(row[1], []).append(row)
-            newest = max(newest, row[-1])
-        ordered = [
-            (rack, node, sorted(found.get(node.pk, ()), key=lambda row: (row[2] != GPU, row[2], row[3])))
-            for rack, _, node in nodes
-        ]
-        self.layout = Layout(
-            tuple(
-                LayoutNode(
-                    node.name,
-                    rack,
-                    pool_of(node.labels),
-                    node.mode,
-                    tuple(LayoutDevice(row[0], *row[2:8]) for row in rows),
-                    tuple(row[4] for row in rows if row[2] == GPU and not row[16]),
-                )
-                for rack, node, rows in ordered
-            )
-        )
-        flat = [row for _, _, rows in ordered for row in rows]
-        self._allocate(len(flat))
-        self._row_of = {row[0]: at for at, row in enumerate(flat)}
-        self._shapes = {row[0]: row[_SHAPE] for row in flat}
-        self._node_of = np.fromiter((row[1] for row in flat), np.int64, len(flat))
-        for at, row in enumerate(flat):
-            self._put(at, row)
-        self._mark = newest if mark is None else mark
 
-    def _allocate(self, count: int) -> None:
-        self.size = np.zeros(count, np.float64)
-        self.core = np.zeros(count, np.uint8)
-        self.memory = np.zeros(count, np.uint8)
-        self.healthy = np.zeros(count, bool)
-        self.present = np.zeros(count, bool)
-        self.stranger = np.zeros(count, bool)
-        self.mig = np.zeros(count, bool)
-        self.held = np.zeros(count, bool)
-        self.node_ready = np.zeros(count, bool)
-        self.gpu = np.zeros(count, bool)
-
-    def _put(self, at: int, row: _Row) -> None:
-        size, core, used, healthy, presence = row[6], row[8], row[9], row[10], row[11]
-        self.size[at] = size
-        self.gpu[at] = row[2] == GPU and not row[16]
-        self.core[at] = core
-        self.memory[at] = min(100, -(-100 * used // size)) if size else 0
-        self.healthy[at] = healthy
-        self.present[at] = presence == Presence.PRESENT
-        self.stranger[at] = bool(row[12] or row[13] or row[14])
-        self.mig[at] = row[15]
-
-    def _read_states(self) -> None:
-        """Holds and the nodes' states: small answers, asked for whole each time."""
-        held = Device.objects.filter(grants__live=True, grants__allocation__state__in=HOLDING_STATES)
-        self.held[:] = False
-        rows = [self._row_of[pk] for pk in held.order_by().values_list("pk", flat=True) if pk in self._row_of]
-        self.held[rows] = True
-        troubled = list(Node.objects.order_by().exclude(state=NodeState.READY).values_list("pk", flat=True))
-        self.node_ready[:] = ~np.isin(self._node_of, troubled)
+def _differences(ours: _Fleet, fresh: _Fleet) -> int:
+    """Number of devices that differ."""
+    if ours.layout != fresh.layout:
+        return len(ours.placed.items() ^ fresh.placed.items()) or 1
+    return ours.columns.differing(fresh.columns)
 
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:

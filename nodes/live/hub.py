@@ -1,15 +1,15 @@
-"""One picture a second for every browser that looks at the fleet.
+"""One frame a second for every browser that shows the fleet.
 
-Called by `nodes.consumers`. Kept true: one computation for all viewers of the process and none without
-viewers, one encoding for all who look at the same; a viewer that is slow skips pictures, never queues them;
-sequence numbers only grow, and a viewer is sent what changed only in columns that it has as of the tick before.
+Called by `nodes.consumers`. Invariants: one computation a tick for all viewers of the process and none without viewers,
+one encoding for all who show the same columns; a slow viewer skips frames, they never queue; sequence numbers only
+grow, and changes are sent only of columns that the viewer has as of the tick before.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from channels.db import database_sync_to_async
 from django.db import DatabaseError, connections
 
 from nodes.live.fleet_columns import Columns, Figures, columns_of, figures_of
-from nodes.live.fleet_frames import ALL, Condition, Picture, layout_message
+from nodes.live.fleet_frames import ALL, Condition, FrameSet, layout_message
 from nodes.live.fleet_rows import FleetRows
 from nodes.live.flush import read_latest, redis_is_down
 from nodes.live.samples import SampleView
@@ -30,76 +30,77 @@ log = structlog.get_logger(__name__)
 
 
 class HubStopped(Exception):
-    """The hub failed; the browser connects again and thereby starts it anew."""
+    """The hub failed; a browser that connects again starts it anew."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """What was true at one tick, ready to be sent."""
+class Tick:
+    """The layout and the frames of one tick."""
 
     sequence: int
     layout_version: int
     layout: str
-    picture: Picture
+    frames: FrameSet
 
 
 class Viewer:
-    """One browser's place in the stream. It keeps one moment, the newest, which it shares with every other viewer.
-
-    `columns`: the set it looks at (`fleet_frames.column_set`).
-    """
+    """One browser's place in the stream. `columns`: the set that it shows (`fleet_frames.column_set`)."""
 
     def __init__(self, columns: int = ALL) -> None:
         self._columns = columns
-        self._news = asyncio.Event()
-        self._moment: Moment | None = None
+        self._arrived = asyncio.Event()
+        self._tick: Tick | None = None
         self._stopped = False
         self._sequence = -1
         self._layout_version = -1
         self._held = 0
 
-    def tell(self, moment: Moment) -> None:
-        """A newer picture replaces the one not yet taken."""
-        self._moment = moment
-        self._news.set()
+    def put(self, tick: Tick) -> None:
+        """Replace the tick that was not sent yet."""
+        self._tick = tick
+        self._arrived.set()
 
     def stop(self) -> None:
-        """There will be no more pictures."""
+        """End the stream: `next` raises HubStopped."""
         self._stopped = True
-        self._news.set()
+        self._arrived.set()
 
-    def look_at(self, columns: int) -> None:
-        """Other columns from now on: at once, as of the last tick, where there is one that the browser has not got."""
+    def show(self, columns: int) -> None:
+        """Send these columns from now on; those that the browser lacks at once, as of the last tick."""
         missing = columns & ~self._held
         self._columns = columns
         self._held &= columns
-        if missing and self._moment is not None:
-            self._news.set()
+        if missing and self._tick is not None:
+            self._arrived.set()
 
-    def forget(self) -> None:
-        """The browser missed something: the next picture is sent whole, with its layout."""
+    def reset(self) -> None:
+        """Send the next frame whole, with its layout."""
         self._sequence = self._layout_version = -1
 
     async def next(self) -> tuple[str | None, bytes]:
-        """Wait for a picture not sent yet: (layout message if it is new, frame). Raises HubStopped."""
-        await self._news.wait()
-        if self._stopped or self._moment is None:
+        """Wait for a tick not sent yet: (layout message if it is new, frame). Raises HubStopped."""
+        await self._arrived.wait()
+        if self._stopped or self._tick is None:
             raise HubStopped
-        self._news.clear()
-        moment = self._moment
-        layout = moment.layout if moment.layout_version != self._layout_version else None
-        follows = layout is None and moment.sequence == self._sequence + 1
-        frame = moment.picture.frame(self._columns, self._held if follows else 0)
-        self._sequence, self._layout_version, self._held = moment.sequence, moment.layout_version, self._columns
+        self._arrived.clear()
+        tick = self._tick
+        layout = tick.layout if tick.layout_version != self._layout_version else None
+        follows = layout is None and tick.sequence == self._sequence + 1
+        frame = tick.frames.frame(self._columns, self._held if follows else 0)
+        self._sequence, self._layout_version, self._held = tick.sequence, tick.layout_version, self._columns
         return layout, frame
 
 
 class Hub:
-    """The process's source of pictures. Used from one event loop; the database is read in a thread of its own."""
+    """Computes the ticks of a process. Used from one event loop; the database is read in a thread of its own.
+
+    `held_devices`: see `FleetRows`.
+    """
 
     def __init__(
         self,
         *,
+        held_devices: Callable[[], Collection[int]],
         read_samples: Callable[[], Mapping[str, SampleView]] = read_latest,
         redis_down: Callable[[], bool] = redis_is_down,
         clock: Callable[[], float] = time.time,
@@ -114,57 +115,53 @@ class Hub:
         self._sequence = 0
         self._layout_version = 0
         self._layout = ""
-        self._rows = FleetRows()
+        self._held_devices = held_devices
+        self._rows = FleetRows(held_devices)
         self._previous: Columns | None = None
-        self._moment: Moment | None = None
-
-    @property
-    def viewers(self) -> int:
-        """How many browsers look."""
-        return len(self._viewers)
+        self._last: Tick | None = None
 
     def join(self, columns: int = ALL) -> Viewer:
-        """A new viewer of a set of columns; the first one starts the ticking."""
+        """Add a viewer of a set of columns; the first one starts the hub."""
         viewer = Viewer(columns)
         self._viewers.add(viewer)
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run(), name="fleet-hub")
-        elif self._moment is not None:
-            viewer.tell(self._moment)
+        elif self._last is not None:
+            viewer.put(self._last)
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
-        """The last one out stops the ticking."""
+        """Remove a viewer; the last one stops the hub."""
         self._viewers.discard(viewer)
         if not self._viewers and self._task is not None:
             self._task.cancel()
-            self._task = None
-            self._moment = None
+            self._task = self._last = None
 
     async def _run(self) -> None:
         task = asyncio.current_task()
         executor = ThreadPoolExecutor(1, thread_name_prefix="fleet-hub")
-        self._rows = FleetRows()  # a run that was left may still be reading the rows of before
+        self._rows = FleetRows(self._held_devices)  # a run before may still be reading its own
         self._previous, self._layout = None, ""
         loop = asyncio.get_running_loop()
         due = loop.time()
         try:
             while True:
-                await self._tick(executor)
+                await self._compute(executor)
                 due = max(due + self._tick_seconds, loop.time() + self._tick_seconds / 10)
                 await asyncio.sleep(due - loop.time())
-        except Exception:  # viewers are told and connect again; a later hub starts clean
+        except Exception:  # viewers connect again, which starts the hub anew
             log.exception("fleet.hub.failed")
         finally:
             executor.submit(connections.close_all)
             executor.shutdown(wait=False)
-            if self._task is task:  # failed, not left: a later hub has other viewers
+            if self._task is task:  # failed, not cancelled: a later run has other viewers
                 for viewer in self._viewers:
                     viewer.stop()
                 self._viewers.clear()
-                self._task = self._moment = None
+                self._task = self._last = None
 
-    async def _tick(self, executor: ThreadPoolExecutor) -> None:
+    async def _compute(self, executor: ThreadPoolExecutor) -> None:
+        """Compute one tick, and hand it to the viewers."""
         conditions = Condition(0)
         rows = self._rows
         loop = asyncio.get_running_loop()
@@ -172,8 +169,8 @@ class Hub:
             refresh = database_sync_to_async(rows.refresh, thread_sensitive=False, executor=executor)
             if await refresh() or not self._layout:
                 self._layout_version += 1
-                told = partial(layout_message, rows.layout, version=self._layout_version)
-                self._layout = await loop.run_in_executor(executor, told)
+                message = partial(layout_message, rows.layout, version=self._layout_version)
+                self._layout = await loop.run_in_executor(executor, message)
                 self._previous = None
         except DatabaseError as error:
             log.warning("fleet.hub.database", error=str(error))
@@ -181,12 +178,12 @@ class Hub:
             if not self._layout:
                 return
         now = self._clock()
-        samples = self._read_samples()  # here: the table belongs to the event loop
+        samples = self._read_samples()  # not in the thread: the table belongs to the event loop
         if self._redis_down():
             conditions |= Condition.REDIS_DOWN
-        columns, figures = await loop.run_in_executor(executor, partial(_look, rows, samples, now=now))
+        columns, figures = await loop.run_in_executor(executor, partial(_columns_and_figures, rows, samples, now=now))
         self._sequence += 1
-        picture = Picture(
+        frames = FrameSet(
             columns,
             self._previous,
             sequence=self._sequence,
@@ -196,15 +193,11 @@ class Hub:
             figures=figures,
         )
         self._previous = columns
-        self._moment = Moment(self._sequence, self._layout_version, self._layout, picture)
+        self._last = Tick(self._sequence, self._layout_version, self._layout, frames)
         for viewer in self._viewers:
-            viewer.tell(self._moment)
+            viewer.put(self._last)
 
 
-def _look(rows: FleetRows, samples: Mapping[str, SampleView], *, now: float) -> tuple[Columns, Figures]:
+def _columns_and_figures(rows: FleetRows, samples: Mapping[str, SampleView], *, now: float) -> tuple[Columns, Figures]:
     columns = columns_of(rows, samples, now=now)
     return columns, figures_of(rows, columns)
-
-
-HUB = Hub()
-"""This process's hub."""

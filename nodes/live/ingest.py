@@ -1,9 +1,9 @@
-"""Takes agents' frames: `WS /ws/agents/<node>/` as a plain ASGI endpoint, and the same frame by POST.
+"""Agents' frames: `WS /ws/agents/<node>/` as a plain ASGI endpoint, and single frames by POST.
 
-Called by gpuplane's routing once the caller is known. Kept true: a sample touches memory only; one
-agent's bad frame ends that agent's session and nothing else; a frame that changes the record
-(inventory, health, checkpoint) is acknowledged only after its transaction. Close codes: 1008 a rule is broken
-(the reason says which), 1009 too large, 1003 text instead of binary, 1011 our own failure, 1012 the sign-in counts no more.
+Called by `gpuplane.listeners.agents`, which authenticates the caller. Invariants: a sample touches memory only; a bad
+frame ends the session of its agent and nothing else; a frame that changes the database (inventory, health, checkpoint)
+is acknowledged after its transaction. Close codes: 1003 text instead of binary, 1008 a rule is broken (the reason says
+which), 1009 too large, 1011 internal error, 1012 the token has to be presented again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
@@ -38,23 +38,23 @@ from agent.protocol import (
     decode_received,
     encode,
 )
-from audit.clock import database_now
 from kube.device_types import GPU
 from nodes import inventory, services
-from nodes.checkpoints import Given, checkpoint_put
+from nodes.checkpoints import CheckpointGrant, checkpoint_put
 from nodes.live import flush, presence
-from nodes.live.lag import note_lag
-from nodes.live.pace import TooFast
-from nodes.live.samples import TABLE, SampleTable, Taken
+from nodes.live.rate_limit import TooFast
+from nodes.live.sample_lag import note_lag
+from nodes.live.samples import TABLE, FrameResult, SampleTable
 from nodes.live.threads import in_database_thread
+from storage.clock import database_now
 
 HELLO_SECONDS: Final = 10.0
 POLICY, TOO_LARGE, NOT_BINARY, OUR_FAILURE = 1008, 1009, 1003, 1011
 SIGN_IN_AGAIN: Final = 1012
 SESSION_SECONDS: Final = 3600.0
-"""How long a sign-in counts, give or take a tenth, so that not all agents come again at once: tokens are short-lived, and may be revoked."""
+"""Length of a session, ±10 % so that agents do not reconnect at once: tokens are short-lived, and may be revoked."""
 INLINE_BYTES: Final = 32 * 1024
-"""A longer frame is not read on the event loop: all others would wait. A sample has 0.4 KiB, an inventory some 10."""
+"""Longer frames are decoded in a thread. A sample has 0.4 KiB, an inventory about 10."""
 _READERS: Final = ThreadPoolExecutor(2, thread_name_prefix="frame")
 LONGEST_REASON: Final = 120
 """A close frame carries at most 123 bytes of reason."""
@@ -73,27 +73,16 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 
-class Record(Protocol):
-    """Where frames that change the record go. All raise GpuplaneError."""
-
-    async def inventory(self, node: str, body: Mapping[str, Any], actor: Actor) -> tuple[str, ...] | None:
-        """Store what the node has; the UUIDs of its GPUs by minor, without MIG instances. None where the frame does not speak of GPUs."""
-
-    async def health(self, node: str, health: Mapping[str, str], actor: Actor) -> None:
-        """Store device health."""
-
-    async def checkpoint(self, node: str, entries: Sequence[CheckpointEntry], actor: Actor) -> None:
-        """Store what the kubelet gave to containers."""
-
-
 Result = TypeVar("Result")
 
 
-class DatabaseRecord:
-    """The real record: `nodes.services` in a database thread."""
+class Record:
+    """Stores the frames that change the database, in a database thread. All methods raise GpuplaneError."""
 
     async def inventory(self, node: str, body: Mapping[str, Any], actor: Actor) -> tuple[str, ...] | None:
-        """See Record."""
+        """Store the node's inventory; the UUIDs of its GPUs by minor, without MIG instances, None where the frame does
+        not list GPUs.
+        """
 
         def store() -> tuple[str, ...] | None:
             shape = inventory.parse_node(dict(body), name=node, strict=False).of_agent()
@@ -109,28 +98,28 @@ class DatabaseRecord:
         return await _stored(store)
 
     async def health(self, node: str, health: Mapping[str, str], actor: Actor) -> None:
-        """See Record."""
+        """Store the health of devices, by UUID."""
         await _stored(lambda: services.devices_health(node_name=node, health=health, actor=actor, now=database_now()))
 
     async def checkpoint(self, node: str, entries: Sequence[CheckpointEntry], actor: Actor) -> None:
-        """See Record."""
-        given = [Given(one.pod_uid, one.container, one.resource, tuple(one.devices)) for one in entries]
+        """Store what the kubelet gave to containers."""
+        given = [CheckpointGrant(one.pod_uid, one.container, one.resource, tuple(one.devices)) for one in entries]
         await _stored(lambda: checkpoint_put(node_name=node, entries=given, actor=actor, now=database_now()))
 
 
 async def _stored(work: Callable[[], Result]) -> Result:
-    """Run in a database thread; a database that is away is Unavailable."""
+    """Run `work` in a database thread. Raises Unavailable where the database is away."""
     try:
         return await in_database_thread(work)
     except presence.TEMPORARY as error:
         raise Unavailable("the database is away; send it again") from error
 
 
-RECORD = DatabaseRecord()
+RECORD = Record()
 
 
 class Session:
-    """What one agent has said on one connection, or in one POST."""
+    """State of one connection of an agent, or of one POST."""
 
     def __init__(self, node: str, actor: Actor, *, table: SampleTable, record: Record) -> None:
         self.node = node
@@ -140,30 +129,33 @@ class Session:
         self.boot = ""
 
     async def take(self, frame: AgentFrame, *, now: float, epoch: float) -> Ack | None:
-        """Use one frame; the answer, None for a sample that needs none. Raises FrameError.
+        """Handle one frame; the ack, None for samples and details that need none. Raises FrameError.
 
         `now` monotonic seconds, `epoch` seconds since 1970.
         """
         sent = frame.time
-        if sent > epoch:  # else the next boot, whose clock is right, would look like a replay
+        if sent > epoch:  # a later boot with a correct clock would look like a replay
             frame = msgspec.structs.replace(frame, time=epoch)
         if isinstance(frame, Sample):
             return self._sample(frame, sent=sent, now=now, epoch=epoch)
         if isinstance(frame, Details):
             taken, unreadable = self.table.put_details(self.node, frame, now=now, received_at=epoch)
             UNREADABLE.inc(unreadable)
-            if taken is Taken.NEW:
+            if taken is FrameResult.NEW:
                 FRAMES.labels("details").inc()
-            return self._unused(taken, frame, epoch)
+            return self._ack_dropped(taken, frame, epoch)
         if isinstance(frame, Hello) and frame.node != self.node:
             raise BadFrame(f"hello names another node than the path: {frame.node[:60]}")
         FRAMES.labels(type(frame).__name__.lower()).inc()
-        if self.table.advance(self.node, boot=frame.boot, seq=frame.seq, time=frame.time, now=now) is Taken.OLD:
+        if self.table.advance(self.node, boot=frame.boot, seq=frame.seq, time=frame.time, now=now) is FrameResult.OLD:
             REFUSED.labels("old").inc()
             return Ack(frame.boot, frame.seq, epoch, "older than a frame already taken; number it anew", again=True)
         if isinstance(frame, Hello):
-            return self._hello(frame, epoch=epoch)
-        if not self.table.paces.may_change(self.node, now):
+            self.boot = frame.boot
+            if frame.devices:
+                self.table.order(self.node, frame.devices)
+            return Ack(frame.boot, frame.seq, epoch, "", self._want())
+        if not self.table.rate_limits.may_change(self.node, now):
             REFUSED.labels("too-many-changes").inc()
             return Ack(frame.boot, frame.seq, epoch, "too many changes at once; say it again later", again=True)
         problem, again = "", False
@@ -181,27 +173,21 @@ class Session:
             problem, again = str(error), isinstance(error, Unavailable)
         return Ack(frame.boot, frame.seq, epoch, problem, self._want(), again)
 
-    def _hello(self, frame: Hello, *, epoch: float) -> Ack:
-        self.boot = frame.boot
-        if frame.devices:
-            self.table.order(self.node, frame.devices)
-        return Ack(frame.boot, frame.seq, epoch, "", self._want())
-
     def _sample(self, frame: Sample, *, sent: float, now: float, epoch: float) -> Ack | None:
         taken, unreadable = self.table.put(self.node, frame, now=now, received_at=epoch)
         if unreadable:
             UNREADABLE.inc(unreadable)
-        if taken is Taken.NEW:
+        if taken is FrameResult.NEW:
             _SAMPLES.inc()
             note_lag(sent=sent, received=epoch)
-        return self._unused(taken, frame, epoch)
+        return self._ack_dropped(taken, frame, epoch)
 
-    def _unused(self, taken: Taken, frame: Sample | Details, epoch: float) -> Ack | None:
-        """What to answer where a frame that needs no answer could not be used."""
-        if taken is Taken.NEW:
+    def _ack_dropped(self, taken: FrameResult, frame: Sample | Details, epoch: float) -> Ack | None:
+        """The ack of a sample or details: None unless the order of devices is not known."""
+        if taken is FrameResult.NEW:
             return None
         REFUSED.labels(str(taken)).inc()
-        if taken is Taken.NO_ORDER:
+        if taken is FrameResult.NO_ORDER:
             return Ack(frame.boot, frame.seq, epoch, "the order of the node's devices is not known", self._want())
         return None
 
@@ -209,8 +195,8 @@ class Session:
         return "" if self.table.knows_order(self.node) else "inventory"
 
 
-def may_speak(actor: Actor, *, node: str) -> bool:
-    """Whether the caller may speak for the node: its own agent alone. The door has asked that already."""
+def is_agent_of(actor: Actor, *, node: str) -> bool:
+    """Whether the caller is the node's own agent. The listener checks it too."""
     return actor.scope == TokenScope.AGENT and actor.node == node
 
 
@@ -224,11 +210,11 @@ async def agent_socket(
     table: SampleTable = TABLE,
     record: Record = RECORD,
 ) -> None:
-    """One agent's session, from `websocket.connect` to its end. The door knows the actor."""
+    """Serve one agent's session, from `websocket.connect` to its end."""
     del scope
     if (await receive())["type"] != "websocket.connect":
         return
-    if not may_speak(actor, node=node):
+    if not is_agent_of(actor, node=node):
         await send({"type": "websocket.close", "code": POLICY, "reason": "only its agent may speak for a node"})
         return
     flush.ensure_running()
@@ -240,7 +226,7 @@ async def agent_socket(
             await _talk(session, receive, send, until=time.monotonic() + lasts)
         except FrameTooLarge as error:
             await _close(send, session, TOO_LARGE, error.reason, str(error))
-        except _Over:
+        except _SessionExpired:
             await _close(send, session, SIGN_IN_AGAIN, "sign-in", "sign in again")
         except TimeoutError:
             await _close(send, session, POLICY, "no-hello", f"no hello within {HELLO_SECONDS:.0f} s")
@@ -251,21 +237,21 @@ async def agent_socket(
             await _close(send, session, OUR_FAILURE, "failure", "gpuplane failed; connect again")
 
 
-class _Over(Exception):
-    """The sign-in counts no more."""
+class _SessionExpired(Exception):
+    """SESSION_SECONDS are over."""
 
 
 async def _talk(session: Session, receive: Receive, send: Send, *, until: float) -> None:
-    """Frames in, acks out, until the peer leaves. Raises FrameError, _Over and, for a missing hello, TimeoutError."""
+    """Answer frames until the peer leaves. Raises FrameError, _SessionExpired and, without a hello, TimeoutError."""
     async with asyncio.timeout(HELLO_SECONDS):
         body = await _next(receive)
     if body is None:
         return
     if not isinstance(frame := await _decoded(body), Hello):
         raise BadFrame("the first frame of a session is hello")
-    paces = session.table.paces
+    rate_limits = session.table.rate_limits
     while True:
-        paces.take(session.node, time.monotonic())
+        rate_limits.take(session.node, time.monotonic())
         if session.boot and frame.boot != session.boot:
             raise BadFrame("a session has one boot id; connect again for another")
         ack = await session.take(frame, now=time.monotonic(), epoch=time.time())
@@ -276,8 +262,8 @@ async def _talk(session: Session, receive: Receive, send: Send, *, until: float)
         if ack is not None:
             await send({"type": "websocket.send", "bytes": encode(ack)})
         if time.monotonic() > until:
-            raise _Over
-        del frame, ack, body  # thousands of sessions wait here, most of their time
+            raise _SessionExpired
+        del frame, ack, body  # thousands of sessions wait here, and need no memory for these
         body = await _next(receive)
         if body is None:
             return
@@ -285,14 +271,14 @@ async def _talk(session: Session, receive: Receive, send: Send, *, until: float)
 
 
 async def _decoded(body: bytes) -> AgentFrame:
-    """The frame; one that takes long to read is read in a thread. Raises FrameError."""
+    """Decode a frame, a long one in a thread. Raises FrameError."""
     if len(body) <= INLINE_BYTES:
         return decode_received(body)
     return await asyncio.get_running_loop().run_in_executor(_READERS, decode_received, body)
 
 
 async def _next(receive: Receive) -> bytes | None:
-    """The next frame's bytes; None when the peer has left. Raises BadFrame for text."""
+    """The next frame's bytes; None when the peer has left. Raises NotBinary."""
     message = await receive()
     if message["type"] != "websocket.receive":
         return None
@@ -303,7 +289,7 @@ async def _next(receive: Receive) -> bytes | None:
 
 
 class Superseded(BadFrame):
-    """The node's agent was started again, or is there twice: the one that began last counts."""
+    """Another agent of the node began later; the last one wins."""
 
     reason = "superseded"
 
@@ -329,18 +315,18 @@ async def _close(send: Send, session: Session, code: int, reason: str, words: st
 async def answer_frame(
     body: bytes, *, node: str, actor: Actor, table: SampleTable = TABLE, record: Record = RECORD
 ) -> tuple[int, bytes]:
-    """(status, ack frame) for one frame that came without a session. A sample then carries its `devices`.
+    """(status, ack frame) of one frame by POST; a sample then carries its `devices`.
 
-    200 taken, or an old sample dropped; 400 a bad frame; 403; 409 not usable now (`problem` says why,
-    `want` what is missing); 413 too large; 429 more frames than the node may send (`nodes.live.pace`), its sockets' included.
+    200 taken, or an old sample dropped; 400 a bad frame; 403; 409 not usable now (`problem` says why, `want` what is
+    missing); 413 too large; 429 over the node's rate limit, which sockets and posts share.
     """
     now, epoch = time.monotonic(), time.time()
-    if not may_speak(actor, node=node):
+    if not is_agent_of(actor, node=node):
         return 403, encode(Ack("", 0, epoch, "only its agent may speak for a node"))
     flush.ensure_running()
     session = Session(node, actor, table=table, record=record)
     try:
-        table.paces.take(node, now)
+        table.rate_limits.take(node, now)
         frame = await _decoded(body)
         ack = await session.take(frame, now=now, epoch=epoch)
     except TooFast as error:

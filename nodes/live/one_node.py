@@ -1,7 +1,7 @@
-"""The messages of `WS /ws/nodes/<name>/` and `WS /ws/devices/<id>/` (docs/node-stream.md): one node's newest sample and details, as text.
+"""The messages of `WS /ws/nodes/<name>/` and `WS /ws/devices/<id>/` (docs/node-stream.md).
 
-Called by `nodes.node_stream`. Pure. Kept true: a message has only what changed since the last of the same browser; processes are never in it, since who may
-see them depends on who holds the device.
+Called by `nodes.consumers.one_node`. Pure. Invariants: a message has only what changed since the browser's last one;
+processes are never in it, since who may see them depends on who holds the device.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import msgspec
 from agent.protocol import COLUMNS
 from nodes.live.samples import DetailsView, SampleView
 
+CHANGED: Final = '{"kind":"changed"}'
+"""Something that the page shows from the database changed."""
 AGAIN_SECONDS: Final = 5.0
-"""Silence is said so often, so that a browser can tell a silent agent from a dead connection."""
+"""How often silence is repeated: it tells a silent agent from a dead connection."""
 
 
-class Teller:
-    """What one browser has been told. `uuid`: it looks at one device only."""
+class NodeStream:
+    """What one browser was sent. `uuid`: of the one device that it shows, None for a whole node."""
 
     def __init__(self, uuid: str | None = None) -> None:
         self._uuid = uuid
@@ -29,7 +31,7 @@ class Teller:
         self._silent: float | None = None
 
     def next(self, sample: SampleView | None, details: DetailsView | None, *, now: float) -> list[str]:
-        """Messages to send, none where nothing is new. `now`: seconds since 1970."""
+        """Messages to send. `now`: seconds since 1970."""
         messages = []
         if sample is None or sample.is_old(now=now):
             if self._silent is None or now - self._silent >= AGAIN_SECONDS:
@@ -37,13 +39,13 @@ class Teller:
                 self._silent = now
             self._devices = None
         elif sample.received_at != self._received or self._silent is not None:
-            messages.append(_text(self._now(sample)))
-        if details is not None and (links := _text(self._closer(details))) != self._details:
-            self._details = links
-            messages.append(links)
+            messages.append(_text(self._sample_message(sample)))
+        if details is not None and (message := _text(self._details_message(details))) != self._details:
+            self._details = message
+            messages.append(message)
         return messages
 
-    def _now(self, sample: SampleView) -> dict[str, Any]:
+    def _sample_message(self, sample: SampleView) -> dict[str, Any]:
         self._silent, self._received = None, sample.received_at
         message: dict[str, Any] = {"kind": "now", "time": sample.received_at}
         rows = range(len(sample.devices))
@@ -59,15 +61,11 @@ class Teller:
         self._columns = values
         return message
 
-    def _closer(self, details: DetailsView) -> dict[str, Any]:
+    def _details_message(self, details: DetailsView) -> dict[str, Any]:
         return {
             "kind": "details",
             "devices": {
-                uuid: {
-                    "links": one.links,
-                    "ecc": [one.ecc_corrected, one.ecc_uncorrected],
-                    "migs": one.migs,
-                }
+                uuid: {"links": one.links, "ecc": [one.ecc_corrected, one.ecc_uncorrected], "migs": one.migs}
                 for uuid, one in zip(details.devices, details.details, strict=True)
                 if self._uuid in {None, uuid}
             },

@@ -1,10 +1,9 @@
-"""The latest sample of every node: this process's own table, and what other processes flushed.
+"""The latest sample of every node: those that this process received, and those that other processes flushed.
 
-`ingest` writes the table, `flush` copies it to Redis and other processes' samples into it; the
-fleet stream and pages read it with `nodes.live.flush.read_latest`, which waits for nothing. Kept true: at most
-MOST_NODES nodes of at most 64 GPUs each are kept, the longest silent leaving first; of frames that
-arrive twice, late or from an earlier boot only the newest counts (DESIGN §6). One event loop thread
-uses a table. What there is one of a node and second is no business of the collector of garbage (`gc=False`): it cannot be part of a cycle.
+`ingest` writes the table, `flush` exchanges it with other processes through Redis; `nodes.live.flush.read_latest` reads
+it without waiting. Used from one event loop. Invariants: at most MOST_NODES nodes of at most 64 GPUs each are kept, the
+longest silent leave first; of frames that arrive twice, late or from an earlier boot only the newest counts. Structs
+made once a node and second are not tracked by the garbage collector (`gc=False`): they cannot be part of a cycle.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from zlib import crc32
 import msgspec
 
 from agent.protocol import COLUMNS, BadFrame, Details, DeviceDetails, Sample, Values, details_of, values_of
-from nodes.live.pace import Paces
+from nodes.live.rate_limit import RateLimits
 
 MOST_NODES: Final = 20_000
 FORGET_SECONDS: Final = 600.0
-"""A node not heard for so long is forgotten: its samples go, and any boot may start again."""
+"""A node not heard for so long is dropped, and any boot may start again."""
 OLD_SECONDS: Final = 10.0
 """A sample older than this says nothing about now."""
 SAMPLES_KEY: Final = "gpuplane:samples"
@@ -32,13 +31,12 @@ SAMPLES_KEY: Final = "gpuplane:samples"
 DETAILS_KEY: Final = "gpuplane:details"
 """The same of DetailsView."""
 OTHER_BOOT_SECONDS: Final = 60.0
-"""While a boot was heard this recently, frames older than its newest cannot start another boot."""
+"""While a boot was heard so recently, frames older than its newest cannot start another boot."""
 
 
 class SampleView(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One node's latest sample. Columns have one value a GPU in the order of `devices`, None: unknown.
-
-    Units as in `agent.protocol.Sample`. Also the form in which samples lie in Redis.
+    """One node's latest sample, as in Redis. Columns have one value a GPU in the order of `devices`, None: unknown;
+    units as in `agent.protocol.Sample`.
     """
 
     node: str
@@ -67,7 +65,7 @@ class SampleView(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     @property
     def order(self) -> int:
-        """Mark of the devices' UUIDs in their order."""
+        """Checksum of the devices' UUIDs in their order."""
         return _order_of(self.devices)
 
     @property
@@ -76,16 +74,16 @@ class SampleView(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return _rows_of(self.devices)
 
     def of(self, uuid: str) -> dict[str, int | None] | None:
-        """Column → value of one GPU; None where this sample does not speak of it."""
+        """Column → value of one GPU; None where the sample does not list it."""
         row = self.row_of.get(uuid)
         return None if row is None else {name: getattr(self, name)[row] for name in COLUMNS}
 
     def age_seconds(self, *, now: float) -> float:
-        """How old it is, `now` in seconds since 1970."""
+        """Age at `now`, in seconds since 1970."""
         return max(0.0, now - self.received_at)
 
     def is_old(self, *, now: float) -> bool:
-        """Whether it says nothing about now."""
+        """Whether it is older than OLD_SECONDS."""
         return self.age_seconds(now=now) > OLD_SECONDS
 
 
@@ -100,7 +98,7 @@ def _rows_of(devices: tuple[str, ...]) -> Mapping[str, int]:
 
 
 class DetailsView(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What one node's agent said last of links, errors, processes and MIG devices, in the order of `devices`. Also the form in Redis."""
+    """One node's latest details, as in Redis: links, errors, processes and MIG devices, in the order of `devices`."""
 
     node: str
     received_at: float
@@ -109,21 +107,21 @@ class DetailsView(msgspec.Struct, array_like=True, frozen=True, gc=False):
     details: tuple[DeviceDetails, ...]
 
     def of(self, uuid: str) -> DeviceDetails | None:
-        """Of one GPU; None where they do not speak of it."""
+        """Details of one GPU; None where it is not listed."""
         return next((one for known, one in zip(self.devices, self.details, strict=True) if known == uuid), None)
 
 
-class Taken(StrEnum):
-    """What became of a frame."""
+class FrameResult(StrEnum):
+    """What was done with a frame."""
 
     NEW = "new"
     OLD = "old"
-    """A replay, out of order, or from an earlier boot: dropped."""
+    """Dropped: a replay, out of order, or from an earlier boot."""
     NO_ORDER = "no-order"
-    """A sample of a node whose device order is not known here."""
+    """Dropped: the order of the node's devices is not known here."""
 
 
-class Heard(msgspec.Struct, frozen=True, gc=False):
+class LastHeard(msgspec.Struct, frozen=True, gc=False):
     """When a node's agent was last heard, for `presence`."""
 
     boot: str
@@ -136,7 +134,7 @@ _details: msgspec.msgpack.Decoder[DetailsView] = msgspec.msgpack.Decoder(Details
 
 
 def read_sample(raw: bytes | None) -> SampleView | None:
-    """What lies in Redis under a node; None for nothing, and for another version's form, which its writer will write again."""
+    """The sample of a field in Redis; None for nothing, and for another version's format."""
     try:
         return None if raw is None else _samples.decode(raw)
     except msgspec.MsgspecError:
@@ -152,7 +150,9 @@ def read_details(raw: bytes | None) -> DetailsView | None:
 
 
 class _Entry:
-    """What is known of one node's agent. `devices` None: the order was never said. `details` are kept packed: a node's links alone are hundreds of objects."""
+    """State of one node's agent. `devices` None: order not known. `details` are packed: links alone are hundreds of
+    objects.
+    """
 
     __slots__ = ("boot", "details", "devices", "heard", "mark", "seq", "time", "view")
 
@@ -176,73 +176,73 @@ class SampleTable:
         self._dirty: set[str] = set()
         self._dirty_details: set[str] = set()
         self._foreign: dict[str, SampleView] = {}
-        self.paces = Paces(most_nodes)
-        """How fast each node may speak."""
+        self.rate_limits = RateLimits(most_nodes)
+        """Limits of every node's frames."""
 
-    def advance(self, node: str, *, boot: str, seq: int, time: float, now: float) -> Taken:
-        """Note a frame's place in its boot. Only a NEW frame may be used."""
+    def advance(self, node: str, *, boot: str, seq: int, time: float, now: float) -> FrameResult:
+        """Record the number of a frame. Only a NEW frame may be used."""
         entry = self._entries.get(node)
         if entry is None:
             entry = self._admit(node)
         elif entry.boot == boot:
             if seq <= entry.seq:
-                return Taken.OLD
+                return FrameResult.OLD
         elif now - entry.heard < OTHER_BOOT_SECONDS and time <= entry.time:
-            return Taken.OLD
+            return FrameResult.OLD
         else:
             entry.devices = None
         entry.boot, entry.seq, entry.time, entry.heard = boot, seq, time, now
         self._entries[node] = self._entries.pop(node)
-        return Taken.NEW
+        return FrameResult.NEW
 
     def order(self, node: str, devices: Iterable[str]) -> None:
-        """Say which GPUs the next samples of the node's present boot list, in which order."""
+        """Set the order of GPUs in the samples of the node's current boot."""
         self._entries[node].devices = tuple(devices)
 
     def knows_order(self, node: str) -> bool:
-        """Whether samples of the node's present boot can be read."""
+        """Whether the order of GPUs is known for the node's current boot."""
         entry = self._entries.get(node)
         return entry is not None and entry.devices is not None
 
-    def put(self, node: str, sample: Sample, *, now: float, received_at: float) -> tuple[Taken, int]:
-        """Take a sample; also says how many of its values were unreadable. Raises BadFrame."""
+    def put(self, node: str, sample: Sample, *, now: float, received_at: float) -> tuple[FrameResult, int]:
+        """Store a sample; (result, how many of its values were unreadable). Raises BadFrame."""
         devices = self._order_of(node, sample)
         if devices is None:
-            return Taken.NO_ORDER, 0
+            return FrameResult.NO_ORDER, 0
         columns, unreadable = values_of(sample, count=len(devices))
-        if self.advance(node, boot=sample.boot, seq=sample.seq, time=sample.time, now=now) is Taken.OLD:
-            return Taken.OLD, 0
+        if self.advance(node, boot=sample.boot, seq=sample.seq, time=sample.time, now=now) is FrameResult.OLD:
+            return FrameResult.OLD, 0
         entry = self._entries[node]
         entry.devices = devices
         entry.view = SampleView(node, sample.boot, sample.seq, sample.time, received_at, devices, **columns)
         self._dirty.add(node)
-        return Taken.NEW, unreadable
+        return FrameResult.NEW, unreadable
 
-    def put_details(self, node: str, frame: Details, *, now: float, received_at: float) -> tuple[Taken, int]:
-        """Take what a node says of its devices; also says how many counts were unreadable. Raises BadFrame."""
+    def put_details(self, node: str, frame: Details, *, now: float, received_at: float) -> tuple[FrameResult, int]:
+        """Store details; (result, how many of their counts were unreadable). Raises BadFrame."""
         devices = self._order_of(node, frame)
         if devices is None:
-            return Taken.NO_ORDER, 0
+            return FrameResult.NO_ORDER, 0
         if len(frame.details) != len(devices):
             raise BadFrame(f"details of {len(frame.details)} devices, where {len(devices)} are known")
-        if self.advance(node, boot=frame.boot, seq=frame.seq, time=frame.time, now=now) is Taken.OLD:
-            return Taken.OLD, 0
+        if self.advance(node, boot=frame.boot, seq=frame.seq, time=frame.time, now=now) is FrameResult.OLD:
+            return FrameResult.OLD, 0
         entry = self._entries[node]
         entry.devices = devices
         details, unreadable = details_of(frame)
         entry.details = _encoder.encode(DetailsView(node, received_at, devices, details))
         self._dirty_details.add(node)
-        return Taken.NEW, unreadable
+        return FrameResult.NEW, unreadable
 
     def _order_of(self, node: str, frame: Sample | Details) -> tuple[str, ...] | None:
-        """The devices of which the frame speaks; None where nobody has said."""
+        """The devices of a frame, in its order; None where that is not known."""
         if frame.devices is not None:
             return tuple(frame.devices)
         entry = self._entries.get(node)
         return entry.devices if entry is not None and entry.boot == frame.boot else None
 
     def boot_of(self, node: str) -> str:
-        """The boot of the node's agent that counts; empty where none was heard."""
+        """The current boot of the node's agent; empty where none was heard."""
         entry = self._entries.get(node)
         return "" if entry is None else entry.boot
 
@@ -252,28 +252,25 @@ class SampleTable:
         return None if entry is None else entry.view
 
     def details(self, node: str) -> DetailsView | None:
-        """What this process was told of a node last."""
-        return read_details(self._packed_details(node))
-
-    def _packed_details(self, node: str) -> bytes | None:
+        """The newest details that this process received of a node."""
         entry = self._entries.get(node)
-        return None if entry is None else entry.details
+        return None if entry is None else read_details(entry.details)
 
     def take_changed_details(self, *, most: int) -> dict[str, bytes]:
-        """As `take_changed`, of details, each the MessagePack of a DetailsView, and of so many nodes at most; the others' turn comes."""
+        """Packed details that came since the last call, of `most` nodes at most. `put_back_details` undoes it."""
         names = set(islice(self._dirty_details, most))
         self._dirty_details -= names
-        found = {name: self._packed_details(name) for name in names}
-        return {name: packed for name, packed in found.items() if packed is not None}
+        entries = ((name, self._entries.get(name)) for name in names)
+        return {name: entry.details for name, entry in entries if entry is not None and entry.details is not None}
 
     def mark_details(self, *, part: int, parts: int) -> None:
-        """Count the details of a `parts`th of the nodes as changed, whether or not they did: what Redis lost comes back."""
+        """Mark the details of a `parts`th of the nodes as changed, so that Redis gets back what it lost."""
         self._dirty_details.update(
             name for name, entry in self._entries.items() if entry.mark % parts == part and entry.details is not None
         )
 
     def put_back_details(self, names: Iterable[str]) -> None:
-        """As `put_back`."""
+        """Mark details as changed again, since they could not be flushed."""
         self._dirty_details.update(names)
 
     def take_changed(self) -> dict[str, SampleView]:
@@ -283,17 +280,17 @@ class SampleTable:
         return {name: entry.view for name, entry in entries if entry is not None and entry.view is not None}
 
     def put_back(self, names: Iterable[str]) -> None:
-        """Samples that could not be passed on count as changed again."""
+        """Mark samples as changed again, since they could not be flushed."""
         self._dirty.update(names)
 
-    def heard_since(self, mark: float, *, now: float) -> dict[str, Heard]:
-        """Nodes whose agents were heard here at or after `mark`."""
+    def heard_since(self, mark: float, *, now: float) -> dict[str, LastHeard]:
+        """Nodes heard at or after `mark`."""
         found = {}
         for name in reversed(self._entries):
             entry = self._entries[name]
             if entry.heard < mark:
                 break
-            found[name] = Heard(entry.boot, max(0.0, now - entry.heard))
+            found[name] = LastHeard(entry.boot, max(0.0, now - entry.heard))
         return found
 
     def forget_silent(self, *, now: float) -> list[str]:
@@ -308,15 +305,15 @@ class SampleTable:
         return names
 
     def replace_foreign(self, views: Mapping[str, SampleView]) -> None:
-        """What other processes flushed, all of it."""
+        """Replace all samples of other processes."""
         self._foreign = dict(views)
 
     def own_nodes(self) -> int:
-        """How many nodes have a sample that this process received."""
+        """How many nodes this process has a sample of its own for."""
         return sum(entry.view is not None for entry in self._entries.values())
 
     def latest(self) -> dict[str, SampleView]:
-        """The newest sample of every node, whoever received it."""
+        """The newest sample of every node, whichever process received it."""
         views = dict(self._foreign)
         for name, entry in self._entries.items():
             view = entry.view

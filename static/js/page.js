@@ -69,7 +69,7 @@ document.addEventListener("click", (event) => {
   if (!button) return;
   const target = document.querySelector(button.dataset.fill);
   const source = document.querySelector(button.dataset.fillFrom);
-  if (target && source) target.value = source.textContent.trim() + "\n";
+  if (target && source) target.value = `${source.textContent.trim()}\n`;
 });
 // A signed-out session answers a refresh with an address to go to; a broken connection is said once.
 document.body.addEventListener("htmx:sendError", () => document.body.classList.add("offline"));

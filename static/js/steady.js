@@ -1,13 +1,7 @@
 // Parts of a page that are fetched again and again stay as they are under the hands of whoever uses them.
-const kept = new Map();
+import { isInUse } from "./in_use.js";
 
-/** Whether somebody is at work in it: the focus is there, or words of it are selected. */
-function isInUse(element) {
-  const selection = document.getSelection();
-  const selected = selection && !selection.isCollapsed && element.contains(selection.anchorNode);
-  const focus = document.activeElement;
-  return selected || (focus !== null && focus !== document.body && element.contains(focus));
-}
+const kept = new Map();
 
 document.body.addEventListener("htmx:beforeRequest", (event) => {
   const { elt } = event.detail;
@@ -28,3 +22,13 @@ document.body.addEventListener("htmx:afterSettle", () => {
     if (table) table.scrollLeft = left;
   }
 });
+
+// The row that the address names stays marked: :target is lost with the element that is replaced.
+function markLinked() {
+  for (const row of document.querySelectorAll("tr.linked")) row.classList.remove("linked");
+  const id = location.hash.slice(1);
+  if (id) document.getElementById(id)?.closest("tr")?.classList.add("linked");
+}
+markLinked();
+window.addEventListener("hashchange", markLinked);
+document.body.addEventListener("htmx:afterSettle", markLinked);

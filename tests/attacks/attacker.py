@@ -1,7 +1,8 @@
-"""Runs attacks for so many seconds, in a process of its own: `python -m tests.attacks.attacker TARGET.json SECONDS NAME…`.
+"""Runs attacks for so many seconds, in a process of its own:
+`python -m tests.attacks.attacker TARGET.json SECONDS NAME…`.
 
-Kept true: an attack that fails by a defect of its own ends the process with status 1 and a traceback, so that no window passes
-because nobody attacked.
+Invariants: an attack that fails by a defect of its own ends the process with status 1 and a traceback, so that no
+window passes because nobody attacked.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def main() -> int:
     path, seconds, *names = sys.argv[1:]
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    os.nice(5)  # the attacker is another machine in earnest: here it shares two cores with those whom it attacks
+    # The attacker is another machine in earnest: here it may use the cores that nobody else wants.
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     asyncio.run(run(Target.read(Path(path)), float(seconds), names))
     return 0
 

@@ -48,7 +48,10 @@ class Honest:
         )
 
     def served(self, since: float, until: float) -> dict[str, Served]:
-        """By kind, what began in a while. A request that has not ended took until now; while the clients themselves stood still is taken off."""
+        """By kind, what began in a while.
+
+        A request that has not ended took until now; while the clients themselves stood still is taken off.
+        """
         assert self.process.poll() is None, "the honest clients have a defect: see their traceback"
         now = time.monotonic()
         found: dict[str, dict[float, dict[str, Any]]] = {kind: {} for kind in (*honest.KINDS, honest.STILL)}

@@ -1,9 +1,11 @@
-"""Those who must be served whatever happens, in a process of their own: `python -m tests.attacks.honest TARGET.json RECORD`.
+"""Those who must be served whatever happens, in a process of their own:
+`python -m tests.attacks.honest TARGET.json RECORD`.
 
-A prober (`/livez` each 100 ms on a connection of its own, as a kubelet does), a kube-scheduler (filter after filter on the loopback
-extender), an API server (mutate over TLS), an agent's session, a browser's page and its stream. Each request is two lines of RECORD:
-what and when it began (by the machine's monotonic clock), and with its end the same, how many seconds it took, and what went wrong,
-if anything. Ends with its stdin.
+A prober (`/livez` each 100 ms on a connection of its own, as a kubelet does), a kube-scheduler (filter after filter on
+the loopback extender), an API server (mutate over TLS), an agent's session, a browser's page and its stream; and beside
+them the reference, which is no part of the product. Each request is two lines of RECORD: what and when it began (by the
+machine's monotonic clock), and with its end the same, how many seconds it took, and what went wrong, if anything. Ends
+with its stdin.
 """
 
 from __future__ import annotations
@@ -28,9 +30,11 @@ from tests.attacks.wire import GONE, Wire, connected
 
 PATIENCE_SECONDS = 10.0
 LIVEZ, FILTER, MUTATE, AGENT, PAGE, STREAM = "livez", "filter", "mutate", "agent", "page", "stream"
+REFERENCE = "compare"
+"""The same work each time, in a process that nobody attacks: `tests.attacks.reference`."""
 STILL = "still"
 """This process itself stood still, since others had the cores: no time of the product's."""
-KINDS = (LIVEZ, FILTER, MUTATE, AGENT, PAGE, STREAM)
+KINDS = (LIVEZ, FILTER, MUTATE, AGENT, PAGE, STREAM, REFERENCE)
 LIVEZ_EACH_SECONDS = 0.1
 FILTER_EACH_SECONDS = 0.05
 TICK_SECONDS = 0.02
@@ -143,6 +147,32 @@ async def schedule(target: Target, record: Record) -> None:
         return told["Error"] or ("" if told["NodeNames"] else f"no node: {answer.body[:200]!r}")
 
     await kept(target, record, FILTER, FILTER_EACH_SECONDS, ask)
+
+
+async def compare(_target: Target, record: Record) -> None:
+    """What the machine takes for work like filter's, at filter's pace."""
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tests.attacks.reference",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    to_it, from_it = worker.stdin, worker.stdout
+
+    async def ask() -> str:
+        to_it.write(b"work\n")
+        return "" if await from_it.readline() else "the reference ended"
+
+    try:
+        while True:
+            await record.asked(REFERENCE, ask)
+            await asyncio.sleep(FILTER_EACH_SECONDS)
+    finally:
+        to_it.close()
+        await worker.wait()
 
 
 async def admit(target: Target, record: Record) -> None:
@@ -274,7 +304,9 @@ async def everybody(target: Target, record: Record) -> None:
     threading.Thread(
         target=wait, daemon=True
     ).start()  # asyncio would wait for a thread of its own, even after a failure
-    tasks = [asyncio.create_task(one(target, record)) for one in (tick, probe, schedule, admit, look, watch, speak)]
+    tasks = [
+        asyncio.create_task(one(target, record)) for one in (tick, probe, schedule, compare, admit, look, watch, speak)
+    ]
     over = asyncio.create_task(ended.wait())
     done, _ = await asyncio.wait([*tasks, over], return_when=asyncio.FIRST_COMPLETED)
     for task in (*tasks, over):

@@ -1,4 +1,6 @@
-"""The product that is attacked: the real web process with its three listeners, on SQLite, a Redis and a stand-in API server of its own."""
+"""The product that is attacked: the real web process with its three listeners, on SQLite, a Redis and a stand-in API
+server of its own.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,11 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The product under attack. `tokens` by kind: admin, viewer, service (the scheduler's), metrics, webhooks, inventory, agent, other-agent, revoked. `session`: a signed-in browser's cookie."""
+    """The product under attack.
+
+    `tokens` by kind: admin, viewer, service (the scheduler's), metrics, webhooks, inventory, agent, other-agent,
+    revoked. `session`: a signed-in browser's cookie.
+    """
 
     main: Listener
     extender: Listener

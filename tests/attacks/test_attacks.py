@@ -1,9 +1,11 @@
 """Under each attack the product serves everybody else, and afterwards it has given the memory back.
 
-The bounds are those that the product promises: `/livez` within 0.5 s at every moment, filter within three times its quiet p99,
-memory within 150 MB of before. Filter's p99 has ALLOWANCE_SECONDS on top: attacker, honest clients and product share the cores of
-one machine here, and a process that is ready waits for others' time slices. Times in which the honest clients themselves stood still
-are taken off. No single filter may take longer than `/livez`.
+The bounds are those that the product promises: `/livez` within 0.5 s at every moment, filter within three times its
+quiet p99, memory within 150 MB of before. Attackers, honest clients and product share the cores of one machine here. So
+filter's p99 has ALLOWANCE_SECONDS on top, for a process that is ready and waits for others' time slices, and is
+compared at the pace that the machine had: by what the reference took beside the attack and what it took while it was
+quiet (`tests.attacks.reference`). Times in which the honest clients themselves stood still are taken off. No single
+filter may take longer than `/livez`.
 """
 
 from __future__ import annotations
@@ -31,11 +33,6 @@ STREAM_SECONDS = 5.0
 
 
 LOOKS = 3
-OPEN = {
-    "quotas": "64 devices' health, or an inventory, is written in 20 to 50 ms, for which filter waits where SQLite is the database",
-    "what-if": "an inventory of 256 GPUs and 16,000 links takes 50 ms to write, and 30 of the next filter to read",
-}
-"""Windows in which everybody is served, and filter takes longer than three times as long."""
 
 
 @pytest.mark.parametrize(("name", "names"), [pytest.param(*one, id=one[0]) for one in windows().items()])
@@ -53,17 +50,17 @@ def test_everybody_is_served(
         with capsys.disabled():
             seen.tell(names, quiet)
         slow, other = seen.slow_filter(quiet), seen.passed()
-        if not (slow or other) or look == LOOKS or (name in OPEN and not other):
+        if not (slow or other) or look == LOOKS:
             break
     assert other == []
-    if slow and name in OPEN:
-        pytest.xfail(f"{OPEN[name]}: {slow}")
     assert slow == ""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What was seen in one: how everybody was served, bytes of memory before, during and after, and the web process's CPU seconds."""
+    """What was seen in one: how everybody was served, bytes of memory before, during and after, and the web process's
+    CPU seconds.
+    """
 
     under: dict[str, Served]
     memory: tuple[int, int, int]
@@ -72,8 +69,14 @@ class Window:
 
     def slow_filter(self, quiet: dict[str, Served]) -> str:
         """That filter took longer than is allowed, empty where it did not."""
-        allowed, took = FILTER_TIMES * quiet[honest.FILTER].p99 + ALLOWANCE_SECONDS, self.under[honest.FILTER].p99
-        return "" if took <= allowed else f"filter, p99: {took:.3f}, at most {allowed:.3f}"
+        pace = self.pace(quiet)
+        allowed = (FILTER_TIMES * quiet[honest.FILTER].p99 + ALLOWANCE_SECONDS) * pace
+        took = self.under[honest.FILTER].p99
+        return "" if took <= allowed else f"filter, p99: {took:.3f}, at most {allowed:.3f} at a pace of {pace:.2f}"
+
+    def pace(self, quiet: dict[str, Served]) -> float:
+        """How many times as long the machine itself took for the same work: 1 where it was not slower."""
+        return max(self.under[honest.REFERENCE].p99 / quiet[honest.REFERENCE].p99, 1.0)
 
     def passed(self) -> list[str]:
         """The other bounds that were passed, in words."""
@@ -89,16 +92,18 @@ class Window:
 
     def tell(self, names: list[str], quiet: dict[str, Served]) -> None:
         """Print the figures: they are what the suite is read for."""
-        print(f"\n{', '.join(names)}")  # noqa: T201
+        print(f"\n{', '.join(names)}")  # noqa: T201 - figures
         for kind, served in self.under.items():
             calm = quiet[kind]
-            print(  # noqa: T201
+            print(  # noqa: T201 - figures
                 f"  {kind:7} p99 {1000 * calm.p99:7.1f} → {1000 * served.p99:7.1f} ms, "
                 f"worst {1000 * calm.worst:7.1f} → {1000 * served.worst:7.1f} ms, "
                 f"{len(served.seconds):4} asked, {len(served.problems)} problems {list(served.problems[:2]) or ''}"
             )
-        print("  memory of the web process, MB: " + " → ".join(f"{one / 1e6:.0f}" for one in self.memory))  # noqa: T201
-        print(f"  processor time of the web process: {self.cpu:.1f} s of {self.seconds:.0f} s")  # noqa: T201
+        megabytes = " → ".join(f"{one / 1e6:.0f}" for one in self.memory)
+        print(f"  memory of the web process, MB: {megabytes}")  # noqa: T201 - figures
+        print(f"  the machine's own pace: {self.pace(quiet):.2f}")  # noqa: T201 - figures
+        print(f"  processor time of the web process: {self.cpu:.1f} s of {self.seconds:.0f} s")  # noqa: T201 - figures
 
 
 def window(attacked: Product, clients: Honest, names: list[str]) -> Window:

@@ -1,4 +1,6 @@
-"""What attackers and honest clients share: HTTP/1.1 by hand over asyncio's streams, so that clients cost little and can be as rude as they like."""
+"""What attackers and honest clients share: HTTP/1.1 by hand over asyncio's streams, so that clients cost little and can
+be as rude as they like.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ GONE = (OSError, EOFError, asyncio.LimitOverrunError)
 
 
 def agent_like(name: str) -> str:
-    """A token that says of itself what an agent's does; who has not got it from the API server can only guess its signature."""
+    """A token that says of itself what an agent's does; who has not got it from the API server can only guess its
+    signature.
+    """
     claims = {
         "iss": "https://kubernetes.default.svc",
         "sub": "system:serviceaccount:gpuplane-system:gpuplane-agent",

@@ -1,6 +1,6 @@
 """A figure is what was measured, beside its floor and its aim. The table and the JSON are made here.
 
-Kept true: nothing is judged but by the floor of the same run; an aim that is missed is said, and fails nothing.
+Invariants: nothing is judged but by the floor of the same run; an aim that is missed is said, and fails nothing.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import msgspec
 from django.db import connection, transaction
 
 from allocations.choices import State
-from allocations.engine.picture import Picture
+from allocations.engine.snapshot import Snapshot
 from allocations.models import Allocation, AllocationDevice
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect
 from claims.models import GpuClaim
@@ -164,7 +164,7 @@ def _allocate(nodes: list[Node], devices: list[Device]) -> None:
     AllocationDevice.objects.bulk_create(grants, batch_size=500)
 
 
-def sixteens(count: int, *, turn: int = 0) -> Picture:
+def sixteens(count: int, *, turn: int = 0) -> Snapshot:
     """A picture of nodes with 16 GPUs in three wirings, some GPUs of each taken; `turn` varies which."""
     return fleet(
         *(

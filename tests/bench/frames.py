@@ -1,7 +1,7 @@
 """The fleet stream: bytes and time of a tick, what fifty browsers cost, and what painting costs in a real Chromium.
 
-Called by `run`. All utilisations of the fleet move each second, the worst that a stream of them can do. Kept true: the hub, its
-viewers, the page and every byte are the product's own; only the agents and the sockets are missing.
+Called by `run`. All utilisations of the fleet move each second, the worst that a stream of them can do. Invariants: the
+hub, its viewers, the page and every byte are the product's own; only the agents and the sockets are missing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import numpy as np
 
 from access.actors import SYSTEM
 from agent.protocol import COLUMNS as COLUMNS_MEASURED
-from allocations.fleet_holders import By, fleet_holders
+from allocations.fleet_holders import HolderKey, fleet_holders
 from allocations.models import AllocationDevice
+from allocations.selectors import held_devices
 from nodes.live.fleet_columns import COLUMNS, columns_of, figures_of
 from nodes.live.fleet_frames import ALL, ALWAYS, column_set
 from nodes.live.fleet_rows import FleetRows
@@ -77,13 +78,15 @@ def _measure_encoding(report: Report, feed: Feed, *, rounds: int) -> None:
         at = [bit for bit in range(len(COLUMNS)) if wanted >> bit & 1]
         for _ in range(rounds):
             feed.tick()
-            found.product.append([timed(lambda: feed.picture().frame(wanted, wanted)) for _ in range(20)])  # noqa: B023 - called at once
-            found.floor.append([timed(lambda: [feed.columns[one].tobytes() for one in at]) for _ in range(20)])  # noqa: B023 - called at once
+            # called at once
+            found.product.append([timed(lambda: feed.picture().frame(wanted, wanted)) for _ in range(20)])  # noqa: B023
+            # called at once
+            found.floor.append([timed(lambda: [feed.columns[one].tobytes() for one in at]) for _ in range(20)])  # noqa: B023
         report.add(timed_figure(f"fleet frame, {feed.rows:,} GPUs, {name}", found, note="the floor copies the columns"))
 
 
 def _measure_ticks(report: Report, *, rounds: int) -> None:
-    rows = FleetRows()
+    rows = FleetRows(held_devices)
     rows.refresh()
     columns, refreshed = Rounds(), Rounds()
     for number in range(rounds):
@@ -92,7 +95,8 @@ def _measure_ticks(report: Report, *, rounds: int) -> None:
         floor = [timed(made.copy) for _ in range(5)]
         columns.floor.append(floor)
         refreshed.floor.append(floor)
-        columns.product.append([timed(lambda: figures_of(rows, columns_of(rows, samples, now=1.0))) for _ in range(3)])  # noqa: B023 - called at once
+        # called at once
+        columns.product.append([timed(lambda: figures_of(rows, columns_of(rows, samples, now=1.0))) for _ in range(3)])  # noqa: B023
         refreshed.product.append([timed(rows.refresh) for _ in range(3)])
     report.add(timed_figure("fleet tick: samples to columns and figures", columns, note="the floor copies the columns"))
     report.add(timed_figure("fleet tick: the ledger asked what changed", refreshed, database="sqlite"))
@@ -142,7 +146,9 @@ def _measure_viewers(report: Report) -> None:
 def _measure_holders(report: Report, *, rounds: int) -> None:
     found = Rounds()
     for _ in range(rounds):
-        found.product.append([timed(lambda: fleet_holders(actor=SYSTEM, by=By.POD, team_of={})) for _ in range(3)])
+        found.product.append(
+            [timed(lambda: fleet_holders(actor=SYSTEM, by=HolderKey.POD, team_of={})) for _ in range(3)]
+        )
         found.floor.append([timed(lambda: list(AllocationDevice.objects.values_list("pk"))) for _ in range(3)])
     held = AllocationDevice.objects.filter(live=True).count()
     report.add(
@@ -153,7 +159,7 @@ def _measure_holders(report: Report, *, rounds: int) -> None:
 
 
 def _rows() -> FleetRows:
-    rows = FleetRows()
+    rows = FleetRows(held_devices)
     rows.refresh()
     return rows
 
@@ -168,7 +174,9 @@ async def _cpu_ms_a_tick(turns: list[Mapping[str, SampleView]], wanted: list[int
             enough.set()
         return turns[len(marks) % len(turns)]
 
-    hub = Hub(read_samples=read, redis_down=lambda: False, clock=lambda: 1.0, tick_seconds=0.02)
+    hub = Hub(
+        held_devices=held_devices, read_samples=read, redis_down=lambda: False, clock=lambda: 1.0, tick_seconds=0.02
+    )
     viewers = [hub.join(columns) for columns in wanted]
     readers = [asyncio.ensure_future(_read(viewer)) for viewer in viewers]
     await enough.wait()

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import numpy as np
 
 from allocations.engine import set_scores, sets
-from allocations.engine.build import patch
-from allocations.engine.picture import Picture
+from allocations.engine.patch import patch
 from allocations.engine.plan import plan
+from allocations.engine.snapshot import Snapshot
 from claims.dialects.request import Policy
 from tests.bench import fleets
 from tests.bench.figures import Report, timed_figure
@@ -53,7 +53,7 @@ def measure_engine(report: Report, *, rounds: int) -> None:
     report.add(timed_figure("engine, after a node changed (patch included)", changed))
 
 
-def _forget(picture: Picture) -> None:
+def _forget(picture: Snapshot) -> None:
     """Drop every score that was ever worked out."""
     picture.index.sets.known.clear()
     picture.usage.clear()
@@ -63,7 +63,7 @@ def _forget(picture: Picture) -> None:
                 value.cache_clear()
 
 
-def _floor(picture: Picture) -> int:
+def _floor(picture: Snapshot) -> int:
     """Count the free GPUs of every node."""
     free = (picture.core_used == 0) & (picture.memory_used == 0) & picture.device_healthy
     return int(np.add.reduceat(free, picture.node_start[:-1], dtype=np.int64).max())

@@ -1,7 +1,7 @@
 """What is measured through the web process: filter, bind, mutate, lists, memory.
 
 Called by `run`. Each measurement fills a database, starts `tests.bench.serving` on it, and asks.
-Kept true: a pod is new in each request; holds are given back as they are made, so that the fleet stays
+Invariants: a pod is new in each request; holds are given back as they are made, so that the fleet stays
 two fifths full and the picture in memory is patched before every answer, as in a busy cluster.
 """
 
@@ -19,11 +19,11 @@ import orjson
 
 from access.choices import TokenScope
 from allocations import ledger
+from allocations.backends import backends
 from allocations.choices import LIVE, State
 from allocations.models import Allocation
-from allocations.outside import outside
-from allocations.saga import finish
-from audit.clock import database_now
+from allocations.scheduling.binder import finish
+from storage.clock import database_now
 from tests.bench import bodies, fleets
 from tests.bench.figures import Aim, Figure, Report, timed_figure
 from tests.bench.serving import COMMIT, MEMORY
@@ -83,7 +83,7 @@ def bench(vendor: str, folder: Path, node_count: int, *, held: bool = True, nics
             fleets.analyze()
         try:
             yield Bench(app, vendor, node_count)
-        except Exception as error:
+        except Exception as error:  # whatever it is: raised again with the log
             error.add_note("the web process said:\n" + "\n".join(app.log.read_text().splitlines()[-40:]))
             raise
 
@@ -106,7 +106,6 @@ def give_back(pod_uid: str) -> None:
                 allocation_id=allocation_id, outcome=State.RELEASED, reason="ended", now=now, actor="bench"
             )
             continue
-        live = ledger.read_live(allocation_id)
         ledger.begin_release(
             allocation_id=allocation_id,
             sources=(State.RESERVED, State.BOUND),
@@ -115,8 +114,7 @@ def give_back(pod_uid: str) -> None:
             now=now,
             actor="bench",
         )
-        if live is not None:
-            finish(live, outside(), State.RELEASED, actor="bench")
+        finish(allocation_id, backends(), State.RELEASED, now=now, actor="bench")
 
 
 def placed(answer: bytes) -> str:

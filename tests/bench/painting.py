@@ -1,7 +1,7 @@
 """What the fleet page costs a browser: a real Chromium, the real page, frames of the real bytes.
 
-Called by `frames`. The floor is an image as large as the heatmap put on a canvas of its own by the same browser, with nothing in it
-to work out.
+Called by `frames`. The floor is an image as large as the heatmap put on a canvas of its own by the same browser, with
+nothing in it to work out.
 """
 
 from __future__ import annotations
@@ -19,45 +19,41 @@ from tests.servers import chromium, redis, web
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 FRAMES_A_ROUND = 5
 _FLOOR = """(count) => {
-    const { map } = window.gpuplaneFleet;
-    const canvas = document.createElement("canvas");
-    canvas.width = map.image.width;
-    canvas.height = map.image.height;
+    const { width, height } = document.querySelector("[data-cells]");
+    const canvas = Object.assign(document.createElement("canvas"), { width, height });
     const context = canvas.getContext("2d", { alpha: false });
+    const image = new ImageData(width, height);
+    const pixels = new Uint32Array(image.data.buffer);
     const times = [];
     for (let i = 0; i < count; i++) {
         const began = performance.now();
-        map.pixels.fill(0xff000000 + i);
-        context.putImageData(map.image, 0, 0);
+        pixels.fill(0xff000000 + i);
+        context.putImageData(image, 0, 0);
         times.push(performance.now() - began);
     }
     return times;
 }"""
 _WATCH = """() => {
-    const { stream } = window.gpuplaneFleet;
-    const receive = stream.receive;
-    window.received = [];
-    stream.receive = function (data) {
-        const began = performance.now();
-        receive.call(stream, data);
-        window.received.push(performance.now() - began);
-    };
+    window.took = { "fleet paint": [], "fleet frame": [] };
+    new PerformanceObserver((list) => {
+        for (const { name, duration } of list.getEntries()) window.took[name]?.push(duration);
+    }).observe({ type: "measure" });
 }"""
+_FORGET = "() => { for (const times of Object.values(window.took)) times.length = 0; }"
 _PAINTED = """async (number) => {
-    while (window.received.length <= number || window.gpuplaneFleet.paints.length <= number) {
-        await new Promise(requestAnimationFrame);
-    }
+    while (Object.values(window.took).some((times) => times.length <= number)) await new Promise(requestAnimationFrame);
 }"""
 _ZOOM = """async (count) => {
-    const { map, paints } = window.gpuplaneFleet;
+    const paints = window.took["fleet paint"];
     const before = paints.length;
     for (let i = 0; i < count; i++) {
-        map.camera.zoomTo(1 + ((i * 0.37) % 5));
-        await new Promise(requestAnimationFrame);
-        await new Promise(requestAnimationFrame);
+        document.querySelector("[data-zoom='1']").click();
+        while (paints.length <= before + i) await new Promise(requestAnimationFrame);
     }
-    map.camera.step(0);
-    return paints.slice(before);
+    const times = paints.slice(before);
+    document.querySelector("[data-zoom='0']").click();
+    while (paints.length <= before + count) await new Promise(requestAnimationFrame);
+    return times;
 }"""
 
 
@@ -92,18 +88,18 @@ def _measure(report: Report, page: Page, feed: Feed, frames: int) -> None:
     paints, reads, zooms = Rounds(), Rounds(), Rounds()
     for _ in range(max(2, frames // FRAMES_A_ROUND)):
         floor = [int(took * 1e6) for took in page.evaluate(_FLOOR, FRAMES_A_ROUND)]
-        page.evaluate("window.received.length = window.gpuplaneFleet.paints.length = 0")
+        page.evaluate(_FORGET)
         for number in range(FRAMES_A_ROUND):
             feed.tick()
             page.evaluate(_PAINTED, number)
         for rounds, times in (
-            (paints, page.evaluate("window.gpuplaneFleet.paints")),
-            (reads, page.evaluate("window.received")),
+            (paints, page.evaluate("window.took['fleet paint']")),
+            (reads, page.evaluate("window.took['fleet frame']")),
             (zooms, page.evaluate(_ZOOM, FRAMES_A_ROUND)),
         ):
             rounds.product.append([int(took * 1e6) for took in times])
             rounds.floor.append(floor)
-    size = page.evaluate("(({ image }) => `${image.width} × ${image.height}`)(window.gpuplaneFleet.map)")
+    size = page.locator("[data-cells]").evaluate("({ width, height }) => `${width} × ${height}`")
     told = f"the floor puts an image of {size} pixels"
     report.add(timed_figure(f"fleet page, {feed.rows:,} GPUs, a frame painted", paints, note=told))
     report.add(timed_figure("fleet page, a frame read, choosing included", reads))

@@ -1,11 +1,11 @@
 """The product's own web process with floors added: what the same server costs when it answers a constant.
 
-Started as `python -m tests.bench.serving` in place of `python -m gpuplane.serve`. `POST /bench/floor/<n>`
-reads the whole body and answers n bytes of JSON, through the same door, event loop and functions for
-reading and answering; `POST /bench/commit/<n>` first commits one event in a thread; `GET /bench/memory`
-says what this process occupies; `WS /bench/sink/<name>` takes frames and drops them; `GET /bench/pulse` says what `Pulse` counted since it was
-asked last. Kept true: nothing of the
-product is changed, and a request to any other path takes the product's way after one comparison.
+Started as `python -m tests.bench.serving` in place of `python -m gpuplane.serve`. `POST /bench/floor/<n>` reads the
+whole body and answers n bytes of JSON, through the same door, event loop and functions for reading and answering;
+`POST /bench/commit/<n>` first commits one event in a thread; `GET /bench/memory` says what this process occupies;
+`WS /bench/sink/<name>` takes frames and drops them; `GET /bench/pulse` says what `Pulse` counted since it was asked
+last. Invariants: nothing of the product is changed, and a request to any other path takes the product's way after one
+comparison.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 if TYPE_CHECKING:
-    from gpuplane.doors import App, Receive, Scope, Send
+    from gpuplane.listeners import App, Receive, Scope, Send
 
 FLOOR = "/bench/floor/"
 COMMIT = "/bench/commit/"
@@ -36,10 +36,10 @@ BEAT_SECONDS = 0.005
 
 def with_floor(application: App) -> App:
     """The application, and the paths of the bench."""
-    from gpuplane.doors.answers import send_json
-    from gpuplane.doors.bodies import Held, read_body
-    from gpuplane.doors.body_limits import Budget
-    from gpuplane.doors.threads import FILTERS, in_thread
+    from gpuplane.listeners.answers import send_json
+    from gpuplane.listeners.bodies import BudgetHold, read_body
+    from gpuplane.listeners.body_limits import Budget
+    from gpuplane.listeners.threads import FILTERS, in_thread
 
     threads = ThreadPoolExecutor(FILTERS, thread_name_prefix="bench")
     budget = Budget("bench", 1 << 30)
@@ -56,7 +56,7 @@ def with_floor(application: App) -> App:
         elif path == MEMORY:
             await send_json(send, 200, orjson.dumps(memory_bytes()))
         else:
-            with Held(budget) as held:
+            with BudgetHold(budget) as held:
                 await read_body(scope, receive, limit=1 << 30, held=held)
             if path.startswith(COMMIT):
                 await in_thread(threads, commit_one)
@@ -74,7 +74,10 @@ async def sink(receive: Receive, send: Send) -> None:
 
 
 class Pulse:
-    """How long the event loop was kept from a timer that is due every BEAT_SECONDS, and the CPU time of the process. It beats once it was asked."""
+    """How long the event loop was kept from a timer that is due every BEAT_SECONDS, and the CPU time of the process.
+
+    It beats once it was asked.
+    """
 
     def __init__(self) -> None:
         self._late: deque[tuple[float, float, float]] = deque(maxlen=200_000)
@@ -86,7 +89,9 @@ class Pulse:
         gc.callbacks.append(self._collects)
 
     def told(self) -> dict[str, Any]:
-        """Since it was asked last: seconds, CPU seconds, each delay with the CPU time of the loop's thread and of the process in it, collections of garbage; samples taken and refused, in all."""
+        """Since it was asked last: seconds, CPU seconds, each delay with the CPU time of the loop's thread and of the
+        process in it, collections of garbage; samples taken and refused, in all.
+        """
         if self._beating is None:
             self._beating = asyncio.get_running_loop().create_task(self._beat())
         late, self._late = list(self._late), deque(maxlen=200_000)
@@ -132,11 +137,11 @@ def commit_one() -> None:
     """The least that is lasting: one event in a transaction of its own."""
     from django.db import transaction
 
-    from audit.choices import Kind
+    from audit.choices import EventKind
     from audit.services import record
 
     with transaction.atomic():
-        record(kind=Kind.ALLOCATION_HELD, message="bench", actor="bench", now=datetime.now(UTC))
+        record(kind=EventKind.ALLOCATION_HELD, message="bench", actor="bench", now=datetime.now(UTC))
 
 
 def constant(size: int) -> bytes:

@@ -1,6 +1,6 @@
 """A client that costs next to nothing: one blocking socket, keep-alive, requests made beforehand.
 
-Used by `over_http`. Kept true: product and floor are asked through the same code with the same bytes
+Used by `over_http`. Invariants: product and floor are asked through the same code with the same bytes
 but for the path, in rounds that alternate, so that whatever disturbs the machine disturbs both.
 """
 

@@ -1,6 +1,8 @@
-"""Filter by each way of asking that is more than counting: shares in bytes and by ratio, NICs under the GPUs' switches, containers one by one.
+"""Filter by each way of asking that is more than counting: shares in bytes and by ratio, NICs under the GPUs' switches,
+containers one by one.
 
-Called by `run`, on a fleet whose nodes have a NIC under every PCIe switch. Each is measured beside the floor of its own rounds.
+Called by `run`, on a fleet whose nodes have a NIC under every PCIe switch. Each is measured beside the floor of its own
+rounds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""A real Chromium against the real web process. A page that logs an error or breaks the content policy fails its test."""
+"""A real Chromium against the real web process.
+
+A page that logs an error or breaks the content policy fails its test.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 import pytest
+from django.conf import settings
 from django.db import connections
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
+from django.test import Client
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, expect, sync_playwright
 
 from access.choices import Role
-from tests.factories import PASSWORD, UserFactory
+from tests.factories import UserFactory
 from tests.servers.web import LiveApp
 
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -36,13 +41,26 @@ def browser(chromium: str, live_app: LiveApp) -> Iterator[Browser]:
             del connections["default"]
 
 
-@pytest.fixture
-def context(browser: Browser, live_app: LiveApp) -> Iterator[BrowserContext]:
-    """A fresh profile."""
-    made = browser.new_context(base_url=live_app.url, viewport={"width": 1440, "height": 900}, color_scheme="light")
+def new_profile(browser: Browser, url: str) -> BrowserContext:
+    """A profile with nothing in it."""
+    made = browser.new_context(base_url=url, viewport={"width": 1440, "height": 900}, color_scheme="light")
     made.set_default_timeout(15_000)
+    return made
+
+
+@pytest.fixture(scope="module")
+def profile(browser: Browser, live_app: LiveApp) -> Iterator[BrowserContext]:
+    """One for a module: its cache has the scripts and styles, which each test would load again."""
+    made = new_profile(browser, live_app.url)
     yield made
     made.close()
+
+
+@pytest.fixture
+def context(profile: BrowserContext) -> BrowserContext:
+    """The module's profile, without cookies, storage and pages. A test that stops the page's clock needs its own."""
+    profile.clear_cookies()
+    return profile
 
 
 @pytest.fixture
@@ -64,20 +82,25 @@ def page(context: BrowserContext, complaints: list[str]) -> Iterator[Page]:
     tab.on("console", said)
     tab.on("pageerror", lambda error: complaints.append(str(error)))
     yield tab
+    with contextlib.suppress(Error):  # a page that could not be loaded has no storage
+        tab.evaluate("localStorage.clear()")
+    tab.close()
     assert complaints == []
 
 
 @pytest.fixture
-def sign_in(page: Page) -> SignIn:
-    """`sign_in(Role.VIEWER, "research")`: a fresh account, through the form; gives the tab, on the fleet page."""
+def sign_in(page: Page, context: BrowserContext, live_app: LiveApp) -> SignIn:
+    """`sign_in(Role.VIEWER, "research")`: a fresh account, signed in; gives the tab, on the fleet page.
+
+    By a session in the database: the form has tests of its own.
+    """
 
     def enter(role: Role = Role.ADMIN, *namespaces: str) -> Page:
-        user = UserFactory(role=role, namespaces=namespaces)
-        page.goto("/sign-in/")
-        page.get_by_label("User name").fill(user.username)
-        page.get_by_label("Password").fill(PASSWORD)
-        page.get_by_role("button", name="Sign in").click()
-        page.wait_for_url("**/")
+        client = Client()
+        client.force_login(UserFactory(role=role, namespaces=namespaces))
+        session = client.cookies[settings.SESSION_COOKIE_NAME].value
+        context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": live_app.url}])
+        page.goto("/")
         return page
 
     return enter

@@ -1,4 +1,6 @@
-"""What pages say while two pods run with one device: on every page, no wider than the screen, and gone when it is over."""
+"""What pages say while two pods run with one device: on every page, no wider than the screen, and gone when it
+is over.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ import pytest
 
 from tests.factories import NodeFactory
 
-# Severity 1.0, linear RGB: Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision Deficiency", 2009.
+# Severity 1.0, linear RGB: Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color
+# Vision Deficiency", 2009.
 EYES = {
     "none": np.eye(3),
     "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],

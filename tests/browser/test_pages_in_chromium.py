@@ -6,13 +6,23 @@ from playwright.sync_api import Page, expect
 
 from access.choices import Role
 from allocations.models import Allocation
-from allocations.services import release_now
+from allocations.scheduling.binder import release_now
 from claims.models import GpuClaim
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import GpuClaimFactory, NodeFactory
 
-PAGES = ["/", "/nodes/", "/nodes/n1/", "/claims/", "/claims/new/", "/claims/research/pair/", "/allocations/", "/pending/",
-         "/events/", "/simulate/"]  # fmt: skip
+PAGES = [
+    "/",
+    "/nodes/",
+    "/nodes/n1/",
+    "/claims/",
+    "/claims/new/",
+    "/claims/research/pair/",
+    "/allocations/",
+    "/pending/",
+    "/events/",
+    "/simulate/",
+]
 
 
 def place(name: str, *, claim: str = "pair", namespace: str = "research") -> Allocation:
@@ -132,6 +142,10 @@ def test_what_a_link_leads_to_is_seen(sign_in):
     painted = "(row) => getComputedStyle(document.querySelector(`${row} td`)).backgroundColor"
     page.reload()
     assert page.evaluate(painted, "#gpu-5") != page.evaluate(painted, "#gpu-4")
+    with page.expect_response("**/nodes/n1/devices/**"):
+        page.evaluate("document.querySelector('#devices').dispatchEvent(new Event('changed'))")
+    expect(page.locator("#devices.htmx-request, #devices .htmx-settling, #devices.htmx-settling")).to_have_count(0)
+    assert page.evaluate(painted, "#gpu-5") != page.evaluate(painted, "#gpu-4"), "marked after a refresh, too"
 
 
 def test_numbers_of_links_can_be_read(sign_in):
@@ -141,8 +155,10 @@ def test_numbers_of_links_can_be_read(sign_in):
     for theme in ("light", "dark"):
         page.evaluate("(theme) => { document.documentElement.dataset.bsTheme = theme; }", theme)
         ratios = page.evaluate("""() => {
-            const part = (value) => (value / 255 <= 0.04045 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4);
-            const light = (colour) => colour.match(/\\d+/g).slice(0, 3).map(Number).map(part).reduce((sum, one, at) => sum + one * [0.2126, 0.7152, 0.0722][at], 0);
+            const linear = (part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+            const parts = (colour) => colour.match(/\\d+/g).slice(0, 3).map((part) => linear(part / 255));
+            const light = (colour) =>
+                parts(colour).reduce((sum, one, at) => sum + one * [0.2126, 0.7152, 0.0722][at], 0);
             const cell = document.querySelector(".matrix td.nv-4");
             return [1, 2, 3, 4].map((lanes) => {
                 cell.className = `nv nv-${lanes}`;

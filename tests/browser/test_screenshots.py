@@ -1,4 +1,6 @@
-"""Every page at two sizes in both themes, kept as pictures to look at (`screenshots/`); nothing may be wider than the screen, or complain."""
+"""Every page at two sizes in both themes, kept as pictures to look at (`screenshots/`); nothing may be wider than the
+screen, or complain.
+"""
 
 from __future__ import annotations
 

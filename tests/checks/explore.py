@@ -1,7 +1,8 @@
-"""Every Hypothesis test again and again with new examples, for so many minutes: `python -m tests.checks.explore MINUTES [PYTEST WORDS…]`.
+"""Every Hypothesis test again and again with new examples, for so many minutes:
+`python -m tests.checks.explore MINUTES [PYTEST WORDS…]`.
 
-Ends with the first round that fails (1), or when the time is over (0): a round that is under way then is interrupted, and what it found is
-kept all the same. See tests/exploring.py.
+Ends with the first round that fails (1), or when the time is over (0): a round that is under way then is interrupted,
+and what it found is kept all the same. See tests/exploring.py.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def main(minutes: float, words: list[str]) -> int:
 
 
 def _interrupt(running: subprocess.Popen[bytes]) -> None:
-    """No test of the round has failed, or it would have ended; an example that did is kept, and is the next exploration's first."""
+    """No test of the round has failed, or it would have ended; an example that did is kept, and is the next
+    exploration's first.
+    """
     running.send_signal(signal.SIGINT)
     try:
         running.wait(END_SECONDS)

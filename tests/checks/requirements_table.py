@@ -1,10 +1,10 @@
 """docs/requirements.md: every requirement with the tests that prove it, or marked open.
 
-A test proves a requirement when its docstring starts with the id, or several (`"LEASE-1, LEASE-3 …"`), and proves only what the id says:
-one of several parts by its letter (`DEV-10b`), part a by the bare id. Ids, titles and what is open come from docs/requirements.toml, the tests
-from their source, which is parsed and not imported. An id that does not exist is an error; so is one without tests that is not marked open, and one
-that is marked open and has a test.
-Run as `python -m tests.checks.requirements_table --write` or `--check`.
+A test proves a requirement when its docstring starts with the id, or several (`"LEASE-1, LEASE-3 …"`), and proves only
+what the id says: one of several parts by its letter (`DEV-10b`), part a by the bare id. Ids, titles and what is open
+come from docs/requirements.toml, the tests from their source, which is parsed and not imported. An id that does not
+exist is an error; so is one without tests that is not marked open, and one that is marked open and has a test. Run as
+`python -m tests.checks.requirements_table --write` or `--check`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ class Mismatch(TableError):
 
 @dataclass(frozen=True)
 class Part:
-    """What one row of the page says. `id`: with the letter where the requirement has parts; `heads`: it only stands above its parts."""
+    """What one row of the page says.
+
+    `id`: with the letter where the requirement has parts; `heads`: it only stands above its parts.
+    """
 
     id: str
     text: str

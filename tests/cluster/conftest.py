@@ -1,14 +1,16 @@
-"""One control plane for the session; one gpuplane for a module and database; every test leaves the cluster as promised, and empty.
+"""One control plane for the session; one gpuplane for a module and database; every test leaves the cluster as promised,
+and empty.
 
 - `plane`: the control plane, with the chart's objects applied.
-- `stack`: gpuplane and its scheduler over it, on SQLite; on PostgreSQL too where a module, or a test, is parametrized with
-  `module_stack`: every module whose outcome the database has a part in. `stack.gpuplane` may be killed, paused and started again,
-  and is replaced when a test leaves it unfit.
+- `stack`: gpuplane and its scheduler over it, on SQLite; on PostgreSQL too where a module, or a test, is parametrized
+  with `module_stack`: every module whose outcome the database has a part in. `stack.gpuplane` may be killed, paused and
+  started again, and is replaced when a test leaves it unfit.
 - `namespace`: a fresh namespace, whose name is the test's.
 
-After each test `invariants.settled` compares ledger, Leases, annotations and devices; a test that wants it earlier calls it itself.
-Nor may any process have been refused for want of rights, but where the API server was started anew: each runs as the ServiceAccount that the chart gives it.
-Logs of a failed test are kept under `cluster-logs/` of the repository (or `CLUSTER_LOGS`).
+After each test `invariants.settled` compares ledger, Leases, annotations and devices; a test that wants it earlier
+calls it itself. Nor may any process have been refused for want of rights, but where the API server was started anew:
+each runs as the ServiceAccount that the chart gives it. Logs of a failed test are kept under `cluster-logs/` of the
+repository (or `CLUSTER_LOGS`).
 """
 
 import os

@@ -62,7 +62,9 @@ class Doors:
 
 
 def meaning(found: Json | None, *, versions: bool = False) -> Json | None:
-    """Everything that both doors have of a claim; `versions`: resourceVersion too, which gpuplane's own writing of status moves."""
+    """Everything that both doors have of a claim; `versions`: resourceVersion too, which gpuplane's own writing of
+    status moves.
+    """
     if found is None:
         return None
     meta = found["metadata"]

@@ -1,7 +1,7 @@
 """The promise, compared from outside: ledger = Leases = annotations = devices, no device given twice, none lost.
 
-`settled` is called at the end of every cluster test; `problems` is the comparison itself, a pure function of what was read, tested
-against a planted error of each kind in tests/cluster/test_invariants.py.
+`settled` is called at the end of every cluster test; `problems` is the comparison itself, a pure function of what was
+read, tested against a planted error of each kind in tests/cluster/test_invariants.py.
 """
 
 import json
@@ -107,7 +107,9 @@ def _use(truth: Truth) -> Iterator[str]:
         held = [grant for _, grant in by_device[device.id]]
         core, memory = sum(grant.core_percent for grant in held), sum(grant.memory_bytes for grant in held)
         if (device.core_used, device.memory_used) != (core, memory):
-            yield f"{device.label} says {device.core_used} core, {device.memory_used} bytes; its grants {core}, {memory}"
+            yield (
+                f"{device.label} says {device.core_used} core, {device.memory_used} bytes; its grants {core}, {memory}"
+            )
         if core > 100 or memory > device.memory_bytes:
             yield f"{device.label} is given beyond its size"
         if len(held) > 1 and any(grant.whole for grant in held):
@@ -140,7 +142,10 @@ def _pods(truth: Truth) -> Iterator[str]:
                 yield f"{row.label} is bound to {row.node}, its pod runs on {pod.node or 'no node'}"
     for pod in _running(truth):
         if not any(row.state == "bound" for row in by_pod[pod.uid]):
-            yield f"{pod.label} runs on {pod.node} with {pod.annotations.get(ALLOCATED, 'no devices')} and has no allocation"
+            yield (
+                f"{pod.label} runs on {pod.node} with {pod.annotations.get(ALLOCATED, 'no devices')} and has no"
+                " allocation"
+            )
 
 
 def _running(truth: Truth) -> Iterator[PodView]:
@@ -278,7 +283,10 @@ def _leases(truth: Truth) -> Iterator[str]:
         if lease is None:
             yield f"lease {name} is missing; {', '.join(sorted(holders))} holds the device"
         elif not holders <= (set(lease.sharers) if name in shared else {lease.holder}):
-            yield f"lease {name} is held by {lease.holder} {list(lease.sharers)}, the device by {', '.join(sorted(holders))}"
+            yield (
+                f"lease {name} is held by {lease.holder} {list(lease.sharers)}, the device by"
+                f" {', '.join(sorted(holders))}"
+            )
         elif name in shared and lease.holder != SHARED:
             yield f"lease {name} is shared and held by {lease.holder}"
     for name, lease in truth.leases.items():

@@ -1,7 +1,7 @@
 """When things happened, by the clocks of those to whom they happened: rows of the ledger, events of a watch.
 
-A bound of seconds is compared with these, so that neither a test's polling nor a busy machine's late reader counts. Everything runs on
-one machine, so there is one clock.
+A bound of seconds is compared with these, so that neither a test's polling nor a busy machine's late reader counts.
+Everything runs on one machine, so there is one clock.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -28,7 +28,9 @@ def ended_moments(gpuplane: Gpuplane) -> dict[str, datetime]:
 
 
 def rested_at(gpuplane: Gpuplane, uid: str) -> datetime | None:
-    """When kube-scheduler's back-off of a refused pod is over: 1 s after its first refusal, and twice as long after each. None: not refused."""
+    """When kube-scheduler's back-off of a refused pod is over: 1 s after its first refusal, and twice as long after
+    each. None: not refused.
+    """
     for found, last, count in select(gpuplane, _REFUSALS)[0]:
         if found == uid:
             return _moment(last) + min(timedelta(seconds=2 ** (count - 1)), LONGEST_BACK_OFF)

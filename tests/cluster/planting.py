@@ -1,7 +1,7 @@
 """A sound picture of ledger and cluster, and the errors that can be planted in it.
 
-`sound` makes the picture, `told` the JSON of amounts that its pods carry; all others give, or are, a function that changes a picture.
-Used by the tables of `test_invariants`; nothing here needs a cluster.
+`sound` makes the picture, `told` the JSON of amounts that its pods carry; all others give, or are, a function that
+changes a picture. Used by the tables of `test_invariants`; nothing here needs a cluster.
 """
 
 import json
@@ -16,7 +16,10 @@ BIG = 80 * GIB
 
 
 def told(*shares: tuple[str, int, int, str], prefix: str = "kubernetes.io") -> str:
-    """The JSON of amounts: (type, minor, core, quantity of memory or nothing). All of a GPU's core and memory is the whole of it."""
+    """The JSON of amounts: (type, minor, core, quantity of memory or nothing).
+
+    All of a GPU's core and memory is the whole of it.
+    """
     found: dict[str, list[object]] = {}
     for kind, minor, core, memory in shares:
         name = "gpu-core" if kind == "gpu" else kind
@@ -30,10 +33,11 @@ def told(*shares: tuple[str, int, int, str], prefix: str = "kubernetes.io") -> s
 
 
 def sound() -> Truth:
-    """Node n: `lone` has GPUs 0 and 1 whole, `left` and `right` share GPU 2, `mixed` has part of GPU 3 and of NIC 0; GPU 4 is a stranger's.
+    """Node n: `lone` has GPUs 0 and 1 whole, `left` and `right` share GPU 2, `mixed` has part of GPU 3 and of NIC 0;
+    GPU 4 is a stranger's.
 
-    `lone` and `right` speak Koordinator's words, `left` and `mixed` ours. `waits` is refused with a reason, `over` has ended, `other`
-    asks for nothing, `theirs` is another scheduler's.
+    `lone` and `right` speak Koordinator's words, `left` and `mixed` ours. `waits` is refused with a reason, `over` has
+    ended, `other` asks for nothing, `theirs` is another scheduler's.
     """
     gpus = [DeviceRow(number, "n", "gpu", number, f"G{number}", BIG, 0, 0) for number in range(5)]
     devices = {one.id: one for one in [*gpus, DeviceRow(5, "n", "rdma", 0, "R0", 0, 30, 0)]}
@@ -96,7 +100,8 @@ def row(name: str, **fields: object) -> Callable[[Truth], None]:
 
     def plant(truth: Truth) -> None:
         place = next(at for at, one in enumerate(truth.allocations) if one.pod_name == name)
-        truth.allocations[place] = replace(truth.allocations[place], **fields)  # type: ignore[arg-type]  # a table's values
+        # a table's values
+        truth.allocations[place] = replace(truth.allocations[place], **fields)  # type: ignore[arg-type]
 
     return plant
 
@@ -116,7 +121,8 @@ def seen(name: str, **fields: object) -> Callable[[Truth], None]:
     """What a pod looks like."""
 
     def plant(truth: Truth) -> None:
-        truth.pods[f"u-{name}"] = replace(truth.pods[f"u-{name}"], **fields)  # type: ignore[arg-type]  # a table's values
+        # a table's values
+        truth.pods[f"u-{name}"] = replace(truth.pods[f"u-{name}"], **fields)  # type: ignore[arg-type]
 
     return plant
 

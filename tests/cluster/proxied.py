@@ -1,7 +1,8 @@
-"""gpuplane behind two proxies: one in front of the API server for gpuplane, one in front of gpuplane for kube-scheduler.
+"""gpuplane behind two proxies: one in front of the API server for gpuplane, one in front of gpuplane for
+kube-scheduler.
 
-Used by the tests in which requests are held, refused or lose their answers. A module of tests makes its `module_stack` by
-`proxied_stack`, and has the proxies by the fixture `between`, which it imports.
+Used by the tests in which requests are held, refused or lose their answers. A module of tests makes its `module_stack`
+by `proxied_stack`, and has the proxies by the fixture `between`, which it imports.
 """
 
 from collections.abc import Iterator
@@ -20,7 +21,9 @@ LEASE = r"/leases"
 
 
 class Between:
-    """The two proxies: `api` in front of the API server for gpuplane, `door` in front of gpuplane for kube-scheduler."""
+    """The two proxies: `api` in front of the API server for gpuplane, `door` in front of gpuplane for
+    kube-scheduler.
+    """
 
     def __init__(self, api: Faults, door: Faults) -> None:
         self.api = api

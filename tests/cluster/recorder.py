@@ -1,7 +1,7 @@
 """An API server for the chart alone, and a stand-in for gpuplane that remembers which webhooks were asked about what.
 
-Used by the tests of the chart. The server is apart from that of the other modules: etcd and kube-apiserver only, nothing runs, so what
-one test applies stands in nobody's way.
+Used by the tests of the chart. The server is apart from that of the other modules: etcd and kube-apiserver only,
+nothing runs, so what one test applies stands in nobody's way.
 """
 
 import json

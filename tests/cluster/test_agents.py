@@ -1,4 +1,6 @@
-"""Agents as the chart's DaemonSet runs them: signed in by the token of their pod, speaking for the node of that pod and no other."""
+"""Agents as the chart's DaemonSet runs them: signed in by the token of their pod, speaking for the node of that pod and
+no other.
+"""
 
 import os
 import signal

@@ -1,15 +1,19 @@
-"""The Helm chart, judged by helm and by a real API server: what it renders is accepted, grants what is needed, and starts a scheduler."""
+"""The Helm chart, judged by helm and by a real API server: what it renders is accepted, grants what is needed, and
+starts a scheduler.
+"""
 
 import base64
 import json
 import ssl
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
+from tests.cluster.controlplane.api import Api
 from tests.cluster.controlplane.chart import (
     CHART,
     EXAMPLES,
@@ -133,6 +137,11 @@ def check_certificate(secret: Json, name: str) -> None:
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(*map(str, paths))
 
 
+def _is_followed(user: Api, header: str, uid: str) -> bool:
+    """Whether the API server puts the user's requests into the flow schema of that UID."""
+    return user.http.get("/api/v1/nodes?limit=1").headers[header] == uid
+
+
 def test_flow_schema_catches_our_requests(server: ControlPlane) -> None:
     with applied(server.api, rights()):
         uid = server.api.get(f"/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas/{RELEASE}")["metadata"]["uid"]
@@ -141,7 +150,7 @@ def test_flow_schema_catches_our_requests(server: ControlPlane) -> None:
             ours = server.user(NAMESPACE, account)
             try:
                 followed(
-                    lambda user=ours: user.http.get("/api/v1/nodes?limit=1").headers[header] == uid,  # type: ignore[misc]
+                    partial(_is_followed, ours, header, uid),
                     what=f"our flow schema holds for {account}",
                 )
             finally:

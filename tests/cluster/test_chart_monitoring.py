@@ -1,4 +1,6 @@
-"""What the chart brings for being watched, as helm renders it: nothing unless asked for, and then what was asked for."""
+"""What the chart brings for being watched, as helm renders it: nothing unless asked for, and then what was
+asked for.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,9 @@ def test_dashboards_are_those_of_the_folder() -> None:
 
 
 def test_processes_for_the_agents_do_not_hide_that_all_others_are_gone() -> None:
-    """VIEW-5 both are scraped, by the Services that stand before them; the alert is about those that the scheduler asks."""
+    """VIEW-5 both are scraped, by the Services that stand before them; the alert is about those that the scheduler
+    asks.
+    """
     objects = render({"alerts": {"enabled": True}, "telemetry": {"replicas": 1}})
     services = {one["metadata"]["name"] for one in of_kinds(objects, "Service")}
     (rules,) = of_kinds(objects, "PrometheusRule")

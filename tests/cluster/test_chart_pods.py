@@ -1,4 +1,6 @@
-"""The pods of the Helm chart, as helm renders them: what they run, with which settings, and which doors of theirs are open to whom."""
+"""The pods of the Helm chart, as helm renders them: what they run, with which settings, and which doors of theirs are
+open to whom.
+"""
 
 import json
 from pathlib import Path
@@ -6,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from claims.dialects.hami import HAMI_RESOURCES
+from claims.dialects.hami_words import HAMI_RESOURCES
 from gpuplane.run import procfile
 from gpuplane.settings import variables
 from tests.cluster.controlplane.chart import (
@@ -117,7 +119,9 @@ def test_every_open_port_is_let_in_and_no_other() -> None:
 
 
 def test_agents_speak_to_processes_of_their_own_when_asked() -> None:
-    """NODE-2 the address, the Service, the policy and the pods agree; without them the web processes take the agents along."""
+    """NODE-2 the address, the Service, the policy and the pods agree; without them the web processes take the agents
+    along.
+    """
     (agent,) = (spec for name, spec in pod_specs(render({"agent": {"enabled": True}})).items() if name == "agent")
     assert environment(agent["containers"][0])["GPUPLANE_URL"] == f"https://gpuplane.{NAMESPACE}.svc:8000"
     objects = render({"agent": {"enabled": True}, "telemetry": {"replicas": 2}})

@@ -1,4 +1,6 @@
-"""What each process of the chart may do at a real API server: what its code does, and nothing that only another does."""
+"""What each process of the chart may do at a real API server: what its code does, and nothing that only another
+does.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +146,9 @@ def test_each_process_may_do_what_it_does_and_nothing_else(server: ControlPlane)
 
 
 def test_only_web_has_the_rights_of_the_kube_scheduler_in_its_pod(server: ControlPlane) -> None:
-    """VIEW-6 preemption deletes pods, and they are bound by another path: nobody but the pod with kube-scheduler may."""
+    """VIEW-6 preemption deletes pods, and they are bound by another path: nobody but the pod with
+    kube-scheduler may.
+    """
     schedulers = {
         "delete pods",
         "create bindings",
@@ -164,7 +168,8 @@ def test_rules_name_no_more_than_the_table() -> None:
     objects = render({"scheduler": {"enabled": False}, "telemetry": {"replicas": 1}, "rbac": {"aggregate": False}})
     for one in of_kinds(objects, "ClusterRole", "Role"):
         found = {
-            f"{verb} {resource.partition('/')[0]}{'.' + group if group else ''}{resource[len(resource.partition('/')[0]) :]}"
+            f"{verb}"
+            f" {resource.partition('/')[0]}{'.' + group if group else ''}{resource[len(resource.partition('/')[0]) :]}"
             for rule in one["rules"]
             for group in rule["apiGroups"]
             for resource in rule["resources"]

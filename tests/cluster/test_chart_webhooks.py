@@ -113,7 +113,9 @@ CREATED = [
 
 @pytest.mark.parametrize("amount", ["0", "0m", "0.0", "0Ki"])
 def test_what_is_asked_for_with_nothing_is_not_asked_for(server: ControlPlane, recorder: Recorder, amount: str) -> None:
-    """Charts write `nvidia.com/gpu: 0` where no GPU is wanted: such pods are nobody's business while gpuplane is away."""
+    """Charts write `nvidia.com/gpu: 0` where no GPU is wanted: such pods are nobody's business while gpuplane
+    is away.
+    """
     name = f"nothing-{uuid.uuid4().hex}"
     dry_create(
         server.api, pod(name, resources=both("nvidia.com/gpu", amount), init=both("kubernetes.io/gpu-core", amount))

@@ -1,4 +1,6 @@
-"""GpuClaims by kubectl and over REST: one object, two doors; both agree within seconds, and neither overwrites the other unasked."""
+"""GpuClaims by kubectl and over REST: one object, two doors; both agree within seconds, and neither overwrites the
+other unasked.
+"""
 
 import json
 from collections.abc import Iterator
@@ -26,7 +28,9 @@ def doors(stack: Stack, namespace: str) -> Doors:
 
 
 def test_what_kubectl_does_is_seen_over_rest(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CLAIM-1 apply, edit, label, JSON patch and delete by kubectl; each seen over REST within seconds, object by object the same."""
+    """CLAIM-1 apply, edit, label, JSON patch and delete by kubectl; each seen over REST within seconds, object by
+    object the same.
+    """
     body = claim("by-hand", doors.namespace, devices={"count": 2, "policy": "contiguous"}, ttlSeconds=3600)
     body["metadata"]["labels"] = {"team": "one"}
     doors.kubectl("apply", "-f", "-", given=json.dumps(body))
@@ -65,7 +69,9 @@ def test_what_kubectl_does_is_seen_over_rest(doors: Doors, monkeypatch: pytest.M
 
 
 def test_what_rest_does_is_seen_by_kubectl(doors: Doors) -> None:
-    """CLAIM-1 POST, PUT, PATCH and DELETE; the API server has it when the answer comes, and the answer is what it has."""
+    """CLAIM-1 POST, PUT, PATCH and DELETE; the API server has it when the answer comes, and the answer is what
+    it has.
+    """
     body = claim("by-rest", doors.namespace, devices={"count": 2})
     body["metadata"]["labels"] = {"team": "one"}
     answer = doors.post(body)
@@ -99,7 +105,9 @@ def test_what_rest_does_is_seen_by_kubectl(doors: Doors) -> None:
 
 
 def test_conflicts_are_answered(doors: Doors) -> None:
-    """CLAIM-1 whoever writes what he read before another wrote is told so, at both doors, and nothing is overwritten."""
+    """CLAIM-1 whoever writes what he read before another wrote is told so, at both doors, and nothing is
+    overwritten.
+    """
     doors.kubectl("apply", "-f", "-", given=json.dumps(claim("shared", doors.namespace)))
     read = doors.agree("shared")
     over_rest = doors.get("shared").json()
@@ -131,7 +139,9 @@ def test_conflicts_are_answered(doors: Doors) -> None:
 
 
 def test_writers_at_both_doors_lose_nothing(doors: Doors) -> None:
-    """CLAIM-1 forty labels by forty writers, half of them at each door, tried again on conflict as both advise: all are there."""
+    """CLAIM-1 forty labels by forty writers, half of them at each door, tried again on conflict as both advise: all are
+    there.
+    """
     doors.post(claim("crowd", doors.namespace))
 
     def over_rest(number: int) -> None:
@@ -156,7 +166,9 @@ def test_writers_at_both_doors_lose_nothing(doors: Doors) -> None:
 
 
 def test_what_rest_does_not_know_stays(doors: Doors) -> None:
-    """CLAIM-1 finalizers and owners of a claim are not REST's, so its writes leave them; a claim held by a finalizer ends when that is off."""
+    """CLAIM-1 finalizers and owners of a claim are not REST's, so its writes leave them; a claim held by a finalizer
+    ends when that is off.
+    """
     body = claim("kept", doors.namespace)
     body["metadata"] |= {
         "finalizers": ["cluster-tests/holds"],
@@ -213,7 +225,9 @@ def test_both_doors_refuse_the_same(doors: Doors, devices: dict[str, Any], field
 
 
 def test_status_is_gpuplanes(doors: Doors) -> None:
-    """CLAIM-2 it follows the pods; what is written to it with the object is dropped, an editor may not write it, an administrator's is mended."""
+    """CLAIM-2 it follows the pods; what is written to it with the object is dropped, an editor may not write it, an
+    administrator's is mended.
+    """
     stack = doors.stack
     stack.add_nodes(["status-of-claims"], gpus=4)
     body = {**claim("watched", doors.namespace, devices={"count": 2}), "status": {"phase": "Invalid", "allocated": 99}}
@@ -275,7 +289,9 @@ def _editor(doors: Doors) -> Iterator[Api]:
 
 
 def test_an_edited_claim_counts_for_pods_that_wait(doors: Doors) -> None:
-    """CLAIM-3 five devices are more than the node has: the pod waits, and is bound once the claim is edited, at either door."""
+    """CLAIM-3 five devices are more than the node has: the pod waits, and is bound once the claim is edited, at either
+    door.
+    """
     stack = doors.stack
     stack.add_nodes(["edited-claims"], gpus=4)
     for name, edit in (
@@ -307,7 +323,8 @@ def test_what_happened_while_gpuplane_was_away(doors: Doors) -> None:
     doors.stack.gpuplane.stop()
     try:
         doors.stack.api.delete(f"{doors.path}/goes")
-        # past the webhook that validates claims, since gpuplane is away: labels are no business of it, but it hears of every change
+        # past the webhook that validates claims, since gpuplane is away: labels are no business of it, but it hears of
+        # every change
         with pytest.raises(ApiRefused, match="failed calling webhook"):
             doors.stack.api.patch(f"{doors.path}/changes", {"metadata": {"labels": {"a": "b"}}})
     finally:

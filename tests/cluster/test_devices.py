@@ -1,4 +1,6 @@
-"""What nodes have, as the cluster sees it: Device objects, kept by gpuplane under the chart's own rights; sick devices withdrawn, holders left alone."""
+"""What nodes have, as the cluster sees it: Device objects, kept by gpuplane under the chart's own rights; sick devices
+withdrawn, holders left alone.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def put(stack: Stack, body: Json) -> None:
 
 
 def test_devices_are_published_and_kept(stack: Stack, namespace: str) -> None:
-    """DEV-6 NODE-3 one object a node, owned by it; edits by hand are undone; a sick device is told, withdrawn once free, and its holder runs on."""
+    """DEV-6 NODE-3 one object a node, owned by it; edits by hand are undone; a sick device is told, withdrawn once
+    free, and its holder runs on.
+    """
     stack.add_nodes(["told"], gpus=2)
     body = inventory("told", gpus=2)
     want = [("gpu", one["minor"], one["uuid"], True) for one in body["devices"]]

@@ -1,7 +1,9 @@
-"""Parts fail while pods arrive: after each failure everything is bound or refused with a reason, and nothing is leaked, within a minute (issues' 5, 6).
+"""Parts fail while pods arrive: after each failure everything is bound or refused with a reason, and nothing is leaked,
+within a minute (issues' 5, 6).
 
-Between gpuplane and the API server, and between kube-scheduler and gpuplane, stands a proxy (`faults.Faults`) that holds requests,
-refuses them, or loses their answers at the very moment in question. The fixture compares everything at the end of each test.
+Between gpuplane and the API server, and between kube-scheduler and gpuplane, stands a proxy (`faults.Faults`) that
+holds requests, refuses them, or loses their answers at the very moment in question. The fixture compares everything at
+the end of each test.
 """
 
 import threading
@@ -109,7 +111,9 @@ def test_redis_goes_and_comes_back(stack: Stack, namespace: str) -> None:
     ],
 )
 def test_web_is_killed_during_bind(stack: Stack, namespace: str, between: Between, method: str, path: str) -> None:
-    """LEASE-3 the web process dies while the request of a bind is on its way; the request arrives later all the same."""
+    """LEASE-3 the web process dies while the request of a bind is on its way; the request arrives later all the
+    same.
+    """
     stack.add_nodes([f"web-{'lease' if path == LEASE else 'binding'}"])
     with watching(stack, namespace).watching() as seen:
         gate = threading.Event()
@@ -236,7 +240,9 @@ def test_a_shared_lease_written_by_another_in_between(stack: Stack, namespace: s
 
 
 def test_a_lease_that_a_stranger_holds(stack: Stack, namespace: str) -> None:
-    """LEASE-1 a Lease made by somebody else takes its device: another is chosen; the last pod waits until it is gone."""
+    """LEASE-1 a Lease made by somebody else takes its device: another is chosen; the last pod waits until it is
+    gone.
+    """
     stack.add_nodes(["stranger"])
     body = {"metadata": {"name": "gpu-stranger-0"}, "spec": {"holderIdentity": "somebody-else"}}
     stack.api.create(LEASES, body)
@@ -270,7 +276,9 @@ def during_bind(between: Between, stack: Stack, namespace: str, body: Json, chan
 
 
 def test_the_claim_is_deleted_between_filter_and_bind(stack: Stack, namespace: str, between: Between) -> None:
-    """CLAIM-3 LEASE-3 a pod whose claim goes after it was placed: bound with what it was given, or held with a reason; never half."""
+    """CLAIM-3 LEASE-3 a pod whose claim goes after it was placed: bound with what it was given, or held with a reason;
+    never half.
+    """
     stack.add_nodes(["unclaimed"])
     stack.api.apply(claim("goes", namespace))
     path = f"/apis/gpu.scheduling/v1/namespaces/{namespace}/gpuclaims/goes"

@@ -1,6 +1,8 @@
-"""What users may not say of their pods: results of an allocation are written by schedulers only, and GPU pods placed by gpuplane only.
+"""What users may not say of their pods: results of an allocation are written by schedulers only, and GPU pods placed by
+gpuplane only.
 
-The user here has all rights in the namespace that RBAC can give, subresources and Bindings among them: what holds is admission alone.
+The user here has all rights in the namespace that RBAC can give, subresources and Bindings among them: what holds is
+admission alone.
 """
 
 from collections.abc import Iterator
@@ -80,7 +82,9 @@ def binding(name: str, node: str, **metadata: object) -> Json:
 
 
 def test_results_forged_at_creation_are_refused(stack: Stack, namespace: str) -> None:
-    """CLAIM-6 every dialect's result, as annotation or label, on pods that ask for devices and on others: refused, with its name."""
+    """CLAIM-6 every dialect's result, as annotation or label, on pods that ask for devices and on others: refused, with
+    its name.
+    """
     with user(stack, namespace) as dev:
         pods = f"/api/v1/namespaces/{namespace}/pods"
         for asked in ({"nvidia.com/gpu": 1}, {"kubernetes.io/gpu": 50}, {"cpu": 1}):
@@ -119,7 +123,9 @@ def test_results_forged_at_creation_are_refused(stack: Stack, namespace: str) ->
 
 
 def test_results_forged_later_are_refused(stack: Stack, namespace: str) -> None:
-    """CLAIM-6 by every verb, patch and subresource: set on a waiting pod, changed or removed on a bound one; refused or without effect."""
+    """CLAIM-6 by every verb, patch and subresource: set on a waiting pod, changed or removed on a bound one; refused or
+    without effect.
+    """
     stack.add_nodes(["guarded"], gpus=2)
     with user(stack, namespace) as dev:
         pods = f"/api/v1/namespaces/{namespace}/pods"
@@ -158,7 +164,8 @@ def test_results_forged_later_are_refused(stack: Stack, namespace: str) -> None:
             for key, value in FORGED_LABELS.items():
                 said = refusal(dev, "PATCH", f"{pods}/{name}", {"metadata": {"labels": {key: value}}}, kind=STRATEGIC)
                 assert f"{key} {SAID}" in said
-            # the API server itself takes nothing but their own fields from these two; nodes played by KWOK cannot resize
+            # the API server itself takes nothing but their own fields from these two; nodes played by KWOK cannot
+            # resize
             dev.patch(f"{pods}/{name}/ephemeralcontainers", {"metadata": {"annotations": FORGED}}, kind=STRATEGIC)
             with suppress(ApiRefused):
                 dev.patch(f"{pods}/{name}/resize", {"metadata": {"annotations": FORGED}}, kind=STRATEGIC)
@@ -173,7 +180,9 @@ def test_results_forged_later_are_refused(stack: Stack, namespace: str) -> None:
 
 
 def test_a_gpu_pod_is_bound_by_gpuplane_only(stack: Stack, namespace: str) -> None:
-    """DEV-11 a Binding made by hand is refused for a pod that asks for devices, whatever it asks by, and passes for another."""
+    """DEV-11 a Binding made by hand is refused for a pod that asks for devices, whatever it asks by, and passes for
+    another.
+    """
     stack.add_nodes(["bind-by-hand"], gpus=2)
     stack.api.apply(claim("one", namespace))
     asking = {
@@ -218,7 +227,9 @@ def test_a_gpu_pod_is_bound_by_gpuplane_only(stack: Stack, namespace: str) -> No
 
 
 def test_a_gpu_pod_is_not_created_on_a_node(stack: Stack, namespace: str) -> None:
-    """DEV-11 a pod that asks for devices and names its node needs no Binding: it would run past gpuplane, and is refused."""
+    """DEV-11 a pod that asks for devices and names its node needs no Binding: it would run past gpuplane, and is
+    refused.
+    """
     stack.add_nodes(["named-by-hand"], gpus=2)
     stack.api.apply(claim("one", namespace))
     with user(stack, namespace) as dev:

@@ -38,7 +38,9 @@ def hami(**amounts: int) -> dict[str, Any]:
 
 
 def test_halves_fill_the_cards(stack: Stack, namespace: str) -> None:
-    """DEV-2 DEV-5 16 halves are two on each of 8 GPUs, the 17th waits with a reason; whole pods are one a GPU, though nodes advertise ten."""
+    """DEV-2 DEV-5 16 halves are two on each of 8 GPUs, the 17th waits with a reason; whole pods are one a GPU, though
+    nodes advertise ten.
+    """
     stack.add_nodes(["hami-halves"])
     with watching(stack, namespace).watching() as seen:
         words = hami(gpu=1, gpumem_percentage=50, gpucores=50)
@@ -52,7 +54,9 @@ def test_halves_fill_the_cards(stack: Stack, namespace: str) -> None:
 
 
 def test_each_container_has_its_own_device(stack: Stack, namespace: str) -> None:
-    """CLAIM-7 DEV-7 two containers are planned one by one; each refers to an annotation of its own, which the Binding carried."""
+    """CLAIM-7 DEV-7 two containers are planned one by one; each refers to an annotation of its own, which the Binding
+    carried.
+    """
     (name,) = stack.add_nodes(["hami-two"], gpus=2, memory="40Gi")
     two = pod("two", namespace, **hami(gpumem=30000))
     two["spec"]["containers"].append(

@@ -1,4 +1,5 @@
-"""The comparison itself: of a sound picture it says nothing, of a planted error of each kind exactly the sentence that names it.
+"""The comparison itself: of a sound picture it says nothing, of a planted error of each kind exactly the sentence that
+names it.
 
 Pure: errors in the real cluster are planted by `test_planted`.
 """
@@ -62,7 +63,10 @@ PLANTED = [
         all_of(first_grant("left", whole=True), lease("gpu-n-2", holder="team/left/u-left", sharers=())),
         [
             "gpu 2 of n is given whole and has 2 holders",
-            f"team/left (bound) got gpu 2 whole, {10 * GIB} bytes, its pod's {AMOUNTS} says gpu 2 50 core, {10 * GIB} bytes",
+            (
+                f"team/left (bound) got gpu 2 whole, {10 * GIB} bytes, its pod's {AMOUNTS} says gpu 2 50 core,"
+                f" {10 * GIB} bytes"
+            ),
             "lease gpu-n-2 is held by team/left/u-left [], the device by team/left/u-left, team/right/u-right",
         ],
         id="whole, with two holders",
@@ -139,7 +143,10 @@ PLANTED = [
     pytest.param(
         says("left", AMOUNTS, told(("gpu", 2, 51, "10240Mi"))),
         [
-            f"team/left (bound) got gpu 2 50 core, {10 * GIB} bytes, its pod's {AMOUNTS} says gpu 2 51 core, {10 * GIB} bytes"
+            (
+                f"team/left (bound) got gpu 2 50 core, {10 * GIB} bytes, its pod's {AMOUNTS} says gpu 2 51 core, "
+                f"{10 * GIB} bytes"
+            )
         ],
         id="other core in our amounts",
     ),

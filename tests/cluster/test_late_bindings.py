@@ -1,4 +1,5 @@
-"""Bindings that are applied long after their sender gave up, on a real API server: no device is given twice, and every pod is bound.
+"""Bindings that are applied long after their sender gave up, on a real API server: no device is given twice, and every
+pod is bound.
 
 The proxy in front of the API server holds requests; etcd and the web process are stopped with SIGSTOP.
 """
@@ -34,7 +35,9 @@ def stand_still(seconds: float) -> None:
 
 
 def test_a_proxy_holds_bindings_for_45_seconds(stack: Stack, namespace: str, between: Between) -> None:
-    """LEASE-2 LEASE-3 two pods of eight GPUs wait for their Bindings while collection comes by and two others ask for the same GPUs."""
+    """LEASE-2 LEASE-3 two pods of eight GPUs wait for their Bindings while collection comes by and two others ask for
+    the same GPUs.
+    """
     stack.add_nodes(["held-0", "held-1"])
     gate = threading.Event()
     with watching(stack, namespace).watching() as seen:
@@ -72,7 +75,9 @@ def test_etcd_stands_still_for_60_seconds(stack: Stack, namespace: str, between:
 
 
 def test_the_web_process_stands_still_for_60_seconds(stack: Stack, namespace: str, between: Between) -> None:
-    """LEASE-2 LEASE-3 stopped between reservation and Binding: collection binds the pod, and the process that goes on sends no Binding of its own."""
+    """LEASE-2 LEASE-3 stopped between reservation and Binding: collection binds the pod, and the process that goes on
+    sends no Binding of its own.
+    """
     stack.add_nodes(["stopped"])
     gate = threading.Event()
     with watching(stack, namespace).watching() as seen, between.api.rule("POST", BINDING, times=1_000) as sent:

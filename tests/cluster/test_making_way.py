@@ -1,7 +1,9 @@
-"""Preemption where kube-scheduler's own counting does not show it whom to evict: by claims, by names that it is told to ignore, by shares.
+"""Preemption where kube-scheduler's own counting does not show it whom to evict: by claims, by names that it is told to
+ignore, by shares.
 
-A node makes way (`allocations.making_way`): it advertises no more `gpu.scheduling/pods` than pods have, kube-scheduler refuses it and offers the least
-important pod, and the preempt verb names those whose devices are needed. Shares its helpers with `test_preemption`.
+A node makes way (`allocations.scheduling.preemption`): it advertises no more `gpu.scheduling/pods` than pods have,
+kube-scheduler refuses it and offers the least important pod, and the preempt verb names those whose devices are needed.
+Shares its helpers with `test_preemption`.
 """
 
 from collections.abc import Iterator
@@ -93,7 +95,9 @@ def test_whatever_pods_ask_by(
 
 
 def test_eight_contiguous_where_the_fewest_go(stack: Stack, namespace: str) -> None:
-    """CLAIM-5 eight GPUs are wanted: of two full nodes that one gives way on which two pods hold them all, and no third node is touched."""
+    """CLAIM-5 eight GPUs are wanted: of two full nodes that one gives way on which two pods hold them all, and no third
+    node is touched.
+    """
     stack.add_nodes(["eight-1"], gpus=8)
     stack.api.apply(claim("one", namespace), claim("four", namespace, devices={"count": 4, "policy": "contiguous"}))
     stack.api.apply(claim("eight", namespace, devices={"count": 8, "policy": "contiguous"}))
@@ -110,7 +114,9 @@ def test_eight_contiguous_where_the_fewest_go(stack: Stack, namespace: str) -> N
 
 
 def test_exactly_those_of_the_island_that_is_needed(stack: Stack, namespace: str) -> None:
-    """CLAIM-5 four GPUs of one island are wanted, one pod of middle importance sits on the other island: its neighbours stay with it."""
+    """CLAIM-5 four GPUs of one island are wanted, one pod of middle importance sits on the other island: its neighbours
+    stay with it.
+    """
     stack.add_nodes(["islands"], gpus=8, links=two_islands())
     stack.api.apply(
         claim("one", namespace),
@@ -281,7 +287,9 @@ def test_a_disruption_budget_counts_where_any_device_would_do(stack: Stack, name
 
 
 def test_a_waiting_pod_is_told_why(stack: Stack, namespace: str) -> None:
-    """While its node makes way, and its victim takes its time, kube-scheduler and we give the pod reasons a person can read."""
+    """While its node makes way, and its victim takes its time, kube-scheduler and we give the pod reasons a person can
+    read.
+    """
     stack.add_nodes(["told"], gpus=1)
     stack.api.apply(claim("one", namespace))
     with watching(stack, namespace) as seen:
@@ -305,7 +313,9 @@ def test_a_waiting_pod_is_told_why(stack: Stack, namespace: str) -> None:
 
 
 def test_what_was_promised_to_a_pod_that_is_gone(stack: Stack, namespace: str) -> None:
-    """The preemptor is deleted while its victim takes its time: the next one of its rank has the GPU as soon as it is free."""
+    """The preemptor is deleted while its victim takes its time: the next one of its rank has the GPU as soon as it is
+    free.
+    """
     stack.add_nodes(["promised"], gpus=1)
     stack.api.apply(claim("one", namespace))
     with watching(stack, namespace) as seen:

@@ -1,4 +1,6 @@
-"""Nodes go, fall silent and come back: nothing new is placed on them, holders keep what they have, nothing is booked twice."""
+"""Nodes go, fall silent and come back: nothing new is placed on them, holders keep what they have, nothing is booked
+twice.
+"""
 
 from typing import Any
 
@@ -53,7 +55,9 @@ def test_a_node_is_deleted_and_comes_back(stack: Stack, namespace: str) -> None:
 
 
 def test_an_agent_falls_silent_and_speaks_again(stack: Stack, namespace: str) -> None:
-    """LEASE-5 a silent agent's node gets nothing new and its holders keep their devices; when it speaks again it serves again."""
+    """LEASE-5 a silent agent's node gets nothing new and its holders keep their devices; when it speaks again it serves
+    again.
+    """
     body = inventory("silent", gpus=2)
     stack.add_nodes(["silent"], gpus=2)
     stack.api.apply(claim("one", namespace))
@@ -102,7 +106,9 @@ def test_a_kubelet_falls_silent_and_comes_back(stack: Stack, namespace: str) -> 
 
 
 def test_a_sick_gpu_is_left_alone_until_it_is_well(stack: Stack, namespace: str) -> None:
-    """LEASE-5 CLAIM-4 health changes withdraw a GPU and give it back; its holder keeps it, and those who wait are woken."""
+    """LEASE-5 CLAIM-4 health changes withdraw a GPU and give it back; its holder keeps it, and those who wait are
+    woken.
+    """
     stack.add_nodes(["health"], gpus=2)
     stack.api.apply(claim("one", namespace))
     with watching(stack, namespace).watching() as seen:

@@ -24,7 +24,9 @@ REPAIRED_SECONDS = 40.0
 
 @contextmanager
 def halted(stack: Stack) -> Iterator[sqlite3.Connection]:
-    """gpuplane's worker, watch and beat stand still, none of them in the middle of a write; gives a way into the ledger behind its back."""
+    """gpuplane's worker, watch and beat stand still, none of them in the middle of a write; gives a way into the ledger
+    behind its back.
+    """
     idle = (stack.gpuplane.beat, stack.gpuplane.watch, stack.gpuplane.worker)
     path = stack.gpuplane.data / "gpuplane.sqlite3"
 
@@ -80,7 +82,9 @@ def past_the_webhooks(stack: Stack) -> Iterator[None]:
 
 
 def test_planted_leases_are_seen_and_repaired(stack: Stack, namespace: str) -> None:
-    """LEASE-6 a lease deleted by hand is taken again; one of ours made by hand goes; a stranger's keeps its device out of use."""
+    """LEASE-6 a lease deleted by hand is taken again; one of ours made by hand goes; a stranger's keeps its device out
+    of use.
+    """
     stack.add_nodes(["planted-leases"], gpus=4)
     minors = running(stack, namespace, "first", "second")
     gone, free, strange = minors["first"], *sorted({"0", "1", "2", "3"} - set(minors.values()))
@@ -104,7 +108,10 @@ def test_planted_leases_are_seen_and_repaired(stack: Stack, namespace: str) -> N
             ]
         )
         assert unrest(truth) == [
-            f"lease gpu-planted-leases-{strange} is held by the stranger a-person, and gpu {strange} of planted-leases counts as usable"
+            (
+                f"lease gpu-planted-leases-{strange} is held by the stranger a-person, "
+                f"and gpu {strange} of planted-leases counts as usable"
+            )
         ]
     truth = settled(stack, seconds=REPAIRED_SECONDS)
     assert truth.leases[f"gpu-planted-leases-{gone}"].holder == f"{namespace}/first/{uid}"
@@ -126,23 +133,25 @@ def test_a_planted_number_in_the_ledger_is_seen(stack: Stack, namespace: str) ->
     minor = int(running(stack, namespace, "only")["only"])
     with halted(stack) as ledger:
         was = ledger.execute(
-            (
-                "SELECT d.id FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id "
-                "WHERE n.name = 'planted-number' AND d.minor = ?"
-            ),
+            "SELECT d.id FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id "
+            "WHERE n.name = 'planted-number' AND d.minor = ?",
             [minor],
         ).fetchone()
         ledger.execute("UPDATE nodes_device SET core_used = 0, memory_used = 0 WHERE id = ?", [was[0]])
         size = 80 * GIB
         assert problems(read(stack)) == [f"gpu {minor} of planted-number says 0 core, 0 bytes; its grants 100, {size}"]
-        assert compared(stack) == (
-            f"gpu {minor} of planted-number counted 0 core and 0 bytes as used; its holders were given 100 and {size}: corrected\n"
+        assert (
+            compared(stack)
+            == f"gpu {minor} of planted-number counted 0 core and 0 bytes as used; its holders were given 100 and"
+            f" {size}: corrected\n"
         )
         assert problems(read(stack)) == []
 
 
 def test_a_planted_annotation_is_seen_and_reported(stack: Stack, namespace: str) -> None:
-    """LEASE-6 a bound pod's annotation changed by the administrator, past the webhooks, is seen from outside and reported by gpuplane."""
+    """LEASE-6 a bound pod's annotation changed by the administrator, past the webhooks, is seen from outside and
+    reported by gpuplane.
+    """
     stack.add_nodes(["planted-annotation"], gpus=2)
     minor = int(running(stack, namespace, "told")["told"])
     path = f"/api/v1/namespaces/{namespace}/pods/told"

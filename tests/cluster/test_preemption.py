@@ -1,7 +1,9 @@
-"""kube-scheduler's preemption and our preempt verb: who is evicted for whom, and that nobody is where it would not help.
+"""kube-scheduler's preemption and our preempt verb: who is evicted for whom, and that nobody is where it would not
+help.
 
-kube-scheduler looks for victims by resource names alone, then asks the verb whether the devices of those would do. Where names do not tell it
-anything (claims, `koordinator.sh/`, shares of one device) a node makes way: the tests from `test_a_claim_takes_the_lowest` on.
+kube-scheduler looks for victims by resource names alone, then asks the verb whether the devices of those would do.
+Where names do not tell it anything (claims, `koordinator.sh/`, shares of one device) a node makes way: the tests from
+`test_a_claim_takes_the_lowest` on.
 """
 
 from collections.abc import Iterator
@@ -69,7 +71,9 @@ def waits(seen: Observer, name: str, *, saying: str = "") -> None:
 
 
 def the_lowest_goes(stack: Stack, namespace: str, node: str, *, holder: dict[str, Any], urgent: dict[str, Any]) -> None:
-    """Of four holders on two nodes exactly the least important one is evicted, and its very GPU goes to the preemptor."""
+    """Of four holders on two nodes exactly the least important one is evicted, and its very GPU goes to the
+    preemptor.
+    """
     stack.add_nodes([f"{node}-1", f"{node}-2"], gpus=2)
     with watching(stack, namespace) as seen:
         for name, rank in {"a": "middle", "b": "middle", "c": "low", "d": "middle"}.items():
@@ -107,7 +111,9 @@ def test_several_go_for_one_and_from_one_node_only(stack: Stack, namespace: str)
 
 
 def test_shares_give_way(stack: Stack, namespace: str) -> None:
-    """Of two sharers of one GPU the less important goes; the other keeps its share, and nothing is given beyond its size."""
+    """Of two sharers of one GPU the less important goes; the other keeps its share, and nothing is given beyond its
+    size.
+    """
     stack.add_nodes(["sharers"], gpus=1)
 
     def share(core: int, memory: str) -> dict[str, str | int]:
@@ -141,7 +147,9 @@ def test_equal_priority_waits(stack: Stack, namespace: str) -> None:
 
 
 def test_nobody_goes_while_another_device_is_sick(stack: Stack, namespace: str) -> None:
-    """By numbers two GPUs would be free without the holder, but one of them is sick; once it is well, the holder goes."""
+    """By numbers two GPUs would be free without the holder, but one of them is sick; once it is well, the
+    holder goes.
+    """
     stack.add_nodes(["half-sick"], gpus=2, sick=[1])
     with watching(stack, namespace) as seen:
         stack.add_pods([ranked("holder", namespace, "low", resources={"kubernetes.io/gpu": 100})])
@@ -219,7 +227,9 @@ def test_a_disruption_budget_is_respected(stack: Stack, namespace: str) -> None:
 
 
 def test_a_third_pod_does_not_take_what_was_made_free(stack: Stack, namespace: str) -> None:
-    """While the victim takes its time, and when it goes, the GPU is the preemptor's: pods of less priority come and wait."""
+    """While the victim takes its time, and when it goes, the GPU is the preemptor's: pods of less priority come and
+    wait.
+    """
     stack.add_nodes(["nominated", "elsewhere"], gpus=1)
     pods = f"/api/v1/namespaces/{namespace}/pods"
     with watching(stack, namespace) as seen:
@@ -251,7 +261,9 @@ def test_a_third_pod_does_not_take_what_was_made_free(stack: Stack, namespace: s
 
 
 def test_a_burst_of_preemptors(stack: Stack, namespace: str) -> None:
-    """LEASE-2 sixteen urgent pods take all GPUs from sixteen others at once: as many evictions as needed, no livelock."""
+    """LEASE-2 sixteen urgent pods take all GPUs from sixteen others at once: as many evictions as needed, no
+    livelock.
+    """
     stack.add_nodes(["burst-1", "burst-2"], gpus=8)
     with watching(stack, namespace) as seen:
         old, new = [f"old-{number}" for number in range(16)], [f"new-{number}" for number in range(16)]

@@ -1,4 +1,6 @@
-"""gpuplane installed anew on a cluster that runs: the ledger is empty, the pods are not; nothing is lost and nothing given twice."""
+"""gpuplane installed anew on a cluster that runs: the ledger is empty, the pods are not; nothing is lost and nothing
+given twice.
+"""
 
 from collections.abc import Sequence
 
@@ -46,7 +48,9 @@ def every_dialect(namespace: str) -> dict[str, Json]:
 
 
 def test_running_pods_keep_exactly_what_they_hold(stack: Stack, namespace: str) -> None:
-    """LEASE-6 the ledger is emptied under pods of every dialect: each is adopted with its devices and exact amounts, new pods get the rest."""
+    """LEASE-6 the ledger is emptied under pods of every dialect: each is adopted with its devices and exact amounts,
+    new pods get the rest.
+    """
     stack.add_nodes(["reinstall"], gpus=8, nics=2)
     stack.api.apply(
         claim("two", namespace, devices={"count": 2, "policy": "contiguous"}),
@@ -78,7 +82,10 @@ def test_running_pods_keep_exactly_what_they_hold(stack: Stack, namespace: str) 
 
 
 def test_pods_that_come_before_the_inventory(stack: Stack, namespace: str) -> None:
-    """LEASE-2 LEASE-6 shares are the hard case: their Lease is open to sharers. Nobody is placed before those who run are known."""
+    """LEASE-2 LEASE-6 shares are the hard case: their Lease is open to sharers.
+
+    Nobody is placed before those who run are known.
+    """
     stack.add_nodes(["unknown-yet"], gpus=2)
     share: dict[str, str | int] = {"kubernetes.io/gpu-core": 60, "kubernetes.io/gpu-memory": "50Gi"}
     with Observer(stack.api, f"/api/v1/namespaces/{namespace}/pods").watching() as seen:

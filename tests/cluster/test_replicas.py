@@ -38,7 +38,9 @@ def answered(stack: Stack) -> list[int]:
 
 
 def test_a_burst_over_two_replicas(stack: Stack, namespace: str) -> None:
-    """LEASE-2 400 pods, whole GPUs and halves mixed, over two replicas: each device once, each share within its device."""
+    """LEASE-2 400 pods, whole GPUs and halves mixed, over two replicas: each device once, each share within its
+    device.
+    """
     stack.add_nodes([f"replica-{number}" for number in range(40)])
     before = answered(stack)
     whole = [pod(f"whole-{number}", namespace, resources={"nvidia.com/gpu": 1}) for number in range(200)]

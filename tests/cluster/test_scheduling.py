@@ -1,4 +1,6 @@
-"""The main job on a real cluster: claims and resource requests become Bindings, Leases and annotations, and come back (issues' 1 to 5)."""
+"""The main job on a real cluster: claims and resource requests become Bindings, Leases and annotations, and come back
+(issues' 1 to 5).
+"""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -25,7 +27,9 @@ def watching(stack: Stack, namespace: str) -> Observer:
 
 
 def test_a_claim_and_its_pod_by_kubectl(stack: Stack, namespace: str) -> None:
-    """CLAIM-1 CLAIM-2 CLAIM-6 CLAIM-7 LEASE-1 LEASE-4 kubectl apply of claim and pod ends in a Binding that carries everything."""
+    """CLAIM-1 CLAIM-2 CLAIM-6 CLAIM-7 LEASE-1 LEASE-4 kubectl apply of claim and pod ends in a Binding that carries
+    everything.
+    """
     stack.add_nodes(["way-1", "way-2"])
     with watching(stack, namespace).watching() as seen:
         stack.api.apply(
@@ -98,7 +102,9 @@ def test_eight_hundred_pods_at_once_take_every_gpu_once(stack: Stack, namespace:
 
 
 def test_sixteen_halves_make_two_on_each_of_eight(stack: Stack, namespace: str) -> None:
-    """DEV-2 16 pods of half a GPU fill 8 GPUs with exactly two each, whether they say it by resources or in KAI's words."""
+    """DEV-2 16 pods of half a GPU fill 8 GPUs with exactly two each, whether they say it by resources or in KAI's
+    words.
+    """
     stack.add_nodes(["halves"])
     with watching(stack, namespace).watching() as seen:
         words: list[dict[str, Any]] = [
@@ -214,7 +220,9 @@ def test_devices_of_pods_that_end_are_back_at_once(stack: Stack, namespace: str)
 
 
 def test_a_malformed_claim_is_refused_and_its_pod_waits(stack: Stack, namespace: str) -> None:
-    """CLAIM-3 the API server refuses a malformed claim with the rule; its pod waits with a reason; corrected, it is bound."""
+    """CLAIM-3 the API server refuses a malformed claim with the rule; its pod waits with a reason; corrected, it is
+    bound.
+    """
     stack.add_nodes(["malformed"])
     for broken, rule in (
         ({"devices": {"count": 0}}, "count"),

@@ -1,4 +1,6 @@
-"""A cluster with GPU pods of the stock scheduler goes over to gpuplane, step by step, by the very commands of docs/takeover.md."""
+"""A cluster with GPU pods of the stock scheduler goes over to gpuplane, step by step, by the very commands of
+docs/takeover.md.
+"""
 
 import json
 from collections.abc import Iterator
@@ -59,7 +61,9 @@ def uid(stored: Json) -> str:
 
 
 def test_a_live_cluster_goes_over(stack: Stack, namespace: str) -> None:
-    """DEV-8 DEV-9 DEV-11 running pods keep what their kubelet gave them, new ones go to gpuplane, no GPU is given twice; each step is checked."""
+    """DEV-8 DEV-9 DEV-11 running pods keep what their kubelet gave them, new ones go to gpuplane, no GPU is given
+    twice; each step is checked.
+    """
     stack.api.create("/api/v1/nodes", node("old", native=4, labels=PLUGIN))
     theirs = [pod(f"theirs-{number}", namespace, resources=GPU, scheduler=STOCK) for number in range(2)]
     with Observer(stack.api, f"/api/v1/namespaces/{namespace}/pods").watching() as seen:
@@ -109,7 +113,9 @@ def test_a_live_cluster_goes_over(stack: Stack, namespace: str) -> None:
 
 
 def test_who_is_taken_over_and_who_is_not(stack: Stack, namespace: str) -> None:
-    """DEV-11 in a labelled namespace every way of asking goes to gpuplane, but a pod that says no; without a label the guard sees only what is meant for us."""
+    """DEV-11 in a labelled namespace every way of asking goes to gpuplane, but a pod that says no; without a label the
+    guard sees only what is meant for us.
+    """
     stack.install(scope="ours")
     stack.gpuplane.configure(GPUPLANE_GUARD="ours")
     stack.gpuplane.web.stop()

@@ -1,4 +1,6 @@
-"""The webhooks of a gpuplane that takes a cluster over (`webhooks.scope=ours`), before a real API server: whom they hear of, and whom not."""
+"""The webhooks of a gpuplane that takes a cluster over (`webhooks.scope=ours`), before a real API server: whom they
+hear of, and whom not.
+"""
 
 import uuid
 from collections.abc import Iterator
@@ -87,7 +89,9 @@ RESULT, THEIRS = {"gpu.scheduling/allocated": "n1:0"}, {"hami.io/vgpu-node": "n1
 def test_who_is_heard_of_while_a_cluster_is_taken_over(
     server: ControlPlane, recorder: Recorder, body: Json, want: set[str]
 ) -> None:
-    """DEV-11 others go on untouched; what is ours, or is to become so, is heard of. (The recorder rewrites no scheduler.)"""
+    """DEV-11 others go on untouched; what is ours, or is to become so, is heard of. (The recorder rewrites no
+    scheduler.)
+    """
     dry_create(server.api, body)
     assert recorder.of(body["metadata"]["name"]) == want
 

@@ -1,4 +1,6 @@
-"""gpuplane away or hanging: what is not ours goes on, what is ours is refused with a reason, and what slipped past is told."""
+"""gpuplane away or hanging: what is not ours goes on, what is ours is refused with a reason, and what slipped past is
+told.
+"""
 
 import json
 from collections.abc import Iterator
@@ -86,7 +88,9 @@ def why_refused(stack: Stack, path: str, body: Json) -> str:
 
 
 def test_other_pods_are_unharmed_while_gpuplane_is_away(stack: Stack, namespace: str) -> None:
-    """DEV-11 created by users and controllers, bound by the stock scheduler, changed and deleted as ever, on GPU nodes too."""
+    """DEV-11 created by users and controllers, bound by the stock scheduler, changed and deleted as ever, on GPU nodes
+    too.
+    """
     stack.add_nodes(["away-others"], gpus=2)
     pods = f"/api/v1/namespaces/{namespace}/pods"
     with stock_scheduler(stack), Observer(stack.api, pods).watching() as seen:
@@ -110,7 +114,9 @@ def test_other_pods_are_unharmed_while_gpuplane_is_away(stack: Stack, namespace:
 
 
 def test_our_pods_wait_while_gpuplane_is_away(stack: Stack, namespace: str) -> None:
-    """CLAIM-7 failurePolicy Fail: pods and claims of ours are refused with the webhook's name, and pass once it is back."""
+    """CLAIM-7 failurePolicy Fail: pods and claims of ours are refused with the webhook's name, and pass once it is
+    back.
+    """
     stack.add_nodes(["away-ours"], gpus=4)
     pods, claims = f"/api/v1/namespaces/{namespace}/pods", f"/apis/gpu.scheduling/v1/namespaces/{namespace}/gpuclaims"
     bodies = [
@@ -177,7 +183,9 @@ def test_a_hanging_gpuplane_delays_others_and_stops_nobody(stack: Stack, namespa
 
 
 def test_the_stock_scheduler_does_not_get_gpu_pods(stack: Stack, namespace: str) -> None:
-    """DEV-11 with gpuplane there its Binding is refused, and the pod's owner reads why; bound past an absent guard, the pod is told of."""
+    """DEV-11 with gpuplane there its Binding is refused, and the pod's owner reads why; bound past an absent guard, the
+    pod is told of.
+    """
     stack.add_nodes(["stock"], gpus=2)
     pods = f"/api/v1/namespaces/{namespace}/pods"
     with stock_scheduler(stack), Observer(stack.api, pods).watching() as seen:
@@ -210,7 +218,9 @@ def test_the_stock_scheduler_does_not_get_gpu_pods(stack: Stack, namespace: str)
 
 
 def test_strict_namespaces_are_guarded_while_gpuplane_is_away(stack: Stack, namespace: str) -> None:
-    """DEV-11 where the chart is told so the API server keeps the rule by itself, for every way of asking; other pods are bound as ever."""
+    """DEV-11 where the chart is told so the API server keeps the rule by itself, for every way of asking; other pods
+    are bound as ever.
+    """
     stack.add_nodes(["strict"], gpus=2)
     values = stack.values(stack.doors)
     strict = {"matchLabels": {"cluster-tests/bindings": "strict"}}

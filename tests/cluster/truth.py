@@ -25,7 +25,10 @@ _ALLOCATIONS = (
     "FROM allocations_allocation a JOIN nodes_node n ON n.id = a.node_id "
     "WHERE a.state IN ('held', 'reserved', 'bound', 'releasing')"
 )
-_GRANTS = "SELECT allocation_id, device_id, type, minor, uuid, core_percent, memory_bytes, whole, live FROM allocations_allocationdevice"
+_GRANTS = (
+    "SELECT allocation_id, device_id, type, minor, uuid, core_percent, memory_bytes, whole, live FROM"
+    " allocations_allocationdevice"
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class DeviceRow:
 
     @property
     def lease(self) -> str:
-        """The name of its Lease (DESIGN, Leases)."""
+        """The name of its Lease."""
         return f"{self.type}-{self.node}-{self.minor}"
 
 
@@ -136,7 +139,9 @@ class Truth:
 
 
 def read(stack: Stack) -> Truth:
-    """All of it. The cluster is read before and after the ledger is: see `settled` for how moving things are told from wrong ones."""
+    """All of it. The cluster is read before and after the ledger is: see `settled` for how moving things are told from
+    wrong ones.
+    """
     truth = Truth()
     devices, allocations, grants = rows(stack.gpuplane)
     truth.devices = {row[0]: DeviceRow(*row) for row in devices}

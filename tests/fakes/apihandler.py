@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import socket
 import time
 from bisect import bisect_right
@@ -15,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
+
+import orjson
 
 from tests.fakes.apikinds import PODS, ApiFault, Kind, Object
 from tests.fakes.apiselectors import matcher
@@ -66,7 +67,7 @@ class Handler(BaseHTTPRequestHandler):
         except OSError:
             return  # the client closed first
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 -- the name http.server gives it
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
         """Silent."""
 
     def handle_one_request(self) -> None:
@@ -122,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
         """Code, body and headers of the answer that the store gives; body None when it was streamed already."""
         try:
             self.authenticate()
-            return (*self.route(path, query, json.loads(body) if body else {}), {})
+            return (*self.route(path, query, orjson.loads(body) if body else {}), {})
         except ApiFault as refusal:
             retry = {} if refusal.retry_after is None else {"Retry-After": str(refusal.retry_after)}
             return refusal.code, refusal.status(), retry
@@ -134,11 +135,11 @@ class Handler(BaseHTTPRequestHandler):
         if self.api.token and (kind.lower(), token) != ("bearer", self.api.token):
             raise ApiFault(401, "Unauthorized", "Unauthorized")
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = serve  # noqa: N815 -- the names http.server looks for
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = serve  # noqa: N815 - the names http.server looks for
 
     def answer(self, code: int, body: Object, headers: dict[str, str]) -> None:
         missing_route = code == 404 and not body.get("reason") and body.get("kind") == "Status"
-        data = b"404 page not found\n" if missing_route else json.dumps(body).encode()
+        data = b"404 page not found\n" if missing_route else orjson.dumps(body)
         self.send_response(code)
         self.send_header("Content-Type", "text/plain" if missing_route else "application/json")
         if "Accept-Encoding" not in self.headers:
@@ -274,5 +275,5 @@ class Handler(BaseHTTPRequestHandler):
             self.send_event("DELETED", change.object)
 
     def send_event(self, kind: str, item: Object) -> None:
-        line = json.dumps({"type": kind, "object": item}).encode() + b"\n"
+        line = orjson.dumps({"type": kind, "object": item}) + b"\n"
         self.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")

@@ -1,15 +1,26 @@
 """The kinds of objects that the stand-in API server keeps, and the refusals it answers with.
 
-The store, the rules and the HTTP of `tests.fakes` all speak in these; custom kinds are made by the store, one a served version of a CRD.
+The store, the rules and the HTTP of `tests.fakes` all speak in these; custom kinds are made by the store, one a served
+version of a CRD.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+import orjson
+
+T = TypeVar("T")
 
 Object = dict[str, Any]
 Key = tuple[str, str]
+
+
+def copied(value: T) -> T:
+    """A copy of a JSON value; `copy.deepcopy` takes twenty times as long."""
+    found: T = orjson.loads(orjson.dumps(value))
+    return found
 
 
 class ApiFault(Exception):

@@ -1,15 +1,15 @@
-"""What the stand-in API server lets a write do, one object at a time: names and labels, preconditions, parts of an endpoint, patches.
+"""What the stand-in API server lets a write do, one object at a time: names and labels, preconditions, parts of an
+endpoint, patches.
 
 Pure: `tests.fakes.apistore` calls these before it writes, and `ApiFault` is the refusal.
 """
 
 from __future__ import annotations
 
-import copy
 import re
 from typing import Any
 
-from tests.fakes.apikinds import ApiFault, Kind, Object, conflict, invalid
+from tests.fakes.apikinds import ApiFault, Kind, Object, conflict, copied, invalid
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
@@ -21,14 +21,19 @@ def without_version(item: Object) -> Object:
 
 
 def check_preconditions(kind: Kind, old: Object, *, uid: str | None, version: str | None, strict: bool = False) -> None:
-    """`strict`: a precondition of a Binding or DELETE; else the fields of an object put, where rv is an optimistic lock."""
+    """`strict`: a precondition of a Binding or DELETE; else the fields of an object put, where rv is an optimistic
+    lock.
+    """
     meta = old["metadata"]
     if uid and uid != meta["uid"]:
         raise conflict(
             kind, meta["name"], f"Precondition failed: UID in precondition: {uid}, UID in object meta: {meta['uid']}"
         )
     if version and version != meta["resourceVersion"]:
-        told = f"Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {meta['resourceVersion']}"
+        told = (
+            f"Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta:"
+            f" {meta['resourceVersion']}"
+        )
         modified = "the object has been modified; please apply your changes to the latest version and try again"
         raise conflict(kind, meta["name"], told if strict else modified)
 
@@ -78,10 +83,10 @@ def merge_parts(kind: Kind, old: Object, new: Object, subresource: str) -> Objec
 
 
 def merge_patch(old: Any, change: Any) -> Any:
-    """RFC 7396."""
+    """RFC 7396. What does not change is that of `old`, and no copy."""
     if not isinstance(change, dict):
-        return copy.deepcopy(change)
-    new = copy.deepcopy(old) if isinstance(old, dict) else {}
+        return copied(change)
+    new = dict(old) if isinstance(old, dict) else {}
     for key, value in change.items():
         if value is None:
             new.pop(key, None)
@@ -92,7 +97,7 @@ def merge_patch(old: Any, change: Any) -> Any:
 
 def json_patch(old: Object, steps: list[Object]) -> Object:
     """RFC 6902: add, replace, remove and test on objects, which is all that we send."""
-    new = copy.deepcopy(old)
+    new = copied(old)
     for step in steps:
         *way, last = [part.replace("~1", "/").replace("~0", "~") for part in step["path"].split("/")[1:]]
         at: Any = new
@@ -111,5 +116,5 @@ def json_patch(old: Object, steps: list[Object]) -> Object:
         elif operation == "remove":
             del at[last]
         else:
-            at[last] = copy.deepcopy(step["value"])
+            at[last] = copied(step["value"])
     return new

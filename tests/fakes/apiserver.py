@@ -3,13 +3,14 @@
 For unit tests of `kube/` and of whatever is built on it (ledger, extender, collection):
 
     with ApiServer() as server:
-        cluster = Cluster.from_settings(server.kubeconfig(tmp_path / "kubeconfig"))
+        cluster = Cluster(configuration_source(server.kubeconfig(tmp_path / "kubeconfig")))
         server.add_pod("train", namespace="team-a")
         server.faults.append(Fault("POST", r"/binding$", drop="after"))   # applied, answer lost
         ...
         assert server.pods["team-a", "train"]["spec"]["nodeName"] == "n1"
 
-Requests are answered by `tests.fakes.apihandler`; the rules of the objects are in `tests.fakes.apistore`, with what is left out.
+Requests are answered by `tests.fakes.apihandler`; the rules of the objects are in `tests.fakes.apistore`, with what is
+left out.
 """
 
 from __future__ import annotations
@@ -56,9 +57,10 @@ def _crds() -> list[Object]:
 class Fault:
     """What happens to the next `times` requests whose method and path (with query) match the regular expressions.
 
-    `status` answers so without applying; `drop` closes the connection "before" or "after" applying; `stall`
-    keeps the request unanswered and unapplied until the event is set. `status` with `drop="after"` applies and then lies.
-    `late` applies the request later, whether its client still waits or not; with `drop="before"` the client is hung up on at once.
+    `status` answers so without applying; `drop` closes the connection "before" or "after" applying; `stall` keeps the
+    request unanswered and unapplied until the event is set. `status` with `drop="after"` applies and then lies. `late`
+    applies the request later, whether its client still waits or not; with `drop="before"` the client is hung up on at
+    once.
     """
 
     method: str
@@ -75,7 +77,9 @@ class Fault:
 
 
 class ApiServer:
-    """Start with `with`, or `start()` and `stop()`: a stopped server refuses connections, and starts again on its port with its objects."""
+    """Start with `with`, or `start()` and `stop()`: a stopped server refuses connections, and starts again on its port
+    with its objects.
+    """
 
     def __init__(
         self,
@@ -159,7 +163,10 @@ class ApiServer:
                     continue  # already closed by the other side
 
     def fresh(self) -> None:
-        """Another cluster at the same address: no objects, no faults, nothing held. Nobody watches, and no request is under way."""
+        """Another cluster at the same address: no objects, no faults, nothing held.
+
+        Nobody watches, and no request is under way.
+        """
         for fault in self.faults:
             if fault.late is not None:
                 fault.late.drop()
@@ -192,14 +199,19 @@ class ApiServer:
     def kubeconfig(
         self, path: Path, *, token: str | None = None, cluster: Object | None = None, user: Object | None = None
     ) -> Path:
-        """Write a kubeconfig for this server to `path` and give the path back. `cluster` and `user` add fields to their sections."""
+        """Write a kubeconfig for this server to `path` and give the path back.
+
+        `cluster` and `user` add fields to their sections.
+        """
         shown = self.token if token is None else token
         text = {
-            "apiVersion": "v1", "kind": "Config", "current-context": "fake",
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "fake",
             "clusters": [{"name": "fake", "cluster": {"server": self.url} | (cluster or {})}],
             "users": [{"name": "fake", "user": ({"token": shown} if shown else {}) | (user or {})}],
             "contexts": [{"name": "fake", "context": {"cluster": "fake", "user": "fake"}}],
-        }  # fmt: skip
+        }
         path.write_text(yaml.safe_dump(text))
         return path
 
@@ -243,10 +255,21 @@ class ApiServer:
             self.store.create(NAMESPACES, "", {"metadata": {"name": name}})
 
     def add_pod(
-        self, name: str, *, namespace: str = "default", annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None,
-        limits: dict[str, str] | None = None, node: str = "", phase: str = "Pending", spec: Object | None = None,
-    ) -> Object:  # fmt: skip
-        """A pod as the API server would store it; its namespace is made if missing. Returns the object (uid in metadata)."""
+        self,
+        name: str,
+        *,
+        namespace: str = "default",
+        annotations: dict[str, str] | None = None,
+        labels: dict[str, str] | None = None,
+        limits: dict[str, str] | None = None,
+        node: str = "",
+        phase: str = "Pending",
+        spec: Object | None = None,
+    ) -> Object:
+        """A pod as the API server would store it; its namespace is made if missing.
+
+        Returns the object (uid in metadata).
+        """
         self.add_namespace(namespace)
         body: Object = {
             "containers": [

@@ -5,13 +5,13 @@ write that changes nothing, preconditions, 409 on a stale write, a Binding that 
 pod, graceful deletion of bound pods, status apart from spec, chunked lists that are one snapshot, and a log
 that can be compacted (410). Left out: finalizers, ownerReferences, admission, strategic merge patches.
 
-What one write may do is in `tests.fakes.apirules`, what a selector chooses in `tests.fakes.apiselectors`, schemas in `tests.fakes.apischema`.
+What one write may do is in `tests.fakes.apirules`, what a selector chooses in `tests.fakes.apiselectors`, schemas in
+`tests.fakes.apischema`.
 """
 
 from __future__ import annotations
 
 import base64
-import copy
 import json
 import re
 import threading
@@ -37,6 +37,7 @@ from tests.fakes.apikinds import (
     Kind,
     Object,
     conflict,
+    copied,
     invalid,
     not_found,
 )
@@ -145,7 +146,7 @@ class Store:
         """Put `new` (or take the object away) and log it. The lock is held by the caller."""
         before = self.objects[kind].get(key)
         self.version += 1
-        shown = copy.deepcopy(new if new is not None else before)
+        shown = copied(new if new is not None else before)
         assert shown is not None
         shown["metadata"]["resourceVersion"] = str(self.version)
         if new is None:
@@ -157,7 +158,7 @@ class Store:
         return shown
 
     def create(self, kind: Kind, namespace: str, body: Object) -> Object:
-        new = copy.deepcopy(body)
+        new = copied(body)
         meta = new.setdefault("metadata", {})
         if meta.get("resourceVersion"):
             raise ApiFault(500, "InternalError", "resourceVersion should not be set on objects to be created")
@@ -198,7 +199,7 @@ class Store:
         with self.changed:
             key = (namespace, name)
             old = self.objects[kind].get(key)
-            new = copy.deepcopy(body)
+            new = copied(body)
             meta = new.setdefault("metadata", {})
             if old is None:
                 if kind.create_on_update and not patch:
@@ -249,7 +250,7 @@ class Store:
             if bound and options.get("gracePeriodSeconds") != 0:
                 if "deletionTimestamp" in old["metadata"]:
                     return old
-                new = copy.deepcopy(old)
+                new = copied(old)
                 new["metadata"] |= {
                     "deletionTimestamp": timestamp(),
                     "deletionGracePeriodSeconds": options.get("gracePeriodSeconds", 30),
@@ -266,7 +267,7 @@ class Store:
             target = (binding.get("target") or {}).get("name")
             if not target:
                 raise ApiFault(422, "Invalid", "target.name: Required value")
-            pod = copy.deepcopy(self.get(PODS, namespace, name))
+            pod = copied(self.get(PODS, namespace, name))
             meta, told = pod["metadata"], binding.get("metadata") or {}
             check_preconditions(PODS, pod, uid=told.get("uid"), version=told.get("resourceVersion"), strict=True)
             if "deletionTimestamp" in meta:
@@ -318,7 +319,7 @@ class Store:
 
     def establish(self, name: str) -> None:
         with self.changed:
-            crd = copy.deepcopy(self.get(CRDS, "", name))
+            crd = copied(self.get(CRDS, "", name))
             self.serve(crd)
             self.write(CRDS, ("", name), crd, "MODIFIED")
 
@@ -326,9 +327,15 @@ class Store:
         spec = crd["spec"]
         for version in spec["versions"]:
             kind = Kind(
-                spec["group"], version["name"], spec["names"]["plural"], spec["names"]["kind"], namespaced=spec["scope"] == "Namespaced",
-                status="status" in version.get("subresources", {}), unconditional=False, custom=True,
-            )  # fmt: skip
+                spec["group"],
+                version["name"],
+                spec["names"]["plural"],
+                spec["names"]["kind"],
+                namespaced=spec["scope"] == "Namespaced",
+                status="status" in version.get("subresources", {}),
+                unconditional=False,
+                custom=True,
+            )
             self.objects.setdefault(kind, {})
         crd["status"] = {
             "conditions": [

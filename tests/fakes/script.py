@@ -1,6 +1,6 @@
 """A server that answers the n-th request as its script says: what a client of sockets makes of it.
 
-For unit tests of `kube.direct` and `kube.evented`.
+For unit tests of `kube.transport`.
 """
 
 from __future__ import annotations
@@ -8,10 +8,9 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
-import urllib3
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nRetry-After: 7\r\n\r\nok"
 
@@ -39,21 +38,24 @@ class Script:
         self.requests: list[bytes] = []
         self.connections = 0
         self.hung_up = threading.Event()
+        self.asked = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._thread = threading.Thread(target=self._serve)
+        self._taken: socket.socket | None = None
         self._closing = False
 
     @contextmanager
-    def serving(self) -> Iterator[urllib3.HTTPConnectionPool]:
-        """The server, and the pool that a client of it is made from. All connections must be closed at the end."""
+    def serving(self) -> Iterator[str]:
+        """The server, by its address. At the end it hangs up on a client that has not."""
         self._thread.start()
-        pool = urllib3.HTTPConnectionPool("127.0.0.1", self.port)
         try:
-            yield pool
+            yield f"http://127.0.0.1:{self.port}"
         finally:
-            pool.close()
             self._closing = True
+            if self._taken is not None:
+                with suppress(OSError):  # it is closed already
+                    self._taken.shutdown(socket.SHUT_RDWR)
             socket.create_connection(("127.0.0.1", self.port)).close()
             self._thread.join(10)
             self._listener.close()
@@ -62,6 +64,7 @@ class Script:
         while not self._closing:
             taken, _ = self._listener.accept()
             self.connections += 1
+            self._taken = taken
             with taken:
                 while self.answers and self._one(taken):
                     if len(self.requests) == self.hang_up_after:
@@ -73,6 +76,7 @@ class Script:
         if not request:
             return False
         self.requests.append(request)
+        self.asked.set()
         pieces = self.answers.pop(0)
         if pieces is None:
             return False

@@ -28,7 +28,9 @@ MI = 1 << 20
 
 
 class ClusterClient:
-    """`cluster` speaks as kube-scheduler and the API server do, each with the token of its scope, `person` with an admin's."""
+    """`cluster` speaks as kube-scheduler and the API server do, each with the token of its scope, `person` with an
+    admin's.
+    """
 
     def __init__(self, cluster: httpx.Client, person: httpx.Client) -> None:
         self.cluster = cluster

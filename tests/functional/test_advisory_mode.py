@@ -1,4 +1,6 @@
-"""Advisory mode over HTTP: filter returns every node that can serve, kube-scheduler's scores choose, bind detects a lost race."""
+"""Advisory mode over HTTP: filter returns every node that can serve, kube-scheduler's scores choose, bind detects a
+lost race.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def client(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDb
     folder = tmp_path_factory.mktemp("advisory")
     with (
         django_db_blocker.unblock(),
-        web.running(vendor="sqlite", folder=folder, redis_url=redis_url, settings=settings) as app,
+        web.running(vendor="sqlite", folder=folder, redis_url=redis_url, settings=settings, is_forked=True) as app,
         cluster_client(app) as client,
     ):
         client.register("n1", gpus=2)

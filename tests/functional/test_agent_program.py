@@ -20,7 +20,7 @@ import pytest
 from access.actors import SYSTEM
 from access.choices import TokenScope
 from access.token_services import agent_token
-from audit.clock import database_now
+from storage.clock import database_now
 from tests.servers.web import LiveApp
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +67,7 @@ def node_of(app: LiveApp, name: str) -> dict[str, Any]:
 
 def samples(app: LiveApp) -> float:
     """How many samples the web process has taken."""
-    lines = httpx.get(f"{app.url}/metrics", timeout=30).text.splitlines()
+    lines = httpx.get(f"{app.url}/metrics", timeout=30, verify=False).text.splitlines()
     return sum(
         float(line.split()[-1]) for line in lines if line.startswith('gpuplane_agent_frames_total{kind="sample"}')
     )
@@ -90,7 +90,9 @@ def own(live_app: LiveApp) -> Callable[[str], str]:
 
 
 def test_a_node_tells_what_it_has_and_does(live_app: LiveApp, own: Callable[[str], str], tmp_path: Path) -> None:
-    """NODE-1 NODE-2 NODE-4 inventory, link matrix and samples of a simulated machine; killed and started again nothing is doubled."""
+    """NODE-1 NODE-2 NODE-4 inventory, link matrix and samples of a simulated machine; killed and started again nothing
+    is doubled.
+    """
     token = own("sim-1")
     for _ in range(2):
         before = samples(live_app)
@@ -106,7 +108,9 @@ def test_a_node_tells_what_it_has_and_does(live_app: LiveApp, own: Callable[[str
 
 
 def test_an_agent_speaks_for_its_own_node(live_app: LiveApp, own: Callable[[str], str], tmp_path: Path) -> None:
-    """VIEW-6 the token of one node opens neither another node's door nor the scheduler's nor REST, and is over once another was issued."""
+    """VIEW-6 the token of one node opens neither another node's door nor the scheduler's nor REST, and is over once
+    another was issued.
+    """
     stolen = own("sim-2")
     with agent(live_app, "sim-3", stolen, tmp_path):
         eventually(lambda: "status=403" in (tmp_path / "sim-3.log").read_text(), "refused")
@@ -154,6 +158,7 @@ def test_a_recording_is_played(live_app: LiveApp, own: Callable[[str], str], tmp
         (["--source", "recorded:/nowhere"], "cannot be read"),
         (["--source", "simulated:h100-8", "--token-file", "/nowhere"], "the token cannot be read"),
     ],
+    ids=["an unknown machine", "an unknown source", "a recording that is not there", "a token that is not there"],
 )
 def test_options_that_cannot_be(options: list[str], told: str) -> None:
     done = subprocess.run(

@@ -1,4 +1,6 @@
-"""`make bench` in small, but for the engine and the agents, which take minutes: a bench that nobody has run for long still runs. No time is judged."""
+"""`make bench` in small, but for the engine and the agents, which take minutes: a bench that nobody has run for long
+still runs. No time is judged.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,9 @@ def test_the_doors_are_measured(tmp_path: Path) -> None:
 
 
 def test_the_crowd_speaks_as_agents_do() -> None:
-    """NODE-2 what thousands of simulated agents send is understood, every column of it, and is that of the simulated machine."""
+    """NODE-2 what thousands of simulated agents send is understood, every column of it, and is that of the simulated
+    machine.
+    """
     told = decode(frames.payload(frames.sample(7, 12.5, 3)))
     assert isinstance(told, Sample)
     assert (told.boot, told.seq, told.time, told.devices) == (frames.BOOT, 7, 12.5, None)

@@ -12,11 +12,11 @@ import httpx
 import pytest
 
 from access.choices import Role, TokenScope
-from allocations.collection import expire_holds
-from allocations.outside import outside
-from allocations.sweep import sweep
-from audit.clock import database_now
+from allocations.backends import backends
+from allocations.reconcile.garbage_collection import collect_garbage
+from allocations.scheduling.expired_holds import expire_holds
 from kube.keys import VISIBLE_DEVICES
+from storage.clock import database_now
 from tests.functional.cluster_client import MI, ClusterClient, cluster_client, patch_of, pod_shape
 from tests.ledger_truth import problems
 from tests.servers.web import LiveApp
@@ -113,7 +113,7 @@ def test_devices_without_a_pod(client: ClusterClient) -> None:
     assert client.rest("DELETE", f"allocations/{taken['uid']}/")["state"] == "released"
     assert name not in client.leases(taken["node"])
 
-    sweep(now=database_now() + timedelta(hours=2), world=outside())
+    collect_garbage(now=database_now() + timedelta(hours=2), world=backends())
     assert client.allocation(pods)["state"] == "released"
     assert client.used("bare") == [FREE, FREE]
     told = client.rest("GET", "pods/bare/bare-1/explain/")
@@ -131,7 +131,9 @@ def test_pods_of_a_gang_are_held(client: ClusterClient) -> None:
 
 
 def test_the_kubelets_own_nodes_take_no_shares_yet(client: ClusterClient) -> None:
-    """DEV-1 nodes in mode device-plugin refuse shares until reservation pods exist, and take whole GPUs of their own."""
+    """DEV-1 nodes in mode device-plugin refuse shares until reservation pods exist, and take whole GPUs of
+    their own.
+    """
     client.register("plugin", mode="device-plugin")
     client.claim("half", devices={"count": 1, "core": 50, "memoryRatio": 50})
     told = "node is in device-plugin mode, reservation pods are not available yet"
@@ -248,7 +250,9 @@ def test_sixteen_halves_on_eight_cards(client: ClusterClient) -> None:
 
 
 def test_small_pods_on_one_card(client: ClusterClient) -> None:
-    """SHARE-2 LEASE-2 KAI #416: of 24 pods of 2,000 MiB one card of 46,068 MiB takes 23, and one waits with a reason."""
+    """SHARE-2 LEASE-2 KAI #416: of 24 pods of 2,000 MiB one card of 46,068 MiB takes 23, and one waits with a
+    reason.
+    """
     client.register("l40s", gpus=1, memory="46068Mi")
     placed: list[Any] = []
     waiting: list[Any] = []
@@ -285,7 +289,9 @@ def test_preemption_keeps_only_nodes_that_help(client: ClusterClient) -> None:
 
 
 def test_a_hold_ends_and_its_node_ranks_last(client: ClusterClient) -> None:
-    """LEASE-3 an expired hold gives back; the node that was not bound in time ranks last for that pod, not for others."""
+    """LEASE-3 an expired hold gives back; the node that was not bound in time ranks last for that pod, not for
+    others.
+    """
     client.register("hold-a", gpus=1)
     client.register("hold-b", gpus=1)
     client.claim("hold")

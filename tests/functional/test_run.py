@@ -190,7 +190,7 @@ def _collections(credentials):
 
 def _live(url):
     try:
-        return httpx.get(f"{url}/livez", timeout=5).status_code == 200
+        return httpx.get(f"{url}/livez", timeout=5, verify=False).status_code == 200
     except httpx.TransportError:
         return False
 

@@ -5,10 +5,7 @@ import os
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import httpx
 import pytest
@@ -16,8 +13,7 @@ import websockets.exceptions
 import websockets.sync.client
 
 from tests.certificates import Authority
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.servers import forked
 
 
 @pytest.fixture(scope="module")
@@ -44,21 +40,19 @@ def doors(tmp_path_factory):
         "GPUPLANE_TLS_KEY": str(server[1]),
         "GPUPLANE_CLIENT_CA": str(ca),
     }
-    subprocess.run([sys.executable, "manage.py", "bootstrap"], cwd=ROOT, env=environment, check=True)
+    made = forked.run("manage", "bootstrap", environment=environment)
+    assert made.poll() == 0, made.errors
     log = folder / "web.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "gpuplane.serve"], cwd=ROOT, env=environment, stdout=output, stderr=output
-        )
-    deadline = time.monotonic() + 60
-    while not all(map(_listens, ports.values())):
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
-    credentials = json.loads((folder / "data" / "credentials.json").read_text())
-    yield ports, ca, {"scheduler": scheduler, "stranger": stranger, None: None}, credentials
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0, log.read_text()
+    with forked.start("gpuplane.serve", environment=environment, log=log) as process:
+        deadline = time.monotonic() + 60
+        while not all(map(_listens, ports.values())):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        credentials = json.loads((folder / "data" / "credentials.json").read_text())
+        yield ports, ca, {"scheduler": scheduler, "stranger": stranger, None: None}, credentials
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0, log.read_text()
 
 
 def _free_port():
@@ -158,7 +152,10 @@ def test_sockets_refused_with_a_status(doors, path, want):
 def test_body_above_the_limit(doors, path, of):
     with socket.create_connection(("127.0.0.1", doors[0]["main"]), timeout=20) as link:
         token = doors[3][of]
-        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Length: {1 << 40}\r\n\r\n"
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Length:"
+            f" {1 << 40}\r\n\r\n"
+        )
         link.sendall(head.encode())
         assert link.recv(4096).startswith(b"HTTP/1.1 413 ")
 

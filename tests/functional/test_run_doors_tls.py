@@ -7,8 +7,6 @@ import os
 import signal
 import socket
 import ssl
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,8 +18,8 @@ import websockets.exceptions
 import websockets.sync.client
 
 from tests.certificates import Authority, Pair
+from tests.servers import forked
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMES = ("main", "extender", "webhook")
 
 
@@ -62,21 +60,19 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
         "GPUPLANE_TLS_KEY": str(serving.key),
         "GPUPLANE_WEBHOOK_CLIENT_CA": str(apiservers.certificate),
     }
-    subprocess.run([sys.executable, "manage.py", "bootstrap"], cwd=ROOT, env=environment, check=True)
+    made = forked.run("manage", "bootstrap", environment=environment)
+    assert made.poll() == 0, made.errors
     log = folder / "web.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "gpuplane.serve"], cwd=ROOT, env=environment, stdout=output, stderr=output
-        )
-    deadline = time.monotonic() + 60
-    while not all(map(_listens, ports.values())):
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
-    token = json.loads((folder / "data" / "credentials.json").read_text())["cluster_token"]
-    yield Doors(ports, ours.certificate, apiservers.issue("apiserver"), ours.issue("stranger"), token)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0, log.read_text()
+    with forked.start("gpuplane.serve", environment=environment, log=log) as process:
+        deadline = time.monotonic() + 60
+        while not all(map(_listens, ports.values())):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        token = json.loads((folder / "data" / "credentials.json").read_text())["cluster_token"]
+        yield Doors(ports, ours.certificate, apiservers.issue("apiserver"), ours.issue("stranger"), token)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0, log.read_text()
 
 
 def _free_port() -> int:

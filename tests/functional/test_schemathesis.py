@@ -61,7 +61,7 @@ def test_the_document_is_served_and_valid(client):
 @pytest.mark.hypothesis
 def test_every_operation_keeps_to_the_document(method, path):
     """VIEW-5 no request makes a fault, and every answer is one that the document describes."""
-    fleet.FLEET.forget()
+    fleet.forget()
     ada = person("ada", Role.ADMIN)
     ada.put("nodes/n1/inventory/", inventory())
     ada.post("claims/", claim_manifest())
@@ -81,4 +81,4 @@ def test_every_operation_keeps_to_the_document(method, path):
         case.call_and_validate(headers=ada.headers, checks=CHECKS)
 
     fuzz()
-    fleet.FLEET.forget()
+    fleet.forget()

@@ -20,7 +20,13 @@ def server(tmp_path, django_db_blocker):
 
         def start(**settings):
             running.append(
-                web.running(vendor="sqlite", folder=tmp_path, redis_url=redis.server_url("web"), settings=settings)
+                web.running(
+                    vendor="sqlite",
+                    folder=tmp_path,
+                    redis_url=redis.server_url("web"),
+                    settings=settings,
+                    is_forked=True,
+                )
             )
             return running[-1].__enter__()
 

@@ -54,6 +54,7 @@ def test_behind_a_proxy(tmp_path, django_db_blocker, trusted, origin, want):
             folder=tmp_path,
             redis_url=redis.server_url("web"),
             settings={"FORWARDED_ALLOW_IPS": trusted},
+            is_forked=True,
         ) as app,
     ):
         headers = {"X-Forwarded-Proto": "https"}

@@ -1,4 +1,6 @@
-"""Every path × method × caller, asked of the ASGI application itself: what `tests/access_matrix.py` says, and no path that it does not name (VIEW-6)."""
+"""Every path × method × caller, asked of the ASGI application itself: what `tests/access_matrix.py` says, and no path
+that it does not name (VIEW-6).
+"""
 
 from __future__ import annotations
 
@@ -30,18 +32,19 @@ from access.choices import Role, TokenScope
 from access.models import Profile, Team, TeamNamespace
 from allocations.models import Allocation, PodRefusal
 from allocations.services import claim_devices
-from audit.clock import database_now
 from claims.models import GpuClaim
-from gpuplane import asgi, operations
-from gpuplane.doors import DOOR
-from gpuplane.doors.cluster import ROUTES
-from gpuplane.doors.plan import Door
-from gpuplane.doors.threads import lanes
+from gpuplane import application, operations
+from gpuplane.listeners import LISTENER
+from gpuplane.listeners.cluster import ROUTES
+from gpuplane.listeners.plan import ListenAddress
+from gpuplane.listeners.threads import Lanes
 from nodes.inventory import parse_node
 from nodes.live import flush
+from nodes.live.hub import Hub
 from nodes.models import Device
 from nodes.routing import websocket_urlpatterns
 from nodes.services import inventory_put
+from storage.clock import database_now
 from tests import access_matrix as matrix
 from tests.databases import connected
 from tests.door import Closing
@@ -68,9 +71,10 @@ def test_no_path_is_without_a_row() -> None:
     assert before_django <= set(matrix.PLAIN)
     known = {path for path in matrix.PLAIN if path.startswith(("extender/", "webhooks/")) and not path.endswith("/")}
     assert known == {path.strip("/") for path in ROUTES}
-    assert {str(pattern.pattern) for pattern in websocket_urlpatterns} | {"ws/agents/n1/", "ws/nothing/"} == set(
-        matrix.SOCKETS
-    )
+    assert {str(pattern.pattern) for pattern in websocket_urlpatterns(Hub(held_devices=list))} | {
+        "ws/agents/n1/",
+        "ws/nothing/",
+    } == set(matrix.SOCKETS)
 
 
 def _django_paths(resolver: URLResolver, prefix: str = "") -> Iterator[str]:
@@ -92,7 +96,10 @@ class World:
     sessions: dict[str, str] = field(default_factory=dict)
 
     def headers(self, caller: str) -> list[tuple[bytes, bytes]]:
-        """Credentials of a caller. Forms carry their CSRF token always: what is asked here is who may, not from where."""
+        """Credentials of a caller.
+
+        Forms carry their CSRF token always: what is asked here is who may, not from where.
+        """
         found = [(b"host", b"localhost"), (b"x-csrftoken", SECRET.encode()), (b"origin", b"http://localhost")]
         cookie = f"{settings.CSRF_COOKIE_NAME}={SECRET}"
         if caller in self.users:
@@ -102,7 +109,9 @@ class World:
         return [*found, (b"cookie", cookie.encode())]
 
     def address(self, path: str) -> str:
-        """The path with what is there in the place of its variables; what an earlier request took away is there again."""
+        """The path with what is there in the place of its variables; what an earlier request took away is there
+        again.
+        """
         self.restore()
         device = Device.objects.order_by("id").values_list("pk", "uuid").first()
         assert device is not None
@@ -116,8 +125,9 @@ class World:
             "<uuid:uid>": str(UUID(SPARE[:32]) if "tokens/" in path else held),
             "<path:object_id>": "1",
             "<path:content_type_id>": "1",
-            "<id>": "1",
-            "^(?P<app_label>auth|knox|access|audit|nodes|claims|allocations)/$": "access/",
+            "<int:user_id>": str(User.objects.get(username="owner").pk),
+            "<int:team_id>": str(Team.objects.get().pk),
+            "^(?P<app_label>audit|auth|knox|access|nodes|claims|allocations)/$": "access/",
             "(?P<url>.*)$": "nothing/at/all",
         }
         for placeholder, value in about.items():
@@ -169,15 +179,15 @@ def _session(user: User) -> str:
 def world(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker) -> Iterator[World]:
     """One database for all paths, and one application."""
     with pytest.MonkeyPatch.context() as patch, django_db_blocker.unblock():
-        patch.setattr(asgi, "lanes", partial(lanes, Closing))
+        patch.setattr(application, "Lanes", partial(Lanes, Closing))
         patch.setattr(flush, "ensure_running", lambda: None)
         patch.setattr(SchemaGenerator, "get_schema", lambda *_args, **_more: {})  # takes a second each time
         with connected("sqlite", tmp_path_factory.mktemp("matrix")):
-            yield _peopled(asgi.Application())
+            yield _peopled(application.Application())
             connections.close_all()
 
 
-def _peopled(app: asgi.Application) -> World:
+def _peopled(app: application.Application) -> World:
     made = World(app)
     inventory_put(shape=parse_node(inventory("n1")), actor=SYSTEM, now=database_now())
     team = TeamFactory()
@@ -279,13 +289,13 @@ def test_sockets(world: World, path: str) -> None:
 
 
 OTHER_DOORS = (
-    Door("extender", "127.0.0.1", 1, None, ("/extender/",), bearer=False),
-    Door("webhook", "127.0.0.1", 2, None, ("/webhooks/",), bearer=False),
+    ListenAddress("extender", "127.0.0.1", 1, None, ("/extender/",), bearer=False),
+    ListenAddress("webhook", "127.0.0.1", 2, None, ("/webhooks/",), bearer=False),
 )
 
 
 @pytest.mark.parametrize("door", OTHER_DOORS, ids=lambda door: door.name)
-def test_other_doors_lead_to_their_own_paths_alone(world: World, door: Door) -> None:
+def test_other_doors_lead_to_their_own_paths_alone(world: World, door: ListenAddress) -> None:
     """VIEW-6 of all paths, with an admin's credentials."""
 
     async def asked() -> set[str]:
@@ -304,7 +314,9 @@ def test_other_doors_lead_to_their_own_paths_alone(world: World, door: Door) -> 
     assert asyncio.run(asked()) == {path.strip("/") for path in ROUTES if door.permits(path)}
 
 
-async def _http(world: World, method: str, path: str, caller: str, body: bytes, *, door: Door | None = None) -> str:
+async def _http(
+    world: World, method: str, path: str, caller: str, body: bytes, *, door: ListenAddress | None = None
+) -> str:
     told = [{"type": "http.request", "body": body, "more_body": False}]
     answers: list[Any] = []
     over = asyncio.Event()
@@ -331,7 +343,7 @@ async def _http(world: World, method: str, path: str, caller: str, body: bytes, 
         "headers": headers,
         "client": ("127.0.0.1", 1),
         "server": ("localhost", 80),
-        **({} if door is None else {DOOR: door}),
+        **({} if door is None else {LISTENER: door}),
     }
     await world.app(scope, receive, send)
     over.set()
@@ -351,7 +363,7 @@ def _class_of(status: int, location: str, path: str) -> str:
     return "yes"
 
 
-async def _socket(world: World, path: str, caller: str, *, door: Door | None = None) -> str:
+async def _socket(world: World, path: str, caller: str, *, door: ListenAddress | None = None) -> str:
     """The outcome of one handshake, and what comes first after it."""
     inbox: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     outbox: asyncio.Queue[Any] = asyncio.Queue()
@@ -368,7 +380,7 @@ async def _socket(world: World, path: str, caller: str, *, door: Door | None = N
         "server": ("localhost", 80),
         "subprotocols": [],
         "extensions": {"websocket.http.response": {}},
-        **({} if door is None else {DOOR: door}),
+        **({} if door is None else {LISTENER: door}),
     }
     serving = asyncio.create_task(world.app(scope, inbox.get, outbox.put))
     try:

@@ -42,7 +42,9 @@ def node(ledger_db: Any) -> Node:
 def test_why_is_told_as_far_as_one_may_know(
     client: Client, node: Node, role: Role, namespaces: tuple[str, ...], want: str
 ) -> None:
-    """DEV-12 on the pages of node and device, in the map's card, and over REST; names of pods to those alone who see them."""
+    """DEV-12 on the pages of node and device, in the map's card, and over REST; names of pods to those alone who see
+    them.
+    """
     client.force_login(UserFactory(role=role, namespaces=namespaces))
     closed, gpu, instance = Device.objects.order_by("minor")
     pages = [f"/nodes/{node.name}/", f"/devices/{closed.pk}/", f"/devices/{closed.pk}/state/"]

@@ -1,4 +1,6 @@
-"""A token that is revoked, or whose account is shut, opens nothing any more: at once, in every process, and on sockets that are open."""
+"""A token that is revoked, or whose account is shut, opens nothing any more: at once, in every process, and on sockets
+that are open.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,18 @@ from knox.models import AuthToken
 
 from access import changes, tokens
 from access.actors import SYSTEM
-from access.changes import Listener
 from access.choices import Role, TokenScope
 from access.models import Profile
 from access.services import password_set, role_set, user_active_set
 from access.sockets import SOCKETS
 from access.token_services import agent_token, token_end_set, token_revoke, tokens_revoke
-from audit.clock import database_now
-from gpuplane import asgi
-from gpuplane.doors.agents import SESSIONS_MOST
-from gpuplane.doors.threads import lanes
+from gpuplane import application
+from gpuplane.listeners.agents import SESSIONS_MOST
+from gpuplane.listeners.threads import Lanes
 from nodes.consumers.one_node import NodeConsumer
 from nodes.live import flush
+from storage.clock import database_now
+from storage.redis_listener import Listener
 from tests.door import Closing
 from tests.factories import NodeFactory, UserFactory
 from tests.servers.redis import Mortal
@@ -41,11 +43,11 @@ sqlite = pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
 
 
 @pytest.fixture
-def app(ledger_db: object, monkeypatch: pytest.MonkeyPatch) -> asgi.Application:
+def app(ledger_db: object, monkeypatch: pytest.MonkeyPatch) -> application.Application:
     """The application, whose threads leave no connection behind."""
-    monkeypatch.setattr(asgi, "lanes", partial(lanes, Closing))
+    monkeypatch.setattr(application, "Lanes", partial(Lanes, Closing))
     monkeypatch.setattr(flush, "ensure_running", lambda: None)
-    return asgi.Application()
+    return application.Application()
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +56,7 @@ async def _no_sockets_left() -> AsyncIterator[None]:
     assert not SOCKETS._open
 
 
-def agent(app: asgi.Application, token: str) -> ApplicationCommunicator:
+def agent(app: application.Application, token: str) -> ApplicationCommunicator:
     """The agent of n1, about to connect."""
     headers = [(b"authorization", f"Bearer {token}".encode())]
     scope = {
@@ -66,7 +68,7 @@ def agent(app: asgi.Application, token: str) -> ApplicationCommunicator:
     return ApplicationCommunicator(app, scope)
 
 
-async def connected(app: asgi.Application, token: str) -> ApplicationCommunicator:
+async def connected(app: application.Application, token: str) -> ApplicationCommunicator:
     """Connected."""
     socket = agent(app, token)
     await socket.send_input({"type": "websocket.connect"})
@@ -94,11 +96,11 @@ def _in_another_process(work: Callable[[], Any]) -> Callable[[], Any]:
     """This process hears nothing of it."""
 
     def run() -> None:
-        before, changes.heard = changes.heard, lambda account: None
+        before, changes.apply_change = changes.apply_change, lambda account: None
         try:
             work()
         finally:
-            changes.heard = before
+            changes.apply_change = before
 
     return run
 
@@ -114,7 +116,7 @@ ENDS: dict[str, Callable[[], Any]] = {
 @sqlite
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("told", [True, False], ids=["told", "found out"])
-async def test_an_agents_session_ends_with_its_token(app: asgi.Application, end: str, told: bool) -> None:
+async def test_an_agents_session_ends_with_its_token(app: application.Application, end: str, told: bool) -> None:
     """VIEW-6 the session is closed, not the frame refused; a process that was not told finds out by itself."""
     token = await on_the_side(lambda: agent_token(node="n1", **_by()))
     socket = await connected(app, token)
@@ -122,7 +124,7 @@ async def test_an_agents_session_ends_with_its_token(app: asgi.Application, end:
     await on_the_side(work)
     if not told:
         assert len(SOCKETS._open) == 1
-        assert await SOCKETS.look() == 1
+        assert await SOCKETS.check() == 1
     closed = await socket.receive_output(10)
     assert (closed["type"], closed["code"]) == ("websocket.close", 1012)
     assert "revoked" in closed["reason"]
@@ -135,23 +137,23 @@ async def test_an_agents_session_ends_with_its_token(app: asgi.Application, end:
 
 
 @sqlite
-async def test_a_session_whose_token_still_counts_goes_on(app: asgi.Application) -> None:
+async def test_a_session_whose_token_still_counts_goes_on(app: application.Application) -> None:
     """VIEW-6 a look ends nobody else's, and one of an account whose scope is another now, or whose time is over."""
     token = await on_the_side(lambda: agent_token(node="n1", **_by()))
     socket = await connected(app, token)
-    assert await SOCKETS.look() == 0
+    assert await SOCKETS.check() == 0
     other = UserFactory
     await on_the_side(lambda: tokens_revoke(user=other(), **_by()))
     await on_the_side(lambda: token_end_set(token=AuthToken.objects.get(), days=1, **_by()))
     assert await socket.receive_nothing(0.3)
     await on_the_side(lambda: AuthToken.objects.update(expiry=database_now() - timedelta(seconds=1)))
-    assert await SOCKETS.look() == 1
+    assert await SOCKETS.check() == 1
     assert (await socket.receive_output(10))["code"] == 1012
     await socket.wait(10)
 
 
 @sqlite
-async def test_a_node_has_few_sessions_at_one_time(app: asgi.Application) -> None:
+async def test_a_node_has_few_sessions_at_one_time(app: application.Application) -> None:
     """VIEW-6 the oldest ends, told why; whoever has one token takes no more than these places of a listener."""
     token = await on_the_side(lambda: agent_token(node="n1", **_by()))
     sockets = [await connected(app, token) for _ in range(SESSIONS_MOST)]
@@ -169,17 +171,17 @@ async def test_a_node_has_few_sessions_at_one_time(app: asgi.Application) -> Non
 
 
 @sqlite
-async def test_a_session_of_another_scope_now(app: asgi.Application) -> None:
+async def test_a_session_of_another_scope_now(app: application.Application) -> None:
     token = await on_the_side(lambda: agent_token(node="n1", **_by()))
     socket = await connected(app, token)
     await on_the_side(lambda: Profile.objects.update(scope=TokenScope.METRICS, node=""))
-    assert await SOCKETS.look() == 1
+    assert await SOCKETS.check() == 1
     assert (await socket.receive_output(10))["code"] == 1012
     await socket.wait(10)
 
 
 @sqlite
-async def test_the_server_that_stops_is_not_taken_for_a_revocation(app: asgi.Application) -> None:
+async def test_the_server_that_stops_is_not_taken_for_a_revocation(app: application.Application) -> None:
     token = await on_the_side(lambda: agent_token(node="n1", **_by()))
     socket = await connected(app, token)
     socket.stop(exceptions=False)
@@ -246,12 +248,12 @@ async def test_every_process_hears_of_a_change(redis_url: str, settings: Any) ->
     """VIEW-6 over Redis, after the subscription of each; what cannot be read means everybody."""
     settings.GPUPLANE_REDIS_URL = redis_url
     heard: list[asyncio.Queue[str]] = [asyncio.Queue(), asyncio.Queue()]
-    listeners = [Listener(redis_url, on_change=queue.put_nowait) for queue in heard]
+    listeners = [Listener(redis_url, [changes.subscription(queue.put_nowait)]) for queue in heard]
     tasks = [asyncio.create_task(listener.run()) for listener in listeners]
     async with asyncio.timeout(20):
         for queue in heard:
             assert await queue.get() == "", "what was said before nobody heard"
-        await asyncio.to_thread(changes._tell_now, "olga")
+        await asyncio.to_thread(changes._publish, "olga")
         assert [await queue.get() for queue in heard] == ["olga", "olga"]
     await _ended(tasks)
 
@@ -264,7 +266,7 @@ def test_what_cannot_be_read_means_everybody(said: bytes) -> None:
 async def test_redis_that_comes_back_is_heard_again(mortal_redis: Mortal) -> None:
     """VIEW-6 whoever could not listen forgets everything once it can."""
     queue: asyncio.Queue[str] = asyncio.Queue()
-    listener = Listener(mortal_redis.url, on_change=queue.put_nowait)
+    listener = Listener(mortal_redis.url, [changes.subscription(queue.put_nowait)])
     task = asyncio.create_task(listener.run())
     async with asyncio.timeout(60):
         assert await queue.get() == ""
@@ -288,7 +290,7 @@ def test_without_redis_the_process_itself_knows_at_once(ledger_db: object) -> No
     token = tokens.issue(user)
     assert tokens.verify(token) is not None
     tokens_revoke(user=user, **_by())
-    assert tokens.known(token) is None
+    assert tokens.verify_cached(token) is None
     assert tokens.verify(token) is None
 
 
@@ -304,4 +306,4 @@ def test_a_role_that_is_taken_is_gone_from_memory(ledger_db: object) -> None:
     assert found is not None
     assert found.role == Role.VIEWER
     password_set(user=user, password="a long and quiet river", **_by())
-    assert tokens.known(token) is None
+    assert tokens.verify_cached(token) is None

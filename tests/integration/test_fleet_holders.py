@@ -1,11 +1,13 @@
-"""Who holds what by team, namespace, pod and claim, as the fleet page asks for it: no more than a device's card tells."""
+"""Who holds what by team, namespace, pod and claim, as the fleet page asks for it: no more than a device's card
+tells.
+"""
 
 import pytest
 
 from access.actors import Actor
 from access.choices import Role
 from access.models import Team, TeamNamespace
-from allocations.fleet_holders import ANSWERS, KEPT_SECONDS, Answers, By
+from allocations.fleet_holders import ANSWERS, KEPT_SECONDS, HolderCache, HolderKey
 from nodes.models import Device
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import GpuClaimFactory, NodeFactory, TeamFactory, UserFactory
@@ -33,9 +35,11 @@ def fleet(ledger_db):
     [
         pytest.param(Role.VIEWER, ["research"], {"the readers": [0]}, [1], id="my team's by name, others' unnamed"),
         pytest.param(Role.VIEWER, [], {}, [0, 1], id="who is in no team sees no name"),
-        pytest.param(Role.ADMIN, [], {"the readers": [0], "secret": [1]}, [], id="admins see all, without a team the namespace"),
+        pytest.param(
+            Role.ADMIN, [], {"the readers": [0], "secret": [1]}, [], id="admins see all, without a team the namespace"
+        ),
     ],
-)  # fmt: skip
+)
 def test_teams_of_holders_are_told_as_on_the_card(client, fleet, role, namespaces, want_teams, want_others):
     """VIEW-1 VIEW-6 the fleet by team tells no more than a device's card: names of my own teams only."""
     user = UserFactory(role=role)
@@ -107,18 +111,20 @@ def test_a_way_of_naming_that_is_none(client):
 def test_an_answer_is_made_once_for_all_who_see_the_same(client, fleet, django_assert_num_queries):
     """A few seconds old at most; nobody is told what was made for somebody who sees more."""
     now = [100.0]
-    answers = Answers(clock=lambda: now[0])
+    answers = HolderCache(clock=lambda: now[0])
     one, other = (Actor(name=name, role=Role.VIEWER, namespaces=frozenset({"research"})) for name in ("one", "other"))
     with django_assert_num_queries(1):
-        told = answers.of(actor=one, by=By.POD, team_of={})
-        assert answers.of(actor=other, by=By.POD, team_of={}) is told
+        told = answers.of(actor=one, by=HolderKey.POD, team_of={})
+        assert answers.of(actor=other, by=HolderKey.POD, team_of={}) is told
     assert b"research/research-pod" in told
     assert b"secret-pod" not in told
     nobody = Actor(name="nobody", role=Role.VIEWER, namespaces=frozenset())
-    assert b"research-pod" not in answers.of(actor=nobody, by=By.POD, team_of={})
-    assert b"secret-pod" in answers.of(actor=Actor(name="all", role=Role.ADMIN, namespaces=None), by=By.POD, team_of={})
-    assert b"vision" in answers.of(actor=one, by=By.TEAM, team_of={"research": "vision"})
-    assert b"vision" not in answers.of(actor=one, by=By.TEAM, team_of={"research": "language"})
+    assert b"research-pod" not in answers.of(actor=nobody, by=HolderKey.POD, team_of={})
+    assert b"secret-pod" in answers.of(
+        actor=Actor(name="all", role=Role.ADMIN, namespaces=None), by=HolderKey.POD, team_of={}
+    )
+    assert b"vision" in answers.of(actor=one, by=HolderKey.TEAM, team_of={"research": "vision"})
+    assert b"vision" not in answers.of(actor=one, by=HolderKey.TEAM, team_of={"research": "language"})
     now[0] += KEPT_SECONDS
     with django_assert_num_queries(1):
-        assert answers.of(actor=one, by=By.POD, team_of={}) == told
+        assert answers.of(actor=one, by=HolderKey.POD, team_of={}) == told

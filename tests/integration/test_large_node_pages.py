@@ -56,7 +56,9 @@ def test_a_node_of_32_gpus_is_drawn(client):
 )
 @pytest.mark.parametrize("column", ["links", "disputed"])
 def test_what_is_long_is_read_once_a_node_and_not_with_each_of_its_devices(client, path, column):
-    """A node of 256 GPUs has a quarter of a megabyte of links, and as much again where it claims what others have: read with each device they made a page take 600 MB."""
+    """A node of 256 GPUs has a quarter of a megabyte of links, and as much again where it claims what others have: read
+    with each device they made a page take 600 MB.
+    """
     NodeFactory(name="large", gpus=4)
     client.force_login(UserFactory(role=Role.ADMIN))
     with CaptureQueriesContext(connection) as asked:
@@ -64,3 +66,13 @@ def test_what_is_long_is_read_once_a_node_and_not_with_each_of_its_devices(clien
     reads = [one["sql"] for one in asked.captured_queries if f'"{column}"' in one["sql"].partition(" FROM ")[0]]
     assert not [sql for sql in reads if 'FROM "nodes_node"' not in sql]
     assert len(reads) <= 1
+
+
+@pytest.mark.parametrize("path", ["/nodes/", "/api/v1/nodes/"])
+def test_lists_of_nodes_read_no_links(client, path):
+    """Reading 64 nodes took 70 ms of the process's one interpreter once four of them had 256 GPUs each."""
+    NodeFactory(name="large", gpus=4)
+    client.force_login(UserFactory(role=Role.ADMIN))
+    with CaptureQueriesContext(connection) as asked:
+        assert b"large" in client.get(path).content
+    assert not [one["sql"] for one in asked.captured_queries if '"links"' in one["sql"]]

@@ -1,9 +1,12 @@
-"""Pages and addresses of what devices do and did: who sees processes and holders, what charts are given, what is exported."""
+"""Pages and addresses of what devices do and did: who sees processes and holders, what charts are given, what is
+exported.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -122,8 +125,14 @@ def test_who_may_look(client: Client, as_user: AsUser, node: Node, told: redis.R
 
 @pytest.mark.parametrize(
     "path",
-    ["/devices/999999/", "/devices/999999/state/", "/devices/999999/history/", "/devices/999999/history.csv", "/nodes/n9/history/"],
-)  # fmt: skip
+    [
+        "/devices/999999/",
+        "/devices/999999/state/",
+        "/devices/999999/history/",
+        "/devices/999999/history.csv",
+        "/nodes/n9/history/",
+    ],
+)
 def test_what_there_is_not(as_user: AsUser, path: str) -> None:
     assert as_user().get(path).status_code == 404
 
@@ -147,7 +156,9 @@ def test_processes_are_for_those_who_see_all_holders(
 
 
 def test_a_devices_page(as_user: AsUser, node: Node, told: redis.Redis) -> None:
-    """VIEW-1 VIEW-2 holder, links with their far ends, errors, processes, MIG devices; strangers' processes for admins only."""
+    """VIEW-1 VIEW-2 holder, links with their far ends, errors, processes, MIG devices; strangers' processes for admins
+    only.
+    """
     first, second, free = gpus(node)
     client = as_user(Role.ADMIN)
     text = client.get(f"/devices/{first.pk}/").content.decode()
@@ -185,6 +196,17 @@ def test_processes_of_before_are_not_shown_as_those_of_now(as_user: AsUser, node
     old = msgspec.structs.replace(msgspec.msgpack.decode(raw, type=SampleView), received_at=1.0)
     told.hset(SAMPLES_KEY, "n1", msgspec.msgpack.encode(old))
     assert "trainer-0" not in client.get(path).content.decode()
+
+
+@pytest.mark.parametrize("page", ["node", "device"])
+def test_a_page_with_a_stream_asks_for_nothing_by_the_clock(as_user: AsUser, node: Node, page: str) -> None:
+    """VIEW-1 its parts are fetched when the stream says that they changed."""
+    path = "/nodes/n1/" if page == "node" else f"/devices/{gpus(node)[0].pk}/"
+    text = as_user(Role.ADMIN).get(path).content.decode()
+    _, _, content = text.partition('<main class="page-body"')
+    triggers = re.findall(r'hx-trigger="([^"]*)"', content)
+    assert triggers
+    assert set(triggers) == {"changed"}
 
 
 def test_without_redis_pages_say_what_they_do_not_know(as_user: AsUser, node: Node, settings: Any) -> None:
@@ -230,7 +252,9 @@ def test_a_week_of_a_new_fleet(as_user: AsUser, node: Node) -> None:
 
 
 def test_two_that_share_a_gpu_take_what_both_need(as_user: AsUser, node: Node) -> None:
-    """VIEW-2 one has much core, another much memory: given is the larger of both sums, as on the map, and the rest is free."""
+    """VIEW-2 one has much core, another much memory: given is the larger of both sums, as on the map, and the rest is
+    free.
+    """
     wide = DeviceFactory(node=node, minor=7, memory_bytes=100)
     grants = [
         AllocationDevice(

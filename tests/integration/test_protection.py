@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from gpuplane.protection import CONTENT_POLICY
+from gpuplane.middleware import CONTENT_POLICY
 from tests.factories import PASSWORD
 from tests.integration.test_sign_in_paths import addresses
 
@@ -16,14 +16,15 @@ YEAR = "max-age=31536000"
 
 @pytest.fixture
 def root(settings):
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.ALLOWED_HOSTS = [*settings.ALLOWED_HOSTS, "gpuplane.example", "testserver"]
     return User.objects.create_superuser("root", password=PASSWORD)
 
 
 @pytest.mark.parametrize("path", sorted({*addresses(), "/nowhere/", "/admin/nowhere/", "/api/nowhere/"}))
 def test_every_answer_has_the_policy(root, path):
-    """VIEW-6 pages, refusals, REST, its documentation and the admin alike; over TLS the browser is told to stay there."""
+    """VIEW-6 pages, refusals, REST, its documentation and the admin alike; over TLS the browser is told to stay
+    there.
+    """
     client = Client(raise_request_exception=False)
     for signed_in in (False, True):
         if signed_in:
@@ -68,7 +69,9 @@ def test_hsts_can_be_left_out(root, settings):
 
 @pytest.mark.parametrize("secure", [pytest.param(True, id="TLS"), pytest.param(False, id="plain HTTP")])
 def test_cookies(root, secure):
-    """VIEW-6 no cookie that came over TLS leaves without it; none is read by scripts or sent from other sites' forms."""
+    """VIEW-6 no cookie that came over TLS leaves without it; none is read by scripts or sent from other sites'
+    forms.
+    """
     client = Client(enforce_csrf_checks=True)
     at = {"secure": secure, "headers": {"Host": "gpuplane.example"}}
     client.get("/sign-in/", **at)

@@ -61,12 +61,13 @@ def test_each_account_gets_what_it_implies() -> None:
     # a version before this one, still running, makes accounts without a scope
     with connection.cursor() as cursor:
         cursor.execute(
-            "INSERT INTO auth_user (username, password, is_superuser, is_staff, is_active, date_joined, first_name, last_name, email) "
-            "VALUES (%s, '!', %s, %s, %s, %s, '', '', '')",
+            "INSERT INTO auth_user (username, password, is_superuser, is_staff, is_active, date_joined, first_name,"
+            " last_name, email) VALUES (%s, '!', %s, %s, %s, %s, '', '', '')",
             ["agent@n2", False, False, True, timezone.now()],
         )
         cursor.execute(
-            "INSERT INTO access_profile (user_id, role, service, theme, node) SELECT id, 'viewer', %s, '', 'n2' FROM auth_user WHERE username = 'agent@n2'",
+            "INSERT INTO access_profile (user_id, role, service, theme, node) SELECT id, 'viewer', %s, '', 'n2' FROM"
+            " auth_user WHERE username = 'agent@n2'",
             [True],
         )
 

@@ -1,4 +1,6 @@
-"""Guessing passwords at the sign-in page: what is counted, who waits, what is told, and that nobody else is kept out."""
+"""Guessing passwords at the sign-in page: what is counted, who waits, what is told, and that nobody else is
+kept out.
+"""
 
 import threading
 from datetime import timedelta
@@ -12,7 +14,7 @@ from django.utils import timezone
 from access import attempts, backends
 from access.models import SignInCount
 from access.tasks import close_sign_in_counts
-from audit.choices import Kind
+from audit.choices import EventKind
 from audit.models import Event
 from tests.factories import PASSWORD, UserFactory
 
@@ -29,12 +31,6 @@ TYPED_AS_V0 = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def quick_hash(settings):
-    """A hash that takes no time: these tests count attempts."""
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-
-
 def attempt(name="v0", password="wrong", address="192.0.2.1", **headers):
     return Client().post("/sign-in/", {"username": name, "password": password}, REMOTE_ADDR=address, headers=headers)
 
@@ -44,7 +40,7 @@ def status(*args, **kwargs):
 
 
 def told():
-    return list(Event.objects.filter(kind=Kind.SIGN_IN_FAILED).order_by("id").values_list("name", "data__count"))
+    return list(Event.objects.filter(kind=EventKind.SIGN_IN_FAILED).order_by("id").values_list("name", "data__count"))
 
 
 def later(**by):
@@ -135,7 +131,9 @@ def test_forged_addresses_change_nothing():
 
 
 def test_a_name_under_attack_from_everywhere_opens_for_its_owner():
-    """The owner gets in from where they signed in before; who guesses from new addresses waits, however many there are."""
+    """The owner gets in from where they signed in before; who guesses from new addresses waits, however many
+    there are.
+    """
     UserFactory(username="v0")
     assert status(password=PASSWORD, address="203.0.113.7") == 302
     for number in range(attempts.NAME_MOST):

@@ -1,4 +1,6 @@
-"""One path to sign in: of all addresses that the resolver knows, the sign-in page alone takes a password for a session."""
+"""One path to sign in: of all addresses that the resolver knows, the sign-in page alone takes a password for a
+session.
+"""
 
 import base64
 import re
@@ -33,8 +35,7 @@ def addresses(patterns=None, before=""):
 
 
 @pytest.fixture
-def root(settings):
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+def root():
     return User.objects.create_superuser("root", password=PASSWORD)
 
 
@@ -95,15 +96,20 @@ def test_who_may_not_use_the_admin_is_told_so(client):
     assert "staff accounts" in answer.content.decode()
 
 
+FRESH = "a new and quiet river"
+TWICE = {"password": FRESH, "again": FRESH}
+
+
 def test_guesses_at_the_old_password_are_counted(client, root):
-    """Whoever finds an open session cannot try passwords without limit in the admin's form for one's own."""
+    """Whoever finds an open session cannot try passwords without limit in the form for one's own."""
     client.force_login(root)
-    fresh = {"new_password1": "a new and quiet river", "new_password2": "a new and quiet river"}
     for _ in range(PAIR_MOST):
-        assert client.post("/admin/password_change/", {"old_password": "wrong", **fresh}).status_code == 200
+        assert client.post("/password/", {"old": "wrong", **TWICE}).status_code == 400
 
-    answer = client.post("/admin/password_change/", {"old_password": PASSWORD, **fresh})
+    answer = client.post("/password/", {"old": PASSWORD, **TWICE})
 
+    assert answer.status_code == 429
+    assert int(answer["Retry-After"]) > 0
     assert "Try again in" in answer.content.decode()
     root.refresh_from_db()
     assert root.check_password(PASSWORD)
@@ -112,12 +118,15 @@ def test_guesses_at_the_old_password_are_counted(client, root):
 
 
 def test_ones_own_password_is_changed_and_told(client, root):
-    client.force_login(root)
-    fresh = {"new_password1": "a new and quiet river", "new_password2": "a new and quiet river"}
-    assert client.post("/admin/password_change/", {"old_password": PASSWORD, **fresh}).status_code == 302
+    """VIEW-6 this session goes on, the others end."""
+    other = Client()
+    for browser in (client, other):
+        browser.force_login(root)
+    assert client.post("/password/", {"old": PASSWORD, **TWICE}).status_code == 302
     root.refresh_from_db()
-    assert root.check_password("a new and quiet river")
+    assert root.check_password(FRESH)
     assert Event.objects.get().message == "password of root changed"
+    assert (client.get("/password/").status_code, other.get("/password/").status_code) == (200, 302)
 
 
 def test_authenticating_from_async_code_is_counted_too(root):

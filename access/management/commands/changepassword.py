@@ -1,4 +1,4 @@
-"""`manage.py changepassword`: another password for an account, by whoever runs the server. Leaves an audit event, unlike Django's."""
+"""`manage.py changepassword`: sets an account's password, with an audit event, unlike Django's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from access import services
 from access.actors import SYSTEM
 from access.errors import BadInput
-from audit.clock import database_now
+from storage.clock import database_now
 
 
 class Command(BaseCommand):

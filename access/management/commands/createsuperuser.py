@@ -1,6 +1,5 @@
-"""`manage.py createsuperuser`: an admin, by hand. In place of Django's, which lets a weak password pass.
+"""`manage.py createsuperuser`: creates an admin, with an audit event and, unlike Django's, no weak password.
 
-Its way back in where the first account was shut or deleted: bootstrap never reopens it. The account leaves an audit event.
 Without a terminal (`--noinput`) the password is that of `DJANGO_SUPERUSER_PASSWORD`.
 """
 
@@ -15,7 +14,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from access import services
 from access.actors import SYSTEM
 from access.errors import BadInput, Conflict
-from audit.clock import database_now
+from storage.clock import database_now
 
 
 class Command(BaseCommand):
@@ -30,10 +29,10 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, **options: Any) -> None:
         """Run."""
-        asks = options["interactive"]
-        username = options["username"] or (input("User name: ") if asks else "")
-        password = getpass.getpass() if asks else os.environ.get("DJANGO_SUPERUSER_PASSWORD", "")
-        if asks and getpass.getpass("Password (again): ") != password:
+        interactive = options["interactive"]
+        username = options["username"] or (input("User name: ") if interactive else "")
+        password = getpass.getpass() if interactive else os.environ.get("DJANGO_SUPERUSER_PASSWORD", "")
+        if interactive and getpass.getpass("Password (again): ") != password:
             raise CommandError("the two passwords differ")
         try:
             services.superuser_create(username=username, password=password, actor=SYSTEM, now=database_now())

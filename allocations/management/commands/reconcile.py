@@ -1,7 +1,7 @@
 """`manage.py reconcile`: one comparison of the ledger with the cluster, and what it did (LEASE-6).
 
-For people: after an outage, an install, or in doubt. The beat does the same every 25 seconds. Ends with exit
-code 1 when the cluster did not answer.
+For use after an outage, an install, or in doubt; the beat does the same every 25 seconds. Exit code 1 when the cluster
+did not answer.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from argparse import ArgumentParser
 import msgspec
 from django.core.management.base import BaseCommand, CommandError
 
-from allocations.outside import outside
+from allocations.backends import backends
 from allocations.reconcile import Reconciled, reconcile
-from allocations.sweep import Swept, sweep
-from audit.announce import announced
-from audit.clock import database_now
+from allocations.reconcile.garbage_collection import Collected, collect_garbage
+from audit.requeue_notify import announced
 from kube.errors import NotConfigured
+from storage.clock import database_now
 
 ANNOUNCED_SECONDS = 10.0
 """Announcing goes on beside the command, at most once a second over all processes."""
@@ -35,10 +35,10 @@ class Command(BaseCommand):
     def handle(self, *args: object, **options: str) -> None:
         """One turn of garbage collection, then one comparison."""
         try:
-            world = outside()
+            world = backends()
         except NotConfigured as error:
             raise CommandError(f"GPUPLANE_KUBECONFIG cannot be used: {error}") from error
-        swept = sweep(now=database_now(), world=world)
+        swept = collect_garbage(now=database_now(), world=world)
         done = reconcile(world=world, now=database_now())
         if not announced(seconds=ANNOUNCED_SECONDS):
             self.stderr.write("pods that wait were not woken: the cluster did not take the announcement")
@@ -46,13 +46,13 @@ class Command(BaseCommand):
             answer = {"collected": msgspec.to_builtins(swept), "compared": msgspec.to_builtins(done)}
             self.stdout.write(msgspec.json.encode(answer).decode())
         else:
-            for line in told(swept, done):
+            for line in report_lines(swept, done):
                 self.stdout.write(line)
         if done.problem:
             sys.exit(1)
 
 
-def told(swept: Swept, done: Reconciled) -> list[str]:
+def report_lines(swept: Collected, done: Reconciled) -> list[str]:
     """What was done, one sentence a line."""
     lines = [f"collected: {count} {name}" for name, count in msgspec.to_builtins(swept).items() if count]
     lines += done.lines

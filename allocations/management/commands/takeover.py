@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from django.core.management.base import BaseCommand, CommandError
 
-from allocations.outside import outside
+from allocations.backends import backends
 from allocations.takeover import TITLES, Step, takeover_steps
 from kube.errors import KubeError, NotConfigured
 
@@ -36,17 +36,17 @@ class Command(BaseCommand):
             return
         steps = self._steps()
         if options["format"] == "json":
-            told = [{**msgspec.to_builtins(step), "holds": step.holds} for step in steps]
-            self.stdout.write(msgspec.json.encode(told).decode())
+            answer = [{**msgspec.to_builtins(step), "holds": step.holds} for step in steps]
+            self.stdout.write(msgspec.json.encode(answer).decode())
         else:
-            for line in told_lines(steps):
+            for line in step_lines(steps):
                 self.stdout.write(line)
         if not all(step.holds for step in steps):
             sys.exit(1)
 
     def _steps(self) -> list[Step]:
         try:
-            cluster = outside().cluster
+            cluster = backends().cluster
         except NotConfigured as error:
             raise CommandError(f"GPUPLANE_KUBECONFIG cannot be used: {error}") from error
         if cluster is None:
@@ -57,7 +57,7 @@ class Command(BaseCommand):
             raise CommandError(f"the API server does not answer: {error}") from error
 
 
-def told_lines(steps: Iterable[Step]) -> Iterator[str]:
+def step_lines(steps: Iterable[Step]) -> Iterator[str]:
     """One line a step; below it what is missing, and what to do."""
     for number, step in enumerate(steps, 1):
         yield f"{number}. {'holds  ' if step.holds else 'MISSING'}  {step.title}"

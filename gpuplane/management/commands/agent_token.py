@@ -1,6 +1,6 @@
 """`manage.py agent_token NODE`: a token for the agent of one node, where agents do not sign in by ServiceAccount.
 
-Prints the token, and nothing else, so that it can be written into a file. The tokens that the node had before are revoked.
+Prints the token alone, so that it can be written into a file. The node's earlier tokens are revoked.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 from access.actors import SYSTEM
 from access.errors import BadInput, Conflict
 from access.token_services import agent_token
-from audit.clock import database_now
+from storage.clock import database_now
 
 
 class Command(BaseCommand):

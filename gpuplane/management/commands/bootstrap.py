@@ -1,8 +1,7 @@
-"""`manage.py bootstrap`: makes the database and the credentials ready for the processes to start.
+"""`manage.py bootstrap`: prepares the database and the credentials.
 
-Run by the runner before anything else, and by the chart's init containers. Safe to run again, and on PostgreSQL beside twins:
-one works, the others wait for it and find nothing left to do. With `GPUPLANE_ADMIN_PASSWORD` every run, on however many pods,
-leaves the same account behind.
+Run by the runner before anything else, and by the chart's init containers. Safe to run again, and on PostgreSQL in
+parallel: one works, the others wait for it and find nothing left to do.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from access.errors import BadInput
 from gpuplane import credentials
-from gpuplane.doors.plan import Door
+from gpuplane.listeners.plan import ListenAddress
 
 LOCK = 0x6770_7570_6C61_6E65
-"""Number of the advisory lock: `gpuplane` in ASCII."""
+"""The advisory lock: `gpuplane` in ASCII."""
 
 
 class Command(BaseCommand):
@@ -38,10 +37,10 @@ class Command(BaseCommand):
         self.stdout.write(f"credentials in {credentials.credentials_path()}")
 
     def _credentials(self) -> None:
-        url = Door("main", settings.GPUPLANE_HOST, settings.GPUPLANE_PORT).url
+        url = ListenAddress("main", settings.GPUPLANE_HOST, settings.GPUPLANE_PORT).url
         password = settings.GPUPLANE_ADMIN_PASSWORD
         try:
-            credentials.ensure(url=url, password=password, tokens_wanted=not password or settings.GPUPLANE_SIMULATE)
+            credentials.ensure(url=url, password=password, with_tokens=not password or settings.GPUPLANE_SIMULATE)
         except BadInput as error:
             if not password:
                 raise
@@ -50,10 +49,10 @@ class Command(BaseCommand):
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """One bootstrap at a time on PostgreSQL: Django's migrations take no lock of their own.
+    """One bootstrap at a time on PostgreSQL, since Django's migrations take no lock.
 
-    The lock belongs to a transaction on a connection of its own, so it ends with the process and works through PgBouncer.
-    SQLite has one machine, where the runner starts one bootstrap.
+    The lock belongs to a transaction of another connection, so it ends with the process and works through PgBouncer.
+    SQLite is on one machine, where the runner starts one bootstrap.
     """
     if connections[DEFAULT_DB_ALIAS].vendor != "postgresql":
         yield

@@ -1,12 +1,13 @@
-"""`manage.py service_token NAME`: a token of a machine account, for what asks in nobody's name, such as Prometheus.
+"""`manage.py service_token NAME`: a token of a machine account, such as Prometheus's.
 
-Prints the token, and nothing else, so that it can be written into a Secret. The account is made where there is none; the tokens that it had
-before are revoked. Without an end, unless `--days` says one.
+Prints the token alone, so that it can be written into a Secret. The account is made where there is none; its earlier
+tokens are revoked. The token never expires, unless `--days` is given.
 """
 
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
@@ -14,7 +15,7 @@ from access.actors import SYSTEM
 from access.choices import Role, TokenScope
 from access.errors import BadInput, Conflict
 from access.token_services import service_token
-from audit.clock import database_now
+from storage.clock import database_now
 
 
 class Command(BaseCommand):
@@ -37,16 +38,15 @@ class Command(BaseCommand):
         )
         parser.add_argument("--days", type=int, default=None, help="end of the token; default: none")
 
-    def handle(self, *args: object, **options: str) -> None:
+    def handle(self, *args: object, **options: Any) -> None:
         """Issue it."""
-        days = options["days"]
         try:
             self.stdout.write(
                 service_token(
                     username=options["name"],
                     scope=TokenScope(options["scope"]),
                     role=Role(options["role"]),
-                    days=None if days is None else int(days),
+                    days=options["days"],
                     actor=SYSTEM,
                     now=database_now(),
                 )

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
-from argparse import ArgumentParser
+from pathlib import Path
 
-from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError
-
+from gpuplane.management.generated_file import GeneratedFileCommand
 from gpuplane.settings.variables import VARIABLES
 
 HEAD = """# Settings
@@ -28,30 +25,16 @@ def table() -> str:
     for variable in VARIABLES:
         default = f"`{variable.default}`" if variable.default else "(empty)"
         meaning = variable.meaning.replace("|", "\\|")
-        rows.append(f"| `{variable.name}` | {variable.kind} | {default} | {meaning} |\n")
+        rows.append(f"| `{variable.name}` | {variable.kind.label} | {default} | {meaning} |\n")
     return HEAD + "".join(rows)
 
 
-class Command(BaseCommand):
+class Command(GeneratedFileCommand):
     """Write the page, or check it."""
 
     help = "Write docs/settings.md, or with --check fail when it is not what would be written."
-    requires_system_checks = ()
+    path = Path("docs/settings.md")
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        """`--check`."""
-        parser.add_argument("--check", action="store_true")
-
-    def handle(self, *args: object, check: bool, **options: object) -> None:
-        """Do it."""
-        path = settings.BASE_DIR / "docs" / "settings.md"
-        text = table()
-        if not check:
-            path.write_text(text, encoding="utf-8")
-            return
-        present = path.read_text(encoding="utf-8") if path.exists() else ""
-        if present != text:
-            lines = difflib.unified_diff(
-                present.splitlines(), text.splitlines(), "present", "generated", n=0, lineterm=""
-            )
-            raise CommandError("\n".join([*lines, "docs/settings.md is out of date: run manage.py settings_table"]))
+    def content(self) -> str:
+        """The page."""
+        return table()

@@ -103,7 +103,8 @@ export function layOut(groups, rows, lines, cell) {
   const plan = { cell, gap, above, space, trays: [], heads: [], order: new Int32Array(count), x: new Float32Array(count), y: new Float32Array(count) };
   plan.placeOf = new Int32Array(rows).fill(-1);
   const named = groups.some((group) => group.name !== "");
-  const head = (plan.head = named ? headRoom : 0);
+  const head = named ? headRoom : 0;
+  plan.head = head;
   const prefix = sharedBeginning(groups);
   const pitch = cell + gap;
   let at = 0;

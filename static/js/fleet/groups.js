@@ -1,7 +1,7 @@
 // Which devices are shown, and what they stand together by. Pure.
 import { FLAG } from "./frames.js";
 import { asksFor, fits, HOLDER_KEYS } from "./filter.js";
-import { given, isState, STATE_COLUMNS, stateOf } from "./measures.js";
+import { allocated, isState, STATE_COLUMNS, stateOf } from "./measures.js";
 
 const collator = new Intl.Collator(undefined, { numeric: true });
 const byName = (one, other) => collator.compare(one, other);
@@ -9,7 +9,7 @@ const NOBODY = "free";
 const OUTSIDE = "taken outside";
 const SEVERAL = "several teams";
 const OTHERS = "another team";
-const JUST_NOW = "given just now"; // teams are asked for every ten seconds, the stream is faster
+const JUST_NOW = "allocated just now"; // teams are asked for every ten seconds, the stream is faster
 
 /** Name of a group → what it says of a device; `none`: what stands over those without. */
 export const GROUPINGS = {
@@ -62,17 +62,16 @@ export function chooseGroups(layout, columns, view, holdersOf) {
 }
 
 function trayIn(found, name, node) {
-  let group = found.get(name);
-  if (!group) found.set(name, (group = { name, trays: [] }));
-  let tray = group.trays.at(-1);
-  if (tray?.node !== node) group.trays.push((tray = { node, rows: [] }));
-  return tray;
+  if (!found.has(name)) found.set(name, { name, trays: [] });
+  const { trays } = found.get(name);
+  if (trays.at(-1)?.node !== node) trays.push({ node, rows: [] });
+  return trays.at(-1);
 }
 
 function teamName(teams, columns, row) {
   if (teams.length) return teams.length === 1 ? teams[0] : SEVERAL;
   if (columns.flags[row] & FLAG.STRANGER) return OUTSIDE;
-  return given(columns, row) ? JUST_NOW : NOBODY;
+  return allocated(columns, row) ? JUST_NOW : NOBODY;
 }
 
 /** Groups that are no names come last. */
@@ -80,6 +79,9 @@ function place(grouping, name) {
   if (grouping.last) return grouping.last.indexOf(name) + 1;
   return grouping.none && name === grouping.none ? 1 : 0;
 }
+
+/** How many devices these groups have. */
+export const countOf = (groups) => groups.reduce((sum, group) => sum + group.count, 0);
 
 /** Whether two choices show the same devices in the same company. */
 export function sameGroups(one, other) {

@@ -1,5 +1,6 @@
 // The canvas: paints the cells in view as pixels into one image, whose size is the view's. Whatever changes, the whole view
 // is painted anew, once a frame of the screen: tens of thousands of cells cost what their pixels cost.
+import { measured } from "../measured.js";
 import { anchorAt, breakLines, cellAt, layOut, neighbour, placeOfAnchor } from "./arrange.js";
 import { Camera } from "./camera.js";
 import { Labels } from "./labels.js";
@@ -9,7 +10,6 @@ import { fromHex, packed, Sprites } from "./sprites.js";
 
 const NUMBERS_FROM = 30; // CSS pixels of a cell
 const RING_PIXELS = 3;
-const PAINTS_KEPT = 600;
 
 export class Heatmap {
   /** `view` holds the world, the world a lens that stays in view with two canvases, and the ring around the pointed cell. */
@@ -31,10 +31,9 @@ export class Heatmap {
     this.queued = 0;
     this.moved = true;
     this.sprites = new Map();
-    this.paints = [];
     this.camera = new Camera(view, this.world, {
       onChange: (zoomed) => this.look(zoomed),
-      layOut: (cell) => (this.plan = layOut(this.groups, this.rows, this.lines, cell)),
+      layOut: (cell) => this.layOut(cell),
       hold: (x, y) => {
         const anchor = this.plan && anchorAt(this.plan, x, y);
         return () => (anchor ? placeOfAnchor(this.plan, anchor) : { x, y });
@@ -84,7 +83,14 @@ export class Heatmap {
     this.queue();
   }
 
-  /** New values. */
+  /** Rows are about to be others: nothing is painted by the old ones. */
+  forget() {
+    this.point(-1);
+    this.columns = null;
+    this.queue();
+  }
+
+  /** New values of the rows that are shown. */
   update(columns) {
     this.columns = columns;
     this.queue();
@@ -103,6 +109,12 @@ export class Heatmap {
     if (kept >= 0) this.tellPointed(false);
     cancelAnimationFrame(this.queued);
     this.paint();
+  }
+
+  layOut(cell) {
+    this.plan = layOut(this.groups, this.rows, this.lines, cell);
+    this.view.dataset.cell = String(cell);
+    return this.plan;
   }
 
   /** The camera looks elsewhere. */
@@ -126,7 +138,7 @@ export class Heatmap {
   paint() {
     const began = performance.now();
     this.queued = 0;
-    if (!this.plan) return;
+    if (!this.plan || !this.view.clientWidth || !this.view.clientHeight) return; // out of sight: `rearrange` paints when it is back
     this.resize();
     if (this.columns) this.paintCells();
     else this.pixels.fill(packed(this.ink.panel));
@@ -134,8 +146,7 @@ export class Heatmap {
     if (this.columns && this.plan.cell >= NUMBERS_FROM) this.paintNumbers();
     if (this.moved) this.labels.draw(this.plan, this.camera, this.scale);
     this.moved = false;
-    this.paints.push(performance.now() - began);
-    if (this.paints.length > PAINTS_KEPT) this.paints.shift();
+    measured("fleet paint", began);
   }
 
   /** Canvases and image as large as the view is now, in the screen's own pixels. */

@@ -1,7 +1,7 @@
 // The card beside the pointed device: what the stream knows at once, who holds it from the server
 // (holders are shown by namespace, so they are not in the stream).
 import { FLAG } from "./frames.js";
-import { given, MEASURES, stateOf, valueWords } from "./measures.js";
+import { allocated, MEASURES, stateOf, valueWords } from "./measures.js";
 
 /** What the card tells of: while it is shown the page looks at these, whatever the map shows. */
 export const CARD_COLUMNS = ["core", "memory", "utilisation", "memory_in_use", "temperature", "power", "nvlink"];
@@ -60,7 +60,7 @@ export class HoverCard {
     if (!this.asked && known) {
       this.asked = true;
       const flags = columns.flags[row];
-      this.holders(device, given(columns, row) > 0 || !(flags & FLAG.HEALTHY) || Boolean(flags & FLAG.STRANGER));
+      this.holders(device, allocated(columns, row) > 0 || !(flags & FLAG.HEALTHY) || Boolean(flags & FLAG.STRANGER));
     } else if (other) this.part("[data-holders]").textContent = "";
     this.element.hidden = false;
     this.place(bounds);

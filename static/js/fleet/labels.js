@@ -67,7 +67,8 @@ export class Labels {
     let width = this.short.get(key);
     if (width === undefined) {
       this.context.font = font;
-      this.short.set(key, (width = this.context.measureText(text).width));
+      width = this.context.measureText(text).width;
+      this.short.set(key, width);
     }
     return width;
   }

@@ -1,213 +1,184 @@
-// The fleet page: ties stream, map, card and figures together; what is shown is kept in the address.
+// The fleet page: ties stream, map, card, figures and controls together. What is shown is kept in the address.
+import { streamAddress } from "../socket.js";
 import { readAddress, writeAddress } from "./address.js";
-import { readFilter } from "./filter.js";
-import { CONDITION } from "./frames.js";
+import { Controls } from "./controls.js";
 import { showFigures } from "./figures.js";
-import { chooseGroups, choosingColumns, holdersNeeded, moves, namesTypes, sameGroups } from "./groups.js";
+import { readFilter } from "./filter.js";
+import { chooseGroups, choosingColumns, countOf, holdersNeeded, moves, sameGroups } from "./groups.js";
 import { Heatmap } from "./heatmap.js";
 import { Holders } from "./holders.js";
 import { CARD_COLUMNS, HoverCard } from "./hover.js";
 import { MEASURES } from "./measures.js";
-import { streamAddress } from "../socket.js";
+import { Status } from "./status.js";
 import { FleetStream } from "./stream.js";
-import { listenToKeys, press, showLegend, SIGN_PIXELS } from "./tools.js";
 
 const ADDRESS_AFTER_MS = 250;
 const CARD_RESTS_MS = 120;
-const page = document.getElementById("fleet");
-const heat = page.querySelector(".heat");
-const empty = page.querySelector(".heat-empty");
-const filter = page.querySelector("#fleet-filter");
-const stateFilter = page.querySelector("#fleet-state");
-const typeFilter = page.querySelector("#fleet-type");
-const grouping = page.querySelector("#fleet-group");
-const live = document.querySelector(".live");
-const banner = document.getElementById("stream-banner");
-const speech = page.querySelector("#fleet-speech");
 
-const { place, ...view } = readAddress(location.search);
-let placeToTake = place;
-let layout = null;
-let columns = null;
-let groups = null;
-let pointedRow = null;
-let cardShown = false;
-let sequence = -1;
-let unsaid = null; // the row that the keyboard came to, until there is something to say of it
-
-const chosen = () => ({ type: view.type, state: view.state, group: view.group, terms: readFilter(view.q) });
-const card = new HoverCard(document.getElementById("device-card"), page.dataset.cardUrl);
-const holders = new Holders(page.dataset.holdersUrl, () => choose());
-const map = new Heatmap(heat, {
-  onPoint(row, bounds, byKey) {
-    pointedRow = row;
-    rest();
-    if (row !== unsaid) unsaid = null;
-    if (row === null || !columns) return card.hide();
-    card.show(layout.devices[row], row, columns, (name) => stream.has(name), bounds);
-    if (byKey) unsaid = row;
-    speak();
-  },
-  onOpen(row) {
-    const device = layout.devices[row];
-    keepInAddress();
-    location.assign(`${page.dataset.nodeUrl.replace("NODE", encodeURIComponent(device.node.name))}#${device.type}-${device.minor}`);
-  },
-  onMove: later,
-});
-
-/** Say what the keyboard came to, once the stream has told it: columns not looked at hold what was, or nothing. */
-function speak() {
-  if (unsaid === null) return;
-  const known = map.wordColumns.every((name) => stream.knows(name));
-  if (!known && state === "live") return;
-  speech.textContent = map.words(layout.devices[unsaid], unsaid, known);
-  unsaid = null;
-}
-
-// the card's columns are asked for once the pointer rests, and left alone once it has gone
-let resting = 0;
-function rest() {
-  clearTimeout(resting);
-  resting = setTimeout(() => {
-    cardShown = pointedRow !== null;
-    stream.lookAt(wanted());
-  }, CARD_RESTS_MS);
-}
-
-/** The columns that what is shown needs; the flags come by themselves. */
-function wanted() {
-  const names = [...MEASURES[view.by].columns, ...choosingColumns(chosen()), ...(cardShown ? CARD_COLUMNS : [])];
-  return [...new Set(names)].sort();
-}
-
-/** Choose what is shown, once what it depends on is known; the map is arranged anew only when that differs. */
-function choose() {
-  const asked = chosen();
-  if (!layout || !columns || !holders.knows(holdersNeeded(asked))) return;
-  if (!choosingColumns(asked).every((name) => stream.knows(name))) return;
-  const next = chooseGroups(layout, columns, asked, (key, device) => holders.of(key, device));
-  if (sameGroups(groups, next)) return;
-  groups = next;
-  map.show(groups, layout.devices.length);
-  if (placeToTake && groups.length) {
-    map.camera.restore(placeToTake);
-    placeToTake = null;
+class FleetPage {
+  constructor(page) {
+    const { place, ...view } = readAddress(location.search);
+    this.page = page;
+    this.view = view;
+    this.placeToTake = place; // of the address, until there is a map to look at
+    this.forgetFleet();
+    this.cardShown = false;
+    this.sequence = -1;
+    this.status = new Status(page);
+    this.controls = new Controls(page, {
+      onChange: (part) => this.change(part),
+      onZoom: (step) => this.map.camera.step(step),
+    });
+    this.card = new HoverCard(document.getElementById("device-card"), page.dataset.cardUrl);
+    this.holders = new Holders(page.dataset.holdersUrl, () => this.choose());
+    this.map = new Heatmap(page.querySelector(".heat"), {
+      onPoint: (row, bounds, byKey) => this.pointAt(row, bounds, byKey),
+      onOpen: (row) => this.open(row),
+      onMove: () => this.keepAddressSoon(),
+    });
+    this.stream = new FleetStream(streamAddress(page.dataset.stream), this.wanted(), {
+      onLayout: (layout) => this.takeLayout(layout),
+      onFrame: (columns, header) => this.takeFrame(columns, header),
+      onState: (state) => this.status.setState(state),
+    });
+    document.addEventListener("gpuplane:theme", () => this.controls.showLegend(this.view.by, this.map));
+    this.showView();
   }
-  const none = layout.devices.length === 0;
-  empty.hidden = groups.length > 0;
-  empty.querySelector("strong").textContent = none ? "No devices yet" : "Nothing matches";
-  empty.querySelector("p").textContent = none ? "Nodes appear here as soon as an agent reports them or an inventory is sent." : "Change the filter to see devices again.";
-  tellCount();
+
+  /** Nothing is known, or what was known is of another layout. */
+  forgetFleet(layout = null) {
+    this.layout = layout;
+    this.columns = null;
+    this.groups = null;
+    this.pointedRow = null;
+    this.unsaid = null; // the row that the keyboard came to, until there is something to say of it
+  }
+
+  get chosen() {
+    const { type, state, group, q } = this.view;
+    return { type, state, group, terms: readFilter(q) };
+  }
+
+  /** The columns that what is shown needs; the flags come by themselves. */
+  wanted() {
+    const ofCard = this.cardShown ? CARD_COLUMNS : [];
+    const names = [...MEASURES[this.view.by].columns, ...choosingColumns(this.chosen), ...ofCard];
+    return [...new Set(names)].sort();
+  }
+
+  lookAtWanted() {
+    const names = this.wanted();
+    this.stream.lookAt(names);
+    this.page.dataset.columns = names.join();
+  }
+
+  /** Show another view: part of {by, group, type, state, q}. It starts over unless only the colours change. */
+  change(part) {
+    Object.assign(this.view, part);
+    if (Object.keys(part).join() !== "by") this.map.camera.step(0);
+    this.showView();
+    this.choose();
+    this.keepAddressSoon();
+  }
+
+  showView() {
+    this.map.setMeasure(this.view.by);
+    this.controls.show(this.view, this.chosen.terms);
+    this.controls.showLegend(this.view.by, this.map);
+    this.holders.follow(holdersNeeded(this.chosen));
+    this.lookAtWanted();
+  }
+
+  takeLayout(layout) {
+    if (this.map.plan && !this.placeToTake) this.placeToTake = this.map.camera.position();
+    this.forgetFleet(layout);
+    this.card.hide();
+    this.map.forget();
+    this.view.type = this.controls.offerTypes(layout.types, this.view.type);
+  }
+
+  takeFrame(columns, header) {
+    this.columns = columns;
+    this.status.setConditions(header.conditions);
+    if (!this.groups || moves(this.chosen)) this.choose();
+    if (this.groups) this.map.update(columns);
+    showFigures(header.figures, header.sequence !== this.sequence);
+    this.sequence = header.sequence;
+    this.speak();
+    if (this.pointedRow !== null && this.map.pointed >= 0) this.showCard(this.map.boundsOf(this.map.pointed));
+    this.page.dataset.frames = String(Number(this.page.dataset.frames ?? 0) + 1);
+  }
+
+  /** Choose what is shown, once what it depends on is known; the map is arranged anew only when that differs. */
+  choose() {
+    const { layout, columns, chosen, holders, map } = this;
+    if (!layout || !columns || !holders.knows(holdersNeeded(chosen))) return;
+    if (!choosingColumns(chosen).every((name) => this.stream.knows(name))) return;
+    const next = chooseGroups(layout, columns, chosen, (key, device) => holders.of(key, device));
+    if (sameGroups(this.groups, next)) return;
+    this.groups = next;
+    map.show(next, layout.devices.length);
+    if (this.placeToTake && next.length) {
+      map.camera.restore(this.placeToTake);
+      this.placeToTake = null;
+    }
+    this.page.dataset.groups = JSON.stringify(next.map(({ name, count }) => [name, count]));
+    this.page.dataset.shown = String(countOf(next));
+    this.controls.showCount(layout, countOf(next), Boolean(this.view.q || this.view.state));
+  }
+
+  pointAt(row, bounds, byKey) {
+    this.pointedRow = row;
+    this.restCard();
+    if (row !== this.unsaid) this.unsaid = null;
+    if (row === null || !this.columns) {
+      this.card.hide();
+      return;
+    }
+    this.showCard(bounds);
+    if (byKey) this.unsaid = row;
+    this.speak();
+  }
+
+  showCard(bounds) {
+    const { pointedRow: row, layout, columns } = this;
+    this.card.show(layout.devices[row], row, columns, (name) => this.stream.has(name), bounds);
+  }
+
+  /** The card's columns are asked for once the pointer rests, and left alone once it has gone. */
+  restCard() {
+    clearTimeout(this.resting);
+    this.resting = setTimeout(() => {
+      this.cardShown = this.pointedRow !== null;
+      this.lookAtWanted();
+    }, CARD_RESTS_MS);
+  }
+
+  /** Say what the keyboard came to, once the stream has told it: columns not looked at hold what was, or nothing. */
+  speak() {
+    if (this.unsaid === null) return;
+    const known = this.map.wordColumns.every((name) => this.stream.knows(name));
+    if (!known && this.status.isLive) return;
+    this.controls.say(this.map.words(this.layout.devices[this.unsaid], this.unsaid, known));
+    this.unsaid = null;
+  }
+
+  open(row) {
+    const { node, type, minor } = this.layout.devices[row];
+    this.keepAddress();
+    location.assign(`${this.page.dataset.nodeUrl.replace("NODE", encodeURIComponent(node.name))}#${type}-${minor}`);
+  }
+
+  keepAddressSoon() {
+    clearTimeout(this.waiting);
+    this.waiting = setTimeout(() => this.keepAddress(), ADDRESS_AFTER_MS);
+  }
+
+  keepAddress() {
+    clearTimeout(this.waiting);
+    const address = location.pathname + writeAddress(this.view, this.placeToTake ?? this.map.camera.position());
+    if (address !== location.pathname + location.search) history.replaceState(null, "", address);
+  }
 }
 
-function tellCount() {
-  const shown = groups.reduce((sum, group) => sum + group.count, 0);
-  const racks = new Set(layout.nodes.map((node) => node.rack).filter(Boolean)).size;
-  const counted = new Intl.NumberFormat("en").format;
-  const parts = [`${counted(layout.nodes.length)} nodes`, `${counted(layout.devices.length)} devices`];
-  if (racks) parts.push(`${counted(racks)} racks`);
-  if (view.q || view.state) parts.push(`${counted(shown)} shown`);
-  document.querySelector("[data-fleet-size]").textContent = parts.join(" · ");
-}
-
-let waiting = 0;
-function later() {
-  clearTimeout(waiting);
-  waiting = setTimeout(keepInAddress, ADDRESS_AFTER_MS);
-}
-
-function keepInAddress() {
-  clearTimeout(waiting);
-  const address = location.pathname + writeAddress(view, placeToTake ?? map.camera.position());
-  if (address !== location.pathname + location.search) history.replaceState(null, "", address);
-}
-
-/** Show another view: part of {by, group, type, state, q}. What is in view starts over unless only the colours change. */
-function change(part) {
-  Object.assign(view, part);
-  if (Object.keys(part).join() !== "by") map.camera.step(0);
-  showView();
-  choose();
-  later();
-}
-
-function showView() {
-  press(page, "measure", view.by);
-  grouping.value = view.group;
-  stateFilter.value = view.state;
-  typeFilter.disabled = namesTypes(chosen().terms);
-  if (filter.value !== view.q) filter.value = view.q;
-  map.setMeasure(view.by);
-  legend();
-  holders.follow(holdersNeeded(chosen()));
-  stream?.lookAt(wanted());
-}
-
-function legend() {
-  showLegend(page, view.by, map.spritesOf(Math.round(SIGN_PIXELS * map.scale)));
-}
-
-function types() {
-  if (!layout.types.includes(view.type)) view.type = layout.types.includes("gpu") || !layout.types.length ? "gpu" : layout.types[0];
-  typeFilter.hidden = layout.types.length < 2;
-  typeFilter.replaceChildren(...layout.types.map((name) => new Option(name.toUpperCase(), name, false, name === view.type)));
-}
-
-function say(text, bad) {
-  banner.hidden = !text;
-  banner.classList.toggle("banner-bad", Boolean(bad));
-  banner.querySelector("span").textContent = text;
-}
-
-let conditions = 0;
-let state = "connecting";
-function tell() {
-  live.dataset.state = state;
-  live.querySelector("span").textContent = { live: "live", stale: "not live", connecting: "connecting", "signed-out": "signed out" }[state];
-  if (state === "signed-out") say("You are signed out. Sign in again to see the fleet live.", true);
-  else if (state === "stale") say("The live stream is interrupted: what you see is the last known state. Reconnecting…", true);
-  else if (conditions & CONDITION.DATABASE_DOWN) say("The database does not answer: allocations are shown as last read.", true);
-  else if (conditions & CONDITION.REDIS_DOWN) say("Redis does not answer: measurements may be missing. Allocations are current.", false);
-  else say("");
-}
-
-page.querySelectorAll("[data-measure]").forEach((button) => button.addEventListener("click", () => change({ by: button.dataset.measure })));
-page.querySelectorAll("[data-zoom]").forEach((button) => button.addEventListener("click", () => map.camera.step(Number(button.dataset.zoom))));
-filter.addEventListener("input", () => change({ q: filter.value }));
-stateFilter.addEventListener("change", () => change({ state: stateFilter.value }));
-typeFilter.addEventListener("change", () => change({ type: typeFilter.value }));
-grouping.addEventListener("change", () => change({ group: grouping.value }));
-document.addEventListener("gpuplane:theme", legend);
-listenToKeys(filter, (step) => map.camera.step(step));
-
-let stream = null;
-showView();
-stream = new FleetStream(streamAddress(page.dataset.stream), wanted(), {
-  onLayout(next) {
-    if (map.plan && !placeToTake) placeToTake = map.camera.position();
-    layout = next;
-    columns = groups = pointedRow = unsaid = null;
-    card.hide();
-    map.point(-1);
-    types();
-  },
-  onFrame(next, header) {
-    columns = next;
-    conditions = header.conditions;
-    if (!groups || moves(chosen())) choose();
-    map.update(next);
-    showFigures(header.figures, header.sequence !== sequence);
-    sequence = header.sequence;
-    speak();
-    if (pointedRow !== null && map.pointed >= 0) card.show(layout.devices[pointedRow], pointedRow, next, (name) => stream.has(name), map.boundsOf(map.pointed));
-    page.dataset.frames = String(Number(page.dataset.frames ?? 0) + 1);
-  },
-  onState(next) {
-    state = next;
-    tell();
-  },
-});
-
-// for tests, the bench and the curious: what the page holds, nothing more; `paints`: how long each took, in ms
-window.gpuplaneFleet = { stream, map, view, paints: map.paints, get columns() { return columns; }, get layout() { return layout; } };
+new FleetPage(document.getElementById("fleet"));

@@ -1,8 +1,8 @@
 // What the heatmap can show: for each measure its words, its columns, its range, and the value of one device.
 import { FLAG, NVLINK_UNIT_BYTES, POWER_STEP_WATTS, UNKNOWN } from "./frames.js";
 
-/** Percent of the device given away: a share without core still takes memory. */
-export const given = (columns, row) => Math.max(columns.core[row], columns.memory[row]);
+/** Percent of the device that is allocated: a share without core still takes memory. */
+export const allocated = (columns, row) => Math.max(columns.core[row], columns.memory[row]);
 
 /** A level on the colour scale is 0..255; this stands for "not known". */
 export const NO_LEVEL = 256;
@@ -31,8 +31,8 @@ for (const measure of Object.values(MEASURES)) {
 }
 
 /** The byte that a measure shows of a device. */
-export const byteOf = (measure, columns, row) =>
-  measure.columns.length === 2 ? given(columns, row) : columns[measure.columns[0]][row];
+const byteOf = (measure, columns, row) =>
+  measure.columns.length === 2 ? allocated(columns, row) : columns[measure.columns[0]][row];
 
 /** Where a device lies on the measure's scale: 0..255, NO_LEVEL where unknown; for health, which of its states. */
 export function levelOf(measure, columns, row) {
@@ -73,7 +73,7 @@ export function stateOf(columns, row) {
   const health = healthOf(flags);
   if (health) return MEASURES.health.states[health];
   if (flags & FLAG.HELD) return "held";
-  const share = given(columns, row);
+  const share = allocated(columns, row);
   return share === 0 ? "free" : share >= 100 ? "in use" : "shared";
 }
 

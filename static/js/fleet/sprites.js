@@ -20,7 +20,8 @@ export class Sprites {
   /** size × size pixels, line by line, as the Uint32Array of an ImageData has them. */
   get(level, flags) {
     const look = level * 32 + (flags & 31);
-    return (this.made[look] ??= this.make(level, flags & 31));
+    this.made[look] ??= this.make(level, flags & 31);
+    return this.made[look];
   }
 
   make(level, flags) {
@@ -29,10 +30,17 @@ export class Sprites {
     const fill = known ? this.colours.rgb[level] : ink.panel;
     const contrast = known && this.colours.lightInk[level] ? LIGHT_MARK : DARK_MARK;
     const layers = [[fill, inside]];
-    if (!this.states && (level === 0 || !known)) layers.push([ink.line, (this.edge ??= this.edgeMask())]);
-    if (!known) layers.push([ink.quiet, (this.dash ??= this.dashMask())]);
+    if (!this.states && (level === 0 || !known)) {
+      this.edge ??= this.edgeMask();
+      layers.push([ink.line, this.edge]);
+    }
+    if (!known) {
+      this.dash ??= this.dashMask();
+      layers.push([ink.quiet, this.dash]);
+    }
     const inks = { contrast, panel: ink.panel, held: ink.held, bad: this.states ? contrast : ink.bad };
-    for (const [name, mask] of (this.marks[flags] ??= this.marksOf(flags))) layers.push([inks[name], mask]);
+    this.marks[flags] ??= this.marksOf(flags);
+    for (const [name, mask] of this.marks[flags]) layers.push([inks[name], mask]);
     return blended(ink.panel, layers);
   }
 

@@ -1,4 +1,5 @@
 // The stream of /ws/fleet/ (docs/fleet-stream.md): the columns looked at, and a full picture after a gap.
+import { measured } from "../measured.js";
 import { KeptSocket } from "../socket.js";
 import { applyFrame, noColumns, readHeader, readLayout } from "./frames.js";
 
@@ -64,8 +65,9 @@ export class FleetStream extends KeptSocket {
       this.onLayout(this.layout);
       return;
     }
+    const began = performance.now();
     const header = readHeader(data);
-    this.heard = performance.now();
+    this.heard = began;
     if (!this.layout || header.layout !== this.layout.version || header.rows !== this.layout.devices.length) {
       this.askForAll();
       return;
@@ -80,6 +82,7 @@ export class FleetStream extends KeptSocket {
     this.sequence = header.sequence;
     this.onFrame(this.columns, header);
     this.fresh();
+    measured("fleet frame", began);
   }
 
   askForColumns() {

@@ -1,5 +1,4 @@
 // Series over time, by uPlot (a classic script, loaded before). Lines differ by colour and by dashes, in the legend too.
-/* global uPlot */
 const LINES = ["#0072b2", "#d55e00", "#009e73", "#b3589a"];
 const DARK_LINES = ["#56b4e9", "#f0a050", "#3fc79a", "#e29ac8"];
 const DASHES = [undefined, [8, 3], [3, 3], [10, 3, 2, 3], [2, 5], [6, 6], [12, 4, 4, 4], [1, 3]];
@@ -92,11 +91,13 @@ export class Chart {
     this.zoomed = [plot.posToVal(plot.select.left, "x"), plot.posToVal(plot.select.left + plot.select.width, "x")];
     plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
     plot.setData(this.data);
+    this.describe();
   }
 
   unzoom() {
     this.zoomed = null;
     this.plot.setData(this.data);
+    this.describe();
   }
 
   range(least, most) {
@@ -128,7 +129,7 @@ export class Chart {
       for (const column of this.data.slice(1)) column.push(null);
     }
     this.data[0].push(time);
-    values.forEach((value, at) => this.data[at + 1].push(value ?? null));
+    for (const [at, value] of values.entries()) this.data[at + 1].push(value ?? null);
     while (this.data[0].length && this.data[0][0] < time - seconds) for (const column of this.data) column.shift();
     this.plot.setData(this.data);
     this.describe();
@@ -140,6 +141,8 @@ export class Chart {
       const value = this.data[at + 1].at(-1);
       return `${label} ${value === null || value === undefined ? "unknown" : this.write(value)}`;
     });
+    const [from, to] = this.zoomed ?? this.span ?? [this.data[0][0] ?? 0, this.data[0].at(-1) ?? 0];
+    Object.assign(this.element.dataset, { points: this.data[0].length, seconds: Math.round(to - from) });
     this.element.setAttribute("role", "img");
     this.element.setAttribute("aria-label", `${this.title}: ${last.join(", ")}`);
   }

@@ -1,6 +1,8 @@
 // A device's page: its figures and charts move with its stream; longer ranges show means and the largest values.
+import { keepTimes } from "./ago.js";
 import { Chart } from "./charts.js";
 import { History, LIVE, LIVE_SECONDS, rangePicker, refreshed } from "./ranges.js";
+import { Parts } from "./parts.js";
 import { isOld, LiveStream, showState } from "./stream.js";
 import { MEASURES, written } from "./units.js";
 
@@ -30,6 +32,7 @@ async function load(chosen) {
 const range = rangePicker(page.querySelector("[data-range]"), load);
 refreshed(range, load, () => charts.some(({ chart }) => chart.zoomed));
 
+const parts = new Parts(["device-state"]);
 const stream = new LiveStream(page.dataset.stream, {
   onNow(_, columns, time) {
     for (const cell of page.querySelectorAll("[data-now]")) {
@@ -40,12 +43,12 @@ const stream = new LiveStream(page.dataset.stream, {
     for (const { columns: names, chart } of charts) {
       chart.add(time, values(names, (name, kind) => (kind === "max" ? null : (columns[name]?.[0] ?? null))), LIVE_SECONDS);
     }
-    page.dataset.told = String(Number(page.dataset.told ?? 0) + 1);
   },
-  onDetails() {},
+  onDetails() {}, // they are in the part that is fetched
+  onChanged: () => parts.changed(),
   onState(state) {
     showState(state);
     if (isOld(state, stream)) for (const cell of page.querySelectorAll("[data-now]")) cell.textContent = "–";
   },
 });
-window.gpuplaneDevice = { stream, charts };
+keepTimes();

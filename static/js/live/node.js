@@ -1,6 +1,8 @@
 // A node's page: the devices' figures and charts move with its stream; the link matrix shows links that are down and who sends how much.
+import { keepTimes } from "./ago.js";
 import { Chart } from "./charts.js";
 import { History, LIVE, LIVE_SECONDS, rangePicker, refreshed } from "./ranges.js";
+import { Parts } from "./parts.js";
 import { isOld, LiveStream, showState } from "./stream.js";
 import { bytes, MEASURES, written } from "./units.js";
 
@@ -60,17 +62,19 @@ function showLinks(devices) {
   }
 }
 
+const parts = new Parts(["node-head", "devices"]);
 const stream = new LiveStream(page.dataset.stream, {
   onNow(devices, columns, time) {
     latest = { devices, columns };
     quiet = false;
     showNow();
+    page.querySelector("[data-heard] time")?.setAttribute("datetime", new Date(1000 * time).toISOString());
     if (range() !== LIVE) return;
     const place = new Map(devices.map((uuid, at) => [uuid, at]));
     for (const [name, chart] of charts) chart.add(time, gpus.map((gpu) => columns[name]?.[place.get(gpu.uuid)] ?? null), LIVE_SECONDS);
-    page.dataset.told = String(Number(page.dataset.told ?? 0) + 1);
   },
   onDetails: showLinks,
+  onChanged: () => parts.changed(),
   onState(state) {
     showState(state);
     if (!isOld(state, stream)) return;
@@ -80,4 +84,4 @@ const stream = new LiveStream(page.dataset.stream, {
   },
 });
 document.body.addEventListener("htmx:afterSettle", showNow);
-window.gpuplaneNode = { stream, charts };
+keepTimes();

@@ -30,7 +30,7 @@ export function refreshed(range, load, isLookedAt) {
   setInterval(() => document.visibilityState === "visible" && range() !== LIVE && !isLookedAt() && load(range()), MINUTE_MS);
 }
 
-/** The answer of a history address; an error is said in `note`. Only the newest question's answer is given. */
+/** The answer of a history address; an error is said in `note`. Only the answer to the newest question counts. */
 export class History {
   constructor(note) {
     this.note = note;
@@ -38,7 +38,8 @@ export class History {
   }
 
   async get(url, parameters) {
-    const number = (this.asked += 1);
+    this.asked += 1;
+    const number = this.asked;
     try {
       const answer = await fetch(`${url}?${new URLSearchParams(parameters)}`, { headers: { Accept: "application/json" } });
       if (!answer.ok) throw new Error(`${answer.status}`);

@@ -4,13 +4,14 @@ import { KeptSocket, streamAddress } from "../socket.js";
 const SILENT_MS = 8000;
 
 /**
- * Calls back with what was said: `onNow(devices, columns, time)` with every column whole, `onDetails(devices)`, and
- * `onState(state)`: "live", "silent" (the agent says nothing), "stale", "signed-out" or "gone".
+ * Calls back with what was said: `onNow(devices, columns, time)` with every column whole, `onDetails(devices)`,
+ * `onChanged()` when the page's parts are to be fetched anew, and `onState(state)`: "live", "silent" (the agent says
+ * nothing), "stale", "signed-out" or "gone".
  */
 export class LiveStream extends KeptSocket {
-  constructor(path, { onNow, onDetails, onState }) {
+  constructor(path, { onNow, onDetails, onChanged, onState }) {
     super({ onState, silentMs: SILENT_MS, ends: { 4404: "gone" } });
-    Object.assign(this, { path, onNow, onDetails });
+    Object.assign(this, { path, onNow, onDetails, onChanged });
     this.devices = [];
     this.columns = {};
     this.connect();
@@ -24,6 +25,7 @@ export class LiveStream extends KeptSocket {
     const message = JSON.parse(data);
     if (message.kind === "silent") this.fresh("silent");
     if (message.kind === "details") this.onDetails(message.devices);
+    if (message.kind === "changed") this.onChanged();
     if (message.kind !== "now") return;
     if (message.devices) {
       this.devices = message.devices;

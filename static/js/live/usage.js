@@ -11,7 +11,7 @@ const count = (value) => (Number.isInteger(value) ? String(value) : value.toFixe
 
 const CHARTS = {
   gpus: { title: "GPUs", write: count, columns: { gpus: "All", held: "Held", used: "Used", idle: "Held and idle" } },
-  memory: { title: "GPU memory", write: bytes, binary: true, columns: { memory: "All", memory_given: "Given", memory_used: "In use" } },
+  memory: { title: "GPU memory", write: bytes, binary: true, columns: { memory: "All", memory_given: "Allocated", memory_used: "In use" } },
   power: { title: "Power", write: (value) => (value >= 10_000 ? `${(value / 1000).toFixed(1)} kW` : `${Math.round(value)} W`), columns: { power: "Power" } },
 };
 const charts = [...page.querySelectorAll("[data-chart]")].map((element) => {
@@ -32,7 +32,6 @@ async function load(chosen) {
     const below = whole ? last(whole) : null;
     element.textContent = above === null ? "–" : whole ? (below ? ((100 * above) / below).toFixed(0) : "–") : count(above);
   }
-  page.dataset.loaded = String(Number(page.dataset.loaded ?? 0) + 1);
 }
 
 const range = rangePicker(page.querySelector("[data-range]"), load);
@@ -43,4 +42,3 @@ group.addEventListener("change", () => {
   load(range());
 });
 refreshed(range, load, () => charts.some(({ chart }) => chart.zoomed));
-window.gpuplaneUsage = { charts };

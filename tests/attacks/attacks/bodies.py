@@ -40,10 +40,15 @@ async def json_bombs(target: Target) -> None:
         (target.main, "/api/v1/claims/", b"[" * 500_000, rest),
         (target.webhook, "/webhooks/pods/mutate", bombs.review(bombs.many(b"{}", 2 * MIB)), {}),
         (target.webhook, "/webhooks/pods/validate", bombs.review(bombs.many(b"[]", 2 * MIB)), {}),
-        (target.extender, "/extender/preempt", b'{"NodeNameToMetaVictims":{"a":{"Pods":' + bombs.many(b"{}", 4 * MIB) + b"}}}", {}),
+        (
+            target.extender,
+            "/extender/preempt",
+            b'{"NodeNameToMetaVictims":{"a":{"Pods":' + bombs.many(b"{}", 4 * MIB) + b"}}}",
+            {},
+        ),
         (target.extender, "/extender/filter", b'{"Nodes":{"items":' + bombs.many(b"{}", 8 * MIB) + b"}}", {}),
         (target.main, f"/api/v1/agents/{target.agent_node}/samples/", b"\x93" + b"\x91" * 200_000, agent),
-    ]  # fmt: skip
+    ]
     for listener, path, body, headers in itertools.cycle(shots):
         await _posted(listener, path, body, headers)
         await asyncio.sleep(PAUSE_SECONDS)

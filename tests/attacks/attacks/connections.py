@@ -15,7 +15,9 @@ PAUSE_SECONDS = 5.0
 
 @attack("idle-connections", window="connections")
 async def idle_connections(target: Target) -> None:
-    """Twice as many connections as the listener takes, from one address: most say nothing, every fifth asked once and is kept alive."""
+    """Twice as many connections as the listener takes, from one address: most say nothing, every fifth asked once and
+    is kept alive.
+    """
     async with asyncio.TaskGroup() as tasks:
         for number in range(IDLE):
             tasks.create_task(_idle(target.main, asks=number % 5 == 0))

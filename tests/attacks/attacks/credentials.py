@@ -15,7 +15,10 @@ PAUSE_SECONDS = 0.02
 
 @attack("guessed-agents", window="callers")
 async def guessed_agents(target: Target) -> None:
-    """Tokens at the agents' door, each another: no JWT, a JWT of nobody, and what looks like an agent's. Agents had waited 22 s."""
+    """Tokens at the agents' door, each another: no JWT, a JWT of nobody, and what looks like an agent's.
+
+    Agents had waited 22 s.
+    """
     numbers = itertools.count()
     path = f"/api/v1/agents/{target.agent_node}/samples/"
 

@@ -16,7 +16,9 @@ SLOW = 60
 
 @attack("endless-header", window="connections")
 async def endless_header(target: Target) -> None:
-    """A header line without end at every listener: its pieces were joined anew with each read, 13 s for one connection of 200 MB."""
+    """A header line without end at every listener: its pieces were joined anew with each read, 13 s for one connection
+    of 200 MB.
+    """
     async with asyncio.TaskGroup() as tasks:
         for listener in target.listeners:
             tasks.create_task(_endless(listener, b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Long: "))

@@ -1,4 +1,6 @@
-"""What one account, or one node, keeps writing: answers kept for fresh keys, frames by post, health that changes by turns."""
+"""What one account, or one node, keeps writing: answers kept for fresh keys, frames by post, health that changes by
+turns.
+"""
 
 from __future__ import annotations
 

@@ -38,7 +38,9 @@ def _doors(target: Target) -> Iterator[tuple[str, str, frozenset[str]]]:
 
 @attack("foreign-tokens", window="callers")
 async def foreign_tokens(target: Target) -> None:
-    """Each token at every door but its own: a scraper's deleted nodes, replaced inventories, spoke as an agent and bound pods."""
+    """Each token at every door but its own: a scraper's deleted nodes, replaced inventories, spoke as an agent and
+    bound pods.
+    """
     async with asyncio.TaskGroup() as tasks:
         for number in range(CROWD):
             tasks.create_task(_knock(target, number))

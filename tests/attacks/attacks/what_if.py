@@ -23,7 +23,9 @@ JSON = {"Content-Type": "application/json"}
 
 @attack("what-if-and-leave", window="what-if")
 async def what_if_and_leave(target: Target) -> None:
-    """Heavy scenarios by every user at once, whose clients leave after a while or at once: each went on to its end, and kept 790 MB."""
+    """Heavy scenarios by every user at once, whose clients leave after a while or at once: each went on to its end, and
+    kept 790 MB.
+    """
     users = [{"Authorization": f"Bearer {target.tokens[kind]}"} for kind in ("admin", "viewer", "service")]
     bodies = [many_pods(), large_scenario(), b"pods:\n" + b"- {metadata: {name: p}}\n" * 150_000]
     async with asyncio.TaskGroup() as tasks:
@@ -50,7 +52,9 @@ async def _runs(target: Target, headers: dict[str, str], body: bytes, *, waits: 
 
 @attack("large-inventories", window="what-if")
 async def large_inventories(target: Target) -> None:
-    """Nodes of 256 GPUs, no two wired alike, put again and again, their pages looked at, and pods that want sets of their GPUs."""
+    """Nodes of 256 GPUs, no two wired alike, put again and again, their pages looked at, and pods that want sets of
+    their GPUs.
+    """
     names = [f"attacked-large-{number}" for number in range(LARGE_NODES)]
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(_inventories(target, names))

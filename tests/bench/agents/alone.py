@@ -1,7 +1,9 @@
-"""The agent by itself: what it takes from a GPU node, against a server that only acknowledges; and what a look at a node costs the driver.
+"""The agent by itself: what it takes from a GPU node, against a server that only acknowledges; and what a look at a
+node costs the driver.
 
-Called by `run`. Kept true: the agent is the real program in a process of its own; the floor is an interpreter with an event loop that wakes as often and sends as many
-bytes. The driver is the tests' make-believe one, so calls are counted, and times are those of Python around them.
+Called by `run`. Invariants: the agent is the real program in a process of its own; the floor is an interpreter with an
+event loop that wakes as often and sends as many bytes. The driver is the tests' make-believe one, so calls are counted,
+and times are those of Python around them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""`python -m tests.bench.agents.crowd`: thousands of agents in one process, on sockets of their own, and a few browsers beside them.
+"""`python -m tests.bench.agents.crowd`: thousands of agents in one process, on sockets of their own, and a few browsers
+beside them.
 
-Started by `measuring`, which gives it one line of JSON and then commands: `mark` (what was counted is forgotten), `tell` (a line of JSON with what was
-counted), `stop`. Kept true: each agent has a connection, a handshake and a session of its own and sends one sample a second, evenly spread
-over the second; one that loses its connection stays away and is counted. It ends when its input does.
+Started by `measuring`, which gives it one line of JSON and then commands: `mark` (what was counted is forgotten),
+`tell` (a line of JSON with what was counted), `stop`. Invariants: each agent has a connection, a handshake and a
+session of its own and sends one sample a second, evenly spread over the second; one that loses its connection stays
+away and is counted. It ends when its input does.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import os
 import resource
 import sys
 import time
+from functools import partial
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -27,13 +30,19 @@ from tests.bench.agents.sight import Sent, Sight
 from tests.bench.figures import quantile
 
 STEP_SECONDS = 0.004
+BUSY = "HTTP/1.1 503"
+"""More tokens that were never seen than are looked up at a time; agents come again."""
+COME_AGAIN_SECONDS = 0.2
 RAMP_SECONDS = 90.0
 DETAILS_EVERY = 60
 """Samples between two frames of details."""
 
 
 class Task(msgspec.Struct):
-    """What to do. `path`: of the socket, `{}` stands for the node's name. `speaks`: whether the server acknowledges. `looks`: columns of each browser."""
+    """What to do. `path`: of the socket, `{}` stands for the node's name.
+
+    `speaks`: whether the server acknowledges. `looks`: columns of each browser.
+    """
 
     url: str
     tokens: dict[str, str]
@@ -63,8 +72,9 @@ class Line(asyncio.Protocol):
         host = urlsplit(self._task.url).netloc
         key = base64.b64encode(os.urandom(16)).decode()
         self.transport.write(
-            f"GET {self._task.path.format(self.name)} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\nAuthorization: Bearer {self._task.tokens.get(self.name, '')}\r\n\r\n".encode()
+            f"GET {self._task.path.format(self.name)} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection:"
+            f" Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\nAuthorization: Bearer"
+            f" {self._task.tokens.get(self.name, '')}\r\n\r\n".encode()
         )
 
     def data_received(self, data: bytes) -> None:
@@ -144,10 +154,14 @@ class Crowd:
 
         async def one(number: int) -> None:
             async with gate:
-                line = Line(number, self._task)
+                while True:
+                    line = Line(number, self._task)
+                    await loop.create_connection(partial(_same, line), place.hostname or "", place.port or 80)
+                    await line.ready
+                    if not line.refused.startswith(BUSY):
+                        break
+                    await asyncio.sleep(COME_AGAIN_SECONDS)
                 self.lines.append(line)
-                await loop.create_connection(lambda: line, place.hostname or "", place.port or 80)
-                await line.ready
 
         async with asyncio.timeout(RAMP_SECONDS):
             await asyncio.gather(*(one(number) for number in range(len(self._task.nodes))))
@@ -215,6 +229,10 @@ async def _run(task: Task) -> None:
     for line in crowd.lines:
         if line.transport is not None:
             line.transport.abort()
+
+
+def _same(line: Line) -> Line:
+    return line
 
 
 def _say(told: dict[str, Any]) -> None:

@@ -1,8 +1,9 @@
 """What a crowd of agents says, as bytes made beforehand: a sample costs the sender one join and one write.
 
-Used by `crowd` and `measuring`. Kept true: a decoder takes these bytes for those of the real agent, but that numbers are written at their full width, so that
-sequence and time lie where they can be overwritten; the figures are those of the simulated machine, and change every second; GPU 0's
-utilisation is the sample's number modulo TURN, by which a browser's picture tells which sample it shows.
+Used by `crowd` and `measuring`. Invariants: a decoder takes these bytes for those of the real agent, but that numbers
+are written at their full width, so that sequence and time lie where they can be overwritten; the figures are those of
+the simulated machine, and change every second; GPU 0's utilisation is the sample's number modulo TURN, by which a
+browser's picture tells which sample it shows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Agents by the thousand at one sample a second into one web process on SQLite, browsers, the scheduler's questions and the worker's roll-up beside them.
+"""Agents by the thousand at one sample a second into one web process on SQLite, browsers, the scheduler's questions and
+the worker's roll-up beside them.
 
-Called by `run`. Two processes serve: one whose sockets drop every frame (the floor), then the product; at the end a third answers the scheduler while the second has the agents. Kept true: both get the same crowd and the same bytes;
+Called by `run`. Two processes serve: one whose sockets drop every frame (the floor), then the product; at the end a
+third answers the scheduler while the second has the agents. Invariants: both get the same crowd and the same bytes;
 what is measured is measured between two marks, after every agent is connected; nothing is left out of the middle.
 """
 
@@ -225,7 +227,9 @@ def _redis_cpu(connection: redis_client.Redis) -> float:
 
 
 def _decode_us() -> float:
-    """CPU microseconds of one sample decoded and put into a table, by itself: the floor of any server in this language."""
+    """CPU microseconds of one sample decoded and put into a table, by itself: the floor of any server in this
+    language.
+    """
     table = SampleTable()
     table.advance("node", boot=frames.BOOT, seq=0, time=0.0, now=0.0)
     table.order("node", [f"GPU-{number}" for number in range(8)])

@@ -1,7 +1,8 @@
-"""`python -m tests.bench.agents.minute`: one minute of history, rolled up as a worker does it, with its CPU time and its hold on SQLite's write lock.
+"""`python -m tests.bench.agents.minute`: one minute of history, rolled up as a worker does it, with its CPU time and
+its hold on SQLite's write lock.
 
-Started by `measuring` while the agents talk. Prints one line of JSON. Kept true: it is the product's own `roll_up`; the minute before, which the crowd filled in part, is
-left out.
+Started by `measuring` while the agents talk. Prints one line of JSON. Invariants: it is the product's own `roll_up`;
+the minute before, which the crowd filled in part, is left out.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ def main() -> int:
     django.setup()
     from django.db import connection
 
-    from audit.clock import database_now
     from nodes.history import ring, rollups
     from nodes.models import FleetRollup, Rollup
+    from storage.clock import database_now
 
     now = database_now()
     before = now.replace(second=0, microsecond=0) - timedelta(minutes=2)

@@ -1,7 +1,7 @@
 """What a run of `measuring` found, as figures beside their floors.
 
-Called by `measuring`. Pure. Kept true: every figure's floor is from the same run; a browser's is the tick alone, which by itself makes a sample wait half a
-second in the middle and nearly all of it at worst.
+Called by `measuring`. Pure. Invariants: every figure's floor is from the same run; a browser's is the tick alone, which
+by itself makes a sample wait half a second in the middle and nearly all of it at worst.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ SHOWN_DELAYS = 8
 
 @dataclass
 class Run:
-    """Filled in by `measuring`. `…_pulse`: as `serving.Pulse.told`; `…crowd`, `…ramp`: as `crowd.Crowd.told`; memory in bytes."""
+    """Filled in by `measuring`.
+
+    `…_pulse`: as `serving.Pulse.told`; `…crowd`, `…ramp`: as `crowd.Crowd.told`; memory in bytes.
+    """
 
     agents: int
     decode_us: float = 0.0
@@ -75,8 +78,10 @@ def _report_ages(report: Report, run: Run) -> None:
                 floor_p99=0.99 * tick,
                 samples=told["seen"],
                 aims=[Aim(f"p99 ≤ {OLDEST_MS:,.0f} ms", 1000 * told["age_p99"], OLDEST_MS)],
-                note=f"the floor is a tick; oldest {told['age_most']:.2f} s; {told['frames']} frames of {told['bytes_a_frame'] / 1000:.0f} kB, "
-                f"at most {told['gap_most']:.2f} s apart",
+                note=(
+                    f"the floor is a tick; oldest {told['age_most']:.2f} s; {told['frames']} frames of"
+                    f" {told['bytes_a_frame'] / 1000:.0f} kB, at most {told['gap_most']:.2f} s apart"
+                ),
             )
         )
     told = run.crowd["sights"][0]
@@ -103,8 +108,11 @@ def _report_web(report: Report, run: Run) -> None:
             "",
             taken,
             floor=sent,
-            note=f"{pulse['refused'] - run.pulse_before['refused']:.0f} refused, {run.crowd['lost']} connections lost; the crowd used "
-            f"{1000 * run.crowd['cpu_seconds'] / pulse['seconds']:.0f} ms of CPU a second and was at p99 {late:.0f} ms late",
+            note=(
+                f"{pulse['refused'] - run.pulse_before['refused']:.0f} refused, {run.crowd['lost']} connections lost;"
+                f" the crowd used {1000 * run.crowd['cpu_seconds'] / pulse['seconds']:.0f} ms of CPU a second and was"
+                f" at p99 {late:.0f} ms late"
+            ),
         )
     )
     report.add(
@@ -114,8 +122,10 @@ def _report_web(report: Report, run: Run) -> None:
             "ms",
             cpu,
             floor=least,
-            note=f"the floor's sockets drop each frame; {1000 * cpu / run.agents:.0f} µs an agent, the floor {1000 * least / run.agents:.0f}, "
-            f"decoding and keeping alone {run.decode_us:.0f}",
+            note=(
+                f"the floor's sockets drop each frame; {1000 * cpu / run.agents:.0f} µs an agent, the floor"
+                f" {1000 * least / run.agents:.0f}, decoding and keeping alone {run.decode_us:.0f}"
+            ),
         )
     )
     for kind in ("pss", "rss"):
@@ -143,7 +153,9 @@ def _report_web(report: Report, run: Run) -> None:
 
 
 def _report_loop(report: Report, run: Run) -> None:
-    """Whatever else runs on the machine keeps the process from its cores: a delay is its own doing as far as it used CPU time in it, in whatever thread."""
+    """Whatever else runs on the machine keeps the process from its cores: a delay is its own doing as far as it used
+    CPU time in it, in whatever thread.
+    """
     late = sorted(1000 * one[0] for one in run.pulse["late"])
     least = sorted(1000 * one[0] for one in run.floor_pulse["late"])
     worst = sorted(run.pulse["late"], key=lambda one: -min(one[0], one[2]))[:SHOWN_DELAYS]
@@ -160,7 +172,10 @@ def _report_loop(report: Report, run: Run) -> None:
             floor_p99=quantile(least, 0.99),
             samples=len(late),
             aims=[Aim(f"its own doing at most {BLOCKED_MS:.0f} ms", ours, BLOCKED_MS)],
-            note=f"CPU ms of the process (of the loop itself) in the worst: {told}; longest of all {late[-1]:.0f} ms, the floor's {least[-1]:.0f}",
+            note=(
+                f"CPU ms of the process (of the loop itself) in the worst: {told}; longest of all {late[-1]:.0f} ms,"
+                f" the floor's {least[-1]:.0f}"
+            ),
         )
     )
 
@@ -174,7 +189,10 @@ def _report_redis(report: Report, run: Run) -> None:
             "sqlite",
             "MB",
             run.redis_memory / 1e6,
-            note=f"newest samples {run.samples_bytes / 1e6:.0f}, details {run.details_bytes / 1e6:.0f}, ring {run.ring_bytes / 1e6:.0f} with {run.ring_seconds:.0f} s in it",
+            note=(
+                f"newest samples {run.samples_bytes / 1e6:.0f}, details {run.details_bytes / 1e6:.0f}, ring"
+                f" {run.ring_bytes / 1e6:.0f} with {run.ring_seconds:.0f} s in it"
+            ),
         )
     )
     report.add(
@@ -206,7 +224,10 @@ def _report_minute(report: Report, run: Run) -> None:
             "sqlite",
             "ms",
             1000 * minute["cpu"],
-            note=f"{minute['nodes']:,} nodes, {minute['bytes'] / max(minute['nodes'], 1):.0f} bytes each, {minute['seconds']:.1f} s from beginning to end",
+            note=(
+                f"{minute['nodes']:,} nodes, {minute['bytes'] / max(minute['nodes'], 1):.0f} bytes each,"
+                f" {minute['seconds']:.1f} s from beginning to end"
+            ),
         )
     )
     holds = minute["holds"]

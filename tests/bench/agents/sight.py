@@ -1,7 +1,8 @@
 """A browser that looks at the fleet, and how old what it sees is.
 
-Used by `crowd`, whose event loop it shares, since the sender knows when each sample was sent. Kept true: what is looked at is decoded from the bytes
-of the stream; ages are from the agent's own time in the sample to the arrival of the frame that shows it.
+Used by `crowd`, whose event loop it shares, since the sender knows when each sample was sent. Invariants: what is
+looked at is decoded from the bytes of the stream; ages are from the agent's own time in the sample to the arrival of
+the frame that shows it.
 """
 
 from __future__ import annotations
@@ -89,7 +90,9 @@ class Sight:
         self._bytes += len(frame)
 
     def told(self) -> dict[str, float]:
-        """Seconds; ages of samples when they are first seen, of everything on the screen when a frame has come, and what of it was waiting for the tick."""
+        """Seconds; ages of samples when they are first seen, of everything on the screen when a frame has come, and
+        what of it was waiting for the tick.
+        """
         ages, waits, screen = (_sorted(parts) for parts in (self._ages, self._waits, self._oldest))
         gaps = sorted(np.diff(self._arrived).tolist()) or [0.0]
         delivered = sorted(self._delivered) or [0.0]

@@ -1,7 +1,8 @@
-"""`python -m tests.bench.cluster`, run by `make bench-cluster`: every contender in turn, round after round, on one cluster.
+"""`python -m tests.bench.cluster`, run by `make bench-cluster`: every contender in turn, round after round, on one
+cluster.
 
-Each round has another order. The API server's and etcd's weight grows over a run, and so does the ledger's history; the rotation
-spreads that. A contender that fails in a round is told, its logs are kept, and the others go on.
+Each round has another order. The API server's and etcd's weight grows over a run, and so does the ledger's history; the
+rotation spreads that. A contender that fails in a round is told, its logs are kept, and the others go on.
 """
 
 from __future__ import annotations
@@ -113,8 +114,9 @@ class Run:
         print(f"\n{summary(self.bursts, titles, [size.name for size in self.sizes])}")
         machine = self.machine
         print(
-            f"{len(self.ground.nodes)} nodes × {GPUS} GPUs; {machine['cores']} cores ({machine['processor']}), Python "
-            f"{machine['python']}, load {machine['load_before']} before and {machine['load_after']} after, {machine['seconds']:.0f} s"
+            f"{len(self.ground.nodes)} nodes × {GPUS} GPUs; {machine['cores']} cores ({machine['processor']}), Python"
+            f" {machine['python']}, load {machine['load_before']} before and {machine['load_after']} after,"
+            f" {machine['seconds']:.0f} s"
         )
         if "left_out" in machine:
             print(f"without PostgreSQL: {machine['left_out']}")
@@ -125,9 +127,9 @@ class Run:
     def _add(self, one: Burst) -> None:
         self.bursts.append(one)
         print(
-            f"  round {one.round + 1} {one.contender:18} {one.size:5} {one.rate:6.1f} pods/s"
-            f"  ({one.by_conditions:.0f} by conditions; made in {one.made_seconds:.0f} s, first binding after "
-            f"{one.start_seconds:.1f} s, cleaned in {one.cleaned_seconds:.0f} s{', watch dropped ' + str(one.resumed) + ' ×' if one.resumed else ''})",
+            f"  round {one.round + 1} {one.contender:18} {one.size:5} {one.rate:6.1f} pods/s  ({one.by_conditions:.0f}"
+            f" by conditions; made in {one.made_seconds:.0f} s, first binding after {one.start_seconds:.1f} s, cleaned"
+            f" in {one.cleaned_seconds:.0f} s{', watch dropped ' + str(one.resumed) + ' ×' if one.resumed else ''})",
             flush=True,
         )
         for line in one.profile:

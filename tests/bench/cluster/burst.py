@@ -25,7 +25,9 @@ TRAILING = ("POST events", "PATCH pods/status")
 
 @dataclass
 class Burst:
-    """What was measured. Times in seconds; `cpu` and `requests` are a pod's share, by process and by `VERB resource`."""
+    """What was measured. Times in seconds; `cpu` and `requests` are a pod's share, by process and by
+    `VERB resource`.
+    """
 
     contender: str
     size: str

@@ -1,7 +1,8 @@
-"""What a contender does in a burst: brings its pods, its scheduler and its own processes, checks what came out, leaves nothing behind.
+"""What a contender does in a burst: brings its pods, its scheduler and its own processes, checks what came out, leaves
+nothing behind.
 
-Used by `tests.bench.cluster.burst`; kube-scheduler alone is the simplest of them. Kept true: one whose pods are not all bound, or which
-gave a device twice, has no figure.
+Used by `tests.bench.cluster.burst`; kube-scheduler alone is the simplest of them. Invariants: one whose pods are not
+all bound, or which gave a device twice, has no figure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """gpuplane among the contenders, and the list of all. They run on the same nodes of the same cluster.
 
-Used by `tests.bench.cluster`. gpuplane and its webhooks run for its own contenders only, so that nothing of it weighs on the others.
+Used by `tests.bench.cluster`. gpuplane and its webhooks run for its own contenders only, so that nothing of it weighs
+on the others.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The constant extender: what any extender costs that makes the same writes as gpuplane does.
 
-Run as `python -m tests.bench.cluster.floor CONFIGURATION` (JSON of `Configuration`). Filter answers the next node of a round robin
-without looking at the question beyond the pod's uid; bind creates one Lease a device, one after the other as gpuplane does, and one
-Binding with annotations of the same names and sizes. Nothing is decided, stored or remembered but the next number.
+Run as `python -m tests.bench.cluster.floor CONFIGURATION` (JSON of `Configuration`). Filter answers the next node of a
+round robin without looking at the question beyond the pod's uid; bind creates one Lease a device, one after the other
+as gpuplane does, and one Binding with annotations of the same names and sizes. Nothing is decided, stored or remembered
+but the next number.
 """
 
 from __future__ import annotations

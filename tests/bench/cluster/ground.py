@@ -1,7 +1,8 @@
-"""The cluster on which all contenders run, one after the other: nodes that stay, pods that come and go, webhooks when they are asked for.
+"""The cluster on which all contenders run, one after the other: nodes that stay, pods that come and go, webhooks when
+they are asked for.
 
-Used by the contenders. Kept true: when a contender is done no pod, Lease, event or claim of its run is left, and the webhooks are
-there only while the gpuplane that answers them is.
+Used by the contenders. Invariants: when a contender is done no pod, Lease, event or claim of its run is left, and the
+webhooks are there only while the gpuplane that answers them is.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ GPUS = 8
 CLIENT = {"qps": 5000, "burst": 10000}
 """clientConnection of every scheduler: none of them waits for its own limiter."""
 MANAGER = ["--node-monitor-grace-period=300s", "--kube-api-qps=2000", "--kube-api-burst=4000"]
-"""Over its own flags, the last of which count: no node is lost because its kubelet waits for a core, and DRA's claims come and go faster."""
+"""Over its own flags, the last of which count: no node is lost because its kubelet waits for a core, and DRA's claims
+come and go faster.
+"""
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 EVENTS = f"/api/v1/namespaces/{NAMESPACE}/events"
 WEBHOOKS = "/apis/admissionregistration.k8s.io/v1"
@@ -101,7 +104,9 @@ class Ground:
     # once
 
     def start(self) -> None:
-        """The control plane, the chart's objects, and the nodes, ready: eight GPUs in two islands each, as a device plugin says it."""
+        """The control plane, the chart's objects, and the nodes, ready: eight GPUs in two islands each, as a device
+        plugin says it.
+        """
         self.plane.start()
         self.stack.install()
         rendered = chart.render(self.stack.values(self.stack.doors))
@@ -178,7 +183,9 @@ class Ground:
         self._delete_all(EVENTS)
 
     def _delete_all(self, path: str) -> None:
-        """A collection of thousands, with everybody who watches it: the API server takes longer than one request waits."""
+        """A collection of thousands, with everybody who watches it: the API server takes longer than one
+        request waits.
+        """
 
         def gone() -> bool:
             with suppress(httpx.ReadTimeout):

@@ -1,7 +1,8 @@
-"""What is read while pods are being bound: when each was, the CPU time of every process, and what was asked of the API server.
+"""What is read while pods are being bound: when each was, the CPU time of every process, and what was asked of the API
+server.
 
-Used by `tests.bench.cluster.burst`. It shares the machine with what it measures: the watch asks for metadata only and decodes none,
-CPU times are two readings of /proc, and the API server's counters are read outside the time that counts.
+Used by `tests.bench.cluster.burst`. It shares the machine with what it measures: the watch asks for metadata only and
+decodes none, CPU times are two readings of /proc, and the API server's counters are read outside the time that counts.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ class WatchEnded(Exception):
 
 
 class Bindings:
-    """Follows the pods of a namespace that have a node; `at` are the moments at which one was seen to get it, on the monotonic clock.
+    """Follows the pods of a namespace that have a node; `at` are the moments at which one was seen to get it, on the
+    monotonic clock.
 
-    The API server drops a watcher that it finds too slow: then the watch goes on behind the last event, and `resumed` counts it.
+    The API server drops a watcher that it finds too slow: then the watch goes on behind the last event, and `resumed`
+    counts it.
     """
 
     def __init__(self, api: Api, namespace: str, *, ca: Path) -> None:
@@ -126,7 +129,9 @@ class Bindings:
 
 
 def cpu_seconds(pids: Mapping[str, int]) -> dict[str, float]:
-    """User and system time so far of each process with all it started, those that ended and were waited for included."""
+    """User and system time so far of each process with all it started, those that ended and were waited for
+    included.
+    """
     children: dict[int, list[int]] = defaultdict(list)
     used: dict[int, float] = {}
     for place in Path("/proc").iterdir():
@@ -163,7 +168,9 @@ def requests_so_far(api: Api) -> Counter[str]:
 
 
 def settled_requests(api: Api, *, quiet: tuple[str, ...], seconds: float = 20.0) -> Counter[str]:
-    """The counters once those of `quiet` stand still: what follows a binding (events, the kubelet's word) trails behind it."""
+    """The counters once those of `quiet` stand still: what follows a binding (events, the kubelet's word) trails behind
+    it.
+    """
     deadline = time.monotonic() + seconds
     found = requests_so_far(api)
     while time.monotonic() < deadline:

@@ -1,8 +1,9 @@
 """Where gpuplane's web process spends its time, in two ways; both slow it, so a profiled run gives no figures.
 
-Used by `tests.bench.cluster.web`. `Waits` looks at every thread each few milliseconds and tells what requests wait for: wall time by
-function. The thread that looks runs when another lets go of the interpreter, so of CPU time it can only tell how much each group of
-threads used. `Calls` counts the handlers' CPU time by function, call by call; small functions weigh more there than they do.
+Used by `tests.bench.cluster.web`. `Waits` looks at every thread each few milliseconds and tells what requests wait for:
+wall time by function. The thread that looks runs when another lets go of the interpreter, so of CPU time it can only
+tell how much each group of threads used. `Calls` counts the handlers' CPU time by function, call by call; small
+functions weigh more there than they do.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from collections.abc import Callable, Mapping
 from types import CodeType, FrameType
 from typing import Any
 
-from gpuplane.doors import threads
+from gpuplane.listeners import threads
 
 EVERY_SECONDS = 0.005
 SHOWN = 40
 WITHIN = "_tidied"
-"""The function that every request to the database runs in (gpuplane/doors/threads.py)."""
+"""The function that every request to the database runs in (gpuplane/listeners/threads.py)."""
 
 
 class Waits:
@@ -83,7 +84,10 @@ class Waits:
 
 
 class Calls:
-    """CPU time by function: of the event loop, and of what runs in its threads. One profile a thread: a profile sees its own thread only."""
+    """CPU time by function: of the event loop, and of what runs in its threads.
+
+    One profile a thread: a profile sees its own thread only.
+    """
 
     def __init__(self) -> None:
         self._own = threading.local()
@@ -94,7 +98,10 @@ class Calls:
         threads._tidied = self._counted
 
     def begin(self) -> None:
-        """Forget what was counted so far, and count the event loop, which calls this. Only while no request is under way."""
+        """Forget what was counted so far, and count the event loop, which calls this.
+
+        Only while no request is under way.
+        """
         with self._lock:
             for one in self._all:
                 one.clear()
@@ -102,13 +109,17 @@ class Calls:
         self._mine().enable()
 
     def lines(self) -> list[str]:
-        """Functions by their own CPU time, then by all of it; milliseconds, and calls. Ends the counting of the event loop."""
+        """Functions by their own CPU time, then by all of it; milliseconds, and calls.
+
+        Ends the counting of the event loop.
+        """
         self._mine().disable()
         with self._lock:
             used = [one for one in self._all if one.getstats()]
             if not used:
                 return []
-            stats: dict[tuple[str, int, str], Any] = pstats.Stats(used[0]).add(*used[1:]).stats  # type: ignore[attr-defined]
+            added: Any = pstats.Stats(used[0]).add(*used[1:])  # typeshed lacks `stats`
+            stats: dict[tuple[str, int, str], Any] = added.stats
             told = [", ".join(f"{path} {count} times" for path, count in self._count.items())]
         for title, column in (("own CPU", 2), ("CPU with what it calls", 3)):
             ordered = sorted(stats.items(), key=lambda item: -item[1][column])[: SHOWN + 20]

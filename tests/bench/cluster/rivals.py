@@ -1,4 +1,6 @@
-"""The other schedulers: kube-scheduler with Dynamic Resource Allocation, and with an extender that does nothing but write."""
+"""The other schedulers: kube-scheduler with Dynamic Resource Allocation, and with an extender that does nothing but
+write.
+"""
 
 from __future__ import annotations
 

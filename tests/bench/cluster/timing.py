@@ -1,7 +1,9 @@
-"""How long each request of the extender's took: an ASGI application around another, the same for the constant extender and for gpuplane.
+"""How long each request of the extender's took: an ASGI application around another, the same for the constant extender
+and for gpuplane.
 
-Kept true: every request counts, from its head to the last byte of its answer; other paths take the application's way after one
-comparison. `POST /bench/begin` forgets, `GET /bench/times` tells: seconds by path, and lines of a profile where one is made.
+Invariants: every request counts, from its head to the last byte of its answer; other paths take the application's way
+after one comparison. `POST /bench/begin` forgets, `GET /bench/times` tells: seconds by path, and lines of a profile
+where one is made.
 """
 
 from __future__ import annotations

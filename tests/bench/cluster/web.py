@@ -1,6 +1,8 @@
-"""gpuplane's own web process with its extender's requests timed, and looked at where BENCH_PROFILE says `waits` or `calls`.
+"""gpuplane's own web process with its extender's requests timed, and looked at where BENCH_PROFILE says `waits` or
+`calls`.
 
-Started as `python -m tests.bench.cluster.web` in place of `python -m gpuplane.serve`. Nothing of the product is changed.
+Started as `python -m tests.bench.cluster.web` in place of `python -m gpuplane.serve`. Nothing of the product is
+changed.
 """
 
 from __future__ import annotations

@@ -71,7 +71,10 @@ def _greet(plane: ControlPlane, stack: Stack) -> None:
     lines = [
         f"export KUBECONFIG={plane.admin_kubeconfig}",
         f"kubectl is {program('kubectl')}",
-        f"gpuplane is at {credentials['url']}; sign in as {credentials['username']} with the password in {stack.gpuplane.data / 'credentials.json'}",
+        (
+            f"gpuplane is at {credentials['url']}; sign in as {credentials['username']} with the password in"
+            f" {stack.gpuplane.data / 'credentials.json'}"
+        ),
         "pods with schedulerName: gpu-scheduler are placed by gpuplane; docs/operations.md has an example",
         f"logs are in {plane.folder} and {stack.gpuplane.folder}",
         "Ctrl-C stops everything",

@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,12 +31,31 @@ class ApiRefused(Exception):
         self.message = message
 
 
+class _SharedContext(ssl.SSLContext):
+    """Verifies servers for threads that connect at once.
+
+    The HTTP client sets the protocols again for every connection, which frees the list that another thread's handshake
+    is reading. Here they are set once.
+    """
+
+    _protocols: list[str] | None = None
+
+    def set_alpn_protocols(self, alpn_protocols: Iterable[str]) -> None:
+        """Only the first time, and again where they differ."""
+        listed = list(alpn_protocols)
+        if listed != self._protocols:
+            self._protocols = listed
+            super().set_alpn_protocols(listed)
+
+
 class Api:
     """One user of the API server. Paths are as in the API, without the server's address."""
 
     def __init__(self, *, url: str, ca: Path, token: str, kubeconfig: Path) -> None:
         self.kubeconfig = kubeconfig
-        context = ssl.create_default_context(cafile=str(ca))
+        context = _SharedContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(cafile=str(ca))
+        context.set_alpn_protocols(["http/1.1"])
         limits = httpx.Limits(max_connections=64, max_keepalive_connections=32)
         self.http = httpx.Client(
             base_url=url, verify=context, headers={"Authorization": f"Bearer {token}"}, timeout=30, limits=limits
@@ -95,7 +114,10 @@ class Api:
                 raise
 
     def kubectl(self, *words: str, given: str | None = None, refused: bool = False) -> str:
-        """What kubectl prints; with `refused`, what it says when it is refused. AssertionError when it ends otherwise."""
+        """What kubectl prints; with `refused`, what it says when it is refused.
+
+        AssertionError when it ends otherwise.
+        """
         done = subprocess.run(
             [program("kubectl"), f"--kubeconfig={self.kubeconfig}", *words],
             input=given,
@@ -116,10 +138,11 @@ class Api:
 
 
 class Observer:
-    """Follows a collection by a real watch and remembers each object's every version, oldest first, by `namespace/name/uid`.
+    """Follows a collection by a real watch and remembers each object's every version, oldest first, by
+    `namespace/name/uid`.
 
-    Only while the `with` block lasts. `until` waits for the events themselves. `heard` is when each came, by its resourceVersion; what
-    was found by a list after the watch broke has no such moment.
+    Only while the `with` block lasts. `until` waits for the events themselves. `heard` is when each came, by its
+    resourceVersion; what was found by a list after the watch broke has no such moment.
     """
 
     def __init__(self, api: Api, path: str) -> None:
@@ -170,7 +193,10 @@ class Observer:
             return [one for versions in self.history.values() for one in versions if one["metadata"]["name"] == name]
 
     def until(self, true: Callable[["Observer"], object], *, seconds: float, what: str) -> float:
-        """Wait until `true(self)`; the seconds that it took. AssertionError after `seconds`, saying what was waited for."""
+        """Wait until `true(self)`; the seconds that it took.
+
+        AssertionError after `seconds`, saying what was waited for.
+        """
         started = time.monotonic()
         with self._changed:
             while not true(self):
@@ -208,7 +234,7 @@ class Observer:
             except (httpx.HTTPError, ApiRefused):
                 # the API server is being killed by the test, or the version is too old: begin anew when it answers
                 version = self._again()
-            except Exception as error:
+            except Exception as error:  # whatever it is: told to who waits, and raised again
                 with self._changed:
                     self._failure = error
                     self._changed.notify_all()

@@ -1,4 +1,5 @@
-"""One address for several replicas: connections go round, TCP only. Run as `python -m … LISTEN TARGET…` (ports of loopback).
+"""One address for several replicas: connections go round, TCP only. Run as `python -m … LISTEN TARGET…` (ports of
+loopback).
 
 A replica that refuses is passed over, as a Service does with a pod that is not ready.
 """

@@ -16,7 +16,8 @@ EXAMPLES = sorted((CHART / "ci").glob("*-values.yaml"))
 NAMESPACE = "gpuplane-system"
 RELEASE = "gpuplane"
 Json = dict[str, Any]
-# Several pods share neither a SQLite file nor a socket, so the chart wants both; the processes of the tests are given their own.
+# Several pods share neither a SQLite file nor a socket, so the chart wants both; the processes of the tests are given
+# their own.
 REQUIRED = {"database": {"url": "postgres://user:password@database/gpuplane"}, "redis": {"url": "redis://redis:6379/0"}}
 
 
@@ -65,7 +66,9 @@ def of_kinds(objects: Iterable[Json], *kinds: str) -> list[Json]:
 
 
 def cluster_objects(objects: Iterable[Json]) -> list[Json]:
-    """What a control plane needs that runs as processes beside the cluster: rights, definitions, webhooks, flow schema; no workloads."""
+    """What a control plane needs that runs as processes beside the cluster: rights, definitions, webhooks, flow schema;
+    no workloads.
+    """
     return of_kinds(
         objects,
         "ServiceAccount",

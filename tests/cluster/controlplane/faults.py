@@ -1,7 +1,8 @@
 """A proxy that fails on purpose: in front of the API server for gpuplane, or in front of gpuplane for kube-scheduler.
 
-HTTP in, HTTP or HTTPS out, watches streamed. Without rules everything passes. A rule meets requests by method and path and either
-answers in the server's stead, holds the request until the test lets it go, or lets it reach the server and loses the answer.
+HTTP in, HTTP or HTTPS out, watches streamed. Without rules everything passes. A rule meets requests by method and path
+and either answers in the server's stead, holds the request until the test lets it go, or lets it reach the server and
+loses the answer.
 """
 
 import asyncio

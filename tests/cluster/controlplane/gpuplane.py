@@ -1,7 +1,7 @@
 """gpuplane as it runs in production: redis, web (one or more), worker, watch and beat, each a process of its own.
 
-Kept true: the doors' addresses stay the same over restarts and replacements, so a scheduler and webhooks that were configured once
-find the next gpuplane too.
+Invariants: the doors' addresses stay the same over restarts and replacements, so a scheduler and webhooks that were
+configured once find the next gpuplane too.
 """
 
 import json
@@ -73,7 +73,10 @@ class Gpuplane:
         settings: Mapping[str, str] | None = None,
         fronted: bool = False,
     ) -> None:
-        """`kubeconfigs`: of ACCOUNTS. `fronted`: the extender listens elsewhere (`extender_behind`), and the caller puts something at its address."""
+        """`kubeconfigs`: of ACCOUNTS.
+
+        `fronted`: the extender listens elsewhere (`extender_behind`), and the caller puts something at its address.
+        """
         self.folder = folder
         self.vendor = vendor
         self.doors = doors

@@ -1,4 +1,6 @@
-"""An agent as far as gpuplane sees one: a session, an inventory, samples, and the kubelet's record where a test has one."""
+"""An agent as far as gpuplane sees one: a session, an inventory, samples, and the kubelet's record where a test has
+one.
+"""
 
 import asyncio
 import queue
@@ -29,7 +31,9 @@ RESTART = 1012
 
 
 class Heartbeat:
-    """An agent of one node that says hello and inventory and then samples each second, until it is told to be silent."""
+    """An agent of one node that says hello and inventory and then samples each second, until it is told to be
+    silent.
+    """
 
     def __init__(self, stack: Stack, body: Json) -> None:
         self._name = body["name"]

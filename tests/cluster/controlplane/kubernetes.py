@@ -1,7 +1,7 @@
 """etcd, kube-apiserver, kube-controller-manager, KWOK and kube-scheduler as one control plane on loopback.
 
-Started by the cluster tests' fixtures, by `make cluster-up` and by `make bench-cluster`. Authorisation is RBAC, ServiceAccounts and
-their tokens are real, nodes and pods are played by KWOK. Source of the flags: CLUSTER.md of the project, each tried.
+Started by the cluster tests' fixtures, by `make cluster-up` and by `make bench-cluster`. Authorisation is RBAC,
+ServiceAccounts and their tokens are real, nodes and pods are played by KWOK. Each of the flags was tried.
 """
 
 import base64
@@ -27,7 +27,8 @@ NODE_GRACE_SECONDS = 16
 
 
 class ControlPlane:
-    """A cluster whose files, logs and data are in `folder`. `start()` returns when it schedules nothing yet and answers everything.
+    """A cluster whose files, logs and data are in `folder`. `start()` returns when it schedules nothing yet and answers
+    everything.
 
     `kube-scheduler` is not started here: its configuration names gpuplane's door, see `scheduler()`.
     """
@@ -74,7 +75,9 @@ class ControlPlane:
         self.api.close()
 
     def kubeconfig(self, user: str, token: str, *, url: str = "") -> Path:
-        """A kubeconfig file for the bearer of this token; `url`: another address of the API server, such as a proxy's."""
+        """A kubeconfig file for the bearer of this token; `url`: another address of the API server, such as a
+        proxy's.
+        """
         server: Json = {"server": url or self.url}
         if server["server"].startswith("https://"):
             server["certificate-authority-data"] = base64.b64encode(self.authority.certificate.read_bytes()).decode()
@@ -123,7 +126,9 @@ class ControlPlane:
         kubeconfig: Path | None = None,
         arguments: Sequence[str] = (),
     ) -> Program:
-        """A kube-scheduler with this KubeSchedulerConfiguration, to be started by the caller and stopped with the rest."""
+        """A kube-scheduler with this KubeSchedulerConfiguration, to be started by the caller and stopped with
+        the rest.
+        """
         (port,) = free_ports(1)
         own = kubeconfig or self.admin_kubeconfig
         command = [

@@ -1,4 +1,6 @@
-"""The objects that tests put into the cluster: nodes with their devices, pods, claims; and how KWOK plays the kubelet."""
+"""The objects that tests put into the cluster: nodes with their devices, pods, claims; and how KWOK plays the
+kubelet.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations

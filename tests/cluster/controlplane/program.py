@@ -1,7 +1,8 @@
 """One program of the cluster: started, stopped, killed, paused and restarted by its own process id, its log kept.
 
-Used for every process here, Kubernetes' and gpuplane's. Kept true: a program dies with the process that started it, by SIGKILL
-too (gpuplane/run/tether.py); one that does not become ready, or ends by itself, is told with the end of its log.
+Used for every process here, Kubernetes' and gpuplane's. Invariants: a program dies with the process that started it, by
+SIGKILL too (gpuplane/run/parent_death.py); one that does not become ready, or ends by itself, is told with the end of
+its log.
 """
 
 import os
@@ -16,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-TETHER = ROOT / "gpuplane" / "run" / "tether.py"
+PARENT_DEATH = ROOT / "gpuplane" / "run" / "parent_death.py"
 READY_SECONDS = 90.0
 STOP_SECONDS = 20.0
 LOG_LINES = 40
@@ -63,7 +64,7 @@ class Program:
         self._folder.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-SE", str(TETHER), str(os.getpid()), *self.command],
+                [sys.executable, "-SE", str(PARENT_DEATH), str(os.getpid()), *self.command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -136,7 +137,9 @@ class Program:
 
 
 PORTS = range(20_000, 32_000)
-"""Below those that the kernel gives to outgoing connections: else one of these may take the port of a server that is being restarted."""
+"""Below those that the kernel gives to outgoing connections: else one of these may take the port of a server that is
+being restarted.
+"""
 
 
 def free_ports(count: int) -> list[int]:

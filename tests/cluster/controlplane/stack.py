@@ -1,4 +1,5 @@
-"""A whole cluster with gpuplane in it: the control plane, the chart's objects, gpuplane's processes and the scheduler that asks them.
+"""A whole cluster with gpuplane in it: the control plane, the chart's objects, gpuplane's processes and the scheduler
+that asks them.
 
 Used by the fixtures of the cluster tests, by `make cluster-up` and by `make bench-cluster`.
 """
@@ -49,7 +50,10 @@ class Stack:
     # installing
 
     def values(self, doors: Doors, *, scope: str = "everywhere") -> Json:
-        """The chart's values for a gpuplane that runs as processes beside the cluster, behind these doors. `scope`: of its webhooks."""
+        """The chart's values for a gpuplane that runs as processes beside the cluster, behind these doors.
+
+        `scope`: of its webhooks.
+        """
         tls: Json = {}
         if doors.tls:
             client = self.plane.authority.issue("gpu-scheduler")
@@ -74,13 +78,16 @@ class Stack:
         self.first_apiserver = self.first_apiserver or self.plane.apiserver.pid
         self.plane.namespace(chart.NAMESPACE)
         values = self.values(used, scope=scope)
-        # without a scheduler of its own the ServiceAccount has gpuplane's own rights and nothing more; ours is system:kube-scheduler
+        # without a scheduler of its own the ServiceAccount has gpuplane's own rights and nothing more; ours is
+        # system:kube-scheduler
         rendered = chart.render({**values, "scheduler": {**values["scheduler"], "enabled": False}})
         self.api.apply(*chart.cluster_objects(rendered))
         self.kubeconfigs = self.accounts()
 
     def accounts(self, *, url: str = "") -> dict[str, Path]:
-        """A kubeconfig for each process that speaks to the API server; `url`: another address of that, such as a proxy's."""
+        """A kubeconfig for each process that speaks to the API server; `url`: another address of that, such as a
+        proxy's.
+        """
         return {
             process: self.plane.kubeconfig(
                 f"{account}{'-elsewhere' if url else ''}",
@@ -219,7 +226,9 @@ class Stack:
         self.api.delete("/api/v1/nodes")
 
     def renew(self) -> None:
-        """An installation that knows nothing in the place of one that is unfit, behind the same doors; its Leases are taken away."""
+        """An installation that knows nothing in the place of one that is unfit, behind the same doors; its Leases are
+        taken away.
+        """
         self.api.delete(LEASES)
         self.gpuplane.reinstall()
 
@@ -234,7 +243,10 @@ LEADER = "gpuplane-kube-scheduler"
 
 
 def eventually(true: Callable[[], object], *, seconds: float, what: str) -> float:
-    """Ask until it is true; the seconds that it took. For what announces itself to nobody. AssertionError after `seconds`."""
+    """Ask until it is true; the seconds that it took.
+
+    For what announces itself to nobody. AssertionError after `seconds`.
+    """
     started = time.monotonic()
     while not true():
         assert time.monotonic() - started < seconds, f"after {seconds:.0f} s still not: {what}"

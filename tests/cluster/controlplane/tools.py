@@ -1,8 +1,8 @@
 """The programs a cluster is made of: found where `KUBEBUILDER_ASSETS` says, else built once from the Go module proxy.
 
-Called by `make cluster-tools` (`python -m tests.cluster.controlplane.tools`) and by everything here that starts one. A program that
-is built lies under `GPUPLANE_TOOLS_DIR` (by default in the user's cache folder), in a folder named after its module's version, and
-appears there whole or not at all: it is built beside its place and moved.
+Called by `make cluster-tools` (`python -m tests.cluster.controlplane.tools`) and by everything here that starts one. A
+program that is built lies under `GPUPLANE_TOOLS_DIR` (by default in the user's cache folder), in a folder named after
+its module's version, and appears there whole or not at all: it is built beside its place and moved.
 """
 
 import fcntl
@@ -93,15 +93,19 @@ def program(name: str) -> str:
 
 
 def build_missing() -> list[str]:
-    """Build every program that is not there yet, one after the other; the names built. ToolsError without a Go toolchain."""
+    """Build every program that is not there yet, one after the other; the names built.
+
+    ToolsError without a Go toolchain.
+    """
     missing = [name for name in PROGRAMS if found(name) is None]
     if not missing:
         return []
     go = shutil.which("go")
     if go is None:
         raise ToolsError(
-            f"{', '.join(missing)} must be built, and there is no Go here. Install Go 1.26 or newer (the package golang-go, or an "
-            "archive from Go's own site), or name a folder that has the programs in KUBEBUILDER_ASSETS.",
+            f"{', '.join(missing)} must be built, and there is no Go here. Install Go 1.26 or newer (the package"
+            " golang-go, or an archive from Go's own site), or name a folder that has the programs in"
+            " KUBEBUILDER_ASSETS.",
         )
     print(f"building {', '.join(missing)} into {tools_folder()}: about eight minutes on two cores, once", flush=True)
     with _one_at_a_time():

@@ -22,21 +22,22 @@ def die(*_: Any, **__: Any) -> None:
 
 def bind(pod: dict[str, Any], node: str, steps: int) -> None:
     """Filter; `steps` steps of bind; death."""
-    from allocations import saga
+    from allocations.scheduling import binder
     from tests.extender import bound, filtered
 
     assert filtered(pod, [node]) == node
-    saga.BIND_STEPS = (*saga.BIND_STEPS[:steps], die)
+    steps_then = (*binder.BIND_STEPS[:steps], binder.Step("death", die))  # type: ignore[arg-type]  # it never returns
+    binder.BIND_STEPS = steps_then  # type: ignore[misc,assignment]  # a constant otherwise
     bound(pod, node)
 
 
 def release(pod: dict[str, Any], steps: int) -> None:
     """Death after the state says releasing (1), or after the leases went as well (2)."""
     from allocations import ledger
-    from allocations.bindings import wants_of
+    from allocations.backends import backends
     from allocations.choices import State
     from allocations.models import Allocation
-    from allocations.outside import outside
+    from allocations.scheduling.bindings import leases_needed
 
     allocation = Allocation.objects.get(pod_uid=pod["metadata"]["uid"])
     live = ledger.read_live(allocation.id)
@@ -50,7 +51,7 @@ def release(pod: dict[str, Any], steps: int) -> None:
         actor="test",
     )
     if steps == 2:
-        outside().leases.drop(wants_of(live), live.holder.identity)
+        backends().leases.drop(leases_needed(live), live.holder.identity)
     die()
 
 

@@ -1,4 +1,5 @@
-"""One of the processes of test_recount: takes and returns devices as fast as it can, through the extender, without a cluster.
+"""One of the processes of test_recount: takes and returns devices as fast as it can, through the extender, without a
+cluster.
 
 Run as `python -m tests.integration.allocations.taker NUMBER ATTEMPTS`, on the database of its
 environment; prints a JSON line with what it met.

@@ -7,46 +7,39 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from allocations.backends import backends
 from allocations.choices import LIVE, State
 from allocations.models import Allocation, Lease
-from allocations.outside import outside
-from allocations.sweep import sweep
+from allocations.reconcile.garbage_collection import collect_garbage
 from nodes.models import Device
 from tests.databases import TestDatabase
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import GpuClaimFactory, NodeFactory
 from tests.ledger_truth import problems
+from tests.servers import forked
 
 POD = pod_manifest("pod", claim="two")
 
 
 def die(deed: str, steps: int, database: TestDatabase, pod: dict[str, Any] = POD, **environment: str) -> None:
     """Run the process of `killed.py` and see it die by SIGKILL."""
-    command = [
-        sys.executable,
-        "-m",
+    ended = forked.run(
         "tests.integration.allocations.killed",
-        deed,
-        str(steps),
-        json.dumps(pod),
-        "node-a",
-    ]
-    ended = subprocess.run(
-        command, env={**database.environment, **environment}, capture_output=True, text=True, timeout=60, check=False
+        *(deed, str(steps), json.dumps(pod), "node-a"),
+        environment={**database.environment, **environment},
+        seconds=60,
     )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr[-3000:]
+    assert ended.poll() == -signal.SIGKILL, ended.errors[-3000:]
 
 
 def collect(minutes: int = 2) -> None:
     """One turn of garbage collection, some minutes later."""
-    sweep(now=datetime.now(UTC) + timedelta(minutes=minutes), world=outside())
+    collect_garbage(now=datetime.now(UTC) + timedelta(minutes=minutes), world=backends())
 
 
 @pytest.fixture
@@ -62,9 +55,8 @@ def fleet_of_one(ledger_db: TestDatabase) -> TestDatabase:
     [
         pytest.param(0, id="after the hold"),
         pytest.param(1, id="after reserved"),
-        pytest.param(2, id="after the leases"),
-        pytest.param(3, id="after the Binding, of which there is none"),
-        pytest.param(4, id="before bound is written"),
+        pytest.param(3, id="after the leases"),
+        pytest.param(5, id="before bound is written"),
     ],
 )
 def test_killed_within_bind(fleet_of_one: TestDatabase, steps: int) -> None:
@@ -82,7 +74,7 @@ def test_killed_within_bind(fleet_of_one: TestDatabase, steps: int) -> None:
 
 def test_killed_after_bound(fleet_of_one: TestDatabase) -> None:
     """LEASE-3 once bound is written the devices stay with the pod."""
-    die("bind", 5, fleet_of_one)
+    die("bind", 6, fleet_of_one)
     collect()
     assert Allocation.objects.get().state == State.BOUND
     assert Lease.objects.count() == 2

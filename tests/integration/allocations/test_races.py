@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
 
 import pytest
 from django.db import IntegrityError, transaction
@@ -90,13 +89,13 @@ def test_a_decision_from_an_old_picture_loses_cleanly(ledger_db: TestDatabase) -
     assert ledger_db
     NodeFactory(name="node-a", gpus=2)
     request = DeviceRequest(asks=(DeviceAsk(type="gpu", count=2),))
-    picture, now = fleet.current()
+    picture, now, _ = fleet.current()
     decision = plan(picture, request)
-    first, second = (ledger.pod_holder("research", name, name) for name in ("first", "second"))
-    common: dict[str, Any] = {"request": request, "decision": decision, "claim_id": None, "previous": None, "now": now}
-    ledger.hold(holder=first, hold_seconds=30, **common)
+    holders = (ledger.pod_holder("research", name, name) for name in ("first", "second"))
+    first, second = (ledger.Terms(holder=holder, request=request) for holder in holders)
+    ledger.hold(first, decision=decision, previous=None, now=now, hold_seconds=30)
     with pytest.raises(LostRace) as lost:
-        ledger.hold(holder=second, hold_seconds=30, **common)
+        ledger.hold(second, decision=decision, previous=None, now=now, hold_seconds=30)
     assert len(lost.value.device_ids) == 2
     assert Allocation.objects.count() == 1
     assert not problems()
@@ -106,7 +105,7 @@ def test_a_decision_from_an_old_picture_loses_cleanly(ledger_db: TestDatabase) -
 def test_a_writer_that_commits_late_is_not_missed(ledger_db: TestDatabase) -> None:
     """LEASE-2 two writers commit in reverse order of their revisions: the picture shows both."""
     NodeFactory(name="node-a", gpus=2)
-    picture, _ = fleet.current()
+    picture = fleet.current().snapshot
     assert picture.core_used.tolist() == [0, 0]
     early, late = Device.objects.order_by("minor")
 
@@ -119,8 +118,8 @@ def test_a_writer_that_commits_late_is_not_missed(ledger_db: TestDatabase) -> No
         def overtake() -> list[int]:
             with transaction.atomic():
                 use(late)
-            seen: list[int] = fleet.current()[0].core_used.tolist()
+            seen: list[int] = fleet.current().snapshot.core_used.tolist()
             return seen
 
         assert ledger_db.race([overtake]) == [[0, 40]]
-    assert fleet.current()[0].core_used.tolist() == [40, 40]
+    assert fleet.current().snapshot.core_used.tolist() == [40, 40]

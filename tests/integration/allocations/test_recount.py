@@ -1,28 +1,29 @@
-"""A device whose use was changed behind the ledger's back says what its holders were given again, and nothing else is ever touched."""
+"""A device whose use was changed behind the ledger's back says what its holders were given again, and nothing else is
+ever touched.
+"""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from contextlib import ExitStack
 
 import pytest
 
 from access.actors import SYSTEM
 from allocations import fleet, ledger
+from allocations.backends import backends
 from allocations.models import Allocation, AllocationDevice
-from allocations.outside import outside
 from allocations.reconcile import reconcile
 from allocations.services import allocation_release
-from audit.choices import Kind
-from audit.clock import database_now
+from audit.choices import EventKind
 from audit.models import Event
 from nodes.choices import Presence
 from nodes.models import Device
+from storage.clock import database_now
 from tests.databases import TestDatabase
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import GpuClaimFactory, NodeFactory
 from tests.ledger_truth import problems
+from tests.servers import forked
 
 GIB = 2**30
 RACERS = 3
@@ -48,7 +49,7 @@ def use() -> list[tuple[int, int]]:
 
 def told() -> list[str]:
     """What was reported."""
-    return list(Event.objects.filter(kind=Kind.DIFFERENCE).order_by("id").values_list("message", flat=True))
+    return list(Event.objects.filter(kind=EventKind.DIFFERENCE).order_by("id").values_list("message", flat=True))
 
 
 @pytest.mark.parametrize(
@@ -69,18 +70,21 @@ def test_a_wrong_use_is_corrected(ledger_db: TestDatabase, core: int, memory: in
     fleet.current()
     Device.objects.filter(minor=0).update(core_used=core, memory_used=memory)
 
-    done = reconcile(world=outside(), now=database_now())
+    done = reconcile(world=backends(), now=database_now())
 
     assert done.recounted == 1
     assert use() == [(60, 20), (0, 0)]
     assert told() == [
-        f"gpu 0 of node-a counted {core} core and {memory} bytes as used; its holders were given 60 and {20 * GIB}: corrected"
+        (
+            f"gpu 0 of node-a counted {core} core and {memory} bytes as used; its holders were given 60 and {20 * GIB}:"
+            " corrected"
+        )
     ]
     assert not problems()  # the pictures of processes among it: they were told by the revision
     for one in holders:
         allocation_release(allocation=one, actor=SYSTEM, evict=False, now=database_now())
     assert use() == [(0, 0), (0, 0)]
-    assert reconcile(world=outside(), now=database_now()).quiet
+    assert reconcile(world=backends(), now=database_now()).quiet
 
 
 def test_a_use_without_holders_is_taken_back(ledger_db: TestDatabase) -> None:
@@ -106,7 +110,7 @@ def test_more_than_there_is_is_reported(ledger_db: TestDatabase) -> None:
     AllocationDevice.objects.update(core_percent=90, memory_bytes=90 * GIB)
 
     for _ in range(2):
-        done = reconcile(world=outside(), now=database_now())
+        done = reconcile(world=backends(), now=database_now())
         assert (done.recounted, done.differences) == (0, 1)
 
     assert use() == [(60, 10)]
@@ -121,22 +125,16 @@ def test_takers_and_givers_are_never_corrected(ledger_db: TestDatabase) -> None:
     NodeFactory(name="node-a", gpus=4)
     for name, spec in (("one", {"count": 1}), ("two", {"count": 2}), ("half", {"count": 1, "core": 50})):
         GpuClaimFactory(name=name, spec={"devices": spec})
-    command = [sys.executable, "-m", "tests.integration.allocations.taker"]
+    module, environment = "tests.integration.allocations.taker", ledger_db.environment
     with ExitStack() as ends:
         racers = [
-            ends.enter_context(
-                subprocess.Popen(
-                    [*command, str(number), str(ATTEMPTS)], env=ledger_db.environment, stdout=subprocess.DEVNULL
-                )
-            )
+            ends.enter_context(forked.start(module, str(number), str(ATTEMPTS), environment=environment))
             for number in range(RACERS)
         ]
-        for racer in racers:
-            ends.callback(racer.kill)
         compared = 0
         while any(racer.poll() is None for racer in racers):
             assert ledger.recount(now=database_now(), actor="test") == []
             compared += 1
-        assert [racer.returncode for racer in racers] == [0] * RACERS
+        assert [racer.poll() for racer in racers] == [0] * RACERS, [racer.errors[-2000:] for racer in racers]
     assert compared > RACERS
     assert not problems()

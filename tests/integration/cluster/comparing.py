@@ -1,4 +1,5 @@
-"""Ledger and API server compared from outside: the sentences of the cluster tests, about the stand-in API server and the test's database.
+"""Ledger and API server compared from outside: the sentences of the cluster tests, about the stand-in API server and
+the test's database.
 
 `tests.cluster.invariants` says what must be true, and is tested against planted errors; here is only the reading.
 """

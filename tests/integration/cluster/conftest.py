@@ -13,19 +13,19 @@ import pytest
 from django.db import connections
 from pytest_django import Settings
 
+from allocations.backends import Backends, backends
 from allocations.choices import LIVE
 from allocations.extender import views
 from allocations.extender.filter import filter_pod
-from allocations.extender.wire import Asked, BindArgs
+from allocations.extender.wire import BindArgs, FilterRequest
 from allocations.models import Allocation
-from allocations.outside import Outside, outside
 from allocations.reconcile import Reconciled, reconcile
-from allocations.sweep import Swept, sweep
-from audit.clock import database_now
+from allocations.reconcile.garbage_collection import Collected, collect_garbage
 from audit.models import Event
-from kube.announce import announcer
+from audit.requeue_notify import announcer
 from kube.keys import CLAIM
 from nodes.models import Device, Node
+from storage.clock import database_now
 from tests.databases import TestDatabase
 from tests.factories import NodeFactory
 from tests.fakes.apikinds import EVENTS, PODS, Object
@@ -50,14 +50,17 @@ def bound_by_the_door(asked: Sequence[tuple[str, str, str]]) -> list[str]:
 
     async def one(name: str, uid: str, node: str) -> str:
         body = msgspec.json.encode(BindArgs(PodName=name, PodNamespace=NAMESPACE, PodUID=uid, Node=node))
-        answer = await views.bind_together(body, in_thread, in_thread)
+        answer = await views.bind_on_loop(body, in_thread, in_thread)
         return str(msgspec.json.decode(answer)["Error"])
 
     async def everybody() -> list[str]:
         try:
             return await asyncio.gather(*(one(*words) for words in asked))
         finally:
-            views._binds.pop(asyncio.get_running_loop()).close()
+            views._binds.pop(asyncio.get_running_loop())
+            cluster = backends().cluster
+            if cluster is not None:
+                cluster.close_here()
 
     return asyncio.run(everybody())
 
@@ -70,8 +73,8 @@ class World:
         server.add_namespace(NAMESPACE)
 
     @property
-    def outside(self) -> Outside:
-        return outside()
+    def backends(self) -> Backends:
+        return backends()
 
     def node(self, name: str, *, gpus: int = 4, in_cluster: bool = True, labels: dict[str, str] | None = None) -> Node:
         node = NodeFactory(name=name, gpus=gpus)
@@ -95,7 +98,7 @@ class World:
         """The one node that filter answers with. `pod`: as the scheduler has it, which may be behind."""
         pod = pod or self.server.pods[NAMESPACE, name]
         names = sorted(self.server.nodes)
-        answer = msgspec.json.decode(filter_pod(Asked(msgspec.json.encode({"Pod": pod, "NodeNames": names}))))
+        answer = msgspec.json.decode(filter_pod(FilterRequest(msgspec.json.encode({"Pod": pod, "NodeNames": names}))))
         passed = answer.get("NodeNames") or []
         assert len(passed) <= 1
         return passed[0] if passed else None
@@ -140,7 +143,9 @@ class World:
         self.server.store.patch(PODS, NAMESPACE, name, body, content_type=MERGE, subresource="status")
 
     def failed_event(self, name: str, *, version: str, message: str, times: int = 1) -> None:
-        """FailedScheduling about a version of the pod; the second failure of a version makes it a series, later ones nothing."""
+        """FailedScheduling about a version of the pod; the second failure of a version makes it a series, later ones
+        nothing.
+        """
         key = f"{name}.{version}"
         if times == 2:
             body = {"series": {"count": 2, "lastObservedTime": "2026-01-01T00:00:00.000000Z"}}
@@ -166,10 +171,10 @@ class World:
         self.server.store.patch(PODS, NAMESPACE, name, body, content_type=MERGE)
 
     def reconcile(self, *, later: float = 0.0) -> Reconciled:
-        return reconcile(world=self.outside, now=database_now() + timedelta(seconds=later))
+        return reconcile(world=self.backends, now=database_now() + timedelta(seconds=later))
 
-    def sweep(self, *, later: float = 0.0) -> Swept:
-        return sweep(now=database_now() + timedelta(seconds=later), world=self.outside)
+    def collect_garbage(self, *, later: float = 0.0) -> Collected:
+        return collect_garbage(now=database_now() + timedelta(seconds=later), world=self.backends)
 
     def used(self, node: str) -> list[int]:
         """Core percent in use, by minor."""
@@ -212,7 +217,7 @@ def world(
     settings.GPUPLANE_KUBECONFIG = str(server.kubeconfig(tmp_path / "kubeconfig"))
     settings.GPUPLANE_REDIS_URL = redis_url
     yield World(server)
-    cluster = outside().cluster
+    cluster = backends().cluster
     if cluster is not None:
         cluster.close()  # first, so that the announcer does not wait between tries
     announcer(settings.GPUPLANE_KUBECONFIG, settings.GPUPLANE_REDIS_URL).close()

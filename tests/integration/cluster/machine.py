@@ -1,11 +1,14 @@
-"""The machine of test_machine: everything that may happen to a cluster with gpuplane in it, one rule each, in any order.
+"""The machine of test_machine: everything that may happen to a cluster with gpuplane in it, one rule each, in any
+order.
 
-Users make pods, delete and replace them, change claims, and take devices over REST; kube-scheduler asks filter and bind through the door;
-the API server fails, goes away, loses answers and applies requests late; processes die between any two steps; collection and reconciling
-come early, late, and with a clock that was set back; nodes and devices come and go.
+Users make pods, delete and replace them, change claims, and take devices over REST; kube-scheduler asks filter and bind
+through the door; the API server fails, goes away, loses answers and applies requests late; processes die between any
+two steps; collection and reconciling come early, late, and with a clock that was set back; nodes and devices come and
+go.
 
-After each rule no device is given twice, by the ledger or by what running pods were told. At the end of each history faults end, late
-requests arrive, and collection comes: then ledger, Leases and annotations agree; everybody goes, and everything is free.
+After each rule no device is given twice, by the ledger or by what running pods were told. At the end of each history
+faults end, late requests arrive, and collection comes: then ledger, Leases and annotations agree; everybody goes, and
+everything is free.
 """
 
 from __future__ import annotations
@@ -22,12 +25,12 @@ from access.errors import Conflict, DoesNotFit, NotFound, Unavailable
 from allocations.choices import LIVE, State
 from allocations.models import Allocation
 from allocations.services import allocation_release, claim_devices
-from audit.clock import database_now
 from claims.models import GpuClaim
-from claims.watching import look
+from claims.watching import claim_refresh
 from kube.keys import SCHEDULER_NAME
 from nodes.models import Device
 from nodes.services import devices_health
+from storage.clock import database_now
 from tests.databases import TestDatabase
 from tests.deaths import Deaths
 from tests.door import Door, Failed
@@ -248,7 +251,7 @@ class ClusterMachine(RuleBasedStateMachine):
     @rule(later=LATER, who=st.sampled_from(["collection", "reconciling", "both"]))
     def somebody_comes_to_mend(self, later: float, who: str) -> None:
         if who != "reconciling":
-            self.world.sweep(later=later)
+            self.world.collect_garbage(later=later)
         if who != "collection":
             self.world.reconcile(later=later)
 
@@ -341,7 +344,7 @@ class ClusterMachine(RuleBasedStateMachine):
 
     def _mend(self, *moments: float) -> None:
         for later in moments:
-            self.world.sweep(later=later)
+            self.world.collect_garbage(later=later)
             problem = self.world.reconcile(later=later).problem
             assert not problem, problem
 
@@ -364,9 +367,9 @@ class ClusterMachine(RuleBasedStateMachine):
         self._look_at_claim(name)
 
     def _look_at_claim(self, name: str) -> None:
-        cluster = self.world.outside.cluster
+        cluster = self.world.backends.cluster
         assert cluster is not None
-        look(cluster, namespace=NAMESPACE, name=name, now=database_now())
+        claim_refresh(cluster, namespace=NAMESPACE, name=name, now=database_now())
 
     def _release(self, allocation: Allocation) -> None:
         try:

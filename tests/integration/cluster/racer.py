@@ -1,8 +1,9 @@
-"""One of the processes of test_races: a web process of its own that takes devices as fast as it can, through the door that kube-scheduler asks.
+"""One of the processes of test_races: a web process of its own that takes devices as fast as it can, through the door
+that kube-scheduler asks.
 
-Run as `python -m tests.integration.cluster.racer NUMBER ATTEMPTS`, on the database and the API server of its environment; prints a JSON line
-with what it met. It plays kube-scheduler (a few pods at a time, refused ones again and again), their users, who delete them, and the
-watch, which hears of that.
+Run as `python -m tests.integration.cluster.racer NUMBER ATTEMPTS`, on the database and the API server of its
+environment; prints a JSON line with what it met. It plays kube-scheduler (a few pods at a time, refused ones again and
+again), their users, who delete them, and the watch, which hears of that.
 """
 
 from __future__ import annotations

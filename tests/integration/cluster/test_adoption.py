@@ -1,11 +1,13 @@
-"""Pods that run with devices the ledger did not give them: adopted with what they have, or reported where that is another's or unreadable."""
+"""Pods that run with devices the ledger did not give them: adopted with what they have, or reported where that is
+another's or unreadable.
+"""
 
 from __future__ import annotations
 
 import pytest
 
+from allocations.backends import backends
 from allocations.models import Allocation
-from allocations.outside import outside
 from audit.models import Event
 from claims.models import GpuClaim
 from nodes.models import Device
@@ -34,7 +36,9 @@ def test_reinstall(world: World) -> None:
 
 
 def test_reinstall_without_inventory(world: World) -> None:
-    """LEASE-6 leases of pods that run on a node without inventory stay, so that nobody gets their devices before adoption."""
+    """LEASE-6 leases of pods that run on a node without inventory stay, so that nobody gets their devices before
+    adoption.
+    """
     world.node("n1", gpus=1)
     world.claim("one", count=1)
     world.place("train", claim="one")
@@ -68,7 +72,9 @@ def test_adoption_conflict(world: World) -> None:
 
 
 def test_pods_that_run_past_us(world: World) -> None:
-    """DEV-11 LEASE-6 a pod that asks for devices and was bound without any is reported, once; it holds nothing in the ledger."""
+    """DEV-11 LEASE-6 a pod that asks for devices and was bound without any is reported, once; it holds nothing in the
+    ledger.
+    """
     world.node("n1")
     world.server.add_node("elsewhere")
     world.claim()
@@ -145,7 +151,7 @@ def _lose_the_ledger() -> None:
     GpuClaim.objects.all().delete()
     Event.objects.all().delete()
     Device.objects.update(core_used=0, memory_used=0)
-    assert outside().cluster is not None
+    assert backends().cluster is not None
 
 
 def _hami_pod(world: World, name: str, init: dict[str, str], app: dict[str, str], *, slots: str = "") -> None:

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from allocations import collection, ledger
+from allocations import ledger
 from allocations.choices import State
-from allocations.collection import FIRST_PAUSE, LONGEST_PAUSE, put_off
+from allocations.ledger import back_off
+from allocations.ledger.back_off import FIRST_PAUSE, LONGEST_PAUSE, due_later
 from allocations.models import Allocation
-from audit.clock import database_now
+from allocations.reconcile import garbage_collection
 from nodes.models import Device
 from nodes.revisions import next_revision
+from storage.clock import database_now
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import NAMESPACE, World
 
@@ -24,7 +26,7 @@ STUCK = ("stuck-0", "stuck-1", "stuck-2")
 
 @pytest.fixture(autouse=True)
 def _two_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collection, "BATCH", 2)
+    monkeypatch.setattr(back_off, "BATCH", 2)
 
 
 def lost_answers(world: World) -> None:
@@ -34,7 +36,7 @@ def lost_answers(world: World) -> None:
         node = world.filter(name)
         assert node is not None
         allocation = Allocation.objects.get(pod_name=name)
-        assert ledger.reserve(allocation_id=allocation.pk, now=database_now() - timedelta(minutes=1))
+        assert ledger.reserve([allocation.pk], now=database_now() - timedelta(minutes=1))
     world.server.faults.append(Fault("GET", r"/pods/stuck-", status=500, times=10_000))
 
 
@@ -82,7 +84,7 @@ def test_those_behind_get_their_turn(world: World, left_behind: Callable[[World]
     world.claim("brief", count=1, ttl=60)
     left_behind(world)
     for turn in range(3):
-        world.sweep(later=100 + turn)
+        world.collect_garbage(later=100 + turn)
     assert fine(world) == outcome
     assert {state for name in STUCK for state in world.states(name)} <= {"reserved", "releasing", "bound"}
 
@@ -93,14 +95,14 @@ def test_one_that_cannot_be_moved_is_tried_less_and_less(world: World) -> None:
     world.claim("one", count=1)
     left_leases(world)
     start, tried = database_now() + timedelta(seconds=10), []
-    listed = collection.stale_releases(start)
+    listed = garbage_collection.stale_releases(start)
     (first, _), *_ = listed
     now, end = start, start + timedelta(minutes=5)
     while now < end:
-        due = dict(collection.stale_releases(now))
+        due = dict(garbage_collection.stale_releases(now))
         if first in due:
             tried.append((now - start).total_seconds())
-        put_off(due, State.RELEASING, now)
+        due_later(due, State.RELEASING, now)
         now += timedelta(seconds=1)
     gaps = [later - earlier for earlier, later in pairwise(tried)]
     assert gaps[0] == FIRST_PAUSE.total_seconds()
@@ -108,7 +110,7 @@ def test_one_that_cannot_be_moved_is_tried_less_and_less(world: World) -> None:
     assert gaps[-1] == LONGEST_PAUSE.total_seconds()
     world.server.faults.clear()
     for turn in range(3):
-        world.sweep(later=400 + turn)
+        world.collect_garbage(later=400 + turn)
     assert world.used("n1") == [0, 0, 0, 0]
     assert not Allocation.objects.exclude(retries=0, retry_at=None).exists()
 
@@ -120,7 +122,7 @@ def test_a_row_that_moves_begins_anew(world: World, move: str) -> None:
     world.claim("brief", count=1, ttl=60)
     world.place("train", claim="brief")
     row, now = Allocation.objects.get(), database_now()
-    put_off([row.pk], State.BOUND, now)
+    due_later([row.pk], State.BOUND, now)
     assert Allocation.objects.get().retries == 1
     if move == "moved":
         world.remove("train")
@@ -131,7 +133,9 @@ def test_a_row_that_moves_begins_anew(world: World, move: str) -> None:
 
 
 def test_a_row_that_the_database_does_not_let_go_stops_nobody(world: World, caplog: Any) -> None:
-    """CLAIM-4 its device counts less than it was given: filter, which drops expired holds before it refuses, goes on."""
+    """CLAIM-4 its device counts less than it was given: filter, which drops expired holds before it refuses,
+    goes on.
+    """
     world.node("n1", gpus=2)
     world.claim("one", count=1)
     for name in ("broken", "fine"):
@@ -144,8 +148,8 @@ def test_a_row_that_the_database_does_not_let_go_stops_nobody(world: World, capl
     assert world.filter("next") == "n1"
     assert world.states("broken") == ["held"]
     assert world.states("fine") == ["failed"]
-    assert "collection.hold_broken" in caplog.text
-    world.sweep()
+    assert "garbage_collection.hold_broken" in caplog.text
+    world.collect_garbage()
     world.reconcile()  # which counts again
-    world.sweep(later=10)
+    world.collect_garbage(later=10)
     assert world.states("broken") == ["failed"]

@@ -10,7 +10,6 @@ import pytest
 import claims.services
 from access.actors import SYSTEM
 from access.errors import BadInput, Conflict, NotFound, Unavailable
-from audit.clock import database_now
 from claims.errors import ClaimChanged, ClaimExists
 from claims.mirror import VERSIONS_KEPT, claim_mirror
 from claims.models import GpuClaim
@@ -20,6 +19,7 @@ from claims.watching import handle
 from kube import crds
 from kube.keys import CAPACITY_CHANGED
 from kube.watch import Changed, Relisted
+from storage.clock import database_now
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
 
@@ -98,7 +98,9 @@ def test_our_status_is_nobodys_conflict(world: World) -> None:
 
 
 def test_our_status_seen_before_the_write_arrives(world: World) -> None:
-    """CLAIM-1 status written and mirrored between a reader's GET and PUT is nobody's conflict either; a change that was undone is one."""
+    """CLAIM-1 status written and mirrored between a reader's GET and PUT is nobody's conflict either; a change that was
+    undone is one.
+    """
     read = claim_manifest(create())
     for allocated in range(3):
         crds_status(world, {"phase": "Pending", "allocated": allocated})
@@ -118,7 +120,9 @@ def test_our_status_seen_before_the_write_arrives(world: World) -> None:
 
 
 def test_versions_remembered_are_bounded(world: World) -> None:
-    """CLAIM-1 a claim whose status is written for ever keeps the last versions only, and says so to who read an older one."""
+    """CLAIM-1 a claim whose status is written for ever keeps the last versions only, and says so to who read an older
+    one.
+    """
     read = claim_manifest(create())
     for allocated in range(VERSIONS_KEPT):
         crds_status(world, {"phase": "Pending", "allocated": allocated})
@@ -130,13 +134,13 @@ def test_versions_remembered_are_bounded(world: World) -> None:
 
 def mirror(world: World) -> None:
     """As the watch does."""
-    cluster = world.outside.cluster
+    cluster = world.backends.cluster
     assert cluster is not None
     claim_mirror(stored=crds.get(cluster, namespace=NAMESPACE, name="two"), now=database_now())
 
 
 def crds_status(world: World, status: dict[str, Any]) -> None:
-    cluster = world.outside.cluster
+    cluster = world.backends.cluster
     assert cluster is not None
     crds.status_replace(cluster, namespace=NAMESPACE, name="two", status=status)
 
@@ -151,7 +155,9 @@ def test_a_write_between_reading_and_writing(world: World) -> None:
 
 
 def test_a_patch_rests_on_what_the_claim_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CLAIM-1 a patch that names no version is applied to what the API server has, seen by our watch or not; one that names it is refused."""
+    """CLAIM-1 a patch that names no version is applied to what the API server has, seen by our watch or not; one that
+    names it is refused.
+    """
     read = claim_manifest(create())
     edit(world, {"metadata": {"labels": {"by": "kubectl"}}})
     patch({"spec": {"ttlSeconds": 60}})
@@ -173,7 +179,7 @@ def test_a_patch_rests_on_what_the_claim_is(world: World, monkeypatch: pytest.Mo
         patch({"metadata": {"resourceVersion": read["metadata"]["resourceVersion"]}, "spec": {"ttlSeconds": 1}})
 
 
-@pytest.mark.parametrize("gone", [{"resourceVersion": None}, {"resourceVersion": ""}])
+@pytest.mark.parametrize("gone", [{"resourceVersion": None}, {"resourceVersion": ""}], ids=["null", "empty"])
 def test_a_patch_that_takes_the_version_away(world: World, monkeypatch: pytest.MonkeyPatch, gone: Any) -> None:
     """CLAIM-1 it still rests on what was read: what another wrote in between stays."""
     create()
@@ -266,7 +272,7 @@ def test_a_claim_that_cannot_be_read(world: World) -> None:
 
 def test_mirror_is_never_set_back(world: World) -> None:
     """CLAIM-1 an event that comes late changes nothing, and one of a claim that is gone makes none."""
-    cluster = world.outside.cluster
+    cluster = world.backends.cluster
     assert cluster is not None
     create()
     old = crds.get(cluster, namespace=NAMESPACE, name="two")
@@ -280,8 +286,10 @@ def test_mirror_is_never_set_back(world: World) -> None:
 
 
 def test_created_again(world: World) -> None:
-    """CLAIM-1 deleted and created again under its name is another claim; a late end of the first one leaves it alone."""
-    cluster = world.outside.cluster
+    """CLAIM-1 deleted and created again under its name is another claim; a late end of the first one leaves it
+    alone.
+    """
+    cluster = world.backends.cluster
     assert cluster is not None
     first = create()
     old = crds.get(cluster, namespace=NAMESPACE, name="two")
@@ -301,7 +309,7 @@ def test_created_again(world: World) -> None:
 
 def test_a_cluster_that_was_set_back(world: World) -> None:
     """CLAIM-1 after a restore of etcd versions are smaller than those we know: what is listed and confirmed counts."""
-    cluster = world.outside.cluster
+    cluster = world.backends.cluster
     assert cluster is not None
     create()
     GpuClaim.objects.update(resource_version="999999", spec={"devices": {"count": 9}})
@@ -312,7 +320,7 @@ def test_a_cluster_that_was_set_back(world: World) -> None:
 
 def test_what_only_we_refuse(world: World) -> None:
     """CLAIM-3 a spec that passes the schema and breaks a rule of ours is Invalid, with the reason, and never served."""
-    cluster = world.outside.cluster
+    cluster = world.backends.cluster
     assert cluster is not None
     world.node("n1")
     create()

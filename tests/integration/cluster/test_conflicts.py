@@ -8,16 +8,16 @@ import pytest
 from django.test import Client
 
 from access.choices import Role
-from allocations.ledger_metrics import ledger_metrics
 from allocations.models import Allocation
-from allocations.reconcile import read_newcomers
+from allocations.publish.ledger_metrics import ledger_metrics
+from allocations.reconcile import verify_devices
 from allocations.reconcile.conflicts import conflicts_note
 from allocations.reconcile.report import Difference
-from audit.clock import database_now
 from kube.keys import ALLOCATED, CAPACITY_CHANGED
 from nodes.models import Device
-from nodes.newcomers import UNREAD
 from nodes.revisions import next_revision
+from nodes.unverified_devices import UNREAD
+from storage.clock import database_now
 from tests.factories import UserFactory
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import NAMESPACE, World
@@ -25,7 +25,9 @@ from tests.integration.cluster.conftest import NAMESPACE, World
 
 @pytest.fixture
 def world(world: World) -> World:
-    """N1 with three GPUs: `rightful` has half of the first, `intruder` runs with the first and the second, past the ledger."""
+    """N1 with three GPUs: `rightful` has half of the first, `intruder` runs with the first and the second, past the
+    ledger.
+    """
     world.node("n1", gpus=3)
     world.claim("half", count=1, core=50, memory="10Gi")
     world.claim("one", count=1)
@@ -47,7 +49,7 @@ def disputed() -> dict[int, str]:
 BOTH = {0: f"{NAMESPACE}/intruder", 1: f"{NAMESPACE}/intruder"}
 
 
-def test_it_is_closed_to_newcomers(world: World) -> None:
+def test_a_device_in_conflict_is_closed_to_newcomers(world: World) -> None:
     """LEASE-2 LEASE-6 of all that the intruder runs with, what nobody else holds too; who holds it keeps it."""
     world.reconcile()
     assert disputed() == BOTH
@@ -60,7 +62,9 @@ def test_it_is_closed_to_newcomers(world: World) -> None:
 
 
 def test_what_an_annotation_names_past_the_ledger_is_nobodys(world: World) -> None:
-    """LEASE-2 LEASE-6 a pod with a row whose annotation names a device that is free runs with that one: nobody else gets it."""
+    """LEASE-2 LEASE-6 a pod with a row whose annotation names a device that is free runs with that one: nobody else
+    gets it.
+    """
     world.remove("intruder")
     world.place("other", claim="one")
     world.annotate("other", **{ALLOCATED: "n1:2"})
@@ -70,7 +74,7 @@ def test_what_an_annotation_names_past_the_ledger_is_nobodys(world: World) -> No
     assert world.filter("next") is None
 
 
-def test_it_lasts_as_long_as_both_run(world: World) -> None:
+def test_a_conflict_lasts_as_long_as_both_run(world: World) -> None:
     """LEASE-6 every comparison finds it anew; the event is written once."""
     for _ in range(3):
         world.reconcile()
@@ -85,7 +89,7 @@ def test_it_lasts_as_long_as_both_run(world: World) -> None:
         pytest.param("rightful", [100, 100, 0], id="the rightful: the other is adopted"),
     ],
 )
-def test_it_ends_with_one_of_the_two(world: World, ended: str, used: list[int]) -> None:
+def test_a_conflict_ends_with_one_of_the_two(world: World, ended: str, used: list[int]) -> None:
     """LEASE-6 by itself, and whoever waits is told."""
     world.reconcile()
     assert world.settled()
@@ -131,7 +135,9 @@ def test_a_third(world: World) -> None:
 
 
 def test_an_annotation_that_names_what_another_has(world: World) -> None:
-    """LEASE-6 a pod with a row of its own whose annotation names the device of another; its own devices are no dispute."""
+    """LEASE-6 a pod with a row of its own whose annotation names the device of another; its own devices are no
+    dispute.
+    """
     world.remove("intruder")
     world.place("whole", claim="one")
     minor = world.used("n1").index(100)
@@ -143,7 +149,7 @@ def test_an_annotation_that_names_what_another_has(world: World) -> None:
     assert disputed() == {}
 
 
-def test_it_is_measured(world: World) -> None:
+def test_devices_in_conflict_are_measured(world: World) -> None:
     """VIEW-5 a gauge by node and type, for an alert."""
     line = 'gpuplane_devices_in_conflict{node="n1",type="gpu"} 2.0'
     assert line not in ledger_metrics(samples={}, now=database_now().timestamp())
@@ -175,8 +181,10 @@ def test_pages_say_so(world: World, role: Role, namespaces: list[str], named: st
 
 
 def test_the_pods_of_a_new_node(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LEASE-6 they are read before its devices are opened; what is in conflict stays closed when they are, and what was elsewhere stays too."""
-    monkeypatch.setattr("nodes.soon.current_app.send_task", lambda *_, **__: None)  # there is no worker
+    """LEASE-6 they are read before its devices are opened; what is in conflict stays closed when they are, and what was
+    elsewhere stays too.
+    """
+    monkeypatch.setattr("storage.enqueue.current_app.send_task", lambda *_, **__: None)  # there is no worker
     world.reconcile()
     world.server.add_node("n2")
     for name in ("early", "late"):
@@ -184,7 +192,7 @@ def test_the_pods_of_a_new_node(world: World, monkeypatch: pytest.MonkeyPatch) -
         world.server.add_pod(name, namespace=NAMESPACE, node="n2", phase="Running", annotations=told)
     node = world.node("n2", gpus=2, in_cluster=False)
     Device.objects.filter(node=node).update(stranger=UNREAD, revision=next_revision())
-    assert read_newcomers(world=world.outside, now=database_now()) == 2
+    assert verify_devices(world=world.backends, now=database_now()) == 2
     (late,) = {"early", "late"} - set(Allocation.objects.filter(state="bound").values_list("pod_name", flat=True))
     assert dict(Device.objects.filter(node=node).exclude(conflict="").values_list("minor", "conflict")) == {
         0: f"{NAMESPACE}/{late}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allocations.counters import Cause
+from allocations.counters import CollectionCause
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import World
 from tests.measured import growth
@@ -19,9 +19,9 @@ def test_collection_by_cause(world: World) -> None:
         world.pod(name, claim="one")
         assert world.filter(name) == "n1"
     with growth(COLLECTED, TURNS) as grown:
-        world.sweep(later=3600)
-        world.sweep(later=3600)
-    assert grown == {(COLLECTED, Cause.HOLD_EXPIRED): 2, (TURNS,): 2}
+        world.collect_garbage(later=3600)
+        world.collect_garbage(later=3600)
+    assert grown == {(COLLECTED, CollectionCause.HOLD_EXPIRED): 2, (TURNS,): 2}
 
 
 def test_comparison_and_what_it_found(world: World) -> None:
@@ -32,7 +32,7 @@ def test_comparison_and_what_it_found(world: World) -> None:
     world.remove("gone")
     with growth(COLLECTED, COMPARED, DIFFER) as grown:
         world.reconcile()
-    assert grown == {(COLLECTED, Cause.POD_GONE): 1, (COMPARED, "done"): 1}
+    assert grown == {(COLLECTED, CollectionCause.POD_GONE): 1, (COMPARED, "done"): 1}
     world.server.faults.append(Fault("GET", ".*", status=503, times=100))
     with growth(COLLECTED, COMPARED, DIFFER, REPAIRED) as grown:
         assert world.reconcile().problem

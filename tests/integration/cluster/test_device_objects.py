@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from access.actors import SYSTEM
-from audit.clock import database_now
 from kube.crds import CustomObject
 from kube.device_objects import CHECKPOINTS
 from kube.errors import TemporaryKubeError
 from kube.resources import DEVICES
-from nodes.checkpoints import Given, checkpoint_put
+from nodes.checkpoints import CheckpointGrant, checkpoint_put
 from nodes.device_objects import publish, resources_of
 from nodes.models import Device, Node
+from storage.clock import database_now
 from tests.factories import DeviceFactory
 from tests.fakes.apikinds import Kind
 from tests.fakes.apiserver import Fault
@@ -36,8 +36,8 @@ def there(world: World) -> World:
 
 
 def published(world: World, *, placed: frozenset[str] = frozenset()) -> list[str]:
-    assert world.outside.cluster is not None
-    return publish(cluster=world.outside.cluster, placed=placed)
+    assert world.backends.cluster is not None
+    return publish(cluster=world.backends.cluster, placed=placed)
 
 
 def kind(world: World) -> Kind:
@@ -138,8 +138,8 @@ def test_what_changes_is_followed(there: World) -> None:
     assert len(stored(there)["spec"]["devices"]) == 2
     Device.objects.update(presence="removed")
     assert published(there) == [NAME]
-    assert there.outside.cluster is not None
-    assert there.outside.cluster.list(DEVICES.path(), CustomObject).items == []
+    assert there.backends.cluster is not None
+    assert there.backends.cluster.list(DEVICES.path(), CustomObject).items == []
 
 
 @pytest.mark.parametrize(
@@ -176,8 +176,10 @@ def test_what_another_keeps_is_left_alone(there: World) -> None:
 
 
 def test_what_the_kubelet_gave_to_others(there: World) -> None:
-    """DEV-8 (part) the annotation names the pods of the kubelet's record that gpuplane did not place, and goes with the last."""
-    entries = [Given(uid, "main", "nvidia.com/gpu", ("GPU-1",)) for uid in ("ours", "theirs")]
+    """DEV-8 (part) the annotation names the pods of the kubelet's record that gpuplane did not place, and goes with the
+    last.
+    """
+    entries = [CheckpointGrant(uid, "main", "nvidia.com/gpu", ("GPU-1",)) for uid in ("ours", "theirs")]
     checkpoint_put(node_name=NAME, entries=entries, actor=SYSTEM, now=database_now())
     assert published(there, placed=frozenset({"ours"})) == [NAME]
     assert json.loads(stored(there)["metadata"]["annotations"][CHECKPOINTS]) == [
@@ -219,6 +221,7 @@ def test_an_api_server_that_is_away(there: World) -> None:
         ("fpga", {"koordinator.sh/fpga": "100"}),
         ("npu", {"koordinator.sh/npu": "100"}),
     ],
+    ids=["FPGA", "NPU"],
 )
 def test_types_without_parts(type_: str, want: dict[str, str]) -> None:
     """DEV-4 a type that nobody knows counts 100 of its own name."""

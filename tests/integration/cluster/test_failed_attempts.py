@@ -1,4 +1,6 @@
-"""A hold ends with the attempt of kube-scheduler that it is for, and with no other, whatever the clocks of the machines say."""
+"""A hold ends with the attempt of kube-scheduler that it is for, and with no other, whatever the clocks of the machines
+say.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +9,8 @@ from datetime import timedelta
 
 import pytest
 
-from allocations.scheduling_events import watch_scheduling_events
-from allocations.watching import watch_pods
-from audit.clock import database_now
+from allocations.watching import watch_pods, watch_scheduling_events
+from storage.clock import database_now
 from tests.fakes.apikinds import EVENTS, Object
 from tests.integration.cluster.conftest import NAMESPACE, World
 from tests.integration.cluster.test_watching import wait_for, watching
@@ -66,7 +67,9 @@ def test_a_failed_attempt_ends_its_hold(one: World, skew_seconds: int, by: str) 
 
 @pytest.mark.parametrize("skew_seconds", [-5, 5, 3600])
 def test_a_failure_that_filter_saw_is_of_another_attempt(one: World, skew_seconds: int) -> None:
-    """LEASE-3 a good hold stays, also where the failure before bears a later time than the hold; nor does an update of no consequence end it."""
+    """LEASE-3 a good hold stays, also where the failure before bears a later time than the hold; nor does an update of
+    no consequence end it.
+    """
     one.refuse("p", at=database_now() + timedelta(seconds=skew_seconds), message=NO_NODE)
     assert one.filter("p") == "n1"
     assert one.reconcile().holds_dropped == 0
@@ -88,7 +91,9 @@ def test_a_second_failure_with_another_message(one: World) -> None:
 
 
 def test_a_second_failure_with_the_same_message(one: World) -> None:
-    """LEASE-3 the pod is not written at all: the event about the version that filter saw tells, and a series the next time."""
+    """LEASE-3 the pod is not written at all: the event about the version that filter saw tells, and a series the next
+    time.
+    """
     first = one.version("p")
     assert one.filter("p") == "n1"
     with watching(one, watch_pods, "pods"), watching(one, watch_scheduling_events, "events"):
@@ -125,7 +130,9 @@ def test_a_second_failure_with_the_same_message(one: World) -> None:
     ],
 )
 def test_the_late_word_of_an_attempt_before(one: World, before: str, late: str, want: str) -> None:
-    """LEASE-3 a patch of an earlier attempt, written after the scheduler took the pod up again, ends no good hold; this attempt's own does."""
+    """LEASE-3 a patch of an earlier attempt, written after the scheduler took the pod up again, ends no good hold; this
+    attempt's own does.
+    """
     behind = as_it_is(one, "p")
     if before == "refused by filter":
         one.place("other")
@@ -149,7 +156,9 @@ def test_the_late_word_of_an_attempt_before(one: World, before: str, late: str, 
 
 
 def test_events_of_other_attempts(one: World) -> None:
-    """LEASE-3 of an earlier version, of an attempt that found no node, and of the hold before at the same version: none ends a good hold."""
+    """LEASE-3 of an earlier version, of an attempt that found no node, and of the hold before at the same version: none
+    ends a good hold.
+    """
     behind = as_it_is(one, "p")
     first = one.version("p")
     one.annotate("p", note="another version")
@@ -170,7 +179,9 @@ def test_events_of_other_attempts(one: World) -> None:
 
 
 def test_events_are_not_listed(one: World) -> None:
-    """The watch asks for these events alone, and reads none that are there already: a cluster may have a hundred thousand."""
+    """The watch asks for these events alone, and reads none that are there already: a cluster may have a hundred
+    thousand.
+    """
     version = one.version("p")
     assert one.filter("p") == "n1"
     one.failed_event("p", version=version, message=VOLUME)

@@ -1,4 +1,4 @@
-"""DESIGN §6 with leases and Bindings of an API server that fails on demand."""
+"""Binding where leases and Bindings are those of an API server that fails on demand."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from access.actors import SYSTEM
 from access.errors import Conflict
 from allocations.models import Allocation
 from allocations.services import allocation_release
-from audit.choices import Kind
-from audit.clock import database_now
+from audit.choices import EventKind
 from audit.models import Event
+from kube import pods
+from kube.client import Cluster
 from kube.keys import CAPACITY_CHANGED
 from nodes.models import Device
+from storage.clock import database_now
 from tests.fakes.apikinds import LEASES
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import NAMESPACE, World
@@ -51,6 +53,20 @@ def test_pod_created_again_between_filter_and_bind(world: World) -> None:
     assert "nodeName" not in world.server.pods[NAMESPACE, "train"]["spec"]
 
 
+def test_a_pod_without_devices_that_is_deleted_during_its_bind(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEASE-3 bind of a pod that asks for no devices answers an error as well, and raises none."""
+    world.node("n1")
+    world.server.add_pod("plain", namespace=NAMESPACE)
+    send = pods.bind
+
+    async def deleted_before(cluster: Cluster, binding: pods.Binding) -> None:
+        world.remove("plain")
+        await send(cluster, binding)
+
+    monkeypatch.setattr(pods, "bind", deleted_before)
+    assert world.bind("plain", "n1") == "the pod is gone"
+
+
 def test_answer_lost_after_the_binding_was_applied(world: World) -> None:
     """LEASE-3 a Binding whose answer was lost is sent again and then read: the pod keeps its devices."""
     world.node("n1")
@@ -75,7 +91,9 @@ def test_binding_refused(world: World) -> None:
 
 
 def test_a_stranger_has_the_lease(world: World) -> None:
-    """LEASE-1 a lease in a stranger's hands: other devices of the same node are taken, and the stranger's is left alone."""
+    """LEASE-1 a lease in a stranger's hands: other devices of the same node are taken, and the stranger's is left
+    alone.
+    """
     world.node("n1")
     world.claim()
     world.pod("train")
@@ -106,8 +124,10 @@ def test_not_enough_without_the_strangers(world: World) -> None:
 
 
 def lose_the_answer(world: World, monkeypatch: pytest.MonkeyPatch, *, applied: bool) -> None:
-    """The API server goes away with the answer to the Binding, before or after applying it, and stays away: pod `train` on `n1` stays reserved."""
-    monkeypatch.setattr("allocations.saga.BIND_DEADLINE", timedelta(seconds=0.5))
+    """The API server goes away with the answer to the Binding, before or after applying it, and stays away: pod `train`
+    on `n1` stays reserved.
+    """
+    monkeypatch.setattr("allocations.scheduling.limits.BIND_DEADLINE", timedelta(seconds=0.5))
     world.server.add_namespace("gpuplane-system")
     world.node("n1")
     world.claim()
@@ -124,13 +144,15 @@ def lose_the_answer(world: World, monkeypatch: pytest.MonkeyPatch, *, applied: b
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_api_server_goes_away_during_bind(world: World, applied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LEASE-3 an outcome that nobody knows waits; when the API server is back, collection finishes what the bind began."""
+    """LEASE-3 an outcome that nobody knows waits; when the API server is back, collection finishes what the
+    bind began.
+    """
     lose_the_answer(world, monkeypatch, applied=applied)
-    world.sweep(later=60)
+    world.collect_garbage(later=60)
     assert world.states("train") == ["reserved"]
 
     world.server.faults.clear()
-    world.sweep(later=66)  # a row that could not be moved waits 5 s for its next turn
+    world.collect_garbage(later=66)  # a row that could not be moved waits 5 s for its next turn
 
     assert world.states("train") == ["bound"]
     assert world.server.pods[NAMESPACE, "train"]["spec"]["nodeName"] == "n1"
@@ -139,7 +161,7 @@ def test_api_server_goes_away_during_bind(world: World, applied: bool, monkeypat
 
 def test_unbound_is_not_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """LEASE-3 every answer lost and the pod unbound so far: nothing is undone on a guess, and the next bind goes on."""
-    monkeypatch.setattr("allocations.saga.BIND_DEADLINE", timedelta(seconds=0.5))
+    monkeypatch.setattr("allocations.scheduling.limits.BIND_DEADLINE", timedelta(seconds=0.5))
     world.node("n1")
     world.claim()
     world.pod("train")
@@ -161,7 +183,8 @@ def test_unbound_is_not_refused(world: World, monkeypatch: pytest.MonkeyPatch) -
 def test_a_lease_refused_after_the_binding_was_sent(
     world: World, applied: bool, refusal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LEASE-1 LEASE-3 the Binding's answer is lost, and the next bind is refused the lease: the pod is read before anything is given back.
+    """LEASE-1 LEASE-3 the Binding's answer is lost, and the next bind is refused the lease: the pod is read before
+    anything is given back.
 
     An API server that starts up answers 403 for a moment, until it knows its roles.
     """
@@ -190,13 +213,15 @@ def test_a_lease_refused_after_the_binding_was_sent(
 
 
 def test_the_pod_unread_after_a_lease_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LEASE-3 refused the lease and the pod not read, nobody knows: the reservation stays, and collection finishes it."""
+    """LEASE-3 refused the lease and the pod not read, nobody knows: the reservation stays, and collection
+    finishes it.
+    """
     lose_the_answer(world, monkeypatch, applied=True)
     world.server.faults.append(Fault("POST", r"/leases$", status=403, reason="Forbidden"))
     assert "does not say" in world.bind("train", "n1")
     assert world.states("train") == ["reserved"]
     world.server.faults.clear()
-    world.sweep(later=60)
+    world.collect_garbage(later=60)
     assert world.states("train") == ["bound"]
 
 
@@ -205,9 +230,9 @@ def test_end_of_time(world: World) -> None:
     world.node("n1")
     world.claim("brief", ttl=60)
     uid = world.place("train", claim="brief")
-    assert world.sweep(later=30).ended == 0
+    assert world.collect_garbage(later=30).ended == 0
 
-    assert world.sweep(later=90).ended == 1
+    assert world.collect_garbage(later=90).ended == 1
     events = [event for event in world.server.events.values() if event["involvedObject"]["uid"] == uid]
     assert [event["reason"] for event in events] == ["GpuClaimExpired"]
     assert "deletionTimestamp" in world.server.pods[NAMESPACE, "train"]["metadata"]
@@ -215,9 +240,9 @@ def test_end_of_time(world: World) -> None:
     world.reconcile()
     assert world.states("train") == ["bound"]
 
-    world.sweep(later=100)
+    world.collect_garbage(later=100)
     assert len(world.server.events) == 1  # told once
-    assert Event.objects.filter(kind=Kind.ALLOCATION_EXPIRED).count() == 1
+    assert Event.objects.filter(kind=EventKind.ALLOCATION_EXPIRED).count() == 1
     world.remove("train")
     world.reconcile()
     assert world.states("train") == ["released"]
@@ -232,11 +257,11 @@ def test_who_had_a_pod_evicted_is_on_record(world: World) -> None:
     allocation = Allocation.objects.get()
     with pytest.raises(Conflict):
         allocation_release(allocation=allocation, actor=SYSTEM, evict=False, now=database_now())
-    assert not Event.objects.filter(kind=Kind.ALLOCATION_EVICTED).exists()
+    assert not Event.objects.filter(kind=EventKind.ALLOCATION_EVICTED).exists()
     allocation_release(allocation=allocation, actor=SYSTEM, evict=True, now=database_now())
     assert "deletionTimestamp" in world.server.pods[NAMESPACE, "train"]["metadata"]
     assert world.states("train") == ["bound"]
-    assert Event.objects.get(kind=Kind.ALLOCATION_EVICTED).actor == SYSTEM.name
+    assert Event.objects.get(kind=EventKind.ALLOCATION_EVICTED).actor == SYSTEM.name
 
 
 def test_a_budget_forbids_the_eviction(world: World) -> None:
@@ -245,21 +270,21 @@ def test_a_budget_forbids_the_eviction(world: World) -> None:
     world.claim("brief", ttl=60)
     world.place("train", claim="brief")
     world.server.store.blocked_evictions.add((NAMESPACE, "train"))
-    assert world.sweep(later=90).ended == 0
+    assert world.collect_garbage(later=90).ended == 0
     assert world.states("train") == ["bound"]
     world.server.store.blocked_evictions.clear()
-    assert world.sweep(later=95).ended == 1
+    assert world.collect_garbage(later=95).ended == 1
 
 
 def test_release_is_announced(world: World) -> None:
-    """DESIGN §3, Announcing: capacity that comes back by collection is told on the node, after the commit."""
+    """Capacity that comes back by collection is told on the node, after the commit."""
     world.node("n1")
     world.claim()
     world.pod("train")
     assert world.filter("train") == "n1"
     assert world.settled()
     before = world.server.nodes["n1"]["metadata"].get("annotations", {}).get(CAPACITY_CHANGED)
-    world.sweep(later=60)
+    world.collect_garbage(later=60)
     assert world.states("train") == ["failed"]
     assert world.settled()
     after = world.server.nodes["n1"]["metadata"]["annotations"][CAPACITY_CHANGED]
@@ -277,7 +302,7 @@ def test_release_while_the_api_server_is_away(world: World) -> None:
     assert world.states("train") == ["releasing"]
     assert world.used("n1") == [100, 100, 0, 0]
     world.server.faults.clear()
-    world.sweep(later=10)
+    world.collect_garbage(later=10)
     assert world.states("train") == ["released"]
     assert world.leases() == {}
     assert Allocation.objects.get().ended_at is not None

@@ -1,4 +1,6 @@
-"""Devices that somebody else gave to pods: mapped to ours whatever they are called; what cannot be told closes whatever it may be."""
+"""Devices that somebody else gave to pods: mapped to ours whatever they are called; what cannot be told closes whatever
+it may be.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +10,17 @@ import pytest
 
 from access.actors import SYSTEM
 from allocations.models import Allocation
-from allocations.reconcile import read_newcomers
-from allocations.reconcile.closing import undecoded
-from allocations.services import release_now
+from allocations.reconcile import verify_devices
+from allocations.reconcile.closing import undecodable_devices
+from allocations.scheduling.binder import release_now
 from allocations.takeover import takeover_steps
-from audit.clock import database_now
 from kube.listing import Unreadable as UnreadableObject
 from nodes.inventory import parse_node
 from nodes.models import Device, Node
-from nodes.newcomers import UNREAD
 from nodes.revisions import next_revision
 from nodes.services import inventory_put
+from nodes.unverified_devices import UNREAD
+from storage.clock import database_now
 from tests.integration.cluster.conftest import NAMESPACE, World
 from tests.integration.cluster.test_kubelet_devices import env, given, runs, uuids
 
@@ -70,7 +72,9 @@ def test_names_under_which_kubelets_give_a_gpu(world: World, word: str) -> None:
 
 @pytest.mark.parametrize("word", ["MIG-5a3d", "GPU-of-another-driver", "nvidia7", "vgpu-3"])
 def test_what_cannot_be_mapped_closes_the_nodes_gpus(world: World, word: str) -> None:
-    """DEV-8 LEASE-2 the GPU of that pod may be any: none is given there while it runs; holders keep theirs, and people see why."""
+    """DEV-8 LEASE-2 the GPU of that pod may be any: none is given there while it runs; holders keep theirs, and people
+    see why.
+    """
     world.node("n1", gpus=3)
     world.claim("mine", count=1)
     world.place("holder", claim="mine")
@@ -126,7 +130,9 @@ def test_several_pods_on_one_gpu_by_time(world: World) -> None:
 
 
 def test_a_nic_that_an_agent_calls_otherwise(world: World) -> None:
-    """LEASE-2 DEV-4 a NIC in the place of one that is held may be that one, by another name: nobody gets it until its holder has ended."""
+    """LEASE-2 DEV-4 a NIC in the place of one that is held may be that one, by another name: nobody gets it until its
+    holder has ended.
+    """
 
     def told(uuid: str) -> None:
         shape = parse_node({"name": "n1", "devices": [{"type": "rdma", "minor": 0, "uuid": uuid}], "links": []})
@@ -149,7 +155,9 @@ def test_a_nic_that_an_agent_calls_otherwise(world: World) -> None:
 
 
 def test_a_gpu_is_not_given_between_the_end_of_one_and_the_next_comparison(world: World) -> None:
-    """DEV-8 LEASE-2 the watch releases the one that ended at once: whoever asks then does not get what the other runs with."""
+    """DEV-8 LEASE-2 the watch releases the one that ended at once: whoever asks then does not get what the other runs
+    with.
+    """
     world.node("n1", gpus=1)
     first, second = (runs(world, name, limits=NATIVE) for name in ("first", "second"))
     given((first, uuids()), (second, uuids()))
@@ -162,7 +170,9 @@ def test_a_gpu_is_not_given_between_the_end_of_one_and_the_next_comparison(world
 
 
 def test_a_pod_beside_one_of_ours(world: World) -> None:
-    """LEASE-2 LEASE-6 the kubelet gave a GPU that gpuplane gave, too: when ours ends nobody gets it while theirs runs."""
+    """LEASE-2 LEASE-6 the kubelet gave a GPU that gpuplane gave, too: when ours ends nobody gets it while
+    theirs runs.
+    """
     world.node("n1", gpus=1)
     world.claim("one", count=1)
     world.place("ours", claim="one")
@@ -211,7 +221,9 @@ def test_results_that_cannot_be_read(world: World, limits: dict[str, str], annot
 
 
 def test_who_asks_for_nothing_closes_nothing(world: World) -> None:
-    """DEV-11 LEASE-6 while a cluster is taken over nobody guards others' annotations: what a pod that asks for no device writes there counts for nothing."""
+    """DEV-11 LEASE-6 while a cluster is taken over nobody guards others' annotations: what a pod that asks for no
+    device writes there counts for nothing.
+    """
     world.node("n1", gpus=1)
     runs(world, "planted", annotations={HAMI_RESULT: "GPU-n1-0;NVIDIA"})
     runs(world, "planted-too", annotations={KOORDINATOR_RESULT: '{"gpu":[{"minor":0}]}'})
@@ -283,23 +295,27 @@ def test_a_native_pod_of_which_no_record_tells(world: World) -> None:
 def test_a_pod_in_no_form_that_is_understood(
     world: World, spec: dict[str, object], phase: str, known: bool, shut: list[str]
 ) -> None:
-    """LEASE-2 LEASE-6 of such a pod only the node is read: what it holds there may be anything, if it names anything of ours at all."""
+    """LEASE-2 LEASE-6 of such a pod only the node is read: what it holds there may be anything, if it names anything of
+    ours at all.
+    """
     world.node("n1", gpus=1)
     world.node("n2", gpus=1)
     for resource, want in (("nvidia.com/gpu", shut), ("cpu", [])):
         containers = [{"name": 5, "resources": {"limits": {resource: "1"}}}]
         raw = json.dumps({"spec": {**spec, "containers": containers}, "status": {"phase": phase}}).encode()
         odd = UnreadableObject(key=(NAMESPACE, "odd"), raw=raw, why="a name is a number")
-        found = undecoded(objects=[odd], known={(NAMESPACE, "odd")} if known else ())
+        found = undecodable_devices(objects=[odd], known={(NAMESPACE, "odd")} if known else ())
         assert sorted(Device.objects.filter(pk__in=found).values_list("node__name", flat=True)) == want
 
 
 def test_new_devices_are_opened_only_to_what_is_known(world: World) -> None:
-    """DEV-8 LEASE-2 LEASE-6 the reading that opens a new node's devices closes them first where a pod cannot be read."""
+    """DEV-8 LEASE-2 LEASE-6 the reading that opens a new node's devices closes them first where a pod cannot be
+    read.
+    """
     world.node("n1", gpus=2)
     Device.objects.update(stranger=UNREAD, revision=next_revision())
     given((runs(world, "theirs", limits=NATIVE), ["MIG-unknown"]))
-    read_newcomers(world=world.outside, now=database_now())
+    verify_devices(world=world.backends, now=database_now())
     assert [bool(why) for why in closed()] == [True, True]
     assert left(world) == 0
 
@@ -309,7 +325,7 @@ def test_the_takeover_names_nodes_that_are_closed(world: World) -> None:
     world.node("n1", gpus=1)
     given((runs(world, "theirs", limits=NATIVE), ["MIG-unknown"]))
     world.reconcile()
-    cluster = world.outside.cluster
+    cluster = world.backends.cluster
     assert cluster is not None
     steps = {step.name: step for step in takeover_steps(cluster)}
     assert any("n1" in line and "closed" in line for line in steps["pods"].missing)

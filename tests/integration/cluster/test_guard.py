@@ -10,6 +10,7 @@ import pytest
 from claims.admission import views
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import NAMESPACE, World
+from tests.webhooks import answer_of
 
 pytestmark = pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
 
@@ -28,7 +29,7 @@ def review_binding(pod: str, username: str = "mallory") -> dict[str, Any]:
         "object": {"metadata": {"name": pod}, "target": {"kind": "Node", "name": "node-a"}},
     }
     body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-    response: dict[str, Any] = json.loads(views.bindings_validate(json.dumps(body).encode()))["response"]
+    response: dict[str, Any] = json.loads(answer_of(views.bindings_validate, json.dumps(body).encode()))["response"]
     return response
 
 

@@ -10,6 +10,7 @@ from pytest_django import Settings
 
 from claims.admission import views
 from tests.integration.cluster.conftest import NAMESPACE, World
+from tests.webhooks import answer_of
 
 pytestmark = pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
 GUESSED = "00000000-0000-4000-8000-000000000000"
@@ -30,7 +31,7 @@ def asked(pod: str, *, uid: str = "", username: str = "mallory", **metadata: Any
         "object": {"metadata": named, "target": {"kind": "Node", "name": "node-a"}},
     }
     body = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-    answer = views.bindings_validate_for_strangers(json.dumps(body).encode())
+    answer = answer_of(views.bindings_validate_anonymous, json.dumps(body).encode())
     response: dict[str, Any] = json.loads(answer)["response"]
     return response
 

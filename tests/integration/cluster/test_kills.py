@@ -1,4 +1,5 @@
-"""A web process killed between any two steps of a bind that its door serves: collection and reconciling bring everything right, both ways of binding.
+"""A web process killed between any two steps of a bind that its door serves: collection and reconciling bring
+everything right, both ways of binding.
 
 Without a cluster, and for releases, see tests/integration/allocations/test_kills.py.
 """
@@ -7,8 +8,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,13 +23,17 @@ from tests.fakes.apiserver import Fault
 from tests.fakes.late import Late
 from tests.integration.cluster.comparing import differences, given_twice
 from tests.integration.cluster.conftest import NAMESPACE, World
+from tests.integration.cluster.killed import UNFILTERED
+from tests.servers import forked
 
+LOOKED = "looked for a hold"
 STEPS = {
-    "together": ["held", "reserved", "a lease of two", "both leases", "the Binding", "bound"],
-    "alone": ["held", "looked at by the quick way", "reserved", "the lease", "the Binding", "bound"],
+    "whole devices": ["held", "reserved", "a lease of two", "both leases", "the Binding", "bound"],
+    "a share that ends": ["held", "reserved", "the lease", "the Binding", "bound"],
+    "planned by bind": [LOOKED, "held", "reserved", "a lease of two", "both leases", "the Binding", "bound"],
 }
-"""What is done by then, for each way. A claim for whole devices goes with others; a share, or one that ends by time, alone."""
-CLAIMS = {"together": "two", "alone": "brief-half"}
+"""What is done by then, for each way: on the event loop, and in a thread where bind has to plan."""
+CLAIMS = {"whole devices": "two", "a share that ends": "brief-half", "planned by bind": "two"}
 KILLS = [
     pytest.param(way, number, id=f"{way}, after {what}")
     for way, steps in STEPS.items()
@@ -40,7 +43,7 @@ KILLS = [
 
 @pytest.fixture
 def small(world: World) -> World:
-    """One node of four GPUs, a claim for either way, and the namespace of the leases."""
+    """One node of four GPUs, a claim for each way, and the namespace of the leases."""
     world.node("n1")
     world.claim("two", count=2)
     world.claim("brief-half", count=1, core=50, memoryRatio=50, ttl=86_400)
@@ -50,21 +53,22 @@ def small(world: World) -> World:
 
 def pod_of(world: World, name: str, way: str) -> dict[str, Any]:
     """A pod that is bound this way, as the API server has it."""
-    world.pod(name, claim=CLAIMS[way], spec={"schedulerName": "gpu-scheduler"})
+    labels = {UNFILTERED: "true"} if way == "planned by bind" else {}
+    world.pod(name, claim=CLAIMS[way], spec={"schedulerName": "gpu-scheduler"}, labels=labels)
     return dict(world.server.pods[NAMESPACE, name])
 
 
-def process(database: TestDatabase, pod: Mapping[str, Any], steps: int) -> subprocess.Popen[str]:
+def process(database: TestDatabase, pod: Mapping[str, Any], steps: int) -> forked.Process:
     """It filters and binds the pod, and dies after so many steps."""
-    command = [sys.executable, "-m", "tests.integration.cluster.killed", str(steps), json.dumps(pod), "n1"]
     environment = {**database.environment, "GPUPLANE_KUBECONFIG": settings.GPUPLANE_KUBECONFIG}
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    arguments = (str(steps), json.dumps(pod), "n1")
+    return forked.start("tests.integration.cluster.killed", *arguments, environment=environment)
 
 
 def collected(world: World) -> None:
     """Collection and reconciling have been there, until nothing is left to do."""
     for later in (120, 240, 360):
-        world.sweep(later=later)
+        world.collect_garbage(later=later)
         world.reconcile(later=later)
 
 
@@ -73,7 +77,7 @@ def nothing_is_lost(world: World) -> None:
     for name in [name for _, name in world.server.pods]:
         world.remove(name)
     world.reconcile(later=400)
-    world.sweep(later=500)
+    world.collect_garbage(later=500)
     assert not Allocation.objects.filter(state__in=LIVE).exists()
     assert not Device.objects.exclude(core_used=0, memory_used=0).exists()
     assert world.leases() == {}
@@ -82,12 +86,16 @@ def nothing_is_lost(world: World) -> None:
 
 @pytest.mark.parametrize(("way", "steps"), KILLS)
 def test_killed_between_two_steps(small: World, ledger_db: TestDatabase, way: str, steps: int) -> None:
-    """LEASE-1 LEASE-3 the pod is bound with its devices and Leases, or it is not and they are free; nobody else has them meanwhile."""
+    """LEASE-1 LEASE-3 the pod is bound with its devices and Leases, or it is not and they are free; nobody else has
+    them meanwhile.
+    """
     pod = pod_of(small, "killed", way)
     with process(ledger_db, pod, steps) as dying:
-        _, said = dying.communicate(timeout=60)
-    assert dying.returncode == -signal.SIGKILL, said[-3000:]
-    assert Device.objects.exclude(core_used=0).exists(), "what was decided is not given away meanwhile"
+        assert dying.wait(60) == -signal.SIGKILL, dying.errors[-3000:]
+    something_held = STEPS[way][steps - 1] != LOOKED
+    assert Device.objects.exclude(core_used=0).exists() == something_held, (
+        "what was decided is not given away meanwhile"
+    )
     assert given_twice(small.server) == []
     was_bound = bool(small.server.pods[NAMESPACE, "killed"]["spec"].get("nodeName"))
     assert was_bound == (steps >= STEPS[way].index("the Binding") + 1)
@@ -109,15 +117,16 @@ def test_killed_between_two_steps(small: World, ledger_db: TestDatabase, way: st
 def test_there_is_no_further_step(small: World, ledger_db: TestDatabase, way: str) -> None:
     """The tables above are whole: one step more, and the process ends by itself, its pod bound."""
     with process(ledger_db, pod_of(small, "whole", way), len(STEPS[way]) + 1) as living:
-        _, said = living.communicate(timeout=60)
-    assert living.returncode == 0, said[-3000:]
+        assert living.wait(60) == 0, living.errors[-3000:]
     assert differences(small.server) == []
     assert Allocation.objects.get().state == State.BOUND
 
 
 @pytest.mark.parametrize("way", list(STEPS))
 def test_killed_while_its_binding_is_on_the_way(small: World, ledger_db: TestDatabase, way: str) -> None:
-    """LEASE-1 LEASE-3 the Binding of a dead process is applied after collection was there, and after its devices were asked for again: they are given once."""
+    """LEASE-1 LEASE-3 the Binding of a dead process is applied after collection was there, and after its devices were
+    asked for again: they are given once.
+    """
     late = Late()
     small.server.faults.append(Fault("POST", r"/binding$", late=late))
     pod = pod_of(small, "slow", way)
@@ -125,7 +134,7 @@ def test_killed_while_its_binding_is_on_the_way(small: World, ledger_db: TestDat
         late.wait_held()
         dying.kill()
     collected(small)
-    others = [pod_of(small, f"other-{number}", "together") for number in range(2)]
+    others = [pod_of(small, f"other-{number}", "whole devices") for number in range(2)]
     with Door() as door:
         for other in others:
             node = door.filtered(other, ["n1"])

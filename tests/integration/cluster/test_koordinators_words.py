@@ -1,4 +1,6 @@
-"""Pods in Koordinator's words on the way through filter, bind and adoption: what stands on them, and what the ledger counts."""
+"""Pods in Koordinator's words on the way through filter, bind and adoption: what stands on them, and what the ledger
+counts.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ import pytest
 
 from access.actors import SYSTEM
 from allocations.models import Allocation, AllocationDevice
-from audit.clock import database_now
 from kube.keys import JOINT_ALLOCATE, KOORDINATOR_ALLOCATED
 from nodes.device_objects import publish
 from nodes.inventory import parse_node
 from nodes.models import Device, Node
 from nodes.services import inventory_put
+from storage.clock import database_now
 from tests.integration.cluster.conftest import NAMESPACE, World
 
 NAME = "n1"
@@ -79,15 +81,17 @@ def test_the_ids_are_those_of_the_device_object(there: World) -> None:
     told = place(there, "pair", {"gpu": "400", "rdma": "200"}, **{JOINT_ALLOCATE: joined})
     ids = {(kind, one["minor"]): one["id"] for kind, listed in told.items() for one in listed}
     assert ids["rdma", 1] == "0000:31:00.0"
-    assert there.outside.cluster is not None
-    publish(cluster=there.outside.cluster, placed=frozenset())
+    assert there.backends.cluster is not None
+    publish(cluster=there.backends.cluster, placed=frozenset())
     kind = there.server.store.kind_of("scheduling.koordinator.sh", "v1alpha1", "devices")
     devices = there.server.store.get(kind, "", NAME)["spec"]["devices"]
     assert {(one["type"], one["minor"]): one["id"] for one in devices} == ids
 
 
 def test_a_nic_for_each_switch(there: World) -> None:
-    """DEV-9 Koordinator gives a joint pod a NIC for each switch of its GPUs, more than it asks for: it is adopted with all of them."""
+    """DEV-9 Koordinator gives a joint pod a NIC for each switch of its GPUs, more than it asks for: it is adopted with
+    all of them.
+    """
     devices = {
         "gpu": [{"minor": n} for n in range(4)],
         "rdma": [{"minor": n, "id": f"0000:3{n}:00.0"} for n in range(2)],

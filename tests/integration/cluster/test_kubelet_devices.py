@@ -1,4 +1,6 @@
-"""Pods that gpuplane did not place: seen by what the kubelet gave them, or by their env, and never given a neighbour."""
+"""Pods that gpuplane did not place: seen by what the kubelet gave them, or by their env, and never given a
+neighbour.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,12 @@ import pytest
 
 from access.actors import SYSTEM
 from allocations.models import Allocation
-from allocations.reconcile import read_newcomers
-from audit.clock import database_now
-from nodes.checkpoints import Given, checkpoint_put
+from allocations.reconcile import verify_devices
+from nodes.checkpoints import CheckpointGrant, checkpoint_put
 from nodes.models import Device, Node
-from nodes.newcomers import UNREAD
 from nodes.revisions import next_revision
+from nodes.unverified_devices import UNREAD
+from storage.clock import database_now
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
 
 STATIC: dict[str, str] = {"kubernetes.io/config.hash": "of-a-file", "kubernetes.io/config.mirror": "of-a-file"}
@@ -26,7 +28,7 @@ def uuids(node: str = "n1") -> list[str]:
 
 def given(*entries: tuple[str, list[str]], resource: str = "nvidia.com/gpu", node: str = "n1") -> None:
     """The kubelet's record: (pod UID, device ids)."""
-    said = [Given(uid, "main", resource, tuple(devices)) for uid, devices in entries]
+    said = [CheckpointGrant(uid, "main", resource, tuple(devices)) for uid, devices in entries]
     checkpoint_put(node_name=node, entries=said, actor=SYSTEM, now=database_now())
 
 
@@ -46,7 +48,9 @@ def env(value: str) -> dict[str, Any]:
 
 
 def test_what_the_kubelet_gave_counts_as_taken(world: World) -> None:
-    """DEV-8 (part) DEV-9 pods of the checkpoint are adopted with their very devices, told once, and their end gives the devices back."""
+    """DEV-8 (part) DEV-9 pods of the checkpoint are adopted with their very devices, told once, and their end gives the
+    devices back.
+    """
     world.node("n1", gpus=3)
     world.claim("one", count=1)
     first, second, third = uuids()
@@ -71,7 +75,9 @@ def test_what_the_kubelet_gave_counts_as_taken(world: World) -> None:
 
 
 def test_what_stands_in_the_record_and_is_gone(world: World) -> None:
-    """DEV-8 (part) the kubelet tidies up late: an entry of a pod that does not exist, or has finished, takes nothing."""
+    """DEV-8 (part) the kubelet tidies up late: an entry of a pod that does not exist, or has finished, takes
+    nothing.
+    """
     world.node("n1", gpus=2)
     first, second = uuids()
     over = runs(world, "over")
@@ -162,16 +168,18 @@ def test_a_device_that_env_names_twice(world: World, spelling: str) -> None:
 
 
 def test_a_new_node_waits_for_its_checkpoint(world: World) -> None:
-    """DEV-8 (part) where a pod runs with devices of which nobody has told, a new node stays closed until the record comes, a minute at most."""
+    """DEV-8 (part) where a pod runs with devices of which nobody has told, a new node stays closed until the record
+    comes, a minute at most.
+    """
     world.node("n1", gpus=2)
     world.claim("one", count=1)
     Node.objects.update(registered_at=database_now())
     Device.objects.update(stranger=UNREAD, revision=next_revision())
     uid = runs(world, "theirs", limits={"nvidia.com/gpu": "1"})
     assert world.reconcile().opened == 0
-    assert read_newcomers(world=world.outside, now=database_now()) == 0
+    assert verify_devices(world=world.backends, now=database_now()) == 0
     given((uid, uuids()[:1]))
-    assert read_newcomers(world=world.outside, now=database_now()) == 2
+    assert verify_devices(world=world.backends, now=database_now()) == 2
     assert world.used("n1") == [100, 0]
 
     world.node("n2", gpus=1)

@@ -1,4 +1,6 @@
-"""Nodes in mode device-plugin: gpuplane says which node, the kubelet says which GPUs, and the ledger follows its record."""
+"""Nodes in mode device-plugin: gpuplane says which node, the kubelet says which GPUs, and the ledger follows its
+record.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,11 @@ import pytest
 from access.actors import SYSTEM
 from allocations.errors import MovedOn
 from allocations.models import Allocation
-from audit.clock import database_now
 from audit.models import Event
 from kube.keys import ALLOCATED, ATTEMPT, CHOSEN_BY
-from nodes.checkpoints import Given, checkpoint_put
+from nodes.checkpoints import CheckpointGrant, checkpoint_put
 from nodes.models import Device, Node
+from storage.clock import database_now
 from tests.fakes.apikinds import NODES
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
 
@@ -47,7 +49,9 @@ def by_others(world: World, name: str, *, gpus: int = 1) -> str:
 def chose(**minors: list[int]) -> None:
     """What the kubelet of n1 gave: pod UID → minors."""
     uuids = list(Device.objects.filter(node__name="n1").order_by("minor").values_list("uuid", flat=True))
-    said = [Given(uid, "main", GPU, tuple(uuids[minor] for minor in listed)) for uid, listed in minors.items()]
+    said = [
+        CheckpointGrant(uid, "main", GPU, tuple(uuids[minor] for minor in listed)) for uid, listed in minors.items()
+    ]
     checkpoint_put(node_name="n1", entries=said, actor=SYSTEM, now=database_now())
 
 
@@ -143,13 +147,16 @@ def test_a_hold_gives_way(plugin: World) -> None:
             [],
         ),
     ],
+    ids=["a GPU of another node", "one GPU for two pods"],
 )
 def test_a_record_that_cannot_be_is_reported(
     plugin: World, told: dict[str, list[str]], problems: list[str], disputed: dict[int, str], closed: list[int]
 ) -> None:
-    """DEV-8 LEASE-2 a GPU shared by time, or of another node: said, once, nobody's devices are changed, and what they have is given to nobody."""
+    """DEV-8 LEASE-2 a GPU shared by time, or of another node: said, once, nobody's devices are changed, and what they
+    have is given to nobody.
+    """
     uids = {name: native(plugin, name) for name in ("one", "two")}
-    said = [Given(uids[name], "main", GPU, tuple(listed)) for name, listed in told.items()]
+    said = [CheckpointGrant(uids[name], "main", GPU, tuple(listed)) for name, listed in told.items()]
     checkpoint_put(node_name="n1", entries=said, actor=SYSTEM, now=database_now())
     done = plugin.reconcile()
     assert (done.corrected, done.differences, done.reported) == (0, len(problems), len(problems))
@@ -165,7 +172,9 @@ def test_a_record_that_cannot_be_is_reported(
 
 
 def test_a_pod_that_sees_what_we_name_keeps_it(world: World) -> None:
-    """DEV-8 the node became a device-plugin node later: a pod with our env has the devices that its annotation names, whatever the kubelet thinks."""
+    """DEV-8 the node became a device-plugin node later: a pod with our env has the devices that its annotation names,
+    whatever the kubelet thinks.
+    """
     world.node("n1", gpus=4)
     reference = {"fieldRef": {"fieldPath": "metadata.annotations['gpu.scheduling/visible-devices']"}}
     env = [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": reference}]
@@ -189,7 +198,9 @@ def test_a_pod_that_sees_what_we_name_keeps_it(world: World) -> None:
 
 
 def test_the_record_is_followed_whatever_becomes_of_the_node(plugin: World) -> None:
-    """DEV-8 LEASE-2 the node goes over to gpuplane while a pod runs there by the kubelet's choice: its GPU is given to nobody else."""
+    """DEV-8 LEASE-2 the node goes over to gpuplane while a pod runs there by the kubelet's choice: its GPU is given to
+    nobody else.
+    """
     one = native(plugin, "one")
     patch = {"metadata": {"labels": {"gpu.scheduling/mode": None}}}
     plugin.server.store.patch(NODES, "", "n1", patch, content_type=MERGE)
@@ -203,12 +214,14 @@ def test_the_record_is_followed_whatever_becomes_of_the_node(plugin: World) -> N
 
 
 def test_our_own_binding_is_known_whatever_became_of_the_node(plugin: World) -> None:
-    """LEASE-3 a bind whose end was lost, on a node that changed its mode since: the pod is ours, and keeps its devices."""
+    """LEASE-3 a bind whose end was lost, on a node that changed its mode since: the pod is ours, and keeps its
+    devices.
+    """
     native(plugin, "one")
     Node.objects.filter(name="n1").update(mode="exclusive")
     row = Allocation.objects.get(pod_name="one")
     Allocation.objects.filter(pk=row.pk).update(state="reserved", reserved_at=row.created_at)
-    plugin.sweep(later=60)
+    plugin.collect_garbage(later=60)
     assert plugin.states("one") == ["bound"]
     assert plugin.used("n1") == [100, 0, 0, 0]
 
@@ -245,7 +258,7 @@ def test_what_changed_meanwhile_waits_for_the_next_comparison(plugin: World, mon
     before = plugin.server.leases
     chose(**{one: [3]})
     with monkeypatch.context() as patched:
-        patched.setattr("allocations.ledger.regrant", moved)
+        patched.setattr("allocations.ledger.reassign_devices", moved)
         done = plugin.reconcile()
     assert (done.corrected, done.leases_taken, done.leases_deleted) == (0, 0, 0)
     assert plugin.server.leases == before
@@ -255,7 +268,7 @@ def test_what_changed_meanwhile_waits_for_the_next_comparison(plugin: World, mon
 def test_an_impossible_record_of_one_pod_holds_up_no_other(plugin: World) -> None:
     """DEV-8 others on the node are corrected all the same."""
     odd, plain = native(plugin, "odd"), native(plugin, "plain")
-    said = [Given(odd, "main", GPU, ("MIG-7",)), Given(plain, "main", GPU, ("GPU-n1-3",))]
+    said = [CheckpointGrant(odd, "main", GPU, ("MIG-7",)), CheckpointGrant(plain, "main", GPU, ("GPU-n1-3",))]
     checkpoint_put(node_name="n1", entries=said, actor=SYSTEM, now=database_now())
     done = plugin.reconcile()
     assert (done.corrected, done.differences) == (1, 1)
@@ -263,7 +276,9 @@ def test_an_impossible_record_of_one_pod_holds_up_no_other(plugin: World) -> Non
 
 
 def test_what_cannot_be_followed_is_told_of_each_pod_by_itself(plugin: World) -> None:
-    """DEV-8 VIEW-3 an event that names a pod stands in its namespace: nobody else reads it, and the pod's own page has it."""
+    """DEV-8 VIEW-3 an event that names a pod stands in its namespace: nobody else reads it, and the pod's own page has
+    it.
+    """
     one, _ = native(plugin, "one"), native(plugin, "two")
     fixed = Allocation.objects.get(pod_name="two")
     Allocation.objects.filter(pk=fixed.pk).update(request={**fixed.request, "by_kubelet": False})
@@ -279,7 +294,7 @@ def test_what_cannot_be_followed_is_told_of_each_pod_by_itself(plugin: World) ->
 def test_a_closed_device_is_told_on_the_pods_page(plugin: World) -> None:
     """DEV-8 VIEW-3 the event carries the pod's very name."""
     uid = native(plugin, "one")
-    said = [Given(uid, "main", GPU, ("GPU-elsewhere",))]
+    said = [CheckpointGrant(uid, "main", GPU, ("GPU-elsewhere",))]
     checkpoint_put(node_name="n1", entries=said, actor=SYSTEM, now=database_now())
     plugin.reconcile()
     taken = Event.objects.filter(kind="device.taken").values_list("namespace", "name")

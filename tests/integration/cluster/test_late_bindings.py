@@ -1,4 +1,6 @@
-"""Bindings that the API server applies long after their sender got no answer: no device is given twice, and none is lost."""
+"""Bindings that the API server applies long after their sender got no answer: no device is given twice, and none is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ from django.db import connections
 from allocations import ledger
 from allocations.choices import State
 from allocations.models import Allocation
-from audit.clock import database_now
 from kube.keys import ALLOCATED, ATTEMPT
+from storage.clock import database_now
 from tests.fakes.apikinds import LEASES, PODS
 from tests.fakes.apiserver import Fault
 from tests.fakes.late import Late
@@ -27,7 +29,7 @@ BINDING = r"/pods/train/binding$"
 @pytest.fixture(autouse=True)
 def short_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bind gives up sending after half a second."""
-    monkeypatch.setattr("allocations.saga.BIND_DEADLINE", timedelta(seconds=0.5))
+    monkeypatch.setattr("allocations.scheduling.limits.BIND_DEADLINE", timedelta(seconds=0.5))
 
 
 @pytest.fixture
@@ -85,10 +87,12 @@ def place_urgent(world: World) -> str | None:
 
 
 def test_applied_after_collection(world: World, late: Late) -> None:
-    """LEASE-2 LEASE-3 collection finds a reservation whose Binding may still be applied: it sends that Binding again and gives nothing away."""
+    """LEASE-2 LEASE-3 collection finds a reservation whose Binding may still be applied: it sends that Binding again
+    and gives nothing away.
+    """
     lose_the_binding(world, late)
 
-    world.sweep(later=60)
+    world.collect_garbage(later=60)
     urgent = place_urgent(world)
     late.release()
 
@@ -100,17 +104,19 @@ def test_applied_after_collection(world: World, late: Late) -> None:
 
 
 def test_no_binding_is_answered_for_long(world: World, late: Late) -> None:
-    """LEASE-2 LEASE-3 as long as nobody knows what became of a Binding the devices count as used, however often collection comes by."""
+    """LEASE-2 LEASE-3 as long as nobody knows what became of a Binding the devices count as used, however often
+    collection comes by.
+    """
     lose_the_binding(world, late)
     world.server.faults.append(Fault("POST", BINDING, drop="before", times=500))
 
     for later in (60, 120, 3_600, 86_400):
-        world.sweep(later=later)
+        world.collect_garbage(later=later)
         assert world.states("train") == ["reserved"]
     assert place_urgent(world) is None
 
     late.release()
-    world.sweep(later=90_000)
+    world.collect_garbage(later=90_000)
     assert world.states("train") == ["bound"]
     assert given_twice(world) == []
 
@@ -118,19 +124,23 @@ def test_no_binding_is_answered_for_long(world: World, late: Late) -> None:
 def test_collection_sends_however_slow_the_api_server_is(
     world: World, late: Late, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LEASE-3 the pod and its leases take longer to read than collection sends for: the Binding is sent all the same."""
-    monkeypatch.setattr("allocations.saga.COLLECTING_DEADLINE", timedelta(seconds=0.5))
+    """LEASE-3 the pod and its leases take longer to read than collection sends for: the Binding is sent all the
+    same.
+    """
+    monkeypatch.setattr("allocations.scheduling.limits.COLLECTING_DEADLINE", timedelta(seconds=0.5))
     lose_the_binding(world, late)
     world.server.faults.append(Fault("POST", r"/leases$", late=Late(seconds=0.6)))
 
-    world.sweep(later=60)
+    world.collect_garbage(later=60)
 
     assert world.states("train") == ["bound"]
 
 
 def test_a_turn_of_collection_has_an_end(world: World, late: Late, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LEASE-3 while the API server hangs a turn does not wait for each reservation; those it did not come to are the first of the next."""
-    monkeypatch.setattr("allocations.sweep.KIND_SECONDS", 0.0)
+    """LEASE-3 while the API server hangs a turn does not wait for each reservation; those it did not come to are the
+    first of the next.
+    """
+    monkeypatch.setattr("allocations.reconcile.garbage_collection.KIND_SECONDS", 0.0)
     lose_the_binding(world, late)
     stale = Allocation.objects.get()
     assert stale.reserved_at is not None
@@ -148,11 +158,11 @@ def test_a_turn_of_collection_has_an_end(world: World, late: Late, monkeypatch: 
         changed_at=stale.changed_at,
     )
     world.server.faults.append(Fault("GET", r"/pods/", drop="before", times=500))
-    world.sweep(later=60)
+    world.collect_garbage(later=60)
     assert not any(one.path.endswith("/pods/another") for one in world.server.requests)
 
     world.server.faults.clear()
-    world.sweep(later=61)
+    world.collect_garbage(later=61)
 
     assert world.states("another") == ["failed"]  # there is no such pod
     assert world.states("train") == ["reserved"]
@@ -163,7 +173,9 @@ def test_a_turn_of_collection_has_an_end(world: World, late: Late, monkeypatch: 
 def test_an_attempt_that_cannot_go_on_shuts_the_late_binding_out(
     world: World, late: Late, refusal: str, bind_next: bool
 ) -> None:
-    """LEASE-1 LEASE-2 LEASE-3 before a reservation is given up, the pod is written to, so that a Binding sent earlier fails when it comes."""
+    """LEASE-1 LEASE-2 LEASE-3 before a reservation is given up, the pod is written to, so that a Binding sent earlier
+    fails when it comes.
+    """
     lose_the_binding(world, late, gpus=4)
     if refusal == "a stranger's lease":
         world.server.store.delete(LEASES, "gpuplane-system", "gpu-n1-1", {})
@@ -172,7 +184,7 @@ def test_an_attempt_that_cannot_go_on_shuts_the_late_binding_out(
         what = r"/leases$" if refusal == "lease denied" else BINDING
         world.server.faults.append(Fault("POST", what, status=403, reason="Forbidden"))
 
-    told = world.bind("train", "n1") if bind_next else str(world.sweep(later=60).reservations)
+    told = world.bind("train", "n1") if bind_next else str(world.collect_garbage(later=60).reservations)
     again = refusal == "a stranger's lease" and bind_next  # planned again, on others of the node
     assert world.states("train") == (["released", "bound"] if again else ["released" if "str" in refusal else "failed"])
     assert told == ("" if again else told)
@@ -185,7 +197,9 @@ def test_an_attempt_that_cannot_go_on_shuts_the_late_binding_out(
 
 
 def test_what_shuts_a_binding_out_is_not_applied_late_itself(world: World, late: Late) -> None:
-    """LEASE-1 LEASE-2 LEASE-3 the write that shut a Binding out comes a second time, long after the pod was bound by its next allocation: it is refused."""
+    """LEASE-1 LEASE-2 LEASE-3 the write that shut a Binding out comes a second time, long after the pod was bound by
+    its next allocation: it is refused.
+    """
     lose_the_binding(world, late, gpus=4)
     world.server.store.delete(LEASES, "gpuplane-system", "gpu-n1-1", {})
     world.server.add_lease("gpu-n1-1", "somebody-else")
@@ -202,7 +216,7 @@ def test_what_shuts_a_binding_out_is_not_applied_late_itself(world: World, late:
     mark.release()
 
     assert (second.outcomes, mark.outcomes) == ([201], [409])
-    world.sweep(later=60)
+    world.collect_garbage(later=60)
     assert world.states("train") == ["released", "bound"]
     place_urgent(world)
     assert given_twice(world) == []
@@ -215,7 +229,7 @@ def test_the_answer_of_what_shuts_a_binding_out_is_lost(world: World, late: Late
         Fault("POST", r"/leases$", status=403, reason="Forbidden"),
         Fault("PATCH", r"/pods/train$", drop="after"),
     ]
-    world.sweep(later=60)
+    world.collect_garbage(later=60)
     assert world.states("train") == ["failed"]
     late.release()
     assert late.outcomes == [409]
@@ -227,24 +241,26 @@ def test_what_cannot_be_shut_out_is_not_given_up(world: World, late: Late, fault
     lose_the_binding(world, late)
     refusals = {"status": 403, "reason": "Forbidden"} if fault == "denied" else {"drop": "before"}
     world.server.faults += [
-        Fault("POST", r"/leases$", status=403, reason="Forbidden", times=2),
+        Fault("POST", r"/leases$", status=403, reason="Forbidden", times=4),  # two leases, twice
         Fault("PATCH", r"/pods/train$", times=500, **refusals),
     ]
     assert world.bind("train", "n1") != ""
     assert world.states("train") == ["reserved"]
-    world.sweep(later=60)
+    world.collect_garbage(later=60)
     assert world.states("train") == ["reserved"]
     assert place_urgent(world) is None
 
     late.release()
     world.server.faults.clear()
-    world.sweep(later=120)
+    world.collect_garbage(later=120)
     assert world.states("train") == ["bound"]
     assert given_twice(world) == []
 
 
 def test_a_binding_without_the_pods_version_cannot_be_shut_out(world: World, late: Late) -> None:
-    """LEASE-2 LEASE-3 a scheduler that told no resourceVersion: nothing keeps its Binding from being applied late, so nothing is given up."""
+    """LEASE-2 LEASE-3 a scheduler that told no resourceVersion: nothing keeps its Binding from being applied late, so
+    nothing is given up.
+    """
     world.node("n1", gpus=2)
     world.claim()
     world.pod("train")
@@ -258,11 +274,11 @@ def test_a_binding_without_the_pods_version_cannot_be_shut_out(world: World, lat
     world.server.faults[:] = [Fault("POST", r"/leases$", status=403, reason="Forbidden", times=50)]
 
     assert "applied" in world.bind("train", "n1")
-    world.sweep(later=60)
+    world.collect_garbage(later=60)
 
     assert world.states("train") == ["reserved"]
     late.release()
-    world.sweep(later=120)
+    world.collect_garbage(later=120)
     assert world.states("train") == ["bound"]
 
 
@@ -270,10 +286,10 @@ def test_a_pod_that_goes_ends_it(world: World, late: Late) -> None:
     """LEASE-3 LEASE-4 the pod is gone: no Binding can be applied any more, and everything is given back."""
     lose_the_binding(world, late)
     world.server.faults.append(Fault("POST", BINDING, drop="before", times=500))
-    world.sweep(later=60)
+    world.collect_garbage(later=60)
     assert world.states("train") == ["reserved"]
     world.remove("train")
-    world.sweep(later=120)
+    world.collect_garbage(later=120)
     assert world.states("train") == ["failed"]
     assert world.leases() == {}
     late.release()
@@ -284,10 +300,10 @@ def test_another_servers_404_says_nothing_of_the_pod(world: World, late: Late) -
     """LEASE-2 LEASE-3 a proxy that has lost its API server answers 404 itself: that is no word that the pod is gone."""
     lose_the_binding(world, late)
     world.server.faults.append(Fault("GET", r"/pods/train$", status=404, reason="", message="default backend"))
-    world.sweep(later=60)
+    world.collect_garbage(later=60)
     assert world.states("train") == ["reserved"]
     late.release()
-    world.sweep(later=120)
+    world.collect_garbage(later=120)
     assert world.states("train") == ["bound"]
 
 
@@ -295,8 +311,10 @@ def test_another_servers_404_says_nothing_of_the_pod(world: World, late: Late) -
 def test_a_sender_that_was_paused_sends_nothing_more(
     world: World, shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LEASE-3 a process stands still between reservation and Binding: once collection has taken the reservation up it sends nothing that is not its own."""
-    monkeypatch.setattr("allocations.extender.together.LOOK_SECONDS", 0.0)  # any time at all is a pause
+    """LEASE-3 a process stands still between reservation and Binding: once collection has taken the reservation up it
+    sends nothing that is not its own.
+    """
+    monkeypatch.setattr("allocations.scheduling.limits.LOOK_SECONDS", 0.0)  # any time at all is a pause
     world.node("n1", gpus=2)
     world.claim("one", count=1, **({"core": 50} if shared else {}))
     uid = world.pod("train", claim="one")
@@ -316,7 +334,7 @@ def test_a_sender_that_was_paused_sends_nothing_more(
 
     assert answer != ""
     assert bindings_sent(world) == 0
-    world.sweep(later=60)
+    world.collect_garbage(later=60)
     assert world.states("train") == ["failed"]
     assert world.leases() == {}
 
@@ -342,7 +360,9 @@ def test_who_was_overtaken_undoes_nothing(world: World, late: Late) -> None:
 
 
 def test_two_take_a_reservation_up_at_once(world: World, late: Late) -> None:
-    """LEASE-3 of the next bind and collection, which come at the same moment, either finishes it; the other does no harm."""
+    """LEASE-3 of the next bind and collection, which come at the same moment, either finishes it; the other does no
+    harm.
+    """
     lose_the_binding(world, late)
     both = threading.Barrier(2)
 
@@ -353,7 +373,7 @@ def test_two_take_a_reservation_up_at_once(world: World, late: Late) -> None:
     def collect() -> None:
         both.wait()
         try:
-            world.sweep(later=60)
+            world.collect_garbage(later=60)
         finally:
             connections.close_all()
 
@@ -368,7 +388,9 @@ def test_two_take_a_reservation_up_at_once(world: World, late: Late) -> None:
 
 
 def test_a_pod_that_changed_since_filter_is_bound_all_the_same(world: World) -> None:
-    """LEASE-3 the Binding carries the pod's resourceVersion; where the pod has changed meanwhile it is read and the Binding sent again."""
+    """LEASE-3 the Binding carries the pod's resourceVersion; where the pod has changed meanwhile it is read and the
+    Binding sent again.
+    """
     world.node("n1", gpus=2)
     world.claim()
     world.pod("train")
@@ -388,5 +410,5 @@ def test_the_binding_of_another_allocation_is_not_ours(world: World, late: Late)
     lose_the_binding(world, late)
     body = {"metadata": {"annotations": {ATTEMPT: "another/1", ALLOCATED: "n1:0,1"}}, "spec": {"nodeName": "n1"}}
     world.server.store.patch(PODS, NAMESPACE, "train", body, content_type=MERGE)
-    world.sweep(later=60)
+    world.collect_garbage(later=60)
     assert world.states("train") == ["failed"]

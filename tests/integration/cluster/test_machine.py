@@ -7,9 +7,8 @@ from datetime import timedelta
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from allocations import bindings, saga
-from allocations.extender import together
-from kube.client import RetryRule
+from allocations.scheduling import limits
+from kube.retry import RetryRule
 from tests.databases import TestDatabase
 from tests.deaths import Deaths
 from tests.exploring import examples
@@ -21,12 +20,14 @@ STEPS = 30
 
 
 def hurried(patch: pytest.MonkeyPatch, world: World) -> None:
-    """Waits of a bind, short: its deadline, its pauses, and those between two tries of a request. What is done is the same."""
-    for module in (saga, together):
-        patch.setattr(module, "BIND_DEADLINE", timedelta(seconds=1))
-    patch.setattr(saga, "COLLECTING_DEADLINE", timedelta(seconds=0.2))
-    patch.setattr(bindings, "PAUSE_SECONDS", 0.05)
-    patch.setattr(world.outside.cluster, "_retry", RetryRule(attempts=2, base_seconds=0.002, cap_seconds=0.005))
+    """Waits of a bind, short: its deadline, its pauses, and those between two tries of a request.
+
+    What is done is the same.
+    """
+    patch.setattr(limits, "BIND_DEADLINE", timedelta(seconds=1))
+    patch.setattr(limits, "COLLECTING_DEADLINE", timedelta(seconds=0.2))
+    patch.setattr(limits, "PAUSE_SECONDS", 0.05)
+    patch.setattr(world.backends.cluster, "_retry", RetryRule(attempts=2, base_seconds=0.002, cap_seconds=0.005))
 
 
 def machine_of(world: World, database: TestDatabase, patch: pytest.MonkeyPatch) -> type[ClusterMachine]:
@@ -40,7 +41,9 @@ def machine_of(world: World, database: TestDatabase, patch: pytest.MonkeyPatch) 
 def test_any_history_keeps_the_ledger_whole(
     world: World, ledger_db: TestDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LEASE-2 LEASE-3 LEASE-4 CLAIM-2 no order of arrivals, ends, failures, deaths and late requests gives a device twice or loses one."""
+    """LEASE-2 LEASE-3 LEASE-4 CLAIM-2 no order of arrivals, ends, failures, deaths and late requests gives a device
+    twice or loses one.
+    """
     machine = machine_of(world, ledger_db, monkeypatch)
     run_state_machine_as_test(machine, settings=examples(HISTORIES[ledger_db.vendor], stateful_step_count=STEPS))
 
@@ -49,7 +52,9 @@ def test_any_history_keeps_the_ledger_whole(
 def test_a_binding_that_arrives_after_collection(
     world: World, ledger_db: TestDatabase, monkeypatch: pytest.MonkeyPatch, claim: str
 ) -> None:
-    """LEASE-2 LEASE-3 one of its histories by hand: a Binding is on the way while collection comes and others ask for the devices; it arrives last."""
+    """LEASE-2 LEASE-3 one of its histories by hand: a Binding is on the way while collection comes and others ask for
+    the devices; it arrives last.
+    """
     history = machine_of(world, ledger_db, monkeypatch)()
     history.begin()
     history.a_binding_is_on_the_way(claim)

@@ -9,13 +9,13 @@ import pytest
 
 from access.actors import SYSTEM
 from allocations.models import Allocation
-from audit.clock import database_now
 from claims.dialects.device_names import mig_minor
 from nodes.inventory import parse_node
 from nodes.live.samples import DETAILS_KEY, DetailsView
 from nodes.mig import GPU_HELD, INSTANCES_HELD, mig_closings
 from nodes.models import Device
 from nodes.services import devices_health, inventory_put
+from storage.clock import database_now
 from tests.integration.cluster.conftest import NAMESPACE, World
 from tests.integration.cluster.test_kubelet_devices import given, runs
 
@@ -131,7 +131,9 @@ def test_instances_by_a_claim(mixed: World) -> None:
 
 
 def test_what_kubelets_gave_of_them(mixed: World) -> None:
-    """DEV-8 DEV-12 an instance by its UUID is that instance; one that the inventory lacks is its GPU, and its instances are closed."""
+    """DEV-8 DEV-12 an instance by its UUID is that instance; one that the inventory lacks is its GPU, and its instances
+    are closed.
+    """
     given(
         (runs(mixed, "theirs", limits={"nvidia.com/mig-1g.10gb": "1"}), ["MIG-2-8"]), resource="nvidia.com/mig-1g.10gb"
     )
@@ -142,7 +144,9 @@ def test_what_kubelets_gave_of_them(mixed: World) -> None:
 
 
 def test_an_instance_of_which_only_the_agent_tells(world: World, settings: Any) -> None:
-    """DEV-8 DEV-12 LEASE-2 by the agent's details: the pod has a part of that GPU, so nobody gets the GPU, nor another instance of it."""
+    """DEV-8 DEV-12 LEASE-2 by the agent's details: the pod has a part of that GPU, so nobody gets the GPU, nor another
+    instance of it.
+    """
     import redis
 
     tell(world, gpu(0), gpu(1))
@@ -168,7 +172,9 @@ def test_an_instance_of_which_only_the_agent_tells(world: World, settings: Any) 
 
 
 def test_a_gpu_and_an_instance_of_it_held_by_two(world: World) -> None:
-    """LEASE-6 DEV-12 the kubelet gave a whole GPU of which gpuplane gave an instance: both are in conflict until one has ended."""
+    """LEASE-6 DEV-12 the kubelet gave a whole GPU of which gpuplane gave an instance: both are in conflict until one
+    has ended.
+    """
     tell(world, gpu(0, mig=True), instance(0, 7))
     assert asks(world, "ours", mig_1g__10gb="1") == "n1"
     assert world.bind("ours", "n1") == ""
@@ -185,7 +191,9 @@ def test_a_gpu_and_an_instance_of_it_held_by_two(world: World) -> None:
 
 
 def test_mig_mode_of_a_gpu_that_is_held(world: World) -> None:
-    """DEV-12 LEASE-2 its holder keeps it; neither it nor its instances are given until that one ends, then only these."""
+    """DEV-12 LEASE-2 its holder keeps it; neither it nor its instances are given until that one ends, then only
+    these.
+    """
     tell(world, gpu(0))
     world.claim("one", count=1)
     world.place("holder", claim="one")
@@ -202,7 +210,9 @@ def test_mig_mode_of_a_gpu_that_is_held(world: World) -> None:
 
 
 def test_mig_mode_that_ends_while_an_instance_is_held(world: World) -> None:
-    """DEV-12 LEASE-2 an inventory that is wrong, or early: the GPU is not given over the head of the instance's holder."""
+    """DEV-12 LEASE-2 an inventory that is wrong, or early: the GPU is not given over the head of the instance's
+    holder.
+    """
     tell(world, gpu(0, mig=True), instance(0, 7))
     world.claim("one", count=1)
     assert asks(world, "small", mig_1g__10gb="1") == "n1"
@@ -233,7 +243,9 @@ def test_a_sick_gpu_makes_its_instances_sick(mixed: World) -> None:
 
 
 def test_what_the_node_advertises(mixed: World) -> None:
-    """DEV-5 DEV-12 instances by their profiles' names, the plain GPUs by the others; a name goes with the last instance."""
+    """DEV-5 DEV-12 instances by their profiles' names, the plain GPUs by the others; a name goes with the last
+    instance.
+    """
     mixed.reconcile()
     said = mixed.server.nodes["n1"]["status"]["allocatable"]
     assert (said["nvidia.com/gpu"], said["kubernetes.io/gpu"]) == ("2", "200")
@@ -265,7 +277,9 @@ def test_a_gpu_whose_instance_others_have(world: World, mark: str) -> None:
 
 
 def test_an_intruder_on_a_gpu_in_mig_mode(world: World) -> None:
-    """DEV-12 LEASE-2 it runs with a GPU in MIG mode, and with one of somebody else: no instance of the first is given."""
+    """DEV-12 LEASE-2 it runs with a GPU in MIG mode, and with one of somebody else: no instance of the first is
+    given.
+    """
     tell(world, gpu(0), gpu(1, mig=True), instance(1, 7))
     world.claim("one", count=1)
     world.place("rightful", claim="one")

@@ -1,4 +1,6 @@
-"""GpuNodeStatus objects of the cluster: what the record says of each node's GPUs and their holders, whoever wrote into them."""
+"""GpuNodeStatus objects of the cluster: what the record says of each node's GPUs and their holders, whoever wrote into
+them.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ from typing import Any
 import pytest
 
 from access.actors import SYSTEM
-from allocations.node_statuses import links_of, publish
-from audit.clock import database_now
+from allocations.publish.node_statuses import links_of, publish
 from kube.errors import TemporaryKubeError
 from nodes.models import Device, Node
 from nodes.services import devices_health
+from storage.clock import database_now
 from tests.fakes.apikinds import Kind
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
@@ -29,8 +31,8 @@ def there(world: World) -> World:
 
 
 def published(world: World) -> list[str]:
-    assert world.outside.cluster is not None
-    return publish(cluster=world.outside.cluster)
+    assert world.backends.cluster is not None
+    return publish(cluster=world.backends.cluster)
 
 
 def kind(world: World) -> Kind:

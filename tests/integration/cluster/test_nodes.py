@@ -7,7 +7,6 @@ from datetime import timedelta
 import pytest
 
 from access.actors import SYSTEM
-from audit.clock import database_now
 from kube import nodes as kube_nodes
 from kube.keys import ADVERTISED, CAPACITY_CHANGED, MODEL_LABEL, PODS_RESOURCE
 from nodes.advertise import PLENTY, advertise, amounts_of
@@ -15,15 +14,16 @@ from nodes.cluster import follow_one
 from nodes.inventory import model_label, parse_node
 from nodes.models import Device, Node
 from nodes.services import devices_health, inventory_put, node_remove
+from storage.clock import database_now
 from tests.factories import H100_BYTES, NodeFactory
 from tests.fakes.apikinds import NODES
 from tests.integration.cluster.conftest import MERGE, World
 
 
 def bring(world: World) -> list[str]:
-    cluster = world.outside.cluster
+    cluster = world.backends.cluster
     assert cluster is not None
-    return advertise(cluster=cluster, machines=kube_nodes.list_all(cluster).items)
+    return advertise(cluster=cluster, machines=kube_nodes.list_all(cluster).items, now=database_now())
 
 
 def test_four_gpus(world: World) -> None:
@@ -63,7 +63,9 @@ def test_rdma_and_fpga(world: World) -> None:
 
 
 def test_sick_devices(world: World) -> None:
-    """DEV-5 a sick device is withdrawn when nobody holds it, so no running pod ever has more than its node advertises; well again, it counts."""
+    """DEV-5 a sick device is withdrawn when nobody holds it, so no running pod ever has more than its node advertises;
+    well again, it counts.
+    """
     world.node("n1", gpus=2)
     world.claim("one", count=1)
     world.place("train", claim="one")
@@ -94,7 +96,9 @@ def test_a_device_plugin_runs_there(world: World) -> None:
 
 
 def test_mode_device_plugin(world: World) -> None:
-    """DEV-5 a node that leaves mode exclusive advertises no more devices, only that pods are counted, and keeps what is not ours."""
+    """DEV-5 a node that leaves mode exclusive advertises no more devices, only that pods are counted, and keeps what is
+    not ours.
+    """
     world.node("n1")
     bring(world)
     patch = {"metadata": {"labels": {"gpu.scheduling/mode": "device-plugin"}}}
@@ -132,16 +136,18 @@ def test_the_stricter_of_both(world: World, silent: int | None, ready: bool, wan
     seen = None if silent is None else now - timedelta(seconds=silent)
     Node.objects.filter(pk=node.pk).update(agent_seen_at=seen, state="not-ready", problem="node is not ready")
     world.server.add_node("n1", ready=ready)
-    cluster = world.outside.cluster
+    cluster = world.backends.cluster
     assert cluster is not None
 
-    follow_one(machine=kube_nodes.get(cluster, name="n1"), now=now)
+    machine = kube_nodes.find(cluster, name="n1")
+    assert machine is not None
+    follow_one(machine=machine, now=now)
 
     assert Node.objects.get(name="n1").state == want
 
 
 def test_a_device_well_again_is_announced(world: World) -> None:
-    """DESIGN §3, Announcing: capacity that no cluster event shows."""
+    """Capacity that no cluster event shows is told on the node."""
     world.node("n1")
     uuid = "GPU-n1-0"
     now = database_now()
@@ -168,7 +174,9 @@ def amounts_of_nothing() -> dict[str, int]:
 
 
 def test_a_node_that_the_ledger_lost_keeps_what_it_advertises(world: World) -> None:
-    """DEV-5 LEASE-6 after a reinstall the pods that run there still count; a node taken out by hand advertises no more."""
+    """DEV-5 LEASE-6 after a reinstall the pods that run there still count; a node taken out by hand advertises
+    no more.
+    """
     world.node("n1")
     assert bring(world) == ["n1"]
     Device.objects.all().delete()
@@ -183,11 +191,13 @@ def test_a_node_that_the_ledger_lost_keeps_what_it_advertises(world: World) -> N
 
 
 def test_a_node_made_anew_is_advertised_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DEV-5 LEASE-5 a Node object that is another one than before, or changes its mode, is advertised without waiting for reconciling."""
+    """DEV-5 LEASE-5 a Node object that is another one than before, or changes its mode, is advertised without waiting
+    for reconciling.
+    """
     sent: list[str] = []
-    monkeypatch.setattr("nodes.soon.current_app.send_task", lambda _task, args, **_: sent.append(args[0]))
+    monkeypatch.setattr("storage.enqueue.current_app.send_task", lambda _task, args, **_: sent.append(args[0]))
     world.node("n1")
-    cluster = world.outside.cluster
+    cluster = world.backends.cluster
     assert cluster is not None
 
     def follow() -> None:

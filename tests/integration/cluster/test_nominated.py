@@ -1,7 +1,10 @@
-"""Preemption's second half: victims go, and the pod for which they went gets their devices without anybody else going too."""
+"""Preemption's second half: victims go, and the pod for which they went gets their devices without anybody else going
+too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -10,12 +13,13 @@ import pytest
 
 from allocations import ledger
 from allocations.choices import State
-from allocations.ended import SOON, Ended, settle_ended
-from allocations.extender import preempt as preempt_verb
+from allocations.engine.amounts import Held
 from allocations.extender import views
 from allocations.models import Allocation
-from audit.clock import database_now
+from allocations.scheduling import preemption
+from allocations.scheduling.release_ended import SOON, Ended, release_finished
 from kube.keys import CAPACITY_CHANGED
+from storage.clock import database_now
 from tests.fakes.apikinds import PODS
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
@@ -24,7 +28,7 @@ from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
 @pytest.fixture
 def full(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """n1 and n2 with two GPUs each, held whole by a, b and c, d; `urgent` waits for one GPU."""
-    monkeypatch.setattr("nodes.soon.current_app.send_task", lambda *_, **__: None)  # there is no worker
+    monkeypatch.setattr("storage.enqueue.current_app.send_task", lambda *_, **__: None)  # there is no worker
     world.claim("one", count=1)
     world.claim("both", count=2)
     for node, names in (("n1", "ab"), ("n2", "cd")):
@@ -73,7 +77,9 @@ def preempt(world: World, name: str, victims: dict[str, list[str]], *, nominated
 
 
 def test_a_nominated_pod_has_the_devices_the_moment_their_holder_is_gone(full: World) -> None:
-    """LEASE-4 filter does not refuse because the watch has not brought yet what kube-scheduler knows; one that is not nominated waits."""
+    """LEASE-4 filter does not refuse because the watch has not brought yet what kube-scheduler knows; one that is not
+    nominated waits.
+    """
     full.pod("another", claim="one")
     full.remove("a")
     assert full.filter("another") is None
@@ -112,11 +118,11 @@ def test_the_living_keep_what_they_hold(full: World) -> None:
     """LEASE-4 running pods, holds and binds under way, and everything while the API server is away."""
     told_to_go(full, "b")
     uid = full.server.pods[NAMESPACE, "b"]["metadata"]["uid"]
-    assert settle_ended(node="n1", now=database_now()) == Ended(0, frozenset({uid}))
-    assert settle_ended(node="nowhere", now=database_now()) == Ended()
+    assert release_finished(node="n1", now=database_now()) == Ended(0, frozenset({uid}))
+    assert release_finished(node="nowhere", now=database_now()) == Ended()
     full.remove("a")
     full.server.stop()
-    assert settle_ended(node="n1", now=database_now()) == Ended()
+    assert release_finished(node="n1", now=database_now()) == Ended()
     full.server.start()
     assert full.live() == 4
 
@@ -139,7 +145,9 @@ def test_nobody_else_goes_while_victims_are_going(full: World, nominated: bool) 
 
 
 def test_nobody_else_goes_while_another_is_at_the_release(full: World) -> None:
-    """CLAIM-4 a victim is gone and its release has begun, by the watch, whose lease is not dropped yet: its devices count as on their way."""
+    """CLAIM-4 a victim is gone and its release has begun, by the watch, whose lease is not dropped yet: its devices
+    count as on their way.
+    """
     row = Allocation.objects.get(pod_name="a")
     nominate(full, "urgent", "n1")
     full.remove("a")
@@ -154,7 +162,9 @@ def test_nobody_else_goes_while_another_is_at_the_release(full: World) -> None:
 
 
 def test_a_release_that_is_stuck_is_waited_for_no_longer(full: World) -> None:
-    """CLAIM-4 leases that cannot be dropped, say because that is forbidden, keep a pod from preempting elsewhere for a minute only."""
+    """CLAIM-4 leases that cannot be dropped, say because that is forbidden, keep a pod from preempting elsewhere for a
+    minute only.
+    """
     row = Allocation.objects.get(pod_name="a")
     nominate(full, "urgent", "n1")
     full.remove("a")
@@ -166,18 +176,21 @@ def test_a_release_that_is_stuck_is_waited_for_no_longer(full: World) -> None:
 
 
 def test_nobody_else_goes_while_the_watch_is_quicker(full: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CLAIM-4 the watch ends what a victim held between two looks of the verb: after the picture was read, before the grants were."""
+    """CLAIM-4 the watch ends what a victim held between two looks of the verb: after the picture was read, before the
+    grants were.
+    """
     nominate(full, "urgent", "n1")
     told_to_go(full, "a")
-    amounts = preempt_verb._amounts
+    held_by = preemption.held_by
 
-    def overtaken(uids: set[str]) -> dict[str, list[tuple[int, int, int]]]:
+    def overtaken(pod_uids: Iterable[str]) -> dict[str, list[Held]]:
+        uids = set(pod_uids)
         if uids and (NAMESPACE, "a") in full.server.pods:
             full.remove("a")
             full.reconcile()
-        return amounts(uids)
+        return held_by(uids)
 
-    monkeypatch.setattr(preempt_verb, "_amounts", overtaken)
+    monkeypatch.setattr(preemption, "held_by", overtaken)
     assert preempt(full, "urgent", {"n2": ["c"]}) == []
     assert full.states("a") == ["released"]
 
@@ -200,7 +213,9 @@ def test_what_came_back_is_not_enough(full: World) -> None:
 
 
 def test_room_for_long_does_not_keep_a_pod_from_preempting(full: World) -> None:
-    """CLAIM-4 our devices are free since long, so something else keeps the pod from its node: kube-scheduler decides."""
+    """CLAIM-4 our devices are free since long, so something else keeps the pod from its node: kube-scheduler
+    decides.
+    """
     full.remove("a")
     full.reconcile()
     Allocation.objects.filter(pod_name="a").update(ended_at="2026-01-01T00:00:00Z")

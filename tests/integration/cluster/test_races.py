@@ -1,11 +1,11 @@
-"""Several web processes at once on the last devices, through the door that they serve, with an API server: whatever the code does, no device has two holders."""
+"""Several web processes at once on the last devices, through the door that they serve, with an API server: whatever the
+code does, no device has two holders.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -18,6 +18,7 @@ from nodes.models import Device
 from tests.databases import TestDatabase
 from tests.integration.cluster.comparing import differences, given_twice
 from tests.integration.cluster.conftest import World
+from tests.servers import forked
 
 PROCESSES = 8
 ATTEMPTS = {"postgresql": 10_000, "sqlite": 2_400}
@@ -26,7 +27,9 @@ ATTEMPTS = {"postgresql": 10_000, "sqlite": 2_400}
 
 @pytest.mark.timeout(600)
 def test_eight_processes_race_for_the_last_devices(world: World, ledger_db: TestDatabase) -> None:
-    """LEASE-2 thousands of attempts by 8 processes on 8 GPUs: ledger, Leases and annotations agree, no double booking, nothing leaked."""
+    """LEASE-2 thousands of attempts by 8 processes on 8 GPUs: ledger, Leases and annotations agree, no double booking,
+    nothing leaked.
+    """
     for name in ("node-a", "node-b"):
         world.node(name)
     world.claim("one", count=1)
@@ -41,7 +44,7 @@ def test_eight_processes_race_for_the_last_devices(world: World, ledger_db: Test
     assert given_twice(world.server) == []
     # what was left behind in the middle is collected, what runs is kept
     for later in (120, 240):
-        world.sweep(later=later)
+        world.collect_garbage(later=later)
         world.reconcile(later=later)
     assert differences(world.server) == []
     running = [pod for pod in world.server.pods.values() if pod["spec"].get("nodeName")]
@@ -59,25 +62,14 @@ def test_eight_processes_race_for_the_last_devices(world: World, ledger_db: Test
 def _raced(database: TestDatabase, attempts: int) -> Counter[str]:
     """What all of the processes met."""
     environment = {**database.environment, "GPUPLANE_KUBECONFIG": settings.GPUPLANE_KUBECONFIG}
-    command = [sys.executable, "-m", "tests.integration.cluster.racer"]
+    words = [(str(number), str(attempts // PROCESSES)) for number in range(PROCESSES)]
     met: Counter[str] = Counter()
     with contextlib.ExitStack() as ends:
         racers = [
-            ends.enter_context(
-                subprocess.Popen(
-                    [*command, str(number), str(attempts // PROCESSES)],
-                    env=environment,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for number in range(PROCESSES)
+            ends.enter_context(forked.start("tests.integration.cluster.racer", *arguments, environment=environment))
+            for arguments in words
         ]
         for racer in racers:
-            ends.callback(racer.kill)
-        for racer in racers:
-            out, err = racer.communicate(timeout=550)
-            assert racer.returncode == 0, err[-4000:]
-            met.update(json.loads(out.splitlines()[-1]))
+            assert racer.wait(550) == 0, racer.errors[-4000:]
+            met.update(json.loads(racer.output.splitlines()[-1]))
     return met

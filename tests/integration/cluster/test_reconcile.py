@@ -1,4 +1,4 @@
-"""The ledger compared with the cluster, row by row of DESIGN §6; for pods to be adopted see `test_adoption`."""
+"""The ledger compared with the cluster, difference by difference; for pods to be adopted see `test_adoption`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from datetime import timedelta
 import pytest
 from django.core.management import call_command
 
+from allocations.cluster_health import cluster_state
 from allocations.models import Allocation, AllocationDevice
-from allocations.sightings import cluster_sighting
-from audit.clock import database_now
 from kube.keys import CAPACITY_CHANGED, SHARED_HOLDER
 from nodes.models import Device
+from storage.clock import database_now
 from tests.fakes.apiserver import Fault
 from tests.fakes.late import Late
 from tests.integration.cluster.conftest import NAMESPACE, World
 
 
-def test_nothing_to_do(world: World) -> None:
+def test_where_all_agree_nothing_is_corrected(world: World) -> None:
     world.node("n1")
     world.claim()
     world.place("train")
@@ -32,7 +32,9 @@ def test_nothing_to_do(world: World) -> None:
 
 
 def test_pod_gone_or_finished(world: World) -> None:
-    """LEASE-4 what the watch missed is released by the next comparison: pod deleted, finished, or replaced under its name."""
+    """LEASE-4 what the watch missed is released by the next comparison: pod deleted, finished, or replaced under its
+    name.
+    """
     world.node("n1", gpus=8)
     world.claim()
     for name in ("deleted", "finished", "replaced", "stays"):
@@ -65,7 +67,9 @@ def test_a_pod_being_deleted_still_holds(world: World) -> None:
 
 
 def test_holds(world: World) -> None:
-    """LEASE-3 a hold goes with its pod, or with its attempt; not by a refusal that its filter saw, whatever time that bears."""
+    """LEASE-3 a hold goes with its pod, or with its attempt; not by a refusal that its filter saw, whatever time that
+    bears.
+    """
     world.node("n1", gpus=8)
     world.claim()
     now = database_now()
@@ -92,7 +96,7 @@ def test_api_server_away(world: World) -> None:
     world.claim()
     world.place("train")
     world.reconcile()
-    seen = cluster_sighting()
+    seen = cluster_state()
     assert seen is not None
     assert not seen.stale(database_now())
     world.remove("train")
@@ -103,7 +107,7 @@ def test_api_server_away(world: World) -> None:
     assert "does not answer" in done.problem
     assert world.states("train") == ["bound"]
     assert world.used("n1") == [100, 100, 0, 0]
-    missed = cluster_sighting()
+    missed = cluster_state()
     assert missed is not None
     assert missed.stale(database_now())
     world.server.start()
@@ -145,7 +149,9 @@ def test_lease_taken_again(world: World) -> None:
 
 
 def test_a_lease_that_came_late_for_a_pod_that_waits(world: World) -> None:
-    """LEASE-3 LEASE-6 a Lease applied after its attempt was undone keeps its device from everybody, its own pod first: it goes, although the pod lives."""
+    """LEASE-3 LEASE-6 a Lease applied after its attempt was undone keeps its device from everybody, its own pod first:
+    it goes, although the pod lives.
+    """
     world.node("n1", gpus=1)
     world.claim(count=1)
     world.server.add_namespace("gpuplane-system")
@@ -161,7 +167,7 @@ def test_a_lease_that_came_late_for_a_pod_that_waits(world: World) -> None:
     assert late.outcomes == [201]
     world.server.faults.clear()
     for later in (10, 120, 130):
-        world.sweep(later=later)
+        world.collect_garbage(later=later)
         world.reconcile(later=later)
     assert world.leases() == {}
     assert world.live() == 0
@@ -222,7 +228,9 @@ def test_stranger(world: World) -> None:
 
 
 def test_node_gone_and_back(world: World) -> None:
-    """LEASE-5 allocations of a node that is gone are collected with their leases; back again, it serves, and nothing is double-booked."""
+    """LEASE-5 allocations of a node that is gone are collected with their leases; back again, it serves, and nothing is
+    double-booked.
+    """
     world.node("n1", gpus=1)
     world.claim("one", count=1)
     world.place("train", claim="one")

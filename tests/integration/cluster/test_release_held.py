@@ -12,9 +12,9 @@ from access.choices import Role
 from access.errors import Conflict, Unavailable
 from allocations.models import Allocation
 from allocations.services import allocation_release
-from audit.choices import Kind
-from audit.clock import database_now
+from audit.choices import EventKind
 from audit.models import Event
+from storage.clock import database_now
 from tests.factories import UserFactory
 from tests.fakes.apikinds import PODS
 from tests.fakes.apiserver import Fault
@@ -49,7 +49,7 @@ def test_its_pod_is_evicted_first(world: World) -> None:
     allocation = held(world)
     assert release(allocation, evict=True).state == "released"
     assert (NAMESPACE, "train") not in world.server.pods
-    assert Event.objects.get(kind=Kind.ALLOCATION_EVICTED).actor == SYSTEM.name
+    assert Event.objects.get(kind=EventKind.ALLOCATION_EVICTED).actor == SYSTEM.name
     assert world.used("n1") == [0, 0, 0, 0]
 
 

@@ -14,9 +14,10 @@ import pytest
 from django.conf import settings
 from django.db import connection, transaction
 
-from gpuplane.doors.agent_tokens import AgentTokens
-from gpuplane.doors.bearer import Bearer, Refused
-from gpuplane.doors.threads import let_go_while_waiting
+from gpuplane.listeners.agent_tokens import AgentTokens
+from gpuplane.listeners.answers import Refused
+from gpuplane.listeners.bearer import Bearer
+from gpuplane.listeners.threads import release_connections_while_waiting
 from kube.shared import shared_cluster
 from kube.waiting import before_waiting
 from tests.door import Door
@@ -67,7 +68,9 @@ def seen(world: World, method: str, words: str) -> int:
 def test_filter_and_bind_answer_while_look_ups_of_reviews_wait(
     world: World, door: Door, monkeypatch: pytest.MonkeyPatch, waiting: int
 ) -> None:
-    """CLAIM-7 SCALE-7 Bindings of others, whose pods cannot be read, keep waiting; filter, bind, and our own Binding's review do not."""
+    """CLAIM-7 SCALE-7 Bindings of others, whose pods cannot be read, keep waiting; filter, bind, and our own Binding's
+    review do not.
+    """
     monkeypatch.setattr("claims.admission.views.LOOKUP_SECONDS", PATIENCE_SECONDS)
     world.node("node-a")
     world.claim("two")
@@ -103,7 +106,9 @@ def token(number: int) -> str:
 
 
 def test_filter_answers_while_token_reviews_wait(world: World, door: Door) -> None:
-    """VIEW-6 a flood of tokens that look like agents' waits for the API server alone; tokens in the database are looked up beside it."""
+    """VIEW-6 a flood of tokens that look like agents' waits for the API server alone; tokens in the database are looked
+    up beside it.
+    """
     world.node("node-a")
     world.claim("two")
     world.pod("free")
@@ -133,17 +138,19 @@ def test_filter_answers_while_token_reviews_wait(world: World, door: Door) -> No
 
 
 def test_a_thread_that_waits_for_the_api_server_holds_no_connection(world: World) -> None:
-    """SCALE-7 64 binds that wait take no connection of the pool from filter; inside of a transaction, and on SQLite, it is kept."""
+    """SCALE-7 64 binds that wait take no connection of the pool from filter; inside of a transaction, and on SQLite, it
+    is kept.
+    """
     world.pod("one")
     pooled = connection.vendor == "postgresql"
-    let_go_while_waiting()
+    release_connections_while_waiting()
     try:
         connection.ensure_connection()
-        assert world.outside.cluster is not None
-        world.outside.cluster.version()
+        assert world.backends.cluster is not None
+        world.backends.cluster.request("GET", "/version", retry=False)
         assert (connection.connection is None) is pooled
         with transaction.atomic():
-            world.outside.cluster.version()
+            world.backends.cluster.request("GET", "/version", retry=False)
             assert connection.connection is not None
         world.node("node-a")
         world.claim("two")

@@ -12,9 +12,9 @@ from pytest_django import Settings
 
 from access.actors import SYSTEM
 from allocations.takeover import TITLES, WEBHOOKS, takeover_steps
-from audit.clock import database_now
-from nodes.checkpoints import Given, checkpoint_put
+from nodes.checkpoints import CheckpointGrant, checkpoint_put
 from nodes.models import Device, Node
+from storage.clock import database_now
 from tests.fakes.apikinds import MUTATING, NAMESPACES, NODES, PODS, VALIDATING
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
 
@@ -40,7 +40,7 @@ def hooks(world: World, *names: str, scope: str = "everywhere") -> None:
 
 def missing(world: World) -> dict[str, tuple[str, ...]]:
     """Step → what is missing, of the steps that do not hold."""
-    cluster = world.outside.cluster
+    cluster = world.backends.cluster
     assert cluster is not None
     steps = takeover_steps(cluster)
     assert [step.name for step in steps] == list(TITLES)
@@ -73,7 +73,9 @@ def ready(world: World) -> World:
 
 
 def test_the_whole_way(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    """DEV-11 a cluster with running and waiting pods of another scheduler is taken over, step by step; each holds once it is done."""
+    """DEV-11 a cluster with running and waiting pods of another scheduler is taken over, step by step; each holds once
+    it is done.
+    """
     world.server.add_node("n1", labels={"nvidia.com/gpu.present": "true"})
     uid = runs(world, "theirs")
     world.server.add_pod("waits", namespace=NAMESPACE, limits={"nvidia.com/gpu": "1"})
@@ -99,7 +101,7 @@ def test_the_whole_way(world: World, capsys: pytest.CaptureFixture[str]) -> None
         "node n1 runs pods with devices, and its kubelet's checkpoint is not known",
     )
     device = Device.objects.filter(node__name="n1").order_by("minor")[1].uuid
-    record = [Given(uid, "main", "nvidia.com/gpu", (device,))]
+    record = [CheckpointGrant(uid, "main", "nvidia.com/gpu", (device,))]
     checkpoint_put(node_name="n1", entries=record, actor=SYSTEM, now=database_now())
     world.reconcile()
     assert world.used("n1") == [0, 100]
@@ -185,8 +187,15 @@ def twelve_waiting(world: World) -> None:
         (unlabelled, {"namespaces": f"namespace {NAMESPACE} is not labelled"}),
         (twelve_waiting, {"pending": f"pod {NAMESPACE}/w00 waits for scheduler default-scheduler"}),
     ],
+    ids=[
+        "a silent agent",
+        "another device plugin",
+        "a node without an inventory",
+        "a namespace without the label",
+        "pods that wait for another scheduler",
+    ],
 )
-def test_what_is_missing_is_named(ready: World, change: Callable[[World], None], want: dict[str, str]) -> None:
+def test_a_step_names_what_it_misses(ready: World, change: Callable[[World], None], want: dict[str, str]) -> None:
     """DEV-11 step by step."""
     change(ready)
     found = missing(ready)
@@ -219,7 +228,9 @@ def test_what_cannot_be_seen_does_not_hold(ready: World) -> None:
 
 
 def test_a_plugin_that_is_gone_leaves_a_zero(world: World) -> None:
-    """DEV-5 DEV-11 the kubelet keeps the name with nothing under it: gpuplane advertises then, and not while there is something."""
+    """DEV-5 DEV-11 the kubelet keeps the name with nothing under it: gpuplane advertises then, and not while there is
+    something.
+    """
     world.node("n1", gpus=2)
     status = {"capacity": {"nvidia.com/gpu": "2"}, "allocatable": {"nvidia.com/gpu": "2"}}
     world.server.store.patch(NODES, "", "n1", {"status": status}, content_type=MERGE, subresource="status")
@@ -251,7 +262,9 @@ def test_several_pods_on_a_gpu_are_never_more_than_the_node_says(world: World, s
     assert world.server.nodes["n1"]["status"]["allocatable"]["nvidia.com/gpu"] == "2"
 
 
-@pytest.mark.parametrize("limits", [{}, {"nvidia.com/gpu": "1"}])
+@pytest.mark.parametrize(
+    "limits", [{}, {"nvidia.com/gpu": "1"}], ids=["a pod that asks for nothing", "a pod that asks for one"]
+)
 def test_nobody_takes_devices_by_anothers_words(world: World, limits: dict[str, str]) -> None:
     """DEV-9 while a cluster is taken over others' results are not guarded: they count for no more than the pod asks."""
     world.node("n1", gpus=4)

@@ -1,4 +1,6 @@
-"""Pods that wait are told why by an event of their own: once, again when the reason is another, never when it is over."""
+"""Pods that wait are told why by an event of their own: once, again when the reason is another, never when it
+is over.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ import pytest
 
 from access.actors import SYSTEM
 from allocations.models import PodRefusal
-from allocations.telling import MOST, tell_waiting
-from audit.clock import database_now
+from allocations.publish.pending_events import MOST, tell_waiting
 from nodes.models import Device
 from nodes.services import devices_health
+from storage.clock import database_now
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import NAMESPACE, World
 
@@ -25,7 +27,7 @@ def events(world: World) -> list[tuple[str, str]]:
 
 
 def tell(world: World, *, later: float = 3.0) -> int:
-    cluster = world.outside.cluster
+    cluster = world.backends.cluster
     assert cluster is not None
     return tell_waiting(cluster=cluster, now=database_now() + timedelta(seconds=later))
 
@@ -67,7 +69,7 @@ def test_told_again_when_the_reason_is_another(waiting: World) -> None:
     devices_health(node_name="n3", health={uuid: "Xid 79"}, actor=SYSTEM, now=database_now())
     waiting.filter("waits")
     assert tell(waiting) == 1
-    (_, (name, message)) = events(waiting)
+    _, (name, message) = events(waiting)
     assert (name, "fewer than 2 healthy gpu devices" in message) == ("waits", True)
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from allocations import unbound
 from allocations.models import Allocation
-from audit.clock import database_now
+from allocations.scheduling import unbound
+from storage.clock import database_now
 from tests.fakes.apikinds import RESOURCE_CLAIMS, STORAGE_CLASSES, VOLUME_CLAIMS
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import NAMESPACE, World
@@ -149,7 +149,9 @@ def reads(world: World, since: int) -> list[str]:
     ],
 )
 def test_how_long_a_hold_lasts(stored: World, spec: dict[str, Any], want: str, want_reads: list[str]) -> None:
-    """LEASE-3 as long as kube-scheduler may really wait between filter and bind, and at no cost for pods without claims."""
+    """LEASE-3 as long as kube-scheduler may really wait between filter and bind, and at no cost for pods without
+    claims.
+    """
     stored.pod("p", spec=spec)
     since = len(stored.server.requests)
     assert stored.filter("p") == "n1"
@@ -169,7 +171,9 @@ def test_short_again_once_the_volume_is_bound(stored: World) -> None:
 
 @pytest.mark.parametrize("spec", [volumes("unbound-late"), {}], ids=["long", "short"])
 def test_how_often_it_is_prolonged(stored: World, spec: dict[str, Any]) -> None:
-    """LEASE-3 a short hold to three times its length in all; a long one not past kube-scheduler's own time-out of a bind."""
+    """LEASE-3 a short hold to three times its length in all; a long one not past kube-scheduler's own time-out of a
+    bind.
+    """
     stored.pod("p", spec=spec)
     assert stored.filter("p") == "n1"
     row = Allocation.objects.get(pod_name="p")

@@ -1,4 +1,6 @@
-"""Pods that wait, also those that the extender is never asked about: a record, a place in the lists, our answer beside the scheduler's."""
+"""Pods that wait, also those that the extender is never asked about: a record, a place in the lists, our answer beside
+the scheduler's.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,11 @@ from access.actors import SYSTEM
 from access.errors import NotFound
 from allocations.explain import pod_explain
 from allocations.models import PodRefusal
-from allocations.overviews import waiting_pods
-from allocations.selectors import pending_count
-from allocations.telling import tell_waiting
+from allocations.publish.pending_events import tell_waiting
+from allocations.selectors import pending_count, waiting_pods
 from allocations.waiting import SEEN_AGAIN, plan_waiting
 from allocations.watching import watch_pods
-from audit.clock import database_now
+from storage.clock import database_now
 from tests.fakes.apikinds import PODS
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
 from tests.integration.cluster.test_watching import wait_for, watching
@@ -59,7 +60,9 @@ def explain(name: str) -> dict[str, Any]:
 
 
 def test_a_pod_that_the_extender_never_saw(there: World) -> None:
-    """VIEW-3 on a full fleet kube-scheduler asks nobody: the pod has an answer, a place in the list and an event all the same."""
+    """VIEW-3 on a full fleet kube-scheduler asks nobody: the pod has an answer, a place in the list and an event all
+    the same.
+    """
     there.place("a", claim="one")
     there.place("b", claim="one")
     uid = native(there, "never")
@@ -79,7 +82,7 @@ def test_a_pod_that_the_extender_never_saw(there: World) -> None:
     assert (
         there.told("pod.refused")[-1] == f"{NAMESPACE}/never cannot be placed: 2 of 2 nodes: no whole gpu device free"
     )
-    cluster = there.outside.cluster
+    cluster = there.backends.cluster
     assert cluster is not None
     assert tell_waiting(cluster=cluster, now=database_now() + timedelta(seconds=3)) == 1
     assert [one["message"] for one in there.server.events.values()] == ["2 of 2 nodes: no whole gpu device free"]
@@ -95,7 +98,7 @@ def test_kept_off_by_the_scheduler_alone(there: World) -> None:
     told = explain("busy")
     assert told["summary"] == "n1 can serve it now; the scheduler has not asked about it, for reasons of its own"
     assert told["scheduler"]["message"] == CPU
-    cluster = there.outside.cluster
+    cluster = there.backends.cluster
     assert cluster is not None
     assert tell_waiting(cluster=cluster, now=database_now() + timedelta(seconds=3)) == 0, (
         "the scheduler tells that itself"
@@ -249,9 +252,9 @@ def test_a_pod_that_stays_as_it_is_costs_a_write_now_and_then(there: World) -> N
     later = SEEN_AGAIN.total_seconds() + 25
     there.reconcile(later=later)
     assert row("p").seen_at != first
-    there.sweep(later=later + 600)
+    there.collect_garbage(later=later + 600)
     assert rows() == ["p"]
-    there.sweep(later=later + 1000)
+    there.collect_garbage(later=later + 1000)
     assert rows() == []
 
 

@@ -12,20 +12,20 @@ import redis
 from django.conf import settings
 from django.db import connections
 
-from allocations.counters import Cause
-from allocations.sightings import cluster_sighting
+from allocations.cluster_health import cluster_state
+from allocations.counters import CollectionCause
 from allocations.watching import watch_pods
-from audit.clock import database_now
 from audit.models import Event
 from claims.models import GpuClaim
 from claims.watching import watch_claims
-from kube import turns
 from kube.client import Cluster
 from kube.errors import KubeError
-from kube.following import Followed
-from kube.turns import PREFIX
+from kube.watch_loop import Followed
 from nodes.models import Node
 from nodes.watching import watch_nodes
+from storage import leader_lock
+from storage.clock import database_now
+from storage.leader_lock import PREFIX
 from tests.fakes.apikinds import NODES
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
 from tests.measured import growth
@@ -37,7 +37,7 @@ COLLECTED = "gpuplane_collected_total"
 @contextlib.contextmanager
 def watching(world: World, watch: Callable[..., Followed], name: str) -> Iterator[list[object]]:
     """A watch that runs beside the test; leaves once it has its place. Its result, or error, is in the list."""
-    cluster = world.outside.cluster
+    cluster = world.backends.cluster
     assert cluster is not None
     ended: list[object] = []
 
@@ -56,7 +56,7 @@ def watching(world: World, watch: Callable[..., Followed], name: str) -> Iterato
     try:
         yield ended
     finally:
-        turns.stop_all()
+        leader_lock.stop_all()
         thread.join(LONG)
         assert not thread.is_alive()
 
@@ -81,12 +81,12 @@ def test_a_pod_that_ends(world: World) -> None:
         world.remove("replaced")
         world.pod("replaced")
         wait_for(lambda: world.live() == 0)
-    assert grown == {(COLLECTED, Cause.POD_ENDED): 3}
+    assert grown == {(COLLECTED, CollectionCause.POD_ENDED): 3}
     assert world.used("n1") == [0] * 8
     assert world.leases() == {}
     actors = set(Event.objects.filter(kind="allocation.released").values_list("actor", flat=True))
     assert actors == {"watch"}
-    seen = cluster_sighting()
+    seen = cluster_state()
     assert seen is not None
     assert not seen.stale(database_now())
 
@@ -102,7 +102,7 @@ def test_holds(world: World) -> None:
         world.remove("gone")
         world.refuse("given-up", at=database_now().replace(year=2100))
         wait_for(lambda: world.live() == 1)
-    assert grown == {(COLLECTED, Cause.HOLD_OVER): 2}
+    assert grown == {(COLLECTED, CollectionCause.HOLD_OVER): 2}
     assert world.states("gone") == ["released"]
     assert world.states("given-up") == ["failed"]
     assert world.states("waits") == ["held"]
@@ -155,7 +155,7 @@ def test_broken_connections(world: World) -> None:
 
 def test_two_workers(world: World) -> None:
     """One worker a resource: a second one is sent away while the first follows."""
-    cluster = world.outside.cluster
+    cluster = world.backends.cluster
     assert isinstance(cluster, Cluster)
     with watching(world, watch_pods, "pods") as ended:
         assert watch_pods(cluster=cluster, seconds=LONG) is Followed.ELSEWHERE
@@ -168,11 +168,11 @@ def test_api_server_away(world: World) -> None:
     world.claim()
     world.place("train")
     world.server.stop()
-    cluster = world.outside.cluster
+    cluster = world.backends.cluster
     assert cluster is not None
     with pytest.raises(KubeError):
         watch_pods(cluster=cluster, seconds=0.5)
-    seen = cluster_sighting()
+    seen = cluster_state()
     assert seen is not None
     assert seen.stale(database_now())
     assert world.states("train") == ["bound"]
@@ -211,7 +211,8 @@ def test_claims(world: World) -> None:
         world.claim("fresh", count=3)
         wait_for(lambda: spec("fresh") is not None)
         world.server.store.patch(kind, NAMESPACE, "fresh", {"spec": {"devices": {"count": 4}}}, content_type=MERGE)
-        wait_for(lambda: (spec("fresh") or {}).get("devices", {}).get("count") == 4)  # type: ignore[attr-defined]  # a JSON object
+        # a JSON object
+        wait_for(lambda: (spec("fresh") or {}).get("devices", {}).get("count") == 4)  # type: ignore[attr-defined]
         world.server.store.delete(kind, NAMESPACE, "before", {})
         wait_for(lambda: spec("before") is None)
     assert world.told("claim.deleted") == [f"GpuClaim {NAMESPACE}/before deleted"]

@@ -1,4 +1,6 @@
-"""A listener as `gpuplane.serve` opens it, with an application of the test's own, on a loopback port and an event loop of its own thread."""
+"""A listener as `gpuplane.serve` opens it, with an application of the test's own, on a loopback port and an event loop
+of its own thread.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from contextlib import contextmanager, suppress
 import uvloop
 
 from gpuplane import serve
-from gpuplane.doors.certificates import Certificates
-from gpuplane.doors.limits import Limits
-from gpuplane.doors.plan import Door, Tls
+from gpuplane.listeners.certificates import Certificates
+from gpuplane.listeners.limits import Limits
+from gpuplane.listeners.plan import ListenAddress, Tls
 
 PATIENCE_SECONDS = 20.0
 LARGE_BYTES = 64 << 20
@@ -22,7 +24,9 @@ ASK = b"GET /read HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
 class Application:
-    """Answers by path: `/read` reads the body and says its size, `/early` does not read it, `/held` waits for `go` before it does."""
+    """Answers by path: `/read` reads the body and says its size, `/early` does not read it, `/held` waits for `go`
+    before it does.
+    """
 
     def __init__(self):
         self.begun = threading.Semaphore(0)
@@ -111,7 +115,10 @@ class Front:
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_SECONDS)
 
     def said(self, pieces):
-        """All that the server says to a client that sends these pieces and then nothing more, until it is closed. The answer to ASK is waited for."""
+        """All that the server says to a client that sends these pieces and then nothing more, until it is closed.
+
+        The answer to ASK is waited for.
+        """
         found = b""
         with self.connect() as wire:
             for piece in pieces:
@@ -154,14 +161,13 @@ def front(*, within: Limits, tls: Tls | None = None) -> Iterator[Front]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    door = Door("main", "127.0.0.1", port, tls)
+    door = ListenAddress("main", "127.0.0.1", port, tls)
     ready, made, failed = threading.Event(), [], []
 
     async def run():
         application = Application()
         certificates = Certificates(tls) if tls else None
-        one = serve.server(door, application, certificates, connections=1000, per_address=1000, proxies=())
-        one._limits = within
+        one = serve.server(door, application, certificates, within)
         made.append(Front(one, application, asyncio.get_running_loop(), port))
         task = asyncio.create_task(one.serve())
         await asyncio.wait({task, asyncio.create_task(one.opened.wait())}, return_when=asyncio.FIRST_COMPLETED)

@@ -4,15 +4,15 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from audit.cursors import hot_cursor
 from nodes.models import Node
+from storage.cursors import hot_cursor
 from tests.databases import TestDatabase
 from tests.factories import NodeFactory
 
 STATEMENT = "SELECT name FROM nodes_node WHERE id = %s"
 
 
-def test_it_answers_and_is_seen_in_the_query_log(ledger_db: TestDatabase) -> None:
+def test_a_hot_cursor_answers_and_is_seen_in_the_query_log(ledger_db: TestDatabase) -> None:
     node = NodeFactory(name="n1")
     with CaptureQueriesContext(connection) as queries, hot_cursor() as cursor:
         cursor.execute(STATEMENT, [node.pk])

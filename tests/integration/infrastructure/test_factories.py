@@ -13,7 +13,7 @@ pytestmark = pytest.mark.django_db
 
 def test_a_node_with_gpus_is_in_the_picture() -> None:
     node = NodeFactory(gpus=4)
-    picture, _ = fleet.current()
+    picture = fleet.current().snapshot
     assert picture.node_names == (node.name,)
     assert len(picture.device_id) == 4
 

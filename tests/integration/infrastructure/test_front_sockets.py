@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 import websockets.sync.client
 
-from gpuplane.doors.limits import MESSAGE_BYTES, Limits
+from gpuplane.listeners.limits import MESSAGE_BYTES, Limits
 from tests.integration.infrastructure.front import LARGE_BYTES, PATIENCE_SECONDS, front, heard
 from tests.measured import growth
 

@@ -9,15 +9,15 @@ import pytest
 from access.actors import SYSTEM, Actor
 from access.choices import Role
 from access.errors import NotAllowed, NotFound
-from nodes.checkpoints import Given, checkpoint_put, given_by_kubelets
+from nodes.checkpoints import CheckpointGrant, checkpoint_put, grants_by_kubelets
 from nodes.models import KubeletCheckpoint
 from tests.factories import LONG_AGO, NodeFactory
 
-ONE = Given("pod-1", "main", "nvidia.com/gpu", ("GPU-1", "GPU-2"))
-OTHER = Given("pod-1", "beside", "nvidia.com/gpu", ("GPU-3",))
+ONE = CheckpointGrant("pod-1", "main", "nvidia.com/gpu", ("GPU-1", "GPU-2"))
+OTHER = CheckpointGrant("pod-1", "beside", "nvidia.com/gpu", ("GPU-3",))
 
 
-def put(*entries: Given, node: str = "n1", actor: Actor = SYSTEM, later: int = 0) -> bool:
+def put(*entries: CheckpointGrant, node: str = "n1", actor: Actor = SYSTEM, later: int = 0) -> bool:
     return checkpoint_put(node_name=node, entries=entries, actor=actor, now=LONG_AGO + timedelta(seconds=later))
 
 
@@ -27,13 +27,13 @@ def test_the_newest_word_replaces_all_others() -> None:
     NodeFactory(name="n1")
     NodeFactory(name="n2")
     assert put(ONE, OTHER)
-    assert put(Given("pod-2", "main", "nvidia.com/gpu", ("GPU-9",)), node="n2")
-    assert given_by_kubelets(nodes=["n1"]) == {("n1", "pod-1"): [ONE, OTHER]}
-    assert set(given_by_kubelets()) == {("n1", "pod-1"), ("n2", "pod-2")}
+    assert put(CheckpointGrant("pod-2", "main", "nvidia.com/gpu", ("GPU-9",)), node="n2")
+    assert grants_by_kubelets(nodes=["n1"]) == {("n1", "pod-1"): [ONE, OTHER]}
+    assert set(grants_by_kubelets()) == {("n1", "pod-1"), ("n2", "pod-2")}
     assert not put(ONE, OTHER, later=5)
     assert KubeletCheckpoint.objects.get(node__name="n1").read_at == LONG_AGO
     assert put(later=9)
-    assert given_by_kubelets(nodes=["n1"]) == {}
+    assert grants_by_kubelets(nodes=["n1"]) == {}
     assert KubeletCheckpoint.objects.get(node__name="n1").read_at == LONG_AGO + timedelta(seconds=9)
 
 
@@ -45,4 +45,4 @@ def test_who_may_say_so() -> None:
         put(ONE, node="n9")
     with pytest.raises(NotAllowed):
         put(ONE, actor=Actor(name="eve", role=Role.OPERATOR))
-    assert given_by_kubelets() == {}
+    assert grants_by_kubelets() == {}

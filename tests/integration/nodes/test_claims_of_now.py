@@ -1,4 +1,6 @@
-"""What a node claims in vain is what it said last, and MIG instances are no healthier than a GPU whose health flaps; on both databases."""
+"""What a node claims in vain is what it said last, and MIG instances are no healthier than a GPU whose health flaps; on
+both databases.
+"""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

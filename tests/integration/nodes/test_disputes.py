@@ -58,8 +58,10 @@ def test_saying_it_again_changes_nothing() -> None:
     assert before == (Event.objects.count(), list(Device.objects.order_by("id").values_list("revision", flat=True)))
 
 
-def test_it_goes_over_when_its_node_has_left_it() -> None:
-    """NODE-1 a card that was moved: once its old node does not report it, the new one has it, without saying so again."""
+def test_a_device_goes_over_when_its_node_has_left_it() -> None:
+    """NODE-1 a card that was moved: once its old node does not report it, the new one has it, without saying so
+    again.
+    """
     put("n1", "GPU-a", "GPU-b")
     put("n2", "GPU-c", "GPU-a", links=[[0, 1, 18]])
     devices_health(node_name="n2", health={"GPU-c": "Xid 79"}, **BY)
@@ -74,7 +76,7 @@ def test_it_goes_over_when_its_node_has_left_it() -> None:
     assert disputes_settle(now=NOW) == 0
 
 
-def test_it_stays_with_its_holder() -> None:
+def test_a_device_stays_with_its_holder() -> None:
     """LEASE-2 a held device stays where its allocation is, though its node does not report it any more."""
     put("n1", "GPU-a")
     Device.objects.filter(uuid="GPU-a").update(core_used=100, memory_used=80 << 30)
@@ -87,7 +89,7 @@ def test_it_stays_with_its_holder() -> None:
     assert (present("n1"), present("n2")) == ([], ["GPU-a"])
 
 
-def test_it_goes_over_when_its_node_is_gone() -> None:
+def test_a_device_goes_over_when_its_node_is_gone() -> None:
     """NODE-1 and by the next inventory as well as by the beat."""
     put("n1", "GPU-a")
     put("n2", "GPU-a")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from access.actors import SYSTEM
-from allocations.fleet import look
+from allocations.fleet import current
 from audit.models import Event
 from nodes import flapping
 from nodes.inventory import parse_node
@@ -50,7 +50,9 @@ def told() -> list[str]:
 @pytest.mark.usefixtures("node")
 @pytest.mark.parametrize("say", [by_agent, by_inventory])
 def test_a_flapping_health_is_told_when_it_lasts(say: Any) -> None:
-    """NODE-2 two hundred changes in two hundred seconds: three events as it begins, and one with the count when it is over."""
+    """NODE-2 two hundred changes in two hundred seconds: three events as it begins, and one with the count when it is
+    over.
+    """
     for second in range(200):
         say(SICK if second % 2 == 0 else WELL, second)
         assert not device().healthy or second == 1, "sick at once, and never given in between"
@@ -93,7 +95,7 @@ def test_placement_sees_no_flap() -> None:
     seen = []
     for second in range(8):
         by_agent(SICK if second % 2 == 0 else WELL, second)
-        picture = look().picture
+        picture = current().snapshot
         seen.append(bool(picture.device_healthy[0]))
     assert seen[2:] == [False] * 6
     assert not seen[0]

@@ -6,6 +6,7 @@ import pytest
 from django.db import transaction
 
 from agent.protocol import COLUMNS as SAMPLED
+from allocations.selectors import held_devices
 from nodes import revisions
 from nodes.live.fleet_columns import COLUMNS, Figures, Flag, columns_of, figures_of
 from nodes.live.fleet_rows import FleetRows
@@ -31,7 +32,7 @@ def fleet(ledger_db):
     """Two nodes of two GPUs, and the rows that follow them."""
     NodeFactory(name="n10", gpus=2)
     NodeFactory(name="n2", gpus=2, labels={"topology.kubernetes.io/rack": "r1"})
-    rows = FleetRows()
+    rows = FleetRows(held_devices)
     assert rows.refresh()
     return rows
 
@@ -77,7 +78,7 @@ def test_the_figures_count_the_gpus_of_the_fleet(fleet):
 
 
 def test_an_empty_fleet_has_means_of_nothing(ledger_db):
-    rows = FleetRows()
+    rows = FleetRows(held_devices)
     rows.refresh()
     assert figures_of(rows, columns_of(rows, {}, now=1000.0)) == Figures(0, 0, 0, 0, None, None)
 
@@ -183,3 +184,13 @@ def test_measurements(fleet, name, columns, age, want):
     now = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
     samples = {"n10": sample("n10", received_at=now - age, **columns)}
     assert column(fleet, name, samples, now=now) == [*want, UNKNOWN, UNKNOWN]
+
+
+def test_what_was_written_past_the_ledger_is_found_by_the_full_reload(fleet):
+    """VIEW-1 a row that says nothing of its change is right a reload later, without a new layout."""
+    Device.objects.filter(node__name="n2", minor=0).update(core_used=50)
+    assert not fleet.refresh()
+    assert column(fleet, "core") == [0, 0, 0, 0]
+    fleet._compare_at = 0
+    assert not fleet.refresh()
+    assert column(fleet, "core") == [0, 0, 50, 0]

@@ -1,4 +1,6 @@
-"""From samples through the ring to minutes, hours, and what pages are given; on both databases, through a real Redis."""
+"""From samples through the ring to minutes, hours, and what pages are given; on both databases, through a real
+Redis.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,7 @@ from nodes.history import ring, rollups, series
 from nodes.history.figures import unpack
 from nodes.history.rollups import HOUR, MINUTE
 from nodes.history.totals import Totals, mean_of
-from nodes.live.flush import KEY
-from nodes.live.samples import SampleView
+from nodes.live.samples import SAMPLES_KEY, SampleView
 from nodes.models import Device, FleetRollup, Node, Rollup
 from tests.factories import NodeFactory
 
@@ -57,7 +58,7 @@ class World:
         at = self.minute.timestamp() + second
         known = {name: columns.get(name, unknown) for name in COLUMNS}
         view = SampleView(node.name, "boot", int(second * 10), at, at, devices, **known)
-        self.connection.hset(KEY, node.name, msgspec.msgpack.encode(view))
+        self.connection.hset(SAMPLES_KEY, node.name, msgspec.msgpack.encode(view))
         ring.append(Backdated(self.connection, at), ring.pack([view]), oldest=at - ring.KEPT_SECONDS)
 
     def roll_up(self, *, after: timedelta = 2 * MINUTES) -> list[datetime]:
@@ -133,13 +134,15 @@ def test_what_cannot_be_read_is_passed_over(world: World) -> None:
     at = int(world.minute.timestamp() * 1000) + 6000
     world.connection.xadd(key, {ring.FIELD: b"nonsense"}, id=f"{at}-1")
     world.connection.xadd(key, {b"other": b""}, id=f"{at}-2")
-    world.connection.hset(KEY, "broken", b"\xc1")
+    world.connection.hset(SAMPLES_KEY, "broken", b"\xc1")
     world.roll_up()
     assert Rollup.objects.filter(start=world.minute).values_list("node__name", flat=True).get() == "n1"
 
 
 def test_moments_and_rows_of_another_version(world: World) -> None:
-    """VIEW-1 a moment with other columns, as in the middle of an update, and a row that cannot be read, hide nothing of other nodes."""
+    """VIEW-1 a moment with other columns, as in the middle of an update, and a row that cannot be read, hide nothing of
+    other nodes.
+    """
     node, other = NodeFactory(name="n1", gpus=1), NodeFactory(name="n2", gpus=1)
     for one in (node, other):
         world.sample(one, 5, utilisation_percent=(50,))
@@ -156,7 +159,9 @@ def test_moments_and_rows_of_another_version(world: World) -> None:
 
 
 def test_idle_but_held(world: World) -> None:
-    """VIEW-1 a GPU that somebody holds and nobody uses is idle from the first such minute until it works, or is given back."""
+    """VIEW-1 a GPU that somebody holds and nobody uses is idle from the first such minute until it works, or is given
+    back.
+    """
     node = NodeFactory(name="n1", gpus=4)
     Device.objects.filter(node=node, minor__in=(0, 1, 2)).update(core_used=100)
     for second in range(0, 60, 2):
@@ -264,7 +269,7 @@ def test_means_are_over_the_minutes_that_know() -> None:
     assert (made.power, made.power_measured) == (700, 1)
 
 
-def test_what_is_old_goes(world: World) -> None:
+def test_rows_past_their_time_are_deleted(world: World) -> None:
     """VIEW-1 minutes and hours each have their time."""
     node = NodeFactory(name="n1", gpus=1)
     now = world.minute

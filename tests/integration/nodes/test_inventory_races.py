@@ -43,7 +43,9 @@ def test_one_of_many_registers_a_node(ledger_db):
 
 
 def test_a_uuid_has_one_home(ledger_db):
-    """LEASE-2 (part) two nodes that claim the same cards: one gets them, the other has none of them and is not refused."""
+    """LEASE-2 (part) two nodes that claim the same cards: one gets them, the other has none of them and is not
+    refused.
+    """
     results = ledger_db.race([lambda: put(name="n1"), lambda: put(name="n2")] * 2)
     assert [result for result in results if isinstance(result, Exception)] == []
     assert Device.objects.exclude(presence=Presence.REMOVED).count() == 4
@@ -101,18 +103,15 @@ def test_a_state_bumps_every_device_once(ledger_db):
     assert Event.objects.filter(kind="node.health").count() == 1
 
 
-@pytest.mark.parametrize("held", [True, False])
-def test_a_node_that_is_gone_keeps_only_what_is_held(ledger_db, held):
-    """LEASE-5 (part) the Node object is gone: its devices take nothing new, holders are collected elsewhere."""
+def test_a_node_is_removed_once_nobody_holds_its_devices(ledger_db):
+    """LEASE-5 (part) a removed node's devices take nothing new."""
     node, _ = put(gpus=2)
-    if held:
-        hold("GPU-0")
-        with pytest.raises(Conflict):
-            node_remove(node=node, **BY)
-    assert node_remove(node=node, even_if_held=True, **BY)
-    assert not node_remove(node=node, even_if_held=True, **BY)
-    assert dict(Device.objects.values_list("uuid", "presence")) == {
-        "GPU-0": "vanished" if held else "removed",
-        "GPU-1": "removed",
-    }
+    hold("GPU-0")
+    with pytest.raises(Conflict):
+        node_remove(node=node, **BY)
+    assert set(Device.objects.values_list("presence", flat=True)) == {"present"}
+    Device.objects.update(core_used=0, memory_used=0)
+    assert node_remove(node=node, **BY)
+    assert not node_remove(node=node, **BY)
+    assert dict(Device.objects.values_list("uuid", "presence")) == {"GPU-0": "removed", "GPU-1": "removed"}
     assert Event.objects.filter(kind="node.removed").count() == 1

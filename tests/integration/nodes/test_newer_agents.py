@@ -13,7 +13,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_an_inventory_of_a_newer_agent_is_taken() -> None:
-    """NODE-2 during an upgrade agents may be newer than the processes that they speak to: unknown keys are passed over."""
+    """NODE-2 during an upgrade agents may be newer than the processes that they speak to: unknown keys are
+    passed over.
+    """
     gpu = {"minor": 0, "uuid": "GPU-0", "model": "H100", "memory": "80Gi", "firmware": "96.00"}
     given = async_to_sync(RECORD.inventory)("n1", {"devices": [gpu], "chassis": "x"}, SYSTEM)
     assert given == ("GPU-0",)

@@ -82,7 +82,7 @@ def test_hostile_bodies_are_refused(admin, method, path, body, content_type, wan
     assert (list(GpuClaim.objects.values()), list(Node.objects.values())) == (claims, nodes)
 
 
-@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "k"}])
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "k"}], ids=["without an idempotency key", "with one"])
 @override_settings(DATA_UPLOAD_MAX_MEMORY_SIZE=1000, GPUPLANE_BODY_LIMIT=1000)
 def test_a_body_over_the_limit_is_refused(admin, headers):
     raw = json.dumps(inventory(gpus=16)).encode()
@@ -146,7 +146,7 @@ def test_a_fault_of_ours_is_told_without_its_inside(admin, monkeypatch):
     def fault(**_):
         raise RuntimeError("secret")
 
-    monkeypatch.setattr("claims.api.claim_list", fault)
+    monkeypatch.setattr("gpuplane.rest.claims.claim_list", fault)
     status, problem = admin.get("claims/")
     assert status == 500
     assert "secret" not in json.dumps(problem)

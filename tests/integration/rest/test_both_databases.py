@@ -14,9 +14,9 @@ from tests.integration.rest.conftest import claim_manifest, inventory, person
 
 @pytest.fixture
 def ada(ledger_db):
-    fleet.FLEET.forget()
+    fleet.forget()
     yield person("ada", Role.ADMIN)
-    fleet.FLEET.forget()
+    fleet.forget()
 
 
 def test_the_whole_round(ada):

@@ -1,4 +1,6 @@
-"""What alerts and dashboards ask for is what gpuplane tells: names, labels and values, against a scrape of both doors."""
+"""What alerts and dashboards ask for is what gpuplane tells: names, labels and values, against a scrape of both
+doors.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,12 @@ from rest_framework.test import APIClient
 from access.choices import TokenScope
 from access.tokens import issue
 from agent.protocol import COLUMNS
-from audit.clock import database_now
-from gpuplane.doors.cluster import ROUTES
+from gpuplane.listeners.cluster import ROUTES
 from gpuplane.rest import fleet_metrics
 from nodes.live.ingest import FRAMES, REFUSED
 from nodes.live.samples import SampleView
 from nodes.models import Device
+from storage.clock import database_now
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import GpuClaimFactory, NodeFactory, UserFactory
 from tests.promql import Selector, grouped_by, selectors
@@ -52,7 +54,9 @@ def asked() -> Iterator[tuple[str, str]]:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, set[str]]]:
-    """Sample name → label → values, of /metrics and fleet/metrics/ of a fleet in which something of everything is there."""
+    """Sample name → label → values, of /metrics and fleet/metrics/ of a fleet in which something of everything is
+    there.
+    """
     NodeFactory(name="n1", gpus=2, agent_seen_at=database_now())
     GpuClaimFactory(name="one", spec={"devices": {"count": 1}})
     for name, want in (("a", "n1"), ("b", "n1"), ("c", None)):
@@ -102,7 +106,7 @@ def wrong(one: Selector, told: dict[str, dict[str, set[str]]]) -> Iterator[str]:
             yield f"{one.metric} has no {name} {value}"
 
 
-def test_everything_asked_for_is_told(told: dict[str, dict[str, set[str]]]) -> None:
+def test_every_metric_of_alerts_and_dashboards_is_scraped(told: dict[str, dict[str, set[str]]]) -> None:
     """VIEW-5 each metric, label and fixed value in alerts and dashboards is one that a scrape brings."""
     found = []
     for where, expression in asked():
@@ -115,8 +119,10 @@ def test_everything_asked_for_is_told(told: dict[str, dict[str, set[str]]]) -> N
     assert found == []
 
 
-def test_everything_told_is_shown(told: dict[str, dict[str, set[str]]]) -> None:
-    """VIEW-5 no metric of ours is there for nobody: some panel or alert uses each, or operations.md says what it is for."""
+def test_every_scraped_metric_has_its_use(told: dict[str, dict[str, set[str]]]) -> None:
+    """VIEW-5 no metric of ours is there for nobody: some panel or alert uses each, or operations.md says what it is
+    for.
+    """
     used = {one.metric for _, expression in asked() for one in selectors(expression)}
     text = (CHART.parents[2] / "docs" / "operations.md").read_text()
     families = {

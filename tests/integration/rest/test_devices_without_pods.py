@@ -7,10 +7,10 @@ import pytest
 from access.actors import SYSTEM
 from allocations import fleet
 from allocations.models import Allocation, Lease
-from audit.clock import database_now
 from audit.models import Event
 from nodes.models import Device
 from nodes.services import devices_health
+from storage.clock import database_now
 from tests.integration.rest.conftest import claim_manifest, inventory
 
 pytestmark = pytest.mark.django_db
@@ -19,10 +19,10 @@ WANT = {"namespace": "team-a", "claim": "train"}
 
 @pytest.fixture(autouse=True)
 def _node(admin):
-    fleet.FLEET.forget()
+    fleet.forget()
     admin.put("nodes/n1/inventory/", inventory())
     yield
-    fleet.FLEET.forget()
+    fleet.forget()
 
 
 def claim(api, *, ttl=None, **devices):
@@ -66,7 +66,9 @@ def test_devices_are_taken_shown_and_given_back(operator):
 
 
 def test_holders_of_sick_devices_are_marked(operator, admin):
-    """A device that falls sick is told of with its holder, who keeps it; well again, or given back, it is told no more."""
+    """A device that falls sick is told of with its holder, who keeps it; well again, or given back, it is told
+    no more.
+    """
     claim(operator, count=2)
     uid = operator.post("allocations/", WANT)[1]["uid"]
     health(**{"GPU-n1-1": "Xid 79: fallen off the bus"})
@@ -141,6 +143,15 @@ def test_a_renewal_out_of_bounds_is_refused(operator, ttl):
         ({"holder": "a/b"}, "holder"),
         ({"holder": "x" * 129}, "holder"),
         ({"holder": "a\x00"}, ""),
+    ],
+    ids=[
+        "a namespace that is no name",
+        "no namespace",
+        "a claim that is a path",
+        "an empty claim",
+        "a holder with a slash",
+        "a holder that is too long",
+        "a holder with a NUL",
     ],
 )
 def test_bad_requests_are_refused_with_the_field(operator, changes, field):

@@ -14,9 +14,9 @@ from django.db import OperationalError, connection
 from django.test import Client
 
 from access.choices import Role
-from access.transactions import SPACE
 from audit.models import Event
 from gpuplane import operations
+from storage.transactions import SPACE
 from tests.factories import PASSWORD, UserFactory
 from tests.integration.rest.conftest import NOW, claim_manifest, person
 

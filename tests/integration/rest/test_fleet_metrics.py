@@ -15,13 +15,13 @@ from rest_framework.test import APIClient
 from access.choices import Role, TokenScope
 from access.tokens import issue
 from agent.protocol import COLUMNS
-from allocations.fleet_metrics import FRESH_SECONDS, MEASURED, fleet_metrics
-from allocations.ledger_metrics import ledger_metrics
 from allocations.models import Allocation, AllocationDevice, PodRefusal
+from allocations.publish.fleet_metrics import FRESH_SECONDS, MEASURED, fleet_metrics
+from allocations.publish.ledger_metrics import ledger_metrics
 from nodes.choices import NodeState
 from nodes.live.samples import SampleView
 from nodes.models import Device
-from nodes.newcomers import UNREAD
+from nodes.unverified_devices import UNREAD
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import H100_BYTES, GpuClaimFactory, NodeFactory, UserFactory
 
@@ -50,7 +50,9 @@ def read(text: str) -> dict[tuple[str, str, str], tuple[float, dict[str, str]]]:
 
 
 def test_what_each_gpu_does_and_who_holds_it() -> None:
-    """VIEW-5 labels by which dashboards join; what is not known, or old, has no line; sharers have lines of their own."""
+    """VIEW-5 labels by which dashboards join; what is not known, or old, has no line; sharers have lines of
+    their own.
+    """
     NodeFactory(name="n1", gpus=2)
     NodeFactory(name="n2", gpus=1)
     GpuClaimFactory(name="half", spec={"devices": {"count": 1, "core": 40}})
@@ -153,7 +155,9 @@ def families(text: str) -> dict[tuple[str, ...], float]:
 
 
 def test_the_ledger_as_a_whole() -> None:
-    """VIEW-5 live allocations by state, waiting pods by rule and the longest wait, the age of samples; zero is told too."""
+    """VIEW-5 live allocations by state, waiting pods by rule and the longest wait, the age of samples; zero is told
+    too.
+    """
     empty = families(ledger_metrics(samples={}, now=time.time()))
     nothing: dict[tuple[str, ...], float] = {
         ("gpuplane_allocations", "held"): 0,
@@ -198,7 +202,9 @@ def test_the_ledger_as_a_whole() -> None:
 
 
 def test_nodes_agents_and_strangers() -> None:
-    """VIEW-5 nodes by state, how long agents are silent, and devices in strangers' hands; what is being read is no stranger's."""
+    """VIEW-5 nodes by state, how long agents are silent, and devices in strangers' hands; what is being read is no
+    stranger's.
+    """
     now = datetime.fromtimestamp(NOW, UTC)
     NodeFactory(name="n1", gpus=3, agent_seen_at=now - timedelta(seconds=90), state=NodeState.NOT_READY)
     NodeFactory(name="n2", agent_seen_at=now + timedelta(seconds=2))

@@ -9,10 +9,10 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from allocations.choices import State
-from allocations.ledger.strangers import stranger_set
+from allocations.ledger.external_holders import external_holder_set
 from allocations.models import Allocation
 from allocations.reconcile.report import Difference, differences_report
-from audit.choices import Kind
+from audit.choices import EventKind
 from audit.models import Event
 from nodes.models import Device
 from tests.factories import NodeFactory
@@ -50,12 +50,12 @@ def everything_told(api, device):
 
 
 def noted(device):
-    stranger_set(device_uuid=device.uuid, stranger=FOREIGN, now=NOW, actor="reconcile")
+    external_holder_set(device.uuid, FOREIGN, now=NOW, actor="reconcile")
 
 
 def noted_and_gone(device):
     noted(device)
-    stranger_set(device_uuid=device.uuid, stranger="", now=NOW, actor="reconcile")
+    external_holder_set(device.uuid, "", now=NOW, actor="reconcile")
 
 
 def reported(device):
@@ -92,7 +92,7 @@ def test_a_strangers_name(happen, device, admin, operator, viewer, outsider):
 
 def test_a_holder_of_no_namespace_is_for_those_who_see_all(device, admin, operator):
     """LEASE-1 VIEW-6a another scheduler's own identity."""
-    stranger_set(device_uuid=device.uuid, stranger="another-scheduler", now=NOW, actor="reconcile")
+    external_holder_set(device.uuid, "another-scheduler", now=NOW, actor="reconcile")
     assert [row["other"] for row in admin.get("events/")[1]["results"]] == ["another-scheduler"]
     assert [row["other"] for row in operator.get("events/")[1]["results"]] == [""]
 
@@ -103,10 +103,15 @@ def test_a_holder_of_no_namespace_is_for_those_who_see_all(device, admin, operat
 def test_events_of_before_lose_their_names(device, admin, operator, holder):
     """VIEW-6a also what was written with names in its text."""
     older = [
-        (Kind.DEVICE_TAKEN, "", f"gpu 0 of n1: its lease is held by {holder}", {"stranger": holder}),
-        (Kind.DEVICE_TAKEN, "", f"gpu 0 of n1: {holder} let go of its lease", {"stranger": ""}),
-        (Kind.DIFFERENCE, "team-a", f"lease gpu-n1-0 is held by {holder}, while team-a/x runs with the device", {}),
-        (Kind.ALLOCATION_RELEASING, "team-a", f"team-a/x returns gpu 0: gpu-n1-0 is held by {holder}", {}),
+        (EventKind.DEVICE_TAKEN, "", f"gpu 0 of n1: its lease is held by {holder}", {"stranger": holder}),
+        (EventKind.DEVICE_TAKEN, "", f"gpu 0 of n1: {holder} let go of its lease", {"stranger": ""}),
+        (
+            EventKind.DIFFERENCE,
+            "team-a",
+            f"lease gpu-n1-0 is held by {holder}, while team-a/x runs with the device",
+            {},
+        ),
+        (EventKind.ALLOCATION_RELEASING, "team-a", f"team-a/x returns gpu 0: gpu-n1-0 is held by {holder}", {}),
     ]
     for kind, namespace, message, data in older:
         Event.objects.create(at=NOW, kind=kind, actor="a", namespace=namespace, message=message, data=data)

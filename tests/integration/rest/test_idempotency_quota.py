@@ -6,9 +6,9 @@ import pytest
 
 from access.models import IdempotencyRecord
 from access.tasks import KEPT
-from audit.clock import database_now
 from claims.models import GpuClaim
 from gpuplane.rest import idempotency
+from storage.clock import database_now
 from tests.integration.rest.conftest import claim_manifest, inventory
 
 pytestmark = pytest.mark.django_db
@@ -34,7 +34,9 @@ OLD = idempotency.KEPT_AT_LEAST + timedelta(seconds=5)
 
 
 def test_a_flood_of_keys_is_refused_before_anything_is_done(operator, outsider, monkeypatch):
-    """VIEW-5 with as many fresh keys as an account may have, a further one is told to come later, and others are served."""
+    """VIEW-5 with as many fresh keys as an account may have, a further one is told to come later, and others are
+    served.
+    """
     monkeypatch.setattr(idempotency, "KEYS_A_USER", 3)
     for number in range(3):
         assert create(operator, number).status_code == 201

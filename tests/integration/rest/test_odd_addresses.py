@@ -1,7 +1,8 @@
-"""Every address that Django serves, with every parameter that it reads, and values that nobody means: never a 5xx (VIEW-5).
+"""Every address that Django serves, with every parameter that it reads, and values that nobody means: never a 5xx
+(VIEW-5).
 
-The walk is generated: patterns from the resolver, query parameters of REST from the OpenAPI document, those of pages from the code that reads
-them. A path or parameter that is added is walked without being named here.
+The walk is generated: patterns from the resolver, query parameters of REST from the OpenAPI document, those of pages
+from the code that reads them. A path or parameter that is added is walked without being named here.
 """
 
 from __future__ import annotations
@@ -25,10 +26,42 @@ from tests.factories import NodeFactory, UserFactory
 ROOT = Path(__file__).resolve().parents[3]
 ROOMS = ("access", "allocations", "audit", "claims", "gpuplane", "nodes")
 ODD = (
-    "", "\x00", "a\x00b", "\n", "\r\nX-Injected: y", "-1", "0", "1.5", "NaN", "1e400", "9" * 25, "9" * 5000, "²", "१",
-    "'", "\\", "%", "[]", "{}", "null", "true", "💥", "\ud7ff", "\uffff", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z",
-    "2026-13-45T99:99:99Z", "00000000-0000-0000-0000-000000000000", "../../etc", "a" * 3000, "model:", ":", ",", "__", "n1",
-)  # fmt: skip
+    "",
+    "\x00",
+    "a\x00b",
+    "\n",
+    "\r\nX-Injected: y",
+    "-1",
+    "0",
+    "1.5",
+    "NaN",
+    "1e400",
+    "9" * 25,
+    "9" * 5000,
+    "²",
+    "१",
+    "'",
+    "\\",
+    "%",
+    "[]",
+    "{}",
+    "null",
+    "true",
+    "💥",
+    "\ud7ff",
+    "\uffff",
+    "0001-01-01T00:00:00Z",
+    "9999-12-31T23:59:59Z",
+    "2026-13-45T99:99:99Z",
+    "00000000-0000-0000-0000-000000000000",
+    "../../etc",
+    "a" * 3000,
+    "model:",
+    ":",
+    ",",
+    "__",
+    "n1",
+)
 FEW = (
     "",
     "\x00",
@@ -46,7 +79,7 @@ FEW = (
 RAW = ("%ff", "%C0%80", "%ED%A0%80", "%", "%zz", "+", "&=&", "a[]=1&a[]=2", ";", "%2500")
 """Of a query, as they stand."""
 ADMIN = ("q", "o", "p", "e", "all", "id__exact", "user__id__exact", "_to_field", "_popup", "next", "nonsense")
-CALLS = frozenset({"asked_word", "get", "getlist"})
+CALLS = frozenset({"query_word", "query_words", "get", "getlist"})
 
 
 def routes(patterns: list[Any], before: str = "") -> Iterator[str]:
@@ -77,15 +110,16 @@ def filled(route: str, values: tuple[str, ...]) -> Iterator[str]:
 
 
 def parameters_of_pages() -> set[str]:
-    """Every name that code reads from a query: `asked_word(request, "q")`, `request.GET.get("page")`."""
+    """Every name that code reads from a query: `query_words(request, search="q")`, `request.GET.get("page")`."""
     found: set[str] = set()
     for room in ROOMS:
         for file in (ROOT / room).rglob("*.py"):
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in CALLS:
                     text = ast.unparse(node.func)
-                    if text == "asked_word" or ".GET." in text or "query_params" in text:
-                        names = [one.value for one in node.args if isinstance(one, ast.Constant)]
+                    if text.startswith("query_word") or ".GET." in text or "query_params" in text:
+                        values = [*node.args, *(keyword.value for keyword in node.keywords)]
+                        names = [one.value for one in values if isinstance(one, ast.Constant)]
                         found.update(name for name in names if isinstance(name, str))
     return found
 
@@ -106,7 +140,9 @@ def parameters_of_rest() -> dict[str, set[str]]:
 
 
 def addresses() -> Iterator[str]:
-    """All of them. Each REST parameter by itself, since the first that is refused hides the others; those of a page, which refuses none, at once."""
+    """All of them. Each REST parameter by itself, since the first that is refused hides the others; those of a page,
+    which refuses none, at once.
+    """
     rest = {re.sub(r"\{\w+\}", "n1", path): names for path, names in parameters_of_rest().items()}
     pages = parameters_of_pages()
     assert {"q", "group", "page", "range"} <= pages, "what pages read is found in their code"

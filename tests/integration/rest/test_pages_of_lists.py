@@ -9,8 +9,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from allocations.models import Allocation, AllocationDevice, Lease, PodRefusal
-from audit.choices import Kind
-from audit.happenings import Happening
+from audit.choices import EventKind
+from audit.events import NewEvent
 from audit.services import record_many
 from claims.models import GpuClaim
 from nodes.models import Device
@@ -112,7 +112,7 @@ def test_equal_times_are_told_apart(admin):
 
 
 def test_page_size_is_a_hundred_and_at_most_a_thousand(operator):
-    """VIEW-5 the sizes of DESIGN §5."""
+    """VIEW-5 how long a page is, and how long it may be."""
     claims(1005)
     assert len(operator.get("claims/")[1]["results"]) == 100
     assert len(operator.get("claims/?page_size=1000")[1]["results"]) == 1000
@@ -307,14 +307,14 @@ def test_devices_are_filtered(admin, query, want):
 def test_events_are_filtered_and_access_is_for_admins(admin, operator):
     """VIEW-6 an audit trail of every change, by object, kind, actor and time."""
     kinds = [
-        (Kind.CLAIM_CREATED, "team-a"),
-        (Kind.CLAIM_DELETED, "team-a"),
-        (Kind.SIGNED_IN, ""),
-        (Kind.NODE_HEALTH, ""),
+        (EventKind.CLAIM_CREATED, "team-a"),
+        (EventKind.CLAIM_DELETED, "team-a"),
+        (EventKind.SIGNED_IN, ""),
+        (EventKind.NODE_HEALTH, ""),
     ]
     record_many(
         [
-            Happening(
+            NewEvent(
                 kind=kind, message="m", actor="someone", at=NOW + timedelta(minutes=n), namespace=namespace, name="x"
             )
             for n, (kind, namespace) in enumerate(kinds)

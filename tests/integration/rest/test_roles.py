@@ -99,7 +99,9 @@ WANT = {
 @pytest.mark.parametrize("name", PEOPLE)
 @pytest.mark.parametrize("write", WRITES)
 def test_writes_are_for_those_whose_they_are(everybody, write, name):
-    """VIEW-6 viewers write nothing, operators in their teams' namespaces, admins everywhere, machines what their scope is for."""
+    """VIEW-6 viewers write nothing, operators in their teams' namespaces, admins everywhere, machines what their scope
+    is for.
+    """
     everybody["admin"].put("nodes/n1/inventory/", inventory())
     everybody["admin"].post("claims/", claim_manifest())
     before, events = world(), Event.objects.count()

@@ -10,7 +10,7 @@ from django.test import Client as Browser
 
 from allocations.whatif import run
 from allocations.whatif.confined import Confinement
-from allocations.whatif.turns import RETRY_SECONDS, RUNS_MOST, TURNS
+from allocations.whatif.run_slots import RETRY_SECONDS, RUN_SLOTS, RUNS_MOST
 
 SCENARIO = {"nodes": [{"name": "n1", "devices": [{"minor": 0, "uuid": "GPU-0", "model": "H100", "memory": "80Gi"}]}]}
 
@@ -27,7 +27,7 @@ def ways(api):
 
 def test_a_second_run_of_the_same_user_is_refused(operator, viewer):
     """VIEW-4 one run a user, whichever way they come; others are served meanwhile."""
-    with TURNS.taken(operator.user.pk):
+    with RUN_SLOTS.taken(operator.user.pk):
         for status, text, headers in ways(operator):
             assert status == 429
             assert "a what-if run of yours is still under way" in text
@@ -38,7 +38,7 @@ def test_a_second_run_of_the_same_user_is_refused(operator, viewer):
 
 def test_the_fifth_run_is_refused(operator):
     """VIEW-4 four runs in all."""
-    turns = [TURNS.taken(-number) for number in range(1, RUNS_MOST + 1)]
+    turns = [RUN_SLOTS.taken(-number) for number in range(1, RUNS_MOST + 1)]
     for turn in turns:
         turn.__enter__()
     try:
@@ -48,7 +48,7 @@ def test_the_fifth_run_is_refused(operator):
     finally:
         for turn in turns:
             turn.__exit__(None, None, None)
-    assert TURNS.running == 0
+    assert RUN_SLOTS.running == 0
 
 
 @pytest.mark.parametrize(
@@ -61,18 +61,21 @@ def test_the_fifth_run_is_refused(operator):
             id="too long",
         ),
         pytest.param(
-            Confinement(program=(sys.executable, "-c", "print('{\"status\":\"memory\"}')")), 422, "256 MiB of memory", id="too much"
+            Confinement(program=(sys.executable, "-c", 'print(\'{"status":"memory"}\')')),
+            422,
+            "256 MiB of memory",
+            id="too much",
         ),
         pytest.param(Confinement(answer_bytes=10), 422, "make the scenario smaller", id="an answer too long"),
     ],
-)  # fmt: skip
+)
 def test_a_run_that_is_ended_says_so(operator, monkeypatch, confinement, want, words):
     """VIEW-4 deadline, memory and size of the answer are told in words, and the turn is free again."""
     monkeypatch.setattr(run, "CONFINEMENT", msgspec.structs.replace(confinement))
     for status, text, _ in ways(operator):
         assert status == want
         assert words in text
-    assert TURNS.running == 0
+    assert RUN_SLOTS.running == 0
 
 
 def test_the_document_tells_of_the_limits(operator):

@@ -1,9 +1,8 @@
-"""`tokens/`: REST, the page, and Django's admin."""
+"""`tokens/`: REST and the page."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -13,15 +12,14 @@ from knox.models import AuthToken
 
 from access import tokens
 from access.actors import SYSTEM
-from access.choices import Role, TokenScope
+from access.choices import TokenScope
 from access.models import IdempotencyRecord, TokenUse
 from access.selectors import token_uid
-from access.services import user_create
 from access.token_services import token_issue
 from audit.models import Event
 from gpuplane.rest.idempotency import HEADER
 from tests.factories import UserFactory
-from tests.integration.rest.conftest import NOW, PASSWORD, Api, inventory
+from tests.integration.rest.conftest import NOW, Api, inventory
 
 pytestmark = pytest.mark.django_db
 
@@ -151,85 +149,3 @@ def test_an_admin_makes_a_machine_on_the_page(admin: Api) -> None:
     machine = browser(User.objects.get(username="registrar"))
     assert machine.get("/").status_code == 403
     assert machine.get("/api/v1/nodes/").status_code == 403
-
-
-@pytest.fixture
-def root(db: None) -> Client:
-    User.objects.create_superuser("root", password=PASSWORD)
-    client = Client()
-    assert client.login(username="root", password=PASSWORD)
-    return client
-
-
-def test_the_admin_revokes_and_makes_none(root: Client, viewer: Api) -> None:
-    """VIEW-6 revoked in Django's admin is revoked, with an event."""
-    (row,) = AuthToken.objects.filter(user=viewer.user)
-    assert viewer.get("claims/")[0] == 200
-    assert root.get("/admin/knox/authtoken/add/").status_code == 403
-    assert root.post(f"/admin/knox/authtoken/{row.pk}/change/", {}).status_code == 403
-    assert root.post(f"/admin/knox/authtoken/{row.pk}/delete/", {"post": "yes"}).status_code == 302
-    tokens.forget()  # after the commit, which this test has none of
-    assert viewer.get("claims/")[0] == 401
-    assert told("access.token-revoked") == [("root", "vera")]
-
-
-def test_the_admin_revokes_many(root: Client, viewer: Api, operator: Api) -> None:
-    chosen = [row.pk for row in AuthToken.objects.all()]
-    action = {"action": "delete_selected", "_selected_action": chosen, "post": "yes"}
-    assert root.post("/admin/knox/authtoken/", action).status_code == 302
-    assert not AuthToken.objects.exists()
-    assert sorted(told("access.token-revoked")) == [("root", "olga"), ("root", "vera")]
-
-
-def _account_form(user: User, **changes: Any) -> dict[str, Any]:
-    profile = user.profile
-    return {
-        "username": user.username,
-        "date_joined_0": "2026-01-01",
-        "date_joined_1": "00:00:00",
-        "is_active": "on",
-        "profile-TOTAL_FORMS": "1",
-        "profile-INITIAL_FORMS": "1",
-        "profile-0-id": str(profile.pk),
-        "profile-0-user": str(user.pk),
-        "profile-0-role": profile.role,
-        "profile-0-scope": profile.scope,
-        "profile-0-node": profile.node,
-        **({"profile-0-service": "on"} if profile.service else {}),
-        **changes,
-    }
-
-
-def test_an_account_that_is_shut_or_deleted_in_the_admin_loses_its_tokens(
-    root: Client, viewer: Api, operator: Api
-) -> None:
-    """VIEW-6 with an event, and for good: it is not enough that the account is shut."""
-    assert viewer.user is not None
-    assert operator.user is not None
-    form = _account_form(viewer.user)
-    del form["is_active"]
-    answer = root.post(f"/admin/auth/user/{viewer.user.pk}/change/", form)
-    assert answer.status_code == 302, answer.content.decode()
-    assert not AuthToken.objects.filter(user=viewer.user).exists()
-    assert root.post(f"/admin/auth/user/{operator.user.pk}/delete/", {"post": "yes"}).status_code == 302
-    assert not User.objects.filter(username="olga").exists()
-    assert told("access.token-revoked") == [("root", "vera"), ("root", "olga")]
-
-
-def test_the_admin_knows_what_scopes_go_with(root: Client, viewer: Api) -> None:
-    """VIEW-6 a person has no other scope than rest, an agent has a node."""
-    assert viewer.user is not None
-    machine = user_create(
-        username="m", password=None, role=Role.VIEWER, actor=SYSTEM, now=NOW, service=True, scope=TokenScope.METRICS
-    )
-    for user, changes, status in (
-        (viewer.user, {"profile-0-scope": "metrics"}, 200),
-        (machine, {"profile-0-scope": "agent"}, 200),
-        (machine, {"profile-0-scope": "inventory"}, 302),
-    ):
-        answer = root.post(f"/admin/auth/user/{user.pk}/change/", _account_form(user, **changes))
-        assert answer.status_code == status
-    assert [user.profile.scope for user in User.objects.filter(username__in=["m", "vera"]).order_by("username")] == [
-        "inventory",
-        "rest",
-    ]

@@ -5,18 +5,18 @@ from types import SimpleNamespace
 from django.test import RequestFactory
 
 from access.clients import Client, client_of
-from gpuplane.doors.departures import watched
+from gpuplane.listeners.departures import watched
 
 
 def test_callbacks_are_called_when_it_leaves_and_not_after_they_are_over():
     client, told = Client(), []
-    with client.telling(lambda: told.append("over")):
+    with client.on_disconnect(lambda: told.append("over")):
         assert told == []
-    with client.telling(lambda: told.append("first")):
-        client.leave()
+    with client.on_disconnect(lambda: told.append("first")):
+        client.disconnect()
         assert told == ["first"]
         assert client.gone
-        with client.telling(lambda: told.append("late")):
+        with client.on_disconnect(lambda: told.append("late")):
             assert told == ["first", "late"]
 
 

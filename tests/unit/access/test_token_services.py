@@ -52,7 +52,9 @@ def told() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("scope", MACHINES)
 def test_a_machines_token(scope: TokenScope) -> None:
-    """VIEW-6 one scope each; the account is made once and has one token at a time, without an end where none is chosen."""
+    """VIEW-6 one scope each; the account is made once and has one token at a time, without an end where none is
+    chosen.
+    """
     first = service_token(username="machine", scope=scope, **BY)
     assert row(first).expiry is None
     second = service_token(username="machine", scope=scope, days=3, **BY)
@@ -201,7 +203,7 @@ def test_a_token_begets_none_that_outlives_it() -> None:
     end = AuthToken.objects.get().expiry
     wanted_of: tuple[dict[str, Any], ...] = (
         {"scope": TokenScope.AGENT, "node": "n1"},
-        {"scope": TokenScope.EXTENDER, "account": "scheduler"},
+        {"scope": TokenScope.EXTENDER, "account": "kube-scheduler"},
     )
     for machine in wanted_of:
         made = token_create(actor=stolen, now=datetime.now(UTC), **machine)

@@ -9,7 +9,7 @@ from knox.models import AuthToken
 from access import tokens
 from access.choices import Role
 from access.models import Profile, TokenUse
-from access.uses import uses_write
+from access.tokens import uses_write
 
 pytestmark = pytest.mark.django_db
 
@@ -50,14 +50,14 @@ def test_a_second_look_asks_nothing_of_the_database(user, django_assert_num_quer
         tokens.verify(token)
     with django_assert_num_queries(0):
         assert verified(token).name == "ada"
-        assert verified(token, by=tokens.known).name == "ada"
+        assert verified(token, by=tokens.verify_cached).name == "ada"
 
 
 def test_an_unknown_token_asks_once_too(db, django_assert_num_queries):
     with django_assert_num_queries(1):
         assert tokens.verify("f" * 64) is None
         assert tokens.verify("f" * 64) is None
-    assert tokens.known("f" * 64) is None
+    assert tokens.verify_cached("f" * 64) is None
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_revoked_token_is_refused_once_the_answer_is_old(user):
     assert tokens.verify_user(token, clock=lambda: 100.0) is not None
     AuthToken.objects.all().delete()  # as another process does it
     assert tokens.verify_user(token, clock=lambda: 100.0 + tokens.FRESH_SECONDS - 1) is not None
-    assert tokens.known(token, clock=lambda: 100.0 + tokens.FRESH_SECONDS) is None
+    assert tokens.verify_cached(token, clock=lambda: 100.0 + tokens.FRESH_SECONDS) is None
     assert tokens.verify_user(token, clock=lambda: 100.0 + tokens.FRESH_SECONDS) is None
 
 
@@ -108,7 +108,9 @@ def test_threads_share_the_answers(user):
     token = tokens.issue(user)
     tokens.verify(token)
     names = []
-    threads = [threading.Thread(target=lambda: names.append(verified(token, by=tokens.known).name)) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: names.append(verified(token, by=tokens.verify_cached).name)) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -120,8 +122,8 @@ def test_a_token_that_ends_is_refused_from_that_moment(user):
     """VIEW-6 not when the answer about it is old: an end that comes within those seconds counts."""
     token = tokens.issue(user, ends_at=timezone.now() + timedelta(seconds=5))
     assert tokens.verify_user(token, clock=lambda: 100.0) is not None
-    assert tokens.known(token, clock=lambda: 104.0) is not None
-    assert tokens.known(token, clock=lambda: 105.1) is None
+    assert tokens.verify_cached(token, clock=lambda: 104.0) is not None
+    assert tokens.verify_cached(token, clock=lambda: 105.1) is None
     assert tokens.verify(tokens.issue(user, ends_at=timezone.now() - timedelta(seconds=1))) is None
 
 
@@ -138,7 +140,7 @@ def test_an_answer_that_was_overtaken_by_a_change_is_not_kept(user, monkeypatch)
     monkeypatch.setattr(tokens, "_look_up", slowly)
     assert tokens.verify(token) is not None
     monkeypatch.undo()
-    assert tokens.known(token) is None
+    assert tokens.verify_cached(token) is None
     assert tokens.verify(token) is None
 
 
@@ -149,8 +151,8 @@ def test_one_accounts_change_leaves_the_others_in_memory(user, django_assert_num
         tokens.verify(token)
     tokens.forget("ada")
     with django_assert_num_queries(0):
-        assert verified(theirs, by=tokens.known).name == "bob"
-        assert tokens.known(mine) is None
+        assert verified(theirs, by=tokens.verify_cached).name == "bob"
+        assert tokens.verify_cached(mine) is None
 
 
 def test_uses_are_written_later_and_only_for_tokens_that_are_there(user, django_assert_num_queries):
@@ -162,7 +164,7 @@ def test_uses_are_written_later_and_only_for_tokens_that_are_there(user, django_
     for token in (first, second, first):
         tokens.verify_user(token, clock=lambda: next(times))
     with django_assert_num_queries(0):
-        tokens.known(first, clock=lambda: 175.0)
+        tokens.verify_cached(first, clock=lambda: 175.0)
         ago = tokens.used(clock=lambda: 180.0)
     assert sorted(ago.values()) == [5.0, 20.0]
     assert tokens.used() == {}

@@ -1,4 +1,6 @@
-"""A driver that does what a test says, with the names, errors and constants of the real binding, and what it wraps its calls into."""
+"""A driver that does what a test says, with the names, errors and constants of the real binding, and what it wraps its
+calls into.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ KIB = 1024
 
 @dataclass
 class Card:
-    """One GPU. `links`: minor at the far end of each NVLink, `switch`, or None for one that is down. `without`: calls it does not support."""
+    """One GPU. `links`: minor at the far end of each NVLink, `switch`, or None for one that is down.
+
+    `without`: calls it does not support.
+    """
 
     uuid: str
     minor: int

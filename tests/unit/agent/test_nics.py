@@ -155,7 +155,7 @@ def test_a_port_that_goes_down_and_comes_up(sysfs: Sysfs) -> None:
         assert made.read(machine).health == want
 
 
-def test_what_is_no_nic_of_its_own(sysfs: Sysfs) -> None:
+def test_parts_of_nics_and_software_devices_are_left_out(sysfs: Sysfs) -> None:
     """Virtual functions, sub-functions and devices in software are parts of NICs, or none."""
     sysfs.nic("mlx5_0", "0000:13:00.0", guid="b8ce:f603:00f4:0001")
     sysfs.nic("mlx5_1", "0000:13:00.2", guid="b8ce:f603:00f4:0003")

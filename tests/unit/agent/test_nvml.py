@@ -27,7 +27,7 @@ def cards(count: int = 2) -> list[Card]:
     return [Card(f"GPU-{minor}", minor) for minor in range(count)]
 
 
-def test_what_is_there(tmp_path: Path) -> None:
+def test_devices_by_minor_and_their_links(tmp_path: Path) -> None:
     """NODE-1 NODE-4 devices by minor, and the NVLink graph as both ends see it."""
     one, two, three = cards(3)
     one.links, two.links, three.links = [1, 1, 2, None], [0, 0], [0]
@@ -99,7 +99,9 @@ def test_details(tmp_path: Path) -> None:
 
 
 def test_details_of_an_older_gpu(tmp_path: Path) -> None:
-    """NODE-1 error fields by link number; the state from the last look at the machine; the rest is unknown, not zero."""
+    """NODE-1 error fields by link number; the state from the last look at the machine; the rest is unknown, not
+    zero.
+    """
     (old,) = cards(1)
     old.old, old.links, old.errors, old.without = True, ["switch", "switch"], {1: (7, 0, 3)}, {"processes"}
     world = World(tmp_path, old)
@@ -215,8 +217,8 @@ def test_whatever_the_reading_of_one_gpu_raises(tmp_path: Path, caplog: pytest.L
     one, two = cards()
     world = World(tmp_path, one, two)
     machine = world.source.machine()
-    one.power = None  # type: ignore[assignment]
-    one.memory = ()  # type: ignore[assignment]
+    one.power = None  # type: ignore[assignment]  # what no card says
+    one.memory = ()  # type: ignore[assignment]  # what no card says
     for _ in range(3):
         reading = world.source.read(machine)
         assert reading.columns["power_watts"] == [None, 350.0]
@@ -227,7 +229,9 @@ def test_whatever_the_reading_of_one_gpu_raises(tmp_path: Path, caplog: pytest.L
 
 
 def test_names_of_processes(tmp_path: Path) -> None:
-    """NODE-1 any bytes; a number that another process has now has that one's name; a look-up that failed is tried again."""
+    """NODE-1 any bytes; a number that another process has now has that one's name; a look-up that failed is tried
+    again.
+    """
     (one,) = cards(1)
     world = World(tmp_path, one)
     machine = world.source.machine()

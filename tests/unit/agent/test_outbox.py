@@ -74,12 +74,12 @@ def test_what_changed_while_it_was_said_is_said_again() -> None:
 
 def test_the_server_may_ask_for_the_inventory_again() -> None:
     outbox = Outbox()
-    outbox.inventory_again()
+    outbox.resend_inventory()
     assert outbox.next_change() is None
     outbox.put_inventory(BODY)
     outbox.done(StateChange(inventory=BODY, version=1))
     assert outbox.next_change() is None
-    outbox.inventory_again()
+    outbox.resend_inventory()
     assert outbox.next_change() == StateChange(inventory=BODY, version=1)
 
 
@@ -118,7 +118,7 @@ def test_an_inventory_that_is_asked_for_again_has_the_health_of_now() -> None:
     assert first is not None
     outbox.done(first)
     outbox.put_health({"GPU-1": "Xid 79", "GPU-2": ""})
-    outbox.inventory_again()
+    outbox.resend_inventory()
     again = outbox.next_change()
     assert again is not None
     assert again.inventory is not None
@@ -185,7 +185,7 @@ def test_a_refused_inventory_is_said_again_when_it_changed_or_in_the_next_sessio
     outbox = Outbox()
     outbox.put_inventory(BODY)
     outbox.refused(StateChange(inventory=BODY, version=1))
-    outbox.inventory_again()
+    outbox.resend_inventory()
     assert outbox.next_change() is None
     outbox.begin_session()
     assert outbox.next_change() == StateChange(inventory=BODY, version=1)
@@ -198,10 +198,10 @@ def test_what_ends_sessions_is_said_again_only_when_it_changed() -> None:
     outbox = Outbox()
     outbox.put_inventory(BODY)
     outbox.put_details([DeviceDetails(ecc_corrected=1)])
-    outbox.unsayable(StateChange(inventory=BODY, version=1))
-    outbox.unsayable(StateChange(details=[DeviceDetails(ecc_corrected=1)]))
+    outbox.discard(StateChange(inventory=BODY, version=1))
+    outbox.discard(StateChange(details=[DeviceDetails(ecc_corrected=1)]))
     outbox.begin_session()
-    outbox.inventory_again()
+    outbox.resend_inventory()
     assert (outbox.next_change(), outbox.next_details()) == (None, ())
     outbox.put_inventory(BODY)
     outbox.put_details([DeviceDetails(ecc_corrected=2)])

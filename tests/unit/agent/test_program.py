@@ -16,10 +16,10 @@ import pytest
 
 from agent import program
 from agent.outbox import Measured, Outbox
-from agent.program import GOOD_LOOKS, MACHINE_SECONDS, Program
+from agent.program import GOOD_SCANS, MACHINE_SECONDS, Program
 from agent.protocol import CheckpointEntry
 from agent.sources import Machine, Reading, SourceAway
-from agent.sources.simulated import SimulatedSource
+from tests.unit.agent.faulty import FaultySource
 
 
 class Told:
@@ -32,10 +32,10 @@ class Told:
 
     def look(self, *, later: float = 1.0) -> Any:
         self.now += later
-        return self.program.look()
+        return self.program.evaluate(self.program.scan())
 
 
-class Fragile(SimulatedSource):
+class Fragile(FaultySource):
     """A simulated machine whose driver may go, and whose cards may vanish."""
 
     def __init__(self, machine: str = "h100-8") -> None:
@@ -80,7 +80,7 @@ def test_the_first_word_has_what_is_sick() -> None:
     """NODE-1 the inventory as it goes out tells of a GPU that was sick before anything was said."""
     told = Told()
     told.source.fall_sick(3, "Xid 79")
-    told.program.tell(told.look())
+    told.program.enqueue(told.look())
     change = told.program.outbox.next_change()
     assert change is not None
     assert change.inventory is not None
@@ -93,7 +93,7 @@ def test_a_sample_has_the_time_of_its_measurement() -> None:
     told = Told()
     told.program.epoch = lambda: 1000.0 + told.now
     for _ in range(3):
-        told.program.tell(told.look())
+        told.program.enqueue(told.look())
     samples = [told.program.outbox.next_sample() for _ in range(3)]
     assert [sample and sample.at for sample in samples] == [1001.0, 1002.0, 1003.0]
 
@@ -113,7 +113,7 @@ def test_health_is_told_when_it_changes() -> None:
     assert told.look().health == {uuid: "Xid 79"}
     assert told.look().health == {}
     told.source.recover(3)
-    assert [told.look().health for _ in range(GOOD_LOOKS)] == [{}] * (GOOD_LOOKS - 1) + [{uuid: ""}]
+    assert [told.look().health for _ in range(GOOD_SCANS)] == [{}] * (GOOD_SCANS - 1) + [{uuid: ""}]
     assert told.look().health == {}
 
 
@@ -128,8 +128,8 @@ def test_a_gpu_that_vanishes_stays_in_the_inventory() -> None:
     assert news.health == {uuid: "fallen off the bus"}
     assert len(told.program.machine.gpus) == 8
     told.source.vanished = set()
-    news = [told.look(later=MACHINE_SECONDS) for _ in range(GOOD_LOOKS)]
-    assert [one.inventory for one in news] == [None] * GOOD_LOOKS
+    news = [told.look(later=MACHINE_SECONDS) for _ in range(GOOD_SCANS)]
+    assert [one.inventory for one in news] == [None] * GOOD_SCANS
     assert news[-1].health == {uuid: ""}
     assert before is not None
 
@@ -182,7 +182,7 @@ def test_nics_are_told_beside_the_gpus() -> None:
     assert told.look().health.keys() == {gpu.uuid for gpu in told.program.machine.gpus}
     told.source.away = ""
     told.source.plug(2)
-    well = [told.look().health for _ in range(GOOD_LOOKS)][-1]
+    well = [told.look().health for _ in range(GOOD_SCANS)][-1]
     assert well[nics[2]] == ""
     told.source._build = msgspec.structs.replace(told.source._build, nics=7)
     assert told.look(later=MACHINE_SECONDS).inventory is None
@@ -205,8 +205,8 @@ def test_a_driver_that_goes_and_comes() -> None:
     assert (news.columns, news.inventory) == ({}, None)
     assert told.look().health == {}
     told.source.away = ""
-    news = [told.look() for _ in range(GOOD_LOOKS)]
-    assert [one.health for one in news] == [{}] * (GOOD_LOOKS - 1) + [dict.fromkeys(uuids, "")]
+    news = [told.look() for _ in range(GOOD_SCANS)]
+    assert [one.health for one in news] == [{}] * (GOOD_SCANS - 1) + [dict.fromkeys(uuids, "")]
     assert all(one.columns for one in news)
 
 
@@ -230,7 +230,7 @@ def test_another_fault_is_told_when_it_lasts() -> None:
     for number in range(20):
         told.source.fall_sick(3, f"Xid {number % 2}")
         assert told.look().health == ({uuid: "Xid 0"} if number == 0 else {})
-    assert [told.look().health for _ in range(GOOD_LOOKS - 1)][-1] == {uuid: "Xid 1"}
+    assert [told.look().health for _ in range(GOOD_SCANS - 1)][-1] == {uuid: "Xid 1"}
 
 
 class Hanging(Fragile):
@@ -248,7 +248,9 @@ class Hanging(Fragile):
 
 
 async def test_a_driver_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NODE-1 samples go on and know nothing; its GPUs are told to be sick, and well when it is back; the program can end meanwhile."""
+    """NODE-1 samples go on and know nothing; its GPUs are told to be sick, and well when it is back; the program can
+    end meanwhile.
+    """
     for name in ("SAMPLE_SECONDS", "QUIET_SECONDS", "CLOSE_SECONDS"):
         monkeypatch.setattr(program, name, 0.01)
     monkeypatch.setattr(program, "HANG_SECONDS", 0.1)
@@ -313,12 +315,14 @@ def test_a_program_whose_driver_hangs_can_be_stopped() -> None:
 
 
 def test_without_a_driver_from_the_start() -> None:
-    """NODE-1 nothing is known, and nothing is said but that the agent is there; when the driver comes the machine is told."""
+    """NODE-1 nothing is known, and nothing is said but that the agent is there; when the driver comes the machine is
+    told.
+    """
     told = Told()
     told.source.away = "no driver"
     news = told.look()
     assert (news.inventory, dict(news.health), news.columns) == (None, {}, {})
-    told.program.tell(news)
+    told.program.enqueue(news)
     assert told.program.outbox.next_sample() == Measured({}, news.at)
     told.source.away = ""
     assert told.look().inventory is not None
@@ -333,7 +337,9 @@ def checkpoint(*pods: str) -> str:
 
 
 def test_the_kubelets_record_is_told_when_it_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """DEV-8 read again only when the file is another one; what cannot be understood is not sent and hides nothing that was."""
+    """DEV-8 read again only when the file is another one; what cannot be understood is not sent and hides nothing that
+    was.
+    """
     path = tmp_path / "kubelet_internal_checkpoint"
     told = Told(path)
     assert told.look().checkpoint is None

@@ -17,6 +17,7 @@ from agent.sources.nics import NO_PORT
 from agent.sources.recorded import BadRecording, RecordedSource, Recorder
 from agent.sources.simulated import MACHINES, SimulatedSource
 from agent.sources.wiring import SWITCH, LinkEnd, Seen, links_of, numa_of, short, switch_of
+from tests.unit.agent.faulty import FaultySource
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))
@@ -46,7 +47,7 @@ def test_simulated_machines_are_whole(name: str) -> None:
 
 def test_a_simulated_machine_with_nics() -> None:
     """as many as GPUs, each under the switch of some; one without a port is not well."""
-    source = SimulatedSource("rdma-8", node="n1")
+    source = FaultySource("rdma-8", node="n1")
     machine = source.machine()
     nics = [one for one in machine.devices if one.type == "rdma"]
     assert machine.types == ("gpu", "rdma")
@@ -86,7 +87,7 @@ def test_a_cube_mesh_is_one() -> None:
 
 def test_a_gpu_that_falls_off_hides_no_other() -> None:
     """NODE-1 its figures are unknown, those of the others go on."""
-    source = SimulatedSource("pcie-4", node="n1")
+    source = FaultySource("pcie-4", node="n1")
     machine = source.machine()
     source.fall_off(2)
     source.fall_sick(0, "Xid 63")
@@ -101,7 +102,7 @@ def test_a_gpu_that_falls_off_hides_no_other() -> None:
 def test_a_recording_is_played_as_it_was(tmp_path: Path) -> None:
     """NODE-1 what one session saw is test data for all others."""
     path = tmp_path / "machine.jsonl"
-    inner = SimulatedSource("l40s-4", node="n1")
+    inner = FaultySource("l40s-4", node="n1")
     recorder = Recorder(inner, path)
     machine = recorder.machine()
     readings = [recorder.read(machine) for _ in range(3)]
@@ -154,8 +155,16 @@ class _Away:
         ([{"machine": {}}, {"other": 1}], "line 2"),
         ([{"machine": {"devices": [{"minor": "x"}]}}], "line 1"),
     ],
+    ids=[
+        "empty",
+        "a reading before the machine",
+        "no reading",
+        "two kinds in one line",
+        "an unknown kind",
+        "a minor that is no number",
+    ],
 )
-def test_what_is_no_recording(tmp_path: Path, lines: list[Any], problem: str) -> None:
+def test_a_recording_that_cannot_be_read_is_refused(tmp_path: Path, lines: list[Any], problem: str) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_bytes(b"\n".join(msgspec.json.encode(line) for line in lines))
     with pytest.raises(BadRecording, match=problem):
@@ -262,7 +271,9 @@ ERRORS = ("nvlinks_down", "nvlink_errors", "ecc_corrected", "ecc_uncorrected")
 
 
 def test_errors_as_columns() -> None:
-    """NODE-1 links that are down and errors are numbers a GPU; a GPU that does not say is unknown, a column that none says is left out."""
+    """NODE-1 links that are down and errors are numbers a GPU; a GPU that does not say is unknown, a column that none
+    says is left out.
+    """
     assert error_columns([DeviceDetails(), DeviceDetails()]) == {}
     known = DeviceDetails([LinkDetails(0, True, "", 1, 2, None), LinkDetails(1, False, "", 4, None, 8)], 5)
     assert error_columns([known, DeviceDetails([LinkDetails(0, True)])]) == {
@@ -274,8 +285,10 @@ def test_errors_as_columns() -> None:
 
 @pytest.mark.parametrize("name", sorted(MACHINES))
 def test_simulated_details(name: str) -> None:
-    """NODE-1 NODE-4 each machine's GPUs have links by its matrix; a link that is cut is down, and one that fell off says nothing."""
-    source = SimulatedSource(name, node="n1", clock=lambda: 75.0)
+    """NODE-1 NODE-4 each machine's GPUs have links by its matrix; a link that is cut is down, and one that fell off
+    says nothing.
+    """
+    source = FaultySource(name, node="n1", clock=lambda: 75.0)
     machine = source.machine()
     details = source.read(machine).details
     linked = {minor for low, high, _ in machine.links for minor in (low, high)}

@@ -10,15 +10,15 @@ import pytest
 from allocations.attempts import (
     UNKNOWN,
     Attempt,
-    Before,
-    Held,
+    EarlierAttempts,
+    HoldRecord,
     Verdict,
     attempt_of,
     failure_digest,
     found_no_node,
     is_newer,
-    judged_by_event,
-    judged_by_pod,
+    verdict_of_event,
+    verdict_of_pod,
 )
 from kube.objects import Pod
 
@@ -56,24 +56,80 @@ def test_versions(version: str, than: str, want: bool) -> None:
 @pytest.mark.parametrize(
     ("held", "seen", "before", "want"),
     [
-        pytest.param(Held(attempt_of(pod("5"))), pod("6"), Before(), Verdict.NOTHING, id="no failure"),
-        pytest.param(Held(attempt_of(pod("5"))), pod("6", "x", status="True"), Before(), Verdict.NOTHING, id="scheduled"),
-        pytest.param(Held(attempt_of(pod("5"))), pod("6", "x"), Before(), Verdict.FAILED, id="its failure"),
-        pytest.param(Held(attempt_of(pod("5"))), pod("5", "x"), Before(), Verdict.NOTHING, id="the version that filter saw"),
-        pytest.param(Held(attempt_of(pod("15"))), pod("6", "x"), Before(), Verdict.NOTHING, id="an older version"),
-        pytest.param(Held(attempt_of(pod("5", "x"))), pod("6", "x"), Before(), Verdict.NOTHING, id="the failure that filter saw"),
-        pytest.param(Held(attempt_of(pod("5", "x"))), pod("6", "y"), Before(), Verdict.FAILED, id="another text"),
-        pytest.param(Held(UNKNOWN), pod("6", "x"), Before(), Verdict.NOTHING, id="a hold that bind made"),
-        pytest.param(Held(attempt_of(pod("5"))), pod("6", FULL), Before(), Verdict.EARLIER, id="an attempt that found no node"),
-        pytest.param(Held(attempt_of(pod("5")), owed=True), pod("6", "x"), Before(), Verdict.EARLIER, id="owed by the hold before"),
-        pytest.param(Held(attempt_of(pod("5")), owed=True, credited=True), pod("6", "x"), Before(), Verdict.FAILED, id="credited once"),
-        pytest.param(Held(attempt_of(pod("5"))), pod("6", "x"), Before(unaccounted=frozenset({""})), Verdict.EARLIER, id="owed by another row"),
-        pytest.param(Held(attempt_of(pod("5", "x"))), pod("6", "y"), Before(unaccounted=frozenset({""})), Verdict.FAILED, id="that one was told of since"),
+        pytest.param(HoldRecord(attempt_of(pod("5"))), pod("6"), EarlierAttempts(), Verdict.NOTHING, id="no failure"),
+        pytest.param(
+            HoldRecord(attempt_of(pod("5"))),
+            pod("6", "x", status="True"),
+            EarlierAttempts(),
+            Verdict.NOTHING,
+            id="scheduled",
+        ),
+        pytest.param(
+            HoldRecord(attempt_of(pod("5"))), pod("6", "x"), EarlierAttempts(), Verdict.FAILED, id="its failure"
+        ),
+        pytest.param(
+            HoldRecord(attempt_of(pod("5"))),
+            pod("5", "x"),
+            EarlierAttempts(),
+            Verdict.NOTHING,
+            id="the version that filter saw",
+        ),
+        pytest.param(
+            HoldRecord(attempt_of(pod("15"))), pod("6", "x"), EarlierAttempts(), Verdict.NOTHING, id="an older version"
+        ),
+        pytest.param(
+            HoldRecord(attempt_of(pod("5", "x"))),
+            pod("6", "x"),
+            EarlierAttempts(),
+            Verdict.NOTHING,
+            id="the failure that filter saw",
+        ),
+        pytest.param(
+            HoldRecord(attempt_of(pod("5", "x"))), pod("6", "y"), EarlierAttempts(), Verdict.FAILED, id="another text"
+        ),
+        pytest.param(
+            HoldRecord(UNKNOWN), pod("6", "x"), EarlierAttempts(), Verdict.NOTHING, id="a hold that bind made"
+        ),
+        pytest.param(
+            HoldRecord(attempt_of(pod("5"))),
+            pod("6", FULL),
+            EarlierAttempts(),
+            Verdict.EARLIER,
+            id="an attempt that found no node",
+        ),
+        pytest.param(
+            HoldRecord(attempt_of(pod("5")), owed=True),
+            pod("6", "x"),
+            EarlierAttempts(),
+            Verdict.EARLIER,
+            id="owed by the hold before",
+        ),
+        pytest.param(
+            HoldRecord(attempt_of(pod("5")), owed=True, credited=True),
+            pod("6", "x"),
+            EarlierAttempts(),
+            Verdict.FAILED,
+            id="credited once",
+        ),
+        pytest.param(
+            HoldRecord(attempt_of(pod("5"))),
+            pod("6", "x"),
+            EarlierAttempts(unaccounted=frozenset({""})),
+            Verdict.EARLIER,
+            id="owed by another row",
+        ),
+        pytest.param(
+            HoldRecord(attempt_of(pod("5", "x"))),
+            pod("6", "y"),
+            EarlierAttempts(unaccounted=frozenset({""})),
+            Verdict.FAILED,
+            id="that one was told of since",
+        ),
     ],
-)  # fmt: skip
-def test_what_the_pod_tells(held: Held, seen: Pod, before: Before, want: Verdict) -> None:
+)
+def test_what_the_pod_tells(held: HoldRecord, seen: Pod, before: EarlierAttempts, want: Verdict) -> None:
     """LEASE-3 by version and text, never by time."""
-    assert judged_by_pod(held, seen, before) is want
+    assert verdict_of_pod(held, seen, before) is want
 
 
 SAME = ((Attempt("5"), 0),)
@@ -82,20 +138,72 @@ SAME = ((Attempt("5"), 0),)
 @pytest.mark.parametrize(
     ("held", "version", "note", "times", "before", "want"),
     [
-        pytest.param(Held(Attempt("5")), "5", "x", 1, Before(), Verdict.FAILED, id="about the version that filter saw"),
-        pytest.param(Held(Attempt("5")), "4", "x", 1, Before(), Verdict.NOTHING, id="about another"),
-        pytest.param(Held(UNKNOWN), "", "x", 1, Before(), Verdict.NOTHING, id="no versions at all"),
-        pytest.param(Held(Attempt("5")), "5", FULL, 1, Before(), Verdict.EARLIER, id="of an attempt that found no node"),
-        pytest.param(Held(Attempt("5"), number=1), "5", "x", 1, Before(), Verdict.EARLIER, id="the hold's attempt before, at the same version"),
-        pytest.param(Held(Attempt("5"), number=1), "5", "x", 2, Before(), Verdict.FAILED, id="the second one"),
-        pytest.param(Held(Attempt("5")), "5", "x", 1, Before(holds=SAME), Verdict.EARLIER, id="another hold's, at the same version"),
-        pytest.param(Held(Attempt("5")), "5", "x", 2, Before(holds=SAME), Verdict.FAILED, id="the second, after another hold"),
-        pytest.param(Held(Attempt("5")), "5", "x", 7, Before(), Verdict.NOTHING, id="a count that comes half an hour later"),
+        pytest.param(
+            HoldRecord(Attempt("5")),
+            "5",
+            "x",
+            1,
+            EarlierAttempts(),
+            Verdict.FAILED,
+            id="about the version that filter saw",
+        ),
+        pytest.param(HoldRecord(Attempt("5")), "4", "x", 1, EarlierAttempts(), Verdict.NOTHING, id="about another"),
+        pytest.param(HoldRecord(UNKNOWN), "", "x", 1, EarlierAttempts(), Verdict.NOTHING, id="no versions at all"),
+        pytest.param(
+            HoldRecord(Attempt("5")),
+            "5",
+            FULL,
+            1,
+            EarlierAttempts(),
+            Verdict.EARLIER,
+            id="of an attempt that found no node",
+        ),
+        pytest.param(
+            HoldRecord(Attempt("5"), number=1),
+            "5",
+            "x",
+            1,
+            EarlierAttempts(),
+            Verdict.EARLIER,
+            id="the hold's attempt before, at the same version",
+        ),
+        pytest.param(
+            HoldRecord(Attempt("5"), number=1), "5", "x", 2, EarlierAttempts(), Verdict.FAILED, id="the second one"
+        ),
+        pytest.param(
+            HoldRecord(Attempt("5")),
+            "5",
+            "x",
+            1,
+            EarlierAttempts(holds=SAME),
+            Verdict.EARLIER,
+            id="another hold's, at the same version",
+        ),
+        pytest.param(
+            HoldRecord(Attempt("5")),
+            "5",
+            "x",
+            2,
+            EarlierAttempts(holds=SAME),
+            Verdict.FAILED,
+            id="the second, after another hold",
+        ),
+        pytest.param(
+            HoldRecord(Attempt("5")),
+            "5",
+            "x",
+            7,
+            EarlierAttempts(),
+            Verdict.NOTHING,
+            id="a count that comes half an hour later",
+        ),
     ],
-)  # fmt: skip
-def test_what_an_event_tells(held: Held, version: str, note: str, times: int, before: Before, want: Verdict) -> None:
+)
+def test_what_an_event_tells(
+    held: HoldRecord, version: str, note: str, times: int, before: EarlierAttempts, want: Verdict
+) -> None:
     """LEASE-3 a version's failures are counted as far as kube-scheduler writes them."""
-    assert judged_by_event(held, version=version, note=note, times=times, before=before) is want
+    assert verdict_of_event(held, version=version, note=note, times=times, before=before) is want
 
 
 def test_failures_are_told_apart() -> None:
@@ -112,11 +220,18 @@ def test_failures_are_told_apart() -> None:
     ("message", "reasons", "want"),
     [
         pytest.param(FULL, (), True, id="three nodes, none left"),
-        pytest.param("0/1 nodes are available: 1 node(s) had a volume conflict.", (), False, id="the node that was chosen"),
-        pytest.param("0/1 nodes are available: 1 no whole gpu device free.", ("no whole gpu device free",), True, id="our own reason, on one node"),
+        pytest.param(
+            "0/1 nodes are available: 1 node(s) had a volume conflict.", (), False, id="the node that was chosen"
+        ),
+        pytest.param(
+            "0/1 nodes are available: 1 no whole gpu device free.",
+            ("no whole gpu device free",),
+            True,
+            id="our own reason, on one node",
+        ),
         pytest.param("running PreBind plugin: time is over", ("time",), False, id="after a node was chosen"),
     ],
-)  # fmt: skip
+)
 def test_an_attempt_without_a_node(message: str, reasons: tuple[str, ...], want: bool) -> None:
     """LEASE-3 it is none for which filter had found devices."""
     assert found_no_node(message, reasons) is want

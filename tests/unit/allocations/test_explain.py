@@ -12,9 +12,9 @@ from access.actors import SYSTEM, Actor
 from access.choices import Role
 from access.errors import NotFound
 from allocations import services
-from allocations.collection import expire_holds
-from allocations.explain import NodesAsked, claim_explain, pod_explain
+from allocations.explain import NodePage, claim_explain, pod_explain
 from allocations.models import Allocation
+from allocations.scheduling.expired_holds import expire_holds
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import GpuClaimFactory, NodeFactory
 
@@ -138,7 +138,7 @@ def test_others_learn_nothing(explain: Any) -> None:
 
 def test_why_others_lost_on_a_fleet_too_large_to_say_it_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """VIEW-3 what filter left out, since it would have cost every pod, is worked out when somebody asks."""
-    monkeypatch.setattr(sys.modules["allocations.ledger.hold"], "EXPLAINED_UP_TO", 1)
+    monkeypatch.setattr(sys.modules["allocations.scheduling.placement"], "EXPLAINED_UP_TO", 1)
     run("p")
     assert Allocation.objects.get().explanation == {}
     assert pod_explain("research", "p", OURS)["reasons"] == [{"reason": "fewer than 2 gpu devices", "nodes": 1}]
@@ -184,7 +184,7 @@ def test_nodes_are_told_in_pages(explain: Any) -> None:
 
     def page(after: str, size: int = 100) -> dict[str, Any]:
         name = "q" if explain is pod_explain else "three"
-        told: dict[str, Any] = explain("research", name, OURS, NodesAsked(after=after, size=size))
+        told: dict[str, Any] = explain("research", name, OURS, NodePage(after=after, size=size))
         return told if explain is pod_explain else told["pods"][0]
 
     first = page("")

@@ -8,7 +8,7 @@ import pytest
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from claims import lookup
-from claims.dialects import ClaimSpec
+from claims.dialects.claim_manifest import ClaimSpec
 from claims.dialects.request import Refusal
 from claims.lookup import ClaimFinder
 from claims.models import GpuClaim
@@ -47,7 +47,9 @@ def test_a_changed_claim_is_read_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", [{}, [], {"devices": None}, "x", {"devices": {"count": -1}}, {"devices": {"count": 1}, "x": 1}]
+    "spec",
+    [{}, [], {"devices": None}, "x", {"devices": {"count": -1}}, {"devices": {"count": 1}, "x": 1}],
+    ids=["empty", "a list", "devices null", "a text", "a negative count", "an unknown field"],
 )
 def test_a_malformed_one_is_a_refusal(spec: Any) -> None:
     """CLAIM-3 with the claim's name and the field."""

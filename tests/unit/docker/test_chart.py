@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claims.admission import trust
-from claims.dialects import kai, parse
+from claims.dialects import parse, registry
+from gpuplane.management.commands.recognised_names import page
 from gpuplane.settings import variables
 from kube import crds, keys
-from kube.device_types import DEVICE_TYPES
 
 CHART = Path(__file__).resolve().parents[3] / "docker" / "helm" / "gpuplane"
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
@@ -97,16 +97,21 @@ def test_definitions_of_the_chart_are_those_that_gpuplane_applies():
 
 
 def test_asking_names_are_those_of_the_dialects():
-    assert {keys.CLAIM, *kai.KAI_ANNOTATIONS} == set(RECOGNISED["askingAnnotations"])
+    assert set(RECOGNISED["askingAnnotations"]) == registry.REQUEST_ANNOTATIONS
     starts = set(RECOGNISED["resourceStarts"])
     assert starts == {keys.MIG_RESOURCES}
-    assert set(parse._known(DEVICE_TYPES)) == set(RECOGNISED["resources"]) | starts
-    assert all(parse.is_asking_resource(f"{start}1g.10gb") for start in starts)
+    assert set(registry.REQUEST_RESOURCES) == set(RECOGNISED["resources"]) | starts
+    assert all(parse.is_request_resource(f"{start}1g.10gb") for start in starts)
     assert RECOGNISED["counted"] == keys.PODS_RESOURCE
 
 
+def test_names_of_the_chart_are_those_of_the_registry():
+    assert (CHART / "files" / "recognised.yaml").read_text() == page()
+    assert set(RECOGNISED["ignoredResources"]) < set(RECOGNISED["resources"])
+
+
 def test_exact_results_are_those_that_are_guarded():
-    exact, guarded = set(RECOGNISED["results"]["exact"]), set(trust._RESULTS)
+    exact, guarded = set(RECOGNISED["results"]["exact"]), set(trust.RESULTS)
     assert exact <= guarded
     assert all(is_result(name) for name in guarded)
 
@@ -135,7 +140,7 @@ PIECES = sorted(
         "x",
         ".",
     }
-    | set(trust._RESULTS)
+    | set(trust.RESULTS)
 )
 
 
@@ -145,7 +150,9 @@ def test_results_are_recognised_as_the_webhook_does(key):
 
 
 def test_the_agent_sees_the_nodes_processes_and_devices():
-    """Only the agent does, and it may change nothing there; what helm makes of the template is looked at with a cluster."""
+    """Only the agent does, and it may change nothing there; what helm makes of the template is looked at with a
+    cluster.
+    """
     templates = {path.name: path.read_text() for path in (CHART / "templates").glob("*.yaml")}
     assert [name for name, text in templates.items() if "hostPID" in text] == ["agent.yaml"]
     lines = [line.strip() for line in templates["agent.yaml"].splitlines()]

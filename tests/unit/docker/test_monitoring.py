@@ -1,4 +1,6 @@
-"""The chart's alerts and dashboards, without helm: their shape, and that each alert is explained where it sends people."""
+"""The chart's alerts and dashboards, without helm: their shape, and that each alert is explained where it sends
+people.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ SPEC = {
         }
     },
 }
-"""What a PrometheusRule's spec takes (monitoring.coreos.com/v1), as far as we use it; unknown fields are refused there too."""
+"""What a PrometheusRule's spec takes (monitoring.coreos.com/v1), as far as we use it; unknown fields are refused there
+too.
+"""
 
 
 def test_rules_are_what_the_operator_takes() -> None:
@@ -111,7 +115,9 @@ def test_a_dashboard_loads_and_explains_itself(path: Path) -> None:
 
 
 def test_idle_is_who_holds_it_now() -> None:
-    """VIEW-5 a largest value over time has series that ended, too: a GPU that changed hands is not its last holder's."""
+    """VIEW-5 a largest value over time has series that ended, too: a GPU that changed hands is not its last
+    holder's.
+    """
     board = json.loads((CHART / "dashboards" / "fleet.json").read_text())
     asked = [target["expr"] for panel in board["panels"] for target in panel.get("targets", [])]
     over_time = [one for one in asked if "max_over_time(" in one]

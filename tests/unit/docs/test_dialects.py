@@ -8,8 +8,9 @@ import msgspec
 import pytest
 import yaml
 
-from claims.dialects import parse_claim_spec, parse_pod
+from claims.dialects.claim_manifest import parse_claim_spec
 from claims.dialects.ignored import IGNORED
+from claims.dialects.parse import parse_pod
 from claims.dialects.request import DeviceRequest
 from kube.keys import CLAIM
 from kube.objects import Pod

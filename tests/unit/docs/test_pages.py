@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from django.core.management import call_command
 
-from allocations import collection, saga
 from allocations.choices import State
+from allocations.reconcile import garbage_collection
+from allocations.scheduling import limits
 from gpuplane.management.commands.settings_table import table
 from gpuplane.settings.variables import OUTSIDE, VARIABLES
 
@@ -37,9 +38,9 @@ def test_the_table_of_states_has_every_state() -> None:
 @pytest.mark.parametrize(
     ("limit", "words"),
     [
-        pytest.param(collection.RESERVED_LIMIT, "32 s, past", id="reserved"),
-        pytest.param(collection.RELEASING_LIMIT, "| 5 s: collection takes it up again", id="releasing"),
-        pytest.param(saga.BIND_DEADLINE, "own deadline of 20 s", id="a bind's deadline"),
+        pytest.param(limits.RESERVED_LIMIT, "32 s, past", id="reserved"),
+        pytest.param(garbage_collection.RELEASING_LIMIT, "| 5 s: collection takes it up again", id="releasing"),
+        pytest.param(limits.BIND_DEADLINE, "own deadline of 20 s", id="a bind's deadline"),
     ],
 )
 def test_the_limits_told_are_the_limits(limit: timedelta, words: str) -> None:

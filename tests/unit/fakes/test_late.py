@@ -1,4 +1,6 @@
-"""The stand-in API server applies a request late: what its client, the object and the fault say meanwhile and afterwards."""
+"""The stand-in API server applies a request late: what its client, the object and the fault say meanwhile and
+afterwards.
+"""
 
 from __future__ import annotations
 

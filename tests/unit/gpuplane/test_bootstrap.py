@@ -2,18 +2,15 @@
 
 import json
 import os
-import subprocess
-import sys
 import uuid
-from pathlib import Path
+from contextlib import ExitStack
 
 import psycopg
 import pytest
 
 from gpuplane.credentials import MACHINES
-from tests.servers import postgres
+from tests.servers import forked, postgres
 
-ROOT = Path(__file__).resolve().parents[3]
 PASSWORD = "given-by-a-secret-of-the-cluster"
 
 
@@ -37,19 +34,16 @@ def begin(folder, **settings):
         "GPUPLANE_SIMULATE": "0",
         **settings,
     }
-    command = [sys.executable, "manage.py", "bootstrap"]
-    return subprocess.Popen(
-        command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    return forked.start("manage", "bootstrap", environment=environment)
 
 
 def test_twins_on_an_empty_database_agree(tmp_path, empty_database):
     given = {"GPUPLANE_DATABASE_URL": empty_database, "GPUPLANE_ADMIN_PASSWORD": PASSWORD}
-    twins = [begin(tmp_path / str(number), **given) for number in range(3)]
+    with ExitStack() as ends:
+        twins = [ends.enter_context(begin(tmp_path / str(number), **given)) for number in range(3)]
+        ended = [twin.wait(120) for twin in twins]
 
-    outputs = [twin.communicate(timeout=120)[0] for twin in twins]
-
-    assert [twin.returncode for twin in twins] == [0, 0, 0], "\n".join(outputs)
+    assert ended == [0, 0, 0], "\n".join(twin.output.decode() + twin.errors for twin in twins)
     for number in range(3):
         told = json.loads((tmp_path / str(number) / "credentials.json").read_text())
         assert told == {"url": "http://127.0.0.1:8000", "username": "admin"}
@@ -60,11 +54,10 @@ def test_twins_on_an_empty_database_agree(tmp_path, empty_database):
 
 
 def test_weak_password_is_named_by_its_setting(tmp_path):
-    weak = begin(tmp_path, GPUPLANE_ADMIN_PASSWORD="short")
+    with begin(tmp_path, GPUPLANE_ADMIN_PASSWORD="short") as weak:
+        assert weak.wait(120) == 1
 
-    output = weak.communicate(timeout=120)[0]
-
-    assert weak.returncode == 1
+    output = weak.output.decode() + weak.errors
     assert "GPUPLANE_ADMIN_PASSWORD: " in output
     assert "Traceback" not in output
     assert not (tmp_path / "credentials.json").exists()

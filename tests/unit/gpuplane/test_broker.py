@@ -56,7 +56,10 @@ def _expect(deed: Callable[[], None], errors: tuple[type[Exception], ...]) -> No
 
 
 def test_sending_without_a_broker_fails_at_once(tmp_path: Path) -> None:
-    """Requests send tasks: they cannot wait for the seconds in which a broker might come back. Workers have their own way of waiting."""
+    """Requests send tasks: they cannot wait for the seconds in which a broker might come back.
+
+    Workers have their own way of waiting.
+    """
     began = time.monotonic()
     with (
         app.connection_for_write(broker_url(f"unix://{tmp_path / 'redis.sock'}")) as connection,

@@ -1,6 +1,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 from django.contrib.auth.models import User
@@ -102,13 +103,13 @@ def test_damaged_file_is_written_anew(data_dir, content):
 
 def test_tokens_of_each_other_do_not_pass(data_dir):
     made = credentials.ensure(url=URL)
-    credentials.write(credentials.Credentials(**{**_fields(made), "api_token": made.cluster_token}))
+    credentials.write(msgspec.structs.replace(made, api_token=made.cluster_token))
 
     assert verified(credentials.ensure(url=URL).api_token).name == "admin"
 
 
 def test_given_password_is_the_admins_and_nothing_secret_is_written(data_dir):
-    credentials.ensure(url=URL, password=GIVEN, tokens_wanted=False)
+    credentials.ensure(url=URL, password=GIVEN, with_tokens=False)
 
     path = data_dir / "credentials.json"
     assert orjson.loads(path.read_bytes()) == {"url": URL, "username": "admin"}
@@ -120,11 +121,11 @@ def test_given_password_is_the_admins_and_nothing_secret_is_written(data_dir):
 
 
 def test_given_password_set_again_leaves_the_sessions_alone(data_dir):
-    credentials.ensure(url=URL, password=GIVEN, tokens_wanted=False)
+    credentials.ensure(url=URL, password=GIVEN, with_tokens=False)
     stored = User.objects.get(username="admin").password
     (data_dir / "credentials.json").unlink()  # another pod
 
-    credentials.ensure(url=URL, password=GIVEN, tokens_wanted=False)
+    credentials.ensure(url=URL, password=GIVEN, with_tokens=False)
 
     assert User.objects.get(username="admin").password == stored
     assert not Event.objects.filter(message="password of admin changed").exists()
@@ -133,7 +134,7 @@ def test_given_password_set_again_leaves_the_sessions_alone(data_dir):
 def test_a_given_password_is_the_first_and_replaces_none():
     made = credentials.ensure(url=URL)
 
-    again = credentials.ensure(url=URL, password=GIVEN, tokens_wanted=False)
+    again = credentials.ensure(url=URL, password=GIVEN, with_tokens=False)
 
     admin = User.objects.get(username="admin")
     assert admin.check_password(made.password)
@@ -218,17 +219,13 @@ def accounts():
 
 def test_given_password_that_is_too_weak_is_refused():
     with pytest.raises(BadInput):
-        credentials.ensure(url=URL, password="short", tokens_wanted=False)
+        credentials.ensure(url=URL, password="short", with_tokens=False)
 
 
 def test_simulated_fleet_has_its_tokens_beside_a_given_password(data_dir):
-    made = credentials.ensure(url=URL, password=GIVEN, tokens_wanted=True)
+    made = credentials.ensure(url=URL, password=GIVEN, with_tokens=True)
 
     told = orjson.loads((data_dir / "credentials.json").read_bytes())
     assert set(told) == {"url", "username", "api_token", *credentials.MACHINES}
     assert verified(made.cluster_token).service
-    assert credentials.ensure(url=URL, password=GIVEN, tokens_wanted=True) == made
-
-
-def _fields(made):
-    return {name: getattr(made, name) for name in credentials.Credentials.__dataclass_fields__}
+    assert credentials.ensure(url=URL, password=GIVEN, with_tokens=True) == made

@@ -3,7 +3,7 @@ from django.db import OperationalError
 
 from allocations import fleet
 from gpuplane import credentials, operations
-from gpuplane.doors.cluster import ROUTES
+from gpuplane.listeners.cluster import ROUTES
 from gpuplane.start import definitions
 
 pytestmark = pytest.mark.django_db

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from kube.client import Cluster
-from kube.connection import configuration_source
+from kube.configured import configuration_source
 from tests.fakes.apiserver import ApiServer
 
 CLUSTERS = Callable[..., Cluster]
@@ -17,6 +18,11 @@ CLUSTERS = Callable[..., Cluster]
 
 def namespace(name: str) -> dict[str, object]:
     return {"metadata": {"name": name}}
+
+
+def version(cluster: Cluster) -> str:
+    """The server's version: the simplest request."""
+    return str(msgspec.json.decode(cluster.request("GET", "/version", retry=False))["gitVersion"])
 
 
 @pytest.fixture
@@ -36,7 +42,7 @@ def cluster_of(tmp_path: Path, pauses: list[float]) -> Iterator[CLUSTERS]:
     """Makes clusters from a kubeconfig, with a die that always shows one half."""
     made: list[Cluster] = []
 
-    def pause(seconds: float) -> bool:
+    async def pause(seconds: float) -> bool:
         pauses.append(seconds)
         return False
 

@@ -32,10 +32,10 @@ def body(**changes: Any) -> Any:
 
 
 def test_a_review_is_decoded():
-    request = decode_review(body(dryRun=True))
+    request = decode_review(body())
     assert request.uid == REVIEW["request"]["uid"]
     assert request.user_info.username == "jane"
-    assert (request.kind.kind, request.operation, request.namespace, request.dry_run) == ("Pod", "CREATE", "team", True)
+    assert (request.kind.kind, request.operation, request.namespace) == ("Pod", "CREATE", "team")
     assert json.loads(bytes(request.object)) == {"metadata": {"name": "p"}}
     assert bytes(request.old_object) == b"null"
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube import bounded
-from kube.bounded import SMALL_BYTES, TooMany, check_values
+from kube.bounded import SMALL_BYTES, TooManyValues, check_values
 
 
 def values_in(value: object) -> int:
@@ -30,7 +30,7 @@ def test_the_count_is_never_too_low(value: object) -> None:
     body = json.dumps(value).encode()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(bounded, "SMALL_BYTES", 0)
-        with pytest.raises(TooMany):
+        with pytest.raises(TooManyValues):
             check_values(body, most=values_in(value) - 1)
 
 
@@ -50,5 +50,5 @@ def test_what_passes(body: bytes, passes: bool, raw: bool) -> None:
     if passes:
         check_values(data, most=100_000)
         return
-    with pytest.raises(TooMany, match="more than 100000 values"):
+    with pytest.raises(TooManyValues, match="more than 100000 values"):
         check_values(data, most=100_000)

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube.client import Cluster, RetryRule
+from kube.client import Cluster
+from kube.configured import configuration_source
 from kube.errors import (
     AlreadyExists,
     ConflictInCluster,
@@ -25,8 +26,9 @@ from kube.errors import (
 )
 from kube.objects import Pod
 from kube.resources import NAMESPACES, PODS
+from kube.retry import RetryRule
 from tests.fakes.apiserver import ApiServer, Fault
-from tests.unit.kube.conftest import CLUSTERS, namespace
+from tests.unit.kube.conftest import CLUSTERS, namespace, version
 
 TRAIN = PODS.path(namespace="a", name="train")
 
@@ -118,14 +120,15 @@ def test_a_long_retry_after_is_the_callers_business(server: ApiServer, cluster: 
 
 
 def test_a_server_that_is_down_is_unreachable_for_writes_too(server: ApiServer, cluster: Cluster) -> None:
-    cluster.version()
+    version(cluster)
     server.stop()
     with pytest.raises(Unreachable):
         cluster.request("POST", NAMESPACES.path(), body=namespace("x"))
-    assert not cluster.alive()
+    with pytest.raises(Unreachable):
+        version(cluster)
     server.start()
     cluster.request("POST", NAMESPACES.path(), body=namespace("x"))
-    assert cluster.alive()
+    assert version(cluster)
 
 
 def test_silence_ends_in_a_typed_error(server: ApiServer, cluster: Cluster) -> None:
@@ -139,7 +142,7 @@ def test_silence_ends_in_a_typed_error(server: ApiServer, cluster: Cluster) -> N
 
 
 def test_closing_ends_the_waiting(server: ApiServer, tmp_path: Path) -> None:
-    cluster = Cluster.from_settings(server.kubeconfig(tmp_path / "k"))
+    cluster = Cluster(configuration_source(server.kubeconfig(tmp_path / "k")))
     cluster.close()
     server.faults.append(Fault("GET", "train", status=503, times=99))
     with pytest.raises(ServerBusy):
@@ -165,20 +168,27 @@ def test_every_wait_is_bounded(attempt: int, chance: float, error: TemporaryKube
 # lists
 
 
+@pytest.fixture
+def _pages_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kube.client.PAGE_SIZE", 3)
+
+
+@pytest.mark.usefixtures("_pages_of_three")
 def test_a_list_is_one_snapshot_over_many_pages(server: ApiServer, cluster: Cluster) -> None:
     for number in range(7):
         server.add_pod(f"p{number}", namespace="a")
-    listing = cluster.list(PODS.path(), Pod, page_size=3)
+    listing = cluster.list(PODS.path(), Pod)
     assert [pod.metadata.name for pod in listing.items] == [f"p{number}" for number in range(7)]
     assert listing.resource_version == str(server.store.version)
     assert [seen.query["limit"] for seen in server.requests] == ["3", "3", "3"]
 
 
+@pytest.mark.usefixtures("_pages_of_three")
 def test_a_list_whose_snapshot_expires_is_asked_for_again_in_one_piece(server: ApiServer, cluster: Cluster) -> None:
     for number in range(7):
         server.add_pod(f"p{number}", namespace="a")
     server.faults.append(Fault("GET", "continue=", status=410, reason="Expired"))
-    listing = cluster.list(PODS.path(), Pod, page_size=3)
+    listing = cluster.list(PODS.path(), Pod)
     assert [pod.metadata.name for pod in listing.items] == [f"p{number}" for number in range(7)]
     assert listing.resource_version == str(server.store.version)
 
@@ -224,7 +234,7 @@ def test_delete_without_uid_is_not_repeated(server: ApiServer, cluster: Cluster)
 
 def test_a_proxy_is_asked(server: ApiServer, tmp_path: Path, cluster_of: CLUSTERS) -> None:
     hidden = {"server": "http://api.invalid", "proxy-url": server.url}
-    assert cluster_of(server.kubeconfig(tmp_path / "k", cluster=hidden)).version() == "v1.36.3-fake"
+    assert version(cluster_of(server.kubeconfig(tmp_path / "k", cluster=hidden))) == "v1.36.3-fake"
     assert server.requests[-1].headers["host"] == "api.invalid"
 
 

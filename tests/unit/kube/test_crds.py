@@ -10,7 +10,7 @@ import pytest
 from kube import crds
 from kube.client import Cluster
 from kube.errors import AlreadyExists, ConflictInCluster, Invalid, NotFoundInCluster, OutcomeUnknown
-from kube.resources import GPU_GANGS
+from kube.resources import GPU_CLAIMS, Resource
 from kube.watch import Stop
 from tests.fakes.apiserver import ApiServer, Fault
 
@@ -21,6 +21,18 @@ NAMES = {
     "gpunodestatuses.gpu.scheduling",
 }
 WHERE: dict[str, Any] = {"namespace": "default", "name": "c"}
+GPU_GANGS = Resource(group="gpu.scheduling", plural="gpugangs", kind="GpuGang")
+
+
+def _create(cluster: Cluster, spec: dict[str, Any], labels: dict[str, str] | None = None) -> crds.CustomObject:
+    return crds.create(cluster, **WHERE, spec=spec, labels=labels or {}, annotations={})
+
+
+def _replace(cluster: Cluster, spec: dict[str, Any], *, at: crds.CustomObject) -> crds.CustomObject:
+    version, labels = at.metadata.resource_version, at.labels
+    return crds.spec_replace(
+        cluster, **WHERE, spec=spec, labels=labels, annotations=at.annotations, resource_version=version
+    )
 
 
 @pytest.fixture
@@ -34,22 +46,24 @@ def test_missing_definitions_are_made_once(bare: tuple[ApiServer, Cluster]) -> N
     """CLAIM-1 the definitions are installed where they are missing and left alone where they are not."""
     server, cluster = bare
     with pytest.raises(NotFoundInCluster) as caught:
-        crds.list_all(cluster)
+        crds.get(cluster, **WHERE)
     assert caught.value.details.kind == ""  # the kind itself is unknown
     server.faults.append(Fault("POST", "customresourcedefinitions", drop="after"))
-    assert set(crds.apply_missing(cluster)) <= NAMES  # the one whose answer was lost is not counted
+    assert (
+        set(crds.apply_missing(cluster, definitions=crds.manifests())) <= NAMES
+    )  # the one whose answer was lost is not counted
     assert set(server.crds) == NAMES
     before = server.store.version
-    assert crds.apply_missing(cluster) == []
+    assert crds.apply_missing(cluster, definitions=crds.manifests()) == []
     assert server.store.version == before
     assert crds.wait_established(cluster, names=NAMES, seconds=5) == set()
-    assert crds.list_all(cluster).items == []
+    assert cluster.list(GPU_CLAIMS.path(), crds.CustomObject).items == []
 
 
 def test_waiting_ends_with_the_event(bare: tuple[ApiServer, Cluster]) -> None:
     server, cluster = bare
     server.store.auto_establish = False
-    crds.apply_missing(cluster)
+    crds.apply_missing(cluster, definitions=crds.manifests())
     left: list[set[str]] = []
     waiter = threading.Thread(target=lambda: left.append(crds.wait_established(cluster, names=NAMES, seconds=60)))
     waiter.start()
@@ -62,7 +76,7 @@ def test_waiting_ends_with_the_event(bare: tuple[ApiServer, Cluster]) -> None:
 def test_waiting_ends_with_the_deadline_or_a_stop(bare: tuple[ApiServer, Cluster]) -> None:
     server, cluster = bare
     server.store.auto_establish = False
-    crds.apply_missing(cluster)
+    crds.apply_missing(cluster, definitions=crds.manifests())
     assert crds.wait_established(cluster, names=NAMES, seconds=0.05) == NAMES
     stop = Stop()
     stop.set()
@@ -107,7 +121,7 @@ def test_the_definition_is_what_the_requirements_say() -> None:
     ],
 )
 def test_claims_that_the_schema_accepts(server: ApiServer, cluster: Cluster, devices: dict[str, Any]) -> None:
-    claim = crds.create(cluster, **WHERE, spec={"devices": devices, "ttlSeconds": 1, "gangRef": "g"})
+    claim = _create(cluster, {"devices": devices, "ttlSeconds": 1, "gangRef": "g"})
     assert claim.spec["devices"] == {"type": "gpu", "policy": "none", "policyStrict": False} | devices
     assert claim.metadata.generation == 1
 
@@ -137,13 +151,13 @@ def test_claims_that_the_schema_refuses(
 ) -> None:
     """CLAIM-1 the schema refuses with the field."""
     with pytest.raises(Invalid) as caught:
-        crds.create(cluster, **WHERE, spec=spec)
+        _create(cluster, spec)
     assert want_field in [cause.field for cause in caught.value.details.causes or ()]
     assert not server.gpuclaims
 
 
 def test_spec_and_status_are_written_apart(server: ApiServer, cluster: Cluster) -> None:
-    made = crds.create(cluster, **WHERE, spec={"devices": {"count": 1}}, labels={"team": "x"})
+    made = _create(cluster, {"devices": {"count": 1}}, {"team": "x"})
     status = {
         "phase": "Allocated",
         "allocated": 1,
@@ -151,15 +165,9 @@ def test_spec_and_status_are_written_apart(server: ApiServer, cluster: Cluster) 
     }
     told = crds.status_replace(cluster, **WHERE, status=status)
     assert (told.status, told.spec, told.metadata.generation) == (status, made.spec, 1)
-    told = crds.status_replace(
-        cluster, **WHERE, status={"phase": "Pending"}, resource_version=told.metadata.resource_version
-    )
+    told = crds.status_replace(cluster, **WHERE, status={"phase": "Pending"})
     assert told.status == {"phase": "Pending"}  # replaced, not merged
-    with pytest.raises(ConflictInCluster):
-        crds.status_replace(cluster, **WHERE, status=status, resource_version=made.metadata.resource_version)
-    changed = crds.spec_replace(
-        cluster, **WHERE, spec={"devices": {"count": 2}}, resource_version=told.metadata.resource_version
-    )
+    changed = _replace(cluster, {"devices": {"count": 2}}, at=told)
     assert (changed.spec["devices"]["count"], changed.status, changed.metadata.labels) == (
         2,
         {"phase": "Pending"},
@@ -170,38 +178,32 @@ def test_spec_and_status_are_written_apart(server: ApiServer, cluster: Cluster) 
 
 def test_a_stale_spec_is_refused(server: ApiServer, cluster: Cluster) -> None:
     """CLAIM-1 writes over REST go through under resourceVersion and get the API server's 409."""
-    made = crds.create(cluster, **WHERE, spec={"devices": {"count": 1}})
-    crds.spec_replace(cluster, **WHERE, spec={"devices": {"count": 2}}, resource_version=made.metadata.resource_version)
+    made = _create(cluster, {"devices": {"count": 1}})
+    _replace(cluster, {"devices": {"count": 2}}, at=made)
     with pytest.raises(ConflictInCluster):
-        crds.spec_replace(
-            cluster, **WHERE, spec={"devices": {"count": 3}}, resource_version=made.metadata.resource_version
-        )
-    manifest: dict[str, Any] = {
-        "metadata": {**WHERE, "resourceVersion": made.metadata.resource_version},
-        "spec": {"devices": {"count": 4}},
-    }
-    with pytest.raises(ConflictInCluster):
-        crds.replace(cluster, manifest=manifest)
-    manifest["metadata"]["resourceVersion"] = crds.get(cluster, **WHERE).metadata.resource_version
-    assert crds.replace(cluster, manifest=manifest).spec["devices"]["count"] == 4
+        _replace(cluster, {"devices": {"count": 3}}, at=made)
+    assert _replace(cluster, {"devices": {"count": 4}}, at=crds.get(cluster, **WHERE)).spec["devices"]["count"] == 4
     with pytest.raises(AlreadyExists):
-        crds.create(cluster, **WHERE, spec={"devices": {"count": 1}})
+        _create(cluster, {"devices": {"count": 1}})
 
 
 def test_a_lost_spec_write_is_unknown(server: ApiServer, cluster: Cluster) -> None:
-    made = crds.create(cluster, **WHERE, spec={"devices": {"count": 1}})
+    made = _create(cluster, {"devices": {"count": 1}})
     server.faults.append(Fault("PATCH", "gpuclaims", drop="after"))
     with pytest.raises(OutcomeUnknown):
-        crds.spec_replace(
-            cluster, **WHERE, spec={"devices": {"count": 2}}, resource_version=made.metadata.resource_version
-        )
+        _replace(cluster, {"devices": {"count": 2}}, at=made)
     assert crds.get(cluster, **WHERE).spec["devices"]["count"] == 2
 
 
-def test_delete_and_gangs(server: ApiServer, cluster: Cluster) -> None:
-    gang = crds.create(cluster, **WHERE, spec={"minMember": 2}, resource=GPU_GANGS)
-    assert gang.spec == {"minMember": 2, "timeoutSeconds": 600}
+def test_delete_spares_a_successor(server: ApiServer, cluster: Cluster) -> None:
+    made = _create(cluster, {"devices": {"count": 1}})
     with pytest.raises(ConflictInCluster):
-        crds.delete(cluster, **WHERE, uid="another", resource=GPU_GANGS)
-    assert crds.delete(cluster, **WHERE, uid=gang.metadata.uid, resource=GPU_GANGS)
-    assert not crds.delete(cluster, **WHERE, uid=gang.metadata.uid, resource=GPU_GANGS)
+        crds.delete(cluster, **WHERE, uid="another")
+    assert crds.delete(cluster, **WHERE, uid=made.metadata.uid)
+    assert not crds.delete(cluster, **WHERE, uid=made.metadata.uid)
+
+
+def test_gangs_have_defaults(server: ApiServer, cluster: Cluster) -> None:
+    body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuGang", "metadata": WHERE, "spec": {"minMember": 2}}
+    gang = cluster.create(GPU_GANGS.path(namespace="default"), body, crds.CustomObject)
+    assert gang.spec == {"minMember": 2, "timeoutSeconds": 600}

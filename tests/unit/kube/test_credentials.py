@@ -1,4 +1,6 @@
-"""How a Cluster says who it is, from a kubeconfig or within the cluster, and reads that anew when it is refused or has ended."""
+"""How a Cluster says who it is, from a kubeconfig or within the cluster, and reads that anew when it is refused or has
+ended.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +14,29 @@ import pytest
 from kubernetes.config import incluster_config
 
 from kube.client import Cluster
+from kube.configured import configuration_source
 from kube.errors import Denied, NotConfigured, Unreachable
 from kube.resources import NAMESPACES
 from tests.certificates import Authority
 from tests.fakes.apiserver import ApiServer
-from tests.unit.kube.conftest import CLUSTERS, namespace
+from tests.unit.kube.conftest import CLUSTERS, namespace, version
 
 
 def test_the_token_travels_in_the_header(tmp_path: Path, cluster_of: CLUSTERS) -> None:
     with ApiServer(token="secret") as server:
-        assert cluster_of(server.kubeconfig(tmp_path / "good")).version() == "v1.36.3-fake"
+        assert version(cluster_of(server.kubeconfig(tmp_path / "good"))) == "v1.36.3-fake"
         assert server.requests[-1].headers["authorization"] == "Bearer secret"
         assert server.requests[-1].headers["user-agent"] == "gpuplane"
         wrong = cluster_of(server.kubeconfig(tmp_path / "bad", token="other"))
         with pytest.raises(Denied):
-            wrong.version()
-        assert not wrong.alive()
+            version(wrong)
 
 
 def test_refused_credentials_are_read_anew(tmp_path: Path, cluster_of: CLUSTERS) -> None:
     now = [0.0]
     with ApiServer(token="old") as server:
         cluster = cluster_of(server.kubeconfig(tmp_path / "k"), clock=lambda: now[0])
-        cluster.version()
+        version(cluster)
         server.token = "new"
         server.kubeconfig(tmp_path / "k")
         cluster.request("POST", NAMESPACES.path(), body=namespace("x"))  # 401 is surely not applied: safe for writes
@@ -42,10 +44,10 @@ def test_refused_credentials_are_read_anew(tmp_path: Path, cluster_of: CLUSTERS)
         server.token = "newer"  # and the file is not rotated yet: no storm of reloading
         for _ in range(3):
             with pytest.raises(Denied):
-                cluster.version()
+                version(cluster)
         server.kubeconfig(tmp_path / "k")
         now[0] += 10
-        cluster.version()
+        version(cluster)
 
 
 def test_a_kubeconfig_that_vanishes_is_a_refusal_not_a_crash(tmp_path: Path, cluster_of: CLUSTERS) -> None:
@@ -54,7 +56,7 @@ def test_a_kubeconfig_that_vanishes_is_a_refusal_not_a_crash(tmp_path: Path, clu
         server.token = "new"
         (tmp_path / "k").unlink()
         with pytest.raises(Denied):
-            cluster.version()
+            version(cluster)
 
 
 def test_a_token_file_is_read_again_in_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,11 +72,11 @@ def test_a_token_file_is_read_again_in_cluster(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setattr(incluster_config, "_join_host_port", lambda host, port: f"{host}:{port}")
         loader = incluster_config.InClusterConfigLoader
         monkeypatch.setattr(loader, "_load_config", _plain_http(loader._load_config))
-        with Cluster.from_settings(None) as cluster:
-            cluster.version()
+        with Cluster(configuration_source(None)) as cluster:
+            version(cluster)
             server.token = "second"
             token.write_text("second\n")
-            cluster.version()
+            version(cluster)
 
 
 def _plain_http(original: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -100,10 +102,10 @@ def test_an_exec_plugin_is_asked_again_when_its_token_ends(tmp_path: Path, clust
     with ApiServer(token="first") as server:
         speaks("first", "2020-01-01T00:00:00Z")
         cluster = cluster_of(server.kubeconfig(tmp_path / "k", token="", user={"exec": config}))
-        cluster.version()
+        version(cluster)
         server.token = "second"
         speaks("second", "2999-01-01T00:00:00Z")
-        cluster.version()
+        version(cluster)
         assert [seen.headers["authorization"] for seen in server.requests] == ["Bearer first", "Bearer second"]
 
 
@@ -123,7 +125,7 @@ def test_a_client_certificate_and_our_own_ca(tmp_path: Path, cluster_of: CLUSTER
         assert "x" in server.namespaces
         anonymous = cluster_of(server.kubeconfig(tmp_path / "anonymous", cluster=trusted))
         with pytest.raises(Unreachable):
-            anonymous.version()
+            version(anonymous)
         stranger = {"certificate-authority": str(theirs.certificate)}
         misled = cluster_of(server.kubeconfig(tmp_path / "misled", cluster=stranger, user=user))
         with pytest.raises(Unreachable, match="certificate verify failed"):
@@ -148,10 +150,10 @@ def test_an_unusable_kubeconfig_is_told_at_once(tmp_path: Path, text: str | None
     if text is not None:
         (tmp_path / "k").write_text(text)
     with pytest.raises(NotConfigured, match="kubeconfig"):
-        Cluster.from_settings(tmp_path / "k")
+        configuration_source(tmp_path / "k")()
 
 
 def test_outside_of_any_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(NotConfigured, match="in-cluster"):
-        Cluster.from_settings(None)
+        configuration_source(None)()

@@ -116,16 +116,20 @@ _PORT = lost.HTTPError()
 @pytest.mark.parametrize(
     ("error", "want_sent"),
     [
-        pytest.param(lost.NewConnectionError(_PORT, "refused"), False, id="refused"),  # type: ignore[arg-type]  # a pool is only printed
-        pytest.param(lost.NameResolutionError("host", _PORT, OSError()), False, id="no such host"),  # type: ignore[arg-type]  # a pool is only printed
+        # a pool is only printed
+        pytest.param(lost.NewConnectionError(_PORT, "refused"), False, id="refused"),  # type: ignore[arg-type]
+        # a pool is only printed
+        pytest.param(lost.NameResolutionError("host", _PORT, OSError()), False, id="no such host"),  # type: ignore[arg-type]
         pytest.param(lost.ConnectTimeoutError(), False, id="connecting took too long"),
         pytest.param(lost.ProxyError("proxy", OSError()), False, id="the proxy is away"),
         pytest.param(lost.SSLError(ssl.SSLCertVerificationError()), False, id="we refused the server's certificate"),
-        pytest.param(lost.ClosedPoolError(None, "closed"), False, id="the pool was closed"),  # type: ignore[arg-type]  # a pool is only printed
+        # a pool is only printed
+        pytest.param(lost.ClosedPoolError(None, "closed"), False, id="the pool was closed"),  # type: ignore[arg-type]
         pytest.param(
             lost.SSLError(ssl.SSLError("alert")), True, id="the server may have refused ours after the request"
         ),
-        pytest.param(lost.ReadTimeoutError(None, "/", "slow"), True, id="no answer in time"),  # type: ignore[arg-type]  # a pool is only printed
+        # a pool is only printed
+        pytest.param(lost.ReadTimeoutError(None, "/", "slow"), True, id="no answer in time"),  # type: ignore[arg-type]
         pytest.param(lost.ProtocolError("aborted"), True, id="connection lost"),
         pytest.param(lost.IncompleteRead(3, 5), True, id="half an answer"),
     ],

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,8 @@ from kube.client import Cluster
 from kube.errors import AlreadyExists, ConflictInCluster, NotFoundInCluster, OutcomeUnknown
 from kube.keys import SHARED_HOLDER, SHARERS
 from kube.leases import Lease, sharers_text
+from kube.objects import Named
+from kube.resources import LEASES
 from tests.fakes.apiserver import ApiServer, Fault
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -20,7 +23,8 @@ KEY = (NS, "gpu-n1-0")
 
 
 def _create(cluster: Cluster, holder: str = "a/train/u1", **options: object) -> Lease:
-    return leases.create(cluster, **({"namespace": NS, "name": "gpu-n1-0", "holder": holder, "now": NOW} | options))  # type: ignore[arg-type]  # a table
+    asked: dict[str, Any] = {"namespace": NS, "name": "gpu-n1-0", "holder": holder, "now": NOW, **options}
+    return cluster.run(leases.create(cluster, **asked))
 
 
 def test_create_makes_the_namespace_and_tells_people_what_is_locked(server: ApiServer, cluster: Cluster) -> None:
@@ -49,7 +53,7 @@ def test_the_second_creator_is_refused(server: ApiServer, cluster: Cluster) -> N
     first = _create(cluster)
     with pytest.raises(AlreadyExists):
         _create(cluster, "b/other/u2")
-    assert leases.get(cluster, namespace=NS, name="gpu-n1-0") == first
+    assert cluster.run(leases.find(cluster, namespace=NS, name="gpu-n1-0")) == first
 
 
 def test_of_many_creators_one_wins(server: ApiServer, cluster: Cluster) -> None:
@@ -68,59 +72,67 @@ def test_of_many_creators_one_wins(server: ApiServer, cluster: Cluster) -> None:
 
 def test_a_create_whose_answer_was_lost_is_found_to_be_ours(server: ApiServer, cluster: Cluster) -> None:
     """LEASE-1 already exists with our own identity means ours."""
-    leases.ensure_namespace(cluster, name=NS)
+    cluster.run(leases.ensure_namespace(cluster, name=NS))
     server.faults.append(Fault("POST", "leases", drop="after"))
     with pytest.raises(OutcomeUnknown):
         _create(cluster)
-    mine = leases.ensure(cluster, namespace=NS, name="gpu-n1-0", holder="a/train/u1", now=NOW)
+    mine = cluster.run(leases.ensure(cluster, namespace=NS, name="gpu-n1-0", holder="a/train/u1", now=NOW))
     assert mine.uid == server.leases[KEY]["metadata"]["uid"]
     with pytest.raises(AlreadyExists):
-        leases.ensure(cluster, namespace=NS, name="gpu-n1-0", holder="a/train/u2", now=NOW)
+        cluster.run(leases.ensure(cluster, namespace=NS, name="gpu-n1-0", holder="a/train/u2", now=NOW))
 
 
 def test_a_shared_lease_is_nobodys_own(server: ApiServer, cluster: Cluster) -> None:
     _create(cluster, SHARED_HOLDER, sharers=("a/p/u",))
     with pytest.raises(AlreadyExists):
-        leases.ensure(cluster, namespace=NS, name="gpu-n1-0", holder=SHARED_HOLDER, now=NOW)
+        cluster.run(leases.ensure(cluster, namespace=NS, name="gpu-n1-0", holder=SHARED_HOLDER, now=NOW))
 
 
 def test_replace_is_refused_when_somebody_wrote_in_between(server: ApiServer, cluster: Cluster) -> None:
-    read = _create(cluster, SHARED_HOLDER, sharers=("a/p/1",), annotations={"note": "kept"})
-    newer = leases.replace(cluster, read, sharers=("a/p/1", "a/p/2"))
+    _create(cluster, SHARED_HOLDER, sharers=("a/p/1",))
+    note = {"metadata": {"annotations": {"note": "kept"}}}
+    cluster.patch(LEASES.path(namespace=NS, name="gpu-n1-0"), note, Named)
+    read = cluster.run(leases.find(cluster, namespace=NS, name="gpu-n1-0"))
+    assert read is not None
+    newer = cluster.run(leases.replace_sharers(cluster, read, ("a/p/1", "a/p/2")))
     assert newer.sharers == ("a/p/1", "a/p/2")
     assert newer.annotations["note"] == "kept"
     assert (newer.uid, newer.acquire_time, newer.ours) == (read.uid, NOW, True)
     with pytest.raises(ConflictInCluster):
-        leases.replace(cluster, read, sharers=("a/p/3",))
-    assert leases.get(cluster, namespace=NS, name="gpu-n1-0") == newer
+        cluster.run(leases.replace_sharers(cluster, read, ("a/p/3",)))
+    assert cluster.run(leases.find(cluster, namespace=NS, name="gpu-n1-0")) == newer
 
 
 def test_replace_of_a_lease_that_was_made_anew_is_refused(server: ApiServer, cluster: Cluster) -> None:
     read = _create(cluster)
-    leases.delete(cluster, namespace=NS, name="gpu-n1-0", uid=read.uid)
+    cluster.run(leases.delete(cluster, namespace=NS, name="gpu-n1-0", uid=read.uid))
     with pytest.raises((ConflictInCluster, NotFoundInCluster)):
-        leases.replace(cluster, read, holder="x")
+        cluster.run(leases.replace_sharers(cluster, read, ("x",)))
     anew = _create(cluster, "b/other/u2")
     with pytest.raises(ConflictInCluster):
-        leases.replace(cluster, read, holder="x")
-    assert leases.get(cluster, namespace=NS, name="gpu-n1-0") == anew
+        cluster.run(leases.replace_sharers(cluster, read, ("x",)))
+    assert cluster.run(leases.find(cluster, namespace=NS, name="gpu-n1-0")) == anew
 
 
 def test_delete_counts_what_is_gone_and_spares_a_stranger(server: ApiServer, cluster: Cluster) -> None:
     mine = _create(cluster)
     server.faults.append(Fault("DELETE", "leases", drop="after"))
-    assert leases.delete(cluster, namespace=NS, name="gpu-n1-0", uid=mine.uid) is False  # the lost attempt did it
+    assert (
+        cluster.run(leases.delete(cluster, namespace=NS, name="gpu-n1-0", uid=mine.uid)) is False
+    )  # the lost attempt did it
     _create(cluster, "b/other/u2")
     with pytest.raises(ConflictInCluster):
-        leases.delete(cluster, namespace=NS, name="gpu-n1-0", uid=mine.uid)
+        cluster.run(leases.delete(cluster, namespace=NS, name="gpu-n1-0", uid=mine.uid))
     assert server.leases[KEY]["spec"]["holderIdentity"] == "b/other/u2"
 
 
 def test_delete_under_a_resource_version_is_refused_after_a_write(server: ApiServer, cluster: Cluster) -> None:
     read = _create(cluster, SHARED_HOLDER, sharers=("a/p/1",))
-    leases.replace(cluster, read, sharers=("a/p/1", "a/p/2"))
+    cluster.run(leases.replace_sharers(cluster, read, ("a/p/1", "a/p/2")))
     with pytest.raises(ConflictInCluster):
-        leases.delete(cluster, namespace=NS, name="gpu-n1-0", uid=read.uid, resource_version=read.resource_version)
+        cluster.run(
+            leases.delete(cluster, namespace=NS, name="gpu-n1-0", uid=read.uid, resource_version=read.resource_version)
+        )
     assert KEY in server.leases
 
 
@@ -129,7 +141,7 @@ def test_list_shows_strangers_unless_told_otherwise(server: ApiServer, cluster: 
     server.add_lease("gpu-n1-1", "somebody")
     assert [lease.name for lease in leases.list_all(cluster, namespace=NS)] == ["gpu-n1-0", "gpu-n1-1"]
     assert [lease.name for lease in leases.list_all(cluster, namespace=NS, ours_only=True)] == ["gpu-n1-0"]
-    assert leases.find(cluster, namespace=NS, name="gpu-n1-7") is None
+    assert cluster.run(leases.find(cluster, namespace=NS, name="gpu-n1-7")) is None
 
 
 @pytest.mark.parametrize(

@@ -39,12 +39,20 @@ def one(key: str, operator: str, *values: str) -> Any:
         pytest.param(spec(nodeSelector={"rack": "1"}), SELECTOR, id="a label is missing"),
         pytest.param(spec(nodeSelector={"rack": ""}), SELECTOR, id="a missing label is not an empty one"),
         pytest.param(spec(affinity={}), "", id="no node affinity"),
-        pytest.param(spec(affinity={"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [1]}}), "", id="what is preferred refuses nothing"),
+        pytest.param(
+            spec(affinity={"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [1]}}),
+            "",
+            id="what is preferred refuses nothing",
+        ),
         pytest.param(needs(), AFFINITY, id="no terms match nothing"),
         pytest.param(needs({}), AFFINITY, id="an empty term matches nothing"),
         pytest.param(needs({}, expressions(one("zone", "In", "a"))), "", id="an empty term beside one that matches"),
-        pytest.param(needs(expressions(one("zone", "In", "b")), expressions(one("zone", "In", "a"))), "", id="terms are ORed"),
-        pytest.param(needs(expressions(one("zone", "In", "a"), one("gen", "In", "8"))), AFFINITY, id="expressions are ANDed"),
+        pytest.param(
+            needs(expressions(one("zone", "In", "b")), expressions(one("zone", "In", "a"))), "", id="terms are ORed"
+        ),
+        pytest.param(
+            needs(expressions(one("zone", "In", "a"), one("gen", "In", "8"))), AFFINITY, id="expressions are ANDed"
+        ),
         pytest.param(needs(expressions(one("zone", "In", "b", "a"))), "", id="In, one of several"),
         pytest.param(needs(expressions(one("rack", "In", ""))), AFFINITY, id="In, the label is missing"),
         pytest.param(needs(expressions(one("empty", "In", ""))), "", id="In, the label is empty"),
@@ -53,7 +61,9 @@ def one(key: str, operator: str, *values: str) -> Any:
         pytest.param(needs(expressions(one("zone", "NotIn", "b", "a"))), AFFINITY, id="NotIn, it is one of them"),
         pytest.param(needs(expressions(one("rack", "NotIn", "b"))), "", id="NotIn, the label is missing"),
         pytest.param(needs(expressions(one("zone", "NotIn"))), AFFINITY, id="NotIn without values"),
-        pytest.param(needs(expressions(one("zone", "NotIn", "no such value"))), AFFINITY, id="a value that no label can have"),
+        pytest.param(
+            needs(expressions(one("zone", "NotIn", "no such value"))), AFFINITY, id="a value that no label can have"
+        ),
         pytest.param(needs(expressions(one("zone", "Exists"))), "", id="Exists"),
         pytest.param(needs(expressions(one("rack", "Exists"))), AFFINITY, id="Exists, it does not"),
         pytest.param(needs(expressions(one("zone", "Exists", "a"))), AFFINITY, id="Exists with a value"),
@@ -73,13 +83,30 @@ def one(key: str, operator: str, *values: str) -> Any:
         pytest.param(needs(expressions(fields=[one("metadata.name", "In", "n1")])), "", id="the node's name"),
         pytest.param(needs(expressions(fields=[one("metadata.name", "In", "n2")])), AFFINITY, id="another name"),
         pytest.param(needs(expressions(fields=[one("metadata.name", "NotIn", "n2")])), "", id="any name but one"),
-        pytest.param(needs(expressions(fields=[one("metadata.name", "NotIn", "n1")])), AFFINITY, id="any name but this"),
-        pytest.param(needs(expressions(fields=[one("metadata.name", "In", "n1", "n2")])), AFFINITY, id="names come one by one"),
-        pytest.param(needs(expressions(fields=[one("metadata.name", "Exists")])), AFFINITY, id="fields know In and NotIn"),
-        pytest.param(needs(expressions(one("zone", "In", "b"), fields=[one("metadata.name", "In", "n1")])), AFFINITY, id="name and labels"),
-        pytest.param(spec(nodeSelector={"zone": "b"}, affinity=msgspec.to_builtins(needs(expressions(one("zone", "In", "a"))).affinity)), SELECTOR, id="nodeSelector and affinity"),
+        pytest.param(
+            needs(expressions(fields=[one("metadata.name", "NotIn", "n1")])), AFFINITY, id="any name but this"
+        ),
+        pytest.param(
+            needs(expressions(fields=[one("metadata.name", "In", "n1", "n2")])), AFFINITY, id="names come one by one"
+        ),
+        pytest.param(
+            needs(expressions(fields=[one("metadata.name", "Exists")])), AFFINITY, id="fields know In and NotIn"
+        ),
+        pytest.param(
+            needs(expressions(one("zone", "In", "b"), fields=[one("metadata.name", "In", "n1")])),
+            AFFINITY,
+            id="name and labels",
+        ),
+        pytest.param(
+            spec(
+                nodeSelector={"zone": "b"},
+                affinity=msgspec.to_builtins(needs(expressions(one("zone", "In", "a"))).affinity),
+            ),
+            SELECTOR,
+            id="nodeSelector and affinity",
+        ),
     ],
-)  # fmt: skip
+)
 def test_selectors(asked, want):
     assert refusal_of(asked, NodeTraits("n1", LABELS)) == want
 
@@ -96,18 +123,54 @@ KEY = "nvidia.com/gpu"
     [
         pytest.param(Taint(KEY, "NoSchedule", "present"), tolerant(), False, id="nothing is tolerated"),
         pytest.param(Taint(KEY, "NoExecute", "present"), tolerant(), False, id="NoExecute refuses too"),
-        pytest.param(Taint(KEY, "PreferNoSchedule", "present"), tolerant(), True, id="PreferNoSchedule does not refuse"),
-        pytest.param(Taint(KEY, "NoSchedule", "present"), tolerant({"key": KEY, "operator": "Exists"}), True, id="Exists"),
-        pytest.param(Taint(KEY, "NoSchedule", "present"), tolerant({"operator": "Exists"}), True, id="Exists without a key"),
-        pytest.param(Taint(KEY, "NoSchedule", "present"), tolerant({"operator": "Exists", "effect": "NoExecute"}), False, id="of another effect"),
-        pytest.param(Taint(KEY, "NoSchedule", "present"), tolerant({"key": KEY, "value": "present"}), True, id="no operator means Equal"),
-        pytest.param(Taint(KEY, "NoSchedule", "present"), tolerant({"key": KEY, "operator": "Equal", "value": "x"}), False, id="another value"),
+        pytest.param(
+            Taint(KEY, "PreferNoSchedule", "present"), tolerant(), True, id="PreferNoSchedule does not refuse"
+        ),
+        pytest.param(
+            Taint(KEY, "NoSchedule", "present"), tolerant({"key": KEY, "operator": "Exists"}), True, id="Exists"
+        ),
+        pytest.param(
+            Taint(KEY, "NoSchedule", "present"), tolerant({"operator": "Exists"}), True, id="Exists without a key"
+        ),
+        pytest.param(
+            Taint(KEY, "NoSchedule", "present"),
+            tolerant({"operator": "Exists", "effect": "NoExecute"}),
+            False,
+            id="of another effect",
+        ),
+        pytest.param(
+            Taint(KEY, "NoSchedule", "present"),
+            tolerant({"key": KEY, "value": "present"}),
+            True,
+            id="no operator means Equal",
+        ),
+        pytest.param(
+            Taint(KEY, "NoSchedule", "present"),
+            tolerant({"key": KEY, "operator": "Equal", "value": "x"}),
+            False,
+            id="another value",
+        ),
         pytest.param(Taint(KEY, "NoSchedule"), tolerant({"key": KEY}), True, id="no value is an empty one"),
-        pytest.param(Taint(KEY, "NoSchedule", "present"), tolerant({"key": "other", "operator": "Exists"}), False, id="another key"),
-        pytest.param(Taint(KEY, "NoSchedule", "5"), tolerant({"key": KEY, "operator": "Lt", "value": "1"}), False, id="an alpha feature"),
-        pytest.param(Taint(KEY, "NoSchedule", "present"), tolerant({"key": "other"}, {"key": KEY, "operator": "Exists"}), True, id="one of several"),
+        pytest.param(
+            Taint(KEY, "NoSchedule", "present"),
+            tolerant({"key": "other", "operator": "Exists"}),
+            False,
+            id="another key",
+        ),
+        pytest.param(
+            Taint(KEY, "NoSchedule", "5"),
+            tolerant({"key": KEY, "operator": "Lt", "value": "1"}),
+            False,
+            id="an alpha feature",
+        ),
+        pytest.param(
+            Taint(KEY, "NoSchedule", "present"),
+            tolerant({"key": "other"}, {"key": KEY, "operator": "Exists"}),
+            True,
+            id="one of several",
+        ),
     ],
-)  # fmt: skip
+)
 def test_taints(taint, asked, tolerated):
     told = refusal_of(asked, NodeTraits("n1", LABELS, (taint,)))
     text = f"{KEY}={taint.value}" if taint.value else KEY

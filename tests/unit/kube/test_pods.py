@@ -9,6 +9,7 @@ from kube import pods
 from kube.client import Cluster
 from kube.errors import AlreadyExists, ConflictInCluster, NotFoundInCluster, OutcomeUnknown, Throttled
 from kube.keys import ALLOCATED
+from kube.objects import Pod
 from tests.fakes.apiserver import ApiServer, Fault
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -22,12 +23,18 @@ def _uid(server: ApiServer) -> str:
     )
 
 
+def found(cluster: Cluster) -> Pod:
+    pod = pods.find(cluster, **WHERE)
+    assert pod is not None
+    return pod
+
+
 def test_one_write_binds_and_annotates(server: ApiServer, cluster: Cluster) -> None:
     """CLAIM-6 the annotation travels in the Binding: bound and annotated are one write."""
     uid = _uid(server)
     before = server.store.version
-    pods.bind(cluster, pods.Binding(**WHERE, uid=uid, node="n1", annotations={ALLOCATED: "n1:0,1"}))
-    pod = pods.get(cluster, **WHERE)
+    cluster.run(pods.bind(cluster, pods.Binding(**WHERE, uid=uid, node="n1", annotations={ALLOCATED: "n1:0,1"})))
+    pod = found(cluster)
     assert (pod.spec.node_name, pod.annotations, pod.labels) == (
         "n1",
         {"own": "1", ALLOCATED: "n1:0,1"},
@@ -40,37 +47,41 @@ def test_bind_is_refused_for_another_uid_a_bound_pod_and_one_that_goes(server: A
     """LEASE-3 a pod that was replaced, bound or deleted in between is never bound by us."""
     uid = _uid(server)
     with pytest.raises(ConflictInCluster):
-        pods.bind(cluster, pods.Binding(**WHERE, uid="another", node="n1", annotations={ALLOCATED: "n1:0"}))
+        cluster.run(
+            pods.bind(cluster, pods.Binding(**WHERE, uid="another", node="n1", annotations={ALLOCATED: "n1:0"}))
+        )
     assert ALLOCATED not in server.pods[KEY]["metadata"]["annotations"]
-    pods.bind(cluster, pods.Binding(**WHERE, uid=uid, node="n1"))
+    cluster.run(pods.bind(cluster, pods.Binding(**WHERE, uid=uid, node="n1")))
     with pytest.raises(ConflictInCluster, match="n1"):
-        pods.bind(cluster, pods.Binding(**WHERE, uid=uid, node="n2"))
+        cluster.run(pods.bind(cluster, pods.Binding(**WHERE, uid=uid, node="n2")))
     server.remove_pod("train", namespace="a")
     with pytest.raises(NotFoundInCluster) as caught:
-        pods.bind(cluster, pods.Binding(**WHERE, uid=uid, node="n1"))
+        cluster.run(pods.bind(cluster, pods.Binding(**WHERE, uid=uid, node="n1")))
     assert caught.value.details.kind == "pods"
 
 
 def test_a_binding_may_name_the_version_of_the_pod(server: ApiServer, cluster: Cluster) -> None:
     """LEASE-3 a Binding that carries a resourceVersion fails once the pod has been written to."""
     uid = _uid(server)
-    version = pods.get(cluster, **WHERE).metadata.resource_version
-    changed = pods.annotate(cluster, **WHERE, uid=uid, annotations={"note": "1"})
+    version = found(cluster).metadata.resource_version
+    changed = cluster.run(pods.annotate(cluster, **WHERE, uid=uid, annotations={"note": "1"}))
     assert (changed.annotations, changed.metadata.uid) == ({"own": "1", "note": "1"}, uid)
     with pytest.raises(ConflictInCluster, match="ResourceVersion"):
-        pods.bind(cluster, pods.Binding(**WHERE, uid=uid, node="n1", version=version))
-    pods.bind(cluster, pods.Binding(**WHERE, uid=uid, node="n1", version=changed.metadata.resource_version))
-    assert pods.get(cluster, **WHERE).spec.node_name == "n1"
+        cluster.run(pods.bind(cluster, pods.Binding(**WHERE, uid=uid, node="n1", version=version)))
+    cluster.run(
+        pods.bind(cluster, pods.Binding(**WHERE, uid=uid, node="n1", version=changed.metadata.resource_version))
+    )
+    assert found(cluster).spec.node_name == "n1"
 
 
 def test_annotations_of_another_pod_are_left_alone(server: ApiServer, cluster: Cluster) -> None:
     """LEASE-3 the pod of that name is another one by now, or gone."""
     uid = _uid(server)
     with pytest.raises(ConflictInCluster):
-        pods.annotate(cluster, **WHERE, uid="another", annotations={"note": "1"})
+        cluster.run(pods.annotate(cluster, **WHERE, uid="another", annotations={"note": "1"}))
     server.remove_pod("train", namespace="a")
     with pytest.raises(NotFoundInCluster):
-        pods.annotate(cluster, **WHERE, uid=uid, annotations={"note": "1"})
+        cluster.run(pods.annotate(cluster, **WHERE, uid=uid, annotations={"note": "1"}))
 
 
 @pytest.mark.parametrize(("drop", "want_node"), [("before", ""), ("after", "n1")])
@@ -79,8 +90,8 @@ def test_a_lost_bind_is_unknown_and_sent_once(server: ApiServer, cluster: Cluste
     uid = _uid(server)
     server.faults.append(Fault("POST", "binding", drop=drop))  # type: ignore[arg-type]  # a table
     with pytest.raises(OutcomeUnknown):
-        pods.bind(cluster, pods.Binding(**WHERE, uid=uid, node="n1"))
-    assert pods.get(cluster, **WHERE).spec.node_name == want_node
+        cluster.run(pods.bind(cluster, pods.Binding(**WHERE, uid=uid, node="n1")))
+    assert found(cluster).spec.node_name == want_node
     assert len([seen for seen in server.requests if seen.path.endswith("/binding")]) == 1
 
 
@@ -95,19 +106,9 @@ def test_eviction_asks_the_disruption_budget(server: ApiServer, cluster: Cluster
     with pytest.raises(ConflictInCluster):
         pods.evict(cluster, **WHERE, uid="another")
     assert pods.evict(cluster, **WHERE, uid=uid)
-    assert pods.get(cluster, **WHERE).metadata.deletion_timestamp is not None  # granted is not gone
+    assert found(cluster).metadata.deletion_timestamp is not None  # granted is not gone
     server.remove_pod("train", namespace="a")
     assert not pods.evict(cluster, **WHERE, uid=uid)
-
-
-def test_delete_spares_a_successor(server: ApiServer, cluster: Cluster) -> None:
-    first = _uid(server)
-    assert pods.delete(cluster, **WHERE, uid=first, grace_seconds=0)
-    assert not pods.delete(cluster, **WHERE, uid=first)
-    second = _uid(server)
-    with pytest.raises(ConflictInCluster):
-        pods.delete(cluster, **WHERE, uid=first)
-    assert server.pods[KEY]["metadata"]["uid"] == second
 
 
 def test_list_by_node(server: ApiServer, cluster: Cluster) -> None:
@@ -116,7 +117,7 @@ def test_list_by_node(server: ApiServer, cluster: Cluster) -> None:
     server.add_pod("three", namespace="b", node="n2")
     found = pods.list_all(cluster, field_selector="spec.nodeName=n1").items
     assert [pod.metadata.name for pod in found] == ["one", "two"]
-    assert [pod.metadata.name for pod in pods.list_all(cluster, namespace="b").items] == ["three", "two"]
+    assert [pod.metadata.name for pod in pods.list_all(cluster).items] == ["one", "three", "two"]
     assert pods.find(cluster, namespace="a", name="none") is None
 
 

@@ -116,6 +116,7 @@ def test_fractions_are_no_counts(value):
         (1536 * 1024**2, "1536Mi"),
         (GI + 1, str(GI + 1)),
     ],
+    ids=["zero", "one", "a thousand", "1 Ki", "16 Gi", "Mi where Gi is not whole", "no unit fits"],
 )
 def test_bytes_are_written_in_canonical_form(units, want):
     assert format_bytes(units) == want

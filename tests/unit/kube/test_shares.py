@@ -18,7 +18,13 @@ KEY = ("gpuplane-system", "gpu-n1-0")
 
 
 def _join(cluster: Cluster, sharer: str) -> leases.Lease:
-    return shares.join(cluster, **WHERE, sharer=sharer, now=NOW, node="n1", device_uuid="GPU-1")
+    return cluster.run(shares.join(cluster, **WHERE, sharer=sharer, now=NOW, node="n1", device_uuid="GPU-1"))
+
+
+def _sharers(cluster: Cluster) -> tuple[str, ...]:
+    found = cluster.run(leases.find(cluster, **WHERE))
+    assert found is not None
+    return found.sharers
 
 
 def test_sharers_come_and_go_and_the_last_one_out_deletes(server: ApiServer, cluster: Cluster) -> None:
@@ -27,12 +33,12 @@ def test_sharers_come_and_go_and_the_last_one_out_deletes(server: ApiServer, clu
     assert _join(cluster, "a/p/2").sharers == ("a/p/1", "a/p/2")
     assert _join(cluster, "a/p/2").sharers == ("a/p/1", "a/p/2")  # twice is once
     assert server.leases[KEY]["spec"]["holderIdentity"] == SHARED_HOLDER
-    left = shares.leave(cluster, **WHERE, sharer="a/p/1")
+    left = cluster.run(shares.leave(cluster, **WHERE, sharer="a/p/1"))
     assert left is not None
     assert left.sharers == ("a/p/2",)
-    assert shares.leave(cluster, **WHERE, sharer="a/p/9") == left  # never was one
-    assert shares.leave(cluster, **WHERE, sharer="a/p/2") is None
-    assert shares.leave(cluster, **WHERE, sharer="a/p/2") is None
+    assert cluster.run(shares.leave(cluster, **WHERE, sharer="a/p/9")) == left  # never was one
+    assert cluster.run(shares.leave(cluster, **WHERE, sharer="a/p/2")) is None
+    assert cluster.run(shares.leave(cluster, **WHERE, sharer="a/p/2")) is None
     assert KEY not in server.leases
 
 
@@ -49,7 +55,7 @@ def test_a_strangers_lease_is_not_joined_and_not_left(
     stored = server.add_lease("gpu-n1-0", holder, annotations=annotations)
     with pytest.raises(AlreadyExists):
         _join(cluster, "a/p/2")
-    shares.leave(cluster, **WHERE, sharer="a/p/2")
+    cluster.run(shares.leave(cluster, **WHERE, sharer="a/p/2"))
     assert server.leases[KEY] == stored
 
 
@@ -58,7 +64,7 @@ def test_a_strangers_lease_is_not_joined_and_not_left(
 def test_join_and_leave_may_be_repeated_after_a_lost_answer(
     server: ApiServer, cluster: Cluster, drop: str, already: int
 ) -> None:
-    leases.ensure_namespace(cluster, name="gpuplane-system")
+    cluster.run(leases.ensure_namespace(cluster, name="gpuplane-system"))
     others = [f"a/other/{number}" for number in range(already)]
     for other in others:
         _join(cluster, other)
@@ -68,10 +74,10 @@ def test_join_and_leave_may_be_repeated_after_a_lost_answer(
     assert _join(cluster, "a/p/1").sharers == (*others, "a/p/1")
     server.faults.append(Fault("PUT|DELETE", "leases", drop=drop))  # type: ignore[arg-type]  # a table
     try:
-        shares.leave(cluster, **WHERE, sharer="a/p/1")
+        cluster.run(shares.leave(cluster, **WHERE, sharer="a/p/1"))
     except OutcomeUnknown:
-        shares.leave(cluster, **WHERE, sharer="a/p/1")
-    left = leases.find(cluster, **WHERE)
+        cluster.run(shares.leave(cluster, **WHERE, sharer="a/p/1"))
+    left = cluster.run(leases.find(cluster, **WHERE))
     assert (left.sharers if left else ()) == tuple(others)
 
 
@@ -79,8 +85,16 @@ def test_no_sharer_is_lost_in_a_race(server: ApiServer, cluster: Cluster) -> Non
     """LEASE-2 sharers that join and leave at once never overwrite each other."""
     with ThreadPoolExecutor(6) as threads:
         list(threads.map(lambda number: _join(cluster, f"a/p/{number:02}"), range(12)))
-        assert leases.get(cluster, **WHERE).sharers == tuple(f"a/p/{number:02}" for number in range(12))
-        list(threads.map(lambda number: shares.leave(cluster, **WHERE, sharer=f"a/p/{number:02}"), range(0, 12, 2)))
-        assert leases.get(cluster, **WHERE).sharers == tuple(f"a/p/{number:02}" for number in range(1, 12, 2))
-        list(threads.map(lambda number: shares.leave(cluster, **WHERE, sharer=f"a/p/{number:02}"), range(1, 12, 2)))
+        assert _sharers(cluster) == tuple(f"a/p/{number:02}" for number in range(12))
+        list(
+            threads.map(
+                lambda number: cluster.run(shares.leave(cluster, **WHERE, sharer=f"a/p/{number:02}")), range(0, 12, 2)
+            )
+        )
+        assert _sharers(cluster) == tuple(f"a/p/{number:02}" for number in range(1, 12, 2))
+        list(
+            threads.map(
+                lambda number: cluster.run(shares.leave(cluster, **WHERE, sharer=f"a/p/{number:02}")), range(1, 12, 2)
+            )
+        )
     assert KEY not in server.leases

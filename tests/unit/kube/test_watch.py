@@ -277,13 +277,13 @@ def test_stop_calls_each_reader_once_and_those_that_come_late() -> None:
 
 
 def test_selectors_show_objects_come_and_go(server: ApiServer, cluster: Cluster) -> None:
-    server.add_pod("mine", labels={"team": "a"})
-    server.add_pod("other", labels={"team": "b"})
-    watch = ListWatch(cluster, PODS, Pod, namespace="default", label_selector="team=a")
+    server.add_pod("mine", phase="Running")
+    server.add_pod("other", phase="Pending")
+    watch = ListWatch(cluster, PODS, Pod, field_selector="status.phase=Running")
     with closing(watch.turn(seconds=LONG)) as turn:
         assert _names(next(turn)) == ["mine"]
-        labels = {"metadata": {"labels": {"team": "b"}}}
-        cluster.patch(PODS.path(namespace="default", name="mine"), labels, Pod)
+        path = PODS.path(namespace="default", name="mine", subresource="status")
+        cluster.patch(path, {"status": {"phase": "Succeeded"}}, Pod)
         assert _names(next(turn)) == ("DELETED", "mine")
 
 

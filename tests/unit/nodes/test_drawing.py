@@ -66,6 +66,6 @@ def test_switches_and_numa_nodes_hold_their_devices() -> None:
         assert inside.y + BOX <= first.y + first.height
 
 
-def test_nothing_to_draw() -> None:
+def test_no_drawing_without_gpus() -> None:
     assert draw([], []) is None
     assert draw([Device(type="rdma", minor=0)], []) is None

@@ -84,8 +84,14 @@ def test_forgiving(value, read):
 
 
 MIG: dict[str, Any] = {
-    **GPU, "minor": 1056, "uuid": "MIG-0", "model": "H100 MIG 1g.10gb", "memory": "9856Mi", "parent": "GPU-0", "profile": "1g.10gb",
-}  # fmt: skip
+    **GPU,
+    "minor": 1056,
+    "uuid": "MIG-0",
+    "model": "H100 MIG 1g.10gb",
+    "memory": "9856Mi",
+    "parent": "GPU-0",
+    "profile": "1g.10gb",
+}
 
 
 def with_instance(**changes):
@@ -93,7 +99,9 @@ def with_instance(**changes):
 
 
 def test_mig_instances() -> None:
-    """DEV-12 an instance has a GPU of the node for a parent, which then is in MIG mode, and is no part of the order of samples."""
+    """DEV-12 an instance has a GPU of the node for a parent, which then is in MIG mode, and is no part of the order of
+    samples.
+    """
     gpu, instance = parse_node(with_instance()).devices
     assert (gpu.mig, gpu.parent, instance.mig, instance.parent, instance.profile) == (
         True,

@@ -9,9 +9,18 @@ from nodes.overviews import link_matrix
 
 def gpus(number):
     return [
-        Device(pk=minor, type="gpu", minor=minor, uuid=f"GPU-{minor}", numa=minor // 8, pcie=f"s{minor // 4}", island=minor // 8, model="H100")
+        Device(
+            pk=minor,
+            type="gpu",
+            minor=minor,
+            uuid=f"GPU-{minor}",
+            numa=minor // 8,
+            pcie=f"s{minor // 4}",
+            island=minor // 8,
+            model="H100",
+        )
         for minor in range(number)
-    ]  # fmt: skip
+    ]
 
 
 def islands(number):

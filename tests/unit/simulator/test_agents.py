@@ -10,6 +10,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 
 from agent import session as sessions
 from agent.protocol import Ack, AgentFrame, Health, Hello, Inventory, Sample, decode, encode
+from nodes.inventory import parse_node
 from simulator import agents as module
 from simulator.agents import Agent, Crowd
 from simulator.fleet import make_fleet
@@ -133,4 +134,4 @@ async def test_sick_device_is_in_a_later_inventory(hearing: Hearing, agent: Agen
     agent.report_health(NODE.uuids[1], "Xid 94")
     await hearing.until(lambda: hearing.count(Inventory) == 2)
     inventory = [frame for frame in hearing.frames if isinstance(frame, Inventory)][-1]
-    assert [device["uuid"] for device in inventory.node["devices"] if not device["healthy"]] == [NODE.uuids[1]]
+    assert [device.uuid for device in parse_node(inventory.node).devices if not device.healthy] == [NODE.uuids[1]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,7 +34,7 @@ POD = {"metadata": {"name": "p", "namespace": "team", "uid": "u"}, "spec": {}}
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "pause_seconds", lambda attempt, jitter: 0.0)
+    monkeypatch.setattr(module, "pause_seconds", lambda attempt: 0.0)
 
 
 def _api(answer: Callable[[httpx.Request], httpx.Response]) -> Api:
@@ -116,7 +117,7 @@ async def test_no_is_not_asked_again(status: int) -> None:
     assert (refused.value.status, len(calls)) == (status, 1)
 
 
-async def test_what_is_done_already_is_fine() -> None:
+async def test_a_conflict_or_an_absence_is_no_failure() -> None:
     async with _api(lambda _: httpx.Response(409)) as api:
         assert not await api.create_claim({})
     async with _api(lambda _: httpx.Response(404)) as api:
@@ -172,5 +173,6 @@ async def test_waits_for_credentials_and_for_the_server(tmp_path: Path) -> None:
         pytest.param(1, 0.0, 0.125, id="at most halved by jitter"),
     ],
 )
-def test_pauses(attempt: int, jitter: float, want: float) -> None:
-    assert pause_seconds(attempt, jitter) == want
+def test_pauses(attempt: int, jitter: float, want: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "uniform", lambda low, high: low + jitter * (high - low))
+    assert pause_seconds(attempt) == want

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from agent.outbox import Outbox
 from nodes.inventory import parse_node
-from simulator.fleet import GPUS_A_NODE, KINDS, Kind, SimNode, make_fleet
+from simulator.fleet import GPUS_A_NODE, KINDS, MachineKind, SimNode, make_fleet
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 63, 64, 65, 500, 5000])
@@ -42,11 +43,16 @@ def test_inventory_is_what_the_control_plane_accepts(node: SimNode) -> None:
 def test_sick_device_is_in_the_inventory_as_such() -> None:
     node = make_fleet(1)[0]
     sick = node.uuids[3]
-    devices = parse_node(node.inventory(is_healthy=lambda uuid: uuid != sick)).devices
+    outbox = Outbox()
+    outbox.put_inventory(node.inventory())
+    outbox.put_health({sick: "Xid 79"})
+    change = outbox.next_change()
+    assert change is not None
+    devices = parse_node(change.inventory).devices
     assert [device.uuid for device in devices if not device.healthy] == [sick]
 
 
-def _links_of_a_gpu(kind: Kind) -> set[int]:
+def _links_of_a_gpu(kind: MachineKind) -> set[int]:
     return {sum(count for a, b, count in kind.links if minor in (a, b)) for minor in range(GPUS_A_NODE)}
 
 

@@ -63,7 +63,7 @@ def test_names_tell_the_template() -> None:
 
 def test_every_claim_named_has_its_manifest() -> None:
     made = {(manifest["metadata"]["namespace"], manifest["metadata"]["name"]) for manifest in claim_manifests()}
-    named = {(t.team, t.name) for t in (*TEMPLATES, *DOOMED) if t.resources is None and not t.missing_claim}
+    named = {(t.team, t.name) for t in (*TEMPLATES, *DOOMED) if t.resources is None and t.name != "forgotten-claim"}
     assert made == named
     assert len(made) == len(claim_manifests())
 

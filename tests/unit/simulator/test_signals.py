@@ -63,9 +63,9 @@ def test_sick_gpu_is_unknown_not_zero() -> None:
     """NODE-1 a GPU that cannot be read has no values."""
     signals = _signals()
     _run(signals, 3)
-    signals.sicken(FLEET[0].uuids[2], sick=True)
+    signals.set_faulty(FLEET[0].uuids[2], faulty=True)
     assert all(column[2] is None for column in signals.of_node(0).values())
-    signals.sicken(FLEET[0].uuids[2], sick=False)
+    signals.set_faulty(FLEET[0].uuids[2], faulty=False)
     assert all(column[2] is not None for column in signals.of_node(0).values())
 
 

@@ -223,7 +223,7 @@ async def test_second_run_takes_over_what_the_first_left(
         "a3": _row("a3", "bare-metal", "", "", FLEET[0].name, uuids[3:4]),
     }
     await workload.make_claims()
-    await workload.take_over()
+    await workload.adopt_running()
     assert occupancy.busy == 4
     assert set(workload._ends) == {"a1"}
     assert doors.claims
@@ -242,10 +242,10 @@ async def test_allocation_that_ended_elsewhere_is_forgotten(
     await workload._new_pod(RANKER, doomed=False)
     await _settle(workload)
     doors.held.clear()
-    await workload.take_over()
+    await workload.adopt_running()
     assert occupancy.busy == 1, "a list made before the bind may miss it"
     monkeypatch.setattr(module, "YOUNG_SECONDS", -1.0)
-    await workload.take_over()
+    await workload.adopt_running()
     assert (occupancy.busy, workload._ends) == (0, {})
 
 
@@ -266,7 +266,7 @@ async def test_unknown_end_of_a_bind_is_found_by_the_next_comparison(
     await workload._new_pod(RANKER, doomed=False)
     await _settle(workload)
     assert occupancy.busy == 0
-    await workload.take_over()
+    await workload.adopt_running()
     assert occupancy.busy == doors.busy == 1
     assert len(workload._ends) == 1
 

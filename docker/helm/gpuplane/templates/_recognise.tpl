@@ -58,6 +58,12 @@ object.spec.?schedulerName.orValue('') == '{{ .Values.scheduler.name }}'
   told.exists(key, {{ include "gpuplane.cel.isResult" . }}))
 {{- end }}
 
+{{/* This update touches an annotation or a label. Few do, and to look at each key costs the API server ten times as much. */}}
+{{- define "gpuplane.cel.touchesMetadata" -}}
+(object.metadata.?annotations.orValue({}) != oldObject.metadata.?annotations.orValue({})
+ || object.metadata.?labels.orValue({}) != oldObject.metadata.?labels.orValue({}))
+{{- end }}
+
 {{/* A result is set, changed or taken away by this update. Takes root and prefix. */}}
 {{- define "gpuplane.cel.changesResult" -}}
 [[object.metadata.?annotations.orValue({}), oldObject.metadata.?annotations.orValue({})],

@@ -27,7 +27,7 @@ tests/cluster/test_chart_rights.py asks the API server for each, and for what no
 - apiGroups: [resource.k8s.io]
   resources: [resourceclaims]
   verbs: [get, list]
-# kube/announce.py: an annotation of ours; allocations/making_way: the amount of gpu.scheduling/pods
+# kube/requeue_notify.py: an annotation of ours; allocations/making_way: the amount of gpu.scheduling/pods
 - apiGroups: [""]
   resources: [nodes]
   verbs: [list, patch]
@@ -38,7 +38,7 @@ tests/cluster/test_chart_rights.py asks the API server for each, and for what no
 - apiGroups: [gpu.scheduling]
   resources: [gpuclaims]
   verbs: [get, create, patch, delete]
-# gpuplane/doors/agent_tokens.py: whose token an agent's is
+# gpuplane/listeners/agent_tokens.py: whose token an agent's is
 - apiGroups: [authentication.k8s.io]
   resources: [tokenreviews]
   verbs: [create]
@@ -58,22 +58,22 @@ tests/cluster/test_chart_rights.py asks the API server for each, and for what no
 - apiGroups: [""]
   resources: [pods]
   verbs: [patch]
-# allocations/sweep.py: Bindings sent again until an answer is definite; the end of ttlSeconds
+# allocations/reconcile/sweep.py: Bindings sent again until an answer is definite; the end of ttlSeconds
 - apiGroups: [""]
   resources: [pods/binding, pods/eviction]
   verbs: [create]
-# allocations/telling.py, allocations/sweep.py: why a pod waits, or was evicted
+# allocations/publish/pending_events.py, allocations/reconcile/sweep.py: why a pod waits, or was evicted
 - apiGroups: [""]
   resources: [events]
   verbs: [create]
-# nodes/advertise.py, kube/announce.py: annotations, labels and amounts of our own names
+# nodes/advertise.py, kube/requeue_notify.py: annotations, labels and amounts of our own names
 - apiGroups: [""]
   resources: [nodes]
   verbs: [get, list, patch]
 - apiGroups: [""]
   resources: [nodes/status]
   verbs: [patch]
-# allocations/waiting.py reads the claim of a pod that waits; allocations/claim_status.py writes the status
+# allocations/waiting.py reads the claim of a pod that waits; allocations/publish/claim_status.py writes the status
 - apiGroups: [gpu.scheduling]
   resources: [gpuclaims]
   verbs: [get]
@@ -84,7 +84,7 @@ tests/cluster/test_chart_rights.py asks the API server for each, and for what no
 - apiGroups: [scheduling.koordinator.sh]
   resources: [devices]
   verbs: [list, create, patch, delete]
-# allocations/node_statuses.py: one object a node
+# allocations/publish/node_statuses.py: one object a node
 - apiGroups: [gpu.scheduling]
   resources: [gpunodestatuses]
   verbs: [list, create, delete]
@@ -106,11 +106,11 @@ tests/cluster/test_chart_rights.py asks the API server for each, and for what no
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch]
-# allocations/scheduling_events.py: kube-scheduler's events, by which a hold ends with its attempt
+# allocations/watching.py: kube-scheduler's events, by which a hold ends with its attempt
 - apiGroups: [""]
   resources: [events]
   verbs: [list, watch]
-# nodes/watching.py; nodes/advertise.py and kube/announce.py, as reconciling does it
+# nodes/watching.py; nodes/advertise.py and kube/requeue_notify.py, as reconciling does it
 - apiGroups: [""]
   resources: [nodes]
   verbs: [get, list, watch, patch]
@@ -125,7 +125,7 @@ tests/cluster/test_chart_rights.py asks the API server for each, and for what no
 
 {{/* Agents alone. */}}
 {{- define "gpuplane.rights.telemetry" -}}
-# gpuplane/doors/agent_tokens.py: whose token an agent's is
+# gpuplane/listeners/agent_tokens.py: whose token an agent's is
 - apiGroups: [authentication.k8s.io]
   resources: [tokenreviews]
   verbs: [create]

@@ -1,40 +1,8 @@
-"""Pictures from rows, and from other pictures."""
+"""Snapshots from rows."""
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from allocations.engine.build import DeviceUse, UnknownDevice, build_picture, patch, replace_nodes, with_problems
-from allocations.engine.index import usage_of
-from allocations.engine.plan import plan
-from tests.builders import GI, device_id, fleet, nic, node, pairs, whole
-
-COLUMNS = [
-    "node_mode",
-    "node_start",
-    "device_id",
-    "device_node",
-    "device_type",
-    "device_model",
-    "device_minor",
-    "device_numa",
-    "device_pcie",
-    "device_island",
-    "device_healthy",
-    "memory_total",
-    "core_used",
-    "memory_used",
-]
-
-
-def same(first, second):
-    names = ("node_names", "node_problem", "node_topology", "types", "models", "device_uuid")
-    return all(getattr(first, name) == getattr(second, name) for name in names) and all(
-        np.array_equal(getattr(first, name), getattr(second, name))
-        and getattr(first, name).dtype == getattr(second, name).dtype
-        for name in COLUMNS
-    )
+from tests.builders import fleet, nic, node, pairs
 
 
 def test_rows_are_sorted_and_coded():
@@ -59,95 +27,7 @@ def test_sick_gpus_still_join_islands():
 def test_equal_nodes_share_a_topology():
     picture = fleet(*(node(f"n{at}", gpus=4, links=pairs(4)) for at in range(3)))
     assert picture.node_topology[0] is picture.node_topology[2]
-    assert len(picture.index.topologies) == 1
-
-
-def test_patch_changes_what_it_names_and_shares_the_rest():
-    picture = fleet(node("a", gpus=2), node("b", gpus=2))
-    usage_of(picture, 0)
-    after = patch(picture, [DeviceUse(device_id("b", "gpu", 1), 100, 80 * GI, True)])
-    assert after.core_used.tolist() == [0, 0, 0, 100]
-    assert picture.core_used.tolist() == [0, 0, 0, 0]
-    assert after.index is picture.index
-    assert after.usage[0].free_count.tolist() == [2, 1]
-    assert patch(picture, []) is picture
-
-
-def test_patch_of_a_device_it_does_not_have():
-    with pytest.raises(UnknownDevice):
-        patch(fleet(node("a", gpus=1)), [DeviceUse(999_999, 0, 0, True)])
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.data())
-def test_usage_carried_over_equals_usage_worked_out(data):
-    picture = fleet(node("a", gpus=4, others=[nic("a", 0)]), node("b"), node("c", gpus=18, others=[nic("c", 0)]))
-    for code in picture.index.views:
-        usage_of(picture, code)
-    ids = st.sampled_from(picture.device_id.tolist())
-    for _ in range(3):
-        uses = data.draw(st.lists(st.tuples(ids, st.integers(0, 100), st.integers(0, 3), st.booleans()), max_size=6))
-        picture = patch(picture, uses)
-    for code, view in picture.index.views.items():
-        fresh = type(picture.usage[code]).of(view, picture)
-        for name in ("free_count", "free_mask", "memory_fraction", "core_fraction"):
-            assert np.array_equal(getattr(picture.usage[code], name), getattr(fresh, name))
-
-
-def test_replace_nodes_equals_building_anew():
-    first = [node("a", gpus=2), node("b", gpus=4, links=pairs(4)), node("c", gpus=1, others=[nic("c", 0)])]
-    changed = node("b", gpus=2, model="A100", problem="node is not ready")
-    added = node("d", others=[nic("d", 0, kind="fpga")])
-    after = replace_nodes(build_picture(first), [changed, added], removed=["c", "never there"])
-    assert same(after, build_picture([first[0], changed, added]))
-
-
-def test_replacing_a_node_by_one_built_alike_changes_only_columns():
-    picture = fleet(node("a", gpus=2, links=pairs(2)), node("b", gpus=2, others=[nic("b", 0)]))
-    usage_of(picture, 0)
-    changed = node("a", gpus=2, links=pairs(2), sick=[1], taken=[0], problem="node is not ready")
-    after = replace_nodes(picture, [changed])
-    assert same(after, fleet(changed, node("b", gpus=2, others=[nic("b", 0)])))
-    assert after.index.views is picture.index.views
-    assert after.usage[0].free_count.tolist() == [0, 2]
-    assert plan(after, whole()).node == "b"
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.data())
-def test_replacing_always_equals_building_anew(data):
-    def draw_node(name):
-        return node(
-            name,
-            gpus=data.draw(st.integers(0, 3)),
-            links=data.draw(st.sampled_from([(), pairs(2)])),
-            model=data.draw(st.sampled_from(["H100", "A100"])),
-            sick=data.draw(st.sets(st.integers(0, 2), max_size=1)),
-            problem=data.draw(st.sampled_from(["", "node is not ready"])),
-            mode=data.draw(st.integers(0, 1)),
-            others=[nic(name, 0, kind=kind) for kind in data.draw(st.sets(st.sampled_from(["rdma", "fpga", "dpu"])))],
-        )
-
-    names = st.sets(st.sampled_from("abcde"))
-    there = {name: draw_node(name) for name in sorted(data.draw(names))}
-    picture = build_picture(there.values())
-    for _ in range(2):
-        new = {name: draw_node(name) for name in sorted(data.draw(names))}
-        removed = data.draw(names)
-        there = {**{name: one for name, one in there.items() if name not in removed}, **new}
-        picture = replace_nodes(picture, new.values(), removed=removed)
-        anew = build_picture(there.values())
-        assert same(picture, anew)
-        assert plan(picture, whole()).summary == plan(anew, whole()).summary
-
-
-def test_a_problem_comes_and_goes():
-    picture = fleet(node("a", gpus=2), node("b", gpus=2))
-    closed = with_problems(picture, {"a": "node is not ready", "gone": "x"})
-    assert closed.node_problem == ("node is not ready", "")
-    assert plan(closed, whole()).node == "b"
-    assert plan(with_problems(closed, {"a": ""}), whole()).node == "a"
-    assert plan(picture, whole()).node == "a"
+    assert len(picture.index.sets.topologies) == 1
 
 
 def test_names_must_be_unique():

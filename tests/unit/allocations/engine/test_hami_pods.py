@@ -6,19 +6,26 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allocations.engine.build import build_picture
+from allocations.engine.build import build_snapshot
 from allocations.engine.plan import plan
-from claims.dialects import Adoption, VisibleDevices, binding_annotations, parse_pod, read_allocation
+from claims.dialects.adopted import Adoption
+from claims.dialects.parse import parse_pod
+from claims.dialects.read_back import read_allocation
 from claims.dialects.request import DeviceRequest
+from claims.dialects.write_back import VisibleDevices, binding_annotations
 from kube.objects import Pod
 from tests.builders import GI, MI, apply, device, fleet, node
 
 AMOUNTS: Any = st.one_of(
     st.just({}),
-    st.fixed_dictionaries({"gpumem": st.integers(1, 9_000)}, optional={"gpucores": st.integers(0, 99), "gpu": st.integers(1, 2)}),
+    st.fixed_dictionaries(
+        {"gpumem": st.integers(1, 9_000)}, optional={"gpucores": st.integers(0, 99), "gpu": st.integers(1, 2)}
+    ),
     st.fixed_dictionaries({"gpumem-percentage": st.integers(1, 100)}, optional={"gpucores": st.integers(0, 99)}),
-    st.fixed_dictionaries({"gpucores": st.just(100)}, optional={"gpumem": st.integers(1, 9_000), "gpu": st.integers(1, 2)}),
-)  # fmt: skip
+    st.fixed_dictionaries(
+        {"gpucores": st.just(100)}, optional={"gpumem": st.integers(1, 9_000), "gpu": st.integers(1, 2)}
+    ),
+)
 KINDS = st.sampled_from(["init", "init", "sidecar"])
 
 
@@ -29,9 +36,7 @@ def container(name: str, amounts: dict[str, int], *, kind: str = "") -> dict[str
 
 @st.composite
 def pods(draw: Any) -> Pod:
-    inits = [
-        container(f"i{place}", draw(AMOUNTS), kind=draw(KINDS)) for place in range(draw(st.integers(0, 3)))
-    ]  # fmt: skip
+    inits = [container(f"i{place}", draw(AMOUNTS), kind=draw(KINDS)) for place in range(draw(st.integers(0, 3)))]
     apps = [container(f"c{place}", draw(AMOUNTS)) for place in range(draw(st.integers(1, 3)))]
     return msgspec.convert({"spec": {"initContainers": inits, "containers": apps}}, Pod)
 
@@ -60,7 +65,7 @@ def test_what_is_planned_is_written_and_read_back(pod: Pod, devices: Any) -> Non
     asked = parse_pod(pod, find_claim=lambda _namespace, _name: None)
     if not isinstance(asked, DeviceRequest):
         return
-    picture = build_picture([node("n", others=devices)])
+    picture = build_snapshot([node("n", others=devices)])
     decision = plan(picture, asked)
     if decision.node is None:
         return

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from allocations.engine import large_nodes
-from allocations.engine.budget import STEPS_A_DECISION, STEPS_A_QUESTION, Budget
+from allocations.engine.budget import STEPS_A_DECISION, STEPS_A_SEARCH, Budget
 from allocations.engine.large_nodes import POOL_STEPS
 from allocations.engine.plan import plan
 from allocations.engine.sets import best_set
@@ -40,8 +40,24 @@ def rings(gpus, size):
 
 def cubes(gpus):
     """Hybrid cube meshes of eight, as in DGX-1."""
-    edges = [(0, 1, 1), (0, 2, 1), (0, 3, 2), (0, 4, 2), (1, 2, 2), (1, 3, 1), (1, 5, 2), (2, 3, 2), (2, 6, 1), (3, 7, 1),
-             (4, 5, 1), (4, 6, 1), (4, 7, 2), (5, 6, 2), (5, 7, 1), (6, 7, 2)]  # fmt: skip
+    edges = [
+        (0, 1, 1),
+        (0, 2, 1),
+        (0, 3, 2),
+        (0, 4, 2),
+        (1, 2, 2),
+        (1, 3, 1),
+        (1, 5, 2),
+        (2, 3, 2),
+        (2, 6, 1),
+        (3, 7, 1),
+        (4, 5, 1),
+        (4, 6, 1),
+        (4, 7, 2),
+        (5, 6, 2),
+        (5, 7, 1),
+        (6, 7, 2),
+    ]
     links = [(base + a, base + b, count) for base in range(0, gpus, 8) for a, b, count in edges]
     return Topology.of(list(range(gpus)), links, pcie=[f"{one // 4}" for one in range(gpus)])
 
@@ -143,15 +159,17 @@ def test_no_wiring_takes_more_steps_than_there_are(gpus, size):
     found = best_set(hostile(gpus), (1 << gpus) - 1, size, within_island=False, budget=budget)
     assert found is not None
     assert len(set(found.positions)) == size
-    assert budget.taken <= STEPS_A_QUESTION
+    assert STEPS_A_DECISION - budget.left <= STEPS_A_SEARCH
     if gpus == 64 and 1 < size < EXACT_UP_TO:
-        assert budget.taken == 64 * comb(EXACT_UP_TO, size), "every GPU has a pool, and every pool is looked at"
+        assert STEPS_A_DECISION - budget.left == 64 * comb(EXACT_UP_TO, size), (
+            "every GPU has a pool, and every pool is looked at"
+        )
 
 
 def test_pools_that_are_wired_alike_count_once():
     budget = Budget()
     assert best_set(meshes(64, 8), (1 << 64) - 1, 8, within_island=False, budget=budget) is not None
-    assert budget.taken <= 8 * POOL_STEPS
+    assert STEPS_A_DECISION - budget.left <= 8 * POOL_STEPS
 
 
 def test_what_is_remembered_changes_neither_answer_nor_steps():
@@ -161,17 +179,19 @@ def test_what_is_remembered_changes_neither_answer_nor_steps():
         for _ in range(2):
             budget = Budget()
             found = best_set(topology, (1 << 48) - 5, 6, within_island=False, budget=budget)
-            budgets.append((found, budget.taken, budget.left))
+            budgets.append((found, budget.left))
     assert len(set(budgets)) == 1
 
 
 def test_a_spent_budget_still_gives_a_set_and_the_best_of_few():
-    """With nothing left to spend a set is found all the same, and the best one while no more than 16 may be chosen from."""
+    """With nothing left to spend a set is found all the same, and the best one while no more than 16 may be chosen
+    from.
+    """
     topology = hostile(40)
-    spent = Budget(most=0)
+    spent = Budget(0)
     found = best_set(topology, (1 << 40) - 1, 5, within_island=False, budget=spent)
     assert found is not None
-    assert spent.taken <= POOL_STEPS
+    assert -spent.left <= POOL_STEPS
     grown = best_set(topology, (1 << 40) - 1, 30, within_island=False, budget=spent)
     assert grown is not None
     assert len(grown.positions) == 30
@@ -184,7 +204,7 @@ def test_a_spent_budget_still_gives_a_set_and_the_best_of_few():
 
 def test_more_steps_never_give_a_worse_set():
     topology, scores = hostile(200), []
-    for most in (0, 50_000, 400_000, STEPS_A_QUESTION):
+    for most in (0, 50_000, 400_000, STEPS_A_SEARCH):
         found = best_set(topology, (1 << 200) - 1, 8, within_island=False, budget=Budget(most))
         assert found is not None
         scores.append(found.score)
@@ -192,7 +212,9 @@ def test_more_steps_never_give_a_worse_set():
 
 
 def test_a_decision_spends_its_budget_and_no_more(monkeypatch):
-    """Many large nodes, each wired in its own way: ranking them takes the steps of one decision, the choice those of one question."""
+    """Many large nodes, each wired in its own way: ranking them takes the steps of one decision, the choice those of
+    one question.
+    """
     spent, real = [], Budget.spend
 
     def spend(budget, steps):
@@ -209,7 +231,7 @@ def test_a_decision_spends_its_budget_and_no_more(monkeypatch):
     )
     decision = plan(picture, whole(8, policy=Policy.CONTIGUOUS))
     assert len(spent) == 25
-    assert STEPS_A_DECISION <= sum(spent) <= STEPS_A_DECISION + STEPS_A_QUESTION + 24 * POOL_STEPS
+    assert STEPS_A_DECISION <= sum(spent) <= STEPS_A_DECISION + STEPS_A_SEARCH + 24 * POOL_STEPS
     again = plan(picture, whole(8, policy=Policy.CONTIGUOUS))
     assert decision.node is not None
     assert (again.node, again.grants) == (decision.node, decision.grants)

@@ -1,9 +1,9 @@
 """What a plan may choose from: the devices that count as free, and the nodes that are candidates."""
 
-from allocations.engine.picture import DEVICE_PLUGIN
-from allocations.engine.plan import plan
+from allocations.engine.plan import feasible, plan
+from allocations.engine.snapshot import DEVICE_PLUGIN
 from claims.dialects.request import Dialect
-from tests.builders import GI, HALF, device_id, fleet, minors, node, share, whole
+from tests.builders import GI, HALF, device_id, fleet, minors, node, share, told, whole
 
 
 class TestWhatCountsAsFree:
@@ -15,21 +15,27 @@ class TestWhatCountsAsFree:
 
     def test_part_of_a_device_comes_back(self):
         picture = fleet(node("a", gpus=1, used={0: (100, 80 * GI)}))
-        freed = {device_id("a", "gpu", 0): HALF}
+        freed = [(device_id("a", "gpu", 0), *HALF)]
         assert plan(picture, share(core=50, ratio=50), freed=freed).node == "a"
         assert plan(picture, share(core=51), freed=freed).node is None
         assert plan(picture, whole(), freed=freed).node is None
 
     def test_own_and_freed_add_up(self):
         picture = fleet(node("a", gpus=1, used={0: (100, 80 * GI)}))
-        half = {device_id("a", "gpu", 0): HALF}
-        assert plan(picture, whole(), own=half, freed=half).node == "a"
+        device = device_id("a", "gpu", 0)
+        assert plan(picture, whole(), own={device: HALF}, freed=[(device, *HALF)]).node == "a"
+
+    def test_two_who_share_a_device_free_it_together(self):
+        picture = fleet(node("a", gpus=1, used={0: (100, 80 * GI)}))
+        half = (device_id("a", "gpu", 0), *HALF)
+        assert plan(picture, whole(), freed=[half]).node is None
+        assert plan(picture, whole(), freed=[half, half]).node == "a"
 
     def test_blocked_devices_are_taken(self):
         picture = fleet(node("a", gpus=2))
         assert minors(plan(picture, whole(), blocked=[device_id("a", "gpu", 0)])) == [1]
         refused = plan(picture, whole(2), blocked=[device_id("a", "gpu", 0)])
-        assert [reason.resolvable for _, reason in refused.refused()] == [True]
+        assert [reason.resolvable for _, reason in told(refused).refused()] == [True]
 
     def test_devices_that_are_gone_are_passed_over(self):
         assert plan(fleet(node("a", gpus=1)), whole(), own={999_999: (100, GI)}, blocked=[999_998]).node == "a"
@@ -48,7 +54,7 @@ class TestCandidates:
         picture = fleet(node("a", gpus=1), node("b", gpus=1), node("c", gpus=1))
         decision = plan(picture, whole(), candidates=[2, 1])
         assert decision.node == "b"
-        assert [name for name, _ in decision.feasible()] == ["b", "c"]
+        assert [name for name, _ in feasible(decision, picture)] == ["b", "c"]
 
     def test_none_at_all(self):
         assert plan(fleet(node("a", gpus=1)), whole(), candidates=[]).summary == "there are no nodes"
@@ -63,7 +69,7 @@ class TestCandidates:
         picture = fleet(node("a", gpus=2, mode=DEVICE_PLUGIN))
         assert plan(picture, whole(dialect=Dialect.NATIVE)).node == "a"
         for asked in (whole(), share(core=10, dialect=Dialect.NATIVE)):
-            ((_, reason),) = plan(picture, asked).refused()
+            ((_, reason),) = told(plan(picture, asked)).refused()
             assert (reason.text, reason.resolvable) == (
                 "node is in device-plugin mode, reservation pods are not available yet",
                 False,

@@ -5,10 +5,10 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allocations.engine.build import build_picture
-from allocations.engine.plan import plan
+from allocations.engine.build import build_snapshot
+from allocations.engine.plan import feasible, plan, verdicts_of
 from claims.dialects.request import DeviceAsk, Policy, SharePolicy
-from tests.builders import GI, MI, apply, nic, node, request, share, whole
+from tests.builders import GI, MI, apply, nic, node, request, share, told, whole
 
 ASKED = st.one_of(
     st.builds(whole, st.integers(1, 4), policy=st.sampled_from(Policy), policy_strict=st.booleans()),
@@ -50,7 +50,7 @@ def fleets(draw):
 @given(fleets(), st.lists(ASKED, min_size=1, max_size=14))
 def test_capacity_is_never_exceeded(rows, requests):
     """LEASE-2 plans applied in sequence never take more than a device has, nor a whole device twice."""
-    picture = build_picture(rows)
+    picture = build_snapshot(rows)
     wholly: set[int] = set()
     for asked in requests:
         decision = plan(picture, asked)
@@ -75,17 +75,17 @@ def test_capacity_is_never_exceeded(rows, requests):
 @given(fleets(), st.lists(ASKED, min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_the_same_input_gives_the_same_plan(rows, requests, shuffler: random.Random):
     """CLAIM-4 whatever order nodes and devices come in, and whatever was worked out before."""
-    picture = build_picture(rows)
+    picture = build_snapshot(rows)
     mixed = list(rows)
     shuffler.shuffle(mixed)
-    other = build_picture(mixed)
+    other = build_snapshot(mixed)
     for asked in requests:
         first, second = plan(picture, asked), plan(other, asked)
         assert first.node == second.node
         assert first.grants == second.grants
         assert first.summary == second.summary
-        assert list(first.refused()) == list(second.refused())
-        assert list(first.feasible()) == list(second.feasible())
+        assert list(told(first).refused()) == list(told(second).refused())
+        assert list(feasible(first, picture)) == list(feasible(second, other))
         picture, other = apply(picture, first), apply(other, second)
 
 
@@ -93,10 +93,30 @@ def test_the_same_input_gives_the_same_plan(rows, requests, shuffler: random.Ran
 @given(fleets(), st.lists(ASKED, min_size=1, max_size=8))
 def test_resolvable_means_that_an_empty_node_would_serve(rows, requests):
     """Removing pods could help exactly where the reason says so."""
-    picture = empty = build_picture(rows)
+    picture = empty = build_snapshot(rows)
     for asked in requests:
         decision = plan(picture, asked)
-        could = {name for name, _ in plan(empty, asked).feasible()}
-        for name, reason in decision.refused():
+        could = {name for name, _ in feasible(plan(empty, asked), empty)}
+        for name, reason in told(decision).refused():
             assert reason.resolvable == (name in could), (name, reason)
         picture = apply(picture, decision)
+
+
+@settings(max_examples=60, deadline=None)
+@given(fleets(), st.lists(ASKED, min_size=1, max_size=8), st.data())
+def test_verdicts_are_the_same_whenever_they_are_asked_for(rows, requests, data):
+    """VIEW-3 a decision is values: what it left out follows from it and the snapshot, whatever was decided since."""
+    picture = build_snapshot(rows)
+    ids = st.lists(st.sampled_from(picture.device_id.tolist()), max_size=3) if len(picture.device_id) else st.just([])
+    for asked in requests:
+        blocked, freed = data.draw(ids), [(device, 50, GI) for device in data.draw(ids)]
+        at_once = plan(picture, asked, blocked=blocked, freed=freed)
+        later = plan(picture, asked, blocked=blocked, freed=freed, verdicts_up_to=0)
+        after = apply(picture, at_once)
+        plan(after, asked)
+        assert (later.node, later.grants, later.summary) == (at_once.node, at_once.grants, at_once.summary)
+        assert (later.verdicts is None) == (later.node is not None and len(later.candidates) > 0)
+        assert list(verdicts_of(later, picture).refused()) == list(told(at_once).refused())
+        assert verdicts_of(later, picture).counts() == told(at_once).counts()
+        assert verdicts_of(later, picture).serving() == [name for name, _ in feasible(at_once, picture)]
+        picture = after

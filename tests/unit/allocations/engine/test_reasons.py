@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from allocations.engine.build import replace_nodes
-from allocations.engine.picture import Withheld
+from allocations.engine.patch import replace_nodes
 from allocations.engine.plan import plan
 from allocations.engine.reasons import CLOSED, memory_text
+from allocations.engine.snapshot import Withheld
 from claims.dialects.request import DeviceAsk, Policy
-from tests.builders import GI, MI, fleet, nic, node, pairs, request, share, whole
+from tests.builders import GI, MI, fleet, nic, node, pairs, request, share, told, whole
 
 STRICT: dict[str, Any] = {"policy": Policy.CONTIGUOUS, "policy_strict": True}
 FULL = {0: (100, 80 * GI), 1: (100, 80 * GI)}
@@ -105,7 +105,7 @@ FULL = {0: (100, 80 * GI), 1: (100, 80 * GI)}
 def test_reason(there, asked, want_text, want_resolvable):
     """CLAIM-4 filter rejects with the reason."""
     decision = plan(fleet(there), asked)
-    ((name, reason),) = decision.refused()
+    ((name, reason),) = told(decision).refused()
     assert (name, reason.text, reason.resolvable) == ("a", want_text, want_resolvable)
     assert decision.summary == f"1 of 1 nodes: {want_text}"
 
@@ -115,13 +115,13 @@ def test_equal_reasons_count_together():
     nodes = [node(f"n{at}", gpus=2, taken=[0, 1]) for at in range(3)] + [node("x", problem="node is not ready")]
     decision = plan(fleet(*nodes), whole())
     assert decision.summary == "3 of 4 nodes: no whole gpu device free; 1: node is not ready"
-    assert len(decision.reasons) == 2
+    assert len(told(decision).reasons) == 2
 
 
 def test_nodes_that_lost_have_reasons_beside_a_success():
     decision = plan(fleet(node("a", gpus=1), node("b")), whole())
     assert decision.node == "a"
-    assert [(name, reason.text) for name, reason in decision.refused()] == [("b", "no gpu devices")]
+    assert [(name, reason.text) for name, reason in told(decision).refused()] == [("b", "no gpu devices")]
 
 
 @pytest.mark.parametrize(
@@ -169,10 +169,12 @@ def test_memory_text(size, want):
     ],
 )
 def test_devices_that_are_kept(kept: list[Withheld], asked: Any, want: str) -> None:
-    """CLAIM-4 DEV-12 well, and given to nobody: that is said, not that they are sick; preemption could not change it."""
+    """CLAIM-4 DEV-12 well, and given to nobody: that is said, not that they are sick; preemption could not
+    change it.
+    """
     there = node("a", gpus=2)
     devices = tuple(msgspec.structs.replace(one, kept=why) for one, why in zip(there.devices, kept, strict=True))
-    ((_, reason),) = plan(fleet(msgspec.structs.replace(there, devices=devices)), asked).refused()
+    ((_, reason),) = told(plan(fleet(msgspec.structs.replace(there, devices=devices)), asked)).refused()
     assert (reason.text, reason.resolvable) == (want, False)
 
 
@@ -182,5 +184,5 @@ def test_a_device_that_is_closed_and_opened_in_a_picture() -> None:
     (device,) = there.devices
     closed = msgspec.structs.replace(there, devices=(msgspec.structs.replace(device, kept=Withheld.CLOSED),))
     picture = replace_nodes(fleet(there), [closed])
-    assert [reason.text for _, reason in plan(picture, whole()).refused()] == [f"gpu devices {CLOSED}"]
+    assert [reason.text for _, reason in told(plan(picture, whole())).refused()] == [f"gpu devices {CLOSED}"]
     assert plan(replace_nodes(picture, [there]), whole()).node == "a"

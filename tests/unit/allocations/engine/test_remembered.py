@@ -9,7 +9,7 @@ import numpy as np
 
 import allocations.engine
 from allocations.engine import large_nodes, set_scores, sets, subsets, topology
-from allocations.engine.remembered import ENTRY_BYTES, Remembered, remembered
+from allocations.engine.remembered import ENTRY_BYTES, BoundedCache, cached_in
 from allocations.engine.set_scores import best_scores
 from allocations.engine.sets import best_set
 from allocations.engine.topology import Topology
@@ -19,7 +19,7 @@ BY_NUMBER = {"subsets_of": 320_000, "span_table": 1_800_000}
 
 
 def test_the_oldest_goes_first_and_the_bytes_are_never_exceeded():
-    store = Remembered(10 * (1000 + ENTRY_BYTES))
+    store = BoundedCache(10 * (1000 + ENTRY_BYTES))
     for number in range(10):
         store.put(number, str(number), 1000)
     assert store.get(0) == "0"
@@ -33,13 +33,13 @@ def test_the_oldest_goes_first_and_the_bytes_are_never_exceeded():
     store.put(11, "light", 1)
     assert store.get(11) == "light"
     store.clear()
-    assert (len(store), store.kept_bytes) == (0, 0)
+    assert (store.get(11), store.kept_bytes) == (None, 0)
 
 
 def test_an_answer_is_worked_out_once_while_it_is_kept():
-    store, asked = Remembered(1 << 20), []
+    store, asked = BoundedCache(1 << 20), []
 
-    @remembered(store, lambda text, *_: len(text))
+    @cached_in(store, lambda text, *_: len(text))
     def shouted(text):
         asked.append(text)
         return text.upper()
@@ -97,7 +97,9 @@ def test_no_other_cache_of_the_engine_is_bounded_by_entries():
 
 
 def test_scores_of_a_fleet_are_bounded_by_its_nodes():
-    """`SetScores` keeps two numbers a node for each size up to 16, in islands or not, and nothing for sizes that no node has."""
+    """`SetScores` keeps two numbers a node for each size up to 16, in islands or not, and nothing for sizes that no
+    node has.
+    """
     scores = set_scores.SetScores((wiring(1),), np.zeros(50, dtype=np.int32))
     nodes, masks = np.arange(50), np.full(50, 0xFFFF)
     for size in range(1, 17):

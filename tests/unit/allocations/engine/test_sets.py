@@ -26,7 +26,7 @@ def brute_force(topology, free, size, *, within_island, eligible=None):
         left = sum(int(topology.pair_score[a, b]) for a, b in combinations(rest, 2))
         key = (-score, -left, chosen)
         if best is None or key < best[0]:
-            best = (key, BestSet(chosen, score, one_island))
+            best = (key, BestSet(chosen, score))
     return best[1] if best else None
 
 
@@ -122,7 +122,7 @@ def test_a_node_of_64_gpus_is_answered_within_one_of_its_islands():
     links = [(base + a, base + b, 18) for base in range(0, 64, 8) for a, b, _ in full_mesh(8)]
     topology = Topology.of(list(range(64)), links)
     found = best_set(topology, (1 << 64) - 2, 8, within_island=True)
-    assert found == BestSet(tuple(range(8, 16)), 28 * 1810, True)
+    assert found == BestSet(tuple(range(8, 16)), 28 * 1810)
     grown = best_set(topology, (1 << 64) - 1, 24, within_island=False)
     assert grown is not None
     assert len(grown.positions) == 24

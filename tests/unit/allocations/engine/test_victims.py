@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from allocations.engine.plan import plan
-from allocations.engine.victims import Holding, Question, best_way, way_on
+from allocations.engine.victims import EvictionQuery, Holding, best_eviction, eviction_on
 from claims.dialects.request import DeviceRequest, Policy
 from tests.builders import H100_BYTES, HALF, device_id, fleet, full_mesh, halves, node, request, share, whole
 
@@ -44,13 +44,20 @@ def machine(name: str, gpus: int, holdings: list[Holding], **about: Any) -> Any:
         pytest.param(whole(1), [("a", 5, [0]), ("b", 1, [1])], ["b"], id="the lowest"),
         pytest.param(whole(1), [("a", 1, [0]), ("b", 1, [1])], ["b"], id="of equals the youngest"),
         pytest.param(whole(2), [("a", 1, [0]), ("b", 1, [1])], ["a", "b"], id="both, the most important first"),
-        pytest.param(whole(2), [("a", 1, [0, 1]), ("b", 1, [2]), ("c", 1, [3])], ["a"], id="one that holds two, not two"),
-        pytest.param(whole(2), [("a", 9, [0, 1]), ("b", 1, [2]), ("c", 1, [3])], ["b", "c"], id="rather two low ones than a high one"),
+        pytest.param(
+            whole(2), [("a", 1, [0, 1]), ("b", 1, [2]), ("c", 1, [3])], ["a"], id="one that holds two, not two"
+        ),
+        pytest.param(
+            whole(2),
+            [("a", 9, [0, 1]), ("b", 1, [2]), ("c", 1, [3])],
+            ["b", "c"],
+            id="rather two low ones than a high one",
+        ),
         pytest.param(whole(1), [("a", 1, [0, 1, 2])], ["a"], id="all that one holds"),
         pytest.param(whole(5), [("a", 1, [0])], None, id="more than there are"),
         pytest.param(whole(1), [("a", 1, [])], None, id="nobody who holds anything"),
     ],
-)  # fmt: skip
+)
 def test_who_goes(asked: DeviceRequest, holders: list[tuple[str, int, list[int]]], want: list[str] | None) -> None:
     """The fewest and the least important; the others of the four GPUs are held by somebody who cannot go."""
     some = [
@@ -58,10 +65,10 @@ def test_who_goes(asked: DeviceRequest, holders: list[tuple[str, int, list[int]]
     ]
     taken = {minor for _, _, minors in holders for minor in minors}
     fixed = [holding("fixed", 99, "n1", [minor for minor in range(4) if minor not in taken])]
-    question = Question(fleet(machine("n1", 4, some + fixed, links=full_mesh(4))), asked)
-    way = way_on(question, 0, some)
+    question = EvictionQuery(fleet(machine("n1", 4, some + fixed, links=full_mesh(4))), asked)
+    way = eviction_on(question, 0, some)
     assert (None if way is None else names(way)) == want
-    best = best_way(question, {0: some})
+    best = best_eviction(question, {0: some})
     assert (None if best is None else names(best)) == want
 
 
@@ -70,8 +77,8 @@ def test_of_several_shares_that_one_whose_end_helps() -> None:
     a = holding("a", 1, "n1", [0], amount=(60, H100_BYTES // 2), since=1)
     b = holding("b", 2, "n1", [1], amount=(60, H100_BYTES // 2), since=2)
     c = holding("c", 0, "n1", [1], amount=(40, H100_BYTES // 2), since=3)
-    question = Question(fleet(machine("n1", 2, [a, b, c])), share(core=60, ratio=50))
-    way = best_way(question, {0: [a, b, c]})
+    question = EvictionQuery(fleet(machine("n1", 2, [a, b, c])), share(core=60, ratio=50))
+    way = best_eviction(question, {0: [a, b, c]})
     assert way is not None
     assert names(way) == ["a"]
 
@@ -80,8 +87,8 @@ def test_one_island_only() -> None:
     """CLAIM-5 who sits on the island without important neighbours goes, all of them, and nobody else."""
     some = [holding(f"p{minor}", 9 if minor == 1 else 1, "n1", [minor]) for minor in range(8)]
     strict = request(*whole(4).asks, policy=Policy.CONTIGUOUS, policy_strict=True)
-    question = Question(fleet(machine("n1", 8, some, links=halves(8))), strict)
-    way = way_on(question, 0, some)
+    question = EvictionQuery(fleet(machine("n1", 8, some, links=halves(8))), strict)
+    way = eviction_on(question, 0, some)
     assert way is not None
     assert sorted(names(way)) == ["p4", "p5", "p6", "p7"]
 
@@ -94,8 +101,8 @@ def test_the_node_where_the_least_goes() -> None:
         "n3": [holding("d", 1, "n3", [0, 1])],
         "n4": [holding("e", 2, "n4", [0]), holding("f", 0, "n4", [1])],
     }
-    question = Question(fleet(*[machine(name, 2, some) for name, some in held.items()]), whole(2))
-    way = best_way(question, dict(enumerate(held.values())))
+    question = EvictionQuery(fleet(*[machine(name, 2, some) for name, some in held.items()]), whole(2))
+    way = best_eviction(question, dict(enumerate(held.values())))
     assert way is not None
     assert names(way) == ["d"]
 
@@ -104,15 +111,15 @@ def test_what_is_freed_blocked_and_preferred() -> None:
     """Who leaves anyway is no victim; promised devices count as taken; the ones offered go before their equals."""
     some = [holding(name, 1, "n1", [minor], since=minor) for minor, name in enumerate("abc")]
     picture = fleet(machine("n1", 3, some))
-    leaving = Question(picture, whole(1), freed=some[0].held)
-    way = way_on(leaving, 0, some[1:])
+    leaving = EvictionQuery(picture, whole(1), freed=some[0].held)
+    way = eviction_on(leaving, 0, some[1:])
     assert way is not None
     assert way.victims == ()
     assert way.devices == (device_id("n1", "gpu", 0),)
-    blocked = Question(picture, whole(1), blocked=frozenset({device_id("n1", "gpu", 2)}))
-    assert names(way_on(blocked, 0, some)) == ["b"]
-    assert names(way_on(Question(picture, whole(1)), 0, some, rather={"a"})) == ["a"]
-    assert names(way_on(Question(picture, whole(1)), 0, some, surely={"a", "b"})) == ["a", "b"]
+    blocked = EvictionQuery(picture, whole(1), blocked=frozenset({device_id("n1", "gpu", 2)}))
+    assert names(eviction_on(blocked, 0, some)) == ["b"]
+    assert names(eviction_on(EvictionQuery(picture, whole(1)), 0, some, rather={"a"})) == ["a"]
+    assert names(eviction_on(EvictionQuery(picture, whole(1)), 0, some, surely={"a", "b"})) == ["a", "b"]
 
 
 @st.composite
@@ -155,8 +162,8 @@ def test_the_chosen_are_enough_and_none_can_be_spared(world: Any, priority: int)
     picture, held, asked = world
     could = {row: [one for one in some if one.priority < priority] for row, some in held.items()}
     could = {row: some for row, some in could.items() if some}
-    way = best_way(Question(picture, asked), could)
-    question = Question(picture, asked)
+    way = best_eviction(EvictionQuery(picture, asked), could)
+    question = EvictionQuery(picture, asked)
     if way is None:
         for row, some in could.items():
             assert question.without(some, [row]).node is None

@@ -9,9 +9,9 @@ import pytest
 from pytest_django import Settings
 
 from allocations.choices import State
-from allocations.collection import expire_holds
-from allocations.extender import bind, views
+from allocations.extender import bind, reasons, views
 from allocations.models import Allocation, Lease
+from allocations.scheduling.expired_holds import expire_holds
 from nodes.models import Device
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import LONG_AGO, GpuClaimFactory, NodeFactory
@@ -135,6 +135,6 @@ def test_without_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: object) -> None:
         raise OperationalError("gone")
 
-    monkeypatch.setattr("allocations.ledger.read_own", away)
+    monkeypatch.setattr("allocations.ledger.read_pod_allocation", away)
     told = answered(PodName="p", PodNamespace="research", PodUID="u", Node="n1")
-    assert told == views.LEDGER_AWAY
+    assert told == reasons.LEDGER_AWAY.text

@@ -1,4 +1,6 @@
-"""What the extender counts: each verb by outcome, refusals under the sorts of reason they gave, and labels that stay few."""
+"""What the extender counts: each verb by outcome, refusals under the sorts of reason they gave, and labels that stay
+few.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,10 @@ import msgspec
 import pytest
 from django.db import OperationalError
 
-from allocations.engine.decision import Kind
-from allocations.extender import counters, views
+from allocations.engine.decision import ReasonKind
+from allocations.extender import counters, reasons, views
 from allocations.extender.wire import BindArgs
-from gpuplane.doors import cluster
+from gpuplane.listeners import cluster
 from nodes.models import Device
 from tests.extender import bound, filter_answer, filtered, pod_manifest
 from tests.factories import GpuClaimFactory, NodeFactory
@@ -61,11 +63,11 @@ def test_the_ledger_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     pod = pod_manifest("a", claim="one")
     with growth(ENDED, REFUSED) as grown:
         assert filtered(pod, ["n1"]) is None
-        assert bound(pod, "n1") == views.LEDGER_AWAY
+        assert bound(pod, "n1") == reasons.LEDGER_AWAY.text
     assert grown == {
         (ENDED, "error", "filter"): 1,
         (ENDED, "error", "bind"): 1,
-        (REFUSED, counters.LEDGER_AWAY): 1,
+        (REFUSED, reasons.LEDGER_AWAY.kind): 1,
     }
 
 
@@ -79,9 +81,9 @@ def test_the_door_of_binds_counts_each_once(monkeypatch: pytest.MonkeyPatch, err
     async def ask() -> bytes:
         body = msgspec.json.encode(BindArgs(PodName="a", PodNamespace="b", PodUID="u", Node="n1"))
         try:
-            return await views.bind_together(body, in_thread, in_thread)
+            return await views.bind_on_loop(body, in_thread, in_thread)
         finally:
-            views._binds.pop(asyncio.get_running_loop()).close()
+            views._binds.pop(asyncio.get_running_loop())
 
     with growth(ENDED) as grown:
         assert msgspec.json.decode(asyncio.run(ask())) == {"Error": error}
@@ -98,12 +100,12 @@ def test_refusals_by_reason() -> None:
         assert filtered(pod_manifest("d", claim="missing"), ["n1"]) is None
         assert filtered(pod_manifest("e", claim="one", uid="x" * 999), ["n1"]) is None
     assert grown == {
-        (REFUSED, Kind.WHOLE_TAKEN): 1,
-        (REFUSED, Kind.SICK): 1,
-        (REFUSED, counters.NOT_REGISTERED): 1,
-        (REFUSED, Kind.SHARE_TAKEN): 1,
+        (REFUSED, ReasonKind.WHOLE_TAKEN): 1,
+        (REFUSED, ReasonKind.SICK): 1,
+        (REFUSED, reasons.NOT_REGISTERED.kind): 1,
+        (REFUSED, ReasonKind.SHARE_TAKEN): 1,
         (REFUSED, "claim-missing"): 1,
-        (REFUSED, counters.MALFORMED): 1,
+        (REFUSED, reasons.malformed("").kind): 1,
     }
 
 
@@ -112,7 +114,7 @@ def test_a_pod_that_holds_devices_elsewhere() -> None:
     assert bound(pod, filtered(pod, ["n1"])) == ""
     with growth(REFUSED) as grown:
         assert filter_answer(pod, ["n2"])["NodeNames"] == []
-    assert grown == {(REFUSED, counters.ELSEWHERE): 1}
+    assert grown == {(REFUSED, reasons.ELSEWHERE.kind): 1}
 
 
 def test_reasons_are_few(monkeypatch: pytest.MonkeyPatch) -> None:

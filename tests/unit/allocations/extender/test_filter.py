@@ -12,13 +12,13 @@ import pytest
 from pytest_django import Settings
 
 from allocations import ledger
-from allocations.asking import Asks, pod_asks
 from allocations.choices import State
-from allocations.collection import expire_holds
 from allocations.extender import reasons, views
 from allocations.extender.filter import candidates_of
 from allocations.models import Allocation, PodRefusal
-from allocations.unbound import hold_seconds
+from allocations.pod_request import PodRequest, pod_request
+from allocations.scheduling.expired_holds import expire_holds
+from allocations.scheduling.unbound import hold_seconds
 from audit.models import Event
 from claims.models import GpuClaim
 from kube.objects import Pod
@@ -55,9 +55,11 @@ def later(**delta: float) -> datetime:
     ],
 )
 def test_how_long_a_hold_lasts(world: None, spec: dict[str, Any], want: int) -> None:
-    """LEASE-3 as long as kube-scheduler may wait between filter and bind, where no API server says whether it has to."""
-    asks = pod_asks(msgspec.convert(pod_manifest("p", claim="one", **spec), Pod))
-    assert isinstance(asks, Asks)
+    """LEASE-3 as long as kube-scheduler may wait between filter and bind, where no API server says whether it
+    has to.
+    """
+    asks = pod_request(msgspec.convert(pod_manifest("p", claim="one", **spec), Pod))
+    assert isinstance(asks, PodRequest)
     assert hold_seconds(asks) == want
 
 
@@ -139,7 +141,7 @@ def test_a_bound_pod_is_answered_with_its_node_and_nothing_changes() -> None:
     assert bound(pod, filtered(pod, NAMES)) == ""
     before = list(Allocation.objects.values())
     assert filter_answer(pod, NAMES)["NodeNames"] == ["n1"]
-    assert filter_answer(pod, ["n2"])["FailedAndUnresolvableNodes"] == {"n2": reasons.ELSEWHERE}
+    assert filter_answer(pod, ["n2"])["FailedAndUnresolvableNodes"] == {"n2": reasons.ELSEWHERE.text}
     assert list(Allocation.objects.values()) == before
 
 
@@ -156,8 +158,8 @@ def test_a_pod_whose_last_attempt_is_being_undone_comes_again() -> None:
         now=later(),
         actor="test",
     )
-    assert filter_answer(pod, NAMES)["FailedAndUnresolvableNodes"] == dict.fromkeys(NAMES, reasons.BEING_UNDONE)
-    assert bound(pod, "n1") == reasons.BEING_UNDONE
+    assert filter_answer(pod, NAMES)["FailedAndUnresolvableNodes"] == dict.fromkeys(NAMES, reasons.BEING_UNDONE.text)
+    assert bound(pod, "n1") == reasons.BEING_UNDONE.text
 
 
 @pytest.mark.usefixtures("world")
@@ -224,9 +226,9 @@ def test_without_the_database_every_node_is_refused(monkeypatch: pytest.MonkeyPa
     def away() -> None:
         raise OperationalError("gone")
 
-    monkeypatch.setattr("allocations.fleet.look", away)
+    monkeypatch.setattr("allocations.fleet.current", away)
     answer = filter_answer(pod_manifest("p", claim="one"), NAMES)
-    assert answer["FailedAndUnresolvableNodes"] == dict.fromkeys(NAMES, views.LEDGER_AWAY)
+    assert answer["FailedAndUnresolvableNodes"] == dict.fromkeys(NAMES, reasons.LEDGER_AWAY.text)
 
 
 @pytest.mark.usefixtures("world")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from allocations.extender import preempt, views
+from allocations.extender import views
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import GpuClaimFactory, NodeFactory
 
@@ -68,7 +68,7 @@ def test_which_nodes_stay(claim: str, victims: dict[str, list[str]], want: list[
 @pytest.mark.usefixtures("world")
 def test_many_victims_are_read_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """CLAIM-4 however many there are."""
-    monkeypatch.setattr(preempt, "UIDS_A_QUERY", 1)
+    monkeypatch.setattr("allocations.scheduling.preemption.candidates.UIDS_A_QUERY", 1)  # "UIDS_A_QUERY", 1)
     assert sorted(asked(pod_manifest("urgent", claim="two"), {"n1": ["a", "v0", "b", "v1"]})) == ["n1"]
 
 

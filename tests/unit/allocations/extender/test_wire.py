@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from allocations.extender.wire import Asked, Unreadable, decode_bind, decode_preempt, unreadable_answer
+from allocations.extender.wire import FilterRequest, Unreadable, decode_bind, decode_preempt, unreadable_answer
 from tests.cluster_answers import well_formed_filter
 
 
-def asked(**members: Any) -> Asked:
-    return Asked(json.dumps(members).encode())
+def asked(**members: Any) -> FilterRequest:
+    return FilterRequest(json.dumps(members).encode())
 
 
 def test_names_and_pod_are_read() -> None:
@@ -53,7 +53,7 @@ def test_a_pod_that_cannot_be_read_leaves_the_nodes(pod: Any, want: str) -> None
 def test_nodes_are_answered_byte_for_byte() -> None:
     """CLAIM-4 numbers, order and spaces inside a node come back as they came."""
     node = b'{"metadata": {"name":"a"},  "big": 123456789012345678901234567890, "f": 1.50, "u": "\\u00fc"}'
-    question = Asked(b'{"Pod": null, "Nodes": {"items": [' + node + b"]}}")
+    question = FilterRequest(b'{"Pod": null, "Nodes": {"items": [' + node + b"]}}")
     answer = question.answer(["a"], {}, {})
     assert node in answer
     told = json.loads(answer)
@@ -64,7 +64,7 @@ def test_nodes_are_answered_byte_for_byte() -> None:
 
 def test_nodes_that_are_not_utf8_are_not_sent_back() -> None:
     with pytest.raises(Unreadable, match="Nodes are not UTF-8"):
-        Asked(b'{"Nodes": {"items": [{"metadata": {"name": "a"}, "x": "\xff"}]}}')
+        FilterRequest(b'{"Nodes": {"items": [{"metadata": {"name": "a"}, "x": "\xff"}]}}')
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_nodes_that_are_not_utf8_are_not_sent_back() -> None:
 def test_what_cannot_be_read_refuses_the_nodes_it_can_make_out(body: bytes, want: list[str]) -> None:
     """SCALE-7 Error, which makes a SchedulerError, is used only where there is no node to refuse."""
     with pytest.raises(Unreadable) as problem:
-        Asked(body)
+        FilterRequest(body)
     told = well_formed_filter(unreadable_answer(body, str(problem.value)))
     reason = f"the request cannot be read: {problem.value}"
     assert told["FailedAndUnresolvableNodes"] == dict.fromkeys(want, reason)

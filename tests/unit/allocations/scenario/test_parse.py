@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from access.errors import BadInput, TooLarge
 from allocations.scenario import Limits, parse_scenario, run_scenario
-from claims.dialects.gpuclaim import ClaimSpec
+from claims.dialects.claim_manifest import ClaimSpec
 from claims.dialects.request import Refusal
 
 GPU = {"minor": 0, "uuid": "GPU-0", "model": "H100", "memory": "80Gi"}

@@ -75,7 +75,8 @@ def test_size():
         read_text(b" " * (33 << 20))
 
 
-# YAML 1.2 and the API server's own reader take 1e3 for a number; the writer below, of YAML 1.1, leaves such a text without quotes.
+# YAML 1.2 and the API server's own reader take 1e3 for a number; the writer below, of YAML 1.1, leaves such a text
+# without quotes.
 TEXT = st.text(st.characters(codec="utf-8"), max_size=6).filter(
     lambda text: not re.fullmatch(r"[-+]?[0-9_]+[eE][-+]?[0-9]+", text)
 )

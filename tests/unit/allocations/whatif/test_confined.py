@@ -21,7 +21,7 @@ from allocations.whatif.program import Task
 
 ROOT = Path(__file__).resolve().parents[4]
 SCENARIO = (ROOT / "tests/scenarios/kai-416.yaml").read_bytes()
-RESULT = Task(kind="either", form="result", small=False)
+RESULT = Task(kind="either", form="result")
 LONG = Confinement(deadline_seconds=120)
 
 
@@ -67,7 +67,7 @@ def test_a_digest_for_the_page():
             *({"metadata": {"name": f"none-{number}"}} for number in range(600)),
         ],
     }
-    told = msgspec.json.decode(ask(json.dumps(text).encode(), Task("either", "digest", small=True)), type=Digest)
+    told = msgspec.json.decode(ask(json.dumps(text).encode(), Task("either", "digest")), type=Digest)
     assert (told.placed, told.refused, told.nodes) == (1, 600, 301)
     assert (len(told.decisions), told.more_decisions) == (500, 101)
     assert (len(told.decisions[0].devices), told.decisions[0].more_devices) == (32, 58)
@@ -91,7 +91,7 @@ def test_a_digest_for_the_page():
 )
 def test_what_breaks_a_rule_is_told_with_its_field(text, kind, want, processes):
     with pytest.raises(BadInput) as caught:
-        ask(text, Task(kind=kind, form="result", small=False))
+        ask(text, Task(kind=kind, form="result"))
     assert (caught.value.field, caught.value.rule) == want
     assert processes[0].returncode is not None
 
@@ -99,7 +99,7 @@ def test_what_breaks_a_rule_is_told_with_its_field(text, kind, want, processes):
 def test_a_scenario_for_a_page_is_a_small_one():
     text = json.dumps({"nodes": [{"name": f"n{number}"} for number in range(2_001)]}).encode()
     with pytest.raises(TooLarge):
-        ask(text, Task("either", "digest", small=True))
+        ask(text, Task("either", "digest"))
     assert len(json.loads(ask(text))["fleet"]) == 2_001
 
 
@@ -117,8 +117,13 @@ def test_a_program_that_reads_nothing_is_ended_too(processes):
 
 
 def test_its_cpu_seconds_end_it_whoever_watches(processes):
-    many = [{"metadata": {"name": f"p{number}"}, "spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]}}
-            for number in range(20_000)]  # fmt: skip
+    many = [
+        {
+            "metadata": {"name": f"p{number}"},
+            "spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "1"}}}]},
+        }
+        for number in range(20_000)
+    ]
     text = json.dumps({"nodes": [{"name": f"n{number}"} for number in range(900)], "pods": many}).encode()
     endless = Confinement(deadline_seconds=250, cpu_seconds=1, memory_bytes=4 << 30)
     with pytest.raises(TookTooLong):
@@ -175,7 +180,7 @@ def test_it_ends_when_its_client_leaves(processes):
 
     thread = threading.Thread(target=run)
     thread.start()
-    client.leave()
+    client.disconnect()
     thread.join(60)
     assert len(outcome) == 1
     assert processes[0].returncode == -signal.SIGKILL
@@ -184,7 +189,7 @@ def test_it_ends_when_its_client_leaves(processes):
 
 def test_one_whose_client_has_left_before_it_began(processes):
     client = Client()
-    client.leave()
+    client.disconnect()
     with pytest.raises(Unavailable):
         ask(b"", confinement=playing("while True: pass"), client=client)
     assert processes[0].returncode == -signal.SIGKILL
@@ -193,11 +198,14 @@ def test_one_whose_client_has_left_before_it_began(processes):
 def test_nothing_of_the_web_process_is_passed_on(monkeypatch):
     monkeypatch.setenv("GPUPLANE_SECRET_KEY", "secret")
     monkeypatch.setenv("GPUPLANE_DATABASE_URL", "postgres://user:secret@db/x")
-    told = ask(b"", confinement=playing(
-        "import json, os\n"
-        "body = json.dumps([sorted(os.environ), sorted(os.listdir('/proc/self/fd'))])\n"
-        "print(json.dumps({'status': 'ok', 'size': len(body)})); print(body, end='')"
-    ))  # fmt: skip
+    told = ask(
+        b"",
+        confinement=playing(
+            "import json, os\n"
+            "body = json.dumps([sorted(os.environ), sorted(os.listdir('/proc/self/fd'))])\n"
+            "print(json.dumps({'status': 'ok', 'size': len(body)})); print(body, end='')"
+        ),
+    )
     names, files = json.loads(told)
     assert set(names) <= {*confined.ENVIRONMENT, "OPENBLAS_NUM_THREADS", "LC_ALL"}
     assert len(files) == 4, "input, output, errors, and the listing itself"
@@ -223,7 +231,7 @@ def start(*args, **kwargs):
 confined.subprocess.Popen = start
 text = b"pods:\\n" + b"".join(b"- {metadata: {name: p%d}}\\n" % number for number in range(400_000))
 confined.answer_to(
-    program.Task(kind="yaml", form="result", small=False), text,
+    program.Task(kind="yaml", form="result"), text,
     confinement=confined.Confinement(deadline_seconds=250, cpu_seconds=200, memory_bytes=4 << 30), client=Client(),
 )
 """

@@ -5,7 +5,7 @@ import copy
 import json
 from typing import Any
 
-from claims.admission import Trust
+from claims.admission.trust import Trust
 from kube.admission import decode_review
 
 US = "system:serviceaccount:gpuplane-system:gpuplane"

@@ -28,7 +28,9 @@ def confined(*env: Any, annotations: Any = None, init: Any = None) -> bool:
     [
         pytest.param([ref(CUDA), ref(NVIDIA)], True, id="both are ours"),
         pytest.param([ref(NVIDIA)], True, id="the runtime's alone"),
-        pytest.param([ref(CUDA, f"{VISIBLE}.main"), ref(NVIDIA, f"{VISIBLE}.main")], True, id="the container's own key"),
+        pytest.param(
+            [ref(CUDA, f"{VISIBLE}.main"), ref(NVIDIA, f"{VISIBLE}.main")], True, id="the container's own key"
+        ),
         pytest.param([ref(CUDA, f"{VISIBLE}.other"), ref(NVIDIA, f"{VISIBLE}.other")], False, id="another container's"),
         pytest.param([ref(CUDA)], False, id="CUDA's alone: the runtime may show every GPU"),
         pytest.param([ref(CUDA), literal(NVIDIA, "all")], False, id="the runtime is told to show all"),
@@ -39,7 +41,7 @@ def confined(*env: Any, annotations: Any = None, init: Any = None) -> bool:
         pytest.param([literal(NVIDIA, "GPU-1"), literal(CUDA, "GPU-0")], False, id="another value than it carries"),
         pytest.param([], False, id="no env"),
     ],
-)  # fmt: skip
+)
 def test_a_pod_that_sees_its_own_devices_only(env, want):
     """CLAIM-7 unconfined is what has not both variables from us, whatever stands before the last of a name."""
     assert confined(*env, annotations={VISIBLE: "GPU-0"}) is want

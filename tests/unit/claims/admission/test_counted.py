@@ -1,12 +1,16 @@
-"""One `gpu.scheduling/pods` a pod that asks for devices: set by the one webhook, guarded by the other, no way of asking."""
+"""One `gpu.scheduling/pods` a pod that asks for devices: set by the one webhook, guarded by the other, no way of
+asking.
+"""
 
 import msgspec
 import pytest
 
-from claims.admission import Trust, mutate_pod, validate_pod
 from claims.admission.counted import counted_amount, is_counted
+from claims.admission.mutate import mutate_pod
 from claims.admission.recognise import looks_ours
-from claims.dialects import asks_for_devices
+from claims.admission.trust import Trust
+from claims.admission.validate_pod import validate_pod
+from claims.dialects.parse import asks_for_devices
 from kube.keys import PODS_RESOURCE
 from kube.objects import Pod
 from tests.unit.claims.admission.reviews import USER, operations, patched, pod, review

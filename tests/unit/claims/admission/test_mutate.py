@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claims.admission import mutate_pod
+from claims.admission.mutate import mutate_pod
 from tests.unit.claims.admission.reviews import (
     CLAIM,
     CUDA,
@@ -83,7 +83,9 @@ UNDEFAULTED = [
             id="UUIDs have no order",
         ),
         pytest.param(
-            pod(annotations=CLAIM, env=[ref(CUDA), PCI]), [ref(CUDA), PCI, ref(NVIDIA)], id="as an earlier version left it"
+            pod(annotations=CLAIM, env=[ref(CUDA), PCI]),
+            [ref(CUDA), PCI, ref(NVIDIA)],
+            id="as an earlier version left it",
         ),
         pytest.param(
             pod(annotations=CLAIM, env=[{"name": CUDA, "valueFrom": {"configMapKeyRef": {"name": "x", "key": "y"}}}]),
@@ -92,9 +94,11 @@ UNDEFAULTED = [
         ),
         pytest.param(pod(annotations=CLAIM, env=UNDEFAULTED), UNDEFAULTED, id="our references before defaulting"),
     ],
-)  # fmt: skip
+)
 def test_env_of_a_pod_that_is_not_scheduled_yet(obj, want):
-    """CLAIM-7 both variables are downward-API references to the annotation that the Binding carries; twice gives no second patch."""
+    """CLAIM-7 both variables are downward-API references to the annotation that the Binding carries; twice gives no
+    second patch.
+    """
     assert env_after(obj) == [want]
 
 
@@ -112,23 +116,46 @@ def test_every_container_and_init_container():
 @pytest.mark.parametrize(
     ("obj", "want"),
     [
-        pytest.param(pod(annotations=CLAIM | {"gpu.scheduling/allocated": "node-a:0,1"}), [literal(CUDA, "0,1"), PCI], id="the source's example"),
         pytest.param(
-            pod(annotations=CLAIM | {"gpu.scheduling/allocated": "node-a:2,3", "gpu.scheduling/visible-devices": "GPU-2,GPU-3"}),
-            [literal(CUDA, "GPU-2,GPU-3"), literal(NVIDIA, "GPU-2,GPU-3")], id="a claim's, UUIDs"),
+            pod(annotations=CLAIM | {"gpu.scheduling/allocated": "node-a:0,1"}),
+            [literal(CUDA, "0,1"), PCI],
+            id="the source's example",
+        ),
         pytest.param(
-            pod(annotations=CLAIM | {"gpu.scheduling/allocated": "node-a:0", "gpu.scheduling/visible-devices": "GPU-0"}, env=[literal(NVIDIA, "all")]),
-            [literal(NVIDIA, "GPU-0"), literal(CUDA, "GPU-0")], id="the env value that is carried already"),
+            pod(
+                annotations=CLAIM
+                | {"gpu.scheduling/allocated": "node-a:2,3", "gpu.scheduling/visible-devices": "GPU-2,GPU-3"}
+            ),
+            [literal(CUDA, "GPU-2,GPU-3"), literal(NVIDIA, "GPU-2,GPU-3")],
+            id="a claim's, UUIDs",
+        ),
+        pytest.param(
+            pod(
+                annotations=CLAIM | {"gpu.scheduling/allocated": "node-a:0", "gpu.scheduling/visible-devices": "GPU-0"},
+                env=[literal(NVIDIA, "all")],
+            ),
+            [literal(NVIDIA, "GPU-0"), literal(CUDA, "GPU-0")],
+            id="the env value that is carried already",
+        ),
         pytest.param(
             pod(annotations=CLAIM | {"gpu.scheduling/allocated": "node-a:2"}, env=[literal(NVIDIA, "2")]),
-            [literal(CUDA, "2"), PCI], id="host indices stand alone"),
+            [literal(CUDA, "2"), PCI],
+            id="host indices stand alone",
+        ),
         pytest.param(
-            pod(annotations={"gpu.scheduling/allocated": "node-a:0", "gpu.scheduling/visible-devices": "GPU-0"}, requests={"nvidia.com/gpu": "1"}),
-            [literal(CUDA, "GPU-0"), literal(NVIDIA, "GPU-0")], id="native, UUIDs"),
+            pod(
+                annotations={"gpu.scheduling/allocated": "node-a:0", "gpu.scheduling/visible-devices": "GPU-0"},
+                requests={"nvidia.com/gpu": "1"},
+            ),
+            [literal(CUDA, "GPU-0"), literal(NVIDIA, "GPU-0")],
+            id="native, UUIDs",
+        ),
     ],
-)  # fmt: skip
+)
 def test_env_of_a_pod_whose_devices_are_known(obj, want):
-    """CLAIM-7 a pod that already carries its allocation, from us, gets the literal value; of host indices CUDA's variable alone."""
+    """CLAIM-7 a pod that already carries its allocation, from us, gets the literal value; of host indices CUDA's
+    variable alone.
+    """
     assert env_after(obj, user=US) == [want]
 
 
@@ -240,6 +267,7 @@ def test_other_pods_are_untouched(obj, takeover):
         {"kind": "Binding", "sub_resource": "binding"},
         {"sub_resource": "status"},
     ],
+    ids=["an update", "a deletion", "a Binding", "a status"],
 )
 def test_other_operations_are_untouched(more):
     assert operations(mutate(pod(annotations=CLAIM), **more)) == []
@@ -335,7 +363,9 @@ CONTAINERS = st.lists(
     st.booleans(),
 )
 def test_after_the_patch_no_other_value_is_left(containers, init, annotations, user, takeover):
-    """CLAIM-7 whatever env a pod brings, each variable is there once with our value, and a second pass changes nothing."""
+    """CLAIM-7 whatever env a pod brings, each variable is there once with our value, and a second pass changes
+    nothing.
+    """
     obj = {"metadata": {"annotations": annotations}, "spec": {"containers": containers, "initContainers": init}}
     arguments = {"user": user, "takeover": takeover}
     after = patched(obj, mutate(obj, **arguments))

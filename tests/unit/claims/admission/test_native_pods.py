@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from claims.admission import mutate_pod
+from claims.admission.mutate import mutate_pod
 from tests.unit.claims.admission.reviews import CLAIM, CUDA, NVIDIA, TRUST, literal, operations, patched, pod, review
 
 
@@ -38,7 +38,10 @@ ELSEWHERE = {"zone": "a"}
     ],
 )
 def test_pods_for_nodes_where_kubelets_choose(selector, mode, left_to_kubelet):
-    """DEV-8 their env is the device plugin's: ours would win over it. They go to no other node, and nobody widens what they see."""
+    """DEV-8 their env is the device plugin's: ours would win over it.
+
+    They go to no other node, and nobody widens what they see.
+    """
     own = [literal(NVIDIA, "all"), literal("OTHER", "x"), literal(CUDA, "3")]
     response = mutate_pod(review(native_pod(own, selector)), trust=TRUST, native_mode=mode)
     after = patched(native_pod(own, selector), response)

@@ -5,7 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claims.admission import Trust, mutate_pod, validate_binding, validate_claim, validate_pod
+from claims.admission.mutate import mutate_pod
+from claims.admission.trust import Trust
+from claims.admission.validate_binding import validate_binding
+from claims.admission.validate_claim import validate_claim
+from claims.admission.validate_pod import validate_pod
 from kube.objects import Pod
 from tests.unit.claims.admission.reviews import KOORD, US, USER, pod, review
 
@@ -297,12 +301,34 @@ def test_other_kinds_pass():
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["metadata", "spec", "annotations", "labels", "gpu.scheduling/claim", "gpu.scheduling/allocated", "containers",
-                         "initContainers", "resources", "limits", "nvidia.com/gpu", "env", "name", "devices", "count"]), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "metadata",
+                    "spec",
+                    "annotations",
+                    "labels",
+                    "gpu.scheduling/claim",
+                    "gpu.scheduling/allocated",
+                    "containers",
+                    "initContainers",
+                    "resources",
+                    "limits",
+                    "nvidia.com/gpu",
+                    "env",
+                    "name",
+                    "devices",
+                    "count",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
     max_leaves=12,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=300)

@@ -1,19 +1,19 @@
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claims.dialects import (
+from claims.dialects.claim_manifest import (
     ClaimDevices,
     ClaimInvalid,
     ClaimSpec,
-    claim_request,
-    claim_spec_manifest,
     parse_claim_manifest,
     parse_claim_spec,
     stored_claim,
 )
+from claims.dialects.gpuclaim import claim_request
 from claims.dialects.request import DeviceAsk, Dialect, Policy, Refusal
 
 GI = 1024**3
@@ -40,6 +40,16 @@ def test_the_sources_claim():
     )
     assert metadata.name == "my-gpu-request"
     assert spec == ClaimSpec(devices=ClaimDevices(count=2, policy=Policy.CONTIGUOUS))
+
+
+def spec_manifest(spec: ClaimSpec) -> dict[str, Any]:
+    """The spec as a manifest has it, defaults left out."""
+    devices = msgspec.to_builtins(spec.devices)
+    names = {"memory_bytes": "memory", "memory_ratio": "memoryRatio", "policy_strict": "policyStrict"}
+    written = {"devices": {names.get(key, key): value for key, value in devices.items()}}
+    return written | {
+        name: value for name, value in (("gangRef", spec.gang_ref), ("ttlSeconds", spec.ttl_seconds)) if value
+    }
 
 
 @pytest.mark.parametrize(
@@ -96,7 +106,7 @@ def test_what_a_claim_asks_for(devices, want):
     """CLAIM-2 amounts are per device; a claim without core and memory means whole devices, all else is a share."""
     spec = parse_claim_manifest(manifest(devices))[1]
     assert claim_request(spec, name="train").asks == (want,)
-    assert parse_claim_spec(claim_spec_manifest(spec)) == spec
+    assert parse_claim_spec(spec_manifest(spec)) == spec
 
 
 def test_a_claim_without_pods():
@@ -269,4 +279,4 @@ def test_nothing_raises_anything_else(body):
         refused = (invalid.field, invalid.rule, invalid.message)
         assert all(isinstance(part, str) for part in refused)
         return
-    assert parse_claim_spec(claim_spec_manifest(spec)) == spec
+    assert parse_claim_spec(spec_manifest(spec)) == spec

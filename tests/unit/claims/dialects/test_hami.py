@@ -1,4 +1,6 @@
-"""HAMi's pods: every mix of its resources on a container against rules written down here a second time, its annotations, several containers."""
+"""HAMi's pods: every mix of its resources on a container against rules written down here a second time, its
+annotations, several containers.
+"""
 
 import itertools
 from typing import Any
@@ -6,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from claims.dialects import dialect_of, parse_pod
+from claims.dialects.parse import dialect_of, parse_pod
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect, Limits, Policy, Refusal, SharePolicy
 from kube.objects import Pod
 
@@ -173,7 +175,7 @@ def test_a_pod_of_many_containers_is_refused() -> None:
     assert parse(hami_pod(SMALL, inits=before)).rule == "hami-containers"
 
 
-@pytest.mark.parametrize("limits", [SMALL, {"nvidia.com/gpu": "2"}])
+@pytest.mark.parametrize("limits", [SMALL, {"nvidia.com/gpu": "2"}], ids=["shares", "whole GPUs"])
 def test_annotations_say_which_devices(limits: Any) -> None:
     """DEV-3 HAMi's annotations count for its own pods, and for those by nvidia.com/gpu."""
     annotations = {
@@ -210,6 +212,16 @@ def test_a_policy_for_what_is_done_anyway() -> None:
         ("nvidia.com/numa-bind", "yes", "hami-numa-bind"),
         ("hami.io/node-scheduler-policy", "fast", "hami-policy"),
         ("hami.io/gpu-scheduler-policy", "", "hami-policy"),
+    ],
+    ids=[
+        "no UUID",
+        "only commas",
+        "a UUID with a space",
+        "no model",
+        "too many models",
+        "numa-bind that is no boolean",
+        "an unknown node policy",
+        "no GPU policy",
     ],
 )
 def test_annotations_that_say_nothing_clear_are_refused(name: str, value: str, rule: str) -> None:

@@ -11,8 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from claims.dialects import Adoption, Unreadable, VisibleDevices, binding_annotations, parse_pod, read_allocation
+from claims.dialects.adopted import Adoption, Unreadable
+from claims.dialects.parse import parse_pod
+from claims.dialects.read_back import read_allocation
 from claims.dialects.request import DeviceRequest
+from claims.dialects.write_back import VisibleDevices, binding_annotations
 from kube.objects import Pod
 
 MIB = 1024**2
@@ -65,34 +68,166 @@ SILENT, SILENT_INIT = app("quiet"), init("quiet-init")
 @pytest.mark.parametrize(
     ("inits", "apps", "text", "want"),
     [
-        pytest.param([I1], [A1], "G-a,NVIDIA,20000,60:;G-a,NVIDIA,10000,50:;", {"G-a": (60, 20000)}, id="init and container on one GPU: the larger"),
-        pytest.param([I1], [A1], "G-a,NVIDIA,500,10:;G-a,NVIDIA,10000,50:;", {"G-a": (50, 10000)}, id="the container asks for more"),
-        pytest.param([I1], [A1], "G-a,NVIDIA,30000,10:;G-a,NVIDIA,5000,80:;", {"G-a": (80, 30000)}, id="the larger of each amount"),
-        pytest.param([I1], [A1], "G-b,NVIDIA,30000,10:;G-a,NVIDIA,5000,80:;", {"G-a": (80, 5000), "G-b": (10, 30000)}, id="a GPU for each"),
-        pytest.param([I1, I2], [A1], "G-a,NVIDIA,9000,30:;G-a,NVIDIA,7000,70:;G-a,NVIDIA,1,1:;", {"G-a": (70, 9000)}, id="inits run one by one"),
-        pytest.param([I1], [A1, A2], "G-a,NVIDIA,400,40:;G-a,NVIDIA,300,30:;G-a,NVIDIA,200,30:;", {"G-a": (60, 500)}, id="containers add up"),
-        pytest.param([SILENT_INIT], [A1, A2], ";G-a,NVIDIA,300,30:;G-a,NVIDIA,200,30:;", {"G-a": (60, 500)}, id="a silent init has its slot"),
-        pytest.param([I1], [SILENT, A1], "G-a,NVIDIA,300,30:;;G-a,NVIDIA,200,80:;", {"G-a": (80, 300)}, id="a silent container has its slot"),
+        pytest.param(
+            [I1],
+            [A1],
+            "G-a,NVIDIA,20000,60:;G-a,NVIDIA,10000,50:;",
+            {"G-a": (60, 20000)},
+            id="init and container on one GPU: the larger",
+        ),
+        pytest.param(
+            [I1],
+            [A1],
+            "G-a,NVIDIA,500,10:;G-a,NVIDIA,10000,50:;",
+            {"G-a": (50, 10000)},
+            id="the container asks for more",
+        ),
+        pytest.param(
+            [I1],
+            [A1],
+            "G-a,NVIDIA,30000,10:;G-a,NVIDIA,5000,80:;",
+            {"G-a": (80, 30000)},
+            id="the larger of each amount",
+        ),
+        pytest.param(
+            [I1],
+            [A1],
+            "G-b,NVIDIA,30000,10:;G-a,NVIDIA,5000,80:;",
+            {"G-a": (80, 5000), "G-b": (10, 30000)},
+            id="a GPU for each",
+        ),
+        pytest.param(
+            [I1, I2],
+            [A1],
+            "G-a,NVIDIA,9000,30:;G-a,NVIDIA,7000,70:;G-a,NVIDIA,1,1:;",
+            {"G-a": (70, 9000)},
+            id="inits run one by one",
+        ),
+        pytest.param(
+            [I1],
+            [A1, A2],
+            "G-a,NVIDIA,400,40:;G-a,NVIDIA,300,30:;G-a,NVIDIA,200,30:;",
+            {"G-a": (60, 500)},
+            id="containers add up",
+        ),
+        pytest.param(
+            [SILENT_INIT],
+            [A1, A2],
+            ";G-a,NVIDIA,300,30:;G-a,NVIDIA,200,30:;",
+            {"G-a": (60, 500)},
+            id="a silent init has its slot",
+        ),
+        pytest.param(
+            [I1],
+            [SILENT, A1],
+            "G-a,NVIDIA,300,30:;;G-a,NVIDIA,200,80:;",
+            {"G-a": (80, 300)},
+            id="a silent container has its slot",
+        ),
         pytest.param([I1], [SILENT], "G-a,NVIDIA,300,30:;;", {"G-a": (30, 300)}, id="only an init asks"),
-        pytest.param([I1], [A1], "G-a,NVIDIA,9,90:G-b,NVIDIA,1,10:;G-a,NVIDIA,3,30:G-b,NVIDIA,2,20:;", {"G-a": (90, 9), "G-b": (20, 2)}, id="two GPUs each"),
-        pytest.param([SIDE], [A1], "G-a,NVIDIA,4000,40:;G-a,NVIDIA,4000,40:;", {"G-a": (80, 8000)}, id="a sidecar runs on"),
-        pytest.param([SIDE, I1], [A1], "G-a,NVIDIA,2000,10:;G-a,NVIDIA,20000,60:;G-a,NVIDIA,10000,30:;", {"G-a": (70, 22000)}, id="an init beside the sidecar before it"),
-        pytest.param([I1, SIDE], [A1], "G-a,NVIDIA,20000,60:;G-a,NVIDIA,2000,10:;G-a,NVIDIA,10000,30:;", {"G-a": (60, 20000)}, id="an init before the sidecar"),
-        pytest.param([I1, SIDE, I2], [A1], "G-a,NVIDIA,5000,10:;G-a,NVIDIA,3000,30:;G-a,NVIDIA,4000,20:;G-a,NVIDIA,1000,5:;", {"G-a": (50, 7000)}, id="between two inits"),
-        pytest.param([SIDE, I1], [SILENT], "G-a,NVIDIA,8000,50:;G-a,NVIDIA,5000,50:;;", {"G-a": (100, 13000)}, id="all of the core by two is a share"),
+        pytest.param(
+            [I1],
+            [A1],
+            "G-a,NVIDIA,9,90:G-b,NVIDIA,1,10:;G-a,NVIDIA,3,30:G-b,NVIDIA,2,20:;",
+            {"G-a": (90, 9), "G-b": (20, 2)},
+            id="two GPUs each",
+        ),
+        pytest.param(
+            [SIDE], [A1], "G-a,NVIDIA,4000,40:;G-a,NVIDIA,4000,40:;", {"G-a": (80, 8000)}, id="a sidecar runs on"
+        ),
+        pytest.param(
+            [SIDE, I1],
+            [A1],
+            "G-a,NVIDIA,2000,10:;G-a,NVIDIA,20000,60:;G-a,NVIDIA,10000,30:;",
+            {"G-a": (70, 22000)},
+            id="an init beside the sidecar before it",
+        ),
+        pytest.param(
+            [I1, SIDE],
+            [A1],
+            "G-a,NVIDIA,20000,60:;G-a,NVIDIA,2000,10:;G-a,NVIDIA,10000,30:;",
+            {"G-a": (60, 20000)},
+            id="an init before the sidecar",
+        ),
+        pytest.param(
+            [I1, SIDE, I2],
+            [A1],
+            "G-a,NVIDIA,5000,10:;G-a,NVIDIA,3000,30:;G-a,NVIDIA,4000,20:;G-a,NVIDIA,1000,5:;",
+            {"G-a": (50, 7000)},
+            id="between two inits",
+        ),
+        pytest.param(
+            [SIDE, I1],
+            [SILENT],
+            "G-a,NVIDIA,8000,50:;G-a,NVIDIA,5000,50:;;",
+            {"G-a": (100, 13000)},
+            id="all of the core by two is a share",
+        ),
         pytest.param([I1], [A1], "G-a,NVIDIA,2000,100:;G-a,NVIDIA,100,10:;", {"G-a": "whole"}, id="whole for an init"),
-        pytest.param([I1], [A1], "G-a,NVIDIA,2000,10:;G-a,NVIDIA,100,100:;", {"G-a": "whole"}, id="whole for a container"),
-        pytest.param([SILENT_INIT], [A1, A2], "G-a,NVIDIA,300,60:;G-b,NVIDIA,200,30:;", {"G-a": (60, 300), "G-b": (30, 200)}, id="2.10.0: silent init left out"),
-        pytest.param([SILENT_INIT], [A1, A2], "G-a,NVIDIA,300,60:;G-a,NVIDIA,200,30:;", {"G-a": (90, 500)}, id="2.10.0: and the containers meet"),
-        pytest.param([I1], [SILENT, A1], "G-a,NVIDIA,300,60:;G-a,NVIDIA,200,50:;", {"G-a": (60, 300)}, id="2.10.0: silent container left out"),
-        pytest.param([SILENT_INIT, I1], [A1], "G-a,NVIDIA,300,60:;G-a,NVIDIA,200,50:;", {"G-a": (60, 300)}, id="2.10.0: silent init before one that asks"),
-        pytest.param([SILENT_INIT], [A1, A2], "G-a,NVIDIA,300,30:;G-a,NVIDIA,200,30:;", {"G-a": (60, 500)}, id="2.8: no slots of inits"),
-        pytest.param([I1], [A1, A2], "G-a,NVIDIA,300,30:;G-a,NVIDIA,200,30:;", {"G-a": (60, 500)}, id="2.8: an init that asked was not planned"),
-        pytest.param([], [SILENT, A1, SILENT], "G-a,NVIDIA,1000,0:;;,,0,0:;", {"G-a": (0, 1000)}, id="2.5: an empty device in a silent slot"),
-        pytest.param([SILENT_INIT], [SILENT], "G-a,NVIDIA,9,60:;G-a,NVIDIA,5,30:;", {"G-a": (60, 9)}, id="nobody asks in words known here: by place"),
-        pytest.param([], [], "G-a,NVIDIA,9,60:;G-a,NVIDIA,5,30:;", {"G-a": (90, 14)}, id="containers unknown: all add up"),
+        pytest.param(
+            [I1], [A1], "G-a,NVIDIA,2000,10:;G-a,NVIDIA,100,100:;", {"G-a": "whole"}, id="whole for a container"
+        ),
+        pytest.param(
+            [SILENT_INIT],
+            [A1, A2],
+            "G-a,NVIDIA,300,60:;G-b,NVIDIA,200,30:;",
+            {"G-a": (60, 300), "G-b": (30, 200)},
+            id="2.10.0: silent init left out",
+        ),
+        pytest.param(
+            [SILENT_INIT],
+            [A1, A2],
+            "G-a,NVIDIA,300,60:;G-a,NVIDIA,200,30:;",
+            {"G-a": (90, 500)},
+            id="2.10.0: and the containers meet",
+        ),
+        pytest.param(
+            [I1],
+            [SILENT, A1],
+            "G-a,NVIDIA,300,60:;G-a,NVIDIA,200,50:;",
+            {"G-a": (60, 300)},
+            id="2.10.0: silent container left out",
+        ),
+        pytest.param(
+            [SILENT_INIT, I1],
+            [A1],
+            "G-a,NVIDIA,300,60:;G-a,NVIDIA,200,50:;",
+            {"G-a": (60, 300)},
+            id="2.10.0: silent init before one that asks",
+        ),
+        pytest.param(
+            [SILENT_INIT],
+            [A1, A2],
+            "G-a,NVIDIA,300,30:;G-a,NVIDIA,200,30:;",
+            {"G-a": (60, 500)},
+            id="2.8: no slots of inits",
+        ),
+        pytest.param(
+            [I1],
+            [A1, A2],
+            "G-a,NVIDIA,300,30:;G-a,NVIDIA,200,30:;",
+            {"G-a": (60, 500)},
+            id="2.8: an init that asked was not planned",
+        ),
+        pytest.param(
+            [],
+            [SILENT, A1, SILENT],
+            "G-a,NVIDIA,1000,0:;;,,0,0:;",
+            {"G-a": (0, 1000)},
+            id="2.5: an empty device in a silent slot",
+        ),
+        pytest.param(
+            [SILENT_INIT],
+            [SILENT],
+            "G-a,NVIDIA,9,60:;G-a,NVIDIA,5,30:;",
+            {"G-a": (60, 9)},
+            id="nobody asks in words known here: by place",
+        ),
+        pytest.param(
+            [], [], "G-a,NVIDIA,9,60:;G-a,NVIDIA,5,30:;", {"G-a": (90, 14)}, id="containers unknown: all add up"
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_hami_wrote_is_counted_as_it_counts(inits: Any, apps: Any, text: str, want: Any) -> None:
     """LEASE-6 a running pod holds of a GPU the most that its containers have of it at once, by every release's
     slots.
@@ -179,25 +314,72 @@ def written(one: Pod, given: dict[str, tuple[int, ...]], *grants: Granted) -> di
 @pytest.mark.parametrize(
     ("inits", "apps", "given", "grants", "want"),
     [
-        pytest.param([SILENT_INIT], [app("a", gpumem=300, gpucores=30)], {}, [Granted(4, 30, 300 * MIB)],
-                     ";G-4,NVIDIA,300,30:;", id="a silent init container has an empty slot"),
-        pytest.param([init("i", gpumem=500)], [SILENT], {}, [Granted(1, 0, 500 * MIB)],
-                     "G-1,NVIDIA,500,0:;;", id="only an init container asks"),
-        pytest.param([init("i", gpumem=500, gpucores=60)], [app("a", gpumem=300, gpucores=70)], {"i": (1,), "a": (1,)},
-                     [Granted(1, 70, 500 * MIB)], "G-1,NVIDIA,500,60:;G-1,NVIDIA,300,70:;", id="each its own amounts, init first"),
-        pytest.param([SILENT_INIT, sidecar("s", gpumem=5), init("i", gpumem=9)], [SILENT, app("a", gpumem=3)],
-                     {"s": (0,), "i": (0,), "a": (1,)}, [Granted(0, 0, 14 * MIB), Granted(1, 0, 3 * MIB)],
-                     ";G-0,NVIDIA,5,0:;G-0,NVIDIA,9,0:;;G-1,NVIDIA,3,0:;", id="a sidecar stands among the init containers"),
-        pytest.param([init("i", gpucores=100)], [app("a", gpumem=300)], {"i": (1,), "a": (1,)}, [Granted(1, 100, TOTAL, whole=True)],
-                     "G-1,NVIDIA,40000,100:;G-1,NVIDIA,300,0:;", id="whole for the init container alone"),
-        pytest.param([], [app("a", **{"gpumem-percentage": 33}), app("b", gpumem=1)], {"a": (0,), "b": (0,)}, [Granted(0, 0, TOTAL * 33 // 100 + MIB)],
-                     "G-0,NVIDIA,13200,0:;G-0,NVIDIA,1,0:;", id="a percentage is of whole MiB"),
-        pytest.param([], [app("a", gpu=2, gpumem=7)], {}, [Granted(0, 0, 7 * MIB), Granted(3, 0, 7 * MIB)],
-                     "G-0,NVIDIA,7,0:G-3,NVIDIA,7,0:;", id="two devices"),
-        pytest.param([], [app("a", gpucores=100, gpumem=7)], {}, [Granted(0, 100, TOTAL, whole=True)],
-                     "G-0,NVIDIA,7,100:;", id="whole, with the memory that was asked for"),
+        pytest.param(
+            [SILENT_INIT],
+            [app("a", gpumem=300, gpucores=30)],
+            {},
+            [Granted(4, 30, 300 * MIB)],
+            ";G-4,NVIDIA,300,30:;",
+            id="a silent init container has an empty slot",
+        ),
+        pytest.param(
+            [init("i", gpumem=500)],
+            [SILENT],
+            {},
+            [Granted(1, 0, 500 * MIB)],
+            "G-1,NVIDIA,500,0:;;",
+            id="only an init container asks",
+        ),
+        pytest.param(
+            [init("i", gpumem=500, gpucores=60)],
+            [app("a", gpumem=300, gpucores=70)],
+            {"i": (1,), "a": (1,)},
+            [Granted(1, 70, 500 * MIB)],
+            "G-1,NVIDIA,500,60:;G-1,NVIDIA,300,70:;",
+            id="each its own amounts, init first",
+        ),
+        pytest.param(
+            [SILENT_INIT, sidecar("s", gpumem=5), init("i", gpumem=9)],
+            [SILENT, app("a", gpumem=3)],
+            {"s": (0,), "i": (0,), "a": (1,)},
+            [Granted(0, 0, 14 * MIB), Granted(1, 0, 3 * MIB)],
+            ";G-0,NVIDIA,5,0:;G-0,NVIDIA,9,0:;;G-1,NVIDIA,3,0:;",
+            id="a sidecar stands among the init containers",
+        ),
+        pytest.param(
+            [init("i", gpucores=100)],
+            [app("a", gpumem=300)],
+            {"i": (1,), "a": (1,)},
+            [Granted(1, 100, TOTAL, whole=True)],
+            "G-1,NVIDIA,40000,100:;G-1,NVIDIA,300,0:;",
+            id="whole for the init container alone",
+        ),
+        pytest.param(
+            [],
+            [app("a", **{"gpumem-percentage": 33}), app("b", gpumem=1)],
+            {"a": (0,), "b": (0,)},
+            [Granted(0, 0, TOTAL * 33 // 100 + MIB)],
+            "G-0,NVIDIA,13200,0:;G-0,NVIDIA,1,0:;",
+            id="a percentage is of whole MiB",
+        ),
+        pytest.param(
+            [],
+            [app("a", gpu=2, gpumem=7)],
+            {},
+            [Granted(0, 0, 7 * MIB), Granted(3, 0, 7 * MIB)],
+            "G-0,NVIDIA,7,0:G-3,NVIDIA,7,0:;",
+            id="two devices",
+        ),
+        pytest.param(
+            [],
+            [app("a", gpucores=100, gpumem=7)],
+            {},
+            [Granted(0, 100, TOTAL, whole=True)],
+            "G-0,NVIDIA,7,100:;",
+            id="whole, with the memory that was asked for",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_written_is_what_hamis_encoder_writes(
     inits: Any, apps: Any, given: Any, grants: Any, want: str
 ) -> None:

@@ -12,10 +12,10 @@ import pytest
 import claims.admission
 import claims.dialects
 import kube.keys
-from claims.dialects import parse_pod
-from claims.dialects.gpuclaim import ClaimDevices, ClaimSpec
+from claims.dialects.claim_manifest import ClaimDevices, ClaimSpec
 from claims.dialects.ignored import IGNORED, Place, ignored_by, sentences
-from claims.dialects.parse import is_asking_annotation, is_asking_resource
+from claims.dialects.parse import is_request_resource, parse_pod
+from claims.dialects.registry import REQUEST_ANNOTATIONS
 from claims.dialects.request import DeviceRequest
 from kube.objects import Pod
 
@@ -66,8 +66,8 @@ def test_a_name_that_is_honoured_does_not_stand_in_the_table() -> None:
     assert {"scheduling.koordinator.sh/device-joint-allocate", "nvidia.com/use-gputype", "gpu-fraction"} <= honoured
     for row in IGNORED:
         assert not [name for name in honoured if matches(row.name, name)], row
-        assert not is_asking_annotation(row.name), row
-        assert row.place is Place.ANNOTATION or not is_asking_resource(row.name), row
+        assert row.name not in REQUEST_ANNOTATIONS, row
+        assert row.place is Place.ANNOTATION or not is_request_resource(row.name), row
     sources = {path: path.read_text() for room in ROOMS for path in (ROOT / room).rglob("*.py") if path != TABLE}
     assert not [(row.name, path) for row in IGNORED for path, text in sources.items() if f'"{row.name}"' in text]
 
@@ -101,7 +101,9 @@ def test_each_is_found_where_it_stands_and_nowhere_else(row: Any) -> None:
     [
         pytest.param(pod(limits={"nvidia.com/gpu": 1}), (), id="nothing is ignored"),
         pytest.param(
-            pod(limits={"nvidia.com/gpu": 1}, annotations={"nvidia.com/vgpu-mode": "mig", "nvidia.com/use-gputype": "A"}),
+            pod(
+                limits={"nvidia.com/gpu": 1}, annotations={"nvidia.com/vgpu-mode": "mig", "nvidia.com/use-gputype": "A"}
+            ),
             ("annotation:nvidia.com/vgpu-mode",),
             id="beside one that is honoured",
         ),
@@ -132,7 +134,7 @@ def test_each_is_found_where_it_stands_and_nowhere_else(row: Any) -> None:
             id="names that begin alike are told once",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_request_carries_what_was_ignored(asked: Pod, want: Any) -> None:
     """So that whoever shows the request later can tell it, without the pod."""
     request = parse_pod(asked, find_claim=lambda _namespace, _name: ClaimSpec(devices=ClaimDevices(count=1)))

@@ -5,7 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from claims.dialects import ClaimDevices, ClaimSpec, parse_pod
+from claims.dialects.claim_manifest import ClaimDevices, ClaimSpec
+from claims.dialects.parse import parse_pod
 from claims.dialects.request import DeviceRequest, Joint, Refusal
 from kube.keys import CLAIM, JOINT_ALLOCATE
 from kube.objects import Pod

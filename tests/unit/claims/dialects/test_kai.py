@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from claims.dialects import dialect_of, parse_pod
+from claims.dialects.parse import dialect_of, parse_pod
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect, Refusal
 from kube.objects import Pod
 
@@ -111,7 +111,8 @@ def test_every_mix_of_annotations() -> None:
     [
         pytest.param(
             {"gpu-fraction": "0.125"},
-            "annotation gpu-fraction is '0.125'; GPUs are shared by whole percents, so write two decimals at most, or gpu-memory",
+            "annotation gpu-fraction is '0.125'; GPUs are shared by whole percents, so write two decimals at most, or"
+            " gpu-memory",
             id="finer than a percent",
         ),
         pytest.param(
@@ -126,7 +127,8 @@ def test_every_mix_of_annotations() -> None:
         ),
         pytest.param(
             {"gpu-fraction": "x" * 300},
-            f"annotation gpu-fraction is '{'x' * 24}…'; it must be a number greater than 0 and smaller than 1, such as 0.5",
+            f"annotation gpu-fraction is '{'x' * 24}…'; it must be a number greater than 0 and smaller than 1, such"
+            " as 0.5",
             id="a long text is cut",
         ),
     ],

@@ -1,4 +1,4 @@
-"""The table of every mix of GPU resources, checked against a listing written by hand from DEV-3 and PEERS."""
+"""Every mix of GPU resources, checked against a listing by hand from DEV-3 and Koordinator's own rules."""
 
 import itertools
 from typing import Any
@@ -6,9 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from claims.dialects import parse_pod
+from claims.dialects.definition import RESOURCE_NAMES
+from claims.dialects.parse import parse_pod
+from claims.dialects.registry import REQUEST_RESOURCES
 from claims.dialects.request import DeviceAsk, Dialect, Refusal
-from kube.device_types import DEVICE_TYPES, DeviceType
+from kube.device_types import DeviceType
 from kube.objects import Pod
 
 GI = 1024**3
@@ -234,20 +236,20 @@ def test_types_are_combined(asked, want):
     assert request.dialect is Dialect.KOORDINATOR
 
 
-def test_a_new_device_type_needs_data_not_code():
+def test_a_new_device_type_needs_data_not_code(monkeypatch: pytest.MonkeyPatch):
     """DEV-4 one more row in the table, and a pod may ask for the new type, alone or beside others."""
-    types = (*DEVICE_TYPES, DeviceType("npu", units="npu", core="npu-core", memory="npu-memory"))
-    request = parse(
-        {"koordinator.sh/npu-core": "200", "koordinator.sh/npu-memory": "32Gi", "koordinator.sh/gpu": "50"},
-        device_types=types,
-    )
+    assert parse({"koordinator.sh/npu": "100"}) is None
+    npu = DeviceType("npu", units="npu", core="npu-core", memory="npu-memory")
+    for dimension, name in npu.dimensions():
+        monkeypatch.setitem(RESOURCE_NAMES, f"koordinator.sh/{name}", ("koordinator.sh", npu, dimension))
+        monkeypatch.setitem(REQUEST_RESOURCES, f"koordinator.sh/{name}", dimension)
+    request = parse({"koordinator.sh/npu-core": "200", "koordinator.sh/npu-memory": "32Gi", "koordinator.sh/gpu": "50"})
     assert request.asks == (
         DeviceAsk(type="gpu", count=1, core_percent=50, memory_ratio=50),
         DeviceAsk(type="npu", count=2, core_percent=100, memory_bytes=16 * GI),
     )
-    assert parse({"koordinator.sh/npu": "150"}, device_types=types).rule == "multiple-of-100"
-    assert parse({"koordinator.sh/npu-core": "50"}, device_types=types).rule == "npu-core-alone"
-    assert parse({"koordinator.sh/npu": "100"}) is None
+    assert parse({"koordinator.sh/npu": "150"}).rule == "multiple-of-100"
+    assert parse({"koordinator.sh/npu-core": "50"}).rule == "npu-core-alone"
 
 
 def test_the_prefix_is_kept_for_the_result():

@@ -1,8 +1,8 @@
 """Koordinator's own rules beside ours: its validators, its division over devices, and what it writes for them.
 
-The functions here say again what koordinator-sh/koordinator does in `pkg/scheduler/plugins/deviceshare`: `utils.go` (the combinations and
-their validators), `devicehandler_gpu.go` and `devicehandler_default.go` (how many devices, how much of each, the other form of memory), and
-`plugin.go` (the id). Where gpuplane does otherwise, the case is named.
+The functions here say again what koordinator-sh/koordinator does in `pkg/scheduler/plugins/deviceshare`: `utils.go`
+(the combinations and their validators), `devicehandler_gpu.go` and `devicehandler_default.go` (how many devices, how
+much of each, the other form of memory), and `plugin.go` (the id). Where gpuplane does otherwise, the case is named.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from claims.dialects import AdoptedDevice, Adoption, VisibleDevices, binding_annotations, parse_pod, read_allocation
+from claims.dialects.adopted import AdoptedDevice, Adoption
+from claims.dialects.parse import parse_pod
+from claims.dialects.read_back import read_allocation
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect, Parsed, Refusal
+from claims.dialects.write_back import VisibleDevices, binding_annotations
 from kube.objects import Pod
 from kube.quantities import parse_quantity
 
@@ -118,7 +121,9 @@ def never_fits(each: Mapping[str, int]) -> bool:
 
 
 def test_every_mix_of_gpu_resources() -> None:
-    """DEV-3 what Koordinator refuses is refused, what it lets in is let in with the same devices, except what could never be served there."""
+    """DEV-3 what Koordinator refuses is refused, what it lets in is let in with the same devices, except what could
+    never be served there.
+    """
     seen = {"refused": 0, "same": 0, "never": 0}
     for mix in mixes():
         parsed = parse(mix)
@@ -241,7 +246,9 @@ def test_every_ratio_is_written_as_asked(total: int) -> None:
 
 @pytest.mark.parametrize("total", TOTALS)
 def test_what_is_written_for_every_mix(total: int) -> None:
-    """DEV-7 LEASE-6 each device's amounts as Koordinator writes them, with its id, and read back they are what the ledger gave."""
+    """DEV-7 LEASE-6 each device's amounts as Koordinator writes them, with its id, and read back they are what the
+    ledger gave.
+    """
     compared = 0
     for mix in mixes():
         request = parse(mix)
@@ -267,7 +274,9 @@ def test_what_is_written_for_every_mix(total: int) -> None:
 
 
 def test_a_share_of_all_that_a_device_has() -> None:
-    """DEV-7 its ratio is written, since their hooks read it; who knows what the pod asked for reads a share, others a whole device."""
+    """DEV-7 its ratio is written, since their hooks read it; who knows what the pod asked for reads a share, others a
+    whole device.
+    """
     total = 80 * GI
     request = DeviceRequest(
         asks=(DeviceAsk("gpu", 1, core_percent=100, memory_bytes=total),),

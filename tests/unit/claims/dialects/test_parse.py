@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claims.dialects import ClaimDevices, ClaimSpec, asks_for_devices, dialect_of, parse_pod
-from claims.dialects.parse import foreign_dialect
+from claims.dialects.claim_manifest import ClaimDevices, ClaimSpec
+from claims.dialects.parse import asks_for_devices, dialect_of, foreign_dialect, parse_pod
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect, Policy, Refusal
 from kube.keys import CLAIM, VISIBLE_DEVICES
 from kube.objects import Pod

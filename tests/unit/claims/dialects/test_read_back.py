@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from claims.dialects import AdoptedDevice, Adoption, Unreadable, read_allocation
-from claims.dialects.read_back import parse_allocated
+from claims.dialects.adopted import AdoptedDevice, Adoption, Unreadable
+from claims.dialects.read_back import parse_allocated, read_allocation
 from claims.dialects.request import DeviceAsk, DeviceRequest
 from kube.objects import Pod
 
@@ -67,23 +67,47 @@ def koordinator(**resources: Any) -> Any:
     [
         pytest.param({ALLOCATED: "n1:0,1"}, [gpu(0), gpu(1)], id="ours"),
         pytest.param({KOORDINATOR: json.dumps(SOURCE)}, [gpu(0), gpu(1)], id="the source's example, misspelt"),
-        pytest.param(koordinator(gpu_core="50", gpu_memory="4Gi", gpu_memory_ratio="50"), [gpu(0, core_percent=50, memory_bytes=4 * GI)], id="share"),
-        pytest.param(koordinator(gpu_core="50", gpu_memory_ratio="50"), [gpu(0, core_percent=50, memory_ratio=50)], id="share by ratio"),
+        pytest.param(
+            koordinator(gpu_core="50", gpu_memory="4Gi", gpu_memory_ratio="50"),
+            [gpu(0, core_percent=50, memory_bytes=4 * GI)],
+            id="share",
+        ),
+        pytest.param(
+            koordinator(gpu_core="50", gpu_memory_ratio="50"),
+            [gpu(0, core_percent=50, memory_ratio=50)],
+            id="share by ratio",
+        ),
         pytest.param(koordinator(gpu_memory="4Gi"), [gpu(0, core_percent=0, memory_bytes=4 * GI)], id="memory alone"),
         pytest.param(koordinator(gpu="50"), [gpu(0, core_percent=50, memory_ratio=50)], id="units"),
         pytest.param(koordinator(gpu="100"), [gpu(0)], id="all units"),
-        pytest.param({KOORDINATOR: '{"gpu":[{"minor":2}],"rdma":[{"minor":1,"resources":{"koordinator.sh/rdma":"50"}}]}'},
-                     [gpu(2), AdoptedDevice(type="rdma", minor=1, core_percent=50)], id="no amounts is whole"),
-        pytest.param({KOORDINATOR: '{"npu":[{"minor":2,"resources":{"x/npu":"100"}}]}'}, [AdoptedDevice(type="npu", minor=2)], id="a type of others"),
-        pytest.param({HAMI: "GPU-a,NVIDIA-A100,3000,30:;", "hami.io/vgpu-node": "n1"},
-                     [gpu(uuid="GPU-a", core_percent=30, memory_bytes=3000 * MIB)], id="HAMi"),
-        pytest.param({HAMI: "GPU-a,NVIDIA,3000,30:GPU-b,NVIDIA,81920,100:;GPU-a,NVIDIA,1000,20:;"},
-                     [gpu(uuid="GPU-a", core_percent=50, memory_bytes=4000 * MIB), gpu(uuid="GPU-b")], id="HAMi, two containers"),
-        pytest.param({HAMI: "GPU-a[1-0],NVIDIA,1000,10:GPU-a[1-1],NVIDIA,500,5:;"},
-                     [gpu(uuid="GPU-a", core_percent=15, memory_bytes=1500 * 1024**2)], id="HAMi's own MIG instances are parts of their GPU"),
+        pytest.param(
+            {KOORDINATOR: '{"gpu":[{"minor":2}],"rdma":[{"minor":1,"resources":{"koordinator.sh/rdma":"50"}}]}'},
+            [gpu(2), AdoptedDevice(type="rdma", minor=1, core_percent=50)],
+            id="no amounts is whole",
+        ),
+        pytest.param(
+            {KOORDINATOR: '{"npu":[{"minor":2,"resources":{"x/npu":"100"}}]}'},
+            [AdoptedDevice(type="npu", minor=2)],
+            id="a type of others",
+        ),
+        pytest.param(
+            {HAMI: "GPU-a,NVIDIA-A100,3000,30:;", "hami.io/vgpu-node": "n1"},
+            [gpu(uuid="GPU-a", core_percent=30, memory_bytes=3000 * MIB)],
+            id="HAMi",
+        ),
+        pytest.param(
+            {HAMI: "GPU-a,NVIDIA,3000,30:GPU-b,NVIDIA,81920,100:;GPU-a,NVIDIA,1000,20:;"},
+            [gpu(uuid="GPU-a", core_percent=50, memory_bytes=4000 * MIB), gpu(uuid="GPU-b")],
+            id="HAMi, two containers",
+        ),
+        pytest.param(
+            {HAMI: "GPU-a[1-0],NVIDIA,1000,10:GPU-a[1-1],NVIDIA,500,5:;"},
+            [gpu(uuid="GPU-a", core_percent=15, memory_bytes=1500 * 1024**2)],
+            id="HAMi's own MIG instances are parts of their GPU",
+        ),
         pytest.param({HAMI: "GPU-a,NVIDIA,0,0:;"}, [gpu(uuid="GPU-a", core_percent=0)], id="HAMi, nothing counted"),
     ],
-)  # fmt: skip
+)
 def test_every_dialects_result_is_read(annotations, want):
     """LEASE-6 a running pod is adopted from whichever allocation annotation it carries."""
     adoption = adopt(pod(annotations))
@@ -162,10 +186,16 @@ def test_allocated_alone():
 VALUES = st.text(max_size=30) | st.sampled_from(["n1:0", "n1:0,1", json.dumps(SOURCE), "GPU-a,x,1,1:;"])
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["100", "1Gi"]),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["gpu", "rdma", "minor", "resources", "koordinator.sh/gpu-core", "x/gpu-memory", "rdma-x"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["gpu", "rdma", "minor", "resources", "koordinator.sh/gpu-core", "x/gpu-memory", "rdma-x"]),
+            inner,
+            max_size=3,
+        )
+    ),
     max_leaves=8,
-).map(json.dumps)  # fmt: skip
+).map(json.dumps)
 
 
 @settings(max_examples=300)

@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from claims.dialects import AdoptedDevice, Adoption, Unreadable
+from claims.dialects.adopted import AdoptedDevice, Adoption, Unreadable
 from claims.dialects.device_names import Names
-from claims.dialects.read_running import CHECKPOINT, ENV, kubelet_uid, read_env, read_given
+from claims.dialects.read_running import CHECKPOINT, ENV, kubelet_uid, read_checkpoint, read_env
 from kube.objects import Pod
 
 
@@ -63,7 +63,7 @@ def gpus(*words: str | int) -> tuple[AdoptedDevice, ...]:
 def test_what_a_kubelet_gave(given: list[Given], want: tuple[str, ...]) -> None:
     """DEV-9 GPUs in any case, other devices where the inventory has them."""
     known = Names([Device("GPU-a"), Device("GPU-b"), Device("NIC-0", type="rdma")])
-    found = read_given(pod(), given=given, known=known)
+    found = read_checkpoint(pod(), grants=given, names=known)
     assert found == (Adoption(node="n1", devices=gpus(*want), source=CHECKPOINT) if want else None)
 
 

@@ -4,8 +4,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from claims.dialects import AdoptedDevice, Adoption, VisibleDevices, binding_annotations, read_allocation
+from claims.dialects.adopted import AdoptedDevice, Adoption
+from claims.dialects.read_back import read_allocation
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect
+from claims.dialects.write_back import VisibleDevices, binding_annotations
 from kube.objects import Pod
 
 GI = 1024**3
@@ -101,7 +103,9 @@ def test_the_result_of_kais_pods():
     ],
 )
 def test_koordinators_result(dialect, prefix):
-    """DEV-7 the allocation is JSON in the source's shape: strings, under the pod's own prefix, ids; the env value is UUIDs."""
+    """DEV-7 the allocation is JSON in the source's shape: strings, under the pod's own prefix, ids; the env value is
+    UUIDs.
+    """
     annotations = write(request(dialect, key_prefix=prefix), rdma(3, 50), gpu(1), share(0, 50, 30 * GI))
     assert annotations["gpu.scheduling/allocated"] == "node-a:0,1"
     assert annotations["gpu.scheduling/visible-devices"] == "GPU-0,GPU-1"
@@ -131,7 +135,9 @@ def test_koordinators_result(dialect, prefix):
 
 
 def test_a_nic_is_named_by_its_address():
-    """DEV-7 `id` is what Koordinator's node agent looks device files up by: a NIC's PCI address where it is known, else its UUID; a GPU's UUID."""
+    """DEV-7 `id` is what Koordinator's node agent looks device files up by: a NIC's PCI address where it is known, else
+    its UUID; a GPU's UUID.
+    """
     annotations = binding_annotations(
         request=request(Dialect.KOORDINATOR, key_prefix="koordinator.sh"),
         node="node-a",
@@ -172,7 +178,9 @@ def test_the_result_of_hamis_pods():
 
 
 def test_containers_planned_one_by_one_are_told_apart():
-    """DEV-7 what several containers have of one device is told for each of them, and together it is what was granted."""
+    """DEV-7 what several containers have of one device is told for each of them, and together it is what was
+    granted.
+    """
     asked = request(
         Dialect.HAMI,
         hami_ask("a", core_percent=10, memory_bytes=1000 * MIB, given=(1,)),
@@ -182,8 +190,9 @@ def test_containers_planned_one_by_one_are_told_apart():
     )
     granted = share(1, 30, 1000 * MIB + 40 * GI), share(2, 20, 40 * GI), gpu(0)
     annotations = write(asked, *granted)
-    assert annotations[HAMI] == (
-        "GPU-1,NVIDIA,1000,10:;GPU-1,NVIDIA,40960,20:GPU-2,NVIDIA,40960,20:;;GPU-0,NVIDIA,81920,100:;"
+    assert (
+        annotations[HAMI]
+        == "GPU-1,NVIDIA,1000,10:;GPU-1,NVIDIA,40960,20:GPU-2,NVIDIA,40960,20:;;GPU-0,NVIDIA,81920,100:;"
     )
     assert {key: value for key, value in annotations.items() if key.startswith("gpu.scheduling/visible")} == {
         "gpu.scheduling/visible-devices": "GPU-0,GPU-1,GPU-2",
@@ -239,9 +248,11 @@ def adopted(minor: Any, core: Any = None, memory_bytes: Any = None, **more: Any)
 def test_what_is_written_reads_back(visible, dialect, grants, want):
     """LEASE-6 the ledger can be rebuilt from the pods' annotations, amounts and all."""
     asks = [
-        DeviceAsk(one.type, 1)
-        if one.whole
-        else DeviceAsk(one.type, 1, core_percent=one.core_percent, memory_bytes=one.memory_bytes)
+        (
+            DeviceAsk(one.type, 1)
+            if one.whole
+            else DeviceAsk(one.type, 1, core_percent=one.core_percent, memory_bytes=one.memory_bytes)
+        )
         for one in grants
     ]
     asked = request(dialect, *asks, key_prefix="koordinator.sh")

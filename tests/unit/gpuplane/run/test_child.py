@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 
 from gpuplane.run import child as children
-from gpuplane.run.board import Board
 from gpuplane.run.child import Child, GaveUp, pause_seconds
+from gpuplane.run.console import Console
 
 
 @pytest.fixture
-def board(tmp_path):
-    made = Board(tmp_path / "log", out=io.StringIO())
+def console(tmp_path):
+    made = Console(tmp_path / "log", out=io.StringIO())
     yield made
     made.close()
 
 
 @pytest.fixture
-def make(board, tmp_path):
+def make(console, tmp_path):
     descriptor = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR)
 
     def child(code, **options):
@@ -29,8 +29,8 @@ def make(board, tmp_path):
             [sys.executable, "-c", code],
             environment=os.environ,
             folder=tmp_path,
-            board=board,
-            lock=descriptor,
+            console=console,
+            lock_fd=descriptor,
             **options,
         )
 
@@ -92,8 +92,8 @@ async def test_very_long_line_is_shown_in_parts(make, tmp_path):
 
 
 def test_board_sets_a_grown_file_aside(tmp_path, monkeypatch):
-    monkeypatch.setattr("gpuplane.run.board.LARGEST_BYTES", 100)
-    board = Board(tmp_path, out=io.StringIO())
+    monkeypatch.setattr("gpuplane.run.console.LARGEST_BYTES", 100)
+    board = Console(tmp_path, out=io.StringIO())
     for number in range(30):
         board.line("web", f"line {number}")
     board.close()
@@ -103,7 +103,7 @@ def test_board_sets_a_grown_file_aside(tmp_path, monkeypatch):
 
 def test_banner_reaches_no_file(tmp_path):
     out = io.StringIO()
-    board = Board(tmp_path, out=out)
+    board = Console(tmp_path, out=out)
     board.banner(["password"])
     board.close()
     assert "password" in out.getvalue()

@@ -1,7 +1,7 @@
 import pytest
 
 from gpuplane.run import procfile
-from gpuplane.run.surroundings import ROOT
+from gpuplane.run.preflight import ROOT
 
 
 def test_reads_names_and_commands(tmp_path):

@@ -36,7 +36,7 @@ def test_created_is_not_yet_served(
         cluster.close()
 
 
-def test_nothing_without_a_cluster(settings: Settings) -> None:
+def test_no_definition_is_installed_without_a_cluster(settings: Settings) -> None:
     """CLAIM-1 there is nowhere to install them."""
     settings.GPUPLANE_KUBECONFIG = ""
     assert definitions.install(Stop()) == set()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuplane.start.interpreter import SHORT_TURN_SECONDS, TURN_SECONDS, ShortTurns
+from gpuplane.start.interpreter import SHORT_SWITCH_SECONDS, SWITCH_SECONDS, ShortSwitchInterval
 
 
 @pytest.fixture(autouse=True)
@@ -17,12 +17,12 @@ def _as_before() -> Iterator[None]:
 
 def test_turns_are_short_while_anybody_is_within() -> None:
     """The last to leave makes them long again, also where an error ends it."""
-    turns = ShortTurns()
+    turns = ShortSwitchInterval()
     with turns:
         with turns:
-            assert sys.getswitchinterval() == pytest.approx(SHORT_TURN_SECONDS)
-        assert sys.getswitchinterval() == pytest.approx(SHORT_TURN_SECONDS)
-    assert sys.getswitchinterval() == pytest.approx(TURN_SECONDS)
+            assert sys.getswitchinterval() == pytest.approx(SHORT_SWITCH_SECONDS)
+        assert sys.getswitchinterval() == pytest.approx(SHORT_SWITCH_SECONDS)
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)
     with pytest.raises(ValueError, match="lost"), turns:
         raise ValueError("lost")
-    assert sys.getswitchinterval() == pytest.approx(TURN_SECONDS)
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_SECONDS)

@@ -11,9 +11,9 @@ from django.db import DatabaseError
 
 from nodes.consumers import signed_in
 from nodes.consumers.fleet import FleetConsumer
-from nodes.live import hub
 from nodes.live.fleet_columns import COLUMNS
 from nodes.live.fleet_frames import Condition
+from nodes.live.hub import Hub
 from tests.factories import NodeFactory, UserFactory
 from tests.fleet_reader import Reader
 from tests.sockets import Socket
@@ -23,19 +23,17 @@ SIGNED_IN = User(pk=1, username="ann", is_active=True)
 
 
 @pytest.fixture
-def quick_hub(ledger_db, monkeypatch):
+def quick_hub(ledger_db):
     """A hub that ticks fast and knows no samples."""
     NodeFactory(name="n1", gpus=2)
-    made = hub.Hub(read_samples=dict, redis_down=lambda: False, tick_seconds=0.01)
-    monkeypatch.setattr(hub, "HUB", made)
-    return made
+    return Hub(held_devices=list, read_samples=dict, redis_down=lambda: False, tick_seconds=0.01)
 
 
 class Browser(Socket):
     """A browser that looks at the fleet."""
 
-    def __init__(self, user, query=b""):
-        super().__init__(FleetConsumer.as_asgi(), user, query_string=query)
+    def __init__(self, hub, user, query=b""):
+        super().__init__(FleetConsumer.as_asgi(hub=hub), user, query_string=query)
 
 
 @pytest.mark.parametrize(
@@ -48,15 +46,15 @@ class Browser(Socket):
 )
 async def test_who_is_not_signed_in_is_closed_with_the_reason(quick_hub, user):
     """VIEW-6 the live stream needs a sign-in."""
-    communicator = Browser(user)
+    communicator = Browser(quick_hub, user)
     await communicator.connect()
     assert (await communicator.receive_output(5))["code"] == 4401
-    assert quick_hub.viewers == 0
+    assert len(quick_hub._viewers) == 0
 
 
 async def test_a_browser_gets_layout_then_frames_and_all_again_when_it_asks(quick_hub):
     """VIEW-1 the stream starts with what there is and goes on with what changes."""
-    communicator = Browser(SIGNED_IN)
+    communicator = Browser(quick_hub, SIGNED_IN)
     await communicator.connect()
     layout = orjson.loads(await communicator.hear())
     assert [node[0] for node in layout["nodes"]] == ["n1"]
@@ -70,7 +68,7 @@ async def test_a_browser_gets_layout_then_frames_and_all_again_when_it_asks(quic
     assert orjson.loads(answer)["kind"] == "layout"
     assert (await communicator.hear())[3] == 0
     await communicator.leave()
-    assert quick_hub.viewers == 0
+    assert len(quick_hub._viewers) == 0
 
 
 @pytest.mark.parametrize(
@@ -85,7 +83,7 @@ async def test_a_browser_gets_layout_then_frames_and_all_again_when_it_asks(quic
 )
 async def test_the_first_frame_is_of_the_columns_in_the_address(quick_hub, query, want):
     """VIEW-1 a browser is sent what it looks at, from its first frame on."""
-    communicator = Browser(SIGNED_IN, query)
+    communicator = Browser(quick_hub, SIGNED_IN, query)
     await communicator.connect()
     await communicator.hear()
     assert list(Reader().take(await communicator.hear()).codings) == want
@@ -94,7 +92,7 @@ async def test_the_first_frame_is_of_the_columns_in_the_address(quick_hub, query
 
 async def test_a_browser_looks_elsewhere_without_a_new_layout(quick_hub):
     """VIEW-1 another measure needs one message, and every frame can be applied."""
-    communicator = Browser(SIGNED_IN, b"columns=utilisation")
+    communicator = Browser(quick_hub, SIGNED_IN, b"columns=utilisation")
     await communicator.connect()
     await communicator.hear()
     reader = Reader().take(await communicator.hear())
@@ -108,7 +106,7 @@ async def test_a_browser_looks_elsewhere_without_a_new_layout(quick_hub):
 
 
 async def test_whatever_else_a_browser_says_is_ignored(quick_hub):
-    communicator = Browser(SIGNED_IN)
+    communicator = Browser(quick_hub, SIGNED_IN)
     await communicator.connect()
     for text in ("", "{", '{"ask": "everything"}', '{"ask": "columns", "columns": [1]}', "[]", "x" * 10_000):
         await communicator.say(text=text)
@@ -119,18 +117,18 @@ async def test_whatever_else_a_browser_says_is_ignored(quick_hub):
 
 
 async def test_two_browsers_share_one_computation(quick_hub):
-    one, other = Browser(SIGNED_IN), Browser(SIGNED_IN)
+    one, other = Browser(quick_hub, SIGNED_IN), Browser(quick_hub, SIGNED_IN)
     await one.connect()
     await other.connect()
     assert await one.hear() == await other.hear()
     assert await one.hear() == await other.hear()
-    assert quick_hub.viewers == 2
+    assert len(quick_hub._viewers) == 2
     await one.leave()
     await other.leave()
 
 
 async def test_a_database_that_is_away_is_said_and_the_last_picture_stays(quick_hub, monkeypatch):
-    communicator = Browser(SIGNED_IN)
+    communicator = Browser(quick_hub, SIGNED_IN)
     await communicator.connect()
     await communicator.hear()
     reader = Reader().take(await communicator.hear())
@@ -146,7 +144,7 @@ async def test_a_database_that_is_away_is_said_and_the_last_picture_stays(quick_
 
 
 async def test_a_bug_in_the_hub_closes_the_socket_so_that_the_page_comes_again(quick_hub, monkeypatch):
-    communicator = Browser(SIGNED_IN)
+    communicator = Browser(quick_hub, SIGNED_IN)
     await communicator.connect()
     await communicator.hear()
 
@@ -157,7 +155,7 @@ async def test_a_bug_in_the_hub_closes_the_socket_so_that_the_page_comes_again(q
     while (message := await communicator.receive_output(5))["type"] != "websocket.close":
         pass
     assert message["code"] == 1013
-    assert quick_hub.viewers == 0
+    assert len(quick_hub._viewers) == 0
     await communicator.leave()
 
 
@@ -181,7 +179,7 @@ async def test_a_session_that_ends_ends_the_stream(quick_hub, monkeypatch, end):
         return session, user
 
     session, user = await database_sync_to_async(sign_in)()
-    communicator = Browser(user)
+    communicator = Browser(quick_hub, user)
     communicator.scope["session"] = session
     await communicator.connect()
     for _ in range(6):

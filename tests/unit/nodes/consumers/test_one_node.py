@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 import pytest
 from channels.db import database_sync_to_async
 from django.contrib.auth.models import AnonymousUser, User
+from django.db import OperationalError
+from django.utils import timezone
 
 from agent.protocol import Details, DeviceDetails, Sample
+from audit.choices import EventKind
+from audit.services import record
 from nodes.consumers import one_node
 from nodes.consumers.one_node import DeviceConsumer, NodeConsumer
 from nodes.live import flush
 from nodes.live.samples import SampleTable
-from nodes.models import Device
+from nodes.models import Device, Node
+from tests.extender import bound, filtered, pod_manifest
 from tests.factories import NodeFactory
 from tests.sockets import Socket
 
@@ -50,6 +56,7 @@ def world(ledger_db: Any, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(flush, "ensure_running", lambda: None)
     monkeypatch.setattr(flush._Running, "flusher", None)
     monkeypatch.setattr(one_node, "TICK_SECONDS", 0.01)
+    monkeypatch.setattr(one_node, "CHANGES_SECONDS", 0.0)
     return made
 
 
@@ -61,8 +68,12 @@ def at_device(pk: int, user: Any = SIGNED_IN) -> Socket:
     return Socket(DeviceConsumer.as_asgi(), user, url_route={"kwargs": {"device_id": pk}})
 
 
-async def heard(socket: Socket) -> Any:
-    return orjson.loads(await socket.hear())
+async def heard(socket: Socket, *, changes: bool = False) -> Any:
+    """The next message: where changes are asked for the next that tells of one, else the next that does not."""
+    while True:
+        message = orjson.loads(await socket.hear())
+        if (message["kind"] == "changed") == changes:
+            return message
 
 
 async def test_a_node_second_by_second(world: World) -> None:
@@ -93,6 +104,73 @@ async def test_a_node_of_which_nobody_speaks(world: World) -> None:
     socket = at_node()
     await socket.connect()
     assert await heard(socket) == {"kind": "silent", "since": None}
+    await socket.leave()
+
+
+def of_health(world: World) -> None:
+    Device.objects.filter(pk=world.devices[0].pk).update(healthy=False, health_reason="XID 79")
+
+
+def of_a_holder(world: World) -> None:
+    pod = pod_manifest("p1", resources={"nvidia.com/gpu": "1"})
+    assert bound(pod, filtered(pod, ["n1"])) == ""
+
+
+def of_the_nodes_state(world: World) -> None:
+    Node.objects.update(state="not-ready", problem="the agent is silent")
+
+
+def of_what_happened(world: World) -> None:
+    record(kind=EventKind.NODE_INVENTORY, message="inventory changed", actor="ann", now=timezone.now(), node="n1")
+
+
+def of_details(world: World) -> None:
+    world.details()
+
+
+@pytest.mark.parametrize("at", [pytest.param("node", id="a node's page"), pytest.param("device", id="a device's page")])
+@pytest.mark.parametrize(
+    ("change", "pages"),
+    [
+        pytest.param(of_health, {"node", "device"}, id="health"),
+        pytest.param(of_a_holder, {"node", "device"}, id="holders"),
+        pytest.param(of_the_nodes_state, {"node", "device"}, id="the node's state"),
+        pytest.param(of_what_happened, {"node", "device"}, id="events"),
+        pytest.param(of_details, {"device"}, id="processes"),
+    ],
+)
+async def test_a_change_is_told(world: World, at: str, change: Callable[[World], None], pages: set[str]) -> None:
+    """VIEW-1 at first and with each change, and never when only time went by."""
+    socket = at_node() if at == "node" else at_device(world.devices[0].pk)
+    await socket.connect()
+    await heard(socket, changes=True)
+    world.sample(10, 20)
+    if at == "device":
+        await heard(socket, changes=True)  # its agent speaks again: what processes it has counts again
+    else:
+        await heard(socket)
+    assert await socket.receive_nothing(0.2)
+    await database_sync_to_async(change)(world)
+    if at in pages:
+        await heard(socket, changes=True)
+    else:
+        assert (await heard(socket))["kind"] == "details"
+    await socket.leave()
+
+
+async def test_without_the_database_the_stream_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """VIEW-1 what the agent says is shown whether or not anybody can tell what changed."""
+
+    def down(_: str) -> bytes:
+        raise OperationalError("no connection")
+
+    monkeypatch.setattr(one_node, "node_digest", down)
+    world.sample(10, 20)
+    socket = at_node()
+    await socket.connect()
+    assert orjson.loads(await socket.hear())["kind"] == "now"
+    world.sample(10, 30)
+    assert orjson.loads(await socket.hear())["kind"] == "now"
     await socket.leave()
 
 

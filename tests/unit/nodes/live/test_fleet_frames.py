@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodes.live.fleet_columns import COLUMNS, Figures
-from nodes.live.fleet_frames import ALL, ALWAYS, MOST_KEPT, Condition, Picture, column_set, layout_message
+from nodes.live.fleet_frames import ALL, ALWAYS, MOST_KEPT, Condition, FrameSet, column_set, layout_message
 from nodes.live.fleet_rows import Layout, LayoutDevice, LayoutNode, natural
 from tests.fleet_reader import BLOCK, HEADER, Reader
 
@@ -19,7 +19,7 @@ ABOUT: dict[str, Any] = {"layout": 3, "time": 1000.5, "conditions": Condition(0)
 
 
 def picture(columns, previous=None, *, sequence=7):
-    return Picture(columns, previous, sequence=sequence, **ABOUT)
+    return FrameSet(columns, previous, sequence=sequence, **ABOUT)
 
 
 def of_bytes(rows, value=0):

@@ -16,8 +16,8 @@ from django.db import OperationalError
 from agent.protocol import Details, DeviceDetails, Sample
 from nodes.history import ring
 from nodes.live import presence
-from nodes.live.flush import CHANNEL, DETAILS_ROUNDS, KEY, PRESENCE_SECONDS, PRUNE_ROUNDS, Flusher
-from nodes.live.samples import DETAILS_KEY, FORGET_SECONDS, DetailsView, Heard, SampleTable
+from nodes.live.flush import DETAILS_ROUNDS, PRESENCE_SECONDS, PRUNE_ROUNDS, Flusher
+from nodes.live.samples import DETAILS_KEY, FORGET_SECONDS, SAMPLES_KEY, DetailsView, LastHeard, SampleTable
 
 EPOCH = 1_800_000_000.0
 
@@ -27,12 +27,12 @@ class Process:
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self.table = SampleTable()
-        self.heard: list[Mapping[str, Heard]] = []
+        self.heard: list[Mapping[str, LastHeard]] = []
         self.failure: Exception | None = None
         self.flusher = Flusher(self.table, client, write_presence=self._write)
         self.now = 0.0
 
-    async def _write(self, heard: Mapping[str, Heard]) -> None:
+    async def _write(self, heard: Mapping[str, LastHeard]) -> None:
         if self.failure is not None:
             raise self.failure
         self.heard.append(heard)
@@ -83,23 +83,6 @@ async def test_nobody_reading_fetches_nothing(client: redis.asyncio.Redis) -> No
     assert right.seen() == {}
 
 
-async def test_notice_counts_the_rounds(client: redis.asyncio.Redis) -> None:
-    listener = client.pubsub()
-    await listener.subscribe(CHANNEL)
-    process = Process(client)
-    for seq in (1, 2):
-        process.sample("n1", seq, seq)
-        await process.round()
-    notices: list[list[object]] = []
-    while len(notices) < 2:
-        message = await listener.get_message(ignore_subscribe_messages=True, timeout=5)
-        if message is not None:
-            notices.append(msgspec.msgpack.decode(message["data"]))
-    await listener.aclose()
-    assert [notice[1:] for notice in notices] == [[1, 1], [2, 1]]
-    assert notices[0][0] == notices[1][0]
-
-
 async def test_redis_down_keeps_samples_in_memory_and_says_so_once() -> None:
     gone = redis.asyncio.Redis.from_url("unix:///nonexistent/redis.sock")
     process = Process(gone)
@@ -116,14 +99,14 @@ async def test_field_nobody_renews_is_dropped(client: redis.asyncio.Redis) -> No
     dead, alive = Process(client), Process(client)
     dead.sample("n1", 1, 11)
     await dead.round()
-    await client.hset(KEY, "n3", b"of another version")
+    await client.hset(SAMPLES_KEY, "n3", b"of another version")
     await alive.round()
     assert alive.seen() == {"n1": 11}
     await alive.round(seconds=FORGET_SECONDS + 1)
     for _ in range(PRUNE_ROUNDS):
         await alive.round()
     assert alive.seen() == {}
-    assert await client.hlen(KEY) == 0
+    assert await client.hlen(SAMPLES_KEY) == 0
 
 
 async def test_own_silent_nodes_leave_redis(client: redis.asyncio.Redis) -> None:
@@ -133,14 +116,14 @@ async def test_own_silent_nodes_leave_redis(client: redis.asyncio.Redis) -> None
     await process.round(reading=False, seconds=FORGET_SECONDS + 1)
     for _ in range(PRUNE_ROUNDS):
         await process.round(reading=False)
-    assert await client.hlen(KEY) == 0
+    assert await client.hlen(SAMPLES_KEY) == 0
 
 
 async def test_listening_is_marked(client: redis.asyncio.Redis) -> None:
     process = Process(client)
     for _ in range(3):
         await process.round()
-    ears = cast("dict[bytes, bytes]", await client.hgetall(presence.EARS))
+    ears = cast("dict[bytes, bytes]", await client.hgetall(presence.LISTENERS_KEY))
     since, dead = presence.listening_since_of(ears, epoch=EPOCH + process.now)
     assert since is not None
     assert (since.timestamp(), dead) == (EPOCH + 1, [])
@@ -176,7 +159,9 @@ async def test_presence_that_could_not_be_written_is_written_later(client: redis
 
 
 async def test_details_and_the_ring(client: redis.asyncio.Redis, redis_url: str) -> None:
-    """VIEW-1 what was said of links and processes, and the last seconds, are in Redis for every process; with the node they go."""
+    """VIEW-1 what was said of links and processes, and the last seconds, are in Redis for every process; with the node
+    they go.
+    """
     process = Process(client)
     process.sample("n1", 1, 11)
     process.table.put_details("n1", Details("b", 2, 1.0, [DeviceDetails(ecc_corrected=3)]), now=0.0, received_at=EPOCH)
@@ -192,7 +177,9 @@ async def test_details_and_the_ring(client: redis.asyncio.Redis, redis_url: str)
 
 
 async def test_details_outlive_another_processes_memory(client: redis.asyncio.Redis) -> None:
-    """NODE-2 a node whose agent went to another replica keeps its details when the first one forgets it; gone from all, they go."""
+    """NODE-2 a node whose agent went to another replica keeps its details when the first one forgets it; gone from all,
+    they go.
+    """
     left, right = Process(client), Process(client)
     for process, seq in ((left, 1), (right, 10)):
         process.sample("n1", seq, 11)
@@ -206,7 +193,7 @@ async def test_details_outlive_another_processes_memory(client: redis.asyncio.Re
     assert await client.hlen(DETAILS_KEY) == 1
     right.now += FORGET_SECONDS + 1
     await right.round()
-    assert (await client.hlen(KEY), await client.hlen(DETAILS_KEY)) == (0, 0)
+    assert (await client.hlen(SAMPLES_KEY), await client.hlen(DETAILS_KEY)) == (0, 0)
 
 
 async def test_a_redis_that_was_emptied_knows_everything_again(client: redis.asyncio.Redis) -> None:
@@ -219,7 +206,7 @@ async def test_a_redis_that_was_emptied_knows_everything_again(client: redis.asy
     for seq in range(DETAILS_ROUNDS):
         process.sample("n1", 10 + seq, 11)
         await process.round()
-    assert (await client.hlen(KEY), await client.hlen(DETAILS_KEY)) == (1, 1)
+    assert (await client.hlen(SAMPLES_KEY), await client.hlen(DETAILS_KEY)) == (1, 1)
 
 
 async def test_the_ring_goes_by_the_clock_of_redis(client: redis.asyncio.Redis) -> None:
@@ -241,7 +228,9 @@ async def test_the_ring_goes_by_the_clock_of_redis(client: redis.asyncio.Redis) 
 
 
 async def test_a_redis_that_hangs_makes_nobody_look_silent(client: redis.asyncio.Redis) -> None:
-    """LEASE-5 presence is written by time, before Redis is asked; a process that could not renew its mark listens anew."""
+    """LEASE-5 presence is written by time, before Redis is asked; a process that could not renew its mark
+    listens anew.
+    """
     process = Process(client)
     process.sample("n1", 1, 11)
     await process.round()
@@ -249,8 +238,8 @@ async def test_a_redis_that_hangs_makes_nobody_look_silent(client: redis.asyncio
         process.sample("n1", seq, 11)
         await process.round(seconds=PRESENCE_SECONDS)
     assert len(process.heard) == 4, "every round, where rounds take so long"
-    await process.round(seconds=presence.EAR_SECONDS + 1)
-    ears = await cast("Awaitable[dict[bytes, bytes]]", client.hgetall(presence.EARS))
+    await process.round(seconds=presence.LISTENER_SECONDS + 1)
+    ears = await cast("Awaitable[dict[bytes, bytes]]", client.hgetall(presence.LISTENERS_KEY))
     since, _ = presence.listening_since_of(ears, epoch=EPOCH + process.now)
     assert since is not None
     assert since.timestamp() == EPOCH + process.now

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from nodes.live.fleet_columns import COLUMNS, Figures
-from nodes.live.fleet_frames import ALL, Coding, Condition, Picture, column_set
-from nodes.live.hub import HubStopped, Moment, Viewer
+from nodes.live.fleet_frames import ALL, Coding, Condition, FrameSet, column_set
+from nodes.live.hub import HubStopped, Tick, Viewer
 from tests.fleet_reader import Reader
 
 ROWS = 64
@@ -22,7 +22,7 @@ def columns_at(sequence):
 
 
 def moment(sequence, *, layout=1, follows=True):
-    picture = Picture(
+    picture = FrameSet(
         columns_at(sequence),
         columns_at(sequence - 1) if follows else None,
         sequence=sequence,
@@ -31,7 +31,7 @@ def moment(sequence, *, layout=1, follows=True):
         conditions=Condition(0),
         figures=Figures(ROWS, 0, ROWS, 0, 0.0, None),
     )
-    return Moment(sequence, layout, f"layout {layout}", picture)
+    return Tick(sequence, layout, f"layout {layout}", picture)
 
 
 def told(answer, reader=None):
@@ -46,7 +46,7 @@ async def taken(viewer, *moments):
     sent = []
     reader = Reader()
     for one in moments:
-        viewer.tell(one)
+        viewer.put(one)
         sent.append(told(await viewer.next(), reader))
     return sent
 
@@ -75,27 +75,27 @@ async def test_what_a_viewer_is_sent(moments, want):
 async def test_a_viewer_that_looks_elsewhere_is_sent_that_at_once_and_changes_of_it_after():
     """VIEW-1 another measure is there without waiting for a tick."""
     viewer, reader = Viewer(UTILISATION), Reader()
-    viewer.tell(moment(3))
+    viewer.put(moment(3))
     assert told(await viewer.next(), reader) == ("layout 1", 3, False)
-    viewer.look_at(POWER)
+    viewer.show(POWER)
     assert told(await viewer.next(), reader) == (None, 3, False)
     assert list(reader.codings) == ["power", "flags"]
-    viewer.tell(moment(4))
+    viewer.put(moment(4))
     assert told(await viewer.next(), reader) == (None, 4, True)
     assert reader.codings == {"power": Coding.ROWS, "flags": Coding.ROWS}
 
 
 async def test_looking_at_less_is_worth_no_frame():
     viewer = Viewer(UTILISATION | POWER)
-    viewer.tell(moment(3))
+    viewer.put(moment(3))
     await viewer.next()
-    viewer.look_at(POWER)
+    viewer.show(POWER)
     assert await nothing_new(viewer)
 
 
 async def test_looking_before_the_first_tick_waits_for_it():
     viewer = Viewer(UTILISATION)
-    viewer.look_at(POWER)
+    viewer.show(POWER)
     assert await nothing_new(viewer)
 
 
@@ -113,31 +113,33 @@ async def test_a_slow_viewer_skips_to_the_newest():
     viewer = Viewer()
     await taken(viewer, moment(1))
     for sequence in range(2, 500):
-        viewer.tell(moment(sequence))
+        viewer.put(moment(sequence))
     assert told(await viewer.next()) == (None, 499, False)
     assert await nothing_new(viewer)
 
 
 async def test_a_viewer_that_never_reads_keeps_one_picture():
-    """VIEW-1 a browser that hangs costs the server one tick's memory, shared with all the others, for as long as it hangs."""
+    """VIEW-1 a browser that hangs costs the server one tick's memory, shared with all the others, for as long as it
+    hangs.
+    """
     stuck, lively = Viewer(), Viewer(UTILISATION)
     kept = []
     for sequence in range(1, 300):
         one = moment(sequence)
-        kept.append(weakref.ref(one.picture))
+        kept.append(weakref.ref(one.frames))
         for viewer in (stuck, lively):
-            viewer.tell(one)
+            viewer.put(one)
         await lively.next()
     del one
     gc.collect()
     assert [alive() is not None for alive in kept].count(True) == 1
-    assert stuck._moment is lively._moment
+    assert stuck._tick is lively._tick
 
 
 async def test_a_viewer_that_missed_something_is_told_all_again():
     viewer = Viewer(ALL)
     await taken(viewer, moment(1), moment(2))
-    viewer.forget()
+    viewer.reset()
     assert await taken(viewer, moment(3)) == [("layout 1", 3, False)]
 
 

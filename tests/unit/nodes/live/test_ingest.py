@@ -29,7 +29,7 @@ from agent.protocol import (
     encode,
 )
 from nodes.live import flush, ingest, threads
-from nodes.live.ingest import agent_socket, answer_frame
+from nodes.live.ingest import Record, agent_socket, answer_frame
 from nodes.live.samples import SampleTable
 from nodes.models import Device
 from tests.unit.nodes.live.actors import AGENT, OTHERS, agent_of
@@ -43,7 +43,7 @@ def plain(ack: Ack) -> Ack:
     return msgspec.structs.replace(ack, time=0.0)
 
 
-class Remembered:
+class Remembered(Record):
     """A record in memory that can be told to refuse."""
 
     def __init__(self) -> None:
@@ -164,7 +164,9 @@ async def test_inventory_says_the_order_when_hello_does_not(peer: Peer, table: S
 
 
 async def test_change_of_state_outlives_a_disconnect(table: SampleTable, record: Remembered) -> None:
-    """NODE-2 a state frame whose ack was lost is said again in the next session, under a new number, and counts once."""
+    """NODE-2 a state frame whose ack was lost is said again in the next session, under a new number, and counts
+    once.
+    """
     first = Peer(table, record)
     first.send(HELLO, Health("b1", 2, 101.0, {"GPU-1": "Xid 79"}))
     await first.leave()

@@ -63,11 +63,14 @@ async def test_a_long_frame_is_read_off_the_event_loop(
     "body",
     [
         pytest.param(b"\x94\xa9inventory\xa2b1\x01\xcb" + b"\x00" * 8 + b"\x81\xa1a" + b"\x91" * 200_000, id="deep"),
-        pytest.param(b"\x95\xa9inventory\xa2b1\x01\xcb" + b"\x00" * 8 + b"\x81\xa1a\xdd\x00\x03\x00\x00" + b"\x90" * 196_607, id="cut short"),
+        pytest.param(
+            b"\x95\xa9inventory\xa2b1\x01\xcb" + b"\x00" * 8 + b"\x81\xa1a\xdd\x00\x03\x00\x00" + b"\x90" * 196_607,
+            id="cut short",
+        ),
         pytest.param(b"\xdd\xff\xff\xff\xff", id="four thousand million entries that are not there"),
         pytest.param(b"\x92\xa9inventory\xdb\xff\xff\xff\xff", id="a text that is not there"),
     ],
-)  # fmt: skip
+)
 async def test_frames_that_cannot_be_read_are_refused(body: bytes, table: SampleTable, record: Remembered) -> None:
     status, answer = await answer_frame(body, node="n1", actor=AGENT, table=table, record=record)
     assert status == 400

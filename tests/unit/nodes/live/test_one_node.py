@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from agent.protocol import COLUMNS, DeviceDetails, LinkDetails, MigDetails, ProcessDetails
-from nodes.live.one_node import Teller
+from nodes.live.one_node import NodeStream
 from nodes.live.samples import OLD_SECONDS, DetailsView, SampleView
 
 NOW = 1_800_000_000.0
@@ -30,14 +30,14 @@ def sample(
 
 
 def heard(
-    teller: Teller, view: SampleView | None, details: DetailsView | None = None, *, now: float = NOW
+    teller: NodeStream, view: SampleView | None, details: DetailsView | None = None, *, now: float = NOW
 ) -> list[Any]:
     return [msgspec.json.decode(message) for message in teller.next(view, details, now=now)]
 
 
 def test_what_changed_is_said() -> None:
     """VIEW-1 everything at first, then columns that changed; the same sample twice says nothing."""
-    teller = Teller()
+    teller = NodeStream()
     (first,) = heard(teller, sample(utilisation_percent=(10, 20)))
     assert first["devices"] == ["GPU-0", "GPU-1"]
     assert first["columns"].keys() == set(COLUMNS)
@@ -50,8 +50,10 @@ def test_what_changed_is_said() -> None:
 
 
 def test_silence_is_said_now_and_then() -> None:
-    """VIEW-1 old figures are not shown as those of now, and a browser can tell silence from a dead connection; heard again, everything is said again."""
-    teller = Teller()
+    """VIEW-1 old figures are not shown as those of now, and a browser can tell silence from a dead connection; heard
+    again, everything is said again.
+    """
+    teller = NodeStream()
     assert heard(teller, None) == [{"kind": "silent", "since": None}]
     assert heard(teller, None, now=NOW + 4) == []
     assert heard(teller, None, now=NOW + 5) == [{"kind": "silent", "since": None}]
@@ -64,7 +66,7 @@ def test_silence_is_said_now_and_then() -> None:
 
 def test_details_are_said_when_they_change_and_without_processes() -> None:
     """VIEW-1 links and errors are for everybody; who runs what is not."""
-    teller = Teller()
+    teller = NodeStream()
     _, told = heard(teller, sample(), DETAILS)
     assert told["devices"]["GPU-0"] == {"links": [[0, False, "switch", 7, 0, 0]], "ecc": [12, 1], "migs": []}
     assert told["devices"]["GPU-1"]["migs"] == [["MIG-1", "1g.10gb", 10]]
@@ -74,7 +76,7 @@ def test_details_are_said_when_they_change_and_without_processes() -> None:
 
 def test_one_device() -> None:
     """VIEW-1 a device's page is told of that device, and of none that its node no longer has."""
-    teller = Teller("GPU-1")
+    teller = NodeStream("GPU-1")
     now, told = heard(teller, sample(utilisation_percent=(10, 20)), DETAILS)
     assert (now["devices"], now["columns"]["utilisation_percent"]) == (["GPU-1"], [20])
     assert told["devices"].keys() == {"GPU-1"}

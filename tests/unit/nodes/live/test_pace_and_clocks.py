@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agent.protocol import Ack, Health, Hello, Sample, decode_ack, encode
-from nodes.live import flush, lag
+from nodes.live import flush, sample_lag
 from nodes.live.ingest import answer_frame
 from nodes.live.samples import SampleTable
 from tests.unit.nodes.live.actors import agent_of
@@ -95,7 +95,9 @@ async def test_a_new_session_has_no_new_allowance(table: SampleTable, record: Re
 
 
 async def test_a_clock_a_little_ahead_keeps_nobody_out(table: SampleTable, record: Remembered) -> None:
-    """NODE-2 an agent whose clock was less than a minute ahead starts again with its clock set right, and is heard at once."""
+    """NODE-2 an agent whose clock was less than a minute ahead starts again with its clock set right, and is heard at
+    once.
+    """
     for boot, ahead in (("b1", 50.0), ("b2", 0.0), ("b3", 20.0), ("b4", 0.0)):
         one = Peer(table, record)
         assert (await one.next())["type"] == "websocket.accept"
@@ -107,8 +109,10 @@ async def test_a_clock_a_little_ahead_keeps_nobody_out(table: SampleTable, recor
 
 
 async def test_a_clock_from_the_future_keeps_nobody_out(table: SampleTable, record: Remembered) -> None:
-    """NODE-2 such a time is taken as now, and counted; the agent that starts again with its clock set right is heard at once."""
-    counted = lag.CLOCKS_OFF._value.get()
+    """NODE-2 such a time is taken as now, and counted; the agent that starts again with its clock set right is heard at
+    once.
+    """
+    counted = sample_lag.CLOCKS_OFF._value.get()
     year = time.time() + 365 * 86_400
     wrong, right = Peer(table, record), Peer(table, record)
     for one in (wrong, right):
@@ -118,7 +122,7 @@ async def test_a_clock_from_the_future_keeps_nobody_out(table: SampleTable, reco
     await wrong.leave()
     assert table.latest()["n1"].power_watts == (1, 2)
     assert abs(table.latest()["n1"].time - time.time()) < 60
-    assert lag.CLOCKS_OFF._value.get() == counted + 1
+    assert sample_lag.CLOCKS_OFF._value.get() == counted + 1
     right.send(Hello("b2", 1, time.time() + 1, "n1", "", ORDER), Sample("b2", 2, time.time() + 2, power_watts=[3, 4]))
     assert plain(await right.ack()) == Ack("b2", 1, 0.0)
     await right.leave()

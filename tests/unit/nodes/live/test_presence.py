@@ -11,18 +11,18 @@ from django.test.utils import CaptureQueriesContext
 from audit.models import Event
 from nodes.choices import NodeState
 from nodes.live.presence import (
-    EAR_SECONDS,
-    MOURNING_SECONDS,
+    DEAD_LISTENER_SECONDS,
+    LISTENER_SECONDS,
     NOT_READY_PROBLEM,
     SUSPECT_PROBLEM,
     Noticed,
     Writer,
     agents_seen,
-    ear,
+    listener_mark,
     listening_since_of,
     notice_silent,
 )
-from nodes.live.samples import Heard
+from nodes.live.samples import LastHeard
 from nodes.models import Device, Node
 from tests.factories import LONG_AGO, NodeFactory
 
@@ -104,7 +104,7 @@ def test_start_of_listening_brings_nobody_back() -> None:
 
 def test_presence_of_many_nodes_costs_few_statements() -> None:
     nodes = [NodeFactory() for _ in range(30)]
-    heard = {node.name: Heard(f"boot-{node.name}", 0.3) for node in nodes} | {"no-such-node": Heard("b", 0.1)}
+    heard = {node.name: LastHeard(f"boot-{node.name}", 0.3) for node in nodes} | {"no-such-node": LastHeard("b", 0.1)}
     writer = Writer()
     writer.write(heard=heard, now=NOW)
     with CaptureQueriesContext(connection) as queries:
@@ -123,7 +123,7 @@ def test_presence_has_its_age_and_never_goes_back() -> None:
 
 def test_node_registered_after_its_agent_came_gets_its_boot() -> None:
     writer = Writer()
-    heard = {"late": Heard("b1", 0.0)}
+    heard = {"late": LastHeard("b1", 0.0)}
     writer.write(heard=heard, now=NOW)
     NodeFactory(name="late")
     for _ in range(12):
@@ -136,16 +136,16 @@ def test_node_registered_after_its_agent_came_gets_its_boot() -> None:
     [
         pytest.param({}, None, [], id="nobody"),
         pytest.param({b"a": (60, 1), b"b": (20, 0)}, 60, [], id="two that live: the older"),
-        pytest.param({b"a": (500, EAR_SECONDS + 1)}, None, [], id="the only one has died"),
+        pytest.param({b"a": (500, LISTENER_SECONDS + 1)}, None, [], id="the only one has died"),
         pytest.param({b"a": (500, 8), b"b": (300, 0)}, 8, [], id="since the death of another"),
         pytest.param({b"a": (500, 8), b"b": (2, 0)}, 2, [], id="since the start after a death"),
-        pytest.param({b"a": (500, MOURNING_SECONDS + 1), b"b": (300, 0)}, 300, [b"a"], id="a death long ago"),
+        pytest.param({b"a": (500, DEAD_LISTENER_SECONDS + 1), b"b": (300, 0)}, 300, [b"a"], id="a death long ago"),
     ],
 )
 def test_ears(ears: dict[bytes, tuple[float, float]], want_since: float | None, want_drop: list[bytes]) -> None:
     """LEASE-5 agents get a moment to find another process before anybody calls them silent."""
     now = NOW.timestamp()
-    marks = {name: ear(started=now - started, last=now - last) for name, (started, last) in ears.items()}
+    marks = {name: listener_mark(started=now - started, last=now - last) for name, (started, last) in ears.items()}
     want = None if want_since is None else _ago(want_since)
     assert listening_since_of(marks, epoch=now) == (want, want_drop)
 

@@ -11,28 +11,28 @@ from hypothesis import strategies as st
 
 from agent.protocol import BadFrame, Details, DeviceDetails, LinkDetails, ProcessDetails, Sample, decode, encode
 from nodes.live.flush import read_latest
-from nodes.live.samples import FORGET_SECONDS, DetailsView, SampleTable, SampleView, Taken
+from nodes.live.samples import FORGET_SECONDS, DetailsView, FrameResult, SampleTable, SampleView
 
 ORDER = ("GPU-0", "GPU-1")
 
 
 def _table(node: str = "n1", boot: str = "b1", *, now: float = 0.0, **options: int) -> SampleTable:
     table = SampleTable(**options)
-    assert table.advance(node, boot=boot, seq=0, time=now, now=now) is Taken.NEW
+    assert table.advance(node, boot=boot, seq=0, time=now, now=now) is FrameResult.NEW
     table.order(node, ORDER)
     return table
 
 
 def _put(
     table: SampleTable, seq: int, *, boot: str = "b1", time: float = 1.0, now: float = 1.0, percent: int = 50
-) -> Taken:
+) -> FrameResult:
     sample = Sample(boot, seq, time, utilisation_percent=[percent, None])
     return table.put("n1", sample, now=now, received_at=1000 + now)[0]
 
 
 def test_sample_is_read_back_by_device() -> None:
     table = _table()
-    assert _put(table, 1) is Taken.NEW
+    assert _put(table, 1) is FrameResult.NEW
     view = table.latest()["n1"]
     assert view.of("GPU-0") == {**dict.fromkeys(view.of("GPU-0") or {}), "utilisation_percent": 50}
     assert (view.of("GPU-1") or {})["utilisation_percent"] is None
@@ -43,39 +43,39 @@ def test_sample_is_read_back_by_device() -> None:
 @pytest.mark.parametrize(
     ("seq", "boot", "time", "now", "want"),
     [
-        pytest.param(6, "b1", 11.0, 11.0, Taken.NEW, id="the next"),
-        pytest.param(9, "b1", 11.0, 11.0, Taken.NEW, id="a gap"),
-        pytest.param(5, "b1", 11.0, 11.0, Taken.OLD, id="the same again"),
-        pytest.param(4, "b1", 11.0, 11.0, Taken.OLD, id="out of order"),
-        pytest.param(6, "b1", 3.0, 11.0, Taken.NEW, id="the node's clock went back"),
-        pytest.param(0, "b0", 9.0, 11.0, Taken.OLD, id="replayed from the boot before"),
-        pytest.param(0, "b2", 12.0, 12.0, Taken.NEW, id="the agent started again"),
-        pytest.param(0, "b2", 3.0, 500.0, Taken.NEW, id="started again with its clock behind, after a silence"),
+        pytest.param(6, "b1", 11.0, 11.0, FrameResult.NEW, id="the next"),
+        pytest.param(9, "b1", 11.0, 11.0, FrameResult.NEW, id="a gap"),
+        pytest.param(5, "b1", 11.0, 11.0, FrameResult.OLD, id="the same again"),
+        pytest.param(4, "b1", 11.0, 11.0, FrameResult.OLD, id="out of order"),
+        pytest.param(6, "b1", 3.0, 11.0, FrameResult.NEW, id="the node's clock went back"),
+        pytest.param(0, "b0", 9.0, 11.0, FrameResult.OLD, id="replayed from the boot before"),
+        pytest.param(0, "b2", 12.0, 12.0, FrameResult.NEW, id="the agent started again"),
+        pytest.param(0, "b2", 3.0, 500.0, FrameResult.NEW, id="started again with its clock behind, after a silence"),
     ],
 )
-def test_replayed_and_reordered_frames(seq: int, boot: str, time: float, now: float, want: Taken) -> None:
+def test_replayed_and_reordered_frames(seq: int, boot: str, time: float, now: float, want: FrameResult) -> None:
     """NODE-2 a frame that was sent before another one that was taken changes nothing."""
     table = _table()
-    assert _put(table, 5, time=10.0, now=10.0, percent=10) is Taken.NEW
+    assert _put(table, 5, time=10.0, now=10.0, percent=10) is FrameResult.NEW
     assert table.advance("n1", boot=boot, seq=seq, time=time, now=now) is want
-    if want is Taken.OLD:
-        assert _put(table, seq, boot=boot, time=time, now=now, percent=99) in (Taken.OLD, Taken.NO_ORDER)
+    if want is FrameResult.OLD:
+        assert _put(table, seq, boot=boot, time=time, now=now, percent=99) in (FrameResult.OLD, FrameResult.NO_ORDER)
     assert table.latest()["n1"].utilisation_percent == (10, None)
 
 
 def test_new_boot_must_say_its_order_again() -> None:
     table = _table()
-    assert table.advance("n1", boot="b2", seq=0, time=2.0, now=2.0) is Taken.NEW
+    assert table.advance("n1", boot="b2", seq=0, time=2.0, now=2.0) is FrameResult.NEW
     assert not table.knows_order("n1")
-    assert _put(table, 1, boot="b2", time=3.0) is Taken.NO_ORDER
+    assert _put(table, 1, boot="b2", time=3.0) is FrameResult.NO_ORDER
     table.order("n1", ORDER)
-    assert _put(table, 1, boot="b2", time=3.0) is Taken.NEW
+    assert _put(table, 1, boot="b2", time=3.0) is FrameResult.NEW
 
 
 def test_sample_may_bring_its_order() -> None:
     table = SampleTable()
     sample = Sample("b", 1, 1.0, power_watts=[70], devices=["GPU-7"])
-    assert table.put("n9", sample, now=1.0, received_at=1.0) == (Taken.NEW, 0)
+    assert table.put("n9", sample, now=1.0, received_at=1.0) == (FrameResult.NEW, 0)
     assert (table.latest()["n9"].of("GPU-7") or {})["power_watts"] == 70
 
 
@@ -144,7 +144,7 @@ def test_within_a_boot_only_growing_sequences_are_taken(frames: list[tuple[str, 
     table = SampleTable()
     taken: list[tuple[str, int]] = []
     for now, (boot, seq, time) in enumerate(frames):
-        if table.advance("n", boot=boot, seq=seq, time=float(time), now=float(now)) is Taken.NEW:
+        if table.advance("n", boot=boot, seq=seq, time=float(time), now=float(now)) is FrameResult.NEW:
             taken.append((boot, seq))
     for (boot, seq), (next_boot, next_seq) in itertools.pairwise(taken):
         assert boot != next_boot or next_seq > seq
@@ -157,15 +157,15 @@ def _details(seq: int, *, boot: str = "b1", count: int = 2, devices: list[str] |
 def test_details_are_kept_by_device() -> None:
     """NODE-1 the newest of each GPU; a frame of the wrong length, or of nobody's order, is not used."""
     table = _table()
-    assert table.put_details("n1", _details(1), now=1.0, received_at=1001.0) == (Taken.NEW, 0)
-    assert table.put_details("n1", _details(1), now=1.0, received_at=1001.0) == (Taken.OLD, 0)
+    assert table.put_details("n1", _details(1), now=1.0, received_at=1001.0) == (FrameResult.NEW, 0)
+    assert table.put_details("n1", _details(1), now=1.0, received_at=1001.0) == (FrameResult.OLD, 0)
     found = table.details("n1")
     assert found is not None
     assert (found.of("GPU-1"), found.of("GPU-9"), found.received_at) == (DeviceDetails(ecc_corrected=2), None, 1001.0)
     with pytest.raises(BadFrame, match="details of 3 devices"):
         table.put_details("n1", _details(2, count=3), now=1.0, received_at=1001.0)
-    assert table.put_details("n1", _details(3, boot="b2"), now=99.0, received_at=1099.0)[0] is Taken.NO_ORDER
-    assert table.put_details("n9", _details(3, devices=["A", "B"]), now=1.0, received_at=1.0)[0] is Taken.NEW
+    assert table.put_details("n1", _details(3, boot="b2"), now=99.0, received_at=1099.0)[0] is FrameResult.NO_ORDER
+    assert table.put_details("n9", _details(3, devices=["A", "B"]), now=1.0, received_at=1.0)[0] is FrameResult.NEW
     assert table.details("n8") is None
     assert table.take_changed_details(most=9).keys() == {"n1", "n9"}
     assert table.take_changed_details(most=9) == {}
@@ -195,7 +195,8 @@ def test_counts_that_are_none_are_unknown(count: float) -> None:
     links = [LinkDetails(0, True, "switch", count, 1, 2)]
     processes = [ProcessDetails(count, "no pid"), ProcessDetails(7, "", count)]
     frame = Details("b1", 1, 1.0, [DeviceDetails(links, count, 3, processes), DeviceDetails()])
-    assert table.put_details("n1", decode(encode(frame)), now=1.0, received_at=1.0) == (Taken.NEW, 4)  # type: ignore[arg-type]  # it is one
+    # it is one
+    assert table.put_details("n1", decode(encode(frame)), now=1.0, received_at=1.0) == (FrameResult.NEW, 4)  # type: ignore[arg-type]
     found = table.details("n1")
     assert found is not None
     assert found.of("GPU-0") == DeviceDetails(

@@ -9,13 +9,13 @@ import pytest
 from django.db import connections
 
 from agent.protocol import Frame, Inventory, Sample, decode_ack, encode
-from audit.clock import database_now
 from nodes.inventory import parse_node
 from nodes.live import flush, threads
 from nodes.live.ingest import answer_frame
 from nodes.live.samples import SampleTable
 from nodes.models import Device, Node
 from nodes.services import inventory_put
+from storage.clock import database_now
 from tests.unit.nodes.live.actors import AGENT
 
 
@@ -26,7 +26,9 @@ def _no_flush(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("ledger_db")
 def test_what_an_agent_does_not_report_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NODE-2 NICs and FPGAs that were PUT outlive an agent that sees GPUs alone; a source of NICs leaves GPUs, links and their order alone."""
+    """NODE-2 NICs and FPGAs that were PUT outlive an agent that sees GPUs alone; a source of NICs leaves GPUs, links
+    and their order alone.
+    """
     pool = ThreadPoolExecutor(max_workers=1)
     monkeypatch.setattr(threads, "_POOL", pool)
     gpus = [{"minor": m, "type": "gpu", "uuid": f"GPU-{m}", "model": "H100", "memory": "80Gi"} for m in (0, 1)]

@@ -1,0 +1,165 @@
+"""A pod's live allocation, and the nodes that failed it lately."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from allocations.choices import LIVE, State
+from allocations.engine.amounts import Amounts
+from allocations.engine.decision import Grant
+from allocations.ledger.holder import Holder
+from claims.dialects.request import DeviceRequest
+from storage.columns import identity, read_identity, read_moment
+from storage.cursors import hot_cursor, moment
+
+SHUN = timedelta(minutes=5)
+"""A node on which an attempt of the pod ended unbound ranks last for it so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A live allocation with its devices. `memory_total`: bytes of each whole device by (type, minor); `bus_id`: its
+    PCI address, where it is known.
+
+    `usable`: every device could be given still, on a node that takes pods. `hold_until` None: no hold any more.
+    `pod_version`: the pod's resourceVersion as filter saw it, empty where it is not known. `bind_attempt`: its number,
+    from 1; 0 for a hold.
+    """
+
+    id: uuid.UUID
+    state: State
+    node: str
+    holder: Holder
+    request: DeviceRequest
+    claim_id: int | None
+    grants: tuple[Grant, ...]
+    memory_total: dict[tuple[str, int], int]
+    bus_id: dict[tuple[str, int], str]
+    usable: bool
+    made_at: datetime
+    hold_until: datetime | None
+    pod_version: str = ""
+    bind_attempt: int = 0
+    awaited: bool = False
+    """Whether a node is reserved for the pod, which ends once it is bound."""
+
+    def lapsed(self, now: datetime) -> bool:
+        """Whether it is an expired hold that was not dropped yet."""
+        return self.state is State.HELD and self.hold_until is not None and self.hold_until < now
+
+    def taken_up(self, attempt: int) -> Live:
+        """The same, reserved by that attempt."""
+        return replace(self, state=State.RESERVED, bind_attempt=attempt)
+
+    @property
+    def amounts(self) -> dict[int, Amounts]:
+        """Device id → (core percent, bytes)."""
+        return {grant.device_id: (grant.core_percent, grant.memory_bytes or 0) for grant in self.grants}
+
+
+@dataclass(frozen=True, slots=True)
+class PodAllocation:
+    """`live` None: the pod holds nothing. `shunned`: names of nodes to rank last."""
+
+    live: Live | None
+    shunned: frozenset[str]
+
+
+_LIVE = ", ".join(f"'{state.value}'" for state in LIVE)
+_SELECT = """
+SELECT a.id, a.state, n.name, a.namespace, a.pod_name, a.pod_uid, a.holder, a.request, a.claim_id,
+       a.created_at, a.hold_until, a.attempt_version, a.bind_attempt,
+       g.device_id, g.uuid, g.type, g.minor, g.core_percent, g.memory_bytes, g.whole, d.memory_bytes,
+       d.healthy AND d.presence = 'present' AND d.stranger = '' AND d.conflict = '' AND d.closed = '' AND NOT d.mig
+         AND n.state = 'ready' AND n.problem = '',
+       d.bus_id, a.pod_uid IN (SELECT m.pod_uid FROM nodes_makingway m)
+FROM allocations_allocation a
+JOIN nodes_node n ON n.id = a.node_id
+LEFT JOIN allocations_allocationdevice g ON g.allocation_id = a.id AND g.live
+LEFT JOIN nodes_device d ON d.id = g.device_id
+WHERE """
+_OF_POD = f"{_SELECT} a.pod_uid = %s AND (a.state IN ({_LIVE}) OR (a.state = 'failed' AND a.ended_at > %s))"
+_BY_ID = f"{_SELECT} a.id = %s AND a.state IN ({_LIVE})"
+_REQUEST = msgspec.json.Decoder(DeviceRequest)
+
+
+def read_pod_allocation(pod_uid: str, now: datetime) -> PodAllocation:
+    """One query: the pod's live allocation with its devices, and the nodes to rank last for it."""
+    with hot_cursor() as cursor:
+        cursor.execute(_OF_POD, [pod_uid, moment(now - SHUN)])
+        rows = cursor.fetchall()
+    return PodAllocation(
+        live=_live([row for row in rows if row[1] != State.FAILED]),
+        shunned=frozenset(row[2] for row in rows if row[1] == State.FAILED),
+    )
+
+
+def read_held(pod_uids: Sequence[str]) -> dict[str, Live]:
+    """One query: the holds of these pods, by pod UID."""
+    marks = ", ".join(["%s"] * len(pod_uids))
+    with hot_cursor() as cursor:
+        cursor.execute(f"{_SELECT} a.pod_uid IN ({marks}) AND a.state = 'held'", pod_uids)
+        rows = cursor.fetchall()
+    by_pod: dict[str, list[Sequence[Any]]] = defaultdict(list)
+    for row in rows:
+        by_pod[row[5]].append(row)
+    return {uid: live for uid, of_pod in by_pod.items() if (live := _live(of_pod)) is not None}
+
+
+def read_live(allocation_id: uuid.UUID) -> Live | None:
+    """One live allocation with its devices; None when it has ended."""
+    with hot_cursor() as cursor:
+        cursor.execute(_BY_ID, [identity(allocation_id)])
+        return _live(cursor.fetchall())
+
+
+def request_of(stored: object) -> DeviceRequest:
+    """The DeviceRequest in `Allocation.request`, as the ORM reads it."""
+    return msgspec.convert(stored, DeviceRequest)
+
+
+def _live(rows: Sequence[Sequence[Any]]) -> Live | None:
+    if not rows:
+        return None
+    raw_id, state, node, namespace, pod_name, pod_uid, held_by, request, claim_id = rows[0][:9]
+    made_at, until, pod_version, bind_attempt = rows[0][9:13]
+    created_at = read_moment(made_at)
+    assert created_at is not None  # the column is never null
+    grants: list[Grant] = []
+    totals: dict[tuple[str, int], int] = {}
+    bus_ids: dict[tuple[str, int], str] = {}
+    usable = True
+    for device_id, uuid_, kind, minor, core, memory, whole, total, device_usable, bus_id in (
+        row[13:23] for row in rows
+    ):
+        if device_id is None:
+            continue
+        usable = usable and bool(device_usable)
+        grants.append(Grant(device_id, uuid_, kind, minor, core, memory if total else None, bool(whole)))
+        totals[kind, minor] = total
+        if bus_id:
+            bus_ids[kind, minor] = bus_id
+    return Live(
+        id=read_identity(raw_id),
+        state=State(state),
+        node=node,
+        holder=Holder(namespace=namespace, identity=held_by, pod_name=pod_name, pod_uid=pod_uid),
+        request=_REQUEST.decode(request),
+        claim_id=claim_id,
+        grants=tuple(grants),
+        memory_total=totals,
+        bus_id=bus_ids,
+        usable=usable,
+        made_at=created_at,
+        hold_until=read_moment(until),
+        pod_version=pod_version,
+        bind_attempt=bind_attempt,
+        awaited=bool(rows[0][-1]),
+    )

@@ -1,0 +1,120 @@
+"""Makes the engine's request from a pod or from a stored request.
+
+Called by filter, prioritize, bind and preempt, by REST claims and by explain. Invariants: settings are applied here and
+nowhere else, so a pod has the same request for every caller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.conf import settings
+
+from allocations.attempts import UNKNOWN, Attempt, attempt_of
+from allocations.ledger.holder import Holder, Terms
+from claims.admission.confinement import is_confined
+from claims.admission.counted import is_counted
+from claims.dialects.parse import parse_pod
+from claims.dialects.request import DeviceRequest, Refusal, SharePolicy
+from claims.lookup import ClaimFinder
+from kube.objects import Pod, Volume
+
+
+@dataclass(frozen=True, slots=True)
+class UnboundClaims:
+    """Names of PersistentVolumeClaims and ResourceClaims of a namespace; empty for one that has none yet."""
+
+    namespace: str
+    volume_claims: tuple[str, ...] = ()
+    resource_claims: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequest:
+    """What a pod asks for, and what its hold is made of.
+
+    `claim_id`: row of its GpuClaim. `hold_seconds`: of a hold, where kube-scheduler waits for nothing between
+    filter and bind. `confined`: its containers have the injected reference (CLAIM-7).
+    """
+
+    request: DeviceRequest
+    claim_id: int | None
+    hold_seconds: int
+    confined: bool
+    attempt: Attempt = UNKNOWN
+    priority: int | None = None
+    """For preemption of the pod; None: kube-scheduler does not count the pod, so it is never a victim."""
+    rank: int | None = None
+    """The pod's priority, by which devices are kept from it for preemptors. None: below every pod."""
+    awaited: UnboundClaims | None = None
+    """What kube-scheduler may wait for; filter finds out whether it does (`allocations.scheduling.unbound`)."""
+
+    def terms(self, holder: Holder, *, by_kubelet: bool, actor: str) -> Terms:
+        """The terms on which the pod takes devices. `by_kubelet`: the node's kubelet chooses them."""
+        return Terms(
+            holder=holder,
+            request=self.request,
+            claim_id=self.claim_id,
+            priority=self.priority,
+            rank=self.rank,
+            confined=self.confined or by_kubelet,
+            actor=actor,
+            attempt=self.attempt,
+        )
+
+
+def pod_request(pod: Pod) -> PodRequest | Refusal | None:
+    """What the pod asks for; the rule that it breaks; None where it asks for no devices."""
+    finder = ClaimFinder()
+    parsed = parse_pod(pod, find_claim=finder)
+    if parsed is None or isinstance(parsed, Refusal):
+        return parsed
+    confined, priority = is_confined(pod), preemption_priority(pod)
+    return PodRequest(
+        with_settings(parsed),
+        finder.claim_id,
+        settings.GPUPLANE_HOLD_SECONDS,
+        confined,
+        priority=priority,
+        rank=_rank(pod),
+        awaited=unbound_claims_of(pod),
+        attempt=attempt_of(pod),
+    )
+
+
+def preemption_priority(pod: Pod) -> int | None:
+    """The pod's priority where kube-scheduler counts it (`claims.admission.counted`), else None."""
+    return _rank(pod) if is_counted(pod) else None
+
+
+def _rank(pod: Pod) -> int:
+    """The pod's priority; Kubernetes' have 32 bits."""
+    return max(-(2**31), min(pod.priority, 2**31 - 1))
+
+
+def with_settings(request: DeviceRequest) -> DeviceRequest:
+    """The request under the settings."""
+    return request.under(SharePolicy(settings.GPUPLANE_SHARE))
+
+
+def unbound_claims_of(pod: Pod) -> UnboundClaims | None:
+    """The volume and resource claims that the pod names; None where there are none."""
+    volumes, claims = pod.spec.volumes or (), pod.spec.resource_claims or ()
+    if not claims and not any(one.persistent_volume_claim is not None or one.ephemeral is not None for one in volumes):
+        return None
+    named = [_volume_claim(pod, volume) for volume in volumes]
+    made = {one.name: one.resource_claim_name for one in pod.status.resource_claim_statuses or ()}
+    return UnboundClaims(
+        namespace=pod.metadata.namespace,
+        volume_claims=tuple(sorted({name for name in named if name is not None})),
+        resource_claims=tuple(
+            sorted({str(claim.get("resourceClaimName") or made.get(str(claim.get("name"))) or "") for claim in claims})
+        ),
+    )
+
+
+def _volume_claim(pod: Pod, volume: Volume) -> str | None:
+    """The PersistentVolumeClaim of a volume; that of an ephemeral one is named after pod and volume."""
+    if volume.persistent_volume_claim is not None:
+        return str(volume.persistent_volume_claim.get("claimName") or "")
+    return f"{pod.metadata.name}-{volume.name}" if volume.ephemeral is not None else None

@@ -1,0 +1,79 @@
+"""Kubernetes events on waiting pods: all nodes, by their reasons (VIEW-3).
+
+kube-scheduler's own event has the reasons of one attempt; this one has those of explain, in one sentence. Called by a
+periodic task. Invariants: a pod gets another event only when its reasons change, not their numbers; a pod that waits
+for less than `SETTLED` gets none; a burst of refusals becomes at most `MOST` events a turn, of those that wait longest
+first.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+from django.db.models import Exists, OuterRef, Q
+
+from allocations.choices import LIVE
+from allocations.engine.reasons import summary_text
+from allocations.models import Allocation, PodRefusal
+from kube import pods
+from kube.client import Cluster
+from kube.errors import AlreadyExists, KubeError, PermanentKubeError
+
+REASON: Final = "WaitingForDevices"
+SETTLED: Final = timedelta(seconds=2)
+"""A younger refusal may be over before anybody reads the event."""
+RECENT: Final = timedelta(minutes=10)
+"""kube-scheduler filters a waiting pod every five minutes; one that was not filtered in twice that is unknown."""
+MOST: Final = 100
+TURN_SECONDS: Final = 20.0
+"""A turn begins no further event after so long."""
+
+log = structlog.get_logger(__name__)
+
+
+def tell_waiting(*, cluster: Cluster, now: datetime) -> int:
+    """Write an event for every pod whose reasons have changed since its last, `MOST` at most; how many were written.
+
+    A namespace whose events cannot be written for the moment waits for the next turn, and delays no other.
+    """
+    done, failing, ends = 0, set[str](), time.monotonic() + TURN_SECONDS
+    for refusal in _untold(now):
+        if refusal.namespace in failing:
+            continue
+        if done == MOST or time.monotonic() > ends:
+            break
+        message = summary_text(sum(refusal.reasons.values()), refusal.reasons.items())
+        try:
+            pods.event_record(
+                cluster,
+                namespace=refusal.namespace,
+                name=refusal.pod_name,
+                uid=refusal.pod_uid,
+                reason=REASON,
+                message=message,
+                now=now,
+                kind="Warning",
+            )
+        except AlreadyExists:
+            log.debug("pending_events.written_already", pod=f"{refusal.namespace}/{refusal.pod_name}")
+        except PermanentKubeError as error:  # the namespace is being deleted, say
+            log.info("pending_events.refused", pod=f"{refusal.namespace}/{refusal.pod_name}", error=str(error))
+        except KubeError as error:
+            log.warning("pending_events.interrupted", namespace=refusal.namespace, error=str(error))
+            failing.add(refusal.namespace)
+            continue
+        else:
+            done += 1
+        PodRefusal.objects.filter(pk=refusal.pk).update(told=sorted(refusal.reasons))
+    return done
+
+
+def _untold(now: datetime) -> list[PodRefusal]:
+    holding = Allocation.objects.filter(state__in=LIVE, pod_uid=OuterRef("pod_uid"))
+    recent = Q(last_at__gt=now - RECENT) | Q(seen_at__gt=now - RECENT)
+    waiting = PodRefusal.objects.filter(~Exists(holding), recent, first_at__lt=now - SETTLED)
+    rows = waiting.order_by("first_at", "pk").defer("request").iterator(chunk_size=500)
+    return [refusal for refusal in rows if sorted(refusal.reasons) != refusal.told]

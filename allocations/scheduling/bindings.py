@@ -1,0 +1,60 @@
+"""The Binding of an allocation's pod, and the leases of its devices. Pure."""
+
+from __future__ import annotations
+
+from django.conf import settings
+
+from allocations.leases.port import Want, lease_name
+from allocations.ledger import Live
+from claims.dialects.write_back import VisibleDevices, binding_annotations
+from kube import pods
+from kube.keys import ALLOCATED, ATTEMPT, CHOSEN_BY, KUBELET
+from kube.objects import Pod
+
+
+def leases_needed(live: Live) -> list[Want]:
+    """The leases of an allocation, one a device."""
+    return [
+        Want(lease_name(grant.type, live.node, grant.minor), live.node, grant.uuid, grant.whole)
+        for grant in live.grants
+    ]
+
+
+def binding_of(live: Live, *, pod_version: str = "") -> pods.Binding:
+    """The Binding of an allocation's pod. `pod_version`: it fails if the pod has another by then."""
+    if live.request.by_kubelet:
+        annotations = {CHOSEN_BY: KUBELET}
+    else:
+        annotations = binding_annotations(
+            request=live.request,
+            node=live.node,
+            grants=live.grants,
+            visible=VisibleDevices(settings.GPUPLANE_VISIBLE_DEVICES),
+            memory_total=live.memory_total.get,
+            bus_id=live.bus_id.get,
+        )
+    holder = live.holder
+    return pods.Binding(
+        namespace=holder.namespace,
+        name=holder.pod_name,
+        uid=holder.pod_uid,
+        node=live.node,
+        annotations={**annotations, ATTEMPT: attempt_annotation(live)},
+        version=pod_version,
+    )
+
+
+def is_ours(pod: Pod, live: Live) -> bool:
+    """Whether the pod, as read, was bound by a Binding of this allocation, whichever attempt sent it."""
+    if pod.metadata.uid != live.holder.pod_uid or pod.spec.node_name != live.node:
+        return False
+    mark = pod.annotations.get(ATTEMPT)
+    if mark is not None:
+        return mark.partition("/")[0] == str(live.id)
+    wanted = binding_of(live).annotations
+    return all(pod.annotations.get(key) == wanted[key] for key in (ALLOCATED, CHOSEN_BY) if key in wanted)
+
+
+def attempt_annotation(live: Live) -> str:
+    """The value of `gpu.scheduling/attempt` on a pod that this attempt binds."""
+    return f"{live.id}/{live.bind_attempt}"

@@ -1,0 +1,78 @@
+"""Allocations: the table, one allocation, and giving its devices back."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import HttpResponse
+from django.shortcuts import redirect, render
+from django.views.decorators.http import require_GET, require_POST
+
+from access.errors import BadInput, Conflict, Unavailable
+from allocations.choices import LIVE, State
+from allocations.leases.port import lease_name
+from allocations.overviews import LIVE_FILTER, allocation_query, leases_of
+from allocations.selectors import allocation_get
+from allocations.services import allocation_release
+from audit.selectors import event_list
+from gpuplane.pages.page import PageRequest, may_write, page, query_word, query_words
+from gpuplane.pages.slices import slice_of
+from storage.clock import database_now
+
+EVENTS_SHOWN = 50
+RELEASABLE = (State.HELD, State.BOUND)
+
+
+@require_GET
+@page
+def allocation_table(request: PageRequest) -> HttpResponse:
+    """Allocations with filters; without one, those that count as used."""
+    filters = query_words(request, "namespace", "node", search="q")
+    state = query_word(request, "state") or LIVE_FILTER
+    found = slice_of(allocation_query(actor=request.actor, state=state, **filters), request)
+    context = filters | {
+        "state": state,
+        "slice": found,
+        "states": State.choices,
+        "filtered": state != LIVE_FILTER or any(filters.values()),
+    }
+    return render(request, "allocations/list.html", context)
+
+
+@require_GET
+@page
+def allocation(request: PageRequest, allocation_id: UUID) -> HttpResponse:
+    """Devices, leases, times and timeline."""
+    found = allocation_get(uid=allocation_id, actor=request.actor)
+    devices = list(found.devices.all())
+    live = found.state in LIVE
+    names = [lease_name(device.type, found.node.name, device.minor) for device in devices]
+    context = {
+        "allocation": found,
+        "devices": devices,
+        "live": live,
+        "leases": leases_of(names, actor=request.actor) if live else [],
+        "events": event_list(actor=request.actor, allocation=found.pk)[:EVENTS_SHOWN],
+        "reasons": sorted(found.explanation.items(), key=lambda item: -item[1]),
+        "may_release": found.state in RELEASABLE and may_write(request.actor, found.namespace),
+    }
+    return render(request, "allocations/one.html", context)
+
+
+@require_POST
+@page
+def release(request: PageRequest, allocation_id: UUID) -> HttpResponse:
+    """Release the devices; with `evict` the pod is evicted first."""
+    found = allocation_get(uid=allocation_id, actor=request.actor)
+    request.actor.require_write(found.namespace)
+    try:
+        after = allocation_release(
+            allocation=found, actor=request.actor, evict=request.POST.get("evict") == "true", now=database_now()
+        )
+    except (BadInput, Conflict, Unavailable) as error:
+        messages.error(request, str(error))
+    else:
+        ended = after.state not in LIVE
+        messages.success(request, "The devices are returned." if ended else "The devices are being returned.")
+    return redirect("allocation", allocation_id)

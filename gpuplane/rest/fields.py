@@ -1,0 +1,73 @@
+"""Fields and filters that several resources share.
+
+Fields describe bodies in the OpenAPI document; REST framework itself checks filters by them, and small bodies.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiParameter, extend_schema_field
+from rest_framework import serializers
+from rest_framework.request import Request
+
+LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+
+
+def _quantity(minimum: int) -> dict[str, Any]:
+    return {"oneOf": [{"type": "string", "maxLength": 64}, {"type": "integer", "minimum": minimum}]}
+
+
+@extend_schema_field(_quantity(0))
+class QuantityField(serializers.Field[Any, Any, Any, Any]):
+    """Bytes, or a quantity such as `80Gi`."""
+
+
+@extend_schema_field(_quantity(1))
+class AskedQuantityField(serializers.Field[Any, Any, Any, Any]):
+    """The same, and more than 0."""
+
+
+@extend_schema_field({"type": "object", "additionalProperties": {"type": "string"}})
+class TextsField(serializers.Field[Any, Any, Any, Any]):
+    """Text by name: labels, annotations."""
+
+
+@extend_schema_field({"type": "object", "additionalProperties": True})
+class AnyObjectField(serializers.Field[Any, Any, Any, Any]):
+    """Any object."""
+
+
+class NamespaceFilter(serializers.CharField):
+    """Only of this namespace."""
+
+    def __init__(self) -> None:
+        super().__init__(required=False, max_length=63)
+
+
+class NameFilter(serializers.CharField):
+    """Only of the object of this name. `column`: where the name is kept, if not in a column of the filter's name."""
+
+    def __init__(self, column: str | None = None) -> None:
+        super().__init__(required=False, max_length=253, source=column)
+
+
+def checked(schema: type[serializers.Serializer[Any]], data: Any) -> dict[str, Any]:
+    """The values of a body or a query, by the schema. Raises ValidationError, which is a 400."""
+    form = schema(data=data)
+    form.is_valid(raise_exception=True)
+    return dict(form.validated_data)
+
+
+def filters(schema: type[serializers.Serializer[Any]], request: Request) -> dict[str, Any]:
+    """The filters that the query sets, by the schema: column → value. Raises ValidationError."""
+    return {name: value for name, value in checked(schema, request.query_params).items() if value not in (None, "")}
+
+
+def address(kind: str) -> list[OpenApiParameter]:
+    """Path parameters of an object in a namespace."""
+    return [
+        OpenApiParameter("namespace", str, OpenApiParameter.PATH, description=f"namespace of the {kind}"),
+        OpenApiParameter("name", str, OpenApiParameter.PATH, description=f"name of the {kind}"),
+    ]

@@ -1,0 +1,30 @@
+"""Lets threads of the web process send requests to the API server on the serving loop, over its connections.
+
+Started first and stopped last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from django.conf import settings
+
+from kube import event_loop
+from kube.errors import NotConfigured
+from kube.shared import shared_cluster
+
+
+async def start() -> None:
+    """Lend the loop to threads."""
+    event_loop.lend(asyncio.get_running_loop())
+
+
+async def stop() -> None:
+    """Take it back; threads that send requests later get another loop. Close the loop's connections."""
+    event_loop.lend(None)
+    try:
+        cluster = shared_cluster(settings.GPUPLANE_KUBECONFIG)
+    except NotConfigured:
+        return  # then nothing was sent
+    if cluster is not None:
+        cluster.close_here()

@@ -1,0 +1,41 @@
+"""The latest samples for views, which run in threads while samples belong to the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import cast
+
+import structlog
+from asgiref.sync import async_to_sync
+
+from nodes.history import ring
+from nodes.live.flush import read_latest
+from nodes.live.samples import DETAILS_KEY, SAMPLES_KEY, DetailsView, SampleView, read_details, read_sample
+from storage.redis_client import REDIS_ERRORS
+
+log = structlog.get_logger(__name__)
+
+
+def latest_for(request: object) -> Mapping[str, SampleView]:
+    """The newest sample of every node, read in the event loop of the server where it has one: then the request has an
+    ASGI scope.
+    """
+    if not hasattr(request, "scope"):
+        return read_latest()
+    return async_to_sync(_read)()
+
+
+def latest_of(node: str) -> tuple[SampleView | None, DetailsView | None]:
+    """A node's newest sample and details in Redis; None where there are none, or Redis is down."""
+    try:
+        with ring.client() as connection:
+            sample = cast("bytes | None", connection.hget(SAMPLES_KEY, node))
+            details = cast("bytes | None", connection.hget(DETAILS_KEY, node))
+    except REDIS_ERRORS as error:
+        log.info("page.node_unread", node=node, why=str(error))
+        return None, None
+    return read_sample(sample), read_details(details)
+
+
+async def _read() -> Mapping[str, SampleView]:
+    return read_latest()

@@ -1,0 +1,35 @@
+// Parts of the page that the server writes, fetched when the stream says that they changed, not by the clock.
+import { isInUse } from "../in_use.js";
+
+const AGAIN_MS = 1000;
+const AFTER_FAILURE_MS = 5000;
+
+export class Parts {
+  /** `ids`: of elements that fetch themselves by htmx upon an event `changed`. */
+  constructor(ids) {
+    this.ids = ids;
+    this.due = new Map(); // id → when to fetch it
+    document.body.addEventListener("htmx:afterRequest", ({ detail }) => {
+      const { id } = detail.elt;
+      if (!detail.successful && ids.includes(id)) this.due.set(id, performance.now() + AFTER_FAILURE_MS);
+    });
+    document.addEventListener("visibilitychange", () => this.fetch());
+    setInterval(() => this.fetch(), AGAIN_MS);
+  }
+
+  changed() {
+    for (const id of this.ids) this.due.set(id, performance.now());
+    this.fetch();
+  }
+
+  /** Fetch what is due. Nobody looks at a hidden page, and what somebody works in waits until they are done. */
+  fetch() {
+    if (document.visibilityState !== "visible") return;
+    for (const [id, when] of this.due) {
+      const part = document.getElementById(id);
+      if (when > performance.now() || isInUse(part)) continue;
+      this.due.delete(id);
+      window.htmx.trigger(part, "changed");
+    }
+  }
+}

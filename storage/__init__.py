@@ -1,0 +1,8 @@
+"""Access to the database (clock, cursors, transactions, precedence) and to Redis (clients, locks, messages); sending
+tasks.
+
+Invariants:
+- It has no models.
+- Only a deadlock, a serialization failure or SQLite's "database is locked" is retried, a bounded number of times.
+- Every expiry is by the database's clock (`clock`).
+"""

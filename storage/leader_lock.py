@@ -1,0 +1,131 @@
+"""Locks in Redis, for tasks that run on one worker at a time, and a value that each holder leaves to the next.
+
+Invariants: a lock lasts `LOCK_SECONDS` and is renewed while its holder lives, so that a dead or stalled worker loses
+it; each holder has a higher fencing number than the one before, and the value is written only under the number that
+holds the lock; a holder that lost its lock is stopped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from weakref import WeakSet
+
+import structlog
+
+from storage.redis_client import REDIS_ERRORS, Purpose, Redis, client
+
+PREFIX: Final = "gpuplane:turn:"
+LOCK_SECONDS: Final = 10.0
+RENEW_SECONDS: Final = 3.0
+CARRY_SECONDS: Final = 86_400
+"""Older resourceVersions are compacted away."""
+
+
+def _if_held(command: str) -> str:
+    """A Lua script for Redis that runs the command if the lock, KEYS[1], has the number ARGV[1]."""
+    return f"if redis.call('get', KEYS[1]) == ARGV[1] then {command} end return 0"
+
+
+_RENEW: Final = _if_held("return redis.call('pexpire', KEYS[1], ARGV[2])")
+_END: Final = _if_held("return redis.call('del', KEYS[1])")
+_CARRY: Final = _if_held("redis.call('set', KEYS[2], ARGV[2], 'ex', ARGV[3]) return 1")
+_DROP: Final = _if_held("redis.call('del', KEYS[2]) return 1")
+
+log = structlog.get_logger(__name__)
+
+_running: WeakSet[threading.Event] = WeakSet()
+_guard = threading.Lock()
+
+
+def stop_all() -> None:
+    """Stop every holder in this process: the worker is shutting down."""
+    with _guard:
+        for stop in _running:
+            stop.set()
+
+
+class LeaderLock:
+    """A held lock. `stop` is set when it is lost; `number` is the fencing number."""
+
+    def __init__(self, connection: Redis, name: str, number: int, stop: threading.Event) -> None:
+        self.number = number
+        self.stop = stop
+        self._connection = connection
+        self._name = name
+
+    @property
+    def carried(self) -> str | None:
+        """The value that the last holder left."""
+        value: Any = self._connection.get(self._key("carried"))
+        return None if value is None else str(value)
+
+    def carry(self, value: str | None) -> bool:
+        """Leave the value to the next holder. False when the lock is lost."""
+        return self._eval(_DROP) if value is None else self._eval(_CARRY, value, str(CARRY_SECONDS))
+
+    def renew(self) -> bool:
+        """Extend the lock by `LOCK_SECONDS`. False when it is lost."""
+        return self._eval(_RENEW, str(int(LOCK_SECONDS * 1000)))
+
+    def end(self) -> None:
+        """Release the lock."""
+        self._eval(_END)
+
+    def _eval(self, script: str, *values: str) -> bool:
+        keys = (self._key("lock"), self._key("carried"))
+        return bool(self._connection.eval(script, len(keys), *keys, str(self.number), *values))
+
+    def _key(self, part: str) -> str:
+        return f"{PREFIX}{self._name}:{part}"
+
+
+@contextmanager
+def leader_lock(redis_url: str, name: str, *, stop: threading.Event | None = None) -> Iterator[LeaderLock | None]:
+    """Hold the lock; None while another worker holds it. Raises REDIS_ERRORS.
+
+    `stop`: the event to set when the lock is lost; by default a new one.
+    """
+    with client(redis_url, Purpose.WORK, decode=True) as connection:
+        number: Any = connection.incr(f"{PREFIX}{name}:number")
+        if not connection.set(f"{PREFIX}{name}:lock", str(number), nx=True, px=int(LOCK_SECONDS * 1000)):
+            yield None
+            return
+        held = LeaderLock(connection, name, int(number), stop or threading.Event())
+        with _kept(held):
+            yield held
+
+
+@contextmanager
+def _kept(held: LeaderLock) -> Iterator[None]:
+    """Renew the lock in a thread, since the work may be blocked."""
+    over = threading.Event()
+    keeper = threading.Thread(target=_keep, args=(held, over), name="leader-lock", daemon=True)
+    with _guard:
+        _running.add(held.stop)
+    keeper.start()
+    try:
+        yield
+    finally:
+        over.set()
+        keeper.join()
+        with _guard:
+            _running.discard(held.stop)
+        try:
+            held.end()
+        except REDIS_ERRORS as error:
+            log.warning("lock.not_ended", error=str(error))  # the lock expires
+
+
+def _keep(held: LeaderLock, over: threading.Event) -> None:
+    while not over.wait(RENEW_SECONDS):
+        try:
+            renewed = held.renew()
+        except REDIS_ERRORS as error:
+            log.warning("lock.not_renewed", error=str(error))
+            renewed = False
+        if not renewed:
+            held.stop.set()
+            return

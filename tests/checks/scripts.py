@@ -1,0 +1,26 @@
+"""Lint of the pages' scripts and styles by Biome (`biome.jsonc`). Arguments go to `biome lint`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests import node
+
+ROOT = Path(__file__).resolve().parents[2]
+BIOME = ROOT / "node_modules" / "@biomejs" / "biome" / "bin" / "biome"
+
+
+def command(*arguments: str) -> list[str]:
+    """The command line of the linter; a warning fails as an error does. Raises NoNode."""
+    return [node.executable(), str(BIOME), "lint", "--error-on-warnings", *arguments]
+
+
+def main() -> int:
+    """Exit status of the linter."""
+    return subprocess.run(command(*sys.argv[1:]), cwd=ROOT, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

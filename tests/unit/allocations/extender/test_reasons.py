@@ -1,0 +1,42 @@
+"""The extender's reasons: each is one value, with the text that people read and the kind that is counted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from allocations.engine.decision import Reason, ReasonKind
+from allocations.extender import counters, reasons, views
+from allocations.extender import filter as filtering
+from allocations.extender.wire import FilterRequest
+from tests.extender import pod_manifest
+from tests.measured import growth
+
+OWN = {name: value for name, value in vars(reasons).items() if isinstance(value, Reason)}
+REFUSED = "gpuplane_filter_refusals_total"
+
+
+def test_no_two_reasons_share_a_kind_or_a_text() -> None:
+    every = [*OWN.values(), reasons.malformed("")]
+    assert len({one.kind for one in every} | set(ReasonKind)) == len(every) + len(ReasonKind)
+    assert len({one.text for one in every}) == len(every)
+
+
+def test_texts_stand_in_one_place() -> None:
+    """VIEW-5 no other module of the extender has names of its own for them."""
+    for module in (counters, filtering, views):
+        named = {name: value for name, value in vars(module).items() if name in OWN}
+        assert all(value is OWN[name] for name, value in named.items()), module.__name__
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_what_is_told_is_what_is_counted(name: str) -> None:
+    """VIEW-5 every node is refused with the text, as resolvable or not, and the refusal counts once under the kind."""
+    reason = OWN[name]
+    asked = FilterRequest(json.dumps({"Pod": pod_manifest("a", claim="one"), "NodeNames": ["n1"]}).encode())
+    with growth(REFUSED) as grown:
+        answer = filtering.refuse(asked, reason)
+    assert grown == {(REFUSED, reason.kind): 1}
+    assert (b'"FailedNodes":{"n1"' in answer) is reason.resolvable
+    assert reason.text.encode() in answer

@@ -1,0 +1,103 @@
+"""What workers count reaches Redis, once each, whatever becomes of Redis and of them."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpuplane.metrics_relay import Relay, relayed
+from storage.redis_client import Purpose, Redis, client
+
+
+def connect(url: str) -> Redis:
+    return client(url, Purpose.WORK)
+
+
+class Worker:
+    """A process with counters of its own."""
+
+    def __init__(self, url: str) -> None:
+        registry = CollectorRegistry()
+        self.done = Counter("gpuplane_done", "Done", ["what"], registry=registry)
+        self.seconds = Histogram("gpuplane_took_seconds", "Took", buckets=(0.5, 5, 10), registry=registry)
+        self.state = Gauge("gpuplane_state", "A matter of one process", registry=registry)
+        self.foreign = Counter("python_things", "Somebody else's", registry=registry)
+        self.relay = Relay(connect(url), registry)
+
+
+def told(url: str) -> dict[tuple[str, ...], float]:
+    """(sample name, label values) → value."""
+    text = relayed(connect(url))
+    return {
+        (one.name, *one.labels.values()): one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+    }
+
+
+def test_workers_add_up(redis_url: str) -> None:
+    """VIEW-5 one set of series for all workers; a new process goes on where others left; gauges stay at home."""
+    one, other = Worker(redis_url), Worker(redis_url)
+    one.done.labels("a").inc(0)
+    one.relay.send()
+    assert told(redis_url)["gpuplane_done_total", "a"] == 0, "there from the start, so that the first is an increase"
+    one.done.labels("a").inc(2)
+    other.done.labels("a").inc()
+    other.done.labels("b").inc()
+    one.seconds.observe(7)
+    one.state.set(5)
+    one.foreign.inc()
+    for _ in range(2):
+        one.relay.send()
+        other.relay.send()
+    Worker(redis_url).relay.send()
+    assert told(redis_url) == {
+        ("gpuplane_done_total", "a"): 3,
+        ("gpuplane_done_total", "b"): 1,
+        ("gpuplane_took_seconds_bucket", "0.5"): 0,
+        ("gpuplane_took_seconds_bucket", "5.0"): 0,
+        ("gpuplane_took_seconds_bucket", "10.0"): 1,
+        ("gpuplane_took_seconds_bucket", "+Inf"): 1,
+        ("gpuplane_took_seconds_count",): 1,
+        ("gpuplane_took_seconds_sum",): 7,
+    }
+
+
+def test_buckets_come_in_their_order(redis_url: str) -> None:
+    worker = Worker(redis_url)
+    worker.seconds.observe(1)
+    worker.relay.send()
+    lines = [line for line in relayed(connect(redis_url)).splitlines() if "_bucket" in line]
+    assert [line.split('"')[1] for line in lines] == ["0.5", "5.0", "10.0", "+Inf"]
+
+
+def test_while_redis_is_away_it_stays_counted(redis_url: str) -> None:
+    worker = Worker("unix:///nonexistent/redis.sock")
+    worker.done.labels("a").inc(3)
+    with pytest.raises(redis.ConnectionError):
+        worker.relay.send()
+    assert relayed(connect("unix:///nonexistent/redis.sock")) == ""
+    worker.relay._client = connect(redis_url)
+    worker.done.labels("a").inc()
+    worker.relay.send()
+    assert told(redis_url)["gpuplane_done_total", "a"] == 4
+
+
+def test_a_worker_that_ends_sends_the_rest(redis_url: str) -> None:
+    worker = Worker(redis_url)
+    worker.relay.start()
+    worker.done.labels("a").inc()
+    worker.relay.stop()
+    assert told(redis_url)["gpuplane_done_total", "a"] == 1
+
+
+def test_redis_that_lost_everything_counts_from_nothing(redis_url: str) -> None:
+    worker = Worker(redis_url)
+    worker.done.labels("a").inc(5)
+    worker.relay.send()
+    connect(redis_url).flushall()
+    worker.done.labels("a").inc()
+    worker.relay.send()
+    assert told(redis_url)["gpuplane_done_total", "a"] == 1
