@@ -8,6 +8,7 @@ At most one announcement in `EVERY_SECONDS` over all processes that share a Redi
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -45,9 +46,17 @@ def announced(*, seconds: float) -> bool:
     return announcer(settings.GPUPLANE_KUBECONFIG, settings.GPUPLANE_REDIS_URL).settled(seconds=seconds)
 
 
-@lru_cache(maxsize=4)
+_lock = threading.Lock()
+
+
 def announcer(kubeconfig: str, redis_url: str) -> Announcer:
     """The process's announcer for a cluster (kubeconfig as for `kube.shared`)."""
+    with _lock:  # lru_cache alone makes one for each thread that asks before the first is made
+        return _announcer(kubeconfig, redis_url)
+
+
+@lru_cache(maxsize=4)
+def _announcer(kubeconfig: str, redis_url: str) -> Announcer:
     return Announcer(lambda: shared_cluster(kubeconfig), SharedGate(redis_url))
 
 

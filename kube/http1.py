@@ -129,13 +129,15 @@ class HttpConnection(asyncio.Protocol):
         self._heard = loop.time()
         self._timer = loop.call_later(seconds, self._is_late, seconds, whole)
         self._transport.write(request)
+        answer: Response | None = None
         try:
-            return await self._future
+            answer = await self._future
         finally:
             self._timer.cancel()
             self._future = None
-            if self._reader is not None:  # failed or cancelled: a late answer must not reach the next request
+            if answer is None:  # failed or cancelled: a late answer must not reach the next request
                 self.close()
+        return answer
 
     def close(self) -> None:
         """Close it; a second time does nothing."""

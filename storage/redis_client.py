@@ -6,6 +6,7 @@ no client has more than `CONNECTIONS_MOST` connections; a command is sent once.
 
 from __future__ import annotations
 
+import threading
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Final
@@ -61,9 +62,17 @@ def client(url: str, purpose: Purpose, *, decode: bool = False) -> Redis:
     return Redis.from_pool(pool)
 
 
-@lru_cache(maxsize=8)
+_lock = threading.Lock()
+
+
 def shared_client(url: str, purpose: Purpose, *, decode: bool = False) -> Redis:
     """The client that all threads of the process share; it is never closed."""
+    with _lock:  # lru_cache alone makes one for each thread that asks before the first is made
+        return _shared_client(url, purpose, decode)
+
+
+@lru_cache(maxsize=8)
+def _shared_client(url: str, purpose: Purpose, decode: bool) -> Redis:
     return client(url, purpose, decode=decode)
 
 

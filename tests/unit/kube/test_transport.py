@@ -12,6 +12,7 @@ import pytest
 
 from kube import transport
 from kube.errors import Invalid, OutcomeUnknown, Unreachable
+from kube.http1 import HttpConnection
 from tests.fakes.script import OK, WHOLE_ANSWERS, Script
 from tests.unit.kube.transports import CLOSING, Ask, asking, made
 
@@ -178,6 +179,27 @@ def test_who_is_out_of_patience_leaves_no_answer_behind_for_the_next() -> None:
             return (await ask()).data
 
     assert asyncio.run(story()) == b"ok"
+
+
+def test_who_leaves_as_the_answer_comes_leaves_no_connection_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer is whole, and nobody takes it any more: its connection is closed."""
+    script = Script([OK], [OK])
+    received = HttpConnection.data_received
+
+    async def story() -> None:
+        with script.serving() as address, closing(made(address)) as carried:
+            asked = asyncio.ensure_future(asking(carried, thread=False)())
+
+            def arrived(connection: HttpConnection, data: bytes) -> None:
+                received(connection, data)
+                asked.cancel()
+
+            monkeypatch.setattr(HttpConnection, "data_received", arrived)
+            with pytest.raises(asyncio.CancelledError):
+                await asked
+            assert await asyncio.to_thread(script.hung_up.wait, 5)
+
+    asyncio.run(story())
 
 
 def test_nothing_is_sent_after_its_time() -> None:
