@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from uuid import UUID
 
 import structlog
 from django.conf import settings
@@ -152,8 +151,8 @@ class Watching:
             return
         for row in live_rows(pod_uid=pod.metadata.uid):
             why = "the pod is gone" if deleted else why_over(row, pod)
-            if row.state is State.BOUND and why:
-                self._begin("watch.release_failed", partial(_release, row.id, why), allocation=str(row.id))
+            if row.state in (State.RESERVED, State.BOUND) and why:
+                self._begin("watch.release_failed", partial(_release, row, why), allocation=str(row.id))
             elif row.state is State.HELD and (deleted or pod.finished or failed_by_pod(row, pod)):
                 ended = deleted or pod.finished
                 _drop_hold(row, State.RELEASED if ended else State.FAILED, why if ended else NOT_SCHEDULED)
@@ -207,8 +206,10 @@ class WaitingPods:
         return some
 
 
-def _release(allocation_id: UUID, why: str) -> None:
-    released = release_now(allocation_id=allocation_id, reason=why, now=database_now(), actor=ACTOR)
+def _release(row: Row, why: str) -> None:
+    if row.state is State.RESERVED and ledger.note_ended(allocation_id=row.id, reason=why):
+        return  # the answer to its Binding is under way; who confirms the bind releases it
+    released = release_now(allocation_id=row.id, reason=why, now=database_now(), actor=ACTOR)
     collected(CollectionCause.POD_ENDED, released)
 
 

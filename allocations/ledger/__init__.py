@@ -8,7 +8,7 @@ past them. In come decisions and states, out go rows. Called by `scheduling`, `r
 """
 
 from allocations.ledger.adopt import adopt
-from allocations.ledger.binding import bound, current, reserve, reserve_held, take_up
+from allocations.ledger.binding import bound, current, note_ended, reserve, reserve_held, take_up
 from allocations.ledger.hold import hold
 from allocations.ledger.holder import Holder, Terms, pod_holder
 from allocations.ledger.reads import Live, PodAllocation, read_live, read_pod_allocation
@@ -29,6 +29,7 @@ __all__ = [
     "drop_hold",
     "finish_release",
     "hold",
+    "note_ended",
     "pod_holder",
     "read_live",
     "read_pod_allocation",

@@ -1,4 +1,5 @@
-"""`reserve`, `take_up`, `current` and `bound`: the verbs of a bind, for one allocation or for many in one transaction.
+"""`reserve`, `take_up`, `current`, `bound` and `note_ended`: the verbs of a bind, for one allocation or for many in one
+transaction.
 
 Called by the steps of a bind. Invariants: each is one conditional move and one event an allocation, committed when the
 call returns. A commit costs the same for one row as for thirty. The attempts at a reservation are numbered; the highest
@@ -42,9 +43,16 @@ def reserve(allocation_ids: Sequence[uuid.UUID], *, now: datetime, actor: str = 
 
 @atomic_retry
 def bound(
-    allocation_ids: Sequence[uuid.UUID], *, now: datetime, expires_at: datetime | None = None, actor: str = SCHEDULER
+    allocation_ids: Sequence[uuid.UUID],
+    *,
+    now: datetime,
+    expires_at: datetime | None = None,
+    actor: str = SCHEDULER,
+    ended: bool = False,
 ) -> set[uuid.UUID]:
-    """Reserved → bound; the ids of those that moved."""
+    """Reserved → bound, for those whose pod has not `ended` (`note_ended`), or those whose pod has; the ids of those
+    that moved.
+    """
     moved = move(
         allocation_ids,
         (State.RESERVED,),
@@ -53,8 +61,23 @@ def bound(
         actor=actor,
         message=lambda one: f"{one.label} is bound to {one.node}",
         columns={"bound_at": now, "expires_at": expires_at},
+        outcome=State.RELEASED.value if ended else "",
     )
     return record_moves(moved)
+
+
+@atomic_retry
+def note_ended(*, allocation_id: uuid.UUID, reason: str) -> bool:
+    """Note at a reservation that its pod has ended, so that whoever confirms the bind releases it. False when it is no
+    longer reserved.
+    """
+    with hot_cursor() as cursor:
+        cursor.execute(
+            "UPDATE allocations_allocation SET outcome = 'released', reason = %s WHERE id = %s AND state = 'reserved'",
+            [reason[:300], identity(allocation_id)],
+        )
+        noted: bool = cursor.rowcount == 1
+    return noted
 
 
 @atomic_retry

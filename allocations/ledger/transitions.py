@@ -78,12 +78,14 @@ def move(
     message: Callable[[Moved], str],
     columns: Mapping[str, Any],
     bind_attempt: int | None = None,
+    outcome: str | None = None,
     unchanged_since: datetime | None = None,
 ) -> dict[uuid.UUID, NewEvent]:
     """Set state and columns of those rows that are in one of `sources`, by one statement; the event of each that moved.
 
-    The caller writes the events (`record_moves`), in the same transaction. `bind_attempt`, `unchanged_since`: only rows
-    of this attempt, and with this `changed_at`. `message`: the text of the event.
+    The caller writes the events (`record_moves`), in the same transaction. `bind_attempt`, `outcome`,
+    `unchanged_since`: only rows of this attempt, with this outcome, and with this `changed_at`. `message`: the text of
+    the event.
     """
     for source in sources:
         if target not in EDGES[source]:
@@ -94,6 +96,8 @@ def move(
     where: dict[str, Sequence[Any]] = {"id": [*map(identity, allocation_ids)], "state": [one.value for one in sources]}
     if bind_attempt is not None:
         where["bind_attempt"] = [bind_attempt]
+    if outcome is not None:
+        where["outcome"] = [outcome]
     if unchanged_since is not None:
         where["changed_at"] = [moment(unchanged_since)]
     assigned = ", ".join(f"{column} = %s" for column in sets)

@@ -30,7 +30,7 @@ from allocations.leases.kubernetes import KubernetesLeases
 from allocations.leases.port import LeaseTaken
 from allocations.ledger.binding import FIRST_ATTEMPT
 from allocations.scheduling import limits
-from allocations.scheduling.attempt import AGAIN, DONE, Attempt, StepOutcome
+from allocations.scheduling.attempt import AGAIN, DONE, Attempt, FinalState, StepOutcome
 from allocations.scheduling.bindings import attempt_annotation, binding_of, is_ours
 from kube import pods
 from kube.client import Cluster
@@ -114,7 +114,9 @@ def needs_check(attempt: Attempt) -> bool:
 
 
 def confirm(attempts: Sequence[Attempt]) -> list[StepOutcome]:
-    """Reserved → bound, one transaction for all that end at the same time, or never."""
+    """Reserved → bound, one transaction for all that end at the same time, or never. Where the pod has ended meanwhile,
+    the attempt goes on to release what it bound.
+    """
     now, actor = max(one.now for one in attempts), attempts[0].actor
     ends: dict[datetime | None, list[Attempt]] = defaultdict(list)
     for one in attempts:
@@ -123,8 +125,13 @@ def confirm(attempts: Sequence[Attempt]) -> list[StepOutcome]:
     bound = set()
     for end, some in ends.items():
         bound |= ledger.bound([one.live.id for one in some], now=now, expires_at=end, actor=actor)
+    left = [one for one in attempts if one.live.id not in bound]
+    ended = ledger.bound([one.live.id for one in left], now=now, actor=actor, ended=True) if left else set()
+    for one in left:
+        if one.live.id in ended:
+            one.sources, one.ending = (State.BOUND,), FinalState(State.RELEASED, "the pod ended while it was bound")
     return [
-        DONE if one.live.id in bound else StepOutcome.open(MovedOn("the reservation was settled meanwhile"))
+        DONE if one.live.id in bound | ended else StepOutcome.open(MovedOn("the reservation was settled meanwhile"))
         for one in attempts
     ]
 

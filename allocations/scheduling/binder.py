@@ -104,6 +104,8 @@ def _bind(attempt: Attempt) -> Course:
                 yield from _release()
         if outcome.error is not None:
             raise outcome.error
+    if attempt.ending is not None:  # the pod has ended meanwhile
+        yield from _release()
     return True
 
 

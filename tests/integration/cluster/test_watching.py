@@ -6,12 +6,15 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID
 
 import pytest
 import redis
 from django.conf import settings
 from django.db import connections
 
+from allocations import ledger
 from allocations.cluster_health import cluster_state
 from allocations.counters import CollectionCause
 from allocations.watching import watch_pods
@@ -67,6 +70,36 @@ def wait_for(condition: Callable[[], bool], *, seconds: float = 30.0) -> None:
     while not condition():
         assert time.monotonic() < ends, "it never came to be"
         time.sleep(0.01)  # the state of another thread's work
+
+
+def test_a_pod_that_ends_before_its_bind_is_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEASE-4 the API server has applied the Binding, the pod is deleted, and then the bind is confirmed."""
+    world.node("n1", gpus=8)
+    world.claim()
+    world.place("other")
+    confirmed = ledger.bound
+
+    def late(*args: Any, **about: Any) -> set[UUID]:
+        """The watch hears of both ends before the ledger says bound."""
+        if not about.get("ended"):
+            world.remove("early")
+            world.remove("other")
+            wait_for(lambda: world.states("other") == ["released"])
+        return confirmed(*args, **about)
+
+    with watching(world, watch_pods, "pods"):
+        monkeypatch.setattr(ledger, "bound", late)
+        world.place("early")
+        wait_for(lambda: world.live() == 0)
+    assert world.states("early") == ["released"]
+    assert world.used("n1") == [0] * 8
+    assert world.leases() == {}
+    kinds = Event.objects.filter(name="early").order_by("pk").values_list("kind", flat=True)
+    assert [kind for kind in kinds if kind.startswith("allocation.")][-3:] == [
+        "allocation.bound",
+        "allocation.releasing",
+        "allocation.released",
+    ]
 
 
 def test_a_pod_that_ends(world: World) -> None:
