@@ -25,7 +25,7 @@ from allocations.engine.explain import count_devices, explain_devices
 from allocations.engine.plan import plan, verdicts_of
 from allocations.ledger.reads import request_of
 from allocations.models import Allocation, PodRefusal
-from allocations.pod_request import with_settings
+from allocations.pod_request import share_policy
 from allocations.selectors import with_devices
 from allocations.waiting import DEFAULT_SCHEDULER, GATED, NOT_ASKED, OTHER_SCHEDULER, is_waiting, note_waiting
 from audit.models import Event
@@ -208,7 +208,7 @@ class _Decisions:
 
     def on(self, refusal: PodRefusal) -> dict[str, Any]:
         """What the engine says of a pod that was refused."""
-        request = with_settings(request_of(refusal.request))
+        request = request_of(refusal.request).under(share_policy())
         first = request not in self._known
         if first:
             decision = plan(self._snapshot, request, verdicts_up_to=0)
@@ -276,7 +276,7 @@ def _why_others_lose(allocation: Allocation) -> dict[str, int]:
         for device in allocation.devices.all()
         if device.device_id is not None
     }
-    decision = plan(snapshot, with_settings(request_of(allocation.request)), own=own)
+    decision = plan(snapshot, request_of(allocation.request).under(share_policy()), own=own)
     return verdicts_of(decision, snapshot).counts()
 
 

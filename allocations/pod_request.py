@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from django.conf import settings
 
 from allocations.attempts import UNKNOWN, Attempt, attempt_of
+from allocations.identity import pod_problem
 from allocations.ledger.holder import Holder, Terms
 from claims.admission.confinement import is_confined
 from claims.admission.counted import is_counted
-from claims.dialects.parse import parse_pod
+from claims.dialects.parse import no_claim, parse_pod
 from claims.dialects.request import DeviceRequest, Refusal, SharePolicy
 from claims.lookup import ClaimFinder
 from kube.objects import Pod, Volume
@@ -63,22 +64,32 @@ class PodRequest:
         )
 
 
-def pod_request(pod: Pod) -> PodRequest | Refusal | None:
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A pod that asks for devices under a name, a namespace or a UID that Kubernetes gives to none."""
+
+    problem: str
+
+
+def pod_request(pod: Pod) -> PodRequest | Refusal | Malformed | None:
     """What the pod asks for; the rule that it breaks; None where it asks for no devices."""
-    finder = ClaimFinder()
-    parsed = parse_pod(pod, find_claim=finder)
+    rank, awaited, attempt = _rank(pod), unbound_claims_of(pod), attempt_of(pod)
+    confined, counted = is_confined(pod), is_counted(pod)
+    problem, finder = pod_problem(pod), ClaimFinder()
+    parsed = parse_pod(pod, find_claim=no_claim if problem else finder)
+    if problem and parsed is not None:
+        return Malformed(problem)
     if parsed is None or isinstance(parsed, Refusal):
         return parsed
-    confined, priority = is_confined(pod), preemption_priority(pod)
     return PodRequest(
-        with_settings(parsed),
+        parsed.under(share_policy()),
         finder.claim_id,
         settings.GPUPLANE_HOLD_SECONDS,
         confined,
-        priority=priority,
-        rank=_rank(pod),
-        awaited=unbound_claims_of(pod),
-        attempt=attempt_of(pod),
+        priority=rank if counted else None,
+        rank=rank,
+        awaited=awaited,
+        attempt=attempt,
     )
 
 
@@ -92,9 +103,9 @@ def _rank(pod: Pod) -> int:
     return max(-(2**31), min(pod.priority, 2**31 - 1))
 
 
-def with_settings(request: DeviceRequest) -> DeviceRequest:
-    """The request under the settings."""
-    return request.under(SharePolicy(settings.GPUPLANE_SHARE))
+def share_policy() -> SharePolicy:
+    """The fleet's, for `DeviceRequest.under`."""
+    return SharePolicy(settings.GPUPLANE_SHARE)
 
 
 def unbound_claims_of(pod: Pod) -> UnboundClaims | None:

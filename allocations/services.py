@@ -18,7 +18,7 @@ from allocations.backends import backends
 from allocations.choices import State
 from allocations.errors import MovedOn
 from allocations.models import Allocation
-from allocations.pod_request import PodRequest, with_settings
+from allocations.pod_request import PodRequest, share_policy
 from allocations.scheduling import binder
 from allocations.scheduling.attempt import BindFailed, OutcomeOpen
 from allocations.scheduling.placement import Placed, PlacementRequest, Unplaced, place
@@ -49,7 +49,7 @@ def claim_devices(*, claim: GpuClaim, actor: Actor, holder: str = "") -> Allocat
         raise NotFound(f"GpuClaim {claim.name} does not exist")
     if spec.gang_ref:
         raise Conflict(GANGS_UNAVAILABLE)
-    request = with_settings(claim_request(spec, name=claim.name, dialect=Dialect.REST))
+    request = claim_request(spec, name=claim.name, dialect=Dialect.REST).under(share_policy())
     identity = f"{claim.namespace}/{holder or claim.name}/{uuid.uuid4()}"
     who = ledger.Holder(namespace=claim.namespace, identity=identity)
     asks = PodRequest(request, claim.id, settings.GPUPLANE_HOLD_SECONDS, confined=True)

@@ -27,7 +27,7 @@ from allocations.engine.plan import plan, verdicts_of
 from allocations.engine.snapshot import Snapshot
 from allocations.ledger.reads import request_of
 from allocations.models import PodRefusal
-from allocations.pod_request import with_settings
+from allocations.pod_request import share_policy
 from audit.choices import EventKind
 from audit.events import NewEvent
 from audit.services import record_many
@@ -228,7 +228,7 @@ class _Parser:
         parsed = parse_pod(pod, find_claim=self._claim)
         if isinstance(parsed, Refusal):
             return ParsedPod(None, parsed.rule, parsed.reason[:500], self._nodes)
-        return ParsedPod(None if parsed is None else with_settings(parsed))
+        return ParsedPod(None if parsed is None else parsed.under(share_policy()))
 
     @cached_property
     def _nodes(self) -> int:
@@ -271,7 +271,7 @@ def plan_waiting(*, now: datetime, clock: Callable[[], float] = time.monotonic, 
     planned_for: dict[DeviceRequest, list[PodRefusal]] = defaultdict(list)
     events: list[NewEvent] = []
     for row in rows:
-        request = with_settings(request_of(row.request))
+        request = request_of(row.request).under(share_policy())
         if request not in known:
             if clock() > ends:
                 break

@@ -17,15 +17,15 @@ from allocations.engine.plan import verdicts_of
 from allocations.engine.snapshot import Snapshot
 from allocations.errors import MovedOn, Overtaken
 from allocations.extender.advised import recorded_asks
-from allocations.extender.identity import identity_problem
 from allocations.extender.reasons import BEING_BOUND, BEING_UNDONE, NOT_REGISTERED, RACING
 from allocations.extender.wire import BindArgs
+from allocations.identity import identity_problem
 from allocations.leases.port import LeaseTaken
 from allocations.ledger.binding import SCHEDULER
 from allocations.ledger.external_holders import external_holder_set
 from allocations.ledger.reads import request_of
 from allocations.models import Allocation
-from allocations.pod_request import PodRequest, pod_request
+from allocations.pod_request import Malformed, PodRequest, pod_request
 from allocations.scheduling import binder, preemption
 from allocations.scheduling.attempt import BindFailed, OutcomeOpen
 from allocations.scheduling.limits import PAUSE_SECONDS
@@ -128,12 +128,14 @@ def _asks(args: BindArgs, world: Backends) -> PodRequest:
     Raises _Ended when it is not to be placed, a pod that asks for no devices being bound.
     """
     if world.cluster is not None:
-        asks = pod_request(_read_pod(args, world.cluster))
-        if asks is None:
-            raise _Ended(_bind_plain(args, world.cluster))
-        if isinstance(asks, Refusal):
-            raise _Ended(asks.reason)
-        return asks
+        pod = _read_pod(args, world.cluster)
+        match pod_request(pod):
+            case None:
+                raise _Ended(_bind_plain(args, world.cluster))
+            case Refusal(reason=why) | Malformed(problem=why):
+                raise _Ended(why)
+            case PodRequest() as asks:
+                return asks
     recorded = recorded_asks(args.PodUID)
     if recorded is not None:
         return recorded

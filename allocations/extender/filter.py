@@ -7,8 +7,8 @@ node and nothing changes; a nominated pod is not refused once its victims have g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
 
@@ -23,12 +23,10 @@ from allocations.engine.decision import Reason, Verdicts
 from allocations.engine.plan import verdicts_of
 from allocations.engine.reasons import summary_text
 from allocations.engine.snapshot import Snapshot
-from allocations.extender import counters
 from allocations.extender.advised import record_asks
-from allocations.extender.identity import pod_problem
 from allocations.extender.reasons import BEING_UNDONE, ELSEWHERE, NOT_REGISTERED, RACING, malformed
-from allocations.extender.wire import FilterRequest, unreadable_answer
-from allocations.pod_request import PodRequest, pod_request
+from allocations.extender.wire import FilterRequest
+from allocations.pod_request import Malformed, PodRequest, pod_request
 from allocations.scheduling import preemption
 from allocations.scheduling.placement import (
     Advised,
@@ -42,36 +40,42 @@ from allocations.scheduling.placement import (
 from allocations.scheduling.release_ended import release_finished
 from allocations.scheduling.unbound import hold_seconds
 from allocations.waiting import refusal_note
-from claims.dialects.parse import asks_for_devices
 from claims.dialects.request import Refusal
 from kube.keys import CLAIM
 from kube.objects import Pod
 from storage.clock import database_now
 
 
-def filter_pod(request: FilterRequest) -> bytes:
-    """The ExtenderFilterResult for one ExtenderArgs."""
-    pod = request.pod
+@dataclass(frozen=True, slots=True)
+class FilterResult:
+    """Names of the nodes that `passed`; node → reason for others. `kinds`: the sorts of reasons of a refusal."""
+
+    passed: Sequence[str]
+    failed: Mapping[str, str] = field(default_factory=dict)
+    unresolvable: Mapping[str, str] = field(default_factory=dict)
+    kinds: Sequence[str] = ()
+
+
+def filter_pod(request: FilterRequest) -> FilterResult:
+    """Which of the request's nodes the pod may use."""
+    pod, names = request.pod, request.names
     if pod is None:
-        answer = refuse(request, malformed(request.pod_problem))
-        return answer if request.names else unreadable_answer(b"", request.pod_problem)
-    problem = pod_problem(pod)
-    if problem:
-        if not asks_for_devices(pod):
-            return request.answer(request.names)
-        return refuse(request, malformed(problem))
-    asks = pod_request(pod)
-    if asks is None:
-        return request.answer(request.names)
-    if isinstance(asks, Refusal):
-        return _refused_by_rule(request, pod, asks)
-    return _Filter(request, pod, asks).answer()
+        return refused(names, malformed(request.pod_problem))
+    match pod_request(pod):
+        case None:
+            return FilterResult(names)
+        case Malformed(problem):
+            return refused(names, malformed(problem))
+        case PodRequest() as asks:
+            return _Filter(names, pod, asks).result()
+        case Refusal() as refusal:
+            return _refused_by_rule(names, pod, refusal)
 
 
-def refuse(request: FilterRequest, reason: Reason) -> bytes:
-    """Refuse every node for this reason, and count it."""
-    counters.refused([reason.kind])
-    return request.refuse(reason.text, resolvable=reason.resolvable)
+def refused(names: Sequence[str], reason: Reason) -> FilterResult:
+    """Every node refused for this reason."""
+    nodes = dict.fromkeys(names, reason.text)
+    return FilterResult((), nodes if reason.resolvable else {}, {} if reason.resolvable else nodes, [reason.kind])
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +99,14 @@ def candidates_of(snapshot: Snapshot, names: Sequence[str]) -> Candidates:
 class _Filter:
     """The filter of one pod."""
 
-    def __init__(self, request: FilterRequest, pod: Pod, asks: PodRequest) -> None:
-        self.request = request
+    def __init__(self, names: Sequence[str], pod: Pod, asks: PodRequest) -> None:
+        self.names = names
         self.pod = pod
         self.asks = asks
         self._candidates = Candidates(rows=None, unknown=())
 
-    def answer(self) -> bytes:
-        """Place the pod, and answer with the outcome."""
+    def result(self) -> FilterResult:
+        """Place the pod."""
         meta = self.pod.metadata
         holder = ledger.pod_holder(meta.namespace, meta.name, meta.uid)
         outcome = place(
@@ -115,25 +119,25 @@ class _Filter:
             case Placed(decision=decision):
                 # reasons of other nodes only where they were cheap; explain has them all
                 failed = ({}, {}) if decision.verdicts is None else self._failed(decision.verdicts)
-                return self.request.answer([str(decision.node)], *failed)
+                return FilterResult([str(decision.node)], *failed)
             case Advised(decision=decision, look=look):
                 if backends().cluster is None:
                     record_asks(meta.uid, self.asks, look.now)
                 verdicts = verdicts_of(decision, look.snapshot)
-                return self.request.answer(verdicts.serving(), *self._failed(verdicts))
+                return FilterResult(verdicts.serving(), *self._failed(verdicts))
             case AlreadyAllocated(live=live) if live.state is State.RELEASING:
-                return refuse(self.request, BEING_UNDONE)
-            case AlreadyAllocated(live=live) if live.node in self.request.names:
-                return self.request.answer([live.node])
+                return refused(self.names, BEING_UNDONE)
+            case AlreadyAllocated(live=live) if live.node in self.names:
+                return FilterResult([live.node])
             case AlreadyAllocated():
-                return refuse(self.request, ELSEWHERE)
+                return refused(self.names, ELSEWHERE)
             case Unplaced():
                 return self._refuse(outcome)
             case LostEveryRace():
-                return refuse(self.request, RACING)
+                return refused(self.names, RACING)
 
     def _rows(self, snapshot: Snapshot) -> NDArray[np.int32] | None:
-        self._candidates = candidates_of(snapshot, self.request.names)
+        self._candidates = candidates_of(snapshot, self.names)
         return self._candidates.rows
 
     def _victims_gone(self, look: fleet.FleetSnapshot) -> bool:
@@ -149,19 +153,18 @@ class _Filter:
             (failed if reason.resolvable else unresolvable)[name] = reason.text
         return failed, unresolvable
 
-    def _refuse(self, outcome: Unplaced) -> bytes:
+    def _refuse(self, outcome: Unplaced) -> FilterResult:
         look, unknown = outcome.look, self._candidates.unknown
         verdicts = verdicts_of(outcome.decision, look.snapshot)
         reasons = verdicts.counts()
         if unknown:
             reasons[NOT_REGISTERED.text] = len(unknown)
-        counters.refused([*verdicts.kinds(), *([NOT_REGISTERED.kind] if unknown else [])])
         refusal_note(
             pod=self.pod,
             claim_name=self.asks.request.claim,
             request=self.asks.request,
             rule="",
-            summary=summary_text(len(self.request.names), reasons.items()),
+            summary=summary_text(len(self.names), reasons.items()),
             reasons=reasons,
             now=look.now,
         )
@@ -171,10 +174,10 @@ class _Filter:
             rows = self._candidates.rows
             nodes = None if rows is None else set(rows.tolist())
             preemption.begin(preemptor, snapshot=look.snapshot, nodes=nodes, now=look.now)
-        return self.request.answer([], failed, unresolvable)
+        return FilterResult((), failed, unresolvable, [*verdicts.kinds(), *([NOT_REGISTERED.kind] if unknown else [])])
 
 
-def _refused_by_rule(request: FilterRequest, pod: Pod, refusal: Refusal) -> bytes:
+def _refused_by_rule(names: Sequence[str], pod: Pod, refusal: Refusal) -> FilterResult:
     named = pod.annotations.get(CLAIM, "")
     refusal_note(
         pod=pod,
@@ -182,7 +185,7 @@ def _refused_by_rule(request: FilterRequest, pod: Pod, refusal: Refusal) -> byte
         request=None,
         rule=refusal.rule,
         summary=refusal.reason,
-        reasons={refusal.reason: len(request.names)},
+        reasons={refusal.reason: len(names)},
         now=database_now(),
     )
-    return refuse(request, Reason(refusal.reason, resolvable=False, kind=refusal.rule))
+    return refused(names, Reason(refusal.reason, resolvable=False, kind=refusal.rule))

@@ -16,14 +16,12 @@ import structlog
 from allocations import fleet, ledger
 from allocations.backends import backends
 from allocations.engine.plan import plan
-from allocations.extender.identity import is_uid, pod_problem
 from allocations.extender.wire import UNDECODABLE, PreemptArgs, decode_pod, is_there
+from allocations.identity import is_uid
 from allocations.pod_request import PodRequest, pod_request
 from allocations.scheduling import preemption
 from allocations.scheduling.release_ended import release_finished, released_lately
 from audit.requeue_notify import announce
-from claims.dialects.parse import asks_for_devices
-from claims.dialects.request import Refusal
 from kube import pods
 from kube.errors import KubeError
 from kube.objects import Pod
@@ -56,12 +54,10 @@ def _victims(args: PreemptArgs, offered: Victims) -> Victims:
         pod = decode_pod(args.Pod)
     except UNDECODABLE:
         return {}
-    if pod_problem(pod):
-        return {} if asks_for_devices(pod) else offered
     asks = pod_request(pod)
     if asks is None:
         return offered
-    if isinstance(asks, Refusal) or _waits_already(pod, asks, database_now()):
+    if not isinstance(asks, PodRequest) or _waits_already(pod, asks, database_now()):
         return {}
     look = fleet.current()
     own = ledger.read_pod_allocation(pod.metadata.uid, look.now).live

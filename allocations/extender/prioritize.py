@@ -12,10 +12,8 @@ from allocations import fleet, ledger
 from allocations.choices import State
 from allocations.engine.plan import feasible, plan
 from allocations.extender.filter import candidates_of
-from allocations.extender.identity import pod_problem
 from allocations.extender.wire import FilterRequest
-from allocations.pod_request import pod_request
-from claims.dialects.request import Refusal
+from allocations.pod_request import PodRequest, pod_request
 
 HIGHEST = 10
 
@@ -29,10 +27,8 @@ def prioritize_pod(request: FilterRequest) -> bytes:
 def _scores(request: FilterRequest) -> dict[str, int]:
     """Node → score; nodes left out get 0."""
     pod = request.pod
-    if pod is None or pod_problem(pod):
-        return {}
-    asks = pod_request(pod)
-    if asks is None or isinstance(asks, Refusal):
+    asks = None if pod is None else pod_request(pod)
+    if pod is None or not isinstance(asks, PodRequest):
         return {}
     look = fleet.current()
     snapshot = look.snapshot

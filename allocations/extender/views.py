@@ -16,7 +16,7 @@ from allocations.extender import counters
 from allocations.extender.bind import bind_pod, bind_problem
 from allocations.extender.bind_on_loop import Binds
 from allocations.extender.counters import VerbOutcome
-from allocations.extender.filter import filter_pod, refuse
+from allocations.extender.filter import filter_pod, refused
 from allocations.extender.preempt import preempt_pod
 from allocations.extender.prioritize import prioritize_pod
 from allocations.extender.reasons import LEDGER_AWAY
@@ -34,12 +34,15 @@ def filter(body: bytes) -> bytes:  # noqa: A001 - the verb's own name
         except Unreadable as problem:
             return unreadable_answer(body, str(problem))
         try:
-            answer = filter_pod(request)
+            result = filter_pod(request)
         except DatabaseError as error:
             log.exception("extender.filter_without_database", error=str(error))
-            return refuse(request, LEDGER_AWAY)
-        timed.outcome = VerbOutcome.REFUSED if request.refused else VerbOutcome.ANSWERED
-        return answer
+            result = refused(request.names, LEDGER_AWAY)
+        else:
+            refusal = request.names and not result.passed
+            timed.outcome = VerbOutcome.REFUSED if refusal else VerbOutcome.ANSWERED
+        counters.refused(result.kinds)
+        return request.answer(result.passed, result.failed, result.unresolvable)
 
 
 def prioritize(body: bytes) -> bytes:

@@ -96,12 +96,9 @@ class Unreadable(Exception):
 
 
 class FilterRequest:
-    """ExtenderArgs. `names` in their order; `pod` None when it cannot be read (`pod_problem` says why).
+    """ExtenderArgs. `names` in their order; `pod` None when it cannot be read (`pod_problem` says why)."""
 
-    `refused`: the answer lets none of the nodes through.
-    """
-
-    __slots__ = ("_items", "names", "pod", "pod_problem", "refused")
+    __slots__ = ("_items", "names", "pod", "pod_problem")
 
     def __init__(self, body: bytes) -> None:
         """Raises Unreadable when not even the nodes can be read."""
@@ -117,7 +114,6 @@ class FilterRequest:
             self.names = args.NodeNames or []
         self.pod: Pod | None = None
         self.pod_problem = ""
-        self.refused = False
         if not is_there(args.Pod):
             self.pod_problem = "the request carries no pod"
             return
@@ -136,16 +132,12 @@ class FilterRequest:
         unresolvable: Mapping[str, str] | None = None,
     ) -> bytes:
         """ExtenderFilterResult: Nodes for Nodes, names for names."""
-        self.refused = bool(self.names) and not passed
+        if self.pod is None and not self.names:
+            return unreadable_answer(b"", self.pod_problem)
         nodes: dict[str, Any] | None = None
         if self._items is not None:
             nodes = {"metadata": {}, "items": [orjson.Fragment(bytes(self._items[name])) for name in passed]}
         return _result(None if nodes else list(passed), nodes, failed or {}, unresolvable or {})
-
-    def refuse(self, reason: str, *, resolvable: bool = False) -> bytes:
-        """Refuse every node for one reason."""
-        refused = dict.fromkeys(self.names, reason)
-        return self.answer([], refused, {}) if resolvable else self.answer([], {}, refused)
 
 
 def unreadable_answer(body: bytes, problem: str) -> bytes:

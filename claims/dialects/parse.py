@@ -43,10 +43,10 @@ def foreign_dialect(pod: Pod) -> str | None:
 
 def parse_pod(pod: Pod, *, find_claim: FindClaim) -> Parsed:
     """The pod's request, a refusal, or None for a pod that requests no devices. Raises what `find_claim` raises."""
-    if not asks_for_devices(pod):
-        return None
     try:
         candidate = _candidate(pod)
+        if not candidate.amounts and REQUEST_ANNOTATIONS.isdisjoint(pod.annotations):
+            return None
         dialect = _only_dialect(candidate)
         if dialect is None:
             return None
@@ -73,7 +73,7 @@ def dialect_of(pod: Pod) -> str | Refusal | None:
 
 def may_leave_to_kubelet(pod: Pod) -> bool:
     """Whether the pod requests any GPUs by `nvidia.com/gpu` and no other devices, which a kubelet can serve."""
-    request = parse_pod(pod, find_claim=_no_claim)
+    request = parse_pod(pod, find_claim=no_claim)
     return isinstance(request, DeviceRequest) and request.whole_native
 
 
@@ -84,7 +84,7 @@ def containers_apart(pod: Pod, dialect: str) -> frozenset[str]:
     if dialect not in BY_CONTAINER:
         return frozenset()
     try:
-        asks = BY_NAME[dialect].parse(_candidate(pod), _no_claim).asks
+        asks = BY_NAME[dialect].parse(_candidate(pod), no_claim).asks
     except Refused:
         return frozenset()
     return frozenset(ask.container for ask in asks if len(asks) > 1 and container_key(ask.container) != VISIBLE_DEVICES)
@@ -118,5 +118,5 @@ def _detected(candidate: Candidate) -> list[DialectDefinition]:
     return detected
 
 
-def _no_claim(_namespace: str, _name: str) -> None:
+def no_claim(_namespace: str, _name: str) -> None:
     """Finds no claim."""

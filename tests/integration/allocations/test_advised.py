@@ -22,9 +22,8 @@ from tests.servers import forked
 _FILTER = """
 import sys, django
 django.setup()
-from allocations.extender.filter import filter_pod
-from allocations.extender.wire import FilterRequest
-sys.stdout.buffer.write(filter_pod(FilterRequest(sys.stdin.buffer.read())))
+from allocations.extender import views
+sys.stdout.buffer.write(views.filter(sys.stdin.buffer.read()))
 """
 
 

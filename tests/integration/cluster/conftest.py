@@ -16,8 +16,7 @@ from pytest_django import Settings
 from allocations.backends import Backends, backends
 from allocations.choices import LIVE
 from allocations.extender import views
-from allocations.extender.filter import filter_pod
-from allocations.extender.wire import BindArgs, FilterRequest
+from allocations.extender.wire import BindArgs
 from allocations.models import Allocation
 from allocations.reconcile import Reconciled, reconcile
 from allocations.reconcile.garbage_collection import Collected, collect_garbage
@@ -98,7 +97,7 @@ class World:
         """The one node that filter answers with. `pod`: as the scheduler has it, which may be behind."""
         pod = pod or self.server.pods[NAMESPACE, name]
         names = sorted(self.server.nodes)
-        answer = msgspec.json.decode(filter_pod(FilterRequest(msgspec.json.encode({"Pod": pod, "NodeNames": names}))))
+        answer = msgspec.json.decode(views.filter(msgspec.json.encode({"Pod": pod, "NodeNames": names})))
         passed = answer.get("NodeNames") or []
         assert len(passed) <= 1
         return passed[0] if passed else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 
@@ -30,10 +31,8 @@ def test_made_once(monkeypatch: pytest.MonkeyPatch, made: str, shared: Callable[
 
     def slow(*_: object, **__: object) -> object:
         """Takes until another one is being made, or 0.2 s."""
-        try:
+        with suppress(threading.BrokenBarrierError):
             both.wait(0.2)
-        except threading.BrokenBarrierError:
-            pass
         return object()
 
     monkeypatch.setattr(made, slow)

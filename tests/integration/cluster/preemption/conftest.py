@@ -8,8 +8,6 @@ import msgspec
 import pytest
 
 from allocations.extender import views
-from allocations.extender.filter import filter_pod
-from allocations.extender.wire import FilterRequest
 from allocations.scheduling.preemption.nominate import PACE
 from kube.keys import PODS_RESOURCE
 from nodes.advertise import PLENTY
@@ -50,7 +48,7 @@ def add(world: World, name: str, priority: int, *, count: int = 1, counted: bool
 def ask(world: World, name: str, nodes: list[str]) -> list[str]:
     """Nodes that filter passes of those that kube-scheduler's own filters let through."""
     body = {"Pod": world.server.pods[NAMESPACE, name], "NodeNames": nodes}
-    passed: list[str] = msgspec.json.decode(filter_pod(FilterRequest(msgspec.json.encode(body))))["NodeNames"]
+    passed: list[str] = msgspec.json.decode(views.filter(msgspec.json.encode(body)))["NodeNames"]
     return passed
 
 

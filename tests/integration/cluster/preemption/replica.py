@@ -16,11 +16,10 @@ def answered(verb: str, body: bytes) -> bytes:
     """What the verb answers in this process."""
     from allocations.extender import views
     from allocations.extender.bind import bind_pod
-    from allocations.extender.filter import filter_pod
-    from allocations.extender.wire import BindArgs, FilterRequest
+    from allocations.extender.wire import BindArgs
 
     if verb == "filter":
-        return filter_pod(FilterRequest(body))
+        return views.filter(body)
     if verb == "preempt":
         return bytes(views.preempt(body))
     return msgspec.json.encode({"Error": bind_pod(msgspec.json.decode(body, type=BindArgs))})

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 
 from access.actors import SYSTEM
-from allocations.extender.filter import filter_pod
-from allocations.extender.wire import FilterRequest
+from allocations.extender import views
 from allocations.models import Allocation
 from nodes.advertise import PLENTY
 from nodes.models import PreemptionReservation
@@ -185,7 +184,7 @@ def test_an_api_server_that_is_away_evicts_nobody(world: World) -> None:
     pod = world.server.pods[NAMESPACE, "urgent"]
     world.server.stop()
     body = msgspec.json.encode({"Pod": pod, "NodeNames": ["n1", "n2"]})
-    answer = msgspec.json.decode(filter_pod(FilterRequest(body)))
+    answer = msgspec.json.decode(views.filter(body))
     world.server.start()
     assert answer["NodeNames"] == []
     assert promised() == {}

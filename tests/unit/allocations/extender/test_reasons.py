@@ -9,7 +9,6 @@ import pytest
 from allocations.engine.decision import Reason, ReasonKind
 from allocations.extender import counters, reasons, views
 from allocations.extender import filter as filtering
-from allocations.extender.wire import FilterRequest
 from tests.extender import pod_manifest
 from tests.measured import growth
 
@@ -31,12 +30,13 @@ def test_texts_stand_in_one_place() -> None:
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_what_is_told_is_what_is_counted(name: str) -> None:
+def test_what_is_told_is_what_is_counted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """VIEW-5 every node is refused with the text, as resolvable or not, and the refusal counts once under the kind."""
     reason = OWN[name]
-    asked = FilterRequest(json.dumps({"Pod": pod_manifest("a", claim="one"), "NodeNames": ["n1"]}).encode())
+    asked = json.dumps({"Pod": pod_manifest("a", claim="one"), "NodeNames": ["n1"]}).encode()
+    monkeypatch.setattr(views, "filter_pod", lambda request: filtering.refused(request.names, reason))
     with growth(REFUSED) as grown:
-        answer = filtering.refuse(asked, reason)
+        answer = views.filter(asked)
     assert grown == {(REFUSED, reason.kind): 1}
     assert (b'"FailedNodes":{"n1"' in answer) is reason.resolvable
     assert reason.text.encode() in answer

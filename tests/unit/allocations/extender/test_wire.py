@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from allocations.extender.filter import filter_pod
 from allocations.extender.wire import FilterRequest, Unreadable, decode_bind, decode_preempt, unreadable_answer
 from tests.cluster_answers import well_formed_filter
 
@@ -45,7 +46,8 @@ def test_a_pod_that_cannot_be_read_leaves_the_nodes(pod: Any, want: str) -> None
     question = asked(Pod=pod, NodeNames=["a"])
     assert question.pod is None
     assert question.pod_problem.startswith(want)
-    told = well_formed_filter(question.refuse(question.pod_problem))
+    refusal = filter_pod(question)
+    told = well_formed_filter(question.answer(refusal.passed, refusal.failed, refusal.unresolvable))
     assert told["FailedAndUnresolvableNodes"] == {"a": question.pod_problem}
     assert told["NodeNames"] == []
 
@@ -58,7 +60,7 @@ def test_nodes_are_answered_byte_for_byte() -> None:
     assert node in answer
     told = json.loads(answer)
     assert (told["NodeNames"], len(told["Nodes"]["items"])) == (None, 1)
-    empty = json.loads(question.refuse("no"))
+    empty = json.loads(question.answer([], {}, {"a": "no"}))
     assert empty["Nodes"] == {"metadata": {}, "items": []}
 
 

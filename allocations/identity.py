@@ -1,6 +1,6 @@
 """Check that a pod's name, namespace and uid are ones that Kubernetes could have given it.
 
-Called by every verb before anything is read. Invariants: what reaches the database, a lease or the API server's paths
+Called before anything is read for a pod. Invariants: what reaches the database, a lease or the API server's paths
 is a DNS name or a UID, so no text is too long for its column or holds NUL.
 """
 

@@ -1,6 +1,6 @@
 import pytest
 
-from allocations.extender.identity import identity_problem, is_uid
+from allocations.identity import identity_problem, is_uid
 
 
 @pytest.mark.parametrize(
