@@ -3,7 +3,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 # Number of test processes, and the tests to run: make test TESTS=tests/unit/kube
-WORKERS ?= 2
+WORKERS ?= 3
 TESTS ?=
 
 .DEFAULT_GOAL := help
@@ -77,7 +77,7 @@ cluster-tools: install-dev  ## build etcd, kube-apiserver and others, once (need
 	@$(PY) -m tests.cluster.controlplane.tools
 
 cluster-test: cluster-tools  ## run the tests on a real Kubernetes, on loopback; TESTS=FILE for some
-	@$(PY) -m pytest -n $(WORKERS) --dist loadfile $(or $(TESTS),tests/cluster)
+	@$(PY) -m pytest -n 2 --dist loadfile $(or $(TESTS),tests/cluster)
 
 cluster-up: cluster-tools  ## start that cluster for manual use; Ctrl-C stops it
 	@exec $(PY) -m tests.cluster.controlplane

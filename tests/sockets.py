@@ -28,9 +28,10 @@ class Socket(ApplicationCommunicator):
         return message.get("bytes") or message["text"]
 
     async def closed(self) -> int:
-        """The code with which the server closes, whatever it says before."""
+        """The code with which the server closes, whatever it says before. The browser is gone then."""
         while (message := await self.receive_output(5))["type"] != "websocket.close":
             pass
+        await self.leave()
         return int(message["code"])
 
     async def leave(self) -> None:
