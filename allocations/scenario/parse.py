@@ -15,24 +15,37 @@ from typing import Any, Final
 import msgspec
 
 from access.errors import BadInput, TooLarge
+from allocations.engine.queueing.tree import TOP, Queue, QueueInvalid, QueueTree, Quota
+from allocations.engine.queueing.workloads import Gang, Topology
 from allocations.scenario.rules import rules_cost, rules_key
 from allocations.scenario.text import read_text
 from claims.dialects.claim_manifest import ClaimInvalid, ClaimSpec, parse_claim_manifest, without_unknown_fields
 from claims.dialects.request import Refusal, SharePolicy
+from claims.queue_manifests import (
+    ManifestInvalid,
+    QueueFields,
+    exact,
+    parse_gang,
+    parse_queue,
+    unknown_gang_fields,
+    unknown_queue_fields,
+)
 from kube.names import check_namespace, check_subdomain, check_uid
 from kube.objects import ObjectMeta, Pod
 from nodes.field_parser import read_choice, read_list, read_name, read_object, within
 from nodes.inventory import NodeShape, parse_node
 
 DEFAULT_NAMESPACE: Final = "default"
-_SCENARIO: Final = ("nodes", "claims", "gangs", "pods", "options")
+_SCENARIO: Final = ("nodes", "claims", "gangs", "queues", "pods", "options")
 _OPTIONS: Final = ("share",)
 _POD_KIND: Final = "Pod"
 _PLACE: Final = re.compile(r" - at `\$?(?P<path>.*)`$")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scenario may hold. `questions`: pods times nodes; `rules`: comparisons of the rules of pods with nodes."""
+    """What a scenario may hold. `claims`: and as many gangs and queues. `questions`: pods times nodes; `rules`:
+    comparisons of the rules of pods with nodes.
+    """
 
     nodes: int = 10_000
     devices: int = 100_000
@@ -48,11 +61,16 @@ PAGE_LIMITS: Final = Limits(nodes=2_000, devices=16_000, pods=2_000, claims=2_00
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """A fleet and its pods. `claims`: (namespace, name) → the claim, or why it is malformed."""
+    """A fleet and its pods. `claims`: (namespace, name) → the claim, or why it is malformed; `gangs` likewise.
+
+    `queues`: None where pods go in the order of the file.
+    """
 
     nodes: tuple[NodeShape, ...]
     pods: tuple[Pod, ...]
     claims: dict[tuple[str, str], ClaimSpec | Refusal]
+    gangs: dict[tuple[str, str], Gang]
+    queues: QueueTree | None
     share: SharePolicy
     problems: tuple[str, ...]
 
@@ -75,12 +93,20 @@ def parse_scenario(value: object, *, limits: Limits = LIMITS) -> Scenario:
         )
     _check_rules(nodes, pods, limits)
     claims, problems = _claims(fields.get("claims"), limits)
-    for index, gang in enumerate(read_list(fields.get("gangs"), "gangs", most=limits.claims)):
-        read_object(gang, within("gangs", index), ())
+    gangs, gang_problems = _gangs(fields.get("gangs"), limits)
+    queues, queue_problems = _queues(fields.get("queues"), limits)
     options = fields.get("options")
     share = read_object({} if options is None else options, "options", _OPTIONS, strict=True).get("share")
     chosen = read_choice(share, "options.share", choices=tuple(SharePolicy), default=SharePolicy.GPUPACK)
-    return Scenario(nodes=nodes, pods=pods, claims=claims, share=SharePolicy(chosen), problems=problems)
+    return Scenario(
+        nodes=nodes,
+        pods=pods,
+        claims=claims,
+        gangs=gangs,
+        queues=queues,
+        share=SharePolicy(chosen),
+        problems=(*problems, *gang_problems, *queue_problems),
+    )
 
 
 def _check_rules(nodes: Collection[NodeShape], pods: Iterable[Pod], limits: Limits) -> None:
@@ -140,6 +166,85 @@ def _claims(value: object, limits: Limits) -> tuple[dict[tuple[str, str], ClaimS
             raise _duplicate(f"claim {key[0]}/{key[1]}", f"{path}.metadata.name")
         claims[key] = claim
     return claims, tuple(problems)
+
+
+def _gangs(value: object, limits: Limits) -> tuple[dict[tuple[str, str], Gang], list[str]]:
+    """(gangs by namespace and name, problems)."""
+    gangs: dict[tuple[str, str], Gang] = {}
+    problems: list[str] = []
+    for index, manifest in enumerate(read_list(value, "gangs", most=limits.claims)):
+        path = within("gangs", index)
+        read_object(manifest, path, ())
+        problems += [
+            f"{within(path, field)} is not a field of GpuGang and is passed over"
+            for field in unknown_gang_fields(manifest)
+        ]
+        try:
+            (namespace, name), spec = parse_gang(manifest)
+        except ManifestInvalid as error:
+            raise _invalid(error, path) from error
+        key = (namespace or DEFAULT_NAMESPACE, name)
+        if key in gangs:
+            raise _duplicate(f"gang {key[0]}/{key[1]}", f"{path}.metadata.name")
+        topology = None
+        if spec.topology is not None:
+            label = spec.topology.required or spec.topology.preferred or ""
+            topology = Topology(label, required=bool(spec.topology.required))
+        gangs[key] = Gang(f"{key[0]}/{key[1]}", spec.min_member, topology)
+    return gangs, problems
+
+
+def _queues(value: object, limits: Limits) -> tuple[QueueTree | None, list[str]]:
+    """(the queues, problems)."""
+    queues: list[Queue] = []
+    problems: list[str] = []
+    for index, manifest in enumerate(read_list(value, "queues", most=limits.claims)):
+        path = within("queues", index)
+        read_object(manifest, path, ())
+        problems += [
+            f"{within(path, field)} is not a field of GpuQueue and is passed over"
+            for field in unknown_queue_fields(manifest)
+        ]
+        try:
+            name, spec = parse_queue(manifest)
+        except ManifestInvalid as error:
+            raise _invalid(error, path) from error
+        if any(queue.name == name for queue in queues):
+            raise _duplicate(f"queue {name}", f"{path}.metadata.name")
+        queues.append(queue_of(name, spec))
+    if not queues:
+        return None, problems
+    try:
+        return QueueTree(queues), problems
+    except QueueInvalid as error:
+        place = next(index for index, queue in enumerate(queues) if queue.name == error.queue)
+        raise BadInput(error.message, field=within("queues", place), rule=error.rule) from error
+
+
+def queue_of(name: str, spec: QueueFields) -> Queue:
+    """The queue of a manifest."""
+    return Queue(
+        name,
+        parent=spec.parent or TOP,
+        namespaces=spec.namespaces,
+        priority=spec.priority,
+        strict=spec.queueing_strategy == "StrictFIFO",
+        quotas=tuple(
+            Quota(
+                models=quota.models,
+                deserved=exact(quota.deserved),
+                limit=None if quota.limit is None else exact(quota.limit),
+                weight=exact(quota.weight),
+            )
+            for quota in spec.quotas
+        ),
+    )
+
+
+def _invalid(error: ManifestInvalid, path: str) -> BadInput:
+    """The same, with its place in the file."""
+    field = f"{path}.{error.field}" if error.field else path
+    return BadInput(f"{path}: {error}", field=field, rule=error.rule)
 
 
 def _claim_name(manifest: object, path: str) -> tuple[str, str]:

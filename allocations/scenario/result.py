@@ -6,6 +6,8 @@ none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from allocations.engine.reasons import memory_text
@@ -21,14 +23,35 @@ class DeviceResult(msgspec.Struct, frozen=True):
     memory: int | None
 
 
-class PodDecision(msgspec.Struct, frozen=True):
-    """The decision on a pod. `reasons`: node → why it cannot serve; nodes that can are left out."""
+class PodDecision(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The decision on a pod. `reasons`: node → why it cannot serve; nodes that can are left out. `waits_for`: pods that
+    have to be gone first.
+    """
 
     pod: str
     node: str | None
     devices: tuple[DeviceResult, ...]
     reasons: dict[str, str]
     summary: str
+    waits_for: tuple[str, ...] = ()
+
+
+class EvictionResult(msgspec.Struct, frozen=True, rename={"taker": "for"}):
+    """A pod that has to go. `taker`: the pod or gang that gets its devices; `by`: `reclaim` or `preempt`."""
+
+    pod: str
+    taker: str
+    by: str
+
+
+class QuotaResult(msgspec.Struct, frozen=True):
+    """One entry of a queue, in GPUs. `fair_share`: before the decisions; `allocated`: after them."""
+
+    models: tuple[str, ...]
+    deserved: float
+    limit: float | None
+    fair_share: float
+    allocated: float
 
 
 class DeviceUsed(msgspec.Struct, frozen=True):
@@ -45,6 +68,8 @@ class Result(msgspec.Struct, frozen=True, omit_defaults=True):
     decisions: tuple[PodDecision, ...]
     fleet: dict[str, tuple[DeviceUsed, ...]]
     problems: tuple[str, ...] = ()
+    evictions: tuple[EvictionResult, ...] = ()
+    queues: dict[str, tuple[QuotaResult, ...]] = {}
 
 
 def table_text(result: Result) -> str:
@@ -64,10 +89,27 @@ def table_text(result: Result) -> str:
     lines += ["", f"{len(used) - 1} of {total} devices are used"]
     if len(used) > 1:
         lines += _aligned(used)
+    lines += _queue_lines(result)
     lines += [f"problem: {problem}" for problem in result.problems]
     return "\n".join(lines) + "\n"
 
 
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+def _queue_lines(result: Result) -> list[str]:
+    """Evictions and queues, where there are any."""
+    lines: list[str] = []
+    if result.evictions:
+        evicted = [("EVICTED", "FOR", "BY"), *((one.pod, one.taker, one.by) for one in result.evictions)]
+        lines += ["", *_aligned(evicted)]
+    if result.queues:
+        rows: list[tuple[str, ...]] = [("QUEUE", "MODELS", "DESERVED", "LIMIT", "FAIR SHARE", "ALLOCATED")]
+        for name, quotas in result.queues.items():
+            for one in quotas:
+                amounts = (one.deserved, one.limit, one.fair_share, one.allocated)
+                rows.append((name, " ".join(one.models) or "all", *("-" if n is None else f"{n:g}" for n in amounts)))
+        lines += ["", *_aligned(rows)]
+    return lines
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -7,52 +7,55 @@ clock. Invariants: the same scenario gives the same result; what is wrong with o
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from allocations.engine.amounts import Held
 from allocations.engine.build import DeviceRow, NodeRow, build_snapshot
 from allocations.engine.needs import amounts
 from allocations.engine.patch import patch, take
-from allocations.engine.plan import plan, verdicts_of
-from allocations.engine.reasons import summary_text
 from allocations.engine.snapshot import DEVICE_PLUGIN, EXCLUSIVE, NO_MEMORY, Snapshot, Withheld
+from allocations.scenario.in_order import in_order
 from allocations.scenario.parse import Scenario, metadata_label
-from allocations.scenario.result import DeviceResult, DeviceUsed, PodDecision, Result
-from allocations.scenario.rules import NodeRules
+from allocations.scenario.queued import by_queues
+from allocations.scenario.result import DeviceUsed, Result
+from allocations.scenario.waiting_pods import WaitingPods, parsed_request
 from claims.dialects.adopted import AdoptedDevice, Unreadable
-from claims.dialects.parse import parse_pod
 from claims.dialects.read_back import read_allocation
-from claims.dialects.request import DeviceAsk, DeviceRequest, Refusal
+from claims.dialects.request import DeviceAsk, DeviceRequest
 from kube.device_types import ledger_type, mig_type
 
 if TYPE_CHECKING:
-    from allocations.engine.decision import Decision, Verdicts
-    from claims.dialects.request import Parsed
     from kube.objects import Pod
     from nodes.inventory import NodeShape
-
-NOTHING_ASKED = "asks for no devices: any node will do"
 
 
 def run_scenario(scenario: Scenario) -> Result:
     """The decisions and the fleet after them."""
     snapshot = snapshot_of(scenario.nodes)
     problems = list(scenario.problems)
+    holders: dict[str, tuple[Held, ...]] = {}
     living = [pod for pod in scenario.pods if not pod.finished]
     for pod in living:
         if pod.spec.node_name:
-            snapshot, problem = _adopt(snapshot, scenario, pod)
+            held, problem = _adopt(snapshot, scenario, pod)
+            holders[metadata_label(pod.metadata)] = held
+            snapshot = take(snapshot, held)
             if problem:
                 problems.append(f"{metadata_label(pod.metadata)}: {problem}")
     snapshot = _without_held_parents(snapshot, scenario.nodes)
-    decisions = []
-    rules = NodeRules(scenario.nodes)
-    for pod in living:
-        if not pod.spec.node_name:
-            snapshot, decision = _place(snapshot, scenario, pod, rules)
-            decisions.append(decision)
-    return Result(decisions=tuple(decisions), fleet=_fleet(snapshot), problems=tuple(problems))
+    pods = WaitingPods(scenario, snapshot)
+    if scenario.queues is not None:
+        answered = by_queues(scenario, scenario.queues, pods, snapshot, holders)
+    else:
+        answered = in_order(scenario, pods, snapshot)
+    return Result(
+        decisions=answered.decisions,
+        fleet=_fleet(answered.snapshot),
+        problems=tuple(problems),
+        evictions=answered.evictions,
+        queues=answered.queues,
+    )
 
 
 def snapshot_of(nodes: Iterable[NodeShape]) -> Snapshot:
@@ -94,65 +97,31 @@ def _without_held_parents(snapshot: Snapshot, nodes: Iterable[NodeShape]) -> Sna
     return patch(snapshot, [(device, core, memory, False) for device, core, memory in uses])
 
 
-def _parsed(scenario: Scenario, pod: Pod) -> Parsed:
-    parsed = parse_pod(pod, find_claim=lambda namespace, name: scenario.claims.get((namespace, name)))
-    return parsed.under(scenario.share) if isinstance(parsed, DeviceRequest) else parsed
-
-
-def _place(snapshot: Snapshot, scenario: Scenario, pod: Pod, rules: NodeRules) -> tuple[Snapshot, PodDecision]:
-    label = metadata_label(pod.metadata)
-    parsed = _parsed(scenario, pod)
-    if parsed is None:
-        return snapshot, PodDecision(label, None, (), {}, NOTHING_ASKED)
-    if isinstance(parsed, Refusal):
-        names = snapshot.node_names
-        summary = summary_text(len(names), [(parsed.reason, len(names))]) if names else parsed.reason
-        return snapshot, PodDecision(label, None, (), dict.fromkeys(names, parsed.reason), summary)
-    refused = rules.refused(pod.spec)
-    candidates = [row for row, name in enumerate(snapshot.node_names) if name not in refused] if refused else None
-    decision = plan(snapshot, parsed, candidates=candidates)
-    uses = [(grant.device_id, grant.core_percent, grant.memory_bytes or 0) for grant in decision.grants]
-    return take(snapshot, uses), _pod_decision(label, decision, verdicts_of(decision, snapshot), refused)
-
-
-def _pod_decision(label: str, decision: Decision, verdicts: Verdicts, refused: Mapping[str, str]) -> PodDecision:
-    """`refused`: node → why the pod's rules exclude it."""
-    devices = tuple(
-        DeviceResult(grant.uuid, grant.minor, grant.type, grant.core_percent, grant.memory_bytes)
-        for grant in decision.grants
-    )
-    reasons = {name: reason.text for name, reason in verdicts.refused()} | dict(refused)
-    summary = decision.summary
-    if decision.node is None and refused:
-        summary = summary_text(len(reasons), Counter(reasons.values()).items())
-    return PodDecision(label, decision.node, devices, reasons, summary)
-
-
-def _adopt(snapshot: Snapshot, scenario: Scenario, pod: Pod) -> tuple[Snapshot, str]:
-    """(the snapshot with all of a running pod's devices taken, or none; what is wrong, if anything)."""
-    parsed = _parsed(scenario, pod)
+def _adopt(snapshot: Snapshot, scenario: Scenario, pod: Pod) -> tuple[tuple[Held, ...], str]:
+    """(all of a running pod's devices, or none; what is wrong, if anything)."""
+    parsed = parsed_request(scenario, pod)
     found = read_allocation(pod, request=parsed if isinstance(parsed, DeviceRequest) else None)
     if found is None:
-        return snapshot, "" if parsed is None else "runs without an allocation annotation; its devices are not known"
+        return (), "" if parsed is None else "runs without an allocation annotation; its devices are not known"
     if isinstance(found, Unreadable):
-        return snapshot, found.problem
+        return (), found.problem
     node = snapshot.node_index.get(found.node)
     if node is None:
-        return snapshot, f"runs on {found.node}, which is not in the scenario"
+        return (), f"runs on {found.node}, which is not in the scenario"
     uses: list[tuple[int, int, int]] = []
     for device in found.devices:
         row = _row(snapshot, node, device)
         if row is None:
-            return snapshot, f"holds {_named(device)}, which {found.node} does not have"
+            return (), f"holds {_named(device)}, which {found.node} does not have"
         total = int(snapshot.memory_total[row])
         taken = amounts(_ask(device), total)
         if taken is None or taken[1] > total:
-            return snapshot, f"holds more of {_named(device)} on {found.node} than it has"
+            return (), f"holds more of {_named(device)} on {found.node} than it has"
         core, memory = int(snapshot.core_used[row]) + taken[0], int(snapshot.memory_used[row]) + taken[1]
         if core > 100 or memory > total or (device.whole and (core > taken[0] or memory > taken[1])):
-            return snapshot, f"holds {_named(device)} on {found.node}, which others hold already"
+            return (), f"holds {_named(device)} on {found.node}, which others hold already"
         uses.append((int(snapshot.device_id[row]), *taken))
-    return take(snapshot, uses), ""
+    return tuple(uses), ""
 
 
 def _row(snapshot: Snapshot, node: int, device: AdoptedDevice) -> int | None:

@@ -87,7 +87,7 @@ def test_a_malformed_claim_refuses_its_pods_and_is_reported():
         pytest.param({"options": {"share": "most"}}, "options.share", "choice", id="unknown option value"),
         pytest.param({"options": {"shares": "gpupack"}}, "options.shares", "unknown-field", id="unknown option"),
         pytest.param({"gangs": ["x"]}, "gangs[0]", "type", id="gang not an object"),
-        pytest.param({"queues": []}, "queues", "unknown-field", id="unknown at the top"),
+        pytest.param({"lines": []}, "lines", "unknown-field", id="unknown at the top"),
         pytest.param({"nodes": [{**NODE, "rack": 1}]}, "nodes[0].rack", "unknown-field", id="unknown in a node"),
         pytest.param(
             {"nodes": [{"name": "n1", "devices": [{**GPU, "slot": 1}]}]},
@@ -167,16 +167,20 @@ def test_what_kubectl_writes_is_taken():
 
 
 def test_manifests_are_read_as_the_api_server_reads_them():
-    """VIEW-4 unknown fields of claims, gangs and pods are passed over, those of claims with a word about it."""
+    """VIEW-4 unknown fields are passed over, those of gpuplane's own kinds with a word about it."""
     claim = {"metadata": {"name": "c"}, "spec": {"devices": {"count": 1, "memroy": "8Gi"}, "note": 1}, "extra": 1}
     gang = {"metadata": {"name": "g"}, "specs": {}, "spec": {"minMember": 2}}
     pod = {"metadata": {"name": "p"}, "spec": {"container": [], "containers": []}, "specs": 1}
-    scenario = parse_scenario({"claims": [claim], "gangs": [gang], "pods": [pod]})
+    queue = {"metadata": {"name": "q", "labels": {}}, "spec": {"quotas": [{"deserve": 1}], "weight": 1}}
+    scenario = parse_scenario({"claims": [claim], "gangs": [gang], "queues": [queue], "pods": [pod]})
     assert isinstance(scenario.claims["default", "c"], ClaimSpec)
     assert scenario.problems == (
         "claims[0].extra is not a field of GpuClaim and is passed over",
         "claims[0].spec.note is not a field of GpuClaim and is passed over",
         "claims[0].spec.devices.memroy is not a field of GpuClaim and is passed over",
+        "gangs[0].specs is not a field of GpuGang and is passed over",
+        "queues[0].spec.quotas[0].deserve is not a field of GpuQueue and is passed over",
+        "queues[0].spec.weight is not a field of GpuQueue and is passed over",
     )
 
 

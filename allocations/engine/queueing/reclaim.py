@@ -1,0 +1,223 @@
+"""Who has to go for a workload that does not fit: reclaim across queues, preemption within one.
+
+Reclaim is tried first, then preemption, then both together. The plan is made whole before anybody is evicted, and
+whoever need not go is taken off it again. Invariants: no victim that is not preemptible; before each victim of another
+queue, that queue (the ancestor just below the common one) is above its fair share, or above its deserved while the
+taker's stays within; a victim of the same queue has a lower priority.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from fractions import Fraction
+
+import msgspec
+
+from allocations.engine.queueing.balance import summed
+from allocations.engine.queueing.placing import Placed
+from allocations.engine.queueing.standing import Standing
+from allocations.engine.queueing.tree import TOP, Group, Name
+from allocations.engine.queueing.workloads import Gang, Running, Workload
+
+
+class Means(StrEnum):
+    """How devices are taken from others."""
+
+    RECLAIM = "reclaim"
+    PREEMPT = "preempt"
+
+
+class Victims(msgspec.Struct, frozen=True):
+    """Pods that go together: one above a gang's `minMember`, a lone pod, or what is left of a gang."""
+
+    pods: tuple[Running, ...]
+    queue: str
+    priority: int
+    rest_of: str = ""
+    """The gang whose last members these are."""
+
+    def rank(self) -> tuple[object, ...]:
+        """Orders victims: the lowest priority, then members above `minMember`, then the newest."""
+        newest = max(pod.age for pod in self.pods)
+        return self.priority, not self._is_extra, _Newest(newest)
+
+    @property
+    def _is_extra(self) -> bool:
+        return len(self.pods) == 1 and bool(self.pods[0].gang) and not self.rest_of
+
+
+class _Newest:
+    """Orders ages, the newest first."""
+
+    def __init__(self, age: tuple[object, ...]) -> None:
+        self.age = age
+
+    def __lt__(self, other: _Newest) -> bool:
+        return self.age > other.age
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Newest) and self.age == other.age
+
+    def __hash__(self) -> int:
+        return hash(self.age)
+
+
+class EvictionPlan(msgspec.Struct, frozen=True):
+    """The victims, each with the means, and the seats once they have gone."""
+
+    victims: tuple[tuple[Victims, Means], ...]
+    placed: Placed
+
+
+def plan_evictions(
+    standing: Standing, workload: Workload, groups: Sequence[Group], gangs: Mapping[str, Gang]
+) -> EvictionPlan | None:
+    """The plan for a workload, by the first group of models that has one; None where nothing would help."""
+    units = _units(standing.running.values(), gangs)
+    for group in groups:
+        for means in ({Means.RECLAIM}, {Means.PREEMPT}, {Means.RECLAIM, Means.PREEMPT}):
+            found = _Plan(standing, workload, group, means).make(units)
+            if found is not None:
+                return found
+    return None
+
+
+def _units(running: Iterable[Running], gangs: Mapping[str, Gang]) -> list[Victims]:
+    """All that may be evicted, in the order in which it would be."""
+    units: list[Victims] = []
+    members: defaultdict[str, list[Running]] = defaultdict(list)
+    for pod in running:
+        if pod.gang:
+            members[pod.gang].append(pod)
+        elif pod.preemptible:
+            units.append(Victims((pod,), pod.queue, pod.priority))
+    for name, pods in members.items():
+        oldest = sorted(pods, key=lambda pod: pod.age)
+        least = gangs[name].min_member if name in gangs else len(pods)
+        units += [Victims((pod,), pod.queue, pod.priority) for pod in oldest[least:] if pod.preemptible]
+        rest = oldest[:least]
+        if all(pod.preemptible for pod in oldest):
+            units.append(Victims(tuple(rest), rest[0].queue, max(pod.priority for pod in rest), rest_of=name))
+    return sorted(units, key=lambda unit: unit.rank())
+
+
+class _Plan:
+    """One attempt, with these means, counted by one group of models."""
+
+    def __init__(self, standing: Standing, workload: Workload, group: Group, means: Collection[Means]) -> None:
+        self.standing = standing
+        self.workload = workload
+        self.group = group
+        self.means = means
+        self.amount = standing.asked[workload.name].get(group, Fraction(0))
+        self.limited = standing.balance.limited(workload.queue, group, self.amount)
+
+    def make(self, units: Sequence[Victims]) -> EvictionPlan | None:
+        """The plan, or None where these victims do not suffice."""
+        chosen: list[tuple[Victims, Means]] = []
+        left = list(units)
+        while (following := self._next(left, chosen)) is not None:
+            for unit in (*_above(following[0], left), following[0]):
+                chosen.append((unit, following[1]))
+                left.remove(unit)
+            placed = self._placed(chosen)
+            if placed is not None:
+                return self._least(chosen, placed)
+        return None
+
+    def _next(self, left: Sequence[Victims], chosen: Sequence[tuple[Victims, Means]]) -> tuple[Victims, Means] | None:
+        """The first that may be taken now and whose devices could help."""
+        freed = self._freed(chosen)
+        for unit in left:
+            means = Means.PREEMPT if unit.queue == self.workload.queue else Means.RECLAIM
+            if means not in self.means or not self._helps(unit):
+                continue
+            if all(self._may_take(one, means, freed) for one in (*_above(unit, left), unit)):
+                return unit, means
+        return None
+
+    def _helps(self, unit: Victims) -> bool:
+        standing = self.standing
+        held = any(standing.counts[pod.name].get(self.group) for pod in unit.pods)
+        if not held and self.amount:
+            return False
+        if self.limited and not any(above in standing.tree.paths[unit.queue] for above in self.limited):
+            return False
+        rows = [member.rows for member in self.workload.members]
+        return any(one is None or any(pod.row in one for pod in unit.pods) for one in rows)
+
+    def _may_take(self, unit: Victims, means: Means, freed: Mapping[Name, Fraction]) -> bool:
+        if means is Means.PREEMPT:
+            return unit.priority < self.workload.priority
+        tree, allocated = self.standing.tree, self.standing.balance.allocated
+        takers, theirs = _below_common(tree.paths[self.workload.queue], tree.paths[unit.queue])
+
+        def held(queue: str) -> Fraction:
+            name = Name(queue, self.group)
+            return allocated[name] - freed.get(name, Fraction(0))
+
+        share = self.standing.share
+        if any(held(above) + self.amount > share(above, self.group) for above in takers):
+            return False
+        taker, victim = takers[-1], theirs[-1]
+        if held(victim) > share(victim, self.group):
+            return True
+        within = held(taker) + self.amount <= tree.quota(taker, self.group).deserved
+        return within and held(victim) > tree.quota(victim, self.group).deserved
+
+    def _placed(self, chosen: Sequence[tuple[Victims, Means]]) -> Placed | None:
+        standing, workload = self.standing, self.workload
+        freed = self._freed(chosen)
+        if standing.balance.refusal(
+            workload.queue, self.group, self.amount, preemptible=workload.preemptible, without=freed
+        ):
+            return None
+        held = [one for pod in _pods(chosen) for one in pod.held]
+        placed = standing.fits_later(workload, [self.group], held)
+        return placed if isinstance(placed, Placed) else None
+
+    def _least(self, chosen: list[tuple[Victims, Means]], placed: Placed) -> EvictionPlan:
+        """Without those that need not go, the last chosen tried first."""
+        for one in reversed(tuple(chosen)):
+            unit = one[0]
+            gangs = {other.rest_of for other, _ in chosen} - {""}
+            if not unit.rest_of and unit.pods[0].gang in gangs:
+                continue
+            fewer = [other for other in chosen if other is not one]
+            if fewer and self._all_allowed(fewer) and (found := self._placed(fewer)) is not None:
+                chosen, placed = fewer, found
+        return EvictionPlan(tuple(chosen), placed)
+
+    def _all_allowed(self, chosen: Sequence[tuple[Victims, Means]]) -> bool:
+        """Whether each might still be taken after those before it."""
+        return all(
+            self._may_take(unit, means, self._freed(chosen[:place])) for place, (unit, means) in enumerate(chosen)
+        )
+
+    def _freed(self, chosen: Sequence[tuple[Victims, Means]]) -> dict[Name, Fraction]:
+        parts = [(pod.queue, self.standing.counts[pod.name]) for pod in _pods(chosen)]
+        return summed(parts, self.standing.tree)
+
+
+def _above(unit: Victims, left: Sequence[Victims]) -> list[Victims]:
+    """Members above `minMember` that are there still: they do not stay without the rest of their gang."""
+    return [one for one in left if unit.rest_of and one is not unit and one.pods[0].gang == unit.rest_of]
+
+
+def _pods(chosen: Iterable[tuple[Victims, Means]]) -> Iterator[Running]:
+    return (pod for unit, _ in chosen for pod in unit.pods)
+
+
+def _below_common(one: Sequence[str], other: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Both paths from the leaf up to just below the common ancestor."""
+    common = next((above for above in one if above in other), TOP)
+    return list(_until(one, common)), list(_until(other, common))
+
+
+def _until(path: Sequence[str], end: str) -> Iterator[str]:
+    for above in path:
+        if above == end:
+            return
+        yield above

@@ -1,0 +1,260 @@
+"""One decision: which waiting workloads go, who is evicted for them, and why the others wait.
+
+Queues take turns, down the tree, by what they hold against their fair share; within a queue workloads go by priority
+and age. Rules: docs/queues.md.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from functools import total_ordering
+from typing import Any
+
+import msgspec
+
+from allocations.engine.decision import Decision
+from allocations.engine.queueing.placing import Labels, NoRoom, Placed
+from allocations.engine.queueing.reclaim import EvictionPlan, Means, plan_evictions
+from allocations.engine.queueing.standing import Standing
+from allocations.engine.queueing.tree import REST, TOP, Group, Name, QueueTree
+from allocations.engine.queueing.workloads import Age, Gang, Running, Workload
+from allocations.engine.snapshot import Snapshot
+
+
+class Question(msgspec.Struct, frozen=True):
+    """The picture. `labels` by node row; `gangs` by name."""
+
+    tree: QueueTree
+    snapshot: Snapshot
+    running: tuple[Running, ...]
+    waiting: tuple[Workload, ...]
+    gangs: Mapping[str, Gang]
+    labels: Labels
+
+
+class Admission(msgspec.Struct, frozen=True):
+    """A pod that may go: its devices, and the pods that have to be gone before."""
+
+    pod: str
+    decision: Decision
+    waits_for: tuple[str, ...] = ()
+
+
+class Eviction(msgspec.Struct, frozen=True):
+    """A pod that has to go. `taker`: the workload that gets its devices."""
+
+    pod: str
+    taker: str
+    by: Means
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """Why a workload waits. `decision`: the engine's, of a lone pod."""
+
+    reason: str
+    decision: Decision | None = None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The decision. `waiting`: by workload; `shares` of the picture; `allocated` and `snapshot` after all decisions."""
+
+    admissions: tuple[Admission, ...]
+    evictions: tuple[Eviction, ...]
+    waiting: dict[str, Waiting]
+    shares: dict[Name, Fraction]
+    allocated: dict[Name, Fraction]
+    snapshot: Snapshot
+
+
+def decide(question: Question) -> Answer:
+    """Decide until no workload can be admitted."""
+    return _Round(question).run()
+
+
+@total_ordering
+class _Turn(msgspec.Struct, frozen=True):
+    """Whose turn it is: the smallest goes first."""
+
+    key: tuple[Any, ...]
+    head: Workload
+    queue: str
+
+    def __lt__(self, other: _Turn) -> bool:
+        return self.key < other.key
+
+
+class _Round:
+    """The course of one decision."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self.tree = question.tree
+        self.standing = Standing(question.tree, question.snapshot, question.running, question.waiting, question.labels)
+        self.lines = self._in_line(question.waiting)
+        self.turns: dict[Name, _Turn | None] = {}
+        self.admissions: list[Admission] = []
+        self.evictions: list[Eviction] = []
+        self.waiting: dict[str, Waiting] = {}
+        self.seated: defaultdict[str, list[int]] = defaultdict(list)
+        """Node rows of the pods that were admitted, by gang."""
+
+    def run(self) -> Answer:
+        """Take turns until every workload was admitted or refused."""
+        while (head := self._head()) is not None:
+            reason = self._admit(head)
+            if reason is None:
+                self.turns.clear()
+                self._leave_line(head)
+                continue
+            self.waiting[head.name] = reason
+            groups = self._leave_line(head)
+            if self.tree.queues[head.queue].strict:
+                self._end_turn(head.queue, groups)
+            self._forget(head.queue)
+        return Answer(
+            tuple(self.admissions),
+            tuple(self.evictions),
+            self.waiting,
+            self.standing.shares,
+            dict(self.standing.balance.allocated),
+            self.standing.later,
+        )
+
+    def _in_line(self, waiting: Iterable[Workload]) -> defaultdict[Name, list[Workload]]:
+        """By queue and group of models, the last to go first; one that no group serves waits in that of the rest."""
+        lines: defaultdict[Name, list[Workload]] = defaultdict(list)
+        for one in sorted(waiting, key=_place_in_line, reverse=True):
+            for group in self.standing.asked[one.name] or (REST,):
+                lines[Name(one.queue, group)].append(one)
+        return lines
+
+    def _head(self) -> Workload | None:
+        """The workload whose turn it is."""
+        turns = [turn for group in self.tree.groups if (turn := self._turn_below(TOP, group)) is not None]
+        return min(turns).head if turns else None
+
+    def _turn_below(self, queue: str, group: Group) -> _Turn | None:
+        """The turn of the best child; a leaf's is that of the first in its line."""
+        name = Name(queue, group)
+        if name not in self.turns:
+            self.turns[name] = self._best(queue, group)
+        return self.turns[name]
+
+    def _best(self, queue: str, group: Group) -> _Turn | None:
+        if queue != TOP and self.tree.is_leaf(queue):
+            line = self.lines[Name(queue, group)]
+            return _Turn((), line[-1], queue) if line else None
+        turns = []
+        for child in self.tree.below(queue):
+            below = self._turn_below(child, group)
+            if below is not None:
+                turns.append(_Turn(self._key(child, group, below.head), below.head, child))
+        return min(turns, default=None)
+
+    def _key(self, queue: str, group: Group, head: Workload) -> tuple[Any, ...]:
+        """The rules (1) to (5) of the order."""
+        held = self.standing.balance.allocated[Name(queue, group)]
+        after = held + self.standing.asked[head.name].get(group, Fraction(0))
+        share, deserved = self.standing.share(queue, group), self.tree.quota(queue, group).deserved
+        due = max(share, deserved)
+        return (
+            after > share,
+            after > deserved,
+            -self.tree.queues[queue].priority,
+            not due,
+            after / due if due else after,
+            held / due if due else held,
+            self.tree.age[queue],
+            queue,
+        )
+
+    def _admit(self, workload: Workload) -> Waiting | None:
+        """Admit the workload; the reason where it has to wait."""
+        standing = self.standing
+        if workload.above in self.waiting:
+            return self.waiting[workload.above]
+        if seated := self.seated.get(workload.above or workload.name):
+            workload = msgspec.structs.replace(workload, beside=(*workload.beside, *seated))
+        asked = standing.asked[workload.name]
+        if not asked:
+            return self._seat_or_why(workload, self.tree.groups)
+        problems = {
+            group: standing.balance.refusal(workload.queue, group, amount, preemptible=workload.preemptible, without={})
+            for group, amount in asked.items()
+        }
+        open_to = [group for group, problem in problems.items() if not problem]
+        no_room: Waiting | None = None
+        if open_to:
+            no_room = self._seat_or_why(workload, open_to)
+            if no_room is None:
+                return None
+        ordered = sorted(asked, key=lambda group: self._key(workload.queue, group, workload))
+        eviction = plan_evictions(standing, workload, ordered, self.question.gangs)
+        if eviction is not None:
+            self._evict_for(workload, eviction)
+            return None
+        return no_room or Waiting(next(problem for problem in problems.values() if problem))
+
+    def _seat_or_why(self, workload: Workload, groups: Sequence[Group]) -> Waiting | None:
+        """Take what is free now, else what is coming free."""
+        standing = self.standing
+        placed = standing.fits_now(workload, groups)
+        if isinstance(placed, NoRoom) and standing.leaving:
+            later = standing.fits_later(workload, groups)
+            if isinstance(later, Placed):
+                placed = later
+        if isinstance(placed, NoRoom):
+            return Waiting(placed.reason, placed.decision)
+        self._seat(workload, placed, ())
+        return None
+
+    def _evict_for(self, workload: Workload, plan: EvictionPlan) -> None:
+        victims = [(pod, means) for unit, means in plan.victims for pod in unit.pods]
+        for pod, means in victims:
+            self.standing.evict(pod)
+            self.evictions.append(Eviction(pod.name, workload.name, means))
+        self._seat(workload, plan.placed, tuple(pod.name for pod, _ in victims))
+
+    def _seat(self, workload: Workload, placed: Placed, victims: tuple[str, ...]) -> None:
+        for seat in placed.seats:
+            devices = {grant.device_id for grant in seat.decision.grants}
+            waits = {*victims, *self.standing.holders(devices)} if self.standing.leaving else set()
+            self.seated[workload.above or workload.name].append(self.standing.now.node_index[str(seat.decision.node)])
+            self.admissions.append(Admission(seat.member.name, seat.decision, tuple(sorted(waits))))
+        self.standing.seat(workload, placed)
+
+    def _leave_line(self, workload: Workload) -> list[Group]:
+        """Take the workload out of its lines; the groups that it waited for."""
+        groups = [group for group in self.tree.groups if workload in self.lines[Name(workload.queue, group)]]
+        for group in groups:
+            self.lines[Name(workload.queue, group)].remove(workload)
+        return groups
+
+    def _end_turn(self, queue: str, groups: Sequence[Group]) -> None:
+        """StrictFIFO: nobody behind a workload that was refused goes."""
+        for group in groups:
+            for place, one in enumerate(reversed(self.lines[Name(queue, group)]), start=2):
+                self.waiting.setdefault(one.name, Waiting(f"{_ordinal(place)} in queue {queue}"))
+            self.lines[Name(queue, group)].clear()
+
+    def _forget(self, queue: str) -> None:
+        """Turns above this queue are worked out again."""
+        for above in (*self.tree.paths[queue], TOP):
+            for group in self.tree.groups:
+                self.turns.pop(Name(above, group), None)
+
+
+def _place_in_line(workload: Workload) -> tuple[int, bool, Age, str]:
+    return -workload.priority, bool(workload.above), workload.age, workload.name
+
+
+_ORDINALS = ("", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+
+
+def _ordinal(place: int) -> str:
+    if place < len(_ORDINALS):
+        return _ORDINALS[place]
+    ending = "th" if place % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
+    return f"{place}{ending}"

@@ -1,0 +1,191 @@
+"""What the queues decide about: waiting workloads, running pods, and what they count.
+
+Amounts are in GPUs: a whole device 1, a share the larger of its part of core and of memory. RDMA and FPGA devices
+count nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from functools import cached_property
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from allocations.engine.amounts import Held
+from allocations.engine.queueing.tree import Group, QueueTree
+from allocations.engine.snapshot import Snapshot, Withheld
+from claims.dialects.request import CORE_WHOLE, DeviceAsk, DeviceRequest
+from kube.device_types import GPU
+
+
+class Age(NamedTuple):
+    """Orders by age, oldest first: pods with a creationTimestamp before those without; then their place."""
+
+    undated: bool
+    created: str
+    place: int
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """Where a gang's pods shall stand: nodes with one value of the label, `required` or as few values as possible."""
+
+    label: str
+    required: bool
+
+
+class Gang(msgspec.Struct, frozen=True):
+    """The spec of a GpuGang. `name`: `namespace/name`."""
+
+    name: str
+    min_member: int
+    topology: Topology | None = None
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A waiting pod. `rows`: the nodes that its own rules allow, all where None."""
+
+    name: str
+    request: DeviceRequest
+    age: Age
+    rows: tuple[int, ...] | None = None
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """Pods that go together. `name`: of the gang, or of the pod. `beside`: node rows of members that run already.
+    `above`: the gang of a pod above its `minMember`, which has to stand first.
+    """
+
+    name: str
+    queue: str
+    members: tuple[Member, ...]
+    priority: int
+    age: Age
+    preemptible: bool = True
+    topology: Topology | None = None
+    beside: tuple[int, ...] = ()
+    above: str = ""
+
+
+class Running(msgspec.Struct, frozen=True):
+    """A pod that holds devices. `gang`: name of its GpuGang, empty without, whose pods are all in one queue; `leaving`:
+    it is being deleted.
+    """
+
+    name: str
+    queue: str
+    held: tuple[Held, ...]
+    row: int
+    priority: int
+    age: Age
+    preemptible: bool = True
+    gang: str = ""
+    leaving: bool = False
+    whole: bool = True
+    """It asked for whole GPUs alone."""
+
+
+Counts = Mapping[Group, Fraction]
+"""GPUs by group of models."""
+
+
+class Counting:
+    """Counts GPUs of one snapshot by the groups of one tree."""
+
+    def __init__(self, tree: QueueTree, snapshot: Snapshot) -> None:
+        self.tree = tree
+        self.snapshot = snapshot
+        self._smallest: dict[tuple[DeviceAsk, Group], int | None] = {}
+
+    @cached_property
+    def is_gpu(self) -> list[bool]:
+        """[d] whether a device is a GPU."""
+        code = self.snapshot.type_code.get(GPU, -1)
+        found: list[bool] = np.equal(self.snapshot.device_type, code).tolist()
+        return found
+
+    @cached_property
+    def group_of(self) -> list[Group]:
+        """[d] the group of each device's model."""
+        by_model = [self.tree.group_of(model) for model in self.snapshot.models]
+        return [by_model[code] for code in self.snapshot.device_model.tolist()]
+
+    @cached_property
+    def pools(self) -> Counts:
+        """Healthy GPUs of ready nodes, by group."""
+        pools = dict.fromkeys(self.tree.groups, Fraction(0))
+        healthy, kept = self.snapshot.device_healthy.tolist(), self.snapshot.device_kept.tolist()
+        problems, node = self.snapshot.node_problem, self.snapshot.device_node.tolist()
+        for row, is_gpu in enumerate(self.is_gpu):
+            if is_gpu and healthy[row] and kept[row] == Withheld.NOT and not problems[node[row]]:
+                pools[self.group_of[row]] += 1
+        return pools
+
+    def held(self, held: Sequence[Held]) -> dict[Group, Fraction]:
+        """What these amounts count."""
+        counts: dict[Group, Fraction] = {}
+        rows = self.snapshot.index.rows_of([device for device, _, _ in held]).tolist()
+        for row, (_, core, memory) in zip(rows, held, strict=True):
+            if row >= 0 and self.is_gpu[row]:
+                total = int(self.snapshot.memory_total[row])
+                part = max(Fraction(core, CORE_WHOLE), Fraction(memory, total) if total else Fraction(0))
+                group = self.group_of[row]
+                counts[group] = counts.get(group, Fraction(0)) + part
+        return counts
+
+    def asked(self, members: Sequence[Member]) -> dict[Group, Fraction]:
+        """What the members would count in each group that may serve any of them."""
+        counts: dict[Group, Fraction] = {}
+        for member in members:
+            for group in self.serving(member.request):
+                amount = sum((self._one(ask, group) * ask.count for ask in _gpus(member.request)), Fraction(0))
+                counts[group] = counts.get(group, Fraction(0)) + amount
+        return counts
+
+    def serving(self, request: DeviceRequest) -> tuple[Group, ...]:
+        """The groups that may serve every GPU of the request; all of them for one without GPUs."""
+        asks = _gpus(request)
+        return tuple(
+            group for group in self.tree.groups if all(self._smallest_for(ask, group) is not None for ask in asks)
+        )
+
+    def _one(self, ask: DeviceAsk, group: Group) -> Fraction:
+        """What one device of the ask counts: of the smallest GPU that it may get."""
+        core = Fraction(ask.core_percent or 0, CORE_WHOLE)
+        if ask.whole:
+            return Fraction(1)
+        if ask.memory_ratio is not None:
+            return max(core, Fraction(ask.memory_ratio, 100))
+        smallest = self._smallest_for(ask, group)
+        return max(core, Fraction(ask.memory_bytes, smallest)) if ask.memory_bytes and smallest else core
+
+    def _smallest_for(self, ask: DeviceAsk, group: Group) -> int | None:
+        """Bytes of the smallest GPU of the group that the ask permits; None where there is none."""
+        key = (ask, group)
+        if key not in self._smallest:
+            models = {model.casefold() for model in ask.models}
+            able = [
+                (not models or name.casefold() in models) and (ask.limits is None or ask.limits.permit_model(name))
+                for name in self.snapshot.models
+            ]
+            least = max(ask.memory_bytes or 0, ask.limits.memory_least if ask.limits else 0)
+            totals = self.snapshot.memory_total.tolist()
+            model = self.snapshot.device_model.tolist()
+            fits = (
+                totals[row]
+                for row, is_gpu in enumerate(self.is_gpu)
+                if is_gpu and able[model[row]] and self.group_of[row] == group and totals[row] >= least
+            )
+            self._smallest[key] = min(fits, default=None)
+        return self._smallest[key]
+
+
+def asks_whole(members: Sequence[Member]) -> bool:
+    """Whether the members ask for whole GPUs alone."""
+    return all(ask.whole for member in members for ask in _gpus(member.request))
+
+
+def _gpus(request: DeviceRequest) -> list[DeviceAsk]:
+    return [ask for ask in request.asks if ask.type == GPU]

@@ -1,0 +1,204 @@
+"""Decides the waiting pods by queues: all are there from the start, and workloads take turns.
+
+The decision is `allocations.engine.queueing`'s. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from allocations.engine.queueing.rounds import Answer, Question, decide
+from allocations.engine.queueing.tree import DEFAULT, Name, QueueTree
+from allocations.engine.queueing.workloads import Member, Running, Workload
+from allocations.scenario.parse import Scenario, metadata_label
+from allocations.scenario.result import EvictionResult, QuotaResult
+from allocations.scenario.waiting_pods import (
+    Answered,
+    WaitingPods,
+    gang_of,
+    gangs_by_name,
+    incomplete_text,
+    parsed_request,
+)
+from claims.dialects.request import DeviceRequest
+from claims.queue_manifests import is_preemptible, queue_named_by
+
+if TYPE_CHECKING:
+    from allocations.engine.amounts import Held
+    from allocations.engine.snapshot import Snapshot
+    from kube.objects import Pod
+
+
+def by_queues(
+    scenario: Scenario, tree: QueueTree, pods: WaitingPods, snapshot: Snapshot, holders: Mapping[str, tuple[Held, ...]]
+) -> Answered:
+    """The decisions, evictions and queues. `holders`: what running pods hold, by `namespace/name`."""
+    running = _running(scenario, tree, pods, snapshot, holders)
+    workloads = _workloads(scenario, tree, pods, running)
+    labels = {node.name: node.labels for node in scenario.nodes}
+    answer = decide(
+        Question(
+            tree=tree,
+            snapshot=snapshot,
+            running=tuple(running),
+            waiting=tuple(workloads),
+            gangs=gangs_by_name(scenario),
+            labels=[labels[name] for name in snapshot.node_names],
+        )
+    )
+    _note(pods, workloads, answer)
+    return Answered(
+        pods.in_file_order(),
+        answer.snapshot,
+        evictions=tuple(EvictionResult(one.pod, one.taker, one.by.value) for one in answer.evictions),
+        queues={queue.name: _quotas(tree, queue.name, answer) for queue in tree.queues.values()},
+    )
+
+
+def _running(
+    scenario: Scenario,
+    tree: QueueTree,
+    pods: WaitingPods,
+    snapshot: Snapshot,
+    holders: Mapping[str, tuple[Held, ...]],
+) -> list[Running]:
+    """The pods that hold devices."""
+    found = []
+    queues = _gang_queues(scenario, tree, pods)
+    for pod in scenario.pods:
+        label = metadata_label(pod.metadata)
+        row = snapshot.node_index.get(pod.spec.node_name or "")
+        if pod.finished or row is None or not holders.get(label):
+            continue
+        asked, gang = parsed_request(scenario, pod), gang_of(scenario, pod)
+        queue = queues[gang] if gang else _queue_of(tree, pod)
+        found.append(
+            Running(
+                name=label,
+                queue=queue if queue in tree.queues else DEFAULT,
+                held=holders[label],
+                row=row,
+                priority=pod.priority,
+                age=pods.age(pod),
+                preemptible=is_preemptible(pod),
+                gang=gang,
+                leaving=bool(pod.metadata.deletion_timestamp),
+                whole=not (isinstance(asked, DeviceRequest) and asked.shares),
+            )
+        )
+    return found
+
+
+def _workloads(scenario: Scenario, tree: QueueTree, pods: WaitingPods, running: list[Running]) -> list[Workload]:
+    """The workloads of the waiting pods. Pods that belong to none have their reason noted."""
+    workloads: list[Workload] = []
+    gangs, queues = gangs_by_name(scenario), _gang_queues(scenario, tree, pods)
+    members: defaultdict[str, list[tuple[Pod, Member]]] = defaultdict(list)
+    for pod, member in pods.members():
+        if named := gang_of(scenario, pod):
+            members[named].append((pod, member))
+            continue
+        queue = _queue_of(tree, pod)
+        if problem := _queue_problem(tree, queue):
+            pods.waits(member.name, problem)
+            continue
+        workloads.append(
+            Workload(member.name, queue, (member,), pod.priority, member.age, preemptible=is_preemptible(pod))
+        )
+    for name, some in members.items():
+        beside = tuple(one.row for one in running if one.gang == name and not one.leaving)
+        oldest = sorted(some, key=lambda one: one[1].age)
+        gang, queue = gangs.get(name), queues[name]
+        there = len(beside) + len(oldest)
+        problem = _queue_problem(tree, queue)
+        if gang is None or there < gang.min_member or problem:
+            for _, member in oldest:
+                pods.waits(member.name, problem or incomplete_text(name, there, gang))
+            continue
+        missing = max(gang.min_member - len(beside), 0)
+        needed, above = oldest[:missing], oldest[missing:]
+        priority = max(pod.priority for pod, _ in oldest)
+        if needed:
+            workloads.append(
+                Workload(
+                    name,
+                    queue,
+                    tuple(member for _, member in needed),
+                    priority,
+                    needed[0][1].age,
+                    preemptible=all(is_preemptible(pod) for pod, _ in needed),
+                    topology=gang.topology,
+                    beside=beside,
+                )
+            )
+        workloads += [
+            Workload(
+                member.name,
+                queue,
+                (member,),
+                pod.priority,
+                member.age,
+                preemptible=is_preemptible(pod),
+                topology=gang.topology,
+                beside=beside,
+                above=name,
+            )
+            for pod, member in above
+        ]
+    return workloads
+
+
+def _gang_queues(scenario: Scenario, tree: QueueTree, pods: WaitingPods) -> dict[str, str]:
+    """The queue of each gang: that of its oldest pod."""
+    queues: dict[str, str] = {}
+    for pod in sorted((pod for pod in scenario.pods if not pod.finished), key=pods.age):
+        if gang := gang_of(scenario, pod):
+            queues.setdefault(gang, _queue_of(tree, pod))
+    return queues
+
+
+def _queue_of(tree: QueueTree, pod: Pod) -> str:
+    return queue_named_by(pod) or tree.of_namespace.get(pod.metadata.namespace, DEFAULT)
+
+
+def _queue_problem(tree: QueueTree, queue: str) -> str:
+    """Why the queue takes no pods, empty where it does."""
+    if queue not in tree.queues:
+        return f"queue {queue} does not exist"
+    return "" if tree.is_leaf(queue) else f"queue {queue} has queues below it; only those take pods"
+
+
+def _note(pods: WaitingPods, workloads: list[Workload], answer: Answer) -> None:
+    """Note the decision on every pod."""
+    for admission in answer.admissions:
+        pods.decided(admission.pod, admission.decision, admission.waits_for)
+    for workload in workloads:
+        why = answer.waiting.get(workload.name)
+        if why is None:
+            continue
+        for member in workload.members:
+            if why.decision is not None:
+                pods.decided(member.name, why.decision)
+            else:
+                pods.waits(member.name, why.reason)
+
+
+def _quotas(tree: QueueTree, queue: str, answer: Answer) -> tuple[QuotaResult, ...]:
+    return tuple(
+        QuotaResult(
+            quota.models,
+            _number(quota.deserved),
+            None if quota.limit is None else _number(quota.limit),
+            _number(answer.shares[Name(queue, quota.group)]),
+            _number(answer.allocated.get(Name(queue, quota.group), Fraction(0))),
+        )
+        for quota in tree.queues[queue].quotas
+    )
+
+
+def _number(amount: Fraction) -> float:
+    """A whole number where it is one."""
+    return amount.numerator if amount.denominator == 1 else round(float(amount), 6)

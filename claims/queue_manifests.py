@@ -1,0 +1,200 @@
+"""GpuQueue and GpuGang manifests, and the labels by which pods name them.
+
+Called by `allocations.scenario`. Invariants: what is answered obeys every rule that a manifest can break by itself;
+rules between queues are those of `allocations.engine.queueing.tree`. Unknown fields are named, and passed over as the
+API server prunes them.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+
+from access.errors import BadInput
+from kube.keys import GANG_LABEL, KAI_PREEMPTIBILITY, KAI_QUEUE, PREEMPTIBLE_LABEL, QUEUE_LABEL
+from kube.names import InvalidName, check_namespace, check_subdomain
+from kube.objects import Pod
+
+AMOUNT_MOST: Final = 1_000_000
+TIMEOUT_MOST: Final = 7 * 24 * 3600
+_AT: Final = re.compile(r" - at `\$?\.?(?P<path>.*)`$")
+
+Amount = Annotated[float, msgspec.Meta(ge=0, le=AMOUNT_MOST)]
+"""GPUs; may be a fraction."""
+Model = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+S = TypeVar("S")
+
+
+class QuotaFields(msgspec.Struct, frozen=True, rename="camel"):
+    """An entry of spec.quotas."""
+
+    models: Annotated[tuple[Model, ...], msgspec.Meta(max_length=64)] = ()
+    deserved: Amount = 0
+    limit: Amount | None = None
+    weight: Amount = 1
+
+
+class QueueFields(msgspec.Struct, frozen=True, rename="camel"):
+    """spec of a GpuQueue."""
+
+    parent: str | None = None
+    namespaces: Annotated[tuple[str, ...], msgspec.Meta(max_length=1_000)] = ()
+    priority: Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)] = 100
+    queueing_strategy: Literal["BestEffortFIFO", "StrictFIFO"] = "BestEffortFIFO"
+    quotas: Annotated[tuple[QuotaFields, ...], msgspec.Meta(max_length=64)] = ()
+
+
+class TopologyFields(msgspec.Struct, frozen=True):
+    """spec.topology of a GpuGang: one of the two."""
+
+    required: str | None = None
+    preferred: str | None = None
+
+
+class GangFields(msgspec.Struct, frozen=True, rename="camel"):
+    """spec of a GpuGang."""
+
+    min_member: Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+    timeout_seconds: Annotated[int, msgspec.Meta(ge=1, le=TIMEOUT_MOST)] = 600
+    topology: TopologyFields | None = None
+    on_member_failure: Literal["none", "evictAll"] = "none"
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    name: str
+    namespace: str | None = None
+
+
+class _Queue(msgspec.Struct, frozen=True, rename="camel"):
+    metadata: _Metadata
+    spec: QueueFields = QueueFields()
+    api_version: Literal["gpu.scheduling/v1"] = "gpu.scheduling/v1"
+    kind: Literal["GpuQueue"] = "GpuQueue"
+    status: Any = None
+
+
+class _Gang(msgspec.Struct, frozen=True, rename="camel"):
+    metadata: _Metadata
+    spec: GangFields
+    api_version: Literal["gpu.scheduling/v1"] = "gpu.scheduling/v1"
+    kind: Literal["GpuGang"] = "GpuGang"
+    status: Any = None
+
+
+class ManifestInvalid(BadInput):
+    """A manifest breaks a rule: `field` is its path."""
+
+
+def parse_queue(manifest: object) -> tuple[str, QueueFields]:
+    """Name and spec of a decoded GpuQueue. Raises ManifestInvalid."""
+    queue = _converted(manifest, _Queue)
+    _named(queue.metadata.name, "metadata.name", check_subdomain)
+    if queue.spec.parent:
+        _named(queue.spec.parent, "spec.parent", check_subdomain)
+    for place, namespace in enumerate(queue.spec.namespaces):
+        _named(namespace, f"spec.namespaces[{place}]", check_namespace)
+    for place, quota in enumerate(queue.spec.quotas):
+        if quota.limit is not None and quota.limit < quota.deserved:
+            field = f"spec.quotas[{place}].limit"
+            raise ManifestInvalid(f"{field} is below what the queue deserves", field=field, rule="limit")
+    return queue.metadata.name, queue.spec
+
+
+def parse_gang(manifest: object) -> tuple[tuple[str, str], GangFields]:
+    """(namespace, name) and spec of a decoded GpuGang; the namespace is empty where it has none. Raises
+    ManifestInvalid.
+    """
+    gang = _converted(manifest, _Gang)
+    _named(gang.metadata.name, "metadata.name", check_subdomain)
+    if gang.metadata.namespace:
+        _named(gang.metadata.namespace, "metadata.namespace", check_namespace)
+    topology = gang.spec.topology
+    if topology is not None and bool(topology.required) == bool(topology.preferred):
+        field = "spec.topology"
+        raise ManifestInvalid(f"{field} has either required or preferred", field=field, rule="topology")
+    return (gang.metadata.namespace or "", gang.metadata.name), gang.spec
+
+
+def unknown_queue_fields(manifest: object) -> list[str]:
+    """Paths of fields that a GpuQueue does not have."""
+    return list(_unknown(manifest, _Queue, ""))
+
+
+def unknown_gang_fields(manifest: object) -> list[str]:
+    """Paths of fields that a GpuGang does not have."""
+    return list(_unknown(manifest, _Gang, ""))
+
+
+def queue_named_by(pod: Pod) -> str:
+    """The queue that the pod's label names, empty without one."""
+    return pod.labels.get(QUEUE_LABEL) or pod.labels.get(KAI_QUEUE) or ""
+
+
+def gang_named_by(pod: Pod) -> str:
+    """The gang that the pod's label names, empty without one."""
+    return pod.labels.get(GANG_LABEL, "")
+
+
+def is_preemptible(pod: Pod) -> bool:
+    """Whether other workloads may have the pod evicted."""
+    return pod.labels.get(PREEMPTIBLE_LABEL) != "false" and pod.labels.get(KAI_PREEMPTIBILITY) != "non-preemptible"
+
+
+def exact(amount: float) -> Fraction:
+    """The amount as it is written."""
+    return Fraction(str(amount))
+
+
+def _converted(manifest: object, kind: type[S]) -> S:
+    try:
+        return msgspec.convert(_without_nulls(manifest), kind)
+    except msgspec.ValidationError as error:
+        place = _AT.search(str(error))
+        field = place["path"] if place else ""
+        message = f"{field}: {_AT.sub('', str(error))}".removeprefix(": ")
+        raise ManifestInvalid(message, field=field, rule="schema") from error
+
+
+def _without_nulls(value: Any) -> Any:
+    """Keys of null count as absent."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(part) for key, part in value.items() if part is not None}
+    return [_without_nulls(part) for part in value] if isinstance(value, list) else value
+
+
+def _unknown(value: object, kind: Any, path: str) -> typing.Iterator[str]:
+    """Fields of the value that the struct does not have."""
+    if isinstance(value, list):
+        for place, part in enumerate(value):
+            yield from _unknown(part, kind, f"{path}[{place}]")
+    elif isinstance(value, Mapping):
+        fields = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
+        for key, part in value.items():
+            here = f"{path}.{str(key)[:64]}".removeprefix(".")
+            if key not in fields:
+                if here.rpartition(".")[0] != "metadata":  # a Kubernetes object's has more fields than are read
+                    yield here
+            elif (inner := _struct_in(fields[key])) is not None:
+                yield from _unknown(part, inner, here)
+
+
+def _struct_in(kind: Any) -> type[msgspec.Struct] | None:
+    """The struct that a field's type holds, in a tuple, a union or an annotation."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind
+    if isinstance(kind, types.UnionType) or typing.get_origin(kind) is not None:
+        return next((found for part in typing.get_args(kind) if (found := _struct_in(part)) is not None), None)
+    return None
+
+
+def _named(name: str, field: str, check: typing.Callable[..., str]) -> None:
+    try:
+        check(name, what=field)
+    except InvalidName as error:
+        raise ManifestInvalid(str(error), field=field, rule=error.rule) from error
