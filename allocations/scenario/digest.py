@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from allocations.scenario.result import DeviceResult, DeviceUsed
+from allocations.scenario.result import DeviceResult, DeviceUsed, EvictionResult, QuotaResult
 
 if TYPE_CHECKING:
     from allocations.scenario.result import PodDecision, Result
@@ -22,6 +22,8 @@ DEVICES_SHOWN: Final = 32
 REASONS_SHOWN: Final = 12
 NODES_SHOWN: Final = 200
 PROBLEMS_SHOWN: Final = 50
+EVICTIONS_SHOWN: Final = 100
+QUOTAS_SHOWN: Final = 100
 TEXT_LONGEST: Final = 600
 
 
@@ -46,7 +48,7 @@ class NodeDigest(msgspec.Struct, frozen=True):
 
 
 class Digest(msgspec.Struct, frozen=True):
-    """The whole answer. `more_…`: how many were left out, here and in decisions."""
+    """The whole answer. `more_…`: how many were left out, here and in decisions. `quotas`: each with its queue."""
 
     placed: int
     refused: int
@@ -57,11 +59,16 @@ class Digest(msgspec.Struct, frozen=True):
     more_nodes: int
     problems: tuple[str, ...]
     more_problems: int
+    evictions: tuple[EvictionResult, ...] = ()
+    more_evictions: int = 0
+    quotas: tuple[tuple[str, QuotaResult], ...] = ()
+    more_quotas: int = 0
 
 
 def digest_of(result: Result) -> Digest:
     """What the page shows of a result."""
     placed = sum(decision.node is not None for decision in result.decisions)
+    quotas = [(name, quota) for name, entries in result.queues.items() for quota in entries]
     return Digest(
         placed=placed,
         refused=len(result.decisions) - placed,
@@ -80,6 +87,10 @@ def digest_of(result: Result) -> Digest:
         more_nodes=max(0, len(result.fleet) - NODES_SHOWN),
         problems=tuple(_truncated(problem) for problem in result.problems[:PROBLEMS_SHOWN]),
         more_problems=max(0, len(result.problems) - PROBLEMS_SHOWN),
+        evictions=result.evictions[:EVICTIONS_SHOWN],
+        more_evictions=max(0, len(result.evictions) - EVICTIONS_SHOWN),
+        quotas=tuple(quotas[:QUOTAS_SHOWN]),
+        more_quotas=max(0, len(quotas) - QUOTAS_SHOWN),
     )
 
 

@@ -37,11 +37,12 @@ class ScenarioOptionsSchema(serializers.Serializer[Any]):
 
 
 class ScenarioSchema(serializers.Serializer[Any]):
-    """A fleet, and pods in the order of their arrival."""
+    """A fleet, and pods in the order of their arrival; with queues all of them are there from the start."""
 
     nodes = ScenarioNodeSchema(many=True, required=False)
     claims = serializers.ListField(child=AnyObjectField(), required=False, help_text="GpuClaim manifests")
     gangs = serializers.ListField(child=AnyObjectField(), required=False, help_text="GpuGang manifests")
+    queues = serializers.ListField(child=AnyObjectField(), required=False, help_text="GpuQueue manifests")
     pods = serializers.ListField(child=AnyObjectField(), required=False, help_text="Pod manifests")
     options = ScenarioOptionsSchema(required=False)
 
@@ -64,6 +65,19 @@ class SimulatedDecisionSchema(serializers.Serializer[Any]):
     devices = SimulatedDeviceSchema(many=True)
     reasons = serializers.DictField(child=serializers.CharField(), help_text="node → why it could not serve")
     summary = serializers.CharField(allow_blank=True)
+    waits_for = serializers.ListField(
+        child=serializers.CharField(), required=False, help_text="pods that have to be gone first"
+    )
+
+
+class SimulatedQuotaSchema(serializers.Serializer[Any]):
+    """What a queue has of one group of models, in GPUs."""
+
+    models = serializers.ListField(child=serializers.CharField(), help_text="empty: those that no other quota names")
+    deserved = serializers.FloatField()
+    limit = serializers.FloatField(allow_null=True)
+    fair_share = serializers.FloatField(help_text="before the decisions")
+    allocated = serializers.FloatField(help_text="after the decisions")
 
 
 class SimulationSchema(serializers.Serializer[Any]):
@@ -72,6 +86,10 @@ class SimulationSchema(serializers.Serializer[Any]):
     decisions = SimulatedDecisionSchema(many=True)
     fleet = serializers.DictField(child=serializers.ListField(child=AnyObjectField()))
     problems = serializers.ListField(child=serializers.CharField(), required=False)
+    evictions = serializers.ListField(
+        child=AnyObjectField(), required=False, help_text="`pod`, `for` (the workload that takes), `by`"
+    )
+    queues = serializers.DictField(child=SimulatedQuotaSchema(many=True), required=False)
 
 
 class ScenarioText(NamedTuple):

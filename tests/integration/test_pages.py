@@ -1,6 +1,7 @@
 """Pages by the test client: who sees what, who may do what, and what hostile input does (nothing)."""
 
 import re
+from pathlib import Path
 from unittest.mock import ANY
 from uuid import UUID
 
@@ -21,6 +22,7 @@ from tests.fakes.apiserver import ApiServer
 
 pytestmark = [pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True), pytest.mark.usefixtures("ledger_db")]
 
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 NOBODY = UUID(int=1)
 OPEN_PAGES = [
     "/",
@@ -361,6 +363,12 @@ def test_the_theme_is_kept_with_the_account(as_user, theme, status, want):
         pytest.param("nodes: 3", 400, ["nodes"], id="a rule is named"),
         pytest.param("{{{", 400, ['role="alert"'], id="no YAML"),
         pytest.param("nodes: []", 200, ["No pods to decide"], id="nothing to decide"),
+        pytest.param(
+            re.findall(r"```yaml\n(.*?)```", (DOCS / "queues.md").read_text(), re.DOTALL)[0],
+            200,
+            ["Evictions", "default/training", "reclaim", "Fair share"],
+            id="queues",
+        ),
         pytest.param("x" * 2_000_001, 400, ["at most"], id="too long"),
     ],
 )

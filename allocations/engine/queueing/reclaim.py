@@ -75,13 +75,24 @@ def plan_evictions(
     standing: Standing, workload: Workload, groups: Sequence[Group], gangs: Mapping[str, Gang]
 ) -> EvictionPlan | None:
     """The plan for a workload, by the first group of models that has one; None where nothing would help."""
-    units = _units(standing.running.values(), gangs)
+    units: list[Victims] | None = None
     for group in groups:
-        for means in ({Means.RECLAIM}, {Means.PREEMPT}, {Means.RECLAIM, Means.PREEMPT}):
+        for means in _allowed(standing, workload, group):
+            units = _units(standing.running.values(), gangs) if units is None else units
             found = _Plan(standing, workload, group, means).make(units)
             if found is not None:
                 return found
     return None
+
+
+def _allowed(standing: Standing, workload: Workload, group: Group) -> Iterator[frozenset[Means]]:
+    """The means to try in turn, without those that can find nobody, as can be told at once."""
+    queue, amount = workload.queue, standing.asked[workload.name].get(group, Fraction(0))
+    if standing.balance.allocated[Name(queue, group)] + amount <= standing.share(queue, group):
+        yield frozenset({Means.RECLAIM})
+    if any(pod.queue == queue and pod.priority < workload.priority for pod in standing.running.values()):
+        yield frozenset({Means.PREEMPT})
+        yield frozenset(Means)  # preemption may bring the queue below its fair share
 
 
 def _units(running: Iterable[Running], gangs: Mapping[str, Gang]) -> list[Victims]:

@@ -122,12 +122,12 @@ class _Round:
             self.standing.later,
         )
 
-    def _in_line(self, waiting: Iterable[Workload]) -> defaultdict[Name, list[Workload]]:
+    def _in_line(self, waiting: Iterable[Workload]) -> defaultdict[Name, dict[str, Workload]]:
         """By queue and group of models, the last to go first; one that no group serves waits in that of the rest."""
-        lines: defaultdict[Name, list[Workload]] = defaultdict(list)
+        lines: defaultdict[Name, dict[str, Workload]] = defaultdict(dict)
         for one in sorted(waiting, key=_place_in_line, reverse=True):
             for group in self.standing.asked[one.name] or (REST,):
-                lines[Name(one.queue, group)].append(one)
+                lines[Name(one.queue, group)][one.name] = one
         return lines
 
     def _head(self) -> Workload | None:
@@ -145,7 +145,7 @@ class _Round:
     def _best(self, queue: str, group: Group) -> _Turn | None:
         if queue != TOP and self.tree.is_leaf(queue):
             line = self.lines[Name(queue, group)]
-            return _Turn((), line[-1], queue) if line else None
+            return _Turn((), next(reversed(line.values())), queue) if line else None
         turns = []
         for child in self.tree.below(queue):
             below = self._turn_below(child, group)
@@ -227,16 +227,14 @@ class _Round:
 
     def _leave_line(self, workload: Workload) -> list[Group]:
         """Take the workload out of its lines; the groups that it waited for."""
-        groups = [group for group in self.tree.groups if workload in self.lines[Name(workload.queue, group)]]
-        for group in groups:
-            self.lines[Name(workload.queue, group)].remove(workload)
-        return groups
+        lines = [(group, self.lines[Name(workload.queue, group)]) for group in self.tree.groups]
+        return [group for group, line in lines if line.pop(workload.name, None) is not None]
 
     def _end_turn(self, queue: str, groups: Sequence[Group]) -> None:
         """StrictFIFO: nobody behind a workload that was refused goes."""
         for group in groups:
-            for place, one in enumerate(reversed(self.lines[Name(queue, group)]), start=2):
-                self.waiting.setdefault(one.name, Waiting(f"{_ordinal(place)} in queue {queue}"))
+            for place, name in enumerate(reversed(self.lines[Name(queue, group)]), start=2):
+                self.waiting.setdefault(name, Waiting(f"{_ordinal(place)} in queue {queue}"))
             self.lines[Name(queue, group)].clear()
 
     def _forget(self, queue: str) -> None:
