@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 
 from access.errors import BadInput
-from kube.keys import GANG_LABEL, KAI_PREEMPTIBILITY, KAI_QUEUE, PREEMPTIBLE_LABEL, QUEUE_LABEL
+from kube.keys import GANG_LABEL, PREEMPTIBLE_LABEL, QUEUE_LABEL
 from kube.names import InvalidName, check_namespace, check_subdomain
 from kube.objects import Pod
 
@@ -133,7 +133,7 @@ def unknown_gang_fields(manifest: object) -> list[str]:
 
 def queue_named_by(pod: Pod) -> str:
     """The queue that the pod's label names, empty without one."""
-    return pod.labels.get(QUEUE_LABEL) or pod.labels.get(KAI_QUEUE) or ""
+    return pod.labels.get(QUEUE_LABEL, "")
 
 
 def gang_named_by(pod: Pod) -> str:
@@ -143,7 +143,7 @@ def gang_named_by(pod: Pod) -> str:
 
 def is_preemptible(pod: Pod) -> bool:
     """Whether other workloads may have the pod evicted."""
-    return pod.labels.get(PREEMPTIBLE_LABEL) != "false" and pod.labels.get(KAI_PREEMPTIBILITY) != "non-preemptible"
+    return pod.labels.get(PREEMPTIBLE_LABEL) != "false"
 
 
 def exact(amount: float) -> Fraction:

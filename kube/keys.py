@@ -10,12 +10,10 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 CLAIM: Final = "gpu.scheduling/claim"
 # Device types of a pod to take from under the same PCIe switch (written by users)
 JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"
-# Queues and gangs (labels, written by users); KAI-Scheduler's are read too
+# Queues and gangs (labels, written by users)
 QUEUE_LABEL: Final = "gpu.scheduling/queue"
-KAI_QUEUE: Final = "kai.scheduler/queue"
 GANG_LABEL: Final = "gpu.scheduling/gang"
 PREEMPTIBLE_LABEL: Final = "gpu.scheduling/preemptible"
-KAI_PREEMPTIBILITY: Final = "kai.scheduler/preemptibility"
 # Results (written by gpuplane in the Binding, never by users)
 ALLOCATED: Final = "gpu.scheduling/allocated"
 VISIBLE_DEVICES: Final = "gpu.scheduling/visible-devices"

@@ -325,17 +325,15 @@ def test_whoever_need_not_go_stays() -> None:
     assert sorted(evicted(result)) == [("a-0", "b", "reclaim"), ("a-1", "b", "reclaim")]
 
 
-def test_a_queue_by_namespace_and_by_kais_label() -> None:
-    labelled = pod("kai")
-    labelled["metadata"]["labels"]["kai.scheduler/queue"] = "b"
+def test_a_queue_by_namespace() -> None:
     result = run(
         nodes=[node("n1", 8)],
         queues=[queue("a", quota(0, limit=0), namespaces=["team"]), queue("b", quota(0, limit=0))],
-        pods=[pod("theirs", namespace="team"), labelled, pod("nobodys")],
+        pods=[pod("theirs", namespace="team"), pod("labelled", namespace="team", queue="b"), pod("nobodys")],
     )
     assert set(placed(result)) == {"nobodys"}
     assert why(result)["team/theirs"].startswith("queue a ")
-    assert why(result)["kai"].startswith("queue b ")
+    assert why(result)["team/labelled"].startswith("queue b ")
 
 
 @pytest.mark.parametrize(
