@@ -79,7 +79,6 @@ class _Turn(msgspec.Struct, frozen=True):
 
     key: tuple[Any, ...]
     head: Workload
-    queue: str
 
     def __lt__(self, other: _Turn) -> bool:
         return self.key < other.key
@@ -97,6 +96,8 @@ class _Round:
         self.admissions: list[Admission] = []
         self.evictions: list[Eviction] = []
         self.waiting: dict[str, Waiting] = {}
+        self.refused: dict[tuple[Any, ...], Waiting] = {}
+        """Why workloads like this one wait, since the last admission."""
         self.seated: defaultdict[str, list[int]] = defaultdict(list)
         """Node rows of the pods that were admitted, by gang."""
 
@@ -106,6 +107,7 @@ class _Round:
             reason = self._admit(head)
             if reason is None:
                 self.turns.clear()
+                self.refused.clear()
                 self._leave_line(head)
                 continue
             self.waiting[head.name] = reason
@@ -132,26 +134,25 @@ class _Round:
 
     def _head(self) -> Workload | None:
         """The workload whose turn it is."""
-        turns = [turn for group in self.tree.groups if (turn := self._turn_below(TOP, group)) is not None]
-        return min(turns).head if turns else None
+        turn = min(filter(None, (self._best_below(TOP, group) for group in self.tree.groups)), default=None)
+        return turn.head if turn is not None else None
 
-    def _turn_below(self, queue: str, group: Group) -> _Turn | None:
-        """The turn of the best child; a leaf's is that of the first in its line."""
+    def _best_below(self, queue: str, group: Group) -> _Turn | None:
+        """The turn of the best child."""
+        return min(filter(None, (self._turn(child, group) for child in self.tree.below(queue))), default=None)
+
+    def _turn(self, queue: str, group: Group) -> _Turn | None:
+        """The queue's turn, with the first in a leaf's line, or the head of the best child."""
         name = Name(queue, group)
         if name not in self.turns:
-            self.turns[name] = self._best(queue, group)
+            if self.tree.is_leaf(queue):
+                line = self.lines[name]
+                head = next(reversed(line.values())) if line else None
+            else:
+                best = self._best_below(queue, group)
+                head = best.head if best is not None else None
+            self.turns[name] = None if head is None else _Turn(self._key(queue, group, head), head)
         return self.turns[name]
-
-    def _best(self, queue: str, group: Group) -> _Turn | None:
-        if queue != TOP and self.tree.is_leaf(queue):
-            line = self.lines[Name(queue, group)]
-            return _Turn((), next(reversed(line.values())), queue) if line else None
-        turns = []
-        for child in self.tree.below(queue):
-            below = self._turn_below(child, group)
-            if below is not None:
-                turns.append(_Turn(self._key(child, group, below.head), below.head, child))
-        return min(turns, default=None)
 
     def _key(self, queue: str, group: Group, head: Workload) -> tuple[Any, ...]:
         """The rules (1) to (5) of the order."""
@@ -177,6 +178,9 @@ class _Round:
             return self.waiting[workload.above]
         if seated := self.seated.get(workload.above or workload.name):
             workload = msgspec.structs.replace(workload, beside=(*workload.beside, *seated))
+        alike = _alike(workload)
+        if alike in self.refused:
+            return self.refused[alike]
         asked = standing.asked[workload.name]
         if not asked:
             return self._seat_or_why(workload, self.tree.groups)
@@ -195,7 +199,9 @@ class _Round:
         if eviction is not None:
             self._evict_for(workload, eviction)
             return None
-        return no_room or Waiting(next(problem for problem in problems.values() if problem))
+        reason = no_room or Waiting(next(problem for problem in problems.values() if problem))
+        self.refused[alike] = reason
+        return reason
 
     def _seat_or_why(self, workload: Workload, groups: Sequence[Group]) -> Waiting | None:
         """Take what is free now, else what is coming free."""
@@ -239,9 +245,16 @@ class _Round:
 
     def _forget(self, queue: str) -> None:
         """Turns above this queue are worked out again."""
-        for above in (*self.tree.paths[queue], TOP):
+        for above in self.tree.paths[queue]:
             for group in self.tree.groups:
                 self.turns.pop(Name(above, group), None)
+
+
+def _alike(workload: Workload) -> tuple[Any, ...]:
+    """What decides whether a workload can go, and why not: of a gang its name too, which its reason holds."""
+    gang = workload.name if len(workload.members) > 1 or workload.topology is not None else ""
+    asks = tuple((member.request, member.rows) for member in workload.members)
+    return gang, workload.queue, workload.priority, workload.preemptible, workload.beside, asks
 
 
 def _place_in_line(workload: Workload) -> tuple[int, bool, Age, str]:

@@ -133,6 +133,15 @@ def test_a_gang_in_a_queue_is_one_workload() -> None:
     assert set(why(result).values()) == {"queue q holds 0 of its limit of 2 GPUs, and 3 are asked for"}
 
 
+def test_each_gang_has_its_own_reason() -> None:
+    """Also where another has just been refused for the same."""
+    some = [pod(f"{name}-{number}", 8, gang=name, queue="q") for name in ("a", "b") for number in range(2)]
+    result = run(nodes=[node("n1")], gangs=[gang("a", 2), gang("b", 2)], queues=[queue("q", quota())], pods=some)
+    assert why(result) == {
+        one["metadata"]["name"]: f"room for 1 of 2 pods of {one['metadata']['name'][0]}" for one in some
+    }
+
+
 def test_a_gang_below_its_least_asks_its_queue_for_nothing() -> None:
     result = run(
         nodes=[node("n1", 4)],
