@@ -50,14 +50,14 @@ class Balance:
                 )
         return ""
 
-    def limited(self, queue: str, group: Group, amount: Fraction) -> list[str]:
-        """The queues of the path whose limit the amount would pass."""
-        return [
-            above
-            for above in self.tree.paths[queue]
-            if (limit := self.tree.quota(above, group).limit) is not None
-            and self.allocated[Name(above, group)] + amount > limit
-        ]
+    def limited(self, queue: str, group: Group, amount: Fraction, *, without: Mapping[Name, Fraction]) -> list[str]:
+        """The queues of the path whose limit the amount would pass. `without`: what victims would free."""
+        passed = []
+        for above in self.tree.paths[queue]:
+            name, limit = Name(above, group), self.tree.quota(above, group).limit
+            if limit is not None and self.allocated[name] - without.get(name, Fraction(0)) + amount > limit:
+                passed.append(above)
+        return passed
 
 
 def _wanted(over: Fraction, amount: Fraction) -> str:

@@ -123,7 +123,6 @@ class _Plan:
         self.group = group
         self.means = means
         self.amount = standing.asked[workload.name].get(group, Fraction(0))
-        self.limited = standing.balance.limited(workload.queue, group, self.amount)
 
     def make(self, units: Sequence[Victims]) -> EvictionPlan | None:
         """The plan, or None where these victims do not suffice."""
@@ -141,23 +140,25 @@ class _Plan:
     def _next(self, left: Sequence[Victims], chosen: Sequence[tuple[Victims, Means]]) -> tuple[Victims, Means] | None:
         """The first that may be taken now and whose devices could help."""
         freed = self._freed(chosen)
+        limited = self.standing.balance.limited(self.workload.queue, self.group, self.amount, without=freed)
+        lacks_devices = not limited or not self._fits(chosen)
         for unit in left:
             means = Means.PREEMPT if unit.queue == self.workload.queue else Means.RECLAIM
-            if means not in self.means or not self._helps(unit):
+            if means not in self.means or not self._helps(unit, limited, lacks_devices=lacks_devices):
                 continue
             if all(self._may_take(one, means, freed) for one in (*_above(unit, left), unit)):
                 return unit, means
         return None
 
-    def _helps(self, unit: Victims) -> bool:
+    def _helps(self, unit: Victims, limited: Collection[str], *, lacks_devices: bool) -> bool:
+        """Whether what the unit holds brings a limit down, or is where the workload may stand."""
         standing = self.standing
-        held = any(standing.counts[pod.name].get(self.group) for pod in unit.pods)
-        if not held and self.amount:
+        if self.amount and not any(standing.counts[pod.name].get(self.group) for pod in unit.pods):
             return False
-        if self.limited and not any(above in standing.tree.paths[unit.queue] for above in self.limited):
-            return False
+        if any(above in standing.tree.paths[unit.queue] for above in limited):
+            return True
         rows = [member.rows for member in self.workload.members]
-        return any(one is None or any(pod.row in one for pod in unit.pods) for one in rows)
+        return lacks_devices and any(one is None or any(pod.row in one for pod in unit.pods) for one in rows)
 
     def _may_take(self, unit: Victims, means: Means, freed: Mapping[Name, Fraction]) -> bool:
         if means is Means.PREEMPT:
@@ -185,8 +186,12 @@ class _Plan:
             workload.queue, self.group, self.amount, preemptible=workload.preemptible, without=freed
         ):
             return None
+        return self._fits(chosen)
+
+    def _fits(self, chosen: Sequence[tuple[Victims, Means]]) -> Placed | None:
+        """Seats once these have gone, whatever the limits."""
         held = [one for pod in _pods(chosen) for one in pod.held]
-        placed = standing.fits_later(workload, [self.group], held)
+        placed = self.standing.fits_later(self.workload, [self.group], held)
         return placed if isinstance(placed, Placed) else None
 
     def _least(self, chosen: list[tuple[Victims, Means]], placed: Placed) -> EvictionPlan:

@@ -7,7 +7,7 @@ and age. Rules: docs/queues.md.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import total_ordering
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from allocations.engine.decision import Decision
-from allocations.engine.queueing.placing import Labels, NoRoom, Placed
+from allocations.engine.queueing.placing import Labels, Placed
 from allocations.engine.queueing.reclaim import EvictionPlan, Means, plan_evictions
 from allocations.engine.queueing.standing import Standing
 from allocations.engine.queueing.tree import REST, TOP, Group, Name, QueueTree
@@ -207,28 +207,30 @@ class _Round:
         """Take what is free now, else what is coming free."""
         standing = self.standing
         placed = standing.fits_now(workload, groups)
-        if isinstance(placed, NoRoom) and standing.leaving:
+        if isinstance(placed, Placed):
+            self._seat(workload, placed, lambda _: ())
+            return None
+        if standing.leaving:
             later = standing.fits_later(workload, groups)
             if isinstance(later, Placed):
-                placed = later
-        if isinstance(placed, NoRoom):
-            return Waiting(placed.reason, placed.decision)
-        self._seat(workload, placed, ())
-        return None
+                self._seat(workload, later, standing.holders)
+                return None
+        return Waiting(placed.reason, placed.decision)
 
     def _evict_for(self, workload: Workload, plan: EvictionPlan) -> None:
         victims = [(pod, means) for unit, means in plan.victims for pod in unit.pods]
         for pod, means in victims:
             self.standing.evict(pod)
             self.evictions.append(Eviction(pod.name, workload.name, means))
-        self._seat(workload, plan.placed, tuple(pod.name for pod, _ in victims))
+        names = [pod.name for pod, _ in victims]
+        self._seat(workload, plan.placed, lambda devices: (*names, *self.standing.holders(devices)))
 
-    def _seat(self, workload: Workload, placed: Placed, victims: tuple[str, ...]) -> None:
+    def _seat(self, workload: Workload, placed: Placed, waits_for: Callable[[set[int]], Iterable[str]]) -> None:
+        """`waits_for`: devices → the pods that have to be gone before a pod may have them."""
         for seat in placed.seats:
-            devices = {grant.device_id for grant in seat.decision.grants}
-            waits = {*victims, *self.standing.holders(devices)} if self.standing.leaving else set()
+            waits = waits_for({grant.device_id for grant in seat.decision.grants})
+            self.admissions.append(Admission(seat.member.name, seat.decision, tuple(sorted(set(waits)))))
             self.seated[workload.above or workload.name].append(self.standing.now.node_index[str(seat.decision.node)])
-            self.admissions.append(Admission(seat.member.name, seat.decision, tuple(sorted(waits))))
         self.standing.seat(workload, placed)
 
     def _leave_line(self, workload: Workload) -> list[Group]:

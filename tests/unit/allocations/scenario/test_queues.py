@@ -296,6 +296,34 @@ def test_preemption_brings_a_limit_down() -> None:
     assert waits(result) == {"new": ("low",)}
 
 
+def test_a_limit_and_a_lack_of_devices_at_once() -> None:
+    """The one below the limit is evicted for it, on the wrong node; the other for its devices."""
+    result = run(
+        nodes=[node("n1", 1, zone="x"), node("n2", 1, zone="y")],
+        queues=[queue("a", quota(1, limit=1)), queue("b", quota(0))],
+        pods=[
+            pod("own", queue="a", on="n1:0"),
+            pod("other", queue="b", on="n2:0"),
+            pod("new", queue="a", priority=5, selector={"zone": "y"}),
+        ],
+    )
+    assert sorted(evicted(result)) == [("other", "new", "reclaim"), ("own", "new", "preempt")]
+
+
+def test_who_fits_beside_a_pod_that_leaves_waits_for_nobody() -> None:
+    """Half a GPU is free now; the other half is held by a pod that is being deleted."""
+    result = run(
+        nodes=[node("n1", 1)],
+        queues=[queue("a", quota(1))],
+        pods=[
+            pod("leaves", memory="40Gi", queue="a", on="n1:0", leaving=True),
+            pod("new", memory="40Gi", queue="a"),
+        ],
+    )
+    assert set(placed(result)) == {"new"}
+    assert waits(result) == {}
+
+
 def test_pods_that_leave_already_come_free_before_anybody_is_evicted() -> None:
     result = run(
         nodes=[node("n1", 2)],
