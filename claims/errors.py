@@ -1,16 +1,16 @@
-"""Errors of claims besides the rules of the manifest.
+"""Errors of manifests besides their own rules.
 
 access.errors.Conflict
-├── ClaimExists      create: there is one of that name
-└── ClaimChanged     the object is no longer the one the caller read (uid or resourceVersion)
+├── ManifestExists      create: there is one of that name
+└── ManifestChanged     the object is no longer the one the caller read (uid or resourceVersion)
 """
 
 from access.errors import Conflict
 
 
-class ClaimExists(Conflict):
-    """A claim of that name exists in the namespace."""
+class ManifestExists(Conflict):
+    """An object of that name exists."""
 
 
-class ClaimChanged(Conflict):
-    """Somebody else wrote the claim meanwhile: read it again."""
+class ManifestChanged(Conflict):
+    """Somebody else wrote the object meanwhile: read it again."""

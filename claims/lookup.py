@@ -13,9 +13,11 @@ import msgspec
 import structlog
 from django.conf import settings
 
-from claims.dialects.claim_manifest import ClaimInvalid, ClaimSpec, malformed_claim, parse_claim_spec
+from claims.dialects.claim_manifest import ClaimSpec, malformed_claim, parse_claim_spec
 from claims.dialects.request import Refusal
-from claims.mirror import claim_mirror
+from claims.kinds import CLAIM
+from claims.manifest_metadata import ManifestInvalid
+from claims.mirror import mirror
 from kube import crds
 from kube.errors import KubeError, NotFoundInCluster
 from kube.shared import shared_cluster
@@ -51,7 +53,7 @@ class ClaimFinder:
         if cluster is None:
             return None
         try:
-            stored = crds.get(cluster, namespace=namespace, name=name, timeout=READ_SECONDS)
+            stored = crds.get(cluster, CLAIM.resource, namespace=namespace, name=name, timeout=READ_SECONDS)
         except NotFoundInCluster:
             return None
         except (KubeError, ValueError) as error:
@@ -60,7 +62,7 @@ class ClaimFinder:
                 rule="claim-unread",
                 reason=f"whether GpuClaim {name} exists cannot be read from the API server now; it is asked again",
             )
-        claim = claim_mirror(stored=stored, now=database_now())
+        claim = mirror(CLAIM, stored=stored, now=database_now())
         self.claim_id = claim.pk
         return _parsed(name, msgspec.json.encode(claim.spec).decode())
 
@@ -73,7 +75,7 @@ def _parsed(name: str, spec: str) -> ClaimSpec | Refusal:
 def _parse(name: str, spec: str) -> ClaimSpec | Refusal:
     try:
         return parse_claim_spec(msgspec.json.decode(spec))
-    except ClaimInvalid as error:
+    except ManifestInvalid as error:
         return malformed_claim(name, error)
 
 

@@ -1,6 +1,6 @@
-"""Mirrors the API server's GpuClaims in rows, so that filter finds them in one query (CLAIM-1).
+"""Mirrors the API server's claims, gangs and queues in rows, so that filter finds them in one query (CLAIM-1).
 
-Called by the claim watch, by `claims.cluster_store` with each answer of the API server, and by lookups that missed.
+Called by the watches, by `claims.cluster_store` with each answer of the API server, and by lookups that missed.
 Invariants: an older object never overwrites a newer one; each new or changed spec is announced, for pods that were
 refused without it; a spec that breaks a rule which only we check is stored as Invalid and refused with the reason.
 """
@@ -14,12 +14,12 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from django.db import IntegrityError, transaction
 
-from audit.choices import EventKind
 from audit.requeue_notify import announce
 from claims.choices import Phase
-from claims.dialects.claim_manifest import ClaimInvalid, parse_claim_spec
-from claims.models import GpuClaim
-from claims.store import locked_claim, record_change
+from claims.kinds import Kind, R
+from claims.manifest_metadata import ManifestInvalid
+from claims.models import ManifestRow
+from claims.store import locked_row, record_change
 from kube.crds import CustomObject
 from storage.transactions import atomic_retry
 
@@ -27,39 +27,39 @@ ACTOR = "cluster"
 VALID = "Valid"
 """The condition for a spec that keeps every rule."""
 VERSIONS_KEPT = 16
-"""The resourceVersions that are kept of a claim whose status alone changes; older ones conflict."""
+"""The resourceVersions that are kept of an object whose status alone changes; older ones conflict."""
 
 
 @atomic_retry
-def claim_mirror(*, stored: CustomObject, actor: str = ACTOR, now: datetime, fresh: bool = False) -> GpuClaim:
+def mirror(kind: Kind[R], *, stored: CustomObject, actor: str = ACTOR, now: datetime, fresh: bool = False) -> R:
     """Update the row to the API server's object, and return it.
 
     `fresh`: it was just read, so an older version means that the cluster was restored from a backup.
     """
     meta = stored.metadata
-    row = locked_claim(meta.namespace, meta.name)
+    row = locked_row(kind, meta.namespace, meta.name)
     if row is not None and not fresh and is_older(meta.resource_version, row.resource_version):
         return row
     if row is not None and row.uid != uid_of(meta.uid):
-        _end(row, actor=actor, now=now)
+        _end(kind, row, actor=actor, now=now)
         row = None
     if row is None:
         try:
             with transaction.atomic():
-                return _create(stored, actor=actor, now=now)
+                return _create(kind, stored, actor=actor, now=now)
         except IntegrityError:
             # another process was faster
-            row = GpuClaim.objects.select_for_update(no_key=True).get(namespace=meta.namespace, name=meta.name)
-    return _update(row, stored, actor=actor, now=now)
+            row = kind.rows.select_for_update(no_key=True).get(namespace=meta.namespace, name=meta.name)
+    return _update(kind, row, stored, actor=actor, now=now)
 
 
 @atomic_retry
-def claim_unmirror(*, namespace: str, name: str, uid: str, actor: str = ACTOR, now: datetime) -> bool:
+def unmirror(kind: Kind[Any], *, namespace: str, name: str, uid: str, actor: str = ACTOR, now: datetime) -> bool:
     """Delete the row of a deleted object; False if there is none of that UID. Holders keep their devices."""
-    row = locked_claim(namespace, name)
+    row = locked_row(kind, namespace, name)
     if row is None or row.uid != uid_of(uid):
         return False
-    _end(row, actor=actor, now=now)
+    _end(kind, row, actor=actor, now=now)
     return True
 
 
@@ -71,10 +71,10 @@ def uid_of(uid: str) -> UUID:
         return uuid5(NAMESPACE_OID, uid)
 
 
-def is_changed(claim: GpuClaim, stored: CustomObject) -> bool:
+def is_changed(row: ManifestRow, stored: CustomObject) -> bool:
     """Whether the object differs from the row, apart from resourceVersion and status."""
-    new = (stored.metadata.generation or claim.generation, stored.spec, stored.labels, stored.annotations)
-    return new != (claim.generation, claim.spec, claim.labels, claim.annotations)
+    new = (stored.metadata.generation or row.generation, stored.spec, stored.labels, stored.annotations)
+    return new != (row.generation, row.spec, row.labels, row.annotations)
 
 
 def is_older(version: str, than: str) -> bool:
@@ -82,10 +82,10 @@ def is_older(version: str, than: str) -> bool:
     return version.isdecimal() and than.isdecimal() and int(version) < int(than)
 
 
-def _create(stored: CustomObject, *, actor: str, now: datetime) -> GpuClaim:
+def _create(kind: Kind[R], stored: CustomObject, *, actor: str, now: datetime) -> R:
     meta = stored.metadata
-    phase, conditions = _judged(stored.spec, [], now)
-    claim = GpuClaim.objects.create(
+    phase, conditions = _judged(kind, stored.spec, [], now)
+    row = kind.rows.create(
         namespace=meta.namespace,
         name=meta.name,
         uid=uid_of(meta.uid),
@@ -102,43 +102,45 @@ def _create(stored: CustomObject, *, actor: str, now: datetime) -> GpuClaim:
         created_at=datetime.fromisoformat(meta.creation_timestamp) if meta.creation_timestamp else now,
         changed_at=now,
     )
-    record_change(claim, EventKind.CLAIM_CREATED, "created", actor=actor, now=now)
+    record_change(row, kind.created, "created", actor=actor, now=now)
     announce()
-    return claim
+    return row
 
 
-def _update(claim: GpuClaim, stored: CustomObject, *, actor: str, now: datetime) -> GpuClaim:
+def _update(kind: Kind[R], row: R, stored: CustomObject, *, actor: str, now: datetime) -> R:
     meta = stored.metadata
-    before = claim.spec
-    changed = is_changed(claim, stored)
-    if not changed and (claim.resource_version, claim.published_status) == (meta.resource_version, stored.status):
-        return claim
-    claim.resource_version, claim.published_status = meta.resource_version, stored.status
-    claim.generation = meta.generation or claim.generation
-    unchanged = [] if changed else [one for one in claim.unchanged_versions if one != meta.resource_version]
-    claim.unchanged_versions = [*unchanged, meta.resource_version][-VERSIONS_KEPT:]
+    before = row.spec
+    changed = is_changed(row, stored)
+    if not changed and (row.resource_version, row.published_status) == (meta.resource_version, stored.status):
+        return row
+    row.resource_version, row.published_status = meta.resource_version, stored.status
+    row.generation = meta.generation or row.generation
+    unchanged = [] if changed else [one for one in row.unchanged_versions if one != meta.resource_version]
+    row.unchanged_versions = [*unchanged, meta.resource_version][-VERSIONS_KEPT:]
     if changed:
-        claim.spec, claim.labels, claim.annotations = stored.spec, stored.labels, stored.annotations
-        claim.phase, claim.conditions = _judged(stored.spec, claim.conditions, now)
-        claim.changed_at = now
-    claim.save()
+        row.spec, row.labels, row.annotations = stored.spec, stored.labels, stored.annotations
+        row.phase, row.conditions = _judged(kind, stored.spec, row.conditions, now)
+        row.changed_at = now
+    row.save()
     if changed:
-        record_change(claim, EventKind.CLAIM_CHANGED, "changed", actor=actor, now=now, before=before)
+        record_change(row, kind.changed, "changed", actor=actor, now=now, before=before)
     if before != stored.spec:
         announce()
-    return claim
+    return row
 
 
-def _end(claim: GpuClaim, *, actor: str, now: datetime) -> None:
-    record_change(claim, EventKind.CLAIM_DELETED, "deleted", actor=actor, now=now)
-    claim.delete()
+def _end(kind: Kind[R], row: R, *, actor: str, now: datetime) -> None:
+    record_change(row, kind.deleted, "deleted", actor=actor, now=now)
+    row.delete()
 
 
-def _judged(spec: Mapping[str, Any], before: list[dict[str, Any]], now: datetime) -> tuple[Phase, list[dict[str, Any]]]:
+def _judged(
+    kind: Kind[Any], spec: Mapping[str, Any], before: list[dict[str, Any]], now: datetime
+) -> tuple[Phase, list[dict[str, Any]]]:
     """(phase, conditions) of a spec that passed the CRD's schema; `before`: the previous conditions."""
     try:
-        parse_claim_spec(spec)
-    except ClaimInvalid as error:
+        kind.parse_spec(spec)
+    except ManifestInvalid as error:
         phase, valid = Phase.INVALID, {"status": "False", "reason": "SpecInvalid", "message": error.message}
     else:
         phase, valid = Phase.PENDING, {"status": "True", "reason": "SpecValid", "message": ""}

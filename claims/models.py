@@ -1,4 +1,4 @@
-"""GpuClaims. With a cluster a row mirrors the API server's object; without one the row is the object."""
+"""Our kinds. With a cluster a row mirrors the API server's object; without one the row is the object."""
 
 import uuid
 
@@ -7,10 +7,10 @@ from django.db import models
 from claims.choices import Phase
 
 
-class GpuClaim(models.Model):
-    """A named request for devices in a namespace. `spec` is that of the manifest (`claims.dialects.claim_manifest`)."""
+class ManifestRow(models.Model):
+    """Metadata and `spec` of a manifest, as it was written. Cluster-scoped objects have an empty namespace."""
 
-    namespace = models.CharField(max_length=63)
+    namespace = models.CharField(max_length=63, blank=True)
     name = models.CharField(max_length=253)
     uid = models.UUIDField(default=uuid.uuid4, unique=True)
     generation = models.PositiveIntegerField(default=1)
@@ -29,12 +29,41 @@ class GpuClaim(models.Model):
     changed_at = models.DateTimeField()
 
     class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        """namespace/name, or the name of a cluster-scoped object."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class GpuClaim(ManifestRow):
+    """A named request for devices in a namespace. `spec` is that of the manifest (`claims.dialects.claim_manifest`)."""
+
+    class Meta:
         ordering = ("namespace", "name")
         constraints = [
             models.UniqueConstraint(fields=["namespace", "name"], name="claim_once_a_namespace"),
             models.CheckConstraint(condition=models.Q(phase__in=Phase.values), name="claim_phase_known"),
         ]
 
-    def __str__(self) -> str:
-        """namespace/name."""
-        return f"{self.namespace}/{self.name}"
+
+class GpuGang(ManifestRow):
+    """Pods that are placed together or not at all. `spec`: `claims.queue_manifests.GangFields`."""
+
+    class Meta:
+        ordering = ("namespace", "name")
+        constraints = [
+            models.UniqueConstraint(fields=["namespace", "name"], name="gang_once_a_namespace"),
+            models.CheckConstraint(condition=models.Q(phase__in=Phase.values), name="gang_phase_known"),
+        ]
+
+
+class GpuQueue(ManifestRow):
+    """A queue with quotas by GPU model. `spec`: `claims.queue_manifests.QueueFields`."""
+
+    class Meta:
+        ordering = ("name",)
+        constraints = [
+            models.UniqueConstraint(fields=["namespace", "name"], name="queue_once"),
+            models.CheckConstraint(condition=models.Q(phase__in=Phase.values), name="queue_phase_known"),
+        ]

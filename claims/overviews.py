@@ -9,14 +9,15 @@ from django.db.models import Q, QuerySet
 
 from access.actors import Actor
 from claims.choices import Phase
+from claims.kinds import CLAIM
 from claims.models import GpuClaim
-from claims.selectors import claim_list
+from claims.selectors import manifest_list
 from kube.device_types import GPU
 
 
 def claim_search(*, actor: Actor, search: str, phase: str, namespace: str) -> QuerySet[GpuClaim, Any]:
     """Matching claims that the actor sees."""
-    claims = claim_list(actor=actor)
+    claims = manifest_list(CLAIM, actor=actor)
     for word in search.split():
         claims = claims.filter(Q(name__icontains=word) | Q(namespace__icontains=word))
     if phase in Phase.values:

@@ -1,7 +1,7 @@
 """GpuQueue and GpuGang manifests, and the labels by which pods name them.
 
 Called by `allocations.scenario`. Invariants: what is answered obeys every rule that a manifest can break by itself;
-rules between queues are those of `allocations.engine.queueing.tree`. Unknown fields are named, and passed over as the
+rules between queues are those of `claims.queue_tree`. Unknown fields are named, and passed over as the
 API server prunes them.
 """
 
@@ -16,10 +16,11 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
-from access.errors import BadInput
+from claims.manifest_metadata import ManifestInvalid, checked, parse_metadata
+from claims.queue_tree import TOP, Queue, Quota
 from kube.keys import GANG_LABEL, PREEMPTIBLE_LABEL, QUEUE_LABEL
-from kube.names import InvalidName, check_namespace, check_subdomain
-from kube.objects import Pod
+from kube.names import check_namespace, check_subdomain
+from kube.objects import ObjectMeta, Pod
 
 AMOUNT_MOST: Final = 1_000_000
 TIMEOUT_MOST: Final = 7 * 24 * 3600
@@ -66,59 +67,71 @@ class GangFields(msgspec.Struct, frozen=True, rename="camel"):
     on_member_failure: Literal["none", "evictAll"] = "none"
 
 
-class _Metadata(msgspec.Struct, frozen=True):
-    name: str
-    namespace: str | None = None
-
-
 class _Queue(msgspec.Struct, frozen=True, rename="camel"):
-    metadata: _Metadata
     spec: QueueFields = QueueFields()
+    metadata: Any = None
     api_version: Literal["gpu.scheduling/v1"] = "gpu.scheduling/v1"
     kind: Literal["GpuQueue"] = "GpuQueue"
     status: Any = None
 
 
 class _Gang(msgspec.Struct, frozen=True, rename="camel"):
-    metadata: _Metadata
     spec: GangFields
+    metadata: Any = None
     api_version: Literal["gpu.scheduling/v1"] = "gpu.scheduling/v1"
     kind: Literal["GpuGang"] = "GpuGang"
     status: Any = None
 
 
-class ManifestInvalid(BadInput):
-    """A manifest breaks a rule: `field` is its path."""
-
-
-def parse_queue(manifest: object) -> tuple[str, QueueFields]:
-    """Name and spec of a decoded GpuQueue. Raises ManifestInvalid."""
+def parse_queue(manifest: object, *, generated_name: bool = False) -> tuple[ObjectMeta, QueueFields]:
+    """Metadata and spec of a decoded GpuQueue. Raises ManifestInvalid."""
     queue = _converted(manifest, _Queue)
-    _named(queue.metadata.name, "metadata.name", check_subdomain)
-    if queue.spec.parent:
-        _named(queue.spec.parent, "spec.parent", check_subdomain)
-    for place, namespace in enumerate(queue.spec.namespaces):
-        _named(namespace, f"spec.namespaces[{place}]", check_namespace)
-    for place, quota in enumerate(queue.spec.quotas):
+    metadata = parse_metadata(_metadata_of(manifest), generated_name=generated_name)
+    _check_queue(queue.spec)
+    return metadata, queue.spec
+
+
+def parse_queue_spec(spec: object) -> QueueFields:
+    """The spec of a decoded GpuQueue. Raises ManifestInvalid."""
+    fields = _converted({"spec": spec}, _Queue).spec
+    _check_queue(fields)
+    return fields
+
+
+def _check_queue(spec: QueueFields) -> None:
+    if spec.parent:
+        checked(check_subdomain, spec.parent, "spec.parent")
+    for place, namespace in enumerate(spec.namespaces):
+        checked(check_namespace, namespace, f"spec.namespaces[{place}]")
+    for place, quota in enumerate(spec.quotas):
         if quota.limit is not None and quota.limit < quota.deserved:
             field = f"spec.quotas[{place}].limit"
-            raise ManifestInvalid(f"{field} is below what the queue deserves", field=field, rule="limit")
-    return queue.metadata.name, queue.spec
+            raise ManifestInvalid(field, "limit", f"{field} is below what the queue deserves")
 
 
-def parse_gang(manifest: object) -> tuple[tuple[str, str], GangFields]:
-    """(namespace, name) and spec of a decoded GpuGang; the namespace is empty where it has none. Raises
-    ManifestInvalid.
-    """
+def parse_gang(manifest: object, *, generated_name: bool = False) -> tuple[ObjectMeta, GangFields]:
+    """Metadata and spec of a decoded GpuGang. Raises ManifestInvalid."""
     gang = _converted(manifest, _Gang)
-    _named(gang.metadata.name, "metadata.name", check_subdomain)
-    if gang.metadata.namespace:
-        _named(gang.metadata.namespace, "metadata.namespace", check_namespace)
-    topology = gang.spec.topology
+    metadata = parse_metadata(_metadata_of(manifest), generated_name=generated_name)
+    _check_gang(gang.spec)
+    return metadata, gang.spec
+
+
+def parse_gang_spec(spec: object) -> GangFields:
+    """The spec of a decoded GpuGang. Raises ManifestInvalid."""
+    fields = _converted({"spec": spec}, _Gang).spec
+    _check_gang(fields)
+    return fields
+
+
+def _check_gang(spec: GangFields) -> None:
+    topology = spec.topology
     if topology is not None and bool(topology.required) == bool(topology.preferred):
-        field = "spec.topology"
-        raise ManifestInvalid(f"{field} has either required or preferred", field=field, rule="topology")
-    return (gang.metadata.namespace or "", gang.metadata.name), gang.spec
+        raise ManifestInvalid("spec.topology", "topology", "spec.topology has either required or preferred")
+
+
+def _metadata_of(manifest: object) -> object:
+    return manifest.get("metadata") if isinstance(manifest, Mapping) else None
 
 
 def unknown_queue_fields(manifest: object) -> list[str]:
@@ -146,7 +159,27 @@ def is_preemptible(pod: Pod) -> bool:
     return pod.labels.get(PREEMPTIBLE_LABEL) != "false"
 
 
-def exact(amount: float) -> Fraction:
+def queue_of(name: str, spec: QueueFields) -> Queue:
+    """The queue of a manifest."""
+    return Queue(
+        name,
+        parent=spec.parent or TOP,
+        namespaces=spec.namespaces,
+        priority=spec.priority,
+        strict=spec.queueing_strategy == "StrictFIFO",
+        quotas=tuple(
+            Quota(
+                models=quota.models,
+                deserved=_exact(quota.deserved),
+                limit=None if quota.limit is None else _exact(quota.limit),
+                weight=_exact(quota.weight),
+            )
+            for quota in spec.quotas
+        ),
+    )
+
+
+def _exact(amount: float) -> Fraction:
     """The amount as it is written."""
     return Fraction(str(amount))
 
@@ -158,7 +191,7 @@ def _converted(manifest: object, kind: type[S]) -> S:
         place = _AT.search(str(error))
         field = place["path"] if place else ""
         message = f"{field}: {_AT.sub('', str(error))}".removeprefix(": ")
-        raise ManifestInvalid(message, field=field, rule="schema") from error
+        raise ManifestInvalid(field, "schema", message) from error
 
 
 def _without_nulls(value: Any) -> Any:
@@ -191,10 +224,3 @@ def _struct_in(kind: Any) -> type[msgspec.Struct] | None:
     if isinstance(kind, types.UnionType) or typing.get_origin(kind) is not None:
         return next((found for part in typing.get_args(kind) if (found := _struct_in(part)) is not None), None)
     return None
-
-
-def _named(name: str, field: str, check: typing.Callable[..., str]) -> None:
-    try:
-        check(name, what=field)
-    except InvalidName as error:
-        raise ManifestInvalid(str(error), field=field, rule=error.rule) from error

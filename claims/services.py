@@ -1,7 +1,7 @@
-"""Writes of GpuClaims by manifest.
+"""Writes of claims, gangs and queues by manifest.
 
-Invariants: only operators of the namespace's team and admins write; nothing that breaks a rule of a GpuClaim reaches
-the store (`claims.store`).
+Invariants: only operators of the namespace's team and admins write, queues only admins; nothing that breaks a rule of
+its kind reaches the store (`claims.store`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from django.conf import settings
 from access.actors import Actor
 from access.errors import BadInput, NotFound
 from claims.cluster_store import ClusterStore
-from claims.dialects.claim_manifest import DEFAULT_NAMESPACE, parse_claim_manifest
-from claims.errors import ClaimChanged
-from claims.models import GpuClaim
-from claims.store import ClaimDraft, DatabaseStore
+from claims.dialects.claim_manifest import DEFAULT_NAMESPACE
+from claims.errors import ManifestChanged
+from claims.kinds import QUEUE, Kind, R
+from claims.queues import check_with_others
+from claims.store import DatabaseStore, ManifestDraft
 from kube.names import InvalidName, check_namespace, check_subdomain
 
 PATCH_AGAIN = 3
@@ -33,62 +34,75 @@ METADATA_BYTES_MOST = 262_144
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
-def claim_create(*, manifest: object, actor: Actor, now: datetime) -> GpuClaim:
-    """Create a claim from its manifest. Raises BadInput, NotAllowed, ClaimExists, Unavailable."""
-    draft = _draft(manifest, generated_name=True)
-    actor.require_write(draft.namespace)
-    return _store().create(draft=draft, actor=actor.name, now=now)
+def manifest_create(kind: Kind[R], *, manifest: object, actor: Actor, now: datetime) -> R:
+    """Create an object from its manifest. Raises BadInput, NotAllowed, ManifestExists, Unavailable."""
+    draft = _draft(kind, manifest, generated_name=True)
+    _require_write(kind, draft.namespace, actor)
+    return _store(kind).create(draft=draft, actor=actor.name, now=now)
 
 
-def claim_replace(*, namespace: str, name: str, manifest: object, actor: Actor, now: datetime) -> GpuClaim:
-    """Replace the claim by the manifest, whose metadata.resourceVersion is a precondition.
+def manifest_replace(kind: Kind[R], *, namespace: str, name: str, manifest: object, actor: Actor, now: datetime) -> R:
+    """Replace the object by the manifest, whose metadata.resourceVersion is a precondition.
 
-    Raises BadInput, NotAllowed, NotFound, ClaimChanged, Unavailable.
+    Raises BadInput, NotAllowed, NotFound, ManifestChanged, Unavailable.
     """
-    require_seen(namespace, name, actor=actor)
-    actor.require_write(namespace)
-    draft = _draft(manifest, namespace=namespace, name=name)
-    return _store().replace(draft=draft, actor=actor.name, now=now)
+    _require_seen(kind, namespace, name, actor)
+    _require_write(kind, namespace, actor)
+    draft = _draft(kind, manifest, namespace=namespace, name=name)
+    return _store(kind).replace(draft=draft, actor=actor.name, now=now)
 
 
-def claim_patch(*, namespace: str, name: str, patch: object, actor: Actor, now: datetime) -> GpuClaim:
-    """Apply a JSON merge patch (RFC 7386) to the claim's manifest. Raises as `claim_replace` does.
+def manifest_patch(kind: Kind[R], *, namespace: str, name: str, patch: object, actor: Actor, now: datetime) -> R:
+    """Apply a JSON merge patch (RFC 7386) to the manifest. Raises as `manifest_replace` does.
 
-    A patch without a resourceVersion is applied to the current claim, and again if somebody writes in between.
+    A patch without a resourceVersion is applied to the current object, and again if somebody writes in between.
     """
     if not isinstance(patch, Mapping):
         raise BadInput("a merge patch must be an object", rule="type")
-    require_seen(namespace, name, actor=actor)
-    actor.require_write(namespace)
+    _require_seen(kind, namespace, name, actor)
+    _require_write(kind, namespace, actor)
 
     metadata = patch.get("metadata")
     versioned = isinstance(metadata, Mapping) and bool(metadata.get("resourceVersion"))
 
-    def applied() -> GpuClaim:
-        base = _store().manifest(namespace=namespace, name=name)
+    def applied() -> R:
+        base = _store(kind).manifest(namespace=namespace, name=name)
         manifest = merged(base, patch)
         if not versioned and isinstance(manifest.get("metadata", {}), Mapping):
             # the write is conditional on what was read, even if the patch removes these
             stated = manifest.get("metadata", {})
             rests = {key: stated.get(key) or base["metadata"][key] for key in ("uid", "resourceVersion")}
             manifest["metadata"] = {**stated, **rests}
-        return claim_replace(namespace=namespace, name=name, manifest=manifest, actor=actor, now=now)
+        return manifest_replace(kind, namespace=namespace, name=name, manifest=manifest, actor=actor, now=now)
 
     for _ in range(0 if versioned else PATCH_AGAIN):
-        with suppress(ClaimChanged):
+        with suppress(ManifestChanged):
             return applied()
     return applied()
 
 
-def claim_delete(*, namespace: str, name: str, actor: Actor, now: datetime) -> GpuClaim:
-    """Delete the claim; holders keep their devices. Raises NotAllowed, NotFound, Unavailable."""
-    require_seen(namespace, name, actor=actor)
-    actor.require_write(namespace)
-    return _store().delete(namespace=namespace, name=name, actor=actor.name, now=now)
+def manifest_delete(kind: Kind[R], *, namespace: str, name: str, actor: Actor, now: datetime) -> R:
+    """Delete the object; holders keep their devices. Raises NotAllowed, NotFound, Unavailable."""
+    _require_seen(kind, namespace, name, actor)
+    _require_write(kind, namespace, actor)
+    return _store(kind).delete(namespace=namespace, name=name, actor=actor.name, now=now)
 
 
-def _store() -> DatabaseStore | ClusterStore:
-    return ClusterStore() if settings.GPUPLANE_KUBECONFIG else DatabaseStore()
+def _store(kind: Kind[R]) -> DatabaseStore[R] | ClusterStore[R]:
+    return ClusterStore(kind) if settings.GPUPLANE_KUBECONFIG else DatabaseStore(kind)
+
+
+def _require_write(kind: Kind[Any], namespace: str, actor: Actor) -> None:
+    """Operators write in namespaces of their teams, admins everywhere."""
+    if kind.resource.namespaced:
+        actor.require_write(namespace)
+    else:
+        actor.require_admin()
+
+
+def _require_seen(kind: Kind[Any], namespace: str, name: str, actor: Actor) -> None:
+    if kind.resource.namespaced:
+        require_seen(namespace, name, actor=actor)
 
 
 def require_seen(namespace: str, name: str, *, actor: Actor) -> None:
@@ -115,9 +129,13 @@ def merged(target: Any, patch: Any) -> Any:
     return result
 
 
-def _draft(manifest: object, *, namespace: str = "", name: str = "", generated_name: bool = False) -> ClaimDraft:
+def _draft(
+    kind: Kind[Any], manifest: object, *, namespace: str = "", name: str = "", generated_name: bool = False
+) -> ManifestDraft:
     """The validated manifest, with the names of the URL. Raises BadInput."""
-    metadata, _ = parse_claim_manifest(manifest, generated_name=generated_name)
+    metadata, _ = kind.parse(manifest, generated_name=generated_name)
+    if metadata.namespace and not kind.resource.namespaced:
+        raise BadInput(f"a {kind.name} has no namespace", field="metadata.namespace", rule="scope")
     for field, stated, path in (("namespace", metadata.namespace, namespace), ("name", metadata.name, name)):
         if path and stated and stated != path:
             raise BadInput(
@@ -129,16 +147,19 @@ def _draft(manifest: object, *, namespace: str = "", name: str = "", generated_n
             raise BadInput(
                 f"metadata.{field} holds more than {METADATA_BYTES_MOST} bytes", field=f"metadata.{field}", rule="size"
             )
-    assert isinstance(manifest, Mapping)  # by parse_claim_manifest
-    return ClaimDraft(
-        namespace=metadata.namespace or namespace or DEFAULT_NAMESPACE,
+    assert isinstance(manifest, Mapping)  # by `parse`
+    draft = ManifestDraft(
+        namespace=(metadata.namespace or namespace or DEFAULT_NAMESPACE) if kind.resource.namespaced else "",
         name=metadata.name or _generated(metadata.generate_name),
-        spec=deepcopy(dict(manifest["spec"])),
+        spec=deepcopy(dict(manifest.get("spec") or {})),
         labels=labels,
         annotations=annotations,
         uid=metadata.uid,
         resource_version=metadata.resource_version,
     )
+    if kind is QUEUE:
+        check_with_others(draft.name, draft.spec)
+    return draft
 
 
 def _generated(prefix: str) -> str:

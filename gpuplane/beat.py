@@ -57,6 +57,8 @@ PERIODIC = (
     Periodic(allocation_tasks.watch_scheduling_events, 5, WATCH_QUEUE, cluster=True),
     Periodic(node_tasks.watch_nodes, 5, WATCH_QUEUE, cluster=True),
     Periodic(claim_tasks.watch_claims, 5, WATCH_QUEUE, cluster=True),
+    Periodic(claim_tasks.watch_gangs, 5, WATCH_QUEUE, cluster=True),
+    Periodic(claim_tasks.watch_queues, 5, WATCH_QUEUE, cluster=True),
     Periodic(tasks.canary, CANARY_SECONDS),
 )
 

@@ -30,6 +30,8 @@ WATCHES = (
     "allocations.tasks.watch_scheduling_events",
     "nodes.tasks.watch_nodes",
     "claims.tasks.watch_claims",
+    "claims.tasks.watch_gangs",
+    "claims.tasks.watch_queues",
 )
 """Tasks that each hold a watch; the worker of their queue needs a thread for each."""
 

@@ -1,4 +1,4 @@
-"""Our own kinds in the cluster: installing their definitions, reading and writing GpuClaims.
+"""Our own kinds in the cluster: installing their definitions, reading and writing objects of them.
 
 Invariants: an existing definition is left as it is; spec and status are never written by the same request; the spec is
 written under the resourceVersion that was read.
@@ -17,7 +17,7 @@ import yaml
 from kube.client import JSON_PATCH, Cluster
 from kube.errors import AlreadyExists, NotFoundInCluster
 from kube.objects import Condition, Named, ObjectMeta
-from kube.resources import CRDS, GPU_CLAIMS
+from kube.resources import CRDS, Resource
 from kube.watch import Changed, ListWatch, Relisted, Stop
 
 MANIFESTS: Final = Path(__file__).resolve().parents[1] / "docker" / "helm" / "gpuplane" / "crds"
@@ -30,7 +30,7 @@ class CustomMeta(ObjectMeta):
 
 
 class CustomObject(Named, kw_only=True):
-    """A GpuClaim, GpuNodeStatus or Device. `spec` and `status` are not parsed here."""
+    """A GpuClaim, GpuGang, GpuQueue, GpuNodeStatus or Device. `spec` and `status` are not parsed here."""
 
     metadata: CustomMeta
     spec: dict[str, Any] = {}
@@ -90,13 +90,16 @@ def wait_established(cluster: Cluster, *, names: Iterable[str], seconds: float, 
     return missing
 
 
-def get(cluster: Cluster, *, namespace: str, name: str, timeout: float | None = None) -> CustomObject:
-    """The GpuClaim. Raises `NotFoundInCluster`; its `details.kind` is empty where the definition itself is missing."""
-    return cluster.get(GPU_CLAIMS.path(namespace=namespace, name=name), CustomObject, timeout=timeout)
+def get(
+    cluster: Cluster, resource: Resource, *, namespace: str, name: str, timeout: float | None = None
+) -> CustomObject:
+    """The object. Raises `NotFoundInCluster`; its `details.kind` is empty where the definition itself is missing."""
+    return cluster.get(resource.path(namespace=namespace or None, name=name), CustomObject, timeout=timeout)
 
 
 def create(
     cluster: Cluster,
+    resource: Resource,
     *,
     namespace: str,
     name: str,
@@ -105,17 +108,19 @@ def create(
     annotations: Mapping[str, str],
     timeout: float | None = None,
 ) -> CustomObject:
-    """Create a GpuClaim; the object as stored, with defaults.
+    """Create an object; as stored, with defaults.
 
     Raises `AlreadyExists`, `Invalid` (`details.causes` name the fields), `OutcomeUnknown`.
     """
-    meta = {"namespace": namespace, "name": name, "labels": labels, "annotations": annotations}
-    body = {"apiVersion": GPU_CLAIMS.api_version, "kind": GPU_CLAIMS.kind, "metadata": meta, "spec": spec}
-    return cluster.create(GPU_CLAIMS.path(namespace=namespace), body, CustomObject, timeout=timeout)
+    place = {"namespace": namespace} if namespace else {}
+    meta = {**place, "name": name, "labels": labels, "annotations": annotations}
+    body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta, "spec": spec}
+    return cluster.create(resource.path(namespace=namespace or None), body, CustomObject, timeout=timeout)
 
 
 def spec_replace(
     cluster: Cluster,
+    resource: Resource,
     *,
     namespace: str,
     name: str,
@@ -125,8 +130,8 @@ def spec_replace(
     resource_version: str,
     timeout: float | None = None,
 ) -> CustomObject:
-    """Replace spec, labels and annotations of a GpuClaim; see `patch_at`."""
-    path = GPU_CLAIMS.path(namespace=namespace, name=name)
+    """Replace spec, labels and annotations; see `patch_at`."""
+    path = resource.path(namespace=namespace or None, name=name)
     values = {"/spec": spec, "/metadata/labels": labels, "/metadata/annotations": annotations}
     return patch_at(cluster, path, resource_version, values, timeout=timeout)
 
@@ -144,17 +149,21 @@ def patch_at(
     return cluster.patch(path, steps, CustomObject, content_type=JSON_PATCH, idempotent=False, timeout=timeout)
 
 
-def status_replace(cluster: Cluster, *, namespace: str, name: str, status: Mapping[str, Any]) -> CustomObject:
-    """Replace the status of a GpuClaim. Only gpuplane writes it: the last write wins."""
-    path = GPU_CLAIMS.path(namespace=namespace, name=name, subresource="status")
+def status_replace(
+    cluster: Cluster, resource: Resource, *, namespace: str, name: str, status: Mapping[str, Any]
+) -> CustomObject:
+    """Replace the status. Only gpuplane writes it: the last write wins."""
+    path = resource.path(namespace=namespace or None, name=name, subresource="status")
     steps = [{"op": "add", "path": "/status", "value": status}]
     return cluster.patch(path, steps, CustomObject, content_type=JSON_PATCH)
 
 
-def delete(cluster: Cluster, *, namespace: str, name: str, uid: str, timeout: float | None = None) -> bool:
-    """Delete a GpuClaim; False when it was gone already. Raises `ConflictInCluster` for another uid."""
+def delete(
+    cluster: Cluster, resource: Resource, *, namespace: str, name: str, uid: str, timeout: float | None = None
+) -> bool:
+    """Delete an object; False when it was gone already. Raises `ConflictInCluster` for another uid."""
     try:
-        cluster.delete(GPU_CLAIMS.path(namespace=namespace, name=name), uid=uid, timeout=timeout)
+        cluster.delete(resource.path(namespace=namespace or None, name=name), uid=uid, timeout=timeout)
     except NotFoundInCluster:
         return False
     return True

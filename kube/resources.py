@@ -80,6 +80,10 @@ VALIDATING_WEBHOOKS: Final = Resource(
     namespaced=False,
 )
 GPU_CLAIMS: Final = Resource(group=keys.GROUP, version=keys.VERSION, plural="gpuclaims", kind="GpuClaim")
+GPU_GANGS: Final = Resource(group=keys.GROUP, version=keys.VERSION, plural="gpugangs", kind="GpuGang")
+GPU_QUEUES: Final = Resource(
+    group=keys.GROUP, version=keys.VERSION, plural="gpuqueues", kind="GpuQueue", namespaced=False
+)
 GPU_NODE_STATUSES: Final = Resource(
     group=keys.GROUP, version=keys.VERSION, plural="gpunodestatuses", kind="GpuNodeStatus", namespaced=False
 )

@@ -15,7 +15,8 @@ import structlog
 
 from allocations.selectors import claim_statuses
 from audit.models import Event
-from claims.mirror import claim_mirror, uid_of
+from claims.kinds import CLAIM
+from claims.mirror import mirror, uid_of
 from claims.models import GpuClaim
 from kube import crds
 from kube.client import Cluster
@@ -98,11 +99,11 @@ def _all_claims() -> Iterator[list[GpuClaim]]:
 def status_publish(*, cluster: Cluster, claim: GpuClaim, status: dict[str, object], now: datetime) -> bool:
     """Write one status and note it. False when the claim is gone from the cluster, or the API server refuses it."""
     try:
-        stored = crds.status_replace(cluster, namespace=claim.namespace, name=claim.name, status=status)
+        stored = crds.status_replace(cluster, CLAIM.resource, namespace=claim.namespace, name=claim.name, status=status)
     except NotFoundInCluster:
         return False  # deleted: the watch brings it
     except PermanentKubeError as error:
         log.error("claims.status_refused", claim=str(claim), error=str(error))  # noqa: TRY400 - the answer says it all
         return False
-    row = claim_mirror(stored=stored, now=now)
+    row = mirror(CLAIM, stored=stored, now=now)
     return bool(GpuClaim.objects.filter(pk=row.pk, uid=uid_of(stored.metadata.uid)).update(published_status=status))

@@ -15,21 +15,14 @@ from typing import Any, Final
 import msgspec
 
 from access.errors import BadInput, TooLarge
-from allocations.engine.queueing.tree import TOP, Queue, QueueInvalid, QueueTree, Quota
-from allocations.engine.queueing.workloads import Gang, Topology
+from allocations.engine.queueing.workloads import Gang
 from allocations.scenario.rules import rules_cost, rules_key
 from allocations.scenario.text import read_text
-from claims.dialects.claim_manifest import ClaimInvalid, ClaimSpec, parse_claim_manifest, without_unknown_fields
+from claims.dialects.claim_manifest import ClaimSpec, parse_claim_manifest, without_unknown_fields
 from claims.dialects.request import Refusal, SharePolicy
-from claims.queue_manifests import (
-    ManifestInvalid,
-    QueueFields,
-    exact,
-    parse_gang,
-    parse_queue,
-    unknown_gang_fields,
-    unknown_queue_fields,
-)
+from claims.manifest_metadata import ManifestInvalid
+from claims.queue_manifests import parse_gang, parse_queue, queue_of, unknown_gang_fields, unknown_queue_fields
+from claims.queue_tree import Queue, QueueInvalid, QueueTree
 from kube.names import check_namespace, check_subdomain, check_uid
 from kube.objects import ObjectMeta, Pod
 from nodes.field_parser import read_choice, read_list, read_name, read_object, within
@@ -156,7 +149,7 @@ def _claims(value: object, limits: Limits) -> tuple[dict[tuple[str, str], ClaimS
         try:
             metadata, claim = parse_claim_manifest(known)
             name, namespace = metadata.name, metadata.namespace
-        except ClaimInvalid as error:
+        except ManifestInvalid as error:
             name, namespace = _claim_name(manifest, path)
             reason = f"GpuClaim {name} is malformed: {error.message}"
             claim = Refusal(rule="claim-malformed", reason=reason, field=error.field)
@@ -180,17 +173,13 @@ def _gangs(value: object, limits: Limits) -> tuple[dict[tuple[str, str], Gang], 
             for field in unknown_gang_fields(manifest)
         ]
         try:
-            (namespace, name), spec = parse_gang(manifest)
+            metadata, spec = parse_gang(manifest)
         except ManifestInvalid as error:
             raise _invalid(error, path) from error
-        key = (namespace or DEFAULT_NAMESPACE, name)
+        key = (metadata.namespace or DEFAULT_NAMESPACE, metadata.name)
         if key in gangs:
             raise _duplicate(f"gang {key[0]}/{key[1]}", f"{path}.metadata.name")
-        topology = None
-        if spec.topology is not None:
-            label = spec.topology.required or spec.topology.preferred or ""
-            topology = Topology(label, required=bool(spec.topology.required))
-        gangs[key] = Gang(f"{key[0]}/{key[1]}", spec.min_member, topology)
+        gangs[key] = Gang.of(f"{key[0]}/{key[1]}", spec)
     return gangs, problems
 
 
@@ -206,12 +195,12 @@ def _queues(value: object, limits: Limits) -> tuple[QueueTree | None, list[str]]
             for field in unknown_queue_fields(manifest)
         ]
         try:
-            name, spec = parse_queue(manifest)
+            metadata, spec = parse_queue(manifest)
         except ManifestInvalid as error:
             raise _invalid(error, path) from error
-        if any(queue.name == name for queue in queues):
-            raise _duplicate(f"queue {name}", f"{path}.metadata.name")
-        queues.append(queue_of(name, spec))
+        if any(queue.name == metadata.name for queue in queues):
+            raise _duplicate(f"queue {metadata.name}", f"{path}.metadata.name")
+        queues.append(queue_of(metadata.name, spec))
     if not queues:
         return None, problems
     try:
@@ -219,26 +208,6 @@ def _queues(value: object, limits: Limits) -> tuple[QueueTree | None, list[str]]
     except QueueInvalid as error:
         place = next(index for index, queue in enumerate(queues) if queue.name == error.queue)
         raise BadInput(error.message, field=within("queues", place), rule=error.rule) from error
-
-
-def queue_of(name: str, spec: QueueFields) -> Queue:
-    """The queue of a manifest."""
-    return Queue(
-        name,
-        parent=spec.parent or TOP,
-        namespaces=spec.namespaces,
-        priority=spec.priority,
-        strict=spec.queueing_strategy == "StrictFIFO",
-        quotas=tuple(
-            Quota(
-                models=quota.models,
-                deserved=exact(quota.deserved),
-                limit=None if quota.limit is None else exact(quota.limit),
-                weight=exact(quota.weight),
-            )
-            for quota in spec.quotas
-        ),
-    )
 
 
 def _invalid(error: ManifestInvalid, path: str) -> BadInput:

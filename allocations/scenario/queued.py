@@ -11,7 +11,6 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from allocations.engine.queueing.rounds import Answer, Question, decide
-from allocations.engine.queueing.tree import DEFAULT, Name, QueueTree
 from allocations.engine.queueing.workloads import Member, Running, Workload
 from allocations.scenario.parse import Scenario, metadata_label
 from allocations.scenario.result import EvictionResult, QuotaResult
@@ -25,6 +24,7 @@ from allocations.scenario.waiting_pods import (
 )
 from claims.dialects.request import DeviceRequest
 from claims.queue_manifests import is_preemptible, queue_named_by
+from claims.queue_tree import DEFAULT, Name, QueueTree
 
 if TYPE_CHECKING:
     from allocations.engine.amounts import Held

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from claims.admission.recognise import CREATE, UPDATE
-from claims.dialects.claim_manifest import KIND, ClaimInvalid, parse_claim_manifest
+from claims.dialects.claim_manifest import KIND, parse_claim_manifest
+from claims.manifest_metadata import ManifestInvalid
 from kube.admission import AdmissionRequest, AdmissionResponse, ObjectInvalid, allowed, decode_object, invalid
 
 
@@ -23,7 +24,7 @@ def validate_claim(request: AdmissionRequest) -> AdmissionResponse:
         parse_claim_manifest(manifest, generated_name=True)
     except ObjectInvalid as error:
         return invalid(request, f"the GpuClaim is malformed: {error}")
-    except ClaimInvalid as error:
+    except ManifestInvalid as error:
         if request.operation == UPDATE and _same_spec(manifest, request.old_object):
             return allowed(request, warnings=[f"{error.message} (rule {error.rule})"])
         return invalid(request, f"{error.message} (rule {error.rule})")

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
-from access.errors import BadInput
 from claims.dialects.request import CORE_WHOLE, Policy, Refusal
+from claims.manifest_metadata import ManifestInvalid, checked, parse_metadata
 from kube.device_types import GPU
 from kube.keys import API_VERSION
-from kube.names import InvalidName, check_label, check_namespace, check_subdomain
+from kube.names import check_label, check_subdomain
 from kube.objects import ObjectMeta
 from kube.quantities import QuantityError, parse_quantity
 
@@ -33,16 +33,7 @@ _SHOWN: Final = 64
 _MIG_MODEL: Final = re.compile(r".* MIG (?P<profile>[0-9a-z](?:[0-9a-z.+-]{0,38}[0-9a-z])?)", re.IGNORECASE)
 _ROOT: Final = ("apiVersion", "kind", "metadata", "spec", "status")
 _SPEC: Final = ("devices", "gangRef", "ttlSeconds")
-_METADATA: Final = ("name", "namespace", "uid", "resourceVersion", "generateName", "annotations", "labels")
 _DEVICES: Final = ("count", "type", "model", "core", "memory", "memoryRatio", "policy", "policyStrict")
-
-
-class ClaimInvalid(BadInput):
-    """A GpuClaim breaks a rule: `field` is a path, `rule` a short stable name, `message` a sentence."""
-
-    def __init__(self, field: str, rule: str, message: str) -> None:
-        super().__init__(message, field=field, rule=rule)
-        self.message = message
 
 
 class ClaimDevices(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -73,15 +64,15 @@ FindClaim = Callable[[str, str], ClaimSpec | Refusal | None]
 
 
 def parse_claim_manifest(manifest: object, *, generated_name: bool = False) -> tuple[ObjectMeta, ClaimSpec]:
-    """Metadata and spec of a decoded GpuClaim manifest. Raises `ClaimInvalid`.
+    """Metadata and spec of a decoded GpuClaim manifest. Raises `ManifestInvalid`.
 
     `apiVersion` and `kind` are optional. `generated_name`: `metadata.generateName` may replace the name.
     """
     root = _object(manifest, "", _ROOT)
     for key, want in (("apiVersion", API_VERSION), ("kind", KIND)):
         if root.get(key, want) != want:
-            raise ClaimInvalid(key, "constant", f"{key} must be {want}")
-    metadata = _metadata(root.get("metadata"), generated_name=generated_name)
+            raise ManifestInvalid(key, "constant", f"{key} must be {want}")
+    metadata = parse_metadata(root.get("metadata"), generated_name=generated_name)
     return metadata, parse_claim_spec(root.get("spec"))
 
 
@@ -104,15 +95,15 @@ def without_unknown_fields(manifest: object) -> tuple[object, list[str]]:
 
 
 def parse_claim_spec(spec: object) -> ClaimSpec:
-    """The spec of a decoded GpuClaim manifest. Raises `ClaimInvalid`."""
+    """The spec of a decoded GpuClaim manifest. Raises `ManifestInvalid`."""
     if spec is None:
-        raise ClaimInvalid("spec", "required", "spec is required")
+        raise ManifestInvalid("spec", "required", "spec is required")
     fields = _object(spec, "spec", _SPEC)
     if fields.get("devices") is None:
-        raise ClaimInvalid("spec.devices", "required", "spec.devices is required")
+        raise ManifestInvalid("spec.devices", "required", "spec.devices is required")
     gang_ref = fields.get("gangRef") or ""
     if gang_ref:
-        _named(check_subdomain, gang_ref, "spec.gangRef")
+        checked(check_subdomain, gang_ref, "spec.gangRef")
     return ClaimSpec(
         devices=_devices(fields["devices"]),
         gang_ref=gang_ref,
@@ -126,11 +117,11 @@ def stored_claim(name: str, manifest: object | None) -> ClaimSpec | Refusal | No
         return None
     try:
         return parse_claim_manifest(manifest)[1]
-    except ClaimInvalid as error:
+    except ManifestInvalid as error:
         return malformed_claim(name, error)
 
 
-def malformed_claim(name: str, error: ClaimInvalid) -> Refusal:
+def malformed_claim(name: str, error: ManifestInvalid) -> Refusal:
     """The refusal of pods of a claim that is stored malformed."""
     return Refusal(rule="claim-malformed", reason=f"GpuClaim {name} is malformed: {error.message}", field=error.field)
 
@@ -147,14 +138,16 @@ def _check_mig(devices: ClaimDevices) -> None:
         return
     path = "spec.devices"
     if len(kinds) > 1 or devices.type != GPU:
-        raise ClaimInvalid(
+        raise ManifestInvalid(
             f"{path}.model", "mig-mixed", f"{path}.model must name GPUs, or MIG instances of one profile, not both"
         )
     for key, value in (("core", devices.core), ("memory", devices.memory_bytes), ("memoryRatio", devices.memory_ratio)):
         if value is not None:
-            raise ClaimInvalid(f"{path}.{key}", "mig-share", f"MIG instances are given whole; leave out {path}.{key}")
+            raise ManifestInvalid(
+                f"{path}.{key}", "mig-share", f"MIG instances are given whole; leave out {path}.{key}"
+            )
     if devices.policy is Policy.CONTIGUOUS and devices.policy_strict and devices.count > 1:
-        raise ClaimInvalid(f"{path}.policyStrict", "mig-island", "no NVLinks join MIG instances")
+        raise ManifestInvalid(f"{path}.policyStrict", "mig-island", "no NVLinks join MIG instances")
 
 
 def _devices(value: object) -> ClaimDevices:
@@ -162,11 +155,11 @@ def _devices(value: object) -> ClaimDevices:
     fields = _object(value, path, _DEVICES)
     count = _integer(fields, "count", path, most=COUNT_MOST)
     if count is None:
-        raise ClaimInvalid(f"{path}.count", "required", "spec.devices.count is required")
+        raise ManifestInvalid(f"{path}.count", "required", "spec.devices.count is required")
     memory_ratio = _integer(fields, "memoryRatio", path, most=CORE_WHOLE)
     memory_bytes = _memory(fields, path)
     if memory_bytes is not None and memory_ratio is not None:
-        raise ClaimInvalid(
+        raise ManifestInvalid(
             f"{path}.memoryRatio", "memory-and-ratio", "give spec.devices.memory or spec.devices.memoryRatio, not both"
         )
     device_type = fields.get("type")
@@ -174,7 +167,7 @@ def _devices(value: object) -> ClaimDevices:
         device_type = GPU
     devices = ClaimDevices(
         count=count,
-        type=_named(check_label, device_type, f"{path}.type"),
+        type=checked(check_label, device_type, f"{path}.type"),
         model=_models(fields.get("model"), f"{path}.model"),
         core=_integer(fields, "core", path, most=CORE_WHOLE),
         memory_bytes=memory_bytes,
@@ -186,27 +179,10 @@ def _devices(value: object) -> ClaimDevices:
     return devices
 
 
-def _metadata(value: object, *, generated_name: bool) -> ObjectMeta:
-    if not isinstance(value, Mapping):
-        raise ClaimInvalid("metadata", "required", "metadata with a name is required")
-    picked = {key: value[key] for key in _METADATA if value.get(key) is not None}
-    try:
-        metadata = msgspec.convert(picked, ObjectMeta)
-    except msgspec.ValidationError as error:
-        raise ClaimInvalid("metadata", "type", f"metadata is malformed: {error}") from error
-    if metadata.name or not (generated_name and metadata.generate_name):
-        _named(check_subdomain, metadata.name, "metadata.name")
-    else:
-        _named(check_subdomain, f"{metadata.generate_name}x", "metadata.generateName")
-    if metadata.namespace:
-        _named(check_namespace, metadata.namespace, "metadata.namespace")
-    return metadata
-
-
 def _object(value: object, path: str, fields: tuple[str, ...]) -> Mapping[str, Any]:
     """The value as an object without unknown keys."""
     if not isinstance(value, Mapping):
-        raise ClaimInvalid(path, "type", f"{path or 'the manifest'} must be an object")
+        raise ManifestInvalid(path, "type", f"{path or 'the manifest'} must be an object")
     for key in value:
         if key in fields:
             continue
@@ -214,7 +190,7 @@ def _object(value: object, path: str, fields: tuple[str, ...]) -> Mapping[str, A
         near = difflib.get_close_matches(shown, fields, n=1)
         advice = f"did you mean {near[0]}?" if near else f"it has {', '.join(fields)}"
         field = f"{path}.{shown}".lstrip(".")
-        raise ClaimInvalid(field, "unknown-field", f"{field} is not a field of GpuClaim; {advice}")
+        raise ManifestInvalid(field, "unknown-field", f"{field} is not a field of GpuClaim; {advice}")
     return value
 
 
@@ -224,9 +200,9 @@ def _integer(fields: Mapping[str, Any], key: str, path: str, *, most: int) -> in
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ClaimInvalid(field, "type", f"{field} must be a whole number")
+        raise ManifestInvalid(field, "type", f"{field} must be a whole number")
     if not 1 <= value <= most:
-        raise ClaimInvalid(field, "range", f"{field} must be 1 to {most}")
+        raise ManifestInvalid(field, "range", f"{field} must be 1 to {most}")
     return value
 
 
@@ -237,9 +213,9 @@ def _memory(fields: Mapping[str, Any], path: str) -> int | None:
     try:
         memory_bytes = parse_quantity(value)
     except QuantityError as error:
-        raise ClaimInvalid(field, "quantity", f"{field}: {error}") from error
+        raise ManifestInvalid(field, "quantity", f"{field}: {error}") from error
     if memory_bytes == 0:
-        raise ClaimInvalid(field, "range", f"{field} must be more than 0")
+        raise ManifestInvalid(field, "range", f"{field} must be more than 0")
     return memory_bytes
 
 
@@ -247,10 +223,10 @@ def _models(value: object, field: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, (list, tuple)) or len(value) > MODELS_MOST:
-        raise ClaimInvalid(field, "type", f"{field} must be a list of at most {MODELS_MOST} model names")
+        raise ManifestInvalid(field, "type", f"{field} must be a list of at most {MODELS_MOST} model names")
     for model in value:
         if not isinstance(model, str) or not model.strip() or len(model) > MODEL_LONGEST or not model.isprintable():
-            raise ClaimInvalid(
+            raise ManifestInvalid(
                 field, "model-name", f"{field} must hold model names of 1 to {MODEL_LONGEST} printable characters"
             )
     return tuple(value)
@@ -260,7 +236,7 @@ def _policy(value: object, field: str) -> Policy:
     if value is None:
         return Policy.NONE
     if not isinstance(value, str) or value not in set(Policy):
-        raise ClaimInvalid(field, "choice", f"{field} must be one of {', '.join(Policy)}")
+        raise ManifestInvalid(field, "choice", f"{field} must be one of {', '.join(Policy)}")
     return Policy(value)
 
 
@@ -268,13 +244,5 @@ def _boolean(value: object, field: str) -> bool:
     if value is None:
         return False
     if not isinstance(value, bool):
-        raise ClaimInvalid(field, "type", f"{field} must be true or false")
+        raise ManifestInvalid(field, "type", f"{field} must be true or false")
     return value
-
-
-def _named(check: Callable[..., str], value: object, field: str) -> str:
-    """The value, validated by a function of `kube.names`."""
-    try:
-        return check(value, what=field)
-    except InvalidName as error:
-        raise ClaimInvalid(field, error.rule, str(error)) from error

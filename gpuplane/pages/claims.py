@@ -20,9 +20,10 @@ from allocations.overviews import claim_query
 from allocations.selectors import allocation_list
 from audit.selectors import event_list
 from claims.choices import Phase
+from claims.kinds import CLAIM
 from claims.overviews import request_text
-from claims.selectors import claim_get, claim_manifest
-from claims.services import claim_create, claim_delete
+from claims.selectors import manifest_get, manifest_of
+from claims.services import manifest_create, manifest_delete
 from gpuplane.pages.page import PageRequest, may_write, may_write_anywhere, page, query_word, query_words
 from gpuplane.pages.pending import nodes_shown, with_lines
 from gpuplane.pages.slices import slice_of
@@ -70,9 +71,9 @@ def claim_table(request: PageRequest) -> HttpResponse:
 @page
 def claim(request: PageRequest, namespace: str, name: str) -> HttpResponse:
     """Spec, status, explanation, allocations and timeline."""
-    found = claim_get(namespace=namespace, name=name, actor=request.actor)
+    found = manifest_get(CLAIM, namespace=namespace, name=name, actor=request.actor)
     explanation = claim_explain(namespace, name, request.actor, nodes_shown(request))
-    manifest = claim_manifest(found)
+    manifest = manifest_of(found)
     kept = {
         key: value for key, value in manifest["metadata"].items() if value and key in {"name", "namespace", "labels"}
     }
@@ -122,7 +123,7 @@ def claim_new(request: PageRequest) -> HttpResponse:
         return render(request, "claims/new.html", {"text": text, "namespaces": namespaces})
     text = request.POST.get("manifest", "").replace("\r\n", "\n")
     try:
-        claim = claim_create(manifest=_manifest(text), actor=request.actor, now=database_now())
+        claim = manifest_create(CLAIM, manifest=_manifest(text), actor=request.actor, now=database_now())
     except (BadInput, Conflict, Unavailable, ParseError, UnicodeEncodeError) as error:
         problem = "the manifest holds characters that are no text" if isinstance(error, UnicodeError) else str(error)
         context = {
@@ -147,7 +148,7 @@ def _manifest(text: str) -> Any:
 def claim_remove(request: PageRequest, namespace: str, name: str) -> HttpResponse:
     """Delete a claim; allocations made through it stay."""
     try:
-        claim_delete(namespace=namespace, name=name, actor=request.actor, now=database_now())
+        manifest_delete(CLAIM, namespace=namespace, name=name, actor=request.actor, now=database_now())
     except (Conflict, Unavailable) as error:
         messages.error(request, str(error))
         return redirect("claim", namespace, name)

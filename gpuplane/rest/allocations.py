@@ -20,7 +20,8 @@ from allocations.models import Allocation
 from allocations.selectors import allocation_get, allocation_list
 from allocations.services import allocation_release, claim_devices, claim_renew
 from claims.dialects.claim_manifest import TTL_SECONDS_MOST
-from claims.selectors import claim_get
+from claims.kinds import CLAIM
+from claims.selectors import manifest_get
 from gpuplane.rest.authentication import request_actor
 from gpuplane.rest.fields import (
     LABEL_PATTERN,
@@ -152,7 +153,7 @@ class AllocationViewSet(GenericViewSet[Allocation]):
         """Claim devices."""
         body = checked(AllocationWriteSchema, request.data)
         actor = request_actor(request)
-        claim = claim_get(namespace=body["namespace"], name=body["claim"], actor=actor)
+        claim = manifest_get(CLAIM, namespace=body["namespace"], name=body["claim"], actor=actor)
         allocation = claim_devices(claim=claim, actor=actor, holder=body.get("holder", ""))
         fresh = allocation_get(uid=allocation.pk, actor=actor)
         return Response(allocation_row(fresh), status=201)
@@ -185,7 +186,7 @@ class ClaimRenew(APIView):
         """The allocations with their new ends."""
         ttl_seconds = checked(RenewSchema, request.data).get("ttlSeconds")
         actor = request_actor(request)
-        claim = claim_get(namespace=namespace, name=name, actor=actor)
+        claim = manifest_get(CLAIM, namespace=namespace, name=name, actor=actor)
         renewed = claim_renew(claim=claim, actor=actor, ttl_seconds=ttl_seconds, now=database_now())
         fresh = allocation_list(actor=actor).filter(pk__in=[allocation.pk for allocation in renewed])
         return Response([allocation_row(allocation) for allocation in fresh])

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
-from allocations.engine.queueing.tree import Group, Name, QueueTree, amount_text
 from allocations.engine.queueing.workloads import Counts
+from claims.queue_tree import Group, Name, QueueTree, amount_text
 
 
 class Balance:

@@ -12,7 +12,7 @@ from math import floor
 
 import msgspec
 
-from allocations.engine.queueing.tree import TOP, Name, QueueTree
+from claims.queue_tree import TOP, Name, QueueTree
 
 NOTHING = Fraction(0)
 

@@ -18,8 +18,8 @@ import msgspec
 from allocations.engine.queueing.balance import summed
 from allocations.engine.queueing.placing import Placed
 from allocations.engine.queueing.standing import Standing
-from allocations.engine.queueing.tree import TOP, Group, Name
 from allocations.engine.queueing.workloads import Gang, Running, Workload
+from claims.queue_tree import TOP, Group, Name
 
 
 class Means(StrEnum):

@@ -18,9 +18,9 @@ from allocations.engine.decision import Decision
 from allocations.engine.queueing.placing import Labels, Placed
 from allocations.engine.queueing.reclaim import EvictionPlan, Means, plan_evictions
 from allocations.engine.queueing.standing import Standing
-from allocations.engine.queueing.tree import REST, TOP, Group, Name, QueueTree
 from allocations.engine.queueing.workloads import Age, Gang, Running, Workload
 from allocations.engine.snapshot import Snapshot
+from claims.queue_tree import REST, TOP, Group, Name, QueueTree
 
 
 class Question(msgspec.Struct, frozen=True):

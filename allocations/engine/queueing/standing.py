@@ -14,9 +14,9 @@ from allocations.engine.patch import take, with_freed
 from allocations.engine.queueing.balance import Balance
 from allocations.engine.queueing.fair_share import Demand, fair_shares
 from allocations.engine.queueing.placing import Labels, NoRoom, Placed, Placer
-from allocations.engine.queueing.tree import Group, Name, QueueTree
 from allocations.engine.queueing.workloads import Counting, Counts, Running, Workload, asks_whole
 from allocations.engine.snapshot import Snapshot
+from claims.queue_tree import Group, Name, QueueTree
 
 
 class Standing:

@@ -15,9 +15,10 @@ import msgspec
 import numpy as np
 
 from allocations.engine.amounts import Held
-from allocations.engine.queueing.tree import Group, QueueTree
 from allocations.engine.snapshot import Snapshot, Withheld
 from claims.dialects.request import CORE_WHOLE, DeviceAsk, DeviceRequest
+from claims.queue_manifests import GangFields
+from claims.queue_tree import Group, QueueTree
 from kube.device_types import GPU
 
 
@@ -42,6 +43,15 @@ class Gang(msgspec.Struct, frozen=True):
     name: str
     min_member: int
     topology: Topology | None = None
+
+    @classmethod
+    def of(cls, name: str, spec: GangFields) -> Gang:
+        """The gang of a manifest."""
+        topology = None
+        if spec.topology is not None:
+            label = spec.topology.required or spec.topology.preferred or ""
+            topology = Topology(label, required=bool(spec.topology.required))
+        return cls(name, spec.min_member, topology)
 
 
 class Member(msgspec.Struct, frozen=True):

@@ -25,8 +25,9 @@ from access.errors import Conflict, DoesNotFit, NotFound, Unavailable
 from allocations.choices import LIVE, State
 from allocations.models import Allocation
 from allocations.services import allocation_release, claim_devices
+from claims.kinds import CLAIM
 from claims.models import GpuClaim
-from claims.watching import claim_refresh
+from claims.watching import refresh
 from kube.keys import SCHEDULER_NAME
 from nodes.models import Device
 from nodes.services import devices_health
@@ -369,7 +370,7 @@ class ClusterMachine(RuleBasedStateMachine):
     def _look_at_claim(self, name: str) -> None:
         cluster = self.world.backends.cluster
         assert cluster is not None
-        claim_refresh(cluster, namespace=NAMESPACE, name=name, now=database_now())
+        refresh(CLAIM, cluster, namespace=NAMESPACE, name=name, now=database_now())
 
     def _release(self, allocation: Allocation) -> None:
         try:

@@ -6,8 +6,9 @@ from typing import Any
 
 from access.actors import SYSTEM
 from allocations.publish.claim_status import Publisher
+from claims.kinds import CLAIM
 from claims.models import GpuClaim
-from claims.services import claim_create
+from claims.services import manifest_create
 from storage.clock import database_now
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import NAMESPACE, World
@@ -73,7 +74,7 @@ def test_a_namespace_whose_claims_cannot_be_written_keeps_nobody_waiting(world: 
     world.place("train", claim="first")
     world.server.add_namespace("other")
     body = {"metadata": {"name": "second", "namespace": "other"}, "spec": {"devices": {"count": 1}}}
-    claim_create(manifest=body, actor=SYSTEM, now=database_now())
+    manifest_create(CLAIM, manifest=body, actor=SYSTEM, now=database_now())
     world.server.faults.append(Fault("PATCH", rf"/namespaces/{NAMESPACE}/gpuclaims/", status=503, times=100))
     publisher = Publisher()
     assert publisher.publish(cluster=cluster, now=database_now()) == 1

@@ -10,11 +10,12 @@ import pytest
 import claims.services
 from access.actors import SYSTEM
 from access.errors import BadInput, Conflict, NotFound, Unavailable
-from claims.errors import ClaimChanged, ClaimExists
-from claims.mirror import VERSIONS_KEPT, claim_mirror
+from claims.errors import ManifestChanged, ManifestExists
+from claims.kinds import CLAIM
+from claims.mirror import VERSIONS_KEPT, mirror
 from claims.models import GpuClaim
-from claims.selectors import claim_manifest
-from claims.services import claim_create, claim_delete, claim_patch, claim_replace
+from claims.selectors import manifest_of
+from claims.services import manifest_create, manifest_delete, manifest_patch, manifest_replace
 from claims.watching import handle
 from kube import crds
 from kube.keys import CAPACITY_CHANGED
@@ -31,11 +32,11 @@ def manifest(spec: dict[str, Any] = TWO, name: str = "two", **metadata: Any) -> 
 
 
 def create(**options: Any) -> GpuClaim:
-    return claim_create(manifest=manifest(**options), actor=SYSTEM, now=database_now())
+    return manifest_create(CLAIM, manifest=manifest(**options), actor=SYSTEM, now=database_now())
 
 
 def replace(body: dict[str, Any]) -> GpuClaim:
-    return claim_replace(namespace=NAMESPACE, name="two", manifest=body, actor=SYSTEM, now=database_now())
+    return manifest_replace(CLAIM, namespace=NAMESPACE, name="two", manifest=body, actor=SYSTEM, now=database_now())
 
 
 def edit(world: World, change: dict[str, Any], name: str = "two") -> None:
@@ -61,7 +62,7 @@ def test_rest_writes_through(world: World) -> None:
     assert stored(world)["metadata"]["labels"] == {"team": "b"}
     assert (changed.generation, changed.labels) == (2, {"team": "b"})
 
-    claim_delete(namespace=NAMESPACE, name="two", actor=SYSTEM, now=database_now())
+    manifest_delete(CLAIM, namespace=NAMESPACE, name="two", actor=SYSTEM, now=database_now())
     assert not world.server.gpuclaims
     assert not GpuClaim.objects.exists()
     assert [len(world.told(f"claim.{verb}")) for verb in ("created", "changed", "deleted")] == [1, 1, 1]
@@ -70,23 +71,23 @@ def test_rest_writes_through(world: World) -> None:
 def test_conflicts(world: World) -> None:
     """CLAIM-1 a write under a version that is no longer the object's is refused, and changes nothing."""
     create()
-    read = claim_manifest(GpuClaim.objects.get())
+    read = manifest_of(GpuClaim.objects.get())
     edit(world, {"spec": {"devices": {"count": 8}}})
-    with pytest.raises(ClaimChanged):
+    with pytest.raises(ManifestChanged):
         replace({**read, "spec": {"devices": {"count": 1}}})
     assert stored(world)["spec"]["devices"]["count"] == 8
-    with pytest.raises(ClaimExists):
+    with pytest.raises(ManifestExists):
         create()
     with pytest.raises(NotFound):
-        claim_delete(namespace=NAMESPACE, name="none", actor=SYSTEM, now=database_now())
-    with pytest.raises(ClaimChanged):
+        manifest_delete(CLAIM, namespace=NAMESPACE, name="none", actor=SYSTEM, now=database_now())
+    with pytest.raises(ManifestChanged):
         replace(manifest(uid="00000000-0000-0000-0000-000000000000"))
 
 
 def test_our_status_is_nobodys_conflict(world: World) -> None:
     """CLAIM-1 status moves the resourceVersion; a writer who read before it has lost nothing and is not refused."""
     create()
-    read = claim_manifest(GpuClaim.objects.get())
+    read = manifest_of(GpuClaim.objects.get())
     edit(world, {"metadata": {"annotations": None}})
     crds_status(world, {"phase": "Pending", "allocated": 0})
     assert stored(world)["metadata"]["resourceVersion"] != read["metadata"]["resourceVersion"]
@@ -101,20 +102,20 @@ def test_our_status_seen_before_the_write_arrives(world: World) -> None:
     """CLAIM-1 status written and mirrored between a reader's GET and PUT is nobody's conflict either; a change that was
     undone is one.
     """
-    read = claim_manifest(create())
+    read = manifest_of(create())
     for allocated in range(3):
         crds_status(world, {"phase": "Pending", "allocated": allocated})
-        mirror(world)
+        mirror_two(world)
     assert GpuClaim.objects.get().resource_version != read["metadata"]["resourceVersion"]
-    changed = claim_manifest(replace({**read, "spec": {"devices": {"count": 3}}}))
+    changed = manifest_of(replace({**read, "spec": {"devices": {"count": 3}}}))
     assert stored(world)["spec"]["devices"]["count"] == 3
 
-    with pytest.raises(ClaimChanged):
+    with pytest.raises(ManifestChanged):
         replace({**read, "spec": {"devices": {"count": 4}}})
     for label in ("x", None):
         edit(world, {"metadata": {"labels": {"undone": label}}})
-        mirror(world)
-    with pytest.raises(ClaimChanged):
+        mirror_two(world)
+    with pytest.raises(ManifestChanged):
         replace({**changed, "spec": {"devices": {"count": 4}}})
     assert stored(world)["spec"]["devices"]["count"] == 3
 
@@ -123,26 +124,26 @@ def test_versions_remembered_are_bounded(world: World) -> None:
     """CLAIM-1 a claim whose status is written for ever keeps the last versions only, and says so to who read an older
     one.
     """
-    read = claim_manifest(create())
+    read = manifest_of(create())
     for allocated in range(VERSIONS_KEPT):
         crds_status(world, {"phase": "Pending", "allocated": allocated})
-        mirror(world)
+        mirror_two(world)
     assert len(GpuClaim.objects.get().unchanged_versions) == VERSIONS_KEPT
-    with pytest.raises(ClaimChanged, match="read it again"):
+    with pytest.raises(ManifestChanged, match="read it again"):
         replace({**read, "spec": {"devices": {"count": 4}}})
 
 
-def mirror(world: World) -> None:
+def mirror_two(world: World) -> None:
     """As the watch does."""
     cluster = world.backends.cluster
     assert cluster is not None
-    claim_mirror(stored=crds.get(cluster, namespace=NAMESPACE, name="two"), now=database_now())
+    mirror(CLAIM, stored=crds.get(cluster, CLAIM.resource, namespace=NAMESPACE, name="two"), now=database_now())
 
 
 def crds_status(world: World, status: dict[str, Any]) -> None:
     cluster = world.backends.cluster
     assert cluster is not None
-    crds.status_replace(cluster, namespace=NAMESPACE, name="two", status=status)
+    crds.status_replace(cluster, CLAIM.resource, namespace=NAMESPACE, name="two", status=status)
 
 
 def test_a_write_between_reading_and_writing(world: World) -> None:
@@ -158,24 +159,24 @@ def test_a_patch_rests_on_what_the_claim_is(world: World, monkeypatch: pytest.Mo
     """CLAIM-1 a patch that names no version is applied to what the API server has, seen by our watch or not; one that
     names it is refused.
     """
-    read = claim_manifest(create())
+    read = manifest_of(create())
     edit(world, {"metadata": {"labels": {"by": "kubectl"}}})
     patch({"spec": {"ttlSeconds": 60}})
     assert stored(world)["metadata"]["labels"] == {"by": "kubectl"}
 
-    applied = claims.services.claim_replace
+    applied = claims.services.manifest_replace
     writes = iter([5, 3])
 
-    def overtaken(**given: Any) -> GpuClaim:
+    def overtaken(*kind: Any, **given: Any) -> Any:
         for count in islice(writes, 1):
             edit(world, {"spec": {"devices": {"count": count}}})
-        return applied(**given)
+        return applied(*kind, **given)
 
-    monkeypatch.setattr(claims.services, "claim_replace", overtaken)
+    monkeypatch.setattr(claims.services, "manifest_replace", overtaken)
     patch({"spec": {"ttlSeconds": 90}})
     assert stored(world)["spec"]["ttlSeconds"] == 90
     assert stored(world)["spec"]["devices"]["count"] == 3
-    with pytest.raises(ClaimChanged):
+    with pytest.raises(ManifestChanged):
         patch({"metadata": {"resourceVersion": read["metadata"]["resourceVersion"]}, "spec": {"ttlSeconds": 1}})
 
 
@@ -183,15 +184,15 @@ def test_a_patch_rests_on_what_the_claim_is(world: World, monkeypatch: pytest.Mo
 def test_a_patch_that_takes_the_version_away(world: World, monkeypatch: pytest.MonkeyPatch, gone: Any) -> None:
     """CLAIM-1 it still rests on what was read: what another wrote in between stays."""
     create()
-    applied = claims.services.claim_replace
+    applied = claims.services.manifest_replace
     writes = iter([8])
 
-    def overtaken(**given: Any) -> GpuClaim:
+    def overtaken(*kind: Any, **given: Any) -> Any:
         for count in writes:
             edit(world, {"spec": {"devices": {"count": count}}})
-        return applied(**given)
+        return applied(*kind, **given)
 
-    monkeypatch.setattr(claims.services, "claim_replace", overtaken)
+    monkeypatch.setattr(claims.services, "manifest_replace", overtaken)
     patch({"metadata": gone, "spec": {"ttlSeconds": 90}})
     assert stored(world)["spec"]["ttlSeconds"] == 90
     assert stored(world)["spec"]["devices"]["count"] == 8
@@ -211,7 +212,7 @@ def test_a_patch_that_is_refused_leaves_the_mirror(world: World) -> None:
 
 
 def patch(change: dict[str, Any]) -> GpuClaim:
-    return claim_patch(namespace=NAMESPACE, name="two", patch=change, actor=SYSTEM, now=database_now())
+    return manifest_patch(CLAIM, namespace=NAMESPACE, name="two", patch=change, actor=SYSTEM, now=database_now())
 
 
 @pytest.mark.parametrize("drop", ["after", "before"])
@@ -245,7 +246,7 @@ def test_what_the_api_server_refuses(world: World) -> None:
         create()
     body = {"metadata": {"name": "two", "namespace": "nowhere"}, "spec": TWO}
     with pytest.raises(BadInput) as missing:
-        claim_create(manifest=body, actor=SYSTEM, now=database_now())
+        manifest_create(CLAIM, manifest=body, actor=SYSTEM, now=database_now())
     assert missing.value.field == "metadata.namespace"
 
 
@@ -275,13 +276,13 @@ def test_mirror_is_never_set_back(world: World) -> None:
     cluster = world.backends.cluster
     assert cluster is not None
     create()
-    old = crds.get(cluster, namespace=NAMESPACE, name="two")
+    old = crds.get(cluster, CLAIM.resource, namespace=NAMESPACE, name="two")
     replace(manifest({"devices": {"count": 4}}))
     late: Changed[crds.CustomObject] = Changed("MODIFIED", (NAMESPACE, "two"), old)
-    handle(late, cluster=cluster, now=database_now())
+    handle(CLAIM, late, cluster=cluster, now=database_now())
     assert GpuClaim.objects.get().spec["devices"]["count"] == 4
-    claim_delete(namespace=NAMESPACE, name="two", actor=SYSTEM, now=database_now())
-    handle(late, cluster=cluster, now=database_now())
+    manifest_delete(CLAIM, namespace=NAMESPACE, name="two", actor=SYSTEM, now=database_now())
+    handle(CLAIM, late, cluster=cluster, now=database_now())
     assert not GpuClaim.objects.exists()
 
 
@@ -292,16 +293,17 @@ def test_created_again(world: World) -> None:
     cluster = world.backends.cluster
     assert cluster is not None
     first = create()
-    old = crds.get(cluster, namespace=NAMESPACE, name="two")
+    old = crds.get(cluster, CLAIM.resource, namespace=NAMESPACE, name="two")
     kind = world.server.store.kind_of("gpu.scheduling", "v1", "gpuclaims")
     world.server.store.delete(kind, NAMESPACE, "two", {})
     world.claim("two", count=7)
     handle(
-        Changed("ADDED", (NAMESPACE, "two"), crds.get(cluster, namespace=NAMESPACE, name="two")),
+        CLAIM,
+        Changed("ADDED", (NAMESPACE, "two"), crds.get(cluster, CLAIM.resource, namespace=NAMESPACE, name="two")),
         cluster=cluster,
         now=database_now(),
     )
-    handle(Changed("DELETED", (NAMESPACE, "two"), old), cluster=cluster, now=database_now())
+    handle(CLAIM, Changed("DELETED", (NAMESPACE, "two"), old), cluster=cluster, now=database_now())
     again = GpuClaim.objects.get()
     assert again.uid != first.uid
     assert again.spec["devices"]["count"] == 7
@@ -313,8 +315,8 @@ def test_a_cluster_that_was_set_back(world: World) -> None:
     assert cluster is not None
     create()
     GpuClaim.objects.update(resource_version="999999", spec={"devices": {"count": 9}})
-    now = crds.get(cluster, namespace=NAMESPACE, name="two")
-    handle(Relisted({(NAMESPACE, "two"): now}, "5"), cluster=cluster, now=database_now())
+    now = crds.get(cluster, CLAIM.resource, namespace=NAMESPACE, name="two")
+    handle(CLAIM, Relisted({(NAMESPACE, "two"): now}, "5"), cluster=cluster, now=database_now())
     assert GpuClaim.objects.get().spec["devices"]["count"] == 2
 
 
@@ -324,10 +326,10 @@ def test_what_only_we_refuse(world: World) -> None:
     assert cluster is not None
     world.node("n1")
     create()
-    bad = crds.get(cluster, namespace=NAMESPACE, name="two")
+    bad = crds.get(cluster, CLAIM.resource, namespace=NAMESPACE, name="two")
     bad.spec = {"devices": {"count": 1, "memory": "1Gi", "memoryRatio": 50}}
     bad.metadata.resource_version = "999999"
-    claim = claim_mirror(stored=bad, now=database_now())
+    claim = mirror(CLAIM, stored=bad, now=database_now())
     assert claim.phase == "Invalid"
     assert "not both" in claim.conditions[0]["message"]
     world.pod("train")
@@ -349,4 +351,4 @@ def test_a_claim_is_announced(world: World) -> None:
 
 def test_conflict_is_a_conflict() -> None:
     """REST answers 409 for both."""
-    assert issubclass(ClaimChanged, Conflict)
+    assert issubclass(ManifestChanged, Conflict)

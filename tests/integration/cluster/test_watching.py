@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -19,8 +20,9 @@ from allocations.cluster_health import cluster_state
 from allocations.counters import CollectionCause
 from allocations.watching import watch_pods
 from audit.models import Event
+from claims.kinds import CLAIM
 from claims.models import GpuClaim
-from claims.watching import watch_claims
+from claims.watching import watch
 from kube.client import Cluster
 from kube.errors import KubeError
 from kube.watch_loop import Followed
@@ -239,7 +241,7 @@ def test_claims(world: World) -> None:
     def spec(name: str) -> dict[str, object] | None:
         return GpuClaim.objects.filter(name=name).values_list("spec", flat=True).first()
 
-    with watching(world, watch_claims, "gpuclaims"):
+    with watching(world, partial(watch, CLAIM), "gpuclaims"):
         wait_for(lambda: spec("before") is not None)
         world.claim("fresh", count=3)
         wait_for(lambda: spec("fresh") is not None)
@@ -251,5 +253,5 @@ def test_claims(world: World) -> None:
     assert world.told("claim.deleted") == [f"GpuClaim {NAMESPACE}/before deleted"]
     world.server.store.delete(kind, NAMESPACE, "fresh", {})
     world.server.compact()
-    with watching(world, watch_claims, "gpuclaims"):
+    with watching(world, partial(watch, CLAIM), "gpuclaims"):
         wait_for(lambda: spec("fresh") is None)

@@ -146,7 +146,7 @@ def test_a_fault_of_ours_is_told_without_its_inside(admin, monkeypatch):
     def fault(**_):
         raise RuntimeError("secret")
 
-    monkeypatch.setattr("gpuplane.rest.claims.claim_list", fault)
+    monkeypatch.setattr("gpuplane.rest.manifests.manifest_list", fault)
     status, problem = admin.get("claims/")
     assert status == 500
     assert "secret" not in json.dumps(problem)

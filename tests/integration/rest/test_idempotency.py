@@ -80,7 +80,7 @@ def test_a_twin_that_still_runs_is_told_to_wait(operator):
 
 def test_a_fault_is_not_kept(operator, monkeypatch):
     """VIEW-5 after a 5xx the client may try again."""
-    monkeypatch.setattr("gpuplane.rest.claims.claim_create", lambda **_: 1 / 0)
+    monkeypatch.setattr("gpuplane.rest.manifests.manifest_create", lambda *_, **__: 1 / 0)
     assert operator.post("claims/", claim_manifest(), **key())[0] == 500
     monkeypatch.undo()
     assert operator.post("claims/", claim_manifest(), **key())[0] == 201

@@ -25,13 +25,13 @@ GPU_GANGS = Resource(group="gpu.scheduling", plural="gpugangs", kind="GpuGang")
 
 
 def _create(cluster: Cluster, spec: dict[str, Any], labels: dict[str, str] | None = None) -> crds.CustomObject:
-    return crds.create(cluster, **WHERE, spec=spec, labels=labels or {}, annotations={})
+    return crds.create(cluster, GPU_CLAIMS, **WHERE, spec=spec, labels=labels or {}, annotations={})
 
 
 def _replace(cluster: Cluster, spec: dict[str, Any], *, at: crds.CustomObject) -> crds.CustomObject:
     version, labels = at.metadata.resource_version, at.labels
     return crds.spec_replace(
-        cluster, **WHERE, spec=spec, labels=labels, annotations=at.annotations, resource_version=version
+        cluster, GPU_CLAIMS, **WHERE, spec=spec, labels=labels, annotations=at.annotations, resource_version=version
     )
 
 
@@ -46,7 +46,7 @@ def test_missing_definitions_are_made_once(bare: tuple[ApiServer, Cluster]) -> N
     """CLAIM-1 the definitions are installed where they are missing and left alone where they are not."""
     server, cluster = bare
     with pytest.raises(NotFoundInCluster) as caught:
-        crds.get(cluster, **WHERE)
+        crds.get(cluster, GPU_CLAIMS, **WHERE)
     assert caught.value.details.kind == ""  # the kind itself is unknown
     server.faults.append(Fault("POST", "customresourcedefinitions", drop="after"))
     assert (
@@ -163,9 +163,9 @@ def test_spec_and_status_are_written_apart(server: ApiServer, cluster: Cluster) 
         "allocated": 1,
         "allocations": [{"pod": "default/p", "uid": "u", "node": "n1", "devices": [{"minor": 0, "memory": None}]}],
     }
-    told = crds.status_replace(cluster, **WHERE, status=status)
+    told = crds.status_replace(cluster, GPU_CLAIMS, **WHERE, status=status)
     assert (told.status, told.spec, told.metadata.generation) == (status, made.spec, 1)
-    told = crds.status_replace(cluster, **WHERE, status={"phase": "Pending"})
+    told = crds.status_replace(cluster, GPU_CLAIMS, **WHERE, status={"phase": "Pending"})
     assert told.status == {"phase": "Pending"}  # replaced, not merged
     changed = _replace(cluster, {"devices": {"count": 2}}, at=told)
     assert (changed.spec["devices"]["count"], changed.status, changed.metadata.labels) == (
@@ -182,7 +182,10 @@ def test_a_stale_spec_is_refused(server: ApiServer, cluster: Cluster) -> None:
     _replace(cluster, {"devices": {"count": 2}}, at=made)
     with pytest.raises(ConflictInCluster):
         _replace(cluster, {"devices": {"count": 3}}, at=made)
-    assert _replace(cluster, {"devices": {"count": 4}}, at=crds.get(cluster, **WHERE)).spec["devices"]["count"] == 4
+    assert (
+        _replace(cluster, {"devices": {"count": 4}}, at=crds.get(cluster, GPU_CLAIMS, **WHERE)).spec["devices"]["count"]
+        == 4
+    )
     with pytest.raises(AlreadyExists):
         _create(cluster, {"devices": {"count": 1}})
 
@@ -192,15 +195,15 @@ def test_a_lost_spec_write_is_unknown(server: ApiServer, cluster: Cluster) -> No
     server.faults.append(Fault("PATCH", "gpuclaims", drop="after"))
     with pytest.raises(OutcomeUnknown):
         _replace(cluster, {"devices": {"count": 2}}, at=made)
-    assert crds.get(cluster, **WHERE).spec["devices"]["count"] == 2
+    assert crds.get(cluster, GPU_CLAIMS, **WHERE).spec["devices"]["count"] == 2
 
 
 def test_delete_spares_a_successor(server: ApiServer, cluster: Cluster) -> None:
     made = _create(cluster, {"devices": {"count": 1}})
     with pytest.raises(ConflictInCluster):
-        crds.delete(cluster, **WHERE, uid="another")
-    assert crds.delete(cluster, **WHERE, uid=made.metadata.uid)
-    assert not crds.delete(cluster, **WHERE, uid=made.metadata.uid)
+        crds.delete(cluster, GPU_CLAIMS, **WHERE, uid="another")
+    assert crds.delete(cluster, GPU_CLAIMS, **WHERE, uid=made.metadata.uid)
+    assert not crds.delete(cluster, GPU_CLAIMS, **WHERE, uid=made.metadata.uid)
 
 
 def test_gangs_have_defaults(server: ApiServer, cluster: Cluster) -> None:

@@ -398,7 +398,7 @@ def test_a_queue_that_takes_no_pods(name: str, reason: str) -> None:
         pytest.param([queue("a", quota(2, limit=1))], "queues[0].spec.quotas[0].limit", "limit", id="limit too low"),
         pytest.param([queue("a", queueingStrategy="x")], "queues[0].spec.queueingStrategy", "schema", id="strategy"),
         pytest.param([queue("A b")], "queues[0].metadata.name", "dns-subdomain", id="name"),
-        pytest.param([{"metadata": {}}], "queues[0].metadata", "schema", id="no name"),
+        pytest.param([{"metadata": {}}], "queues[0].metadata.name", "dns-subdomain", id="no name"),
     ],
 )
 def test_malformed_queues(queues: list[object], field: str, rule: str) -> None:

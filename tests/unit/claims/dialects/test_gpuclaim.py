@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from claims.dialects.claim_manifest import (
     ClaimDevices,
-    ClaimInvalid,
     ClaimSpec,
     parse_claim_manifest,
     parse_claim_spec,
@@ -15,6 +14,7 @@ from claims.dialects.claim_manifest import (
 )
 from claims.dialects.gpuclaim import claim_request
 from claims.dialects.request import DeviceAsk, Dialect, Policy, Refusal
+from claims.manifest_metadata import ManifestInvalid
 
 GI = 1024**3
 
@@ -221,7 +221,7 @@ def test_a_claim_without_pods():
 )
 def test_malformed_claims_are_refused_with_field_and_rule(body, want_field, want_rule):
     """CLAIM-3 a malformed claim is refused; the error names the field and the rule."""
-    with pytest.raises(ClaimInvalid) as caught:
+    with pytest.raises(ManifestInvalid) as caught:
         parse_claim_manifest(body)
     assert (caught.value.field, caught.value.rule) == (want_field, want_rule)
     assert caught.value.message == str(caught.value)
@@ -230,16 +230,16 @@ def test_malformed_claims_are_refused_with_field_and_rule(body, want_field, want
 
 
 def test_a_misspelt_field_gets_advice():
-    with pytest.raises(ClaimInvalid, match=r"did you mean memoryRatio\?"):
+    with pytest.raises(ManifestInvalid, match=r"did you mean memoryRatio\?"):
         parse_claim_manifest(manifest({"count": 1, "memoryratio": 5}))
 
 
 def test_a_generated_name_is_a_name_only_where_that_is_allowed():
     body = manifest({"count": 1}) | {"metadata": {"generateName": "train-"}}
     assert parse_claim_manifest(body, generated_name=True)[0].generate_name == "train-"
-    with pytest.raises(ClaimInvalid):
+    with pytest.raises(ManifestInvalid):
         parse_claim_manifest(body)
-    with pytest.raises(ClaimInvalid):
+    with pytest.raises(ManifestInvalid):
         parse_claim_manifest(body | {"metadata": {"generateName": "Train-"}}, generated_name=True)
 
 
@@ -272,10 +272,10 @@ DEVICES = st.dictionaries(KEYS, JSON | st.sampled_from([1, 2, 50, "16Gi", "gpu",
     )
 )
 def test_nothing_raises_anything_else(body):
-    """CLAIM-3 arbitrary input is a claim that writes back to itself, or `ClaimInvalid`."""
+    """CLAIM-3 arbitrary input is a claim that writes back to itself, or `ManifestInvalid`."""
     try:
         spec = parse_claim_manifest(body)[1]
-    except ClaimInvalid as invalid:
+    except ManifestInvalid as invalid:
         refused = (invalid.field, invalid.rule, invalid.message)
         assert all(isinstance(part, str) for part in refused)
         return

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allocations.engine.queueing.fair_share import Claimant, Demand, divide, fair_shares
-from allocations.engine.queueing.tree import REST, Name, Queue, QueueTree, Quota
+from claims.queue_tree import REST, Name, Queue, QueueTree, Quota
 
 
 def claimant(
