@@ -44,6 +44,16 @@ class Allocation(models.Model):
         db_default=0,
         help_text="raised by whoever takes the reservation up; only the holder of the highest may send",
     )
+    queue = models.CharField(
+        max_length=253, blank=True, default="", db_default="", help_text="queue that the pod's label names"
+    )
+    gang = models.CharField(max_length=253, blank=True, default="", db_default="", help_text="name of the GpuGang")
+    preemptible = models.BooleanField(
+        default=True, db_default=True, help_text="whether queues may have the pod evicted"
+    )
+    pod_created = models.CharField(
+        max_length=32, blank=True, default="", db_default="", help_text="the pod's creationTimestamp"
+    )
     created_by = models.CharField(max_length=150, blank=True, default="")
     ttl_seconds = models.PositiveIntegerField(null=True, blank=True)
     created_at = models.DateTimeField()
@@ -95,6 +105,7 @@ class Allocation(models.Model):
             models.Index(fields=["state", "hold_until"], name="allocation_state_until"),
             models.Index(fields=["expires_at"], name="allocation_expires", condition=Q(state=State.BOUND)),
             models.Index(fields=["-created_at", "-id"], name="allocation_newest"),
+            models.Index(fields=["namespace", "gang"], name="allocation_gang", condition=~Q(gang="")),
         ]
 
     def __str__(self) -> str:
@@ -193,6 +204,10 @@ class PodRefusal(models.Model):
     planned_at = models.DateTimeField(
         null=True, blank=True, help_text="when the engine looked at it unasked; null: it is to look"
     )
+    gang = models.CharField(max_length=253, blank=True, default="", db_default="", help_text="name of the GpuGang")
+    member = models.JSONField(
+        null=True, blank=True, help_text="what queues decide by (`allocations.membership.QueuedPod`); null: not queued"
+    )
 
     class Meta:
         ordering = ("-last_at",)
@@ -204,6 +219,52 @@ class PodRefusal(models.Model):
     def __str__(self) -> str:
         """Pod and summary."""
         return f"{self.namespace}/{self.pod_name}: {self.summary}"
+
+
+class QueueState(models.Model):
+    """A queue as of the last decision."""
+
+    name = models.CharField(max_length=253, unique=True)
+    quotas = models.JSONField(default=list, help_text="of each quota: models, deserved, limit, fairShare, allocated")
+    waiting = models.PositiveIntegerField(default=0, help_text="workloads that wait in it, and in queues below it")
+    decided_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        """Name and workloads that wait."""
+        return f"{self.name}: {self.waiting} waiting"
+
+
+class GangState(models.Model):
+    """Where a gang is between admission and standing whole."""
+
+    namespace = models.CharField(max_length=63)
+    name = models.CharField(max_length=253)
+    admitted_at = models.DateTimeField(null=True, blank=True, help_text="null: it waits")
+    stood_at = models.DateTimeField(null=True, blank=True, help_text="when `minMember` pods were bound")
+    undone = models.PositiveIntegerField(default=0, help_text="times that it was undone since it stood last")
+    retry_at = models.DateTimeField(null=True, blank=True, help_text="when it may be admitted again; null: any time")
+    reason = models.CharField(max_length=500, blank=True, default="", help_text="why it waits")
+
+    class Meta:
+        ordering = ("namespace", "name")
+        constraints = [models.UniqueConstraint(fields=["namespace", "name"], name="gang_state_once")]
+
+    def __str__(self) -> str:
+        """namespace/name."""
+        return f"{self.namespace}/{self.name}"
+
+
+class QueueTurn(models.Model):
+    """One row, id 1: the highest fencing number under which the queues were decided."""
+
+    number = models.BigIntegerField(default=0)
+
+    def __str__(self) -> str:
+        """The number."""
+        return str(self.number)
 
 
 class AdvisedPod(models.Model):

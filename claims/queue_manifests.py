@@ -23,6 +23,7 @@ from kube.names import check_namespace, check_subdomain
 from kube.objects import ObjectMeta, Pod
 
 AMOUNT_MOST: Final = 1_000_000
+MEMBERS_MOST: Final = 100_000
 TIMEOUT_MOST: Final = 7 * 24 * 3600
 _AT: Final = re.compile(r" - at `\$?\.?(?P<path>.*)`$")
 
@@ -61,7 +62,7 @@ class TopologyFields(msgspec.Struct, frozen=True):
 class GangFields(msgspec.Struct, frozen=True, rename="camel"):
     """spec of a GpuGang."""
 
-    min_member: Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+    min_member: Annotated[int, msgspec.Meta(ge=1, le=MEMBERS_MOST)]
     timeout_seconds: Annotated[int, msgspec.Meta(ge=1, le=TIMEOUT_MOST)] = 600
     topology: TopologyFields | None = None
     on_member_failure: Literal["none", "evictAll"] = "none"

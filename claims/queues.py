@@ -6,33 +6,38 @@ admission refuses, is left out with all below it, the youngest first; the others
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from access.errors import BadInput
+from access.errors import BadInput, Conflict
 from claims.manifest_metadata import ManifestInvalid
 from claims.models import GpuQueue
 from claims.queue_manifests import parse_queue_spec, queue_of
-from claims.queue_tree import Queue, QueueInvalid, QueueTree
+from claims.queue_tree import DEFAULT, Queue, QueueInvalid, QueueTree
 
 
 @dataclass(frozen=True, slots=True)
 class StoredQueues:
-    """`tree`: of all that can stand in it; `invalid`: why others are left out, by name; `untouched`: no queue is
-    stored but a `default` without quotas, so that pods are placed in the order in which they come.
+    """`tree`: of all that can stand in it; `invalid`: why others are left out, by name; `stored`: whether there are
+    any; `default_stored`: whether somebody made the queue `default`.
     """
 
     tree: QueueTree
     invalid: Mapping[str, str]
-    untouched: bool
+    stored: bool
+    default_stored: bool
 
 
 def stored_queues() -> StoredQueues:
     """The queues as they are stored, oldest first."""
     invalid: dict[str, str] = {}
     queues: list[Queue] = []
+    names = set()
     for name, spec in GpuQueue.objects.order_by("created_at", "name").values_list("name", "spec"):
+        names.add(name)
         try:
             queues.append(queue_of(name, parse_queue_spec(spec)))
         except ManifestInvalid as error:
@@ -44,7 +49,37 @@ def stored_queues() -> StoredQueues:
             invalid[error.queue] = error.message
             queues = [queue for queue in queues if queue.name != error.queue]
         else:
-            return StoredQueues(tree, invalid, untouched=not queues)
+            return StoredQueues(tree, invalid, bool(names), DEFAULT in names)
+
+
+class _Directory:
+    """The queues as this process read them last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._read: tuple[float, StoredQueues] | None = None
+
+    def get(self, seconds: float) -> StoredQueues:
+        """The queues as they were at most so many seconds ago. Threads wait while one of them reads."""
+        with self._lock:
+            if self._read is None or time.monotonic() - self._read[0] >= seconds:
+                began = time.monotonic()
+                self._read = began, stored_queues()
+            return self._read[1]
+
+    def cached(self) -> StoredQueues | None:
+        """The queues as they were read last; None before the first read. Reads nothing."""
+        return None if self._read is None else self._read[1]
+
+    def forget(self) -> None:
+        """For tests that swap databases."""
+        with self._lock:
+            self._read = None
+
+
+DIRECTORY: Final = _Directory()
+"""For filter and admission, which read it for every pod."""
+FRESH_SECONDS: Final = 0.5
 
 
 def check_with_others(name: str, spec: Mapping[str, Any]) -> None:
@@ -54,6 +89,13 @@ def check_with_others(name: str, spec: Mapping[str, Any]) -> None:
         QueueTree([*others, queue_of(name, parse_queue_spec(spec))])
     except QueueInvalid as error:
         raise BadInput(error.message, field=_FIELDS.get(error.rule, "spec"), rule=error.rule) from error
+
+
+def check_no_children(name: str) -> None:
+    """Refuse to delete a queue that others name as their parent. Raises Conflict."""
+    children = sorted(GpuQueue.objects.filter(spec__parent=name).values_list("name", flat=True)[:10])
+    if children:
+        raise Conflict(f"queue {name} has queues below it: {', '.join(children)}")
 
 
 _FIELDS = {"parent": "spec.parent", "cycle": "spec.parent", "namespace": "spec.namespaces"}

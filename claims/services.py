@@ -22,7 +22,7 @@ from claims.cluster_store import ClusterStore
 from claims.dialects.claim_manifest import DEFAULT_NAMESPACE
 from claims.errors import ManifestChanged
 from claims.kinds import QUEUE, Kind, R
-from claims.queues import check_with_others
+from claims.queues import check_no_children, check_with_others
 from claims.store import DatabaseStore, ManifestDraft
 from kube.names import InvalidName, check_namespace, check_subdomain
 
@@ -82,9 +82,13 @@ def manifest_patch(kind: Kind[R], *, namespace: str, name: str, patch: object, a
 
 
 def manifest_delete(kind: Kind[R], *, namespace: str, name: str, actor: Actor, now: datetime) -> R:
-    """Delete the object; holders keep their devices. Raises NotAllowed, NotFound, Unavailable."""
+    """Delete the object; holders keep their devices. Raises NotAllowed, NotFound, Unavailable, and Conflict for
+    a queue with others below it.
+    """
     _require_seen(kind, namespace, name, actor)
     _require_write(kind, namespace, actor)
+    if kind is QUEUE:
+        check_no_children(name)
     return _store(kind).delete(namespace=namespace, name=name, actor=actor.name, now=now)
 
 

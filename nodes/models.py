@@ -26,6 +26,8 @@ class Node(models.Model):
     name = models.CharField(max_length=253, unique=True)
     mode = models.CharField(max_length=16, choices=Mode.choices, default=Mode.EXCLUSIVE)
     labels = models.JSONField(default=dict, blank=True)
+    taints = models.JSONField(default=list, blank=True, null=True, help_text="spec.taints of the Node object")
+    unschedulable = models.BooleanField(default=False, db_default=False, help_text="cordoned")
     links = models.JSONField(
         default=list, blank=True, help_text="[[minor, minor, NVLinks], …], lower minor first, sorted"
     )

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 from allocations.engine.patch import take
 from allocations.engine.plan import plan
+from allocations.engine.queueing.members import incomplete_text
 from allocations.engine.queueing.placing import Placed, Placer
 from allocations.engine.queueing.workloads import Member, Workload
 from allocations.scenario.parse import Scenario
-from allocations.scenario.waiting_pods import Answered, WaitingPods, gang_of, gangs_by_name, incomplete_text
+from allocations.scenario.waiting_pods import Answered, WaitingPods, gang_of, gangs_by_name
 
 if TYPE_CHECKING:
     from allocations.engine.queueing.workloads import Gang

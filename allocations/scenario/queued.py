@@ -5,13 +5,13 @@ The decision is `allocations.engine.queueing`'s. Pure.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from allocations.engine.queueing.members import WaitingPod, line_up
 from allocations.engine.queueing.rounds import Answer, Question, decide
-from allocations.engine.queueing.workloads import Member, Running, Workload
+from allocations.engine.queueing.workloads import Running, Workload
 from allocations.scenario.parse import Scenario, metadata_label
 from allocations.scenario.result import EvictionResult, QuotaResult
 from allocations.scenario.waiting_pods import (
@@ -19,7 +19,6 @@ from allocations.scenario.waiting_pods import (
     WaitingPods,
     gang_of,
     gangs_by_name,
-    incomplete_text,
     parsed_request,
 )
 from claims.dialects.request import DeviceRequest
@@ -94,61 +93,21 @@ def _running(
 
 def _workloads(scenario: Scenario, tree: QueueTree, pods: WaitingPods, running: list[Running]) -> list[Workload]:
     """The workloads of the waiting pods. Pods that belong to none have their reason noted."""
-    workloads: list[Workload] = []
-    gangs, queues = gangs_by_name(scenario), _gang_queues(scenario, tree, pods)
-    members: defaultdict[str, list[tuple[Pod, Member]]] = defaultdict(list)
-    for pod, member in pods.members():
-        if named := gang_of(scenario, pod):
-            members[named].append((pod, member))
-            continue
-        queue = _queue_of(tree, pod)
-        if problem := _queue_problem(tree, queue):
-            pods.waits(member.name, problem)
-            continue
-        workloads.append(
-            Workload(member.name, queue, (member,), pod.priority, member.age, preemptible=is_preemptible(pod))
+    waiting = [
+        WaitingPod(
+            member,
+            _queue_of(tree, pod),
+            pod.priority,
+            preemptible=is_preemptible(pod),
+            gang=gang_of(scenario, pod),
         )
-    for name, some in members.items():
-        beside = tuple(one.row for one in running if one.gang == name and not one.leaving)
-        oldest = sorted(some, key=lambda one: one[1].age)
-        gang, queue = gangs.get(name), queues[name]
-        there = len(beside) + len(oldest)
-        problem = _queue_problem(tree, queue)
-        if gang is None or there < gang.min_member or problem:
-            for _, member in oldest:
-                pods.waits(member.name, problem or incomplete_text(name, there, gang))
-            continue
-        missing = max(gang.min_member - len(beside), 0)
-        needed, above = oldest[:missing], oldest[missing:]
-        priority = max(pod.priority for pod, _ in oldest)
-        if needed:
-            workloads.append(
-                Workload(
-                    name,
-                    queue,
-                    tuple(member for _, member in needed),
-                    priority,
-                    needed[0][1].age,
-                    preemptible=all(is_preemptible(pod) for pod, _ in needed),
-                    topology=gang.topology,
-                    beside=beside,
-                )
-            )
-        workloads += [
-            Workload(
-                member.name,
-                queue,
-                (member,),
-                pod.priority,
-                member.age,
-                preemptible=is_preemptible(pod),
-                topology=gang.topology,
-                beside=beside,
-                above=name,
-            )
-            for pod, member in above
-        ]
-    return workloads
+        for pod, member in pods.members()
+    ]
+    queues = _gang_queues(scenario, tree, pods)
+    lined_up = line_up(tree, waiting, running, gangs_by_name(scenario), gang_queues=queues)
+    for name, problem in lined_up.problems.items():
+        pods.waits(name, problem)
+    return lined_up.workloads
 
 
 def _gang_queues(scenario: Scenario, tree: QueueTree, pods: WaitingPods) -> dict[str, str]:
@@ -162,13 +121,6 @@ def _gang_queues(scenario: Scenario, tree: QueueTree, pods: WaitingPods) -> dict
 
 def _queue_of(tree: QueueTree, pod: Pod) -> str:
     return queue_named_by(pod) or tree.of_namespace.get(pod.metadata.namespace, DEFAULT)
-
-
-def _queue_problem(tree: QueueTree, queue: str) -> str:
-    """Why the queue takes no pods, empty where it does."""
-    if queue not in tree.queues:
-        return f"queue {queue} does not exist"
-    return "" if tree.is_leaf(queue) else f"queue {queue} has queues below it; only those take pods"
 
 
 def _note(pods: WaitingPods, workloads: list[Workload], answer: Answer) -> None:

@@ -129,14 +129,6 @@ def gangs_by_name(scenario: Scenario) -> dict[str, Gang]:
     return {gang.name: gang for gang in scenario.gangs.values()}
 
 
-def incomplete_text(name: str, there: int, gang: Gang | None) -> str:
-    """Why a gang waits that is not complete."""
-    short = name.rpartition("/")[2]
-    if gang is None:
-        return f"GpuGang {short} does not exist"
-    return f"gang {short}: {there} of {gang.min_member} pods are there"
-
-
 def waits_text(pods: tuple[str, ...]) -> str:
     """`waits for 2 pods that are being evicted`."""
     return f"waits for {len(pods)} pod{'s that are' if len(pods) != 1 else ' that is'} being evicted"

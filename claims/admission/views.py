@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from asyncio import QueueFull
 from collections.abc import Awaitable, Callable
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -20,9 +20,10 @@ from django.conf import settings
 from claims.admission.mutate import mutate_pod
 from claims.admission.trust import Trust
 from claims.admission.validate_binding import binding_uid, is_binding, validate_binding, validate_unnamed
-from claims.admission.validate_claim import validate_claim
+from claims.admission.validate_manifest import validate_manifest
 from claims.admission.validate_pod import validate_pod
 from claims.dialects.registry import GUARDED
+from claims.kinds import CLAIM, GANG, QUEUE
 from kube import pods
 from kube.admission import (
     AdmissionRequest,
@@ -104,8 +105,12 @@ def pods_validate(request: AdmissionRequest) -> AdmissionResponse:
     return validate_pod(request, trust=_trust(), scheduler_name=settings.GPUPLANE_SCHEDULER_NAME)
 
 
-gpuclaims_validate = _webhook(validate_claim)
+gpuclaims_validate = _webhook(partial(validate_manifest, CLAIM))
 """POST /webhooks/gpuclaims/validate."""
+gpugangs_validate = _webhook(partial(validate_manifest, GANG))
+"""POST /webhooks/gpugangs/validate."""
+gpuqueues_validate = _webhook(partial(validate_manifest, QUEUE))
+"""POST /webhooks/gpuqueues/validate, which reads the stored queues."""
 
 
 async def bindings_validate(body: bytes, in_thread: InThread, looking_up: InThread) -> bytes:

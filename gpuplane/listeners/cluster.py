@@ -100,6 +100,8 @@ ROUTES: Mapping[str, Route] = {
         Route("/webhooks/pods/takeover", admission.pods_takeover, "webhooks", inline=True),
         Route("/webhooks/pods/validate", admission.pods_validate, "webhooks"),
         Route("/webhooks/gpuclaims/validate", admission.gpuclaims_validate, "webhooks"),
+        Route("/webhooks/gpugangs/validate", admission.gpugangs_validate, "webhooks"),
+        Route("/webhooks/gpuqueues/validate", admission.gpuqueues_validate, "webhooks"),
         Route(
             "/webhooks/bindings/validate",
             admission.bindings_validate,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from django.http import HttpResponseBase, HttpResponseRedirect
 from django.urls import URLPattern, include, path, re_path
@@ -21,11 +21,13 @@ from gpuplane.rest.devices import DeviceViewSet
 from gpuplane.rest.events import EventViewSet
 from gpuplane.rest.explanations import ClaimExplain, PodExplain
 from gpuplane.rest.fleet_metrics import FleetMetrics
+from gpuplane.rest.gangs import GangViewSet
 from gpuplane.rest.history import DeviceHistory, FleetHistory
 from gpuplane.rest.idempotency import View, bounded, idempotent
 from gpuplane.rest.leases import LeaseViewSet
 from gpuplane.rest.nodes import NodeViewSet
 from gpuplane.rest.pending import PendingPodViewSet
+from gpuplane.rest.queues import QueueViewSet
 from gpuplane.rest.simulations import Simulations
 from gpuplane.rest.summary import FleetSummary
 from gpuplane.rest.tokens import TokenViewSet
@@ -36,19 +38,23 @@ def at(route: str, view: View, name: str, *, repeatable: bool = False) -> URLPat
     return path(route, bounded(idempotent(view, repeatable=repeatable)), name=name)
 
 
+COLLECTION: Final = {"get": "list", "post": "create"}
+OBJECT: Final = {"get": "retrieve", "put": "update", "patch": "partial_update", "delete": "destroy"}
+"""Methods of manifests, by HTTP verb."""
+
 resources = [
     at("nodes/", NodeViewSet.as_view({"get": "list"}), "nodes"),
     at("nodes/<str:name>/", NodeViewSet.as_view({"get": "retrieve", "delete": "destroy"}), "node"),
     at("nodes/<str:name>/inventory/", NodeViewSet.as_view({"put": "inventory"}), "node-inventory"),
     at("devices/", DeviceViewSet.as_view({"get": "list"}), "devices"),
-    at("claims/", ClaimViewSet.as_view({"get": "list", "post": "create"}), "claims"),
-    at(
-        "claims/<str:namespace>/<str:name>/",
-        ClaimViewSet.as_view({"get": "retrieve", "put": "update", "patch": "partial_update", "delete": "destroy"}),
-        "claim",
-    ),
+    at("claims/", ClaimViewSet.as_view(COLLECTION), "claims"),
+    at("claims/<str:namespace>/<str:name>/", ClaimViewSet.as_view(OBJECT), "claim"),
     at("claims/<str:namespace>/<str:name>/explain/", ClaimExplain.as_view(), "claim-explain"),
     at("claims/<str:namespace>/<str:name>/renew/", ClaimRenew.as_view(), "claim-renew"),
+    at("gangs/", GangViewSet.as_view(COLLECTION), "gangs"),
+    at("gangs/<str:namespace>/<str:name>/", GangViewSet.as_view(OBJECT), "gang"),
+    at("queues/", QueueViewSet.as_view(COLLECTION), "queues"),
+    at("queues/<str:name>/", QueueViewSet.as_view(OBJECT), "queue"),
     at("pods/", PendingPodViewSet.as_view({"get": "list"}), "pods"),
     at("pods/<str:namespace>/<str:name>/explain/", PodExplain.as_view(), "pod-explain"),
     at("allocations/", AllocationViewSet.as_view({"get": "list", "post": "create"}), "allocations"),

@@ -25,6 +25,7 @@ LEASES = {f"{verb} leases.coordination.k8s.io in {NAMESPACE}" for verb in ("get"
 ALL = {"get pods", "list pods", "list nodes", "patch nodes", "patch nodes/status", *LEASES}
 """Of web, worker and watch."""
 BINDS = {"patch pods", "create pods/binding", "create pods/eviction", "get gpuclaims.gpu.scheduling"}
+KINDS = ("gpuclaims", "gpugangs", "gpuqueues")
 TOKENS = {"create tokenreviews.authentication.k8s.io"}
 MAY = {
     "web": {
@@ -36,9 +37,8 @@ MAY = {
         "list storageclasses.storage.k8s.io",
         "get resourceclaims.resource.k8s.io",
         "list resourceclaims.resource.k8s.io",
-        "create gpuclaims.gpu.scheduling",
-        "patch gpuclaims.gpu.scheduling",
-        "delete gpuclaims.gpu.scheduling",
+        *(f"{verb} {kind}.gpu.scheduling" for verb in ("create", "patch", "delete") for kind in KINDS),
+        *(f"get {kind}.gpu.scheduling" for kind in KINDS),
         "get customresourcedefinitions.apiextensions.k8s.io",
         "list customresourcedefinitions.apiextensions.k8s.io",
         "watch customresourcedefinitions.apiextensions.k8s.io",
@@ -49,7 +49,7 @@ MAY = {
         *BINDS,
         "get nodes",
         "create events",
-        "patch gpuclaims.gpu.scheduling/status",
+        *(f"patch {kind}.gpu.scheduling/status" for kind in KINDS),
         "list devices.scheduling.koordinator.sh",
         "create devices.scheduling.koordinator.sh",
         "patch devices.scheduling.koordinator.sh",
@@ -69,9 +69,7 @@ MAY = {
         "watch events",
         "get nodes",
         "watch nodes",
-        "get gpuclaims.gpu.scheduling",
-        "list gpuclaims.gpu.scheduling",
-        "watch gpuclaims.gpu.scheduling",
+        *(f"{verb} {kind}.gpu.scheduling" for verb in ("get", "list", "watch") for kind in KINDS),
     },
     "telemetry": TOKENS,
     "beat": set(),

@@ -34,9 +34,9 @@ tests/cluster/test_chart_rights.py asks the API server for each, and for what no
 - apiGroups: [""]
   resources: [nodes/status]
   verbs: [patch]
-# claims/cluster_store.py: GpuClaims over REST go through to the API server
+# claims/cluster_store.py: claims, gangs and queues over REST go through to the API server
 - apiGroups: [gpu.scheduling]
-  resources: [gpuclaims]
+  resources: [gpuclaims, gpugangs, gpuqueues]
   verbs: [get, create, patch, delete]
 # gpuplane/listeners/agent_tokens.py: whose token an agent's is
 - apiGroups: [authentication.k8s.io]
@@ -73,12 +73,12 @@ tests/cluster/test_chart_rights.py asks the API server for each, and for what no
 - apiGroups: [""]
   resources: [nodes/status]
   verbs: [patch]
-# allocations/waiting.py reads the claim of a pod that waits; allocations/publish/claim_status.py writes the status
+# allocations/waiting.py reads the claim of a pod that waits; allocations/publish writes the status
 - apiGroups: [gpu.scheduling]
   resources: [gpuclaims]
   verbs: [get]
 - apiGroups: [gpu.scheduling]
-  resources: [gpuclaims/status]
+  resources: [gpuclaims/status, gpugangs/status, gpuqueues/status]
   verbs: [patch]
 # nodes/device_objects.py: one object a node
 - apiGroups: [scheduling.koordinator.sh]
@@ -119,7 +119,7 @@ tests/cluster/test_chart_rights.py asks the API server for each, and for what no
   verbs: [patch]
 # claims/watching.py
 - apiGroups: [gpu.scheduling]
-  resources: [gpuclaims]
+  resources: [gpuclaims, gpugangs, gpuqueues]
   verbs: [get, list, watch]
 {{- end }}
 

@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from claims import kinds
 from claims.admission.mutate import mutate_pod
 from claims.admission.trust import Trust
 from claims.admission.validate_binding import validate_binding
-from claims.admission.validate_claim import validate_claim
+from claims.admission.validate_manifest import validate_manifest
 from claims.admission.validate_pod import validate_pod
 from kube.objects import Pod
 from tests.unit.claims.admission.reviews import KOORD, US, USER, pod, review
@@ -204,7 +205,7 @@ def claim(**devices: Any) -> Any:
 )
 def test_claims_are_checked_with_field_and_rule(obj, more, want):
     """CLAIM-3 a malformed GpuClaim is refused with the field and the rule."""
-    response: Any = validate_claim(review(obj, kind="GpuClaim", **more))
+    response: Any = validate_manifest(kinds.CLAIM, review(obj, kind="GpuClaim", **more))
     assert response.allowed is (want == "")
     if want:
         assert want in response.status.message
@@ -296,7 +297,7 @@ def test_other_kinds_pass():
     request = review({"metadata": {}}, kind="Eviction", sub_resource="eviction")
     assert validate_pod(request, trust=TRUST).allowed
     assert validate_binding(request, pod=None, trust=TRUST).allowed
-    assert validate_claim(request).allowed
+    assert validate_manifest(kinds.CLAIM, request).allowed
 
 
 JSON = st.recursive(
@@ -340,7 +341,7 @@ def test_no_object_raises(obj, old, operation, user):
         responses: tuple[Any, ...] = (
             mutate_pod(request, trust=TRUST, takeover=True),
             validate_pod(request, trust=TRUST),
-            validate_claim(request),
+            validate_manifest(kinds.CLAIM, request),
             validate_binding(request, pod=None, trust=TRUST),
         )
         for response in responses:

@@ -1,0 +1,120 @@
+"""Workloads from pods: lone pods, complete gangs, and the pods that stand above a gang's `minMember`.
+
+Called by what-if and by the queueing loop. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+import msgspec
+
+from allocations.engine.queueing.workloads import Age, Gang, Member, Running, Workload
+from claims.queue_tree import QueueTree
+
+
+class WaitingPod(msgspec.Struct, frozen=True):
+    """A pod that waits. `queue`: the one that it is in, which may not exist; `gang`: name of its GpuGang, or empty."""
+
+    member: Member
+    queue: str
+    priority: int
+    preemptible: bool = True
+    gang: str = ""
+
+
+class LinedUp(NamedTuple):
+    """`problems`: why pods are in no workload, by pod."""
+
+    workloads: list[Workload]
+    problems: dict[str, str]
+
+
+def line_up(
+    tree: QueueTree,
+    waiting: Sequence[WaitingPod],
+    running: Sequence[Running],
+    gangs: Mapping[str, Gang],
+    *,
+    gang_queues: Mapping[str, str],
+    held_back: Mapping[str, str] | None = None,
+    undone: Mapping[str, Age] | None = None,
+) -> LinedUp:
+    """The workloads of these pods.
+
+    `gang_queues`: the queue of each gang. `held_back`: why a gang is not looked at now; `undone`: the age of a gang
+    that was undone.
+    """
+    found = LinedUp([], {})
+    members: defaultdict[str, list[WaitingPod]] = defaultdict(list)
+    for pod in waiting:
+        if pod.gang:
+            members[pod.gang].append(pod)
+        elif problem := queue_problem(tree, pod.queue):
+            found.problems[pod.member.name] = problem
+        else:
+            found.workloads.append(_lone(pod, pod.queue))
+    beside: defaultdict[str, list[int]] = defaultdict(list)
+    for one in running:
+        if one.gang and not one.leaving:
+            beside[one.gang].append(one.row)
+    for name, pods in members.items():
+        oldest = sorted(pods, key=attrgetter("member.age"))
+        gang, there = gangs.get(name), len(beside[name]) + len(oldest)
+        problem = queue_problem(tree, gang_queues[name]) or (held_back or {}).get(name, "")
+        if gang is None or there < gang.min_member or problem:
+            problem = problem or incomplete_text(name, there, gang)
+            found.problems.update((pod.member.name, problem) for pod in oldest)
+        else:
+            age = (undone or {}).get(name)
+            found.workloads.extend(_of_gang(gang, gang_queues[name], oldest, tuple(beside[name]), age))
+    return found
+
+
+def _of_gang(
+    gang: Gang, queue: str, oldest: Sequence[WaitingPod], beside: tuple[int, ...], age: Age | None
+) -> list[Workload]:
+    missing = max(gang.min_member - len(beside), 0)
+    needed, above = oldest[:missing], oldest[missing:]
+    workloads = [
+        msgspec.structs.replace(_lone(pod, queue), topology=gang.topology, beside=beside, above=gang.name)
+        for pod in above
+    ]
+    if needed:
+        workloads.insert(
+            0,
+            Workload(
+                gang.name,
+                queue,
+                tuple(pod.member for pod in needed),
+                max(pod.priority for pod in oldest),
+                age or needed[0].member.age,
+                preemptible=all(pod.preemptible for pod in needed),
+                topology=gang.topology,
+                beside=beside,
+            ),
+        )
+    return workloads
+
+
+def _lone(pod: WaitingPod, queue: str) -> Workload:
+    member = pod.member
+    return Workload(member.name, queue, (member,), pod.priority, member.age, preemptible=pod.preemptible)
+
+
+def queue_problem(tree: QueueTree, queue: str) -> str:
+    """Why the queue takes no pods, empty where it does."""
+    if queue not in tree.queues:
+        return f"queue {queue} does not exist"
+    return "" if tree.is_leaf(queue) else f"queue {queue} has queues below it; only those take pods"
+
+
+def incomplete_text(name: str, there: int, gang: Gang | None) -> str:
+    """Why a gang waits that is not complete."""
+    short = name.rpartition("/")[2]
+    if gang is None:
+        return f"GpuGang {short} does not exist"
+    return f"gang {short}: {there} of {gang.min_member} pods are there"

@@ -1,0 +1,47 @@
+"""The workload that a pod belongs to, and what the queues decide about a waiting pod by.
+
+Called by `allocations.pod_request`. Invariants: a pod of a gang is always admitted by the queues; others are while
+queues are stored, unless they are in a `default` that nobody made.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from claims.queue_manifests import gang_named_by, is_preemptible, queue_named_by
+from claims.queue_tree import DEFAULT
+from claims.queues import StoredQueues
+from kube.objects import Pod
+
+
+class Membership(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`queue`: the label's, empty without one; `gang`: name of the GpuGang, empty without one; `created`: the pod's
+    creationTimestamp.
+    """
+
+    queue: str = ""
+    gang: str = ""
+    preemptible: bool = True
+    created: str = ""
+
+
+def membership_of(pod: Pod, gang_ref: str) -> Membership:
+    """What the pod's labels and its claim say. `gang_ref`: of the claim."""
+    return Membership(
+        queue_named_by(pod)[:253],
+        (gang_ref or gang_named_by(pod))[:253],
+        is_preemptible(pod),
+        (pod.metadata.creation_timestamp or "")[:32],
+    )
+
+
+def queue_of(membership: Membership, namespace: str, queues: StoredQueues) -> str:
+    """The queue that the pod is in, whether or not it exists."""
+    return membership.queue or queues.tree.of_namespace.get(namespace, DEFAULT)
+
+
+def is_queued(membership: Membership, namespace: str, queues: StoredQueues) -> bool:
+    """Whether the queues admit the pod, and not kube-scheduler's order."""
+    if membership.gang:
+        return True
+    return queues.stored and (queues.default_stored or queue_of(membership, namespace, queues) != DEFAULT)
