@@ -6,11 +6,13 @@ queues are stored, unless they are in a `default` that nobody made.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from claims.queue_manifests import gang_named_by, is_preemptible, queue_named_by
 from claims.queue_tree import DEFAULT
-from claims.queues import StoredQueues
+from claims.queues import DIRECTORY, FRESH_SECONDS, StoredQueues
 from kube.objects import Pod
 
 
@@ -23,6 +25,10 @@ class Membership(msgspec.Struct, frozen=True, omit_defaults=True):
     gang: str = ""
     preemptible: bool = True
     created: str = ""
+
+
+NO_MEMBERSHIP: Final = Membership()
+"""Of a holder that is no pod."""
 
 
 def membership_of(pod: Pod, gang_ref: str) -> Membership:
@@ -38,6 +44,11 @@ def membership_of(pod: Pod, gang_ref: str) -> Membership:
 def queue_of(membership: Membership, namespace: str, queues: StoredQueues) -> str:
     """The queue that the pod is in, whether or not it exists."""
     return membership.queue or queues.tree.of_namespace.get(namespace, DEFAULT)
+
+
+def queues_admit(membership: Membership, namespace: str) -> bool:
+    """Whether the queues admit the pod, by the queues as this process read them last."""
+    return bool(membership.gang) or is_queued(membership, namespace, DIRECTORY.get(FRESH_SECONDS))
 
 
 def is_queued(membership: Membership, namespace: str, queues: StoredQueues) -> bool:

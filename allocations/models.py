@@ -51,6 +51,9 @@ class Allocation(models.Model):
     preemptible = models.BooleanField(
         default=True, db_default=True, help_text="whether queues may have the pod evicted"
     )
+    leaving_at = models.DateTimeField(
+        null=True, blank=True, help_text="when the pod was asked to go, or was seen to be going; null: it stays"
+    )
     pod_created = models.CharField(
         max_length=32, blank=True, default="", db_default="", help_text="the pod's creationTimestamp"
     )
@@ -257,10 +260,28 @@ class GangState(models.Model):
         return f"{self.namespace}/{self.name}"
 
 
-class QueueTurn(models.Model):
-    """One row, id 1: the highest fencing number under which the queues were decided."""
+class QueueReservation(models.Model):
+    """Devices that come free for a pod of a queue, and are kept for it meanwhile (`Device.kept_for`)."""
 
-    number = models.BigIntegerField(default=0)
+    pod_uid = models.CharField(max_length=128, unique=True)
+    priority = models.IntegerField()
+    devices = models.JSONField(default=list, help_text="ids of the devices")
+    made_at = models.DateTimeField()
+    until = models.DateTimeField()
+
+    class Meta:
+        ordering = ("made_at", "pk")
+
+    def __str__(self) -> str:
+        """The pod's UID."""
+        return self.pod_uid
+
+
+class QueueTurn(models.Model):
+    """One row, id 1: the fence of `allocations.ledger.queue_turns`."""
+
+    number = models.BigIntegerField(default=0, help_text="turns of the loop so far")
+    admissions = models.BigIntegerField(default=0, help_text="transactions that held devices for workloads so far")
 
     def __str__(self) -> str:
         """The number."""

@@ -13,6 +13,7 @@ from django.conf import settings
 from allocations.attempts import UNKNOWN, Attempt, attempt_of
 from allocations.identity import pod_problem
 from allocations.ledger.holder import Holder, Terms
+from allocations.membership import NO_MEMBERSHIP, Membership, membership_of
 from claims.admission.confinement import is_confined
 from claims.admission.counted import is_counted
 from claims.dialects.parse import no_claim, parse_pod
@@ -49,6 +50,8 @@ class PodRequest:
     """The pod's priority, by which devices are kept from it for preemptors. None: below every pod."""
     awaited: UnboundClaims | None = None
     """What kube-scheduler may wait for; filter finds out whether it does (`allocations.scheduling.unbound`)."""
+    membership: Membership = NO_MEMBERSHIP
+    """The workload that the pod is part of."""
 
     def terms(self, holder: Holder, *, by_kubelet: bool, actor: str) -> Terms:
         """The terms on which the pod takes devices. `by_kubelet`: the node's kubelet chooses them."""
@@ -61,6 +64,7 @@ class PodRequest:
             confined=self.confined or by_kubelet,
             actor=actor,
             attempt=self.attempt,
+            membership=self.membership,
         )
 
 
@@ -71,25 +75,30 @@ class Malformed:
     problem: str
 
 
-def pod_request(pod: Pod) -> PodRequest | Refusal | Malformed | None:
-    """What the pod asks for; the rule that it breaks; None where it asks for no devices."""
+def pod_request(pod: Pod, finder: ClaimFinder | None = None) -> PodRequest | Refusal | Malformed | None:
+    """What the pod asks for; the rule that it breaks; None where it asks for no devices.
+
+    `finder`: one for many pods.
+    """
     rank, awaited, attempt = _rank(pod), unbound_claims_of(pod), attempt_of(pod)
     confined, counted = is_confined(pod), is_counted(pod)
-    problem, finder = pod_problem(pod), ClaimFinder()
+    problem, finder = pod_problem(pod), finder or ClaimFinder()
     parsed = parse_pod(pod, find_claim=no_claim if problem else finder)
     if problem and parsed is not None:
         return Malformed(problem)
     if parsed is None or isinstance(parsed, Refusal):
         return parsed
+    claim = finder.of(pod, parsed)
     return PodRequest(
         parsed.under(share_policy()),
-        finder.claim_id,
+        claim.claim_id,
         settings.GPUPLANE_HOLD_SECONDS,
         confined,
         priority=rank if counted else None,
         rank=rank,
         awaited=awaited,
         attempt=attempt,
+        membership=membership_of(pod, claim.gang),
     )
 
 

@@ -25,7 +25,7 @@ from allocations.scheduling.placement import Placed, PlacementRequest, Unplaced,
 from audit.choices import EventKind
 from audit.services import record
 from claims.dialects.claim_manifest import TTL_SECONDS_MOST, stored_claim
-from claims.dialects.gpuclaim import GANGS_UNAVAILABLE, claim_request
+from claims.dialects.gpuclaim import claim_request
 from claims.dialects.request import Dialect, Refusal
 from claims.models import GpuClaim
 from kube import pods
@@ -48,7 +48,7 @@ def claim_devices(*, claim: GpuClaim, actor: Actor, holder: str = "") -> Allocat
     if spec is None:
         raise NotFound(f"GpuClaim {claim.name} does not exist")
     if spec.gang_ref:
-        raise Conflict(GANGS_UNAVAILABLE)
+        raise Conflict(f"GpuClaim {claim.name} has a gangRef: a gang is made of pods, and this is none")
     request = claim_request(spec, name=claim.name, dialect=Dialect.REST).under(share_policy())
     identity = f"{claim.namespace}/{holder or claim.name}/{uuid.uuid4()}"
     who = ledger.Holder(namespace=claim.namespace, identity=identity)

@@ -21,6 +21,7 @@ from allocations.publish.claim_status import Publisher
 from allocations.reconcile.garbage_collection import collect_garbage
 from allocations.reconcile.report import ACTOR
 from allocations.scheduling import expired_holds, preemption
+from allocations.scheduling.queueing import loop
 from kube.client import Cluster
 from kube.errors import KubeError
 from kube.watch_loop import Followed
@@ -114,6 +115,13 @@ def watch_scheduling_events() -> None:
     """One turn of the watch of failed schedulings; the next follows as for pods."""
     if _watched("scheduling events", watching.watch_scheduling_events):
         enqueue_next(watch_scheduling_events.name)
+
+
+@shared_task(name="allocations.tasks.run_queues", ignore_result=True)
+def run_queues() -> None:
+    """One turn of the queues' loop; the next follows as for pods."""
+    if _watched("queues", loop.run_queues):
+        enqueue_next(run_queues.name)
 
 
 def _watched(of: str, watch: Callable[..., Followed]) -> bool:

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Final, NamedTuple
 
 import msgspec
@@ -26,14 +26,18 @@ from allocations.attempts import LONGEST_VERSION, refused_condition
 from allocations.engine.plan import plan, verdicts_of
 from allocations.engine.snapshot import Snapshot
 from allocations.ledger.reads import request_of
+from allocations.membership import is_queued
 from allocations.models import PodRefusal
-from allocations.pod_request import share_policy
+from allocations.pod_request import Malformed, PodRequest, pod_request, share_policy
+from allocations.queued_pod import QueuedPod, gates_of_others, queued_pod
 from audit.choices import EventKind
 from audit.events import NewEvent
+from audit.queue_wake import wake_queues
 from audit.services import record_many
-from claims.dialects.parse import asks_for_devices, parse_pod
+from claims.dialects.parse import asks_for_devices
 from claims.dialects.request import DeviceRequest, Refusal
 from claims.lookup import ClaimFinder
+from claims.queues import DIRECTORY, FRESH_SECONDS
 from kube.keys import CLAIM
 from kube.objects import Pod
 from nodes.choices import NodeState
@@ -41,6 +45,8 @@ from nodes.models import Node
 from storage.cursors import write_rows
 from storage.transactions import atomic_retry
 
+QUEUED: Final = "queued"
+"""Rule of pods that the queues admit."""
 GATED: Final = "gated"
 OTHER_SCHEDULER: Final = "other-scheduler"
 NOT_ASKED: Final = "not-asked"
@@ -58,18 +64,32 @@ ACTOR: Final = "planner"
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 _DEFAULT_SCHEDULERS: Final = frozenset({"", DEFAULT_SCHEDULER})
 _MESSAGE_LONGEST: Final = 2000
+SOON: Final = "it is looked at within seconds"
 _POD_FIELDS: Final = ["scheduler_name", "scheduler_message", "pod_version", "seen_at"]
-_ANSWER_FIELDS: Final = ["claim_name", "request", "rule", "summary", "reasons", "planned_at", "last_at"]
+_ANSWER_FIELDS: Final = [
+    "claim_name",
+    "request",
+    "rule",
+    "summary",
+    "reasons",
+    "planned_at",
+    "last_at",
+    "gang",
+    "member",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedPod:
-    """What is known of a pod before the engine plans for it. `nodes`: how many the rule that it breaks excludes."""
+    """What is known of a pod before the engine plans for it. `nodes`: how many the rule that it breaks excludes;
+    `member`: what the queues decide by, where they admit the pod.
+    """
 
     request: DeviceRequest | None
     rule: str = ""
-    summary: str = "it is looked at within seconds"
+    summary: str = SOON
     nodes: int = 0
+    member: QueuedPod | None = None
 
 
 class Planned(NamedTuple):
@@ -152,9 +172,19 @@ def note_waiting(pods: Sequence[Pod], now: datetime) -> None:
     for start in range(0, len(pods), BATCH):
         some = pods[start : start + BATCH]
         uids = [pod.metadata.uid for pod in some]
-        asked = set(PodRefusal.objects.filter(pod_uid__in=uids, count__gt=0).values_list("pod_uid", flat=True))
+        refused = PodRefusal.objects.filter(pod_uid__in=uids, count__gt=0, member__isnull=True)
+        asked = set(refused.values_list("pod_uid", flat=True))
         # before the transaction: a claim that is not mirrored yet is read from the API server
         _note(some, {pod.metadata.uid: parser.parse(pod) for pod in some if pod.metadata.uid not in asked}, now)
+
+
+def queued_reason(pod: Pod, now: datetime) -> str:
+    """Why a pod waits that the queues admit; one that they do not know yet is made known to them."""
+    known = PodRefusal.objects.filter(pod_uid=pod.metadata.uid, member__isnull=False)
+    reason = known.values_list("summary", flat=True).first()
+    if reason is None:
+        note_waiting([pod], now)
+    return reason or SOON
 
 
 def forget_waiting(pod_uids: Iterable[str]) -> int:
@@ -197,7 +227,7 @@ def _note(pods: Sequence[Pod], parsed: Mapping[str, ParsedPod], now: datetime) -
             _set_pod_fields(row, pod, now)
             made.append(row)
         elif row is not None:
-            if found is not None and not row.count and _differs(row, found):
+            if found is not None and (row.member is not None or not row.count) and _differs(row, found):
                 _set_answer(row, pod, found, now)
                 answered.append(row)
             stale = row.seen_at is None or now - row.seen_at > SEEN_AGAIN
@@ -207,16 +237,19 @@ def _note(pods: Sequence[Pod], parsed: Mapping[str, ParsedPod], now: datetime) -
     PodRefusal.objects.bulk_create(made, update_conflicts=True, unique_fields=["pod_uid"], update_fields=_POD_FIELDS)
     write_rows(changed, _POD_FIELDS)
     write_rows(answered, _ANSWER_FIELDS)
+    if any(row.member is not None for row in (*made, *answered)):
+        wake_queues()
 
 
 class _Parser:
     """Parses pods; a claim that several name is looked up once."""
 
     def __init__(self) -> None:
-        self._claim = cache(ClaimFinder())
+        self._finder = ClaimFinder()
+        self._queues = DIRECTORY.get(FRESH_SECONDS)
 
     def parse(self, pod: Pod) -> ParsedPod:
-        gates = [gate.name for gate in pod.spec.scheduling_gates or ()]
+        gates = gates_of_others(pod)
         if gates:
             names = ", ".join(gates)
             summary = f"the pod is gated: no scheduler looks at it before {names} is taken away"
@@ -225,10 +258,16 @@ class _Parser:
         if named != settings.GPUPLANE_SCHEDULER_NAME and named not in _DEFAULT_SCHEDULERS:
             summary = f"it waits for the scheduler {named}, which has not asked gpuplane"
             return ParsedPod(None, OTHER_SCHEDULER, summary[:500])
-        parsed = parse_pod(pod, find_claim=self._claim)
-        if isinstance(parsed, Refusal):
-            return ParsedPod(None, parsed.rule, parsed.reason[:500], self._nodes)
-        return ParsedPod(None if parsed is None else parsed.under(share_policy()))
+        match pod_request(pod, self._finder):
+            case PodRequest() as asks if is_queued(asks.membership, pod.metadata.namespace, self._queues):
+                return ParsedPod(asks.request, QUEUED, member=queued_pod(pod, asks))
+            case PodRequest(request=request):
+                return ParsedPod(request)
+            case Refusal(rule=rule, reason=reason):
+                return ParsedPod(None, rule, reason[:500], self._nodes)
+            case Malformed(problem=problem):
+                return ParsedPod(None, "malformed", problem[:500], self._nodes)
+        return ParsedPod(None)
 
     @cached_property
     def _nodes(self) -> int:
@@ -238,6 +277,8 @@ class _Parser:
 def _differs(row: PodRefusal, parsed: ParsedPod) -> bool:
     stored = None if row.request is None else request_of(row.request)
     rule = row.rule if row.rule != NOT_ASKED else ""
+    if parsed.member is not None:
+        return bool(row.member != msgspec.to_builtins(parsed.member))
     return (stored, rule) != (parsed.request, parsed.rule) or (bool(parsed.rule) and row.summary != parsed.summary)
 
 
@@ -247,6 +288,8 @@ def _set_answer(row: PodRefusal, pod: Pod, parsed: ParsedPod, now: datetime) -> 
     row.request = None if parsed.request is None else msgspec.to_builtins(parsed.request)
     row.rule, row.summary, row.planned_at, row.last_at = parsed.rule, parsed.summary, None, now
     row.reasons = {parsed.summary: parsed.nodes} if parsed.nodes else {}
+    row.gang = "" if parsed.member is None else parsed.member.asks.membership.gang
+    row.member = None if parsed.member is None else msgspec.to_builtins(parsed.member)
 
 
 def _set_pod_fields(row: PodRefusal, pod: Pod, now: datetime) -> None:

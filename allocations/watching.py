@@ -147,6 +147,8 @@ class Watching:
     def _changed(self, pod: Pod, *, deleted: bool) -> None:
         if self._waiting.note(pod, deleted=deleted):
             self._begin("watch.waiting_unwritten", self._waiting.write)
+        if pod.metadata.deletion_timestamp and not deleted:
+            ledger.note_leaving([pod.metadata.uid], now=database_now())
         if not (deleted or pod.finished or refused_condition(pod)):
             return
         for row in live_rows(pod_uid=pod.metadata.uid):

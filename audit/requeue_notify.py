@@ -18,6 +18,7 @@ import structlog
 from django.conf import settings
 from django.db import transaction
 
+from audit.queue_wake import wake_queues
 from kube.requeue_notify import Announcer
 from kube.shared import shared_cluster
 from storage.enqueue import send_after_commit
@@ -32,6 +33,7 @@ log = structlog.get_logger(__name__)
 
 def announce(*, node: str = "") -> None:
     """Requeue kube-scheduler's refused pods after the commit. `node`: where capacity appeared, if known."""
+    wake_queues()
     if settings.GPUPLANE_KUBECONFIG and settings.GPUPLANE_AGENTS_ONLY:
         send_after_commit(TASK, node)
     elif settings.GPUPLANE_KUBECONFIG:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 import msgspec
 import structlog
 from django.conf import settings
 
-from claims.dialects.claim_manifest import ClaimSpec, malformed_claim, parse_claim_spec
-from claims.dialects.request import Refusal
+from claims.dialects.claim_manifest import DEFAULT_NAMESPACE, ClaimSpec, malformed_claim, parse_claim_spec
+from claims.dialects.request import DeviceRequest, Parsed, Refusal
 from claims.kinds import CLAIM
 from claims.manifest_metadata import ManifestInvalid
 from claims.mirror import mirror
 from kube import crds
 from kube.errors import KubeError, NotFoundInCluster
+from kube.objects import Pod
 from kube.shared import shared_cluster
 from storage.clock import database_now
 from storage.cursors import hot_cursor
@@ -32,39 +34,68 @@ CACHED_LONGEST = 1024
 log = structlog.get_logger(__name__)
 
 
-@dataclass(slots=True)
-class ClaimFinder:
-    """The `FindClaim` of one request; `claim_id` is the id of the row it found."""
+@dataclass(frozen=True, slots=True)
+class FoundClaim:
+    """`claim_id`: row of the claim, None where there is none; `spec`: what `FindClaim` answers."""
 
-    claim_id: int | None = None
+    claim_id: int | None
+    spec: ClaimSpec | Refusal | None
+
+    @property
+    def gang(self) -> str:
+        """The gang that the claim names, empty without one."""
+        return self.spec.gang_ref if isinstance(self.spec, ClaimSpec) else ""
+
+
+NO_CLAIM: Final = FoundClaim(None, None)
+
+
+class ClaimFinder:
+    """The `FindClaim` of one or of several requests: each claim is looked up once."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str], FoundClaim] = {}
 
     def __call__(self, namespace: str, name: str) -> ClaimSpec | Refusal | None:
         """The claim's spec, a refusal if the stored one is malformed, or None."""
+        return self.find(namespace, name).spec
+
+    def find(self, namespace: str, name: str) -> FoundClaim:
+        """The claim."""
+        found = self._found.get((namespace, name))
+        if found is None:
+            found = self._found[namespace, name] = self._look_up(namespace, name)
+        return found
+
+    def of(self, pod: Pod, parsed: Parsed) -> FoundClaim:
+        """The claim of a pod's request."""
+        if not isinstance(parsed, DeviceRequest) or not parsed.claim:
+            return NO_CLAIM
+        return self.find(pod.metadata.namespace or DEFAULT_NAMESPACE, parsed.claim)
+
+    def _look_up(self, namespace: str, name: str) -> FoundClaim:
         with hot_cursor() as cursor:
             cursor.execute("SELECT id, spec FROM claims_gpuclaim WHERE namespace = %s AND name = %s", [namespace, name])
             row = cursor.fetchone()
-        if row is None:
-            return self._read_through(namespace, name) if settings.GPUPLANE_KUBECONFIG else None
-        self.claim_id = row[0]
-        return _parsed(name, row[1])
+        if row is not None:
+            return FoundClaim(row[0], _parsed(name, row[1]))
+        return _read_through(namespace, name) if settings.GPUPLANE_KUBECONFIG else NO_CLAIM
 
-    def _read_through(self, namespace: str, name: str) -> ClaimSpec | Refusal | None:
-        cluster = shared_cluster(settings.GPUPLANE_KUBECONFIG)
-        if cluster is None:
-            return None
-        try:
-            stored = crds.get(cluster, CLAIM.resource, namespace=namespace, name=name, timeout=READ_SECONDS)
-        except NotFoundInCluster:
-            return None
-        except (KubeError, ValueError) as error:
-            log.warning("claims.unread", namespace=namespace, name=name, error=str(error))
-            return Refusal(
-                rule="claim-unread",
-                reason=f"whether GpuClaim {name} exists cannot be read from the API server now; it is asked again",
-            )
-        claim = mirror(CLAIM, stored=stored, now=database_now())
-        self.claim_id = claim.pk
-        return _parsed(name, msgspec.json.encode(claim.spec).decode())
+
+def _read_through(namespace: str, name: str) -> FoundClaim:
+    cluster = shared_cluster(settings.GPUPLANE_KUBECONFIG)
+    if cluster is None:
+        return NO_CLAIM
+    try:
+        stored = crds.get(cluster, CLAIM.resource, namespace=namespace, name=name, timeout=READ_SECONDS)
+    except NotFoundInCluster:
+        return NO_CLAIM
+    except (KubeError, ValueError) as error:
+        log.warning("claims.unread", namespace=namespace, name=name, error=str(error))
+        reason = f"whether GpuClaim {name} exists cannot be read from the API server now; it is asked again"
+        return FoundClaim(None, Refusal(rule="claim-unread", reason=reason))
+    claim = mirror(CLAIM, stored=stored, now=database_now())
+    return FoundClaim(claim.pk, _parsed(name, msgspec.json.encode(claim.spec).decode()))
 
 
 def _parsed(name: str, spec: str) -> ClaimSpec | Refusal:

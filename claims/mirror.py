@@ -14,6 +14,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 from django.db import IntegrityError, transaction
 
+from audit.queue_wake import wake_queues
 from audit.requeue_notify import announce
 from claims.choices import Phase
 from claims.kinds import Kind, R
@@ -130,6 +131,7 @@ def _update(kind: Kind[R], row: R, stored: CustomObject, *, actor: str, now: dat
 
 
 def _end(kind: Kind[R], row: R, *, actor: str, now: datetime) -> None:
+    wake_queues()
     record_change(row, kind.deleted, "deleted", actor=actor, now=now)
     row.delete()
 

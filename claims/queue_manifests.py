@@ -18,7 +18,7 @@ import msgspec
 
 from claims.manifest_metadata import ManifestInvalid, checked, parse_metadata
 from claims.queue_tree import TOP, Queue, Quota
-from kube.keys import GANG_LABEL, PREEMPTIBLE_LABEL, QUEUE_LABEL
+from kube.keys import GANG_LABEL, KAI_PREEMPTIBILITY_LABEL, KAI_QUEUE_LABEL, PREEMPTIBLE_LABEL, QUEUE_LABEL
 from kube.names import check_namespace, check_subdomain
 from kube.objects import ObjectMeta, Pod
 
@@ -147,7 +147,7 @@ def unknown_gang_fields(manifest: object) -> list[str]:
 
 def queue_named_by(pod: Pod) -> str:
     """The queue that the pod's label names, empty without one."""
-    return pod.labels.get(QUEUE_LABEL, "")
+    return pod.labels.get(QUEUE_LABEL) or pod.labels.get(KAI_QUEUE_LABEL, "")
 
 
 def gang_named_by(pod: Pod) -> str:
@@ -157,7 +157,10 @@ def gang_named_by(pod: Pod) -> str:
 
 def is_preemptible(pod: Pod) -> bool:
     """Whether other workloads may have the pod evicted."""
-    return pod.labels.get(PREEMPTIBLE_LABEL) != "false"
+    stated = pod.labels.get(PREEMPTIBLE_LABEL)
+    if stated is not None:
+        return stated != "false"
+    return pod.labels.get(KAI_PREEMPTIBILITY_LABEL) != "non-preemptible"
 
 
 def queue_of(name: str, spec: QueueFields) -> Queue:

@@ -28,6 +28,7 @@ DEFAULT_QUEUE = "default"
 WATCHES = (
     "allocations.tasks.watch_pods",
     "allocations.tasks.watch_scheduling_events",
+    "allocations.tasks.run_queues",
     "nodes.tasks.watch_nodes",
     "claims.tasks.watch_claims",
     "claims.tasks.watch_gangs",

@@ -14,6 +14,10 @@ JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"
 QUEUE_LABEL: Final = "gpu.scheduling/queue"
 GANG_LABEL: Final = "gpu.scheduling/gang"
 PREEMPTIBLE_LABEL: Final = "gpu.scheduling/preemptible"
+KAI_QUEUE_LABEL: Final = "kai.scheduler/queue"
+KAI_PREEMPTIBILITY_LABEL: Final = "kai.scheduler/preemptibility"
+# The scheduling gate of pods that queues admit
+QUEUE_GATE: Final = "gpu.scheduling/queue"
 # Results (written by gpuplane in the Binding, never by users)
 ALLOCATED: Final = "gpu.scheduling/allocated"
 VISIBLE_DEVICES: Final = "gpu.scheduling/visible-devices"

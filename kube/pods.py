@@ -112,16 +112,28 @@ async def annotate(
     return await cluster.apatch(path, {"metadata": meta}, Pod, timeout=timeout)
 
 
-def evict(cluster: Cluster, *, namespace: str, name: str, uid: str) -> bool:
+async def ungate(cluster: Cluster, *, namespace: str, name: str, uid: str) -> None:
+    """Take all scheduling gates off the pod. Raises `NotFoundInCluster`, and `ConflictInCluster` for another uid.
+
+    Call it where ours is the only one: a gate that is put on when a pod is made can only be taken off later.
+    """
+    path = PODS.path(namespace=namespace, name=name)
+    await cluster.apatch(path, {"metadata": {"uid": uid}, "spec": {"schedulingGates": None}}, Pod)
+
+
+def evict(cluster: Cluster, *, namespace: str, name: str, uid: str, trial: bool = False) -> bool:
     """Evict the pod through the policy API; False when it was gone already. It holds its devices until it has ended.
+
+    `trial`: only ask whether it would be evicted.
 
     Raises `Throttled` (`by_disruption_budget`) when a budget forbids it now, `ConflictInCluster` for another uid.
     """
+    options: dict[str, object] = {"preconditions": {"uid": uid}}
     body = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
         "metadata": {"namespace": namespace, "name": name},
-        "deleteOptions": {"preconditions": {"uid": uid}},
+        "deleteOptions": options | {"dryRun": ["All"]} if trial else options,
     }
     path = PODS.path(namespace=namespace, name=name, subresource="eviction")
     try:

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
 
 from access.actors import SYSTEM
 from audit.choices import EventKind
+from audit.queue_wake import wake_queues
 from audit.services import record
 from kube import nodes as kube_nodes
 from kube.keys import MODE_LABEL
@@ -91,40 +95,52 @@ def mode_of(labels: dict[str, str]) -> Mode:
     return Mode(stated) if stated in Mode.values else Mode.EXCLUSIVE
 
 
-_Description = tuple[str, dict[str, str], str]
+class _Description(NamedTuple):
+    """What is mirrored of a Node object."""
+
+    uid: str
+    labels: dict[str, str]
+    mode: str
+    taints: list[dict[str, str]]
+    unschedulable: bool
 
 
 def _description(machine: kube_nodes.Node) -> _Description:
-    return machine.uid, machine.labels, mode_of(machine.labels).value
+    labels, spec = machine.labels, machine.spec
+    taints = msgspec.to_builtins(spec.taints or [])
+    return _Description(machine.uid, labels, mode_of(labels).value, taints, spec.unschedulable)
 
 
 def _described(node: Node) -> _Description:
-    return node.cluster_uid, node.labels, node.mode
+    return _Description(node.cluster_uid, node.labels, node.mode, node.taints or [], node.unschedulable)
 
 
 @atomic_retry
 def node_describe(*, node: Node, machine: kube_nodes.Node, now: datetime) -> bool:
-    """Write labels, mode and UID of the Node object; whether labels or mode changed."""
+    """Write labels, taints, mode and UID of the Node object; whether labels or mode changed."""
     locked = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
-    uid, labels, mode = _description(machine)
-    before = _described(locked)
-    if before == (uid, labels, mode):
+    found, before = _description(machine), _described(locked)
+    if before == found:
         return False
-    Node.objects.filter(pk=node.pk).update(cluster_uid=uid, labels=labels, mode=mode, changed_at=now)
-    node.cluster_uid, node.labels, node.mode, node.changed_at = uid, labels, mode, now
-    if (before[0], before[2]) != (uid, mode):
+    uid, labels, mode, taints, unschedulable = found
+    columns = {"cluster_uid": uid, "labels": labels, "mode": mode, "taints": taints, "unschedulable": unschedulable}
+    Node.objects.filter(pk=node.pk).update(**columns, changed_at=now)
+    for name, value in (*columns.items(), ("changed_at", now)):
+        setattr(node, name, value)
+    wake_queues()
+    if (before.uid, before.mode) != (uid, mode):
         # neither a new Node object nor one that was in mode device-plugin advertises our devices
         advertise_soon(node=node.name)
-    if before[2] != mode:
+    if before.mode != mode:
         ids = (
             Device.objects.select_for_update(no_key=True).filter(node=node).order_by("id").values_list("id", flat=True)
         )
         Device.objects.filter(id__in=list(ids)).update(revision=next_revision())
-    if before[1:] == (labels, mode):
+    if (before.labels, before.mode) == (labels, mode):
         return False
     record(
         kind=EventKind.NODE_INVENTORY,
-        message=f"{node.name} is in mode {mode}" if before[2] != mode else f"labels of {node.name} changed",
+        message=f"{node.name} is in mode {mode}" if before.mode != mode else f"labels of {node.name} changed",
         actor="cluster",
         now=now,
         name=node.name,

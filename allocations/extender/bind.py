@@ -24,12 +24,13 @@ from allocations.leases.port import LeaseTaken
 from allocations.ledger.binding import SCHEDULER
 from allocations.ledger.external_holders import external_holder_set
 from allocations.ledger.reads import request_of
+from allocations.membership import queues_admit
 from allocations.models import Allocation
 from allocations.pod_request import Malformed, PodRequest, pod_request
 from allocations.scheduling import binder, preemption
 from allocations.scheduling.attempt import BindFailed, OutcomeOpen
 from allocations.scheduling.limits import PAUSE_SECONDS
-from allocations.scheduling.placement import LostEveryRace, PlacementRequest, Unplaced, place
+from allocations.scheduling.placement import LostEveryRace, NotAdmitted, PlacementRequest, Unplaced, place
 from claims.dialects.request import Refusal
 from kube import pods
 from kube.client import Cluster
@@ -114,7 +115,10 @@ def _hold_on_node(args: BindArgs, world: Backends) -> None:
         return [snapshot.node_index[args.Node]]
 
     holder = ledger.pod_holder(args.PodNamespace, args.PodName, args.PodUID)
-    match place(PlacementRequest(holder, asks), row):
+    queued = queues_admit(asks.membership, args.PodNamespace)
+    match place(PlacementRequest(holder, asks, queued=queued), row):
+        case NotAdmitted():
+            raise _Ended("the queues have not admitted the pod")
         case Unplaced(decision=decision, look=look):
             reasons = verdicts_of(decision, look.snapshot).refused()
             raise _Ended(next((reason.text for _, reason in reasons), decision.summary))

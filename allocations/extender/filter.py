@@ -26,20 +26,24 @@ from allocations.engine.snapshot import Snapshot
 from allocations.extender.advised import record_asks
 from allocations.extender.reasons import BEING_UNDONE, ELSEWHERE, NOT_REGISTERED, RACING, malformed
 from allocations.extender.wire import FilterRequest
+from allocations.membership import queues_admit
+from allocations.models import Allocation
 from allocations.pod_request import Malformed, PodRequest, pod_request
 from allocations.scheduling import preemption
 from allocations.scheduling.placement import (
     Advised,
     AlreadyAllocated,
     LostEveryRace,
+    NotAdmitted,
     Placed,
     PlacementRequest,
     Unplaced,
     place,
 )
+from allocations.scheduling.queueing.candidates import admitted_candidates
 from allocations.scheduling.release_ended import release_finished
 from allocations.scheduling.unbound import hold_seconds
-from allocations.waiting import refusal_note
+from allocations.waiting import QUEUED, queued_reason, refusal_note
 from claims.dialects.request import Refusal
 from kube.keys import CLAIM
 from kube.objects import Pod
@@ -67,7 +71,8 @@ def filter_pod(request: FilterRequest) -> FilterResult:
         case Malformed(problem):
             return refused(names, malformed(problem))
         case PodRequest() as asks:
-            return _Filter(names, pod, asks).result()
+            queued = queues_admit(asks.membership, pod.metadata.namespace)
+            return _Filter(names, pod, asks, queued=queued).result()
         case Refusal() as refusal:
             return _refused_by_rule(names, pod, refusal)
 
@@ -99,10 +104,12 @@ def candidates_of(snapshot: Snapshot, names: Sequence[str]) -> Candidates:
 class _Filter:
     """The filter of one pod."""
 
-    def __init__(self, names: Sequence[str], pod: Pod, asks: PodRequest) -> None:
+    def __init__(self, names: Sequence[str], pod: Pod, asks: PodRequest, *, queued: bool) -> None:
+        """`queued`: the queues admit the pod."""
         self.names = names
         self.pod = pod
         self.asks = asks
+        self.queued = queued
         self._candidates = Candidates(rows=None, unknown=())
 
     def result(self) -> FilterResult:
@@ -110,10 +117,10 @@ class _Filter:
         meta = self.pod.metadata
         holder = ledger.pod_holder(meta.namespace, meta.name, meta.uid)
         outcome = place(
-            PlacementRequest(holder, self.asks, partial(hold_seconds, self.asks)),
+            PlacementRequest(holder, self.asks, partial(hold_seconds, self.asks), queued=self.queued),
             self._rows,
             once_more=self._victims_gone,
-            holds=settings.GPUPLANE_EXTENDER_MODE != "advisory",
+            holds=self.queued or settings.GPUPLANE_EXTENDER_MODE != "advisory",
         )
         match outcome:
             case Placed(decision=decision):
@@ -133,12 +140,31 @@ class _Filter:
                 return refused(self.names, ELSEWHERE)
             case Unplaced():
                 return self._refuse(outcome)
+            case NotAdmitted():
+                return self._wait_in_queue()
             case LostEveryRace():
                 return refused(self.names, RACING)
 
     def _rows(self, snapshot: Snapshot) -> NDArray[np.int32] | None:
         self._candidates = candidates_of(snapshot, self.names)
-        return self._candidates.rows
+        return self._admitted_rows(snapshot) if self.queued else self._candidates.rows
+
+    def _admitted_rows(self, snapshot: Snapshot) -> NDArray[np.int32]:
+        meta, rows = self.pod.metadata, self._candidates.rows
+        held = Allocation.objects.filter(pod_uid=meta.uid, state=State.HELD).values_list("node__name", flat=True)
+        able = admitted_candidates(
+            snapshot,
+            range(len(snapshot.node_names)) if rows is None else rows.tolist(),
+            held=held.first() or "",
+            membership=self.asks.membership,
+            namespace=meta.namespace,
+        )
+        return np.asarray(able, dtype=np.int32)
+
+    def _wait_in_queue(self) -> FilterResult:
+        """Refuse, for as long as the queues have not admitted the pod, with the reason of its workload."""
+        reason = queued_reason(self.pod, database_now())
+        return refused(self.names, Reason(reason, resolvable=False, kind=QUEUED))
 
     def _victims_gone(self, look: fleet.FleetSnapshot) -> bool:
         """Whether devices came back just now on the node for which others were evicted for this pod."""

@@ -18,6 +18,7 @@ from allocations.backends import backends
 from allocations.engine.plan import plan
 from allocations.extender.wire import UNDECODABLE, PreemptArgs, decode_pod, is_there
 from allocations.identity import is_uid
+from allocations.membership import queues_admit
 from allocations.pod_request import PodRequest, pod_request
 from allocations.scheduling import preemption
 from allocations.scheduling.release_ended import release_finished, released_lately
@@ -57,7 +58,9 @@ def _victims(args: PreemptArgs, offered: Victims) -> Victims:
     asks = pod_request(pod)
     if asks is None:
         return offered
-    if not isinstance(asks, PodRequest) or _waits_already(pod, asks, database_now()):
+    if not isinstance(asks, PodRequest) or queues_admit(asks.membership, pod.metadata.namespace):
+        return {}  # the queues evict for their pods themselves
+    if _waits_already(pod, asks, database_now()):
         return {}
     look = fleet.current()
     own = ledger.read_pod_allocation(pod.metadata.uid, look.now).live

@@ -14,7 +14,7 @@ from allocations.ledger.holder import Holder, Terms, pod_holder
 from allocations.ledger.reads import Live, PodAllocation, read_live, read_pod_allocation
 from allocations.ledger.reassign import Reassignment, reassign_devices
 from allocations.ledger.recount import recount
-from allocations.ledger.release import begin_release, drop_hold, finish_release, renew
+from allocations.ledger.release import begin_release, drop_hold, finish_release, note_leaving, renew
 
 __all__ = [
     "Holder",
@@ -30,6 +30,7 @@ __all__ = [
     "finish_release",
     "hold",
     "note_ended",
+    "note_leaving",
     "pod_holder",
     "read_live",
     "read_pod_allocation",

@@ -18,9 +18,11 @@ from allocations.engine.decision import Decision, Grant
 from allocations.errors import MovedOn
 from allocations.ledger.holder import Terms
 from allocations.ledger.keeping import Taker
+from allocations.ledger.queue_turns import Fence, pass_fence
 from allocations.ledger.reads import Live
 from allocations.ledger.rows import AllocationRow, constraint_errors, write_taken
 from allocations.ledger.transitions import move
+from allocations.models import Allocation
 from audit.choices import EventKind
 from audit.events import NewEvent
 from storage.columns import identity
@@ -46,7 +48,47 @@ def hold(terms: Terms, *, decision: Decision, previous: Live | None, now: dateti
     until = now + timedelta(seconds=hold_seconds)
     if previous is not None and _is_same(previous, terms, decision):
         return _prolong(previous.id, min(until, _longest(previous, hold_seconds)), now, terms.attempt)
-    row = AllocationRow(
+    row = _row(terms, decision, now, until)
+    with constraint_errors(terms.holder, decision.grants):
+        _replace(row, decision.grants, _event(row, decision), previous)
+    return row.id
+
+
+class NewHold(msgspec.Struct, frozen=True):
+    """A pod's part of a workload. `seconds`: how long it lasts."""
+
+    terms: Terms
+    decision: Decision
+    seconds: int
+
+
+@atomic_retry
+def hold_together(holds: Sequence[NewHold], *, fence: Fence, now: datetime) -> list[uuid.UUID]:
+    """Take the devices of all these decisions, or of none; the ids of the allocations, in the same order.
+
+    Raises LostRace and PodHasOne as `hold` does, and MovedOn where `fence` does not let the decision pass; the caller
+    counts one admission more in `fence` afterwards.
+    """
+    pass_fence(fence)
+    made = []
+    for one in holds:
+        terms = msgspec.structs.replace(one.terms, request=one.decision.served(one.terms.request))
+        row = _row(terms, one.decision, now, now + timedelta(seconds=one.seconds))
+        with constraint_errors(terms.holder, one.decision.grants):
+            _replace(row, one.decision.grants, _event(row, one.decision), None)
+        made.append(row.id)
+    return made
+
+
+@atomic_retry
+def extend_holds(allocation_ids: Sequence[uuid.UUID], *, until: datetime, now: datetime) -> int:
+    """Let these holds last until then at least; how many there still are."""
+    held = Allocation.objects.filter(pk__in=allocation_ids, state=State.HELD)
+    return held.filter(hold_until__lt=until).update(hold_until=until, changed_at=now)
+
+
+def _row(terms: Terms, decision: Decision, now: datetime, until: datetime) -> AllocationRow:
+    return AllocationRow(
         id=uuid.uuid4(),
         state=State.HELD,
         terms=terms,
@@ -56,11 +98,11 @@ def hold(terms: Terms, *, decision: Decision, previous: Live | None, now: dateti
         now=now,
         until=until,
     )
-    message = f"{terms.holder.label} holds {devices_text(decision.grants)} on {decision.node}"
-    event = row.event(EventKind.ALLOCATION_HELD, message, {"summary": decision.summary})
-    with constraint_errors(terms.holder, decision.grants):
-        _replace(row, decision.grants, event, previous)
-    return row.id
+
+
+def _event(row: AllocationRow, decision: Decision) -> NewEvent:
+    message = f"{row.terms.holder.label} holds {devices_text(decision.grants)} on {decision.node}"
+    return row.event(EventKind.ALLOCATION_HELD, message, {"summary": decision.summary})
 
 
 def _is_same(previous: Live, terms: Terms, decision: Decision) -> bool:

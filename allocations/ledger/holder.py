@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from allocations.attempts import UNKNOWN, Attempt
+from allocations.membership import NO_MEMBERSHIP, Membership
 from claims.dialects.request import DeviceRequest
 
 
@@ -36,6 +37,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     `claim_id`: row of the GpuClaim. `priority`: the pod's, None where preemption cannot evict the holder. `rank`: the
     priority by which devices reserved for preemptors are kept from it, None below every pod. `confined`: the pod's
     containers carry our reference (CLAIM-7). `attempt`: the attempt of the scheduler that a hold is for.
+    `membership`: the workload that the pod is part of.
     """
 
     holder: Holder
@@ -46,3 +48,4 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     confined: bool = True
     actor: str = "scheduler"
     attempt: Attempt = UNKNOWN
+    membership: Membership = NO_MEMBERSHIP

@@ -1,9 +1,9 @@
 """Devices reserved for preemptors, in columns of the device, so that the statement that takes it can refuse others.
 
-Called by `allocations.scheduling.preemption` inside the transaction that writes or deletes a reservation, and by the
-ledger's takes. Invariants: a device names the pod of the most important reservation of it (of equals the oldest), or
-none; it is stamped with a revision, so every snapshot learns of it; past `kept_until`, by the database's clock, it is
-free.
+Called by `allocations.scheduling.preemption` and `allocations.scheduling.queueing` inside the transaction that writes
+or deletes a reservation, and by the ledger's takes. Invariants: a device names the pod of the most important
+reservation of it (of equals the oldest), or none; it is stamped with a revision, so every snapshot learns of it; past
+`kept_until`, by the database's clock, it is free.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from allocations.models import QueueReservation
 from nodes.models import Device, PreemptionReservation
 from nodes.revisions import next_revision
 from storage.cursors import moment
@@ -60,7 +61,9 @@ def keep(device_ids: Collection[int], *, now: datetime) -> None:
     said = {pk: tuple(kept) for pk, *kept in locked.values_list("pk", "kept_for", "kept_priority", "kept_until")}
     # Read under the locks: a concurrent writer of a reservation of these devices comes after, or is seen.
     due: dict[int, tuple[str, int, datetime | None]] = dict.fromkeys(said, ("", 0, None))
-    for row in PreemptionReservation.objects.filter(until__gt=now).order_by("priority", "-made_at", "-pk"):
+    rows: list[PreemptionReservation | QueueReservation] = [*PreemptionReservation.objects.filter(until__gt=now)]
+    rows += QueueReservation.objects.filter(until__gt=now)
+    for row in sorted(rows, key=lambda one: (one.priority, -one.made_at.timestamp(), -one.pk)):
         due |= {pk: (row.pod_uid, row.priority, row.until) for pk in row.devices if pk in due}
     for pk, (pod_uid, priority, until) in due.items():
         if said[pk] != (pod_uid, priority, until):

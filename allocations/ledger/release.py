@@ -7,14 +7,16 @@ transaction that ends the allocation, which is announced; each move writes one e
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 import msgspec
 
-from allocations.choices import State
+from allocations.choices import LIVE, State
 from allocations.ledger.transitions import MOVED, NOT_STUCK, Moved, move, record_moves
+from allocations.models import Allocation
 from audit.choices import EventKind
+from audit.queue_wake import wake_queues
 from audit.services import record_many
 from storage.columns import identity
 from storage.cursors import hot_cursor, moment
@@ -93,6 +95,16 @@ def drop_hold(
         unchanged_since=unchanged_since,
     )
     return bool(record_moves(moved))
+
+
+@atomic_retry
+def note_leaving(pod_uids: Collection[str], *, now: datetime) -> int:
+    """Note that these pods are being deleted, so that queues count on what they hold; how many were not noted yet."""
+    staying = Allocation.objects.filter(pod_uid__in=pod_uids, state__in=LIVE, leaving_at__isnull=True)
+    noted = staying.update(leaving_at=now)
+    if noted:
+        wake_queues()
+    return noted
 
 
 @atomic_retry

@@ -64,8 +64,9 @@ _INSERT = """
 INSERT INTO allocations_allocation
   (id, state, outcome, reason, namespace, pod_name, pod_uid, holder, node_id, claim_id, claim_name, dialect, request,
    summary, explanation, priority, confined, created_by, ttl_seconds, created_at, hold_until, changed_at,
-   attempt_version, failure_seen, bound_at, expires_at)
-SELECT %s, %s, '', '', %s, %s, %s, %s, n.id, {claim}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
+   attempt_version, failure_seen, bound_at, expires_at, queue, gang, preemptible, pod_created)
+SELECT %s, %s, '', '', %s, %s, %s, %s, n.id, {claim}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+  %s, %s, %s, %s
 FROM nodes_node n WHERE n.name = %s
 """
 _CLAIM = "(SELECT c.id FROM claims_gpuclaim c WHERE c.id = %s{lock})"
@@ -141,6 +142,10 @@ def _allocation(row: AllocationRow) -> Statement:
             terms.attempt.failure,
             moment(row.bound_at),
             moment(row.expires_at),
+            terms.membership.queue,
+            terms.membership.gang,
+            terms.membership.preemptible,
+            terms.membership.created,
             row.node,
         ],
     )

@@ -26,6 +26,7 @@ from allocations.choices import LIVE, State
 from allocations.engine.decision import Grant
 from allocations.errors import LostRace, MovedOn, PodHasOne
 from allocations.ledger.hold import devices_text
+from allocations.membership import membership_of
 from allocations.models import Allocation, AllocationDevice
 from allocations.pod_request import preemption_priority
 from allocations.reconcile.report import ACTOR, Difference
@@ -38,7 +39,7 @@ from claims.dialects.read_back import read_allocation
 from claims.dialects.read_running import CHECKPOINT, ENV, kubelet_uid, read_checkpoint, read_env
 from claims.dialects.registry import READ_BACK, RESULT_SOURCES
 from claims.dialects.request import CORE_WHOLE, DeviceAsk, DeviceRequest, Dialect
-from claims.lookup import ClaimFinder
+from claims.lookup import ClaimFinder, FoundClaim
 from kube.device_types import ledger_type, type_order
 from kube.keys import ALLOCATED
 from kube.objects import Pod
@@ -163,7 +164,7 @@ def _adopt(pod: Pod, devices: Sequence[Device], given: GivenByPod, now: datetime
         problem = f"runs with {missing.uuid or f'{missing.type} {missing.minor}'}, which {found.node} does not have"
         return _not_adopted(pod, problem, closed=of_types(devices, {missing.type}))
     request = msgspec.structs.replace(asked or _request(found), by_kubelet=found.source == CHECKPOINT)
-    written = _write(pod, found, grants, request, finder.claim_id, now)
+    written = _write(pod, found, grants, request, finder.of(pod, parsed), now)
     if isinstance(written, str):
         return _not_adopted(pod, written, disputed=grants)
     return Adopted(() if written is None else (written,))
@@ -238,7 +239,7 @@ def _write(
     found: Adoption,
     grants: tuple[Grant, ...],
     request: DeviceRequest,
-    claim_id: int | None,
+    claim: FoundClaim,
     now: datetime,
 ) -> ledger.Live | str | None:
     """The new allocation, or why the pod was not adopted; None where it has a row, or has ended, by now."""
@@ -246,10 +247,11 @@ def _write(
     terms = ledger.Terms(
         holder=ledger.pod_holder(meta.namespace, meta.name, meta.uid),
         request=request,
-        claim_id=claim_id,
+        claim_id=claim.claim_id,
         priority=preemption_priority(pod),
         confined=is_confined(pod) or found.source == CHECKPOINT,
         actor=ACTOR,
+        membership=membership_of(pod, claim.gang),
     )
     adopt = partial(ledger.adopt, terms, node=found.node, grants=grants, now=now, bound_at=bound_at(pod))
     try:

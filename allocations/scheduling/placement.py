@@ -51,6 +51,8 @@ class PlacementRequest:
     asks: PodRequest
     hold_seconds: Callable[[], int] | None = None
     actor: str = "scheduler"
+    queued: bool = False
+    """Only the hold that the queues have made may be prolonged, or moved to other candidates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,16 @@ class Unplaced:
 
 
 @dataclass(frozen=True, slots=True)
+class NotAdmitted:
+    """The queues have not admitted the pod."""
+
+
+@dataclass(frozen=True, slots=True)
 class LostEveryRace:
     """Others took the devices first, each time."""
 
 
-Outcome = Placed | Advised | AlreadyAllocated | Unplaced | LostEveryRace
+Outcome = Placed | Advised | AlreadyAllocated | Unplaced | NotAdmitted | LostEveryRace
 _NOTHING: Final = ledger.PodAllocation(live=None, shunned=frozenset())
 
 
@@ -121,6 +128,8 @@ def place(
         if live is not None and live.lapsed(look.now):
             lapsed_drop(live.id, look.now)  # its node now ranks last
             continue
+        if live is None and request.queued:
+            return NotAdmitted()
         decision = plan(
             look.snapshot,
             asks.request,

@@ -16,7 +16,6 @@ from kube.device_types import mig_type
 from kube.keys import CLAIM
 from kube.names import InvalidName, check_subdomain
 
-GANGS_UNAVAILABLE: Final = "gangs are not available yet"
 _FIELD: Final = annotation_field(CLAIM)
 
 
@@ -79,8 +78,6 @@ def _parse(candidate: Candidate, find_claim: FindClaim) -> DeviceRequest:
         raise Refused("claim-missing", f"GpuClaim {name} does not exist in the namespace of the pod", field=_FIELD)
     if isinstance(found, Refusal):
         raise Refused(found.rule, found.reason, field=found.field)
-    if found.gang_ref:
-        raise Refused("gang-unavailable", GANGS_UNAVAILABLE, field="spec.gangRef")
     return msgspec.structs.replace(claim_request(found, name=name), uuids=sees_uuids(pod))
 
 

@@ -88,9 +88,7 @@ _MEANINGS: Final = {
         "pod-group.scheduling.sigs.k8s.io/name": _ONE_BY_ONE,
         "scheduling.x-k8s.io/pod-group": _ONE_BY_ONE,
         # KAI
-        "kai.scheduler/queue": _NO_QUEUE,
         "kai.scheduler/node-pool": "nodes of every pool may be taken",
-        "kai.scheduler/preemptibility": _PRIORITY,
         "kai.scheduler/subgroup-name": _ONE_BY_ONE,
     },
     Place.RESOURCE: {

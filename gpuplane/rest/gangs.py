@@ -18,7 +18,8 @@ from gpuplane.rest.manifests import ManifestViewSet, described, read_schema, wri
 class GangTopologySchema(serializers.Serializer[Any]):
     """Where the pods stand, by a label of nodes: one of the two."""
 
-    required = serializers.CharField(required=False, max_length=316)
+    # Field has an attribute of this name, which means another thing
+    required = serializers.CharField(required=False, max_length=316)  # type: ignore[assignment]
     preferred = serializers.CharField(required=False, max_length=316)
 
 

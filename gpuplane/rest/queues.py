@@ -30,7 +30,8 @@ class QuotaSchema(serializers.Serializer[Any]):
 class QueueSpecSchema(serializers.Serializer[Any]):
     """spec."""
 
-    parent = serializers.CharField(required=False, max_length=253, allow_null=True)
+    # Field has an attribute of this name, which means another thing
+    parent = serializers.CharField(required=False, max_length=253, allow_null=True)  # type: ignore[assignment]
     namespaces = serializers.ListField(
         child=serializers.RegexField(LABEL_PATTERN, max_length=63), required=False, max_length=1_000
     )

@@ -38,8 +38,8 @@ def at(route: str, view: View, name: str, *, repeatable: bool = False) -> URLPat
     return path(route, bounded(idempotent(view, repeatable=repeatable)), name=name)
 
 
-COLLECTION: Final = {"get": "list", "post": "create"}
-OBJECT: Final = {"get": "retrieve", "put": "update", "patch": "partial_update", "delete": "destroy"}
+COLLECTION: Final[dict[str, Any]] = {"get": "list", "post": "create"}
+OBJECT: Final[dict[str, Any]] = {"get": "retrieve", "put": "update", "patch": "partial_update", "delete": "destroy"}
 """Methods of manifests, by HTTP verb."""
 
 resources = [

@@ -302,7 +302,9 @@ class Store:
                     "Cannot evict pod as it would violate the pod's disruption budget.",
                     details={"causes": causes},
                 )
-            self.delete(PODS, namespace, name, eviction.get("deleteOptions") or {})
+            options = eviction.get("deleteOptions") or {}
+            if not options.get("dryRun"):
+                self.delete(PODS, namespace, name, options)
 
     def compact(self) -> None:
         """Forget the log and every list under way: older resourceVersions and continue tokens are 410 from now on."""

@@ -161,6 +161,8 @@ class _Plan:
         return lacks_devices and any(one is None or any(pod.row in one for pod in unit.pods) for one in rows)
 
     def _may_take(self, unit: Victims, means: Means, freed: Mapping[Name, Fraction]) -> bool:
+        if any(pod.outside and pod.priority > self.workload.priority for pod in unit.pods):
+            return False
         if means is Means.PREEMPT:
             return unit.priority < self.workload.priority
         tree, allocated = self.standing.tree, self.standing.balance.allocated

@@ -95,6 +95,9 @@ class Running(msgspec.Struct, frozen=True):
     leaving: bool = False
     whole: bool = True
     """It asked for whole GPUs alone."""
+    outside: bool = False
+    """The queues do not admit it, and evict it only for workloads of at least its priority: kube-scheduler may evict
+    those of lower priority for it."""
 
 
 Counts = Mapping[Group, Fraction]

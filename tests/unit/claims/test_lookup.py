@@ -25,7 +25,7 @@ def test_one_query_and_the_rows_id(django_assert_num_queries: DjangoAssertNumQue
     with django_assert_num_queries(1):
         found = finder("research", "one")
     assert isinstance(found, ClaimSpec)
-    assert (found.devices.count, finder.claim_id) == (2, claim.pk)
+    assert (found.devices.count, finder.find("research", "one").claim_id) == (2, claim.pk)
 
 
 def test_only_in_the_namespace_of_the_pod() -> None:
@@ -33,7 +33,7 @@ def test_only_in_the_namespace_of_the_pod() -> None:
     GpuClaimFactory(name="one", namespace="elsewhere")
     finder = ClaimFinder()
     assert finder("research", "one") is None
-    assert finder.claim_id is None
+    assert finder.find("research", "one").claim_id is None
 
 
 def test_a_changed_claim_is_read_anew() -> None:

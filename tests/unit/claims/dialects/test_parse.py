@@ -256,13 +256,6 @@ MALFORMED = Refusal(rule="claim-malformed", reason="GpuClaim train is malformed:
         pytest.param("Train", {}, "claim-name", "DNS-1123 subdomain", id="capital"),
         pytest.param("a" * 300, {}, "claim-name", "DNS-1123 subdomain", id="too long"),
         pytest.param("..", {}, "claim-name", "DNS-1123 subdomain", id="dots"),
-        pytest.param(
-            "train",
-            {("team", "train"): ClaimSpec(devices=ClaimDevices(count=1), gang_ref="job")},
-            "gang-unavailable",
-            "gangs are not available yet",
-            id="gang",
-        ),
     ],
 )
 def test_claims_that_cannot_serve(value, claims, want_rule, want_text):

@@ -1,0 +1,50 @@
+"""The nodes on which filter may place a pod that the queues have admitted.
+
+Invariants: where kube-scheduler offers the node of the hold, it is that node. Otherwise (CPU or volumes exclude it) the
+pod may move to nodes whose GPUs are of the same models, so that no quota is counted wrong, and within the value of the
+label that its gang requires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from allocations.engine.snapshot import Snapshot
+from allocations.membership import Membership
+from claims.choices import Phase
+from claims.models import GpuGang
+from claims.queue_manifests import parse_gang_spec
+from nodes.models import Node
+
+
+def admitted_candidates(
+    snapshot: Snapshot, rows: Sequence[int], *, held: str, membership: Membership, namespace: str
+) -> list[int]:
+    """Those of these node rows where the pod may go. `held`: the node of its hold."""
+    own = snapshot.node_index.get(held)
+    if own is None or own in rows:
+        return [] if own is None else [own]
+    models = _models(snapshot, own)
+    able = [row for row in rows if _models(snapshot, row) <= models]
+    label = _required_label(membership, namespace)
+    if not label or not able:
+        return able
+    names = [snapshot.node_names[row] for row in (own, *able)]
+    labels = dict(Node.objects.filter(name__in=names).values_list("name", "labels"))
+    value = labels.get(held, {}).get(label)
+    return [row for row in able if labels.get(snapshot.node_names[row], {}).get(label) == value]
+
+
+def _models(snapshot: Snapshot, row: int) -> set[int]:
+    return set(np.unique(snapshot.device_model[snapshot.rows_of_node(row)]).tolist())
+
+
+def _required_label(membership: Membership, namespace: str) -> str:
+    """The label of which the gang needs one value, empty without one."""
+    if not membership.gang:
+        return ""
+    row = GpuGang.objects.filter(namespace=namespace, name=membership.gang).exclude(phase=Phase.INVALID).first()
+    topology = parse_gang_spec(row.spec).topology if row is not None else None
+    return (topology.required or "") if topology is not None else ""

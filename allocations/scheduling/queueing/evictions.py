@@ -1,0 +1,145 @@
+"""Carries evictions out, and keeps what comes free for the workloads it was taken for.
+
+Invariants: nobody is evicted before every victim of the same taker passed a trial by the API server, which asks the
+disruption budgets; a pod whose budget forbids it is left alone for a while, so that the plan is made without it.
+Devices are kept for as long as their taker waits for victims, by rows that a later round replaces.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+
+from allocations import ledger
+from allocations.choices import State
+from allocations.engine.queueing.rounds import Admission, Eviction
+from allocations.ledger.keeping import keep
+from allocations.models import Allocation, QueueReservation
+from allocations.scheduling.queueing.admission import ACTOR
+from allocations.scheduling.queueing.picture import Picture
+from allocations.scheduling.queueing.waiting_rows import Holder
+from audit.choices import EventKind
+from audit.services import record
+from kube import pods
+from kube.client import Cluster
+from kube.errors import ConflictInCluster, KubeError, Throttled
+from storage.transactions import atomic_retry
+
+KEPT: Final = timedelta(seconds=60)
+
+log = structlog.get_logger(__name__)
+
+
+def evict(cluster: Cluster | None, picture: Picture, evictions: Sequence[Eviction]) -> set[str]:
+    """Evict the victims of each taker whose victims may all go; UIDs of pods that a budget protects."""
+    by_taker: defaultdict[str, list[Eviction]] = defaultdict(list)
+    for one in evictions:
+        by_taker[one.taker].append(one)
+    protected: set[str] = set()
+    for taker, some in by_taker.items():
+        victims = [(picture.holders[one.pod], one) for one in some]
+        forbidden = {one.pod_uid for one, _ in victims if one.state is State.BOUND and not _passes(cluster, one)}
+        protected |= forbidden
+        if forbidden:
+            log.info("queues.budget", taker=taker, pods=len(forbidden))
+            continue
+        for holder, eviction in victims:
+            if not _evict(cluster, holder, eviction, picture.now):
+                protected.add(holder.pod_uid)
+                break
+    return protected
+
+
+def _passes(cluster: Cluster | None, holder: Holder) -> bool:
+    """Whether the API server would evict the pod now."""
+    if cluster is None:
+        return False
+    try:
+        pods.evict(cluster, namespace=holder.namespace, name=holder.pod_name, uid=holder.pod_uid, trial=True)
+    except ConflictInCluster:
+        return True  # another pod by that name: the watch will tell
+    except KubeError as error:
+        if not (isinstance(error, Throttled) and error.by_disruption_budget):
+            log.warning("queues.eviction_untried", pod=holder.pod_name, error=str(error))
+        return False
+    return True
+
+
+def _evict(cluster: Cluster | None, holder: Holder, eviction: Eviction, now: datetime) -> bool:
+    """Ask the pod to go, or drop its hold; False where it stays."""
+    taker = eviction.taker.rpartition("/")[0] if eviction.taker.count("/") > 1 else eviction.taker
+    reason = f"its devices go to {taker} ({eviction.by.value})"
+    if holder.state is State.HELD:
+        ledger.drop_hold(allocation_id=holder.id, outcome=State.RELEASED, reason=reason, now=now, actor=ACTOR)
+        return True
+    assert cluster is not None  # by the trial
+    try:
+        pods.evict(cluster, namespace=holder.namespace, name=holder.pod_name, uid=holder.pod_uid)
+    except ConflictInCluster:
+        return True
+    except KubeError as error:
+        log.warning("queues.not_evicted", pod=holder.pod_name, error=str(error))
+        return False
+    note_leaving(holder, f"{holder.namespace}/{holder.pod_name} was asked to go: {reason}", now)
+    return True
+
+
+@atomic_retry
+def note_leaving(holder: Holder, message: str, now: datetime) -> None:
+    """Note that the pod was asked to go, with an event."""
+    if not Allocation.objects.filter(pk=holder.id, leaving_at__isnull=True).update(leaving_at=now):
+        return
+    record(
+        kind=EventKind.ALLOCATION_EVICTED,
+        message=message,
+        actor=ACTOR,
+        now=now,
+        namespace=holder.namespace,
+        name=holder.pod_name,
+        node=holder.node,
+        allocation_id=holder.id,
+    )
+
+
+def keep_for_takers(picture: Picture, waiting: Iterable[Sequence[Admission]]) -> None:
+    """Keep for each of these pods the devices that it waits for, and no others any more."""
+    wanted: dict[str, tuple[int, list[int]]] = {}
+    for workload in waiting:
+        for one in workload:
+            row = picture.waiting[one.pod]
+            wanted[row.pod_uid] = row.pod.priority, sorted(grant.device_id for grant in one.decision.grants)
+    _keep(wanted, picture.now)
+
+
+@atomic_retry
+def _keep(wanted: Mapping[str, tuple[int, list[int]]], now: datetime) -> None:
+    there = {row.pod_uid: row for row in QueueReservation.objects.select_for_update().all()}
+    changed = [
+        uid
+        for uid in {*there, *wanted}
+        if uid not in wanted
+        or uid not in there
+        or wanted[uid] != (there[uid].priority, there[uid].devices)
+        or there[uid].until - now < KEPT / 2
+    ]
+    if not changed:
+        return
+    devices = {device for uid in changed if uid in there for device in there[uid].devices}
+    QueueReservation.objects.filter(pod_uid__in=changed).delete()
+    made = [
+        QueueReservation(
+            pod_uid=uid,
+            priority=wanted[uid][0],
+            devices=wanted[uid][1],
+            made_at=there[uid].made_at if uid in there else now,
+            until=now + KEPT,
+        )
+        for uid in sorted(changed)
+        if uid in wanted
+    ]
+    QueueReservation.objects.bulk_create(made)
+    keep(devices | {device for row in made for device in row.devices}, now=now)

@@ -1,0 +1,195 @@
+"""The picture of a round: the question for `allocations.engine.queueing`, and the rows that its names stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from allocations import fleet
+from allocations.choices import State
+from allocations.engine.patch import patch
+from allocations.engine.queueing.members import WaitingPod, line_up
+from allocations.engine.queueing.rounds import Question
+from allocations.engine.queueing.workloads import Age, Gang, Member, Running
+from allocations.engine.snapshot import Snapshot
+from allocations.membership import Membership, is_queued, queue_of
+from allocations.models import GangState
+from allocations.queued_pod import QueuedPod
+from allocations.scheduling.queueing.waiting_rows import (
+    Holder,
+    Members,
+    NodesCache,
+    WaitingRow,
+    read_gang_states,
+    read_gangs,
+    read_holders,
+)
+from claims.choices import Phase
+from claims.models import GpuGang
+from claims.queue_manifests import GangFields, parse_gang_spec
+from claims.queue_tree import DEFAULT
+from claims.queues import StoredQueues, stored_queues
+from kube.node_rules import NodeTraits, is_restricted, refusal_of
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """`waiting`, `holders`: rows by the names that the question uses; `problems`: why pods are in no workload.
+
+    `members`: pods of each workload, by its name; `queues`: of each waiting pod, by its name.
+    """
+
+    question: Question
+    now: datetime
+    waiting: Mapping[str, WaitingRow]
+    gated: Sequence[WaitingRow]
+    holders: Mapping[str, Holder]
+    problems: Mapping[str, str]
+    members: Mapping[str, tuple[str, ...]]
+    gangs: Mapping[str, GangFields]
+    states: Mapping[str, GangState]
+    queues: StoredQueues
+
+
+class Painter:
+    """Makes the pictures of one process; keeps what did not change."""
+
+    def __init__(self) -> None:
+        self._members = Members()
+        self._nodes = NodesCache()
+
+    def picture(self, protected: Collection[str]) -> Picture:
+        """Everything as of now. `protected`: UIDs of pods that no eviction moves for the moment."""
+        # rows first: what they say is at most older than the snapshot, never newer
+        rows, holders = self._members.read(), read_holders()
+        queues, gangs, states, nodes = stored_queues(), _parsed(read_gangs()), read_gang_states(), self._nodes.read()
+        look = fleet.current()
+        snapshot = _without_kept(look, {row.pod_uid for row in rows})
+        running = [_running(one, queues, snapshot, protected) for one in holders if one.node in snapshot.node_index]
+        rules = _Rules(snapshot, nodes)
+        waiting = [row for row in rows if row.allocation_id is None]
+        pods = [_waiting_pod(row, queues, rules) for row in waiting]
+        lined_up = line_up(
+            queues.tree,
+            pods,
+            running,
+            {name: Gang.of(name, spec) for name, spec in gangs.items()},
+            gang_queues=_gang_queues(pods, running),
+            held_back={
+                name: f"gang {one.name} was undone; it is tried again at {one.retry_at:%H:%M:%S} UTC"
+                for name, one in states.items()
+                if one.retry_at is not None and one.retry_at > look.now
+            },
+            undone={
+                name: Age(undated=False, created=f"{one.retry_at:%Y-%m-%dT%H:%M:%SZ}", place=0)
+                for name, one in states.items()
+                if one.retry_at is not None
+            },
+        )
+        question = Question(
+            tree=queues.tree,
+            snapshot=snapshot,
+            running=tuple(running),
+            waiting=tuple(lined_up.workloads),
+            gangs={name: Gang.of(name, spec) for name, spec in gangs.items()},
+            labels=[_labels(nodes, name) for name in snapshot.node_names],
+        )
+        return Picture(
+            question=question,
+            now=look.now,
+            waiting={row.name: row for row in waiting},
+            gated=[row for row in rows if row.allocation_id is not None and row.pod.gated],
+            holders={one.name: one for one in holders},
+            problems=lined_up.problems,
+            members={one.name: tuple(member.name for member in one.members) for one in lined_up.workloads},
+            gangs=gangs,
+            states=states,
+            queues=queues,
+        )
+
+
+def _parsed(gangs: Mapping[str, GpuGang]) -> dict[str, GangFields]:
+    return {name: parse_gang_spec(row.spec) for name, row in gangs.items() if row.phase != Phase.INVALID}
+
+
+def _labels(nodes: Mapping[str, NodeTraits], name: str) -> Mapping[str, str]:
+    return nodes[name].labels if name in nodes else {}
+
+
+def _without_kept(look: fleet.FleetSnapshot, waiting: Collection[str]) -> Snapshot:
+    """Without devices that are kept for preemptors outside the queues."""
+    others = [device for device, kept in look.kept.items() if kept.pod_uid not in waiting and kept.until > look.now]
+    snapshot = look.snapshot
+    core, memory = snapshot.core_used, snapshot.memory_used
+    rows = zip(others, snapshot.index.rows_of(others).tolist(), strict=True)
+    uses = [(device, int(core[row]), int(memory[row]), False) for device, row in rows if row >= 0]
+    return patch(snapshot, uses)
+
+
+def _running(one: Holder, queues: StoredQueues, snapshot: Snapshot, protected: Collection[str]) -> Running:
+    member = Membership(one.queue, one.gang_name)
+    queue = queue_of(member, one.namespace, queues)
+    movable = one.state in (State.HELD, State.BOUND) and bool(one.pod_uid) and one.pod_uid not in protected
+    return Running(
+        name=one.name,
+        queue=queue if queue in queues.tree.queues else DEFAULT,
+        held=one.held,
+        row=snapshot.node_index[one.node],
+        priority=one.priority or 0,
+        age=_age(one.pod_created or f"{one.made_at:%Y-%m-%dT%H:%M:%SZ}"),
+        preemptible=one.preemptible and movable,
+        gang=one.gang,
+        leaving=one.leaving or one.state is State.RELEASING,
+        whole=one.whole,
+        outside=not is_queued(member, one.namespace, queues),
+    )
+
+
+def _age(created: str) -> Age:
+    return Age(undated=not created, created=created, place=0)
+
+
+def _waiting_pod(row: WaitingRow, queues: StoredQueues, rules: _Rules) -> WaitingPod:
+    asks = row.pod.asks
+    member = Member(row.name, asks.request, _age(asks.membership.created), rules.rows(row.pod))
+    return WaitingPod(
+        member,
+        queue_of(asks.membership, row.namespace, queues),
+        row.pod.priority,
+        preemptible=asks.membership.preemptible,
+        gang=row.gang,
+    )
+
+
+def _gang_queues(waiting: Sequence[WaitingPod], running: Sequence[Running]) -> dict[str, str]:
+    """The queue of each gang: that of its oldest pod."""
+    found: dict[str, tuple[Age, str]] = {}
+    parts = [(pod.gang, pod.member.age, pod.queue) for pod in waiting]
+    parts += [(one.gang, one.age, one.queue) for one in running]
+    for gang, age, queue in parts:
+        if gang and (gang not in found or age < found[gang][0]):
+            found[gang] = age, queue
+    return {gang: queue for gang, (_, queue) in found.items()}
+
+
+class _Rules:
+    """The nodes that a pod's own rules allow, worked out once for equal rules."""
+
+    def __init__(self, snapshot: Snapshot, nodes: Mapping[str, NodeTraits]) -> None:
+        self._nodes = [nodes.get(name) or NodeTraits(name, {}) for name in snapshot.node_names]
+        self._closed = any(node.taints or node.unschedulable for node in self._nodes)
+        self._known: dict[bytes, tuple[int, ...] | None] = {}
+
+    def rows(self, pod: QueuedPod) -> tuple[int, ...] | None:
+        """Node rows, None for all."""
+        spec = pod.spec
+        if not self._closed and not is_restricted(spec):
+            return None
+        key = msgspec.json.encode((pod.node_selector, pod.affinity, pod.tolerations))
+        if key not in self._known:
+            rows = tuple(row for row, node in enumerate(self._nodes) if not refusal_of(spec, node))
+            self._known[key] = rows if len(rows) < len(self._nodes) else None
+        return self._known[key]
