@@ -51,6 +51,7 @@ class Allocation(models.Model):
     preemptible = models.BooleanField(
         default=True, db_default=True, help_text="whether queues may have the pod evicted"
     )
+    pod_priority = models.IntegerField(default=0, db_default=0, help_text="the pod's, by which queues order")
     leaving_at = models.DateTimeField(
         null=True, blank=True, help_text="when the pod was asked to go, or was seen to be going; null: it stays"
     )
@@ -209,7 +210,7 @@ class PodRefusal(models.Model):
     )
     gang = models.CharField(max_length=253, blank=True, default="", db_default="", help_text="name of the GpuGang")
     member = models.JSONField(
-        null=True, blank=True, help_text="what queues decide by (`allocations.membership.QueuedPod`); null: not queued"
+        null=True, blank=True, help_text="what queues decide by (`claims.membership.QueuedPod`); null: not queued"
     )
 
     class Meta:

@@ -13,12 +13,12 @@ from django.conf import settings
 from allocations.attempts import UNKNOWN, Attempt, attempt_of
 from allocations.identity import pod_problem
 from allocations.ledger.holder import Holder, Terms
-from allocations.membership import NO_MEMBERSHIP, Membership, membership_of
 from claims.admission.confinement import is_confined
 from claims.admission.counted import is_counted
 from claims.dialects.parse import no_claim, parse_pod
 from claims.dialects.request import DeviceRequest, Refusal, SharePolicy
 from claims.lookup import ClaimFinder
+from claims.membership import NO_MEMBERSHIP, Membership, membership_of
 from kube.objects import Pod, Volume
 
 

@@ -5,18 +5,20 @@ Written by `allocations.waiting`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
+from allocations.attempts import UNKNOWN
 from allocations.pod_request import PodRequest
 from kube.keys import QUEUE_GATE
 from kube.objects import Affinity, Pod, PodSpec, Toleration
 
 
 class QueuedPod(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`priority`: spec.priority; `gated`: whether our gate is on it; the rest: its rules for nodes."""
+    """`gated`: whether our gate is on it; the rest: its rules for nodes."""
 
     asks: PodRequest
-    priority: int = 0
     gated: bool = False
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
@@ -32,8 +34,7 @@ def queued_pod(pod: Pod, asks: PodRequest) -> QueuedPod:
     """The pod, with what it asks for."""
     spec = pod.spec
     return QueuedPod(
-        asks,
-        pod.priority,
+        replace(asks, attempt=UNKNOWN),  # a hold of the queues is for no attempt yet
         any(gate.name == QUEUE_GATE for gate in spec.scheduling_gates or ()),
         spec.node_selector or None,
         spec.affinity,

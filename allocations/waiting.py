@@ -26,7 +26,6 @@ from allocations.attempts import LONGEST_VERSION, refused_condition
 from allocations.engine.plan import plan, verdicts_of
 from allocations.engine.snapshot import Snapshot
 from allocations.ledger.reads import request_of
-from allocations.membership import is_queued
 from allocations.models import PodRefusal
 from allocations.pod_request import Malformed, PodRequest, pod_request, share_policy
 from allocations.queued_pod import QueuedPod, gates_of_others, queued_pod
@@ -37,6 +36,7 @@ from audit.services import record_many
 from claims.dialects.parse import asks_for_devices
 from claims.dialects.request import DeviceRequest, Refusal
 from claims.lookup import ClaimFinder
+from claims.membership import is_queued
 from claims.queues import DIRECTORY, FRESH_SECONDS
 from kube.keys import CLAIM
 from kube.objects import Pod
@@ -249,9 +249,9 @@ class _Parser:
         self._queues = DIRECTORY.get(FRESH_SECONDS)
 
     def parse(self, pod: Pod) -> ParsedPod:
-        gates = gates_of_others(pod)
-        if gates:
-            names = ", ".join(gates)
+        gates, others = bool(pod.spec.scheduling_gates), gates_of_others(pod)
+        if others:
+            names = ", ".join(others)
             summary = f"the pod is gated: no scheduler looks at it before {names} is taken away"
             return ParsedPod(None, GATED, summary[:500])
         named = pod.spec.scheduler_name
@@ -259,7 +259,8 @@ class _Parser:
             summary = f"it waits for the scheduler {named}, which has not asked gpuplane"
             return ParsedPod(None, OTHER_SCHEDULER, summary[:500])
         match pod_request(pod, self._finder):
-            case PodRequest() as asks if is_queued(asks.membership, pod.metadata.namespace, self._queues):
+            case PodRequest() as asks if is_queued(asks.membership, pod.metadata.namespace, self._queues) or gates:
+                # a pod with our gate that no queue admits any more waits until the loop takes it off
                 return ParsedPod(asks.request, QUEUED, member=queued_pod(pod, asks))
             case PodRequest(request=request):
                 return ParsedPod(request)
@@ -278,7 +279,7 @@ def _differs(row: PodRefusal, parsed: ParsedPod) -> bool:
     stored = None if row.request is None else request_of(row.request)
     rule = row.rule if row.rule != NOT_ASKED else ""
     if parsed.member is not None:
-        return bool(row.member != msgspec.to_builtins(parsed.member))
+        return row.member is None or msgspec.convert(row.member, QueuedPod) != parsed.member
     return (stored, rule) != (parsed.request, parsed.rule) or (bool(parsed.rule) and row.summary != parsed.summary)
 
 
@@ -286,8 +287,10 @@ def _set_answer(row: PodRefusal, pod: Pod, parsed: ParsedPod, now: datetime) -> 
     claim = pod.annotations.get(CLAIM, "")
     row.claim_name = claim[:253] if claim.isprintable() else ""
     row.request = None if parsed.request is None else msgspec.to_builtins(parsed.request)
-    row.rule, row.summary, row.planned_at, row.last_at = parsed.rule, parsed.summary, None, now
-    row.reasons = {parsed.summary: parsed.nodes} if parsed.nodes else {}
+    if row.rule != QUEUED or parsed.rule != QUEUED:  # a reason of the queues stays until they have another
+        row.summary = parsed.summary
+        row.reasons = {parsed.summary: parsed.nodes} if parsed.nodes else {}
+    row.rule, row.planned_at, row.last_at = parsed.rule, None, now
     row.gang = "" if parsed.member is None else parsed.member.asks.membership.gang
     row.member = None if parsed.member is None else msgspec.to_builtins(parsed.member)
 

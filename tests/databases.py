@@ -24,6 +24,7 @@ from django.db.backends.postgresql.base import DatabaseWrapper as PostgresWrappe
 
 from access import tokens
 from allocations import fleet
+from claims.queues import DIRECTORY
 from gpuplane.settings import databases
 from storage.cursors import on_postgresql
 from tests.servers import postgres, postgres_databases, session
@@ -148,6 +149,7 @@ def forget_memory() -> None:
     """Drop what this process remembers of the database: it would be of another database, or rolled back."""
     fleet.forget()
     tokens.forget()
+    DIRECTORY.forget()
     on_postgresql.cache_clear()
 
 

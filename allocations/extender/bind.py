@@ -24,7 +24,6 @@ from allocations.leases.port import LeaseTaken
 from allocations.ledger.binding import SCHEDULER
 from allocations.ledger.external_holders import external_holder_set
 from allocations.ledger.reads import request_of
-from allocations.membership import queues_admit
 from allocations.models import Allocation
 from allocations.pod_request import Malformed, PodRequest, pod_request
 from allocations.scheduling import binder, preemption
@@ -32,6 +31,7 @@ from allocations.scheduling.attempt import BindFailed, OutcomeOpen
 from allocations.scheduling.limits import PAUSE_SECONDS
 from allocations.scheduling.placement import LostEveryRace, NotAdmitted, PlacementRequest, Unplaced, place
 from claims.dialects.request import Refusal
+from claims.membership import queues_admit
 from kube import pods
 from kube.client import Cluster
 from kube.errors import KubeError

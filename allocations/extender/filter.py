@@ -26,7 +26,6 @@ from allocations.engine.snapshot import Snapshot
 from allocations.extender.advised import record_asks
 from allocations.extender.reasons import BEING_UNDONE, ELSEWHERE, NOT_REGISTERED, RACING, malformed
 from allocations.extender.wire import FilterRequest
-from allocations.membership import queues_admit
 from allocations.models import Allocation
 from allocations.pod_request import Malformed, PodRequest, pod_request
 from allocations.scheduling import preemption
@@ -45,6 +44,7 @@ from allocations.scheduling.release_ended import release_finished
 from allocations.scheduling.unbound import hold_seconds
 from allocations.waiting import QUEUED, queued_reason, refusal_note
 from claims.dialects.request import Refusal
+from claims.membership import queues_admit
 from kube.keys import CLAIM
 from kube.objects import Pod
 from storage.clock import database_now

@@ -18,11 +18,11 @@ from allocations.backends import backends
 from allocations.engine.plan import plan
 from allocations.extender.wire import UNDECODABLE, PreemptArgs, decode_pod, is_there
 from allocations.identity import is_uid
-from allocations.membership import queues_admit
 from allocations.pod_request import PodRequest, pod_request
 from allocations.scheduling import preemption
 from allocations.scheduling.release_ended import release_finished, released_lately
 from audit.requeue_notify import announce
+from claims.membership import queues_admit
 from kube import pods
 from kube.errors import KubeError
 from kube.objects import Pod

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import msgspec
 
 from allocations.attempts import UNKNOWN, Attempt
-from allocations.membership import NO_MEMBERSHIP, Membership
 from claims.dialects.request import DeviceRequest
+from claims.membership import NO_MEMBERSHIP, Membership
 
 
 @dataclass(frozen=True, slots=True)

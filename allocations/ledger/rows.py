@@ -64,9 +64,10 @@ _INSERT = """
 INSERT INTO allocations_allocation
   (id, state, outcome, reason, namespace, pod_name, pod_uid, holder, node_id, claim_id, claim_name, dialect, request,
    summary, explanation, priority, confined, created_by, ttl_seconds, created_at, hold_until, changed_at,
-   attempt_version, failure_seen, bound_at, expires_at, queue, gang, preemptible, pod_created)
+   attempt_version, failure_seen, bound_at, expires_at, queue, gang, preemptible, pod_created,
+   pod_priority)
 SELECT %s, %s, '', '', %s, %s, %s, %s, n.id, {claim}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
-  %s, %s, %s, %s
+  %s, %s, %s, %s, %s
 FROM nodes_node n WHERE n.name = %s
 """
 _CLAIM = "(SELECT c.id FROM claims_gpuclaim c WHERE c.id = %s{lock})"
@@ -146,6 +147,7 @@ def _allocation(row: AllocationRow) -> Statement:
             terms.membership.gang,
             terms.membership.preemptible,
             terms.membership.created,
+            terms.membership.priority,
             row.node,
         ],
     )

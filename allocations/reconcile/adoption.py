@@ -26,7 +26,6 @@ from allocations.choices import LIVE, State
 from allocations.engine.decision import Grant
 from allocations.errors import LostRace, MovedOn, PodHasOne
 from allocations.ledger.hold import devices_text
-from allocations.membership import membership_of
 from allocations.models import Allocation, AllocationDevice
 from allocations.pod_request import preemption_priority
 from allocations.reconcile.report import ACTOR, Difference
@@ -40,6 +39,7 @@ from claims.dialects.read_running import CHECKPOINT, ENV, kubelet_uid, read_chec
 from claims.dialects.registry import READ_BACK, RESULT_SOURCES
 from claims.dialects.request import CORE_WHOLE, DeviceAsk, DeviceRequest, Dialect
 from claims.lookup import ClaimFinder, FoundClaim
+from claims.membership import membership_of
 from kube.device_types import ledger_type, type_order
 from kube.keys import ALLOCATED
 from kube.objects import Pod

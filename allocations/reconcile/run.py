@@ -213,6 +213,8 @@ def _nodes(cluster: Cluster, seen: _Seen, now: datetime) -> Found:
 
 def _pods(before: Sequence[Row], seen: _Seen, now: datetime) -> Iterator[Found]:
     """End rows whose pod has ended or was not scheduled; report pods that run otherwise than their row says."""
+    going = [uid for uid, pod in seen.pods.items() if pod.metadata.deletion_timestamp]
+    ledger.note_leaving(going, now=now)
     unreadable = set(seen.unreadable_pods)
     gone_nodes = set(Node.objects.filter(state=NodeState.GONE).values_list("name", flat=True))
     for row in before:

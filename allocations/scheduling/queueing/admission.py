@@ -97,6 +97,11 @@ def take_gates_off(cluster: Cluster, rows: Sequence[tuple[WaitingRow, UUID]], *,
     return sum(gone)
 
 
+def free_of_gates(cluster: Cluster, rows: Sequence[WaitingRow]) -> int:
+    """Take our gate off pods that the queues do not admit (any more); how many gates went."""
+    return sum(cluster.run(_patch_all(cluster, rows))) if rows else 0
+
+
 async def _patch_all(cluster: Cluster, rows: Sequence[WaitingRow]) -> list[bool]:
     limit = asyncio.Semaphore(PATCHES_AT_ONCE)
 

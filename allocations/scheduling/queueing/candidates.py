@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from allocations.engine.snapshot import Snapshot
-from allocations.membership import Membership
 from claims.choices import Phase
+from claims.membership import Membership
 from claims.models import GpuGang
 from claims.queue_manifests import parse_gang_spec
 from nodes.models import Node

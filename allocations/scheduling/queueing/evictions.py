@@ -111,7 +111,10 @@ def keep_for_takers(picture: Picture, waiting: Iterable[Sequence[Admission]]) ->
     for workload in waiting:
         for one in workload:
             row = picture.waiting[one.pod]
-            wanted[row.pod_uid] = row.pod.priority, sorted(grant.device_id for grant in one.decision.grants)
+            wanted[row.pod_uid] = (
+                row.pod.asks.membership.priority,
+                sorted(grant.device_id for grant in one.decision.grants),
+            )
     _keep(wanted, picture.now)
 
 

@@ -15,7 +15,6 @@ from allocations.engine.queueing.members import WaitingPod, line_up
 from allocations.engine.queueing.rounds import Question
 from allocations.engine.queueing.workloads import Age, Gang, Member, Running
 from allocations.engine.snapshot import Snapshot
-from allocations.membership import Membership, is_queued, queue_of
 from allocations.models import GangState
 from allocations.queued_pod import QueuedPod
 from allocations.scheduling.queueing.waiting_rows import (
@@ -28,6 +27,7 @@ from allocations.scheduling.queueing.waiting_rows import (
     read_holders,
 )
 from claims.choices import Phase
+from claims.membership import Membership, is_queued, queue_of
 from claims.models import GpuGang
 from claims.queue_manifests import GangFields, parse_gang_spec
 from claims.queue_tree import DEFAULT
@@ -46,6 +46,9 @@ class Picture:
     now: datetime
     waiting: Mapping[str, WaitingRow]
     gated: Sequence[WaitingRow]
+    """Pods whose devices are held, and whose gate is on still."""
+    outside: Sequence[WaitingRow]
+    """Pods with our gate that the queues do not admit."""
     holders: Mapping[str, Holder]
     problems: Mapping[str, str]
     members: Mapping[str, tuple[str, ...]]
@@ -68,9 +71,12 @@ class Painter:
         queues, gangs, states, nodes = stored_queues(), _parsed(read_gangs()), read_gang_states(), self._nodes.read()
         look = fleet.current()
         snapshot = _without_kept(look, {row.pod_uid for row in rows})
-        running = [_running(one, queues, snapshot, protected) for one in holders if one.node in snapshot.node_index]
+        there = [one for one in holders if one.node in snapshot.node_index]
+        running = [_running(one, place, queues, snapshot, protected) for place, one in enumerate(there)]
         rules = _Rules(snapshot, nodes)
-        waiting = [row for row in rows if row.allocation_id is None]
+        outside = [row for row in rows if not is_queued(row.pod.asks.membership, row.namespace, queues)]
+        apart = {row.pod_uid for row in outside}
+        waiting = [row for row in rows if row.allocation_id is None and row.pod_uid not in apart]
         pods = [_waiting_pod(row, queues, rules) for row in waiting]
         lined_up = line_up(
             queues.tree,
@@ -102,6 +108,7 @@ class Painter:
             now=look.now,
             waiting={row.name: row for row in waiting},
             gated=[row for row in rows if row.allocation_id is not None and row.pod.gated],
+            outside=[row for row in outside if row.pod.gated],
             holders={one.name: one for one in holders},
             problems=lined_up.problems,
             members={one.name: tuple(member.name for member in one.members) for one in lined_up.workloads},
@@ -129,7 +136,7 @@ def _without_kept(look: fleet.FleetSnapshot, waiting: Collection[str]) -> Snapsh
     return patch(snapshot, uses)
 
 
-def _running(one: Holder, queues: StoredQueues, snapshot: Snapshot, protected: Collection[str]) -> Running:
+def _running(one: Holder, place: int, queues: StoredQueues, snapshot: Snapshot, protected: Collection[str]) -> Running:
     member = Membership(one.queue, one.gang_name)
     queue = queue_of(member, one.namespace, queues)
     movable = one.state in (State.HELD, State.BOUND) and bool(one.pod_uid) and one.pod_uid not in protected
@@ -138,8 +145,8 @@ def _running(one: Holder, queues: StoredQueues, snapshot: Snapshot, protected: C
         queue=queue if queue in queues.tree.queues else DEFAULT,
         held=one.held,
         row=snapshot.node_index[one.node],
-        priority=one.priority or 0,
-        age=_age(one.pod_created or f"{one.made_at:%Y-%m-%dT%H:%M:%SZ}"),
+        priority=one.priority,
+        age=_age(one.pod_created or f"{one.made_at:%Y-%m-%dT%H:%M:%SZ}", place),
         preemptible=one.preemptible and movable,
         gang=one.gang,
         leaving=one.leaving or one.state is State.RELEASING,
@@ -148,17 +155,17 @@ def _running(one: Holder, queues: StoredQueues, snapshot: Snapshot, protected: C
     )
 
 
-def _age(created: str) -> Age:
-    return Age(undated=not created, created=created, place=0)
+def _age(created: str, place: int) -> Age:
+    return Age(undated=not created, created=created, place=place)
 
 
 def _waiting_pod(row: WaitingRow, queues: StoredQueues, rules: _Rules) -> WaitingPod:
     asks = row.pod.asks
-    member = Member(row.name, asks.request, _age(asks.membership.created), rules.rows(row.pod))
+    member = Member(row.name, asks.request, _age(asks.membership.created, row.pk), rules.rows(row.pod))
     return WaitingPod(
         member,
         queue_of(asks.membership, row.namespace, queues),
-        row.pod.priority,
+        asks.membership.priority,
         preemptible=asks.membership.preemptible,
         gang=row.gang,
     )

@@ -14,7 +14,7 @@ import structlog
 from allocations.engine.queueing.rounds import Admission, Answer, decide
 from allocations.ledger.queue_turns import begin_turn, read_fence
 from allocations.models import PodRefusal, QueueState
-from allocations.scheduling.queueing.admission import admit, take_gates_off
+from allocations.scheduling.queueing.admission import admit, free_of_gates, take_gates_off
 from allocations.scheduling.queueing.evictions import evict, keep_for_takers
 from allocations.scheduling.queueing.gangs import follow_gangs, note_admitted, note_reasons
 from allocations.scheduling.queueing.picture import Painter, Picture
@@ -54,9 +54,11 @@ class Rounds:
         picture = self._painter.picture(self._protected)
         now = picture.now
         self._protected = {uid: until for uid, until in self._protected.items() if until > now}
+        freed = 0
         if self._cluster is not None:
             held = [(row, row.allocation_id) for row in picture.gated if row.allocation_id is not None]
             take_gates_off(self._cluster, held, now=now)
+            freed = free_of_gates(self._cluster, picture.outside)
         follow_gangs(self._cluster, picture)
         answer = decide(picture.question)
         ready, later = _by_workload(picture, answer)
@@ -71,7 +73,7 @@ class Rounds:
             len(admitted),
             len(answer.evictions),
             len(answer.waiting) + len(picture.problems) + len(later),
-            again=bool(admitted or protected),
+            again=bool(admitted or answer.evictions or freed),
         )
 
 

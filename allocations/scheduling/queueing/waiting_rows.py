@@ -31,13 +31,13 @@ LEFT JOIN allocations_allocation a ON a.pod_uid = r.pod_uid AND a.state IN ({_LI
 WHERE r.member IS NOT NULL
 """  # noqa: S608 - constants
 _HOLDERS: Final = f"""
-SELECT a.id, a.namespace, a.pod_name, a.pod_uid, a.holder, a.queue, a.gang, a.preemptible, a.pod_created, a.priority,
-       a.state, a.leaving_at, a.created_at, n.name, g.device_id, g.core_percent, g.memory_bytes, g.whole
+SELECT a.id, a.namespace, a.pod_name, a.pod_uid, a.holder, a.queue, a.gang, a.preemptible, a.pod_created,
+       a.pod_priority, a.state, a.leaving_at, a.created_at, n.name, g.device_id, g.core_percent, g.memory_bytes, g.whole
 FROM allocations_allocation a
 JOIN nodes_node n ON n.id = a.node_id
 JOIN allocations_allocationdevice g ON g.allocation_id = a.id AND g.live
 WHERE a.state IN ({_LIVE})
-ORDER BY a.id
+ORDER BY a.created_at, a.id
 """  # noqa: S608 - constants
 _MEMBER: Final = msgspec.json.Decoder(QueuedPod)
 _TAINTS: Final = list[Taint]
@@ -81,7 +81,7 @@ class Holder:
     gang_name: str
     preemptible: bool
     pod_created: str
-    priority: int | None
+    priority: int
     state: State
     leaving: bool
     made_at: datetime

@@ -18,13 +18,14 @@ from kube.objects import Pod
 
 class Membership(msgspec.Struct, frozen=True, omit_defaults=True):
     """`queue`: the label's, empty without one; `gang`: name of the GpuGang, empty without one; `created`: the pod's
-    creationTimestamp.
+    creationTimestamp; `priority`: spec.priority.
     """
 
     queue: str = ""
     gang: str = ""
     preemptible: bool = True
     created: str = ""
+    priority: int = 0
 
 
 NO_MEMBERSHIP: Final = Membership()
@@ -38,6 +39,7 @@ def membership_of(pod: Pod, gang_ref: str) -> Membership:
         (gang_ref or gang_named_by(pod))[:253],
         is_preemptible(pod),
         (pod.metadata.creation_timestamp or "")[:32],
+        max(-(2**31), min(pod.priority, 2**31 - 1)),
     )
 
 

@@ -1,0 +1,119 @@
+"""Pods of queues and gangs are admitted by the loop, and by nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from allocations.errors import MovedOn
+from allocations.ledger.queue_turns import begin_turn
+from allocations.models import Allocation
+from allocations.scheduling.queueing.rounds import Rounds
+from tests.fakes.apiserver import Fault
+from tests.integration.cluster.conftest import NAMESPACE
+from tests.integration.cluster.queueing.conftest import Queues
+
+
+def test_a_pod_without_a_gate_is_refused_until_it_is_admitted(queues: Queues) -> None:
+    """QUEUE-1 QUEUE-5 the gate is a saving, not the lock: filter refuses with the workload's reason."""
+    queues.world.node("n1", gpus=2)
+    queues.queue("research", quotas=[{"limit": 1}])
+    queues.pod("a", queue="research", gated=False)
+    queues.pod("b", queue="research", gated=False)
+    assert queues.world.filter("a") is None
+    assert queues.world.live() == 0
+    queues.settle()
+    assert queues.bind("a") == "n1"
+    assert queues.world.filter("b") is None
+    assert queues.why("b") == "queue research holds 1 of its limit of 1 GPUs"
+
+
+def test_bind_holds_nothing_for_a_pod_that_was_not_admitted(queues: Queues) -> None:
+    """QUEUE-1 nor does bind by itself."""
+    queues.world.node("n1", gpus=2)
+    queues.queue("research", quotas=[{"limit": 0}])
+    queues.pod("a", queue="research", gated=False)
+    assert "not admitted" in queues.world.bind("a", "n1")
+    assert queues.world.live() == 0
+
+
+def test_a_gate_goes_after_the_hold(queues: Queues) -> None:
+    """QUEUE-1 CLAIM-8 the gates of all pods go once the ledger holds their devices, and each has 30 s from then."""
+    queues.world.node("n1")
+    queues.queue("research", namespaces=[NAMESPACE])
+    queues.pod("a")
+    queues.pod("b")
+    queues.settle()
+    assert {queues.gated("a"), queues.gated("b")} == {False}
+    assert queues.world.live() == 2
+    assert {queues.bind("a"), queues.bind("b")} == {"n1"}
+
+
+def test_a_gang_is_whole_or_holds_nothing(queues: Queues) -> None:
+    """CLAIM-8 two of three pods hold nothing; with the third all are held, on the fewest nodes."""
+    for name in ("n1", "n2", "n3"):
+        queues.world.node(name, gpus=4)
+    queues.gang("ring", 3)
+    for number in range(2):
+        queues.pod(f"ring-{number}", gang="ring", gpus=2)
+        queues.settle()
+        assert queues.world.live() == 0
+    assert queues.why("ring-0") == "gang ring: 2 of 3 pods are there"
+    queues.pod("ring-2", gang="ring", gpus=2)
+    queues.settle()
+    assert len({queues.node_of(f"ring-{number}") for number in range(3)}) == 2
+    assert [queues.bind(f"ring-{number}") for number in range(3)]
+
+
+def test_two_gangs_that_each_need_all(queues: Queues) -> None:
+    """CLAIM-8 one goes, the other waits whole: nothing is held in part."""
+    queues.world.node("n1", gpus=4)
+    for gang in ("one", "two"):
+        queues.gang(gang, 4)
+    for number in range(4):
+        for gang in ("one", "two"):
+            queues.pod(f"{gang}-{number}", gang=gang)
+    queues.settle()
+    held = {gang: sum(bool(queues.node_of(f"{gang}-{number}")) for number in range(4)) for gang in ("one", "two")}
+    assert sorted(held.values()) == [0, 4]
+
+
+def test_a_gate_that_stayed_is_taken_off_later(queues: Queues) -> None:
+    """CLAIM-8 killed between hold and gates, or an API server that was away: the next round goes on."""
+    queues.world.node("n1")
+    queues.queue("research", namespaces=[NAMESPACE])
+    queues.world.server.faults.append(Fault("PATCH", "pods", status=500, times=20))
+    queues.pod("a")
+    queues.round()
+    assert queues.gated("a")
+    assert queues.node_of("a") == "n1"
+    queues.world.server.faults.clear()
+    queues.round()
+    assert not queues.gated("a")
+    assert Allocation.objects.count() == 1
+
+
+def test_another_worker_has_begun(queues: Queues) -> None:
+    """CLAIM-8 the fencing number: whoever was overtaken holds nothing any more."""
+    queues.world.node("n1")
+    queues.queue("research", namespaces=[NAMESPACE])
+    queues.pod("a")
+    rounds = Rounds(queues.world.backends.cluster)
+    begin_turn()
+    with pytest.raises(MovedOn):
+        rounds.run()
+    assert queues.world.live() == 0
+
+
+def test_another_node_is_offered(queues: Queues) -> None:
+    """CLAIM-8 kube-scheduler offers other nodes only (CPU, volumes): the pod moves, within its gang's rack."""
+    for name, rack in (("n1", "a"), ("n2", "a"), ("n3", "b")):
+        queues.world.node(name, labels={"rack": rack})
+    queues.world.reconcile()
+    queues.gang("ring", 1, topology={"required": "rack"})
+    queues.pod("a", gang="ring")
+    queues.settle()
+    first = queues.node_of("a")
+    queues.world.server.remove_node(first)
+    moved = queues.world.filter("a")
+    racks = {"n1": "a", "n2": "a", "n3": "b"}
+    assert (moved is None) if first == "n3" else (moved != first and racks[str(moved)] == racks[first])

@@ -1,0 +1,147 @@
+"""Who gives way: through the Eviction API, planned whole, kept for the taker."""
+
+from __future__ import annotations
+
+from allocations.models import QueueReservation
+from nodes.models import Device
+from tests.integration.cluster.conftest import NAMESPACE
+from tests.integration.cluster.queueing.conftest import Queues
+
+
+def two_queues(queues: Queues, gpus: int = 4) -> None:
+    """`research` deserves one half, `product` the other."""
+    queues.world.node("n1", gpus=gpus)
+    for name in ("research", "product"):
+        queues.queue(name, quotas=[{"deserved": gpus / 2}])
+
+
+def leaving(queues: Queues) -> list[str]:
+    """Names of pods that were asked to go."""
+    pods = queues.world.server.pods.items()
+    return sorted(name for (_, name), pod in pods if "deletionTimestamp" in pod["metadata"])
+
+
+def gone(queues: Queues, name: str) -> None:
+    """The kubelet's last word on a pod, and a comparison."""
+    queues.world.remove(name)
+    queues.world.reconcile()
+
+
+def test_what_was_borrowed_is_taken_back(queues: Queues) -> None:
+    """QUEUE-3 the newest of the borrowers goes, its devices are kept for the taker, and the taker gets them."""
+    two_queues(queues)
+    for number in range(4):
+        queues.run(f"r{number}", queue="research")
+    queues.pod("p", queue="product")
+    queues.round()
+    (victim,) = leaving(queues)
+    assert victim == "r3"
+    assert queues.why("p") == "waits for 1 pod that is being evicted"
+    (kept,) = Device.objects.exclude(kept_for="").values_list("kept_for", flat=True)
+    assert kept == queues.world.server.pods[NAMESPACE, "p"]["metadata"]["uid"]
+
+    # somebody outside the queues does not get it meanwhile
+    gone(queues, victim)
+    queues.world.claim("one", count=1)
+    queues.world.pod("stranger", claim="one")
+    assert queues.world.filter("stranger") is None
+
+    queues.settle()
+    assert queues.bind("p") == "n1"
+    queues.round()
+    assert not QueueReservation.objects.exists()
+
+
+def test_nobody_goes_twice(queues: Queues) -> None:
+    """QUEUE-3 while the victim ends, further rounds evict nobody more."""
+    two_queues(queues)
+    for number in range(4):
+        queues.run(f"r{number}", queue="research")
+    queues.pod("p", queue="product")
+    for _ in range(4):
+        queues.round()
+    assert leaving(queues) == ["r3"]
+    assert len(queues.world.told("allocation.evicted")) == 1
+
+
+def test_a_budget_is_respected(queues: Queues) -> None:
+    """QUEUE-3 429: the plan is made again without that pod."""
+    two_queues(queues)
+    for number in range(4):
+        queues.run(f"r{number}", queue="research")
+    queues.world.server.store.blocked_evictions.add((NAMESPACE, "r3"))
+    queues.pod("p", queue="product")
+    queues.settle()
+    assert leaving(queues) == ["r2"]
+
+
+def test_nobody_goes_where_a_budget_forbids_one_of_them(queues: Queues) -> None:
+    """QUEUE-3 two have to go, and only one may: both stay."""
+    queues.world.node("n1", gpus=2)
+    queues.queue("research", quotas=[{"deserved": 0}])
+    queues.queue("product", quotas=[{"deserved": 2}])
+    for number in range(2):
+        queues.run(f"r{number}", queue="research")
+    queues.world.server.store.blocked_evictions.add((NAMESPACE, "r0"))
+    queues.pod("p", queue="product", gpus=2)
+    for _ in range(3):
+        queues.round()
+    assert leaving(queues) == []
+    assert not QueueReservation.objects.exists()
+
+
+def test_a_hold_gives_way_at_once(queues: Queues) -> None:
+    """QUEUE-3 a pod that was admitted and is not bound yet loses its hold, and waits again."""
+    queues.world.node("n1", gpus=1)
+    queues.queue("research", quotas=[{"deserved": 0}])
+    queues.queue("product", quotas=[{"deserved": 1}])
+    queues.pod("r", queue="research")
+    queues.settle()
+    assert queues.node_of("r") == "n1"
+    queues.pod("p", queue="product")
+    queues.settle()
+    assert (queues.node_of("r"), queues.node_of("p")) == ("", "n1")
+    assert queues.world.filter("r") is None
+
+
+def test_the_worker_is_killed_between_eviction_and_admission(queues: Queues) -> None:
+    """QUEUE-3 another worker goes on: nobody else is evicted, the taker gets what came free."""
+    two_queues(queues)
+    for number in range(4):
+        queues.run(f"r{number}", queue="research")
+    queues.pod("p", queue="product")
+    queues.round()
+    successor = Queues(queues.world)
+    gone(queues, "r3")
+    successor.settle()
+    assert successor.bind("p") == "n1"
+    assert leaving(queues) == []
+
+
+def test_pods_outside_do_not_go_for_less_important_ones(queues: Queues) -> None:
+    """QUEUE-3 kube-scheduler may evict a pod of a queue for a more important one outside; the queues do not evict that
+    one again, so the two never do it in a circle.
+    """
+    queues.world.node("n1", gpus=2)
+    queues.queue("research", quotas=[{"deserved": 2}])
+    queues.world.claim("one", count=1)
+    queues.world.place("important", claim="one", spec={"priority": 100})
+    queues.world.place("equal", claim="one", spec={"priority": 0})
+    queues.pod("a", queue="research")
+    queues.pod("b", queue="research")
+    queues.settle()
+    assert leaving(queues) == ["equal"]
+    assert queues.why("b")
+
+
+def test_a_pod_that_is_being_deleted_is_waited_for(queues: Queues) -> None:
+    """QUEUE-3 pods already leaving count as coming free before anybody is evicted."""
+    two_queues(queues)
+    for number in range(4):
+        queues.run(f"r{number}", queue="research")
+    queues.world.server.store.evict(NAMESPACE, "r0", {})
+    queues.world.reconcile()
+    queues.pod("p", queue="product")
+    queues.round()
+    assert leaving(queues) == ["r0"]
+    assert queues.why("p") == "waits for 1 pod that is being evicted"
