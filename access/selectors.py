@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -71,6 +72,14 @@ def scope_of(profile: Profile) -> TokenScope:
 def namespaces_of(user: User) -> frozenset[str]:
     """Namespaces of the user's teams."""
     return frozenset(TeamNamespace.objects.filter(team__members=user).values_list("namespace", flat=True))
+
+
+def teams_by_namespace() -> dict[str, frozenset[str]]:
+    """Namespace → names of the teams that own it."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for namespace, team in TeamNamespace.objects.values_list("namespace", "team__name"):
+        found[namespace].add(team)
+    return {namespace: frozenset(teams) for namespace, teams in found.items()}
 
 
 def team_of_namespace(user: User, actor: Actor) -> dict[str, str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from access.errors import BadInput, Conflict
+from access.selectors import teams_by_namespace
 from claims.manifest_metadata import ManifestInvalid
 from claims.models import GpuQueue
 from claims.queue_manifests import parse_queue_spec, queue_of
@@ -22,13 +23,27 @@ from claims.queue_tree import DEFAULT, Queue, QueueInvalid, QueueTree
 @dataclass(frozen=True, slots=True)
 class StoredQueues:
     """`tree`: of all that can stand in it; `invalid`: why others are left out, by name; `stored`: whether there are
-    any; `default_stored`: whether somebody made the queue `default`.
+    any; `default_stored`: whether somebody made the queue `default`; `teams`: those that own a namespace.
     """
 
     tree: QueueTree
     invalid: Mapping[str, str]
     stored: bool
     default_stored: bool
+    teams: Mapping[str, frozenset[str]]
+
+    def barred(self, queue: str, namespace: str) -> str:
+        """Why pods of the namespace may not be in the queue, empty where they may.
+
+        A queue that lists namespaces takes, besides theirs, pods of namespaces of the same teams; any other takes all.
+        """
+        found = self.tree.queues.get(queue)
+        if found is None or not found.namespaces or namespace in found.namespaces:
+            return ""
+        theirs = frozenset[str]().union(*(self.teams.get(one, frozenset()) for one in found.namespaces))
+        if theirs & self.teams.get(namespace, frozenset()):
+            return ""
+        return f"queue {queue} is of other teams than namespace {namespace}"
 
 
 def stored_queues() -> StoredQueues:
@@ -49,7 +64,7 @@ def stored_queues() -> StoredQueues:
             invalid[error.queue] = error.message
             queues = [queue for queue in queues if queue.name != error.queue]
         else:
-            return StoredQueues(tree, invalid, bool(names), DEFAULT in names)
+            return StoredQueues(tree, invalid, bool(names), DEFAULT in names, teams_by_namespace())
 
 
 class _Directory:

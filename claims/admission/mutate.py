@@ -27,12 +27,15 @@ from claims.dialects.parse import containers_apart, dialect_of, may_leave_to_kub
 from claims.dialects.read_back import parse_allocated
 from claims.dialects.read_running import CONFIG_MIRROR
 from claims.dialects.request import Dialect, Refusal
+from claims.membership import is_queued, membership_of
+from claims.queues import StoredQueues
 from kube.admission import AdmissionRequest, AdmissionResponse, ObjectInvalid, allowed, decode_object, invalid
 from kube.keys import (
     ALLOCATED,
     MODE_DEVICE_PLUGIN,
     MODE_EXCLUSIVE,
     MODE_LABEL,
+    QUEUE_GATE,
     SCHEDULER_NAME,
     VISIBLE_DEVICES,
 )
@@ -87,6 +90,7 @@ def mutate_pod(
     count_native: bool = False,
     native_mode: str = MODE_EXCLUSIVE,
     scheduler_name: str = SCHEDULER_NAME,
+    queues: StoredQueues | None = None,
 ) -> AdmissionResponse:
     """The verdict on a pod being created.
 
@@ -127,6 +131,7 @@ def mutate_pod(
         *_selector_patch(pod, to_kubelet=to_kubelet),
         *counted_patch(pod, counted=count_native or dialect != Dialect.NATIVE),
         *renamed,
+        *([] if literal is not None else _gate_patch(pod, request.namespace, queues)),
     ]
     return allowed(request, patch=patch)
 
@@ -182,6 +187,18 @@ def _selector_patch(pod: Pod, *, to_kubelet: bool) -> Iterator[dict[str, Any]]:
     elif MODE_LABEL not in pod.spec.node_selector:
         escaped = MODE_LABEL.replace("/", "~1")
         yield {"op": "add", "path": f"/spec/nodeSelector/{escaped}", "value": MODE_DEVICE_PLUGIN}
+
+
+def _gate_patch(pod: Pod, namespace: str, queues: StoredQueues | None) -> Iterator[dict[str, Any]]:
+    """Gate a pod that queues admit, so that it costs kube-scheduler nothing while it waits."""
+    membership = membership_of(pod, "")
+    if pod.spec.node_name or not (membership.gang or (queues and is_queued(membership, namespace, queues))):
+        return
+    gate = {"name": QUEUE_GATE}
+    if not pod.spec.scheduling_gates:
+        yield {"op": "add", "path": "/spec/schedulingGates", "value": [gate]}
+    elif all(one.name != QUEUE_GATE for one in pod.spec.scheduling_gates):
+        yield {"op": "add", "path": "/spec/schedulingGates/-", "value": gate}
 
 
 def _env_patch(pod: Pod, entries_of: Callable[[Container], tuple[_Env, ...]]) -> Iterator[dict[str, Any]]:

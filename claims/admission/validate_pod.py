@@ -8,6 +8,7 @@ ignores (`claims.dialects.ignored`).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from claims.admission.counted import names_another_amount, takes_some
@@ -19,6 +20,8 @@ from claims.dialects.parse import asks_for_devices, parse_pod
 from claims.dialects.read_running import CONFIG_MIRROR
 from claims.dialects.registry import REQUEST_ANNOTATIONS
 from claims.dialects.request import DeviceRequest, Dialect, Refusal
+from claims.queue_manifests import queue_named_by
+from claims.queues import StoredQueues
 from kube.admission import (
     AdmissionRequest,
     AdmissionResponse,
@@ -28,7 +31,7 @@ from kube.admission import (
     forbidden,
     invalid,
 )
-from kube.keys import MODE_DEVICE_PLUGIN, MODE_LABEL, PODS_RESOURCE, SCHEDULER_NAME
+from kube.keys import MODE_DEVICE_PLUGIN, MODE_LABEL, PODS_RESOURCE, QUEUE_LABEL, SCHEDULER_NAME
 from kube.objects import ObjectMeta, Pod
 
 KUBELETS_CHOOSE: Final = (
@@ -37,8 +40,14 @@ KUBELETS_CHOOSE: Final = (
 )
 
 
-def validate_pod(request: AdmissionRequest, *, trust: Trust, scheduler_name: str = SCHEDULER_NAME) -> AdmissionResponse:
-    """The verdict on a pod that is created or updated."""
+def validate_pod(
+    request: AdmissionRequest,
+    *,
+    trust: Trust,
+    scheduler_name: str = SCHEDULER_NAME,
+    queues: Callable[[], StoredQueues] | None = None,
+) -> AdmissionResponse:
+    """The verdict on a pod that is created or updated. `queues`: called for one whose label names a queue."""
     creating = is_pod_create(request)
     if not creating and not is_pod_update(request):
         return allowed(request)
@@ -56,7 +65,22 @@ def validate_pod(request: AdmissionRequest, *, trust: Trust, scheduler_name: str
         return _check_update(request, pod, old, trust, scheduler_name)
     if _places_itself(pod, trust.may_place(request.user_info.username)):
         return forbidden(request, "spec.nodeName: only gpuplane places pods that ask for devices; leave it out")
-    return _check_dialect(request, pod, scheduler_name)
+    verdict = _check_dialect(request, pod, scheduler_name)
+    named = queue_named_by(pod)
+    if not (verdict.allowed and named and queues):
+        return verdict
+    return _check_queue(request, named, queues(), verdict.warnings or [])
+
+
+def _check_queue(
+    request: AdmissionRequest, name: str, queues: StoredQueues, warnings: Sequence[str]
+) -> AdmissionResponse:
+    """Refuse a label that names a queue of other teams; warn of one that names none."""
+    if barred := queues.barred(name, request.namespace):
+        return forbidden(request, f"label {QUEUE_LABEL}: {barred}")
+    if not queues.stored or name in queues.tree.queues:
+        return allowed(request, warnings=warnings)
+    return allowed(request, warnings=[*warnings, f"queue {name[:63]} does not exist: the pod waits until it does"])
 
 
 def _check_update(

@@ -1,8 +1,8 @@
 """The webhooks: decode the review, call a pure verdict, encode the answer.
 
 Called by `gpuplane.listeners`. Invariants: every body is answered with an AdmissionReview; no call has a side effect;
-`pods_mutate` and `pods_takeover`, which may run on the event loop, touch neither database nor network. Only the guard
-of Bindings reads more than the review and the settings: the pod, from the API server.
+`pods_mutate` and `pods_takeover`, which may run on the event loop, touch neither database nor network: they know the
+queues as this process read them last. Validation reads queues, the guard of Bindings the pod from the API server.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from claims.admission.validate_manifest import validate_manifest
 from claims.admission.validate_pod import validate_pod
 from claims.dialects.registry import GUARDED
 from claims.kinds import CLAIM, GANG, QUEUE
+from claims.queues import DIRECTORY, FRESH_SECONDS
 from kube import pods
 from kube.admission import (
     AdmissionRequest,
@@ -96,13 +97,15 @@ def _mutated(request: AdmissionRequest, *, takeover: bool) -> AdmissionResponse:
         count_native=settings.GPUPLANE_COUNT_NATIVE,
         native_mode=settings.GPUPLANE_NATIVE_MODE,
         scheduler_name=settings.GPUPLANE_SCHEDULER_NAME,
+        queues=DIRECTORY.cached(),
     )
 
 
 @_webhook
 def pods_validate(request: AdmissionRequest) -> AdmissionResponse:
     """POST /webhooks/pods/validate."""
-    return validate_pod(request, trust=_trust(), scheduler_name=settings.GPUPLANE_SCHEDULER_NAME)
+    queues = partial(DIRECTORY.get, FRESH_SECONDS)
+    return validate_pod(request, trust=_trust(), scheduler_name=settings.GPUPLANE_SCHEDULER_NAME, queues=queues)
 
 
 gpuclaims_validate = _webhook(partial(validate_manifest, CLAIM))

@@ -18,6 +18,7 @@ log = structlog.get_logger(__name__)
 MODULES: Sequence[str] = (
     "gpuplane.start.requests",
     "gpuplane.start.snapshot_loader",
+    "gpuplane.start.queue_reader",
     "gpuplane.start.checkpoints",
     "gpuplane.start.definitions",
     "gpuplane.start.gc_tuning",

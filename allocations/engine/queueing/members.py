@@ -24,6 +24,8 @@ class WaitingPod(msgspec.Struct, frozen=True):
     priority: int
     preemptible: bool = True
     gang: str = ""
+    barred: str = ""
+    """Why it may not be in its queue."""
 
 
 class LinedUp(NamedTuple):
@@ -53,7 +55,7 @@ def line_up(
     for pod in waiting:
         if pod.gang:
             members[pod.gang].append(pod)
-        elif problem := queue_problem(tree, pod.queue):
+        elif problem := pod.barred or queue_problem(tree, pod.queue):
             found.problems[pod.member.name] = problem
         else:
             found.workloads.append(_lone(pod, pod.queue))
@@ -64,7 +66,8 @@ def line_up(
     for name, pods in members.items():
         oldest = sorted(pods, key=attrgetter("member.age"))
         gang, there = gangs.get(name), len(beside[name]) + len(oldest)
-        problem = queue_problem(tree, gang_queues[name]) or (held_back or {}).get(name, "")
+        problem = next((pod.barred for pod in oldest if pod.barred), "")
+        problem = problem or queue_problem(tree, gang_queues[name]) or (held_back or {}).get(name, "")
         if gang is None or there < gang.min_member or problem:
             problem = problem or incomplete_text(name, there, gang)
             found.problems.update((pod.member.name, problem) for pod in oldest)

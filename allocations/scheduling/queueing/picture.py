@@ -161,14 +161,22 @@ def _age(created: str, place: int) -> Age:
 
 def _waiting_pod(row: WaitingRow, queues: StoredQueues, rules: _Rules) -> WaitingPod:
     asks = row.pod.asks
+    queue = queue_of(asks.membership, row.namespace, queues)
     member = Member(row.name, asks.request, _age(asks.membership.created, row.pk), rules.rows(row.pod))
     return WaitingPod(
         member,
-        queue_of(asks.membership, row.namespace, queues),
+        queue,
         asks.membership.priority,
         preemptible=asks.membership.preemptible,
         gang=row.gang,
+        barred=queues.barred(queue, row.namespace) or _left_out(queues, queue),
     )
+
+
+def _left_out(queues: StoredQueues, queue: str) -> str:
+    """Why a queue that is stored takes no pods."""
+    problem = queues.invalid.get(queue, "")
+    return f"queue {queue} is left out: {problem}" if problem else ""
 
 
 def _gang_queues(waiting: Sequence[WaitingPod], running: Sequence[Running]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from access.models import Team, TeamNamespace
 from allocations.errors import MovedOn
 from allocations.ledger.queue_turns import begin_turn
 from allocations.models import Allocation
@@ -117,3 +118,18 @@ def test_another_node_is_offered(queues: Queues) -> None:
     moved = queues.world.filter("a")
     racks = {"n1": "a", "n2": "a", "n3": "b"}
     assert (moved is None) if first == "n3" else (moved != first and racks[str(moved)] == racks[first])
+
+
+def test_pods_of_other_teams(queues: Queues) -> None:
+    """QUEUE-1 a label that names another team's queue admits nobody, even where admission was away."""
+    queues.world.node("n1")
+    queues.queue("theirs", namespaces=["product"])
+    queues.pod("a", queue="theirs")
+    queues.settle()
+    assert queues.world.live() == 0
+    assert queues.why("a") == f"queue theirs is of other teams than namespace {NAMESPACE}"
+    team = Team.objects.create(name="one")
+    TeamNamespace.objects.create(team=team, namespace="product")
+    TeamNamespace.objects.create(team=team, namespace=NAMESPACE)
+    queues.settle()
+    assert queues.node_of("a") == "n1"
