@@ -24,15 +24,18 @@ from allocations.engine.decision import Decision
 from allocations.engine.explain import count_devices, explain_devices
 from allocations.engine.plan import plan, verdicts_of
 from allocations.ledger.reads import request_of
-from allocations.models import Allocation, PodRefusal
+from allocations.models import Allocation, PodRefusal, QueueState
 from allocations.pod_request import share_policy
+from allocations.queued_pod import QueuedPod
 from allocations.selectors import with_devices
 from allocations.waiting import DEFAULT_SCHEDULER, GATED, NOT_ASKED, OTHER_SCHEDULER, is_waiting, note_waiting
 from audit.models import Event
 from claims.dialects.ignored import sentences
 from claims.dialects.request import DeviceRequest
 from claims.lookup import ClaimFinder
+from claims.membership import queue_of
 from claims.models import GpuClaim
+from claims.queues import DIRECTORY, FRESH_SECONDS
 from kube import pods as kube_pods
 from kube.errors import KubeError
 
@@ -150,6 +153,7 @@ def _of_allocation(allocation: Allocation) -> dict[str, Any]:
         "reasons": _reasons(allocation.explanation),
         "warnings": _warnings(allocation.request),
         **_NO_NODES,
+        "workload": None,
         "scheduler": None,
     }
 
@@ -169,6 +173,8 @@ def _of_refusal(refusal: PodRefusal, decisions: _Decisions) -> dict[str, Any]:
     waits_for_others = refusal.rule in (GATED, OTHER_SCHEDULER)
     if refusal.request is not None and not waits_for_others:
         why = decisions.on(refusal)
+    if refusal.member is not None:
+        why["summary"] = refusal.summary  # the queues' reason comes before those of nodes and devices
     elif refusal.rule == "claim-missing" and ClaimFinder()(refusal.namespace, refusal.claim_name) is not None:
         why["reasons"] = []
         why["summary"] = f"GpuClaim {refusal.claim_name} exists now; the scheduler has not asked again yet"
@@ -183,11 +189,29 @@ def _of_refusal(refusal: PodRefusal, decisions: _Decisions) -> dict[str, Any]:
         "devices": [],
         "warnings": _warnings(refusal.request),
         **why,
+        "workload": _workload(refusal),
         "scheduler": {
             "name": refusal.scheduler_name or DEFAULT_SCHEDULER,
             "message": refusal.scheduler_message,
             "refused": refusal.count,
         },
+    }
+
+
+def _workload(refusal: PodRefusal) -> dict[str, Any] | None:
+    """The queue and the gang of a pod that the queues admit, and where these stand."""
+    if refusal.member is None:
+        return None
+    membership = msgspec.convert(refusal.member, QueuedPod).asks.membership
+    queue = queue_of(membership, refusal.namespace, DIRECTORY.get(FRESH_SECONDS))
+    state = QueueState.objects.filter(name=queue).first()
+    return {
+        "queue": queue,
+        "gang": membership.gang or None,
+        "priority": membership.priority,
+        "preemptible": membership.preemptible,
+        "quotas": [] if state is None else state.quotas,
+        "reason": refusal.summary,
     }
 
 

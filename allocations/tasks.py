@@ -16,7 +16,7 @@ from allocations import waiting, watching
 from allocations.backends import backends
 from allocations.choices import LIVE
 from allocations.models import Allocation
-from allocations.publish import node_statuses, pending_events
+from allocations.publish import node_statuses, pending_events, queue_status
 from allocations.publish.claim_status import Publisher
 from allocations.reconcile.garbage_collection import collect_garbage
 from allocations.reconcile.report import ACTOR
@@ -184,11 +184,12 @@ def _publish(of: str, publish: Callable[[Cluster], list[str]]) -> None:
 
 @shared_task(name="allocations.tasks.publish_claims", ignore_result=True)
 def publish_claims() -> None:
-    """Write the status of GpuClaims that changed (every 2 s); one worker at a time."""
+    """Write the status of claims, queues and gangs that changed (every 2 s); one worker at a time."""
     cluster = backends().cluster
     if cluster is None:
         return
     try:
         _alone("claim-status", lambda: _publisher.publish(cluster=cluster, now=database_now()))
+        _alone("queue-status", lambda: queue_status.publish(cluster=cluster, now=database_now()))
     except KubeError as error:
         log.warning("claims.status_unwritten", error=str(error))

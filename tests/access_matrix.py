@@ -159,6 +159,12 @@ DJANGO: Mapping[str, Row] = {
     ),
     "api/v1/claims/<str:namespace>/<str:name>/explain/": READ,
     "api/v1/claims/<str:namespace>/<str:name>/renew/": _rest(POST="rest, of one's teams"),
+    "api/v1/gangs/": _rest(GET="rest", POST="rest, of one's teams"),
+    "api/v1/gangs/<str:namespace>/<str:name>/": _rest(
+        GET="rest", PUT="rest, of one's teams", PATCH="rest, of one's teams", DELETE="rest, of one's teams"
+    ),
+    "api/v1/queues/": _rest(GET="rest", POST="rest, admins"),
+    "api/v1/queues/<str:name>/": _rest(GET="rest", PUT="rest, admins", PATCH="rest, admins", DELETE="rest, admins"),
     "api/v1/pods/": READ,
     "api/v1/pods/<str:namespace>/<str:name>/explain/": READ,
     "api/v1/allocations/": _rest(GET="rest", POST="rest, of one's teams"),
@@ -233,7 +239,15 @@ PLAIN: Mapping[str, Row] = {
     },
     **{
         f"webhooks/{review}": {"POST": "webhooks", "*": "no such method"}
-        for review in ("pods/mutate", "pods/takeover", "pods/validate", "gpuclaims/validate", "bindings/validate")
+        for review in (
+            "pods/mutate",
+            "pods/takeover",
+            "pods/validate",
+            "gpuclaims/validate",
+            "gpugangs/validate",
+            "gpuqueues/validate",
+            "bindings/validate",
+        )
     },
     "api/v1/agents/n1/samples/": {"POST": "agent of n1", "*": "no such method"},
     "static/favicon.svg": {"GET": "open", "HEAD": "open", "*": "no such method"},

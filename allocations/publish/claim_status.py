@@ -8,14 +8,14 @@ every `ALL_EVERY` turns all claims are compared, so a missed event loses nothing
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
 import structlog
 
 from allocations.selectors import claim_statuses
 from audit.models import Event
-from claims.kinds import CLAIM
+from claims.kinds import CLAIM, Kind, R
 from claims.mirror import mirror, uid_of
 from claims.models import GpuClaim
 from kube import crds
@@ -61,7 +61,7 @@ class Publisher:
                 if written >= WRITES_A_TURN or claim.namespace in failing:
                     continue
                 try:
-                    status_publish(cluster=cluster, claim=claim, status=status, now=now)
+                    status_publish(CLAIM, cluster=cluster, row=claim, status=status, now=now)
                 except TemporaryKubeError as error:
                     log.warning("claims.status_unwritten", claim=str(claim), error=str(error))
                     failing[claim.namespace] = error
@@ -96,14 +96,16 @@ def _all_claims() -> Iterator[list[GpuClaim]]:
         yield list(GpuClaim.objects.filter(id__in=listed[start : start + CHUNK]))
 
 
-def status_publish(*, cluster: Cluster, claim: GpuClaim, status: dict[str, object], now: datetime) -> bool:
-    """Write one status and note it. False when the claim is gone from the cluster, or the API server refuses it."""
+def status_publish(kind: Kind[R], *, cluster: Cluster, row: R, status: Mapping[str, object], now: datetime) -> bool:
+    """Write one status and note it. False when the object is gone from the cluster, or the API server refuses it."""
     try:
-        stored = crds.status_replace(cluster, CLAIM.resource, namespace=claim.namespace, name=claim.name, status=status)
+        stored = crds.status_replace(cluster, kind.resource, namespace=row.namespace, name=row.name, status=status)
     except NotFoundInCluster:
         return False  # deleted: the watch brings it
     except PermanentKubeError as error:
-        log.error("claims.status_refused", claim=str(claim), error=str(error))  # noqa: TRY400 - the answer says it all
+        # no traceback: the answer says it all
+        log.error("manifests.status_refused", kind=kind.name, object=str(row), error=str(error))  # noqa: TRY400
         return False
-    row = mirror(CLAIM, stored=stored, now=now)
-    return bool(GpuClaim.objects.filter(pk=row.pk, uid=uid_of(stored.metadata.uid)).update(published_status=status))
+    mirrored = mirror(kind, stored=stored, now=now)
+    rows = kind.rows.filter(pk=mirrored.pk, uid=uid_of(stored.metadata.uid))
+    return bool(rows.update(published_status=status))

@@ -20,6 +20,7 @@ from gpuplane.rest.allocations import GrantSchema
 from gpuplane.rest.authentication import request_actor
 from gpuplane.rest.fields import AnyObjectField, address, checked
 from gpuplane.rest.pending import ReasonSchema, SchedulerSchema
+from gpuplane.rest.queues import QuotaStatusSchema
 
 
 class DeviceReasonSchema(serializers.Serializer[Any]):
@@ -45,6 +46,17 @@ class NodeWhySchema(serializers.Serializer[Any]):
     reason = serializers.CharField()
     resolvable = serializers.BooleanField(help_text="whether the end of other pods could help")
     devices = DeviceWhySchema(many=True)
+
+
+class WorkloadSchema(serializers.Serializer[Any]):
+    """The queue and the gang of a pod that the queues admit."""
+
+    queue = serializers.CharField()
+    gang = serializers.CharField(allow_null=True)
+    priority = serializers.IntegerField()
+    preemptible = serializers.BooleanField()
+    quotas = QuotaStatusSchema(many=True, help_text="of the queue, as of the last decision")
+    reason = serializers.CharField()
 
 
 class PodExplanationSchema(serializers.Serializer[Any]):
@@ -73,6 +85,7 @@ class PodExplanationSchema(serializers.Serializer[Any]):
     device_reasons = DeviceReasonSchema(
         many=True, help_text="why devices of the types asked for cannot serve, over all nodes; for a pod that waits"
     )
+    workload = WorkloadSchema(allow_null=True, help_text="for a pod that waits in a queue")
     scheduler = SchedulerSchema(allow_null=True, help_text="for a pod that waits")
 
 

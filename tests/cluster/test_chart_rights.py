@@ -27,16 +27,19 @@ ALL = {"get pods", "list pods", "list nodes", "patch nodes", "patch nodes/status
 BINDS = {"patch pods", "create pods/binding", "create pods/eviction", "get gpuclaims.gpu.scheduling"}
 KINDS = ("gpuclaims", "gpugangs", "gpuqueues")
 TOKENS = {"create tokenreviews.authentication.k8s.io"}
+VOLUMES = {
+    "get persistentvolumeclaims",
+    "list persistentvolumeclaims",
+    "list storageclasses.storage.k8s.io",
+    "get resourceclaims.resource.k8s.io",
+    "list resourceclaims.resource.k8s.io",
+}
 MAY = {
     "web": {
         *ALL,
         *BINDS,
         *TOKENS,
-        "get persistentvolumeclaims",
-        "list persistentvolumeclaims",
-        "list storageclasses.storage.k8s.io",
-        "get resourceclaims.resource.k8s.io",
-        "list resourceclaims.resource.k8s.io",
+        *VOLUMES,
         *(f"{verb} {kind}.gpu.scheduling" for verb in ("create", "patch", "delete") for kind in KINDS),
         *(f"get {kind}.gpu.scheduling" for kind in KINDS),
         "get customresourcedefinitions.apiextensions.k8s.io",
@@ -64,7 +67,10 @@ MAY = {
     },
     "watch": {
         *ALL,
+        *VOLUMES,
         "watch pods",
+        "patch pods",
+        "create pods/eviction",
         "list events",
         "watch events",
         "get nodes",

@@ -121,13 +121,14 @@ def test_devices_without_a_pod(client: ClusterClient) -> None:
 
 
 def test_pods_of_a_gang_are_held(client: ClusterClient) -> None:
-    """A claim with gangRef is accepted, its pods wait with this very reason."""
+    """CLAIM-8 a claim with gangRef is accepted; its pods wait until the gang is there."""
     client.register("gang-node")
     client.claim("crew", gangRef="crew")
     pod = pod_shape("gang-1", claim="crew")
     assert client.review("/webhooks/pods/validate", pod)["allowed"]
-    assert client.refusal(pod, ["gang-node"]) == ({}, {"gang-node": "gangs are not available yet"})
-    assert client.rest("GET", "pods/research/gang-1/explain/")["summary"] == "gangs are not available yet"
+    soon = "it is looked at within seconds"
+    assert client.refusal(pod, ["gang-node"]) == ({}, {"gang-node": soon})
+    assert client.rest("GET", "pods/research/gang-1/explain/")["summary"] == soon
 
 
 def test_the_kubelets_own_nodes_take_no_shares_yet(client: ClusterClient) -> None:

@@ -32,7 +32,7 @@ from access.choices import Role, TokenScope
 from access.models import Profile, Team, TeamNamespace
 from allocations.models import Allocation, PodRefusal
 from allocations.services import claim_devices
-from claims.models import GpuClaim
+from claims.models import GpuClaim, GpuGang, GpuQueue
 from gpuplane import application, operations
 from gpuplane.listeners import LISTENER
 from gpuplane.listeners.cluster import ROUTES
@@ -118,7 +118,7 @@ class World:
         held = Allocation.objects.filter(namespace="research", state="bound").latest("created_at").pk
         about = {
             "<str:namespace>": "research",
-            "<str:name>": "waits" if "pods/" in path or "pending/" in path else "train" if "claims/" in path else "n1",
+            "<str:name>": next((name for part, name in NAMED.items() if part in path), "n1"),
             "<str:uuid>": device[1],
             "<int:device_id>": str(device[0]),
             "<uuid:allocation_id>": str(held),
@@ -142,6 +142,10 @@ class World:
             if key is None or not SessionStore(key).exists(key):
                 self.sessions[caller] = _session(user)
         claim, _ = GpuClaim.objects.get_or_create(namespace="research", name="train", defaults=_claim_fields())
+        GpuGang.objects.get_or_create(
+            namespace="research", name="ring", defaults={**_claim_fields(), "spec": {"minMember": 1}}
+        )
+        GpuQueue.objects.get_or_create(name="top", defaults={**_claim_fields(), "spec": {}})
         if not Allocation.objects.filter(namespace="research", state="bound").exists():
             claim_devices(claim=claim, actor=SYSTEM)
         if not AuthToken.objects.filter(pk=SPARE).update(expiry=None):
@@ -222,6 +226,15 @@ def _peopled(app: application.Application) -> World:
     return made
 
 
+NAMED: Mapping[str, str] = {
+    "pods/": "waits",
+    "pending/": "waits",
+    "claims/": "train",
+    "gangs/": "ring",
+    "queues/": "top",
+}
+"""What a path's name stands for, by a part of the path; a node elsewhere."""
+
 BODIES: Mapping[tuple[str, str], Any] = {
     ("PUT", "api/v1/nodes/<str:name>/inventory/"): inventory("n1"),
     ("POST", "api/v1/claims/"): {
@@ -238,6 +251,10 @@ BODIES: Mapping[tuple[str, str], Any] = {
     },
     ("PATCH", "api/v1/claims/<str:namespace>/<str:name>/"): {"spec": {"ttlSeconds": 60}},
     ("POST", "api/v1/claims/<str:namespace>/<str:name>/renew/"): {"ttlSeconds": 60},
+    ("POST", "api/v1/gangs/"): {"metadata": {"name": "more", "namespace": "research"}, "spec": {"minMember": 1}},
+    ("PUT", "api/v1/gangs/<str:namespace>/<str:name>/"): {"metadata": {"name": "ring"}, "spec": {"minMember": 1}},
+    ("POST", "api/v1/queues/"): {"metadata": {"name": "more"}},
+    ("PUT", "api/v1/queues/<str:name>/"): {"metadata": {"name": "top"}},
     ("POST", "api/v1/allocations/"): {"namespace": "research", "claim": "train"},
     ("PATCH", "api/v1/tokens/<uuid:uid>/"): {"days": 3},
 }

@@ -193,13 +193,16 @@ def test_others_neither_see_nor_release_it(operator, outsider, viewer):
     assert used()[0] == (100, 80 << 30)
 
 
-def test_a_claim_with_a_gang_waits_for_gangs(operator):
-    """Held with the reason."""
+def test_a_claim_with_a_gang_is_for_pods(operator):
+    """CLAIM-8 a gang is made of pods."""
     manifest = claim_manifest()
     manifest["spec"]["gangRef"] = "crew"
     operator.post("claims/", manifest)
     status, problem = operator.post("allocations/", WANT)
-    assert (status, problem["detail"]) == (409, "gangs are not available yet")
+    assert (status, problem["detail"]) == (
+        409,
+        "GpuClaim train has a gangRef: a gang is made of pods, and this is none",
+    )
 
 
 def test_the_explanation_names_holders_and_events(operator):

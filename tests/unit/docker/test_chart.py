@@ -93,6 +93,7 @@ def test_definitions_of_the_chart_are_those_that_gpuplane_applies():
         "gpuclaims.gpu.scheduling",
         "gpugangs.gpu.scheduling",
         "gpunodestatuses.gpu.scheduling",
+        "gpuqueues.gpu.scheduling",
     }
 
 

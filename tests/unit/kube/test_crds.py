@@ -19,6 +19,7 @@ NAMES = {
     "gpuclaims.gpu.scheduling",
     "gpugangs.gpu.scheduling",
     "gpunodestatuses.gpu.scheduling",
+    "gpuqueues.gpu.scheduling",
 }
 WHERE: dict[str, Any] = {"namespace": "default", "name": "c"}
 GPU_GANGS = Resource(group="gpu.scheduling", plural="gpugangs", kind="GpuGang")
@@ -100,10 +101,9 @@ def test_the_definition_is_what_the_requirements_say() -> None:
     ]
     assert claim["names"]["shortNames"]
     gang = by_name["gpugangs.gpu.scheduling"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    assert {name: field["minimum"] for name, field in gang["properties"].items()} == {
-        "minMember": 1,
-        "timeoutSeconds": 1,
-    }
+    least = {name: field.get("minimum") for name, field in gang["properties"].items()}
+    assert least == {"minMember": 1, "timeoutSeconds": 1, "topology": None, "onMemberFailure": None}
+    assert by_name["gpuqueues.gpu.scheduling"]["scope"] == "Cluster"
 
 
 @pytest.mark.parametrize(
@@ -209,4 +209,4 @@ def test_delete_spares_a_successor(server: ApiServer, cluster: Cluster) -> None:
 def test_gangs_have_defaults(server: ApiServer, cluster: Cluster) -> None:
     body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuGang", "metadata": WHERE, "spec": {"minMember": 2}}
     gang = cluster.create(GPU_GANGS.path(namespace="default"), body, crds.CustomObject)
-    assert gang.spec == {"minMember": 2, "timeoutSeconds": 600}
+    assert gang.spec == {"minMember": 2, "timeoutSeconds": 600, "onMemberFailure": "none"}

@@ -106,6 +106,23 @@ tests/cluster/test_chart_rights.py asks the API server for each, and for what no
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list, watch]
+# allocations/scheduling/queueing: takes its gates off pods that it admits, and has others evicted for them
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [pods/eviction]
+  verbs: [create]
+# kube/volumes.py: how long a hold of a pod lasts that is admitted
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get, list]
+- apiGroups: [storage.k8s.io]
+  resources: [storageclasses]
+  verbs: [list]
+- apiGroups: [resource.k8s.io]
+  resources: [resourceclaims]
+  verbs: [get, list]
 # allocations/watching.py: kube-scheduler's events, by which a hold ends with its attempt
 - apiGroups: [""]
   resources: [events]

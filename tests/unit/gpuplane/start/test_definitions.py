@@ -28,6 +28,7 @@ def test_created_is_not_yet_served(
             "gpuclaims.gpu.scheduling",
             "gpugangs.gpu.scheduling",
             "gpunodestatuses.gpu.scheduling",
+            "gpuqueues.gpu.scheduling",
         }
         assert set(server.crds) == both
         assert missing == (set() if served else both)
