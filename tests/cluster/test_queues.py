@@ -43,9 +43,10 @@ def queue(stack: Stack, name: str, **spec: Any) -> None:
     manifest = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuQueue", "metadata": {"name": name}, "spec": spec}
     stack.api.create(f"{KINDS}/gpuqueues", manifest)
     eventually(lambda: stack.gpuplane.rest.get(f"/api/v1/queues/{name}/").status_code == 200, seconds=15, what=name)
-    eventually(
-        lambda: rest(stack, f"queues/{name}/")["status"]["quotas"] or not spec.get("quotas"), seconds=15, what=name
-    )
+    where = spec.get("namespaces", ["default"])[0]
+    probe = member("probe", where, queue=name)
+    path = f"/api/v1/namespaces/{where}/pods?dryRun=All"
+    eventually(lambda: GATE in gates(stack.api.create(path, probe)), seconds=15, what="admission knows the queue")
 
 
 def gang(stack: Stack, namespace: str, name: str, members: int, **spec: Any) -> None:
@@ -72,8 +73,10 @@ def why(stack: Stack, namespace: str, name: str) -> str:
     return str(answer.json().get("summary", "")) if answer.status_code == 200 else ""
 
 
-def gated(pods: dict[str, Json], *names: str) -> bool:
-    return all(GATE in (pods[name]["spec"].get("schedulingGates") or []) for name in names)
+def gates(made: Json) -> list[Json]:
+    """The pod's scheduling gates."""
+    found: list[Json] = made["spec"].get("schedulingGates") or []
+    return found
 
 
 def test_a_gang_of_8_across_2_nodes(stack: Stack, namespace: str) -> None:
@@ -83,8 +86,8 @@ def test_a_gang_of_8_across_2_nodes(stack: Stack, namespace: str) -> None:
     gang(stack, namespace, "ring", 8, topology={"required": "rack"})
     names = [f"ring-{number}" for number in range(8)]
     with watching(stack, namespace) as seen:
-        stack.add_pods([member(name, namespace, gang="ring") for name in names[:7]])
-        assert gated(pods_of(seen), *names[:7])
+        made = stack.add_pods([member(name, namespace, gang="ring") for name in names[:7]])
+        assert all(GATE in gates(one) for one in made)
         eventually(lambda: "7 of 8 pods" in why(stack, namespace, "ring-0"), seconds=10, what="the gang's reason")
         stack.add_pods([member(names[7], namespace, gang="ring")])
         seen.until(bound(*names), seconds=30, what="all eight bound")
@@ -150,9 +153,9 @@ def test_a_limit_holds_whatever_is_free(stack: Stack, namespace: str) -> None:
     queue(stack, "narrow", namespaces=[namespace], quotas=[{"limit": 2}])
     with watching(stack, namespace) as seen:
         stack.add_pods([member(f"n{number}", namespace) for number in range(3)])
-        seen.until(count_bound(2), seconds=30, what="two bound")
+        seen.until(lambda now: len(now.now) == 3 and count_bound(2)(now), seconds=30, what="two of three bound")
         (left,) = [name for name, one in pods_of(seen).items() if not is_bound(one)]
-        assert gated(pods_of(seen), left)
+        assert GATE in gates(pods_of(seen)[left])
         text = "queue narrow holds 2 of its limit of 2 GPUs"
         eventually(lambda: why(stack, namespace, left) == text, seconds=10, what="the reason")
     status = stack.api.get(f"{KINDS}/gpuqueues/narrow")
@@ -195,10 +198,10 @@ def test_processes_are_killed_while_gangs_are_admitted(stack: Stack, namespace: 
 
 def test_the_rules_between_queues(stack: Stack) -> None:
     """QUEUE-1 a cycle, an unknown parent, a namespace in two queues: refused by kubectl with the rule."""
-    queue(stack, "top", namespaces=["shared"])
+    queue(stack, "top", namespaces=["default"])
     for name, spec, text in (
         ("a", {"parent": "nowhere"}, "the parent nowhere of queue a does not exist"),
-        ("b", {"namespaces": ["shared"]}, "namespace shared is in queue top and in queue b"),
+        ("b", {"namespaces": ["default"]}, "namespace default is in queue top and in queue b"),
         ("c", {"parent": "top", "quotas": [{"deserved": 4}]}, "more than its parent top"),
     ):
         manifest = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuQueue", "metadata": {"name": name}, "spec": spec}
