@@ -133,3 +133,28 @@ def test_pods_of_other_teams(queues: Queues) -> None:
     TeamNamespace.objects.create(team=team, namespace=NAMESPACE)
     queues.settle()
     assert queues.node_of("a") == "n1"
+
+
+def test_fair_shares_decide_who_comes_next(queues: Queues) -> None:
+    """QUEUE-2 of two queues that deserve nothing each gets a half, whoever came first; alone one may have all."""
+    queues.world.node("n1", gpus=4)
+    for name in ("first", "second"):
+        queues.queue(name)
+    for number in range(4):
+        queues.pod(f"f{number}", queue="first")
+    for number in range(2):
+        queues.pod(f"s{number}", queue="second")
+    queues.settle()
+    assert [bool(queues.node_of(f"f{number}")) for number in range(4)] == [True, True, False, False]
+    assert [bool(queues.node_of(f"s{number}")) for number in range(2)] == [True, True]
+
+
+def test_a_queue_may_use_what_others_leave(queues: Queues) -> None:
+    """QUEUE-2 beyond what it deserves."""
+    queues.world.node("n1", gpus=4)
+    queues.queue("first", quotas=[{"deserved": 1}])
+    queues.queue("second", quotas=[{"deserved": 3}])
+    for number in range(4):
+        queues.pod(f"f{number}", queue="first")
+    queues.settle()
+    assert all(queues.node_of(f"f{number}") for number in range(4))

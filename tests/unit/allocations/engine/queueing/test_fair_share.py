@@ -101,7 +101,7 @@ def test_a_lower_priority_gets_nothing_before_the_higher_is_satisfied(
 
 
 def test_shares_go_down_the_tree() -> None:
-    """A parent's share is what its children divide, and its limit bounds what they ask for together."""
+    """QUEUE-2 a parent's share is what its children divide, and its limit bounds what they ask for together."""
     tree = QueueTree(
         [
             Queue("org", quotas=(Quota(limit=Fraction(4)),)),
