@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 
 from claims.manifest_metadata import ManifestInvalid, checked, parse_metadata
-from claims.queue_tree import TOP, Queue, Quota
+from claims.queue_tree import TOP, Amount, Queue, Quota
 from kube.keys import GANG_LABEL, KAI_PREEMPTIBILITY_LABEL, KAI_QUEUE_LABEL, PREEMPTIBLE_LABEL, QUEUE_LABEL
 from kube.names import check_namespace, check_subdomain
 from kube.objects import ObjectMeta, Pod
@@ -27,7 +27,7 @@ MEMBERS_MOST: Final = 100_000
 TIMEOUT_MOST: Final = 7 * 24 * 3600
 _AT: Final = re.compile(r" - at `\$?\.?(?P<path>.*)`$")
 
-Amount = Annotated[float, msgspec.Meta(ge=0, le=AMOUNT_MOST)]
+GpuAmount = Annotated[float, msgspec.Meta(ge=0, le=AMOUNT_MOST)]
 """GPUs; may be a fraction."""
 Model = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 S = TypeVar("S")
@@ -37,9 +37,9 @@ class QuotaFields(msgspec.Struct, frozen=True, rename="camel"):
     """An entry of spec.quotas."""
 
     models: Annotated[tuple[Model, ...], msgspec.Meta(max_length=64)] = ()
-    deserved: Amount = 0
-    limit: Amount | None = None
-    weight: Amount = 1
+    deserved: GpuAmount = 0
+    limit: GpuAmount | None = None
+    weight: GpuAmount = 1
 
 
 class QueueFields(msgspec.Struct, frozen=True, rename="camel"):
@@ -183,9 +183,10 @@ def queue_of(name: str, spec: QueueFields) -> Queue:
     )
 
 
-def _exact(amount: float) -> Fraction:
-    """The amount as it is written."""
-    return Fraction(str(amount))
+def _exact(amount: float) -> Amount:
+    """The amount as it is written; a whole number as an integer."""
+    exact = Fraction(str(amount))
+    return exact.numerator if exact.denominator == 1 else exact
 
 
 def _converted(manifest: object, kind: type[S]) -> S:

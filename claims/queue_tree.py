@@ -22,13 +22,22 @@ Group = frozenset[str]
 REST: Final[Group] = frozenset()
 
 
+Amount = int | Fraction
+"""GPUs. Whole ones are integers, which count faster; division is by `ratio`."""
+
+
+def ratio(part: Amount, total: Amount) -> Fraction:
+    """The exact quotient."""
+    return Fraction(part) / total
+
+
 class Quota(msgspec.Struct, frozen=True):
     """What a queue is due of one group of models, in GPUs. `limit` None: unlimited."""
 
     models: tuple[str, ...] = ()
-    deserved: Fraction = Fraction(0)
-    limit: Fraction | None = None
-    weight: Fraction = Fraction(1)
+    deserved: Amount = 0
+    limit: Amount | None = None
+    weight: Amount = 1
 
     @property
     def group(self) -> Group:
@@ -161,7 +170,7 @@ class QueueTree:
                 raise QueueInvalid(name.queue, "deserved", message)
 
 
-def amount_text(amount: Fraction) -> str:
+def amount_text(amount: Amount) -> str:
     """`16`, `0.5`, `0.33`."""
     return f"{float(amount):.2f}".rstrip("0").rstrip(".")
 

@@ -6,7 +6,6 @@ The decision is `allocations.engine.queueing`'s. Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from allocations.engine.queueing.members import WaitingPod, line_up
@@ -23,7 +22,7 @@ from allocations.scenario.waiting_pods import (
 )
 from claims.dialects.request import DeviceRequest
 from claims.queue_manifests import is_preemptible, queue_named_by
-from claims.queue_tree import DEFAULT, Name, QueueTree
+from claims.queue_tree import DEFAULT, Amount, Name, QueueTree
 
 if TYPE_CHECKING:
     from allocations.engine.amounts import Held
@@ -145,12 +144,12 @@ def _quotas(tree: QueueTree, queue: str, answer: Answer) -> tuple[QuotaResult, .
             _number(quota.deserved),
             None if quota.limit is None else _number(quota.limit),
             _number(answer.shares[Name(queue, quota.group)]),
-            _number(answer.allocated.get(Name(queue, quota.group), Fraction(0))),
+            _number(answer.allocated.get(Name(queue, quota.group), 0)),
         )
         for quota in tree.queues[queue].quotas
     )
 
 
-def _number(amount: Fraction) -> float:
+def _number(amount: Amount) -> float:
     """A whole number where it is one."""
     return amount.numerator if amount.denominator == 1 else round(float(amount), 6)

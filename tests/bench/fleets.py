@@ -177,3 +177,8 @@ def sixteens(count: int, *, turn: int = 0) -> Snapshot:
             for number, name in enumerate(names(count))
         )
     )
+
+
+def eights(count: int) -> Snapshot:
+    """A picture of free nodes with 8 GPUs in three wirings."""
+    return fleet(*(node(name, gpus=8, links=links_of(number, 8)) for number, name in enumerate(names(count))))

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from fractions import Fraction
 
 from allocations.engine.queueing.workloads import Counts
-from claims.queue_tree import Group, Name, QueueTree, amount_text
+from claims.queue_tree import Amount, Group, Name, QueueTree, amount_text
 
 
 class Balance:
@@ -18,8 +17,8 @@ class Balance:
 
     def __init__(self, tree: QueueTree) -> None:
         self.tree = tree
-        self.allocated: defaultdict[Name, Fraction] = defaultdict(Fraction)
-        self.fixed: defaultdict[Name, Fraction] = defaultdict(Fraction)
+        self.allocated: defaultdict[Name, Amount] = defaultdict(int)
+        self.fixed: defaultdict[Name, Amount] = defaultdict(int)
 
     def add(self, queue: str, counts: Counts, *, preemptible: bool, sign: int = 1) -> None:
         """Count a pod, or with `sign` -1 no longer, in its queue and every ancestor."""
@@ -31,12 +30,12 @@ class Balance:
                     self.fixed[name] += sign * amount
 
     def refusal(
-        self, queue: str, group: Group, amount: Fraction, *, preemptible: bool, without: Mapping[Name, Fraction]
+        self, queue: str, group: Group, amount: Amount, *, preemptible: bool, without: Mapping[Name, Amount]
     ) -> str:
         """Why the queue's entry does not let the amount in, empty where it does. `without`: what victims would free."""
         for above in self.tree.paths[queue]:
             name, quota = Name(above, group), self.tree.quota(above, group)
-            held = self.allocated[name] - without.get(name, Fraction(0))
+            held = self.allocated[name] - without.get(name, 0)
             if quota.limit is not None and held + amount > quota.limit:
                 return (
                     f"queue {above} holds {amount_text(held)} of its limit of {amount_text(quota.limit)} {quota.text}"
@@ -50,24 +49,24 @@ class Balance:
                 )
         return ""
 
-    def limited(self, queue: str, group: Group, amount: Fraction, *, without: Mapping[Name, Fraction]) -> list[str]:
+    def limited(self, queue: str, group: Group, amount: Amount, *, without: Mapping[Name, Amount]) -> list[str]:
         """The queues of the path whose limit the amount would pass. `without`: what victims would free."""
         passed = []
         for above in self.tree.paths[queue]:
             name, limit = Name(above, group), self.tree.quota(above, group).limit
-            if limit is not None and self.allocated[name] - without.get(name, Fraction(0)) + amount > limit:
+            if limit is not None and self.allocated[name] - without.get(name, 0) + amount > limit:
                 passed.append(above)
         return passed
 
 
-def _wanted(over: Fraction, amount: Fraction) -> str:
+def _wanted(over: Amount, amount: Amount) -> str:
     """What is asked for, where the queue still has room for less."""
     return f", and {amount_text(amount)} are asked for" if over != amount else ""
 
 
-def summed(parts: Iterable[tuple[str, Counts]], tree: QueueTree) -> dict[Name, Fraction]:
+def summed(parts: Iterable[tuple[str, Counts]], tree: QueueTree) -> dict[Name, Amount]:
     """(queue, counts) of pods, summed for their queues and every ancestor."""
-    sums: defaultdict[Name, Fraction] = defaultdict(Fraction)
+    sums: defaultdict[Name, Amount] = defaultdict(int)
     for queue, counts in parts:
         for above in tree.paths[queue]:
             for group, amount in counts.items():

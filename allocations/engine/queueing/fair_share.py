@@ -7,45 +7,44 @@ past limit or requested. Source: the over-quota division of KAI-Scheduler (docs/
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from fractions import Fraction
 from math import floor
 
 import msgspec
 
-from claims.queue_tree import TOP, Name, QueueTree
+from claims.queue_tree import TOP, Amount, Name, QueueTree, ratio
 
-NOTHING = Fraction(0)
+NOTHING = 0
 
 
 class Demand(msgspec.Struct, frozen=True):
     """What a queue's workloads hold and wait for, in GPUs. `whole`: all of their pods ask for whole GPUs."""
 
-    amount: Fraction = NOTHING
+    amount: Amount = NOTHING
     whole: bool = True
 
 
 class Claimant(msgspec.Struct, frozen=True):
     """One child of a division. `most`: the smaller of requested and limit. `age`: its place, oldest first."""
 
-    deserved: Fraction
-    most: Fraction
-    weight: Fraction
+    deserved: Amount
+    most: Amount
+    weight: Amount
     priority: int
     age: int
     whole: bool = True
 
     @property
-    def due(self) -> Fraction:
+    def due(self) -> Amount:
         """What it gets before anything is divided."""
         return min(self.deserved, self.most)
 
 
 def fair_shares(
-    tree: QueueTree, pools: Mapping[frozenset[str], Fraction], demands: Mapping[Name, Demand]
-) -> dict[Name, Fraction]:
+    tree: QueueTree, pools: Mapping[frozenset[str], Amount], demands: Mapping[Name, Demand]
+) -> dict[Name, Amount]:
     """The fair share of every queue in every group. `pools`: healthy GPUs by group; `demands`: of leaves."""
     summed = _summed(tree, demands)
-    shares: dict[Name, Fraction] = {}
+    shares: dict[Name, Amount] = {}
     for group in tree.groups:
         levels = [(TOP, pools.get(group, NOTHING))]
         while levels:
@@ -70,7 +69,7 @@ def fair_shares(
     return shares
 
 
-def divide(amount: Fraction, claimants: Sequence[Claimant]) -> list[Fraction]:
+def divide(amount: Amount, claimants: Sequence[Claimant]) -> list[Amount]:
     """The shares, in order. They add up to `amount` at most, unless what is due alone is more."""
     shares = [one.due for one in claimants]
     left = amount - sum(shares)
@@ -79,8 +78,8 @@ def divide(amount: Fraction, claimants: Sequence[Claimant]) -> list[Fraction]:
         wanting = [place for place, one in enumerate(claimants) if one.priority == priority and one.weight > 0]
         while left > 0 and (wanting := [place for place in wanting if shares[place] < claimants[place].most]):
             weights = sum((claimants[place].weight for place in wanting), NOTHING)
-            first = min((claimants[place].most - shares[place]) / claimants[place].weight for place in wanting)
-            step = min(first, left / weights)
+            first = min(ratio(claimants[place].most - shares[place], claimants[place].weight) for place in wanting)
+            step = min(first, ratio(left, weights))
             for place in wanting:
                 shares[place] += step * claimants[place].weight
             left -= step * weights
@@ -90,11 +89,9 @@ def divide(amount: Fraction, claimants: Sequence[Claimant]) -> list[Fraction]:
     return _rounded(shares, claimants, max(left, NOTHING), ran_out)
 
 
-def _rounded(
-    shares: list[Fraction], claimants: Sequence[Claimant], left: Fraction, ran_out: int | None
-) -> list[Fraction]:
+def _rounded(shares: list[Amount], claimants: Sequence[Claimant], left: Amount, ran_out: int | None) -> list[Amount]:
     """Whole GPUs for those that ask for nothing else; what that leaves goes to those that lost the most by it."""
-    lost: dict[int, Fraction] = {}
+    lost: dict[int, Amount] = {}
     for place, one in enumerate(claimants):
         above = shares[place] - one.due
         if one.whole and above != floor(above):

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
-from fractions import Fraction
 
 import msgspec
 
@@ -19,7 +18,7 @@ from allocations.engine.queueing.balance import summed
 from allocations.engine.queueing.placing import Placed
 from allocations.engine.queueing.standing import Standing
 from allocations.engine.queueing.workloads import Gang, Running, Workload
-from claims.queue_tree import TOP, Group, Name
+from claims.queue_tree import TOP, Amount, Group, Name
 
 
 class Means(StrEnum):
@@ -87,10 +86,10 @@ def plan_evictions(
 
 def _allowed(standing: Standing, workload: Workload, group: Group) -> Iterator[frozenset[Means]]:
     """The means to try in turn, without those that can find nobody, as can be told at once."""
-    queue, amount = workload.queue, standing.asked[workload.name].get(group, Fraction(0))
+    queue, amount = workload.queue, standing.asked[workload.name].get(group, 0)
     if standing.balance.allocated[Name(queue, group)] + amount <= standing.share(queue, group):
         yield frozenset({Means.RECLAIM})
-    if any(pod.queue == queue and pod.priority < workload.priority for pod in standing.running.values()):
+    if standing.lowest_priority(queue) < workload.priority:
         yield frozenset({Means.PREEMPT})
         yield frozenset(Means)  # preemption may bring the queue below its fair share
 
@@ -122,7 +121,7 @@ class _Plan:
         self.workload = workload
         self.group = group
         self.means = means
-        self.amount = standing.asked[workload.name].get(group, Fraction(0))
+        self.amount = standing.asked[workload.name].get(group, 0)
 
     def make(self, units: Sequence[Victims]) -> EvictionPlan | None:
         """The plan, or None where these victims do not suffice."""
@@ -153,14 +152,14 @@ class _Plan:
     def _helps(self, unit: Victims, limited: Collection[str], *, lacks_devices: bool) -> bool:
         """Whether what the unit holds brings a limit down, or is where the workload may stand."""
         standing = self.standing
-        if self.amount and not any(standing.counts[pod.name].get(self.group) for pod in unit.pods):
+        if self.amount and not any(standing.counts(pod).get(self.group) for pod in unit.pods):
             return False
         if any(above in standing.tree.paths[unit.queue] for above in limited):
             return True
         rows = [member.rows for member in self.workload.members]
         return lacks_devices and any(one is None or any(pod.row in one for pod in unit.pods) for one in rows)
 
-    def _may_take(self, unit: Victims, means: Means, freed: Mapping[Name, Fraction]) -> bool:
+    def _may_take(self, unit: Victims, means: Means, freed: Mapping[Name, Amount]) -> bool:
         if any(pod.outside and pod.priority > self.workload.priority for pod in unit.pods):
             return False
         if means is Means.PREEMPT:
@@ -168,9 +167,9 @@ class _Plan:
         tree, allocated = self.standing.tree, self.standing.balance.allocated
         takers, theirs = _below_common(tree.paths[self.workload.queue], tree.paths[unit.queue])
 
-        def held(queue: str) -> Fraction:
+        def held(queue: str) -> Amount:
             name = Name(queue, self.group)
-            return allocated[name] - freed.get(name, Fraction(0))
+            return allocated[name] - freed.get(name, 0)
 
         share = self.standing.share
         if any(held(above) + self.amount > share(above, self.group) for above in takers):
@@ -214,8 +213,8 @@ class _Plan:
             self._may_take(unit, means, self._freed(chosen[:place])) for place, (unit, means) in enumerate(chosen)
         )
 
-    def _freed(self, chosen: Sequence[tuple[Victims, Means]]) -> dict[Name, Fraction]:
-        parts = [(pod.queue, self.standing.counts[pod.name]) for pod in _pods(chosen)]
+    def _freed(self, chosen: Sequence[tuple[Victims, Means]]) -> dict[Name, Amount]:
+        parts = [(pod.queue, self.standing.counts(pod)) for pod in _pods(chosen)]
         return summed(parts, self.standing.tree)
 
 

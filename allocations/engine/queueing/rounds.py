@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from fractions import Fraction
 from functools import total_ordering
 from typing import Any
 
@@ -20,7 +19,7 @@ from allocations.engine.queueing.reclaim import EvictionPlan, Means, plan_evicti
 from allocations.engine.queueing.standing import Standing
 from allocations.engine.queueing.workloads import Age, Gang, Running, Workload
 from allocations.engine.snapshot import Snapshot
-from claims.queue_tree import REST, TOP, Group, Name, QueueTree
+from claims.queue_tree import REST, TOP, Amount, Group, Name, QueueTree, ratio
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -32,6 +31,9 @@ class Question(msgspec.Struct, frozen=True):
     waiting: tuple[Workload, ...]
     gangs: Mapping[str, Gang]
     labels: Labels
+    most: int | None = None
+    """So many pods are admitted, and the decision ends; the workloads that are left are neither admitted nor refused.
+    """
 
 
 class Admission(msgspec.Struct, frozen=True):
@@ -63,8 +65,8 @@ class Answer(msgspec.Struct, frozen=True):
     admissions: tuple[Admission, ...]
     evictions: tuple[Eviction, ...]
     waiting: dict[str, Waiting]
-    shares: dict[Name, Fraction]
-    allocated: dict[Name, Fraction]
+    shares: dict[Name, Amount]
+    allocated: dict[Name, Amount]
     snapshot: Snapshot
 
 
@@ -105,16 +107,18 @@ class _Round:
         """Take turns until every workload was admitted or refused."""
         while (head := self._head()) is not None:
             reason = self._admit(head)
+            groups = self._leave_line(head)
+            self._forget(head.queue)
             if reason is None:
-                self.turns.clear()
                 self.refused.clear()
-                self._leave_line(head)
+                if self.question.most is not None and len(self.admissions) >= self.question.most:
+                    break
                 continue
             self.waiting[head.name] = reason
-            groups = self._leave_line(head)
             if self.tree.queues[head.queue].strict:
                 self._end_turn(head.queue, groups)
-            self._forget(head.queue)
+            elif len(groups) == 1:
+                self._refuse_alike(head, groups[0])
         return Answer(
             tuple(self.admissions),
             tuple(self.evictions),
@@ -157,7 +161,7 @@ class _Round:
     def _key(self, queue: str, group: Group, head: Workload) -> tuple[Any, ...]:
         """The rules (1) to (5) of the order."""
         held = self.standing.balance.allocated[Name(queue, group)]
-        after = held + self.standing.asked[head.name].get(group, Fraction(0))
+        after = held + self.standing.asked[head.name].get(group, 0)
         share, deserved = self.standing.share(queue, group), self.tree.quota(queue, group).deserved
         due = max(share, deserved)
         return (
@@ -165,8 +169,8 @@ class _Round:
             after > deserved,
             -self.tree.queues[queue].priority,
             not due,
-            after / due if due else after,
-            held / due if due else held,
+            ratio(after, due) if due else after,
+            ratio(held, due) if due else held,
             self.tree.age[queue],
             queue,
         )
@@ -221,6 +225,7 @@ class _Round:
         victims = [(pod, means) for unit, means in plan.victims for pod in unit.pods]
         for pod, means in victims:
             self.standing.evict(pod)
+            self._forget(pod.queue)
             self.evictions.append(Eviction(pod.name, workload.name, means))
         names = [pod.name for pod, _ in victims]
         self._seat(workload, plan.placed, lambda devices: (*names, *self.standing.holders(devices)))
@@ -232,6 +237,22 @@ class _Round:
             self.admissions.append(Admission(seat.member.name, seat.decision, tuple(sorted(set(waits)))))
             self.seated[workload.above or workload.name].append(self.standing.now.node_index[str(seat.decision.node)])
         self.standing.seat(workload, placed)
+
+    def _refuse_alike(self, head: Workload, group: Group) -> None:
+        """Refuse those right behind a workload that are like one that was refused.
+
+        They ask for the same amount, so the turn is their queue's again, and again.
+        """
+        line, asked = self.lines[Name(head.queue, group)], self.standing.asked
+        while line:
+            following = next(reversed(line.values()))
+            if asked[following.name] != asked[head.name] or following.above in self.waiting:
+                return
+            reason = self.refused.get(_alike(following))
+            if reason is None or following.above:
+                return
+            self.waiting[following.name] = reason
+            del line[following.name]
 
     def _leave_line(self, workload: Workload) -> list[Group]:
         """Take the workload out of its lines; the groups that it waited for."""

@@ -6,17 +6,17 @@ admitted takes its devices in both.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from fractions import Fraction
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from allocations.engine.amounts import Held
 from allocations.engine.patch import take, with_freed
 from allocations.engine.queueing.balance import Balance
 from allocations.engine.queueing.fair_share import Demand, fair_shares
 from allocations.engine.queueing.placing import Labels, NoRoom, Placed, Placer
-from allocations.engine.queueing.workloads import Counting, Counts, Running, Workload, asks_whole
+from allocations.engine.queueing.workloads import Counting, Counts, Running, Sort, Workload, asks_whole
 from allocations.engine.snapshot import Snapshot
-from claims.queue_tree import Group, Name, QueueTree
+from claims.queue_tree import Amount, Group, Name, QueueTree
 
 
 class Standing:
@@ -36,32 +36,46 @@ class Standing:
         self.placer = Placer(labels)
         self.running: dict[str, Running] = {}
         self.leaving: dict[str, Running] = {}
-        self.counts: dict[str, Counts] = {}
-        """What each running pod counts, by its name."""
         for pod in running:
-            self.counts[pod.name] = self.counting.held(pod.held)
-            if pod.leaving:
-                self.leaving[pod.name] = pod
-            else:
-                self.running[pod.name] = pod
-                self.balance.add(pod.queue, self.counts[pod.name], preemptible=pod.preemptible)
+            (self.leaving if pod.leaving else self.running)[pod.name] = pod
+        sums = self.counting.sums(self.running.values())
+        for (queue, preemptible, _), counts in sums.items():
+            self.balance.add(queue, counts, preemptible=preemptible)
         self.now = snapshot
-        self.later = with_freed(snapshot, [held for pod in self.leaving.values() for held in pod.held], ())
+        coming = [held for pod in self.leaving.values() for held in pod.held]
+        self.later = with_freed(snapshot, coming, ()) if coming else snapshot
         self.asked = {one.name: self.counting.asked(one.members) for one in waiting}
-        self.shares = fair_shares(tree, self.counting.pools, self._demands(waiting))
+        self.shares = fair_shares(tree, self.counting.pools, self._demands(waiting, sums))
         self._models_of: dict[frozenset[Group], frozenset[int]] = {}
+        self._lowest: dict[str, int] = {}
+        self._counts: dict[str, Counts] = {}
+        self._no_room: dict[tuple[object, ...], NoRoom] = {}
+        """Of lone pods by what decides it: no admission makes room."""
 
-    def _demands(self, waiting: Iterable[Workload]) -> dict[Name, Demand]:
-        parts: list[tuple[str, Counts, bool]] = [
-            (pod.queue, self.counts[pod.name], pod.whole) for pod in self.running.values()
-        ]
+    def lowest_priority(self, queue: str) -> float:
+        """Of the pods that run in the queue; above every priority where there are none."""
+        if not self._lowest:
+            for pod in self.running.values():
+                self._lowest[pod.queue] = min(pod.priority, self._lowest.get(pod.queue, pod.priority))
+        return self._lowest.get(queue, float("inf"))
+
+    def _demands(self, waiting: Iterable[Workload], sums: Mapping[Sort, Counts]) -> dict[Name, Demand]:
+        parts: list[tuple[str, Counts, bool]] = [(queue, counts, whole) for (queue, _, whole), counts in sums.items()]
         parts += [(one.queue, self.asked[one.name], asks_whole(one.members)) for one in waiting]
-        demands: dict[Name, Demand] = {}
+        amounts: defaultdict[Name, Amount] = defaultdict(int)
+        shared: set[Name] = set()
         for queue, counts, whole in parts:
             for group, amount in counts.items():
-                before = demands.get(Name(queue, group), Demand())
-                demands[Name(queue, group)] = Demand(before.amount + amount, before.whole and whole)
-        return demands
+                amounts[Name(queue, group)] += amount
+                if not whole:
+                    shared.add(Name(queue, group))
+        return {name: Demand(amount, name not in shared) for name, amount in amounts.items()}
+
+    def counts(self, pod: Running) -> Counts:
+        """What a running pod counts."""
+        if pod.name not in self._counts:
+            self._counts[pod.name] = self.counting.held(pod.held)
+        return self._counts[pod.name]
 
     def blocked(self, groups: Collection[Group]) -> frozenset[int]:
         """Ids of the GPUs of other groups."""
@@ -77,7 +91,14 @@ class Standing:
 
     def fits_now(self, workload: Workload, groups: Collection[Group]) -> Placed | NoRoom:
         """Seats on what is free at this moment."""
-        return self.placer.place(self.now, workload, blocked=self.blocked(groups))
+        key = (workload.members[0].request, workload.members[0].rows, frozenset(groups))
+        lone = len(workload.members) == 1 and workload.topology is None and not workload.beside
+        if lone and key in self._no_room:
+            return self._no_room[key]
+        placed = self.placer.place(self.now, workload, blocked=self.blocked(groups))
+        if lone and isinstance(placed, NoRoom):
+            self._no_room[key] = placed
+        return placed
 
     def fits_later(self, workload: Workload, groups: Collection[Group], freed: Iterable[Held] = ()) -> Placed | NoRoom:
         """Seats once all that leave have gone, and those that hold `freed`."""
@@ -86,9 +107,10 @@ class Standing:
 
     def evict(self, pod: Running) -> None:
         """Count the pod as leaving."""
+        self._lowest.clear()
         del self.running[pod.name]
         self.leaving[pod.name] = pod
-        self.balance.add(pod.queue, self.counts[pod.name], preemptible=pod.preemptible, sign=-1)
+        self.balance.add(pod.queue, self.counts(pod), preemptible=pod.preemptible, sign=-1)
         self.later = with_freed(self.later, pod.held, ())
 
     def seat(self, workload: Workload, placed: Placed) -> None:
@@ -98,13 +120,15 @@ class Standing:
             for seat in placed.seats
             for grant in seat.decision.grants
         ]
-        self.now, self.later = take(self.now, held), take(self.later, held)
+        alone = self.later is self.now
+        self.now = take(self.now, held)
+        self.later = self.now if alone else take(self.later, held)
         self.balance.add(workload.queue, self.counting.held(held), preemptible=workload.preemptible)
 
     def holders(self, devices: Collection[int]) -> list[str]:
         """Leaving pods that hold any of the devices, by name."""
         return sorted(pod.name for pod in self.leaving.values() if any(device in devices for device, _, _ in pod.held))
 
-    def share(self, queue: str, group: Group) -> Fraction:
+    def share(self, queue: str, group: Group) -> Amount:
         """The fair share."""
         return self.shares[Name(queue, group)]

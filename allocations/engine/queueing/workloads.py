@@ -6,19 +6,21 @@ count nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from allocations.engine.amounts import Held
 from allocations.engine.snapshot import Snapshot, Withheld
 from claims.dialects.request import CORE_WHOLE, DeviceAsk, DeviceRequest
 from claims.queue_manifests import GangFields
-from claims.queue_tree import Group, QueueTree
+from claims.queue_tree import Amount, Group, QueueTree
 from kube.device_types import GPU
 
 
@@ -100,8 +102,16 @@ class Running(msgspec.Struct, frozen=True):
     those of lower priority for it."""
 
 
-Counts = Mapping[Group, Fraction]
+Counts = Mapping[Group, Amount]
 """GPUs by group of models."""
+
+
+class Sort(NamedTuple):
+    """Running pods that are counted together."""
+
+    queue: str
+    preemptible: bool
+    whole: bool
 
 
 class Counting:
@@ -111,12 +121,17 @@ class Counting:
         self.tree = tree
         self.snapshot = snapshot
         self._smallest: dict[tuple[DeviceAsk, Group], int | None] = {}
+        self._asked: dict[DeviceRequest, Counts] = {}
+
+    @cached_property
+    def _gpu_rows(self) -> NDArray[np.bool_]:
+        """[d] whether a device is a GPU."""
+        return np.equal(self.snapshot.device_type, self.snapshot.type_code.get(GPU, -1))
 
     @cached_property
     def is_gpu(self) -> list[bool]:
-        """[d] whether a device is a GPU."""
-        code = self.snapshot.type_code.get(GPU, -1)
-        found: list[bool] = np.equal(self.snapshot.device_type, code).tolist()
+        """[d] the same as a list."""
+        found: list[bool] = self._gpu_rows.tolist()
         return found
 
     @cached_property
@@ -128,7 +143,7 @@ class Counting:
     @cached_property
     def pools(self) -> Counts:
         """Healthy GPUs of ready nodes, by group."""
-        pools = dict.fromkeys(self.tree.groups, Fraction(0))
+        pools: dict[Group, Amount] = dict.fromkeys(self.tree.groups, 0)
         healthy, kept = self.snapshot.device_healthy.tolist(), self.snapshot.device_kept.tolist()
         problems, node = self.snapshot.node_problem, self.snapshot.device_node.tolist()
         for row, is_gpu in enumerate(self.is_gpu):
@@ -136,26 +151,60 @@ class Counting:
                 pools[self.group_of[row]] += 1
         return pools
 
-    def held(self, held: Sequence[Held]) -> dict[Group, Fraction]:
+    def held(self, held: Sequence[Held]) -> dict[Group, Amount]:
         """What these amounts count."""
-        counts: dict[Group, Fraction] = {}
+        counts: dict[Group, Amount] = {}
         rows = self.snapshot.index.rows_of([device for device, _, _ in held]).tolist()
         for row, (_, core, memory) in zip(rows, held, strict=True):
             if row >= 0 and self.is_gpu[row]:
-                total = int(self.snapshot.memory_total[row])
-                part = max(Fraction(core, CORE_WHOLE), Fraction(memory, total) if total else Fraction(0))
                 group = self.group_of[row]
-                counts[group] = counts.get(group, Fraction(0)) + part
+                counts[group] = counts.get(group, 0) + self._part(row, core, memory)
         return counts
 
-    def asked(self, members: Sequence[Member]) -> dict[Group, Fraction]:
-        """What the members would count in each group that may serve any of them."""
-        counts: dict[Group, Fraction] = {}
-        for member in members:
-            for group in self.serving(member.request):
-                amount = sum((self._one(ask, group) * ask.count for ask in _gpus(member.request)), Fraction(0))
-                counts[group] = counts.get(group, Fraction(0)) + amount
+    def _part(self, row: int, core: int, memory: int) -> Amount:
+        """What the amounts of one GPU count."""
+        if core >= CORE_WHOLE:
+            return 1
+        total = int(self.snapshot.memory_total[row])
+        return max(Fraction(core, CORE_WHOLE), Fraction(memory, total) if total else Fraction(0))
+
+    def sums(self, running: Iterable[Running]) -> dict[Sort, Counts]:
+        """What running pods count, those of one sort together."""
+        sorts: defaultdict[Sort, list[Held]] = defaultdict(list)
+        for pod in running:
+            sorts[Sort(pod.queue, pod.preemptible, pod.whole)] += pod.held
+        return {sort: self._whole(held) if sort.whole else self.held(held) for sort, held in sorts.items()}
+
+    def _whole(self, held: Sequence[Held]) -> Counts:
+        """What whole devices count."""
+        rows = self.snapshot.index.rows_of([device for device, _, _ in held])
+        rows = rows[rows >= 0]
+        gpus = rows[self._gpu_rows[rows]]
+        numbers = np.bincount(self.snapshot.device_model[gpus], minlength=len(self.snapshot.models)).tolist()
+        counts: dict[Group, Amount] = {}
+        for model, number in zip(self.snapshot.models, numbers, strict=True):
+            if number:
+                group = self.tree.group_of(model)
+                counts[group] = counts.get(group, 0) + number
         return counts
+
+    def asked(self, members: Sequence[Member]) -> Counts:
+        """What the members would count in each group that may serve any of them."""
+        if len(members) == 1:
+            return self._asked_by(members[0].request)
+        counts: dict[Group, Amount] = {}
+        for member in members:
+            for group, amount in self._asked_by(member.request).items():
+                counts[group] = counts.get(group, 0) + amount
+        return counts
+
+    def _asked_by(self, request: DeviceRequest) -> Counts:
+        if request not in self._asked:
+            self._asked[request] = {
+                group: sum((self._one(ask, group) * ask.count for ask in _gpus(request)), 0)
+                for group in self.serving(request)
+            }
+        return self._asked[request]
 
     def serving(self, request: DeviceRequest) -> tuple[Group, ...]:
         """The groups that may serve every GPU of the request; all of them for one without GPUs."""
@@ -164,11 +213,11 @@ class Counting:
             group for group in self.tree.groups if all(self._smallest_for(ask, group) is not None for ask in asks)
         )
 
-    def _one(self, ask: DeviceAsk, group: Group) -> Fraction:
+    def _one(self, ask: DeviceAsk, group: Group) -> Amount:
         """What one device of the ask counts: of the smallest GPU that it may get."""
         core = Fraction(ask.core_percent or 0, CORE_WHOLE)
         if ask.whole:
-            return Fraction(1)
+            return 1
         if ask.memory_ratio is not None:
             return max(core, Fraction(ask.memory_ratio, 100))
         smallest = self._smallest_for(ask, group)

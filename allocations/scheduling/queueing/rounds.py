@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from fractions import Fraction
 from typing import Final
 
 import structlog
@@ -18,7 +17,7 @@ from allocations.scheduling.queueing.admission import admit, free_of_gates, take
 from allocations.scheduling.queueing.evictions import evict, keep_for_takers
 from allocations.scheduling.queueing.gangs import follow_gangs, note_admitted, note_reasons
 from allocations.scheduling.queueing.picture import Painter, Picture
-from claims.queue_tree import Name
+from claims.queue_tree import Amount, Name
 from kube.client import Cluster
 from storage.cursors import write_rows
 
@@ -130,7 +129,7 @@ def write_queues(picture: Picture, answer: Answer) -> None:
                 "limit": None if quota.limit is None else _number(quota.limit),
                 "weight": _number(quota.weight),
                 "fairShare": _number(answer.shares[Name(queue.name, quota.group)]),
-                "allocated": _number(answer.allocated.get(Name(queue.name, quota.group), Fraction(0))),
+                "allocated": _number(answer.allocated.get(Name(queue.name, quota.group), 0)),
             }
             for quota in queue.quotas
         ]
@@ -143,6 +142,6 @@ def write_queues(picture: Picture, answer: Answer) -> None:
     QueueState.objects.filter(name__in=there).delete()
 
 
-def _number(amount: Fraction) -> float:
+def _number(amount: Amount) -> float:
     """A whole number where it is one."""
     return amount.numerator if amount.denominator == 1 else round(float(amount), 6)

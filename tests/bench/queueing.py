@@ -1,0 +1,114 @@
+"""Decisions of queues and gangs, without a server or a database.
+
+Called by `run`. The floor is sorting the workloads once by priority and age, which any queue has to.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from allocations.engine.patch import take
+from allocations.engine.queueing.rounds import Question, decide
+from allocations.engine.queueing.workloads import Age, Gang, Member, Running, Workload
+from allocations.engine.snapshot import Snapshot
+from claims.queue_tree import Queue, QueueTree, Quota
+from tests.bench.figures import Report, timed_figure
+from tests.bench.fleets import eights
+from tests.bench.in_process import timed
+from tests.bench.wire import Rounds
+from tests.builders import H100_BYTES, whole
+
+NODES = 5_000
+WAITING = 10_000
+GANG = 512
+
+
+def measure_queueing(report: Report, *, rounds: int) -> None:
+    """10,000 workloads in 200 queues of three levels on 5,000 × 8, free and full; a gang of 512 on 500 × 8."""
+    tree = three_levels(NODES * 8)
+    free = eights(NODES)
+    waiting = tuple(lone(number, tree) for number in range(WAITING))
+    full, running = filled(free, tree)
+    gang = Gang("bench/ring", GANG)
+    members = tuple(member(number) for number in range(GANG))
+    ring = (Workload("bench/ring", "default", members, 0, members[0].age),)
+    small = eights(500)
+    alone = QueueTree(())
+    cases = (
+        ("queues, 10,000 workloads that go, 5,000 × 8", question(tree, free, waiting)),
+        ("queues, 10,000 workloads, none can go", question(tree, full, waiting, running)),
+        ("a gang of 512 on 500 × 8", question(alone, small, ring, gangs={gang.name: gang})),
+    )
+    for name, asked in cases:
+        measured = Rounds()
+        for _ in range(rounds):
+            measured.floor.append([timed(lambda: sorted(asked.waiting, key=_age)) for _ in range(3)])  # noqa: B023
+            measured.product.append([timed(lambda: decide(asked))])  # noqa: B023 - called at once
+        report.add(timed_figure(name, measured))
+
+
+def question(
+    tree: QueueTree,
+    snapshot: Snapshot,
+    waiting: tuple[Workload, ...],
+    running: tuple[Running, ...] = (),
+    gangs: dict[str, Gang] | None = None,
+) -> Question:
+    """The picture. Nodes have no labels."""
+    labels: list[dict[str, str]] = [{} for _ in snapshot.node_names]
+    return Question(tree, snapshot, running, waiting, gangs or {}, labels)
+
+
+def three_levels(gpus: int) -> QueueTree:
+    """4 queues at the top, 4 × 7 below them, 168 leaves: 200 in all. Each leaf deserves its part."""
+    queues = []
+    for one in range(4):
+        queues.append(Queue(f"top-{one}", quotas=(Quota(deserved=Fraction(gpus, 4)),)))
+        for two in range(7):
+            middle = Queue(f"mid-{one}-{two}", f"top-{one}", quotas=(Quota(deserved=Fraction(gpus, 28)),))
+            queues.append(middle)
+            queues += [
+                Queue(f"leaf-{one}-{two}-{three}", middle.name, quotas=(Quota(deserved=Fraction(gpus, 168)),))
+                for three in range(6)
+            ]
+    return QueueTree(queues)
+
+
+def leaves(tree: QueueTree) -> list[str]:
+    """Queues that take pods, without `default`."""
+    return [name for name in tree.queues if tree.is_leaf(name) and name != "default"]
+
+
+def member(number: int) -> Member:
+    """A pod of one whole GPU."""
+    age = Age(undated=False, created=f"2026-01-01T{number // 3600 % 24:02d}:{number // 60 % 60:02d}:00Z", place=number)
+    return Member(f"bench/p{number}/u{number}", whole(1), age)
+
+
+def lone(number: int, tree: QueueTree) -> Workload:
+    """A pod of a queue; five priorities."""
+    made, names = member(number), leaves(tree)
+    return Workload(made.name, names[number % len(names)], (made,), number % 5, made.age)
+
+
+def filled(snapshot: Snapshot, tree: QueueTree) -> tuple[Snapshot, tuple[Running, ...]]:
+    """Every GPU held by a pod of its own, spread evenly over the queues; pods of the highest priority."""
+    names = leaves(tree)
+    running = tuple(
+        Running(
+            f"bench/r{place}/u{place}",
+            names[place % len(names)],
+            ((device, 100, H100_BYTES),),
+            row,
+            5,
+            Age(undated=False, created="2025-01-01T00:00:00Z", place=place),
+        )
+        for place, (device, row) in enumerate(
+            zip(snapshot.device_id.tolist(), snapshot.device_node.tolist(), strict=True)
+        )
+    )
+    return take(snapshot, [held for one in running for held in one.held]), running
+
+
+def _age(workload: Workload) -> tuple[int, Age]:
+    return -workload.priority, workload.age
