@@ -38,29 +38,28 @@ PATCHES_AT_ONCE: Final = 64
 log = structlog.get_logger(__name__)
 
 Part = tuple[WaitingRow, Admission]
+Admitted = tuple[WaitingRow, UUID]
+"""A pod, and its allocation."""
 
 
-def admit(picture: Picture, workloads: Sequence[Sequence[Admission]], *, fence: Fence) -> list[WaitingRow]:
+def admit(picture: Picture, workloads: Sequence[Sequence[Admission]], *, fence: Fence) -> list[Admitted]:
     """Hold the devices of these workloads, in this order; the pods of those that were admitted.
 
     Raises MovedOn when others have decided meanwhile.
     """
-    admitted: list[WaitingRow] = []
+    admitted: list[Admitted] = []
     for batch in _batches([[(picture.waiting[one.pod], one) for one in workload] for workload in workloads]):
         try:
-            _hold([part for workload in batch for part in workload], picture.now, fence)
-            admitted += [row for workload in batch for row, _ in workload]
+            admitted += _hold([part for workload in batch for part in workload], picture.now, fence)
             continue
         except (LostRace, PodHasOne) as error:
             log.info("queues.race_lost", pods=sum(map(len, batch)), error=str(error))
         for workload in batch if len(batch) > 1 else ():
             try:
-                _hold(workload, picture.now, fence)
+                admitted += _hold(workload, picture.now, fence)
             except (LostRace, PodHasOne) as error:
                 log.info("queues.race_lost", pod=workload[0][0].pod_name, error=str(error))
-            else:
-                admitted += [row for row, _ in workload]
-    if any(not row.pod.gated for row in admitted):
+    if any(not row.pod.gated for row, _ in admitted):
         announce()  # kube-scheduler refused them before
     return admitted
 
@@ -77,18 +76,19 @@ def _batches(workloads: Sequence[list[Part]]) -> Iterator[list[list[Part]]]:
         yield batch
 
 
-def _hold(parts: Sequence[Part], now: datetime, fence: Fence) -> None:
+def _hold(parts: Sequence[Part], now: datetime, fence: Fence) -> list[Admitted]:
     holds = []
     for row, admission in parts:
         asks, decision = row.pod.asks, admission.decision
         holder = ledger.pod_holder(row.namespace, row.pod_name, row.pod_uid)
         seconds = max(hold_seconds(asks), GATED_SECONDS)
         holds.append(NewHold(asks.terms(holder, by_kubelet=decision.by_kubelet, actor=ACTOR), decision, seconds))
-    hold_together(holds, fence=fence, now=now)
+    made = hold_together(holds, fence=fence, now=now)
     fence.admissions += 1
+    return [(row, allocation_id) for (row, _), allocation_id in zip(parts, made, strict=True)]
 
 
-def take_gates_off(cluster: Cluster, rows: Sequence[tuple[WaitingRow, UUID]], *, now: datetime) -> int:
+def take_gates_off(cluster: Cluster, rows: Sequence[Admitted], *, now: datetime) -> int:
     """Take our gate off these pods, whose allocations are given; how many gates went."""
     if not rows:
         return 0

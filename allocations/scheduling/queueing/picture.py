@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
@@ -33,6 +34,9 @@ from claims.queue_manifests import GangFields, parse_gang_spec
 from claims.queue_tree import DEFAULT
 from claims.queues import StoredQueues, stored_queues
 from kube.node_rules import NodeTraits, is_restricted, refusal_of
+
+MOST: Final = 512
+"""Pods that a round admits, so that the gates of the first do not wait for the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,7 @@ class Painter:
             waiting=tuple(lined_up.workloads),
             gangs={name: Gang.of(name, spec) for name, spec in gangs.items()},
             labels=[_labels(nodes, name) for name in snapshot.node_names],
+            most=MOST,
         )
         return Picture(
             question=question,

@@ -62,7 +62,9 @@ class Rounds:
         answer = decide(picture.question)
         ready, later = _by_workload(picture, answer)
         admitted = admit(picture, ready, fence=self._fence)
-        note_admitted(admitted, now)
+        note_admitted([row for row, _ in admitted], now)
+        if self._cluster is not None:
+            take_gates_off(self._cluster, [(row, id_) for row, id_ in admitted if row.pod.gated], now=now)
         keep_for_takers(picture, later)
         protected = evict(self._cluster, picture, answer.evictions)
         self._protected |= dict.fromkeys(protected, now + PROTECTED)
