@@ -28,6 +28,7 @@ _PAGES = (
     ("Usage", "usage", "usage", ("usage",), ""),
     ("Claims", "claims", "claims", ("claims", "claim", "claim-create"), ""),
     ("Allocations", "allocations", "allocations", ("allocations", "allocation"), ""),
+    ("Queues", "queues", "queues", ("queues", "queue", "gangs", "gang"), ""),
     ("Pending", "pending", "pending", ("pending", "pending-pod"), "pending-count"),
     ("What-if", "simulate", "simulate", ("simulate",), ""),
     ("Events", "events", "events", ("events",), ""),

@@ -88,13 +88,12 @@ def _hold(parts: Sequence[Part], now: datetime, fence: Fence) -> list[Admitted]:
     return [(row, allocation_id) for (row, _), allocation_id in zip(parts, made, strict=True)]
 
 
-def take_gates_off(cluster: Cluster, rows: Sequence[Admitted], *, now: datetime) -> int:
-    """Take our gate off these pods, whose allocations are given; how many gates went."""
-    if not rows:
-        return 0
+def take_gates_off(cluster: Cluster, rows: Sequence[Admitted], *, now: datetime) -> list[str]:
+    """Take our gate off these pods; UIDs of those whose gates went."""
     gone = cluster.run(_patch_all(cluster, [row for row, _ in rows]))
-    extend_holds([id_ for (_, id_), went in zip(rows, gone, strict=True) if went], until=now + CHANCE, now=now)
-    return sum(gone)
+    went = [one for one, did in zip(rows, gone, strict=True) if did]
+    extend_holds([allocation_id for _, allocation_id in went], until=now + CHANCE, now=now)
+    return [row.pod_uid for row, _ in went]
 
 
 def free_of_gates(cluster: Cluster, rows: Sequence[WaitingRow]) -> int:

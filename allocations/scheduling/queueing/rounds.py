@@ -13,7 +13,7 @@ import structlog
 from allocations.engine.queueing.rounds import Admission, Answer, decide
 from allocations.ledger.queue_turns import begin_turn, read_fence
 from allocations.models import PodRefusal, QueueState
-from allocations.scheduling.queueing.admission import admit, free_of_gates, take_gates_off
+from allocations.scheduling.queueing.admission import Admitted, admit, free_of_gates, take_gates_off
 from allocations.scheduling.queueing.evictions import evict, keep_for_takers
 from allocations.scheduling.queueing.gangs import follow_gangs, note_admitted, note_reasons
 from allocations.scheduling.queueing.picture import Painter, Picture
@@ -21,6 +21,8 @@ from claims.queue_tree import Amount, Name
 from kube.client import Cluster
 from storage.cursors import write_rows
 
+SEEN: Final = timedelta(seconds=5)
+"""So long a gate that was taken off is not taken off again."""
 PROTECTED: Final = timedelta(seconds=10)
 """So long the plan is made without a pod whose budget forbade its eviction."""
 
@@ -46,6 +48,8 @@ class Rounds:
         self._fence = begin_turn()
         self._painter = Painter()
         self._protected: dict[str, datetime] = {}
+        self._ungated: dict[str, datetime] = {}
+        """Pods whose gates went a moment ago, which the watch may not have seen yet; until when that counts."""
 
     def run(self) -> RoundResult:
         """Run one round. Raises MovedOn when another worker has begun a turn."""
@@ -53,18 +57,18 @@ class Rounds:
         picture = self._painter.picture(self._protected)
         now = picture.now
         self._protected = {uid: until for uid, until in self._protected.items() if until > now}
+        self._ungated = {uid: until for uid, until in self._ungated.items() if until > now}
         freed = 0
         if self._cluster is not None:
             held = [(row, row.allocation_id) for row in picture.gated if row.allocation_id is not None]
-            take_gates_off(self._cluster, held, now=now)
+            self._ungate([one for one in held if one[0].pod_uid not in self._ungated], now)
             freed = free_of_gates(self._cluster, picture.outside)
         follow_gangs(self._cluster, picture)
         answer = decide(picture.question)
         ready, later = _by_workload(picture, answer)
         admitted = admit(picture, ready, fence=self._fence)
         note_admitted([row for row, _ in admitted], now)
-        if self._cluster is not None:
-            take_gates_off(self._cluster, [(row, id_) for row, id_ in admitted if row.pod.gated], now=now)
+        self._ungate([(row, id_) for row, id_ in admitted if row.pod.gated], now)
         keep_for_takers(picture, later)
         protected = evict(self._cluster, picture, answer.evictions)
         self._protected |= dict.fromkeys(protected, now + PROTECTED)
@@ -76,6 +80,13 @@ class Rounds:
             len(answer.waiting) + len(picture.problems) + len(later),
             again=bool(admitted or answer.evictions or freed),
         )
+
+    def _ungate(self, rows: Sequence[Admitted], now: datetime) -> None:
+        """Take the gates off these pods, which are admitted."""
+        if self._cluster is None or not rows:
+            return
+        gone = take_gates_off(self._cluster, rows, now=now)
+        self._ungated |= dict.fromkeys(gone, now + SEEN)
 
 
 def _by_workload(picture: Picture, answer: Answer) -> tuple[list[list[Admission]], list[list[Admission]]]:

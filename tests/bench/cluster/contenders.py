@@ -7,6 +7,7 @@ on the others.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tests.bench.cluster.contender import CLEAN_SECONDS, NATIVE, Contender, Json, Size
 from tests.bench.cluster.ground import NAMESPACE, Ground
@@ -14,28 +15,32 @@ from tests.bench.cluster.rivals import ConstantExtender, WithDra
 from tests.bench.cluster.timing import BEGIN, TIMES
 from tests.cluster import truth
 from tests.cluster.controlplane.gpuplane import Gpuplane
-from tests.cluster.controlplane.objects import claim
+from tests.cluster.controlplane.objects import claim, pod
 from tests.cluster.controlplane.program import Program
 from tests.cluster.controlplane.stack import eventually
 from tests.cluster.invariants import settled
 from tests.servers import session
 
 GPUCLAIMS = f"/apis/gpu.scheduling/v1/namespaces/{NAMESPACE}/gpuclaims"
+QUEUES = "/apis/gpu.scheduling/v1/gpuqueues"
+GANGS = f"/apis/gpu.scheduling/v1/namespaces/{NAMESPACE}/gpugangs"
 VENDORS = ("sqlite", "postgresql")
-NAMES = ("stock", "dra", "floor", *(f"{vendor}-{way}" for vendor in VENDORS for way in ("native", "claim")))
+WAYS = ("native", "claim", "queue", "gang")
+"""`queue`: native pods behind a queue that opens when the scheduler runs; `gang`: all in one, and the last comes then."""
+NAMES = ("stock", "dra", "floor", *(f"{vendor}-{way}" for vendor in VENDORS for way in WAYS))
 
 
 class WithGpuplane(Contender):
-    """gpuplane on one database, asked in one way. One installation a database serves both ways, stopped in between."""
+    """gpuplane on one database, asked in one way. One installation a database serves all ways, stopped in between."""
 
     scheduler = "gpu-scheduler"
 
-    def __init__(self, ground: Ground, gpuplane: Gpuplane, *, claims: bool) -> None:
+    def __init__(self, ground: Ground, gpuplane: Gpuplane, *, way: str) -> None:
         super().__init__(ground)
         self._gpuplane = gpuplane
-        self._claims = claims
-        self.name = f"{gpuplane.vendor}-{'claim' if claims else 'native'}"
-        self.title = f"gpuplane on {gpuplane.vendor}, {'GpuClaim' if claims else NATIVE}"
+        self._way = way
+        self.name = f"{gpuplane.vendor}-{way}"
+        self.title = f"gpuplane on {gpuplane.vendor}, {_TITLES.get(way, NATIVE)}"
 
     def open(self) -> None:
         """Its processes, then its webhooks."""
@@ -46,17 +51,35 @@ class WithGpuplane(Contender):
     def prepare(self, size: Size) -> None:
         """The claim that all pods name."""
         settled(self.ground.stack, seconds=300)
-        if self._claims:
+        if self._way == "queue":
+            self.ground.api.create(QUEUES, _manifest("GpuQueue", "bench", quotas=[{"limit": 0}]))
+            eventually(self._knows_the_queue, seconds=30, what="admission knows the queue")
+        if self._way == "gang":
+            self.ground.api.create(GANGS, _manifest("GpuGang", "bench", minMember=size.pods))
+        if self._way == "claim":
             devices = {"count": size.count, "policy": size.policy}
             self.ground.api.create(GPUCLAIMS, claim("gpus", NAMESPACE, devices=devices))
 
     def asking(self, size: Size) -> Json:
         """By claim or by resource."""
-        return {"claimed": "gpus"} if self._claims else super().asking(size)
+        return {"claimed": "gpus"} if self._way == "claim" else super().asking(size)
+
+    def bodies(self, size: Size) -> list[Json]:
+        """Labelled for their queue or gang; of a gang all but the last."""
+        made = super().bodies(size)
+        if self._way in ("queue", "gang"):
+            for one in made:
+                one["metadata"]["labels"][f"gpu.scheduling/{self._way}"] = "bench"
+        self._last = made[-1:] if self._way == "gang" else []
+        return made[: len(made) - len(self._last)]
 
     def start_scheduler(self) -> Program:
-        """As the chart has it."""
-        return self.ground.start_extended_scheduler()
+        """As the chart has it; then the queue opens, or the gang's last pod comes."""
+        started = self.ground.start_extended_scheduler()
+        if self._way == "queue":
+            self.ground.api.patch(f"{QUEUES}/bench", {"spec": {"quotas": []}})
+        self.ground.add_pods(self._last)
+        return started
 
     def pids(self) -> dict[str, int]:
         """Every process of the installation, PostgreSQL too."""
@@ -85,8 +108,12 @@ class WithGpuplane(Contender):
     def clean(self, size: Size) -> None:
         """Pods and claim; returns when the ledger holds nothing and no Lease is left."""
         super().clean(size)
-        if self._claims:
+        if self._way == "claim":
             self.ground.api.delete(GPUCLAIMS)
+        if self._way == "queue":
+            self.ground.api.delete(f"{QUEUES}/bench")
+        if self._way == "gang":
+            self.ground.api.delete(f"{GANGS}/bench")
         eventually(self._nothing_held, seconds=CLEAN_SECONDS, what="the ledger empty and every Lease gone")
 
     def close(self) -> None:
@@ -95,8 +122,22 @@ class WithGpuplane(Contender):
         self._gpuplane.stop()
         self.ground.stack._gpuplane = None
 
+    def _knows_the_queue(self) -> bool:
+        probe = pod("probe", NAMESPACE, resources={NATIVE: 1})
+        probe["metadata"]["labels"]["gpu.scheduling/queue"] = "bench"
+        made = self.ground.api.create(f"/api/v1/namespaces/{NAMESPACE}/pods?dryRun=All", probe)
+        return bool(made["spec"].get("schedulingGates"))
+
     def _nothing_held(self) -> bool:
         return not truth.rows(self._gpuplane)[1] and not self.ground.stack.leases()
+
+
+_TITLES = {"claim": "GpuClaim", "queue": f"{NATIVE} through a queue", "gang": f"a gang by {NATIVE}"}
+
+
+def _manifest(kind: str, name: str, **spec: Any) -> Json:
+    place = {} if kind == "GpuQueue" else {"namespace": NAMESPACE}
+    return {"apiVersion": "gpu.scheduling/v1", "kind": kind, "metadata": {"name": name, **place}, "spec": spec}
 
 
 def installation(ground: Ground, vendor: str) -> Gpuplane:
@@ -122,8 +163,8 @@ def contenders(ground: Ground, names: Sequence[str]) -> list[Contender]:
     for vendor in VENDORS:
         if any(name.startswith(vendor) for name in names):
             gpuplane = installation(ground, vendor)
-            for claims in (False, True):
-                one = WithGpuplane(ground, gpuplane, claims=claims)
+            for way in WAYS:
+                one = WithGpuplane(ground, gpuplane, way=way)
                 made[one.name] = one
     return [made[name] for name in names]
 
