@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from access.actors import SYSTEM
 from allocations.choices import LIVE, State
-from allocations.models import Allocation
+from allocations.models import Allocation, QueueState
 from allocations.reconcile.garbage_collection import RELEASING_LIMIT
 from allocations.scheduling.limits import RESERVED_LIMIT
 from allocations.selectors import waiting_pods
@@ -43,6 +43,7 @@ def ledger_metrics(*, samples: Mapping[str, SampleView], now: float) -> str:
         _ages(samples, now),
         *_withheld(),
         _reservations(moment),
+        *_queues(),
     ]
     return generate_latest(_Families(families)).decode()
 
@@ -141,6 +142,31 @@ def _withheld() -> Iterator[Metric]:
 def _reservations(now: datetime) -> Metric:
     count = PreemptionReservation.objects.filter(until__gt=now).count()
     return GaugeMetricFamily("gpuplane_making_way", "Pods for which a node makes way at this moment", count)
+
+
+def _queues() -> Iterator[Metric]:
+    """Amounts and workloads of queues as of the last decision; no lines without queues."""
+    gpus = GaugeMetricFamily(
+        "gpuplane_queue_gpus",
+        "GPUs of a queue's quota: allocated, fair_share, deserved, limit",
+        labels=["queue", "models", "amount"],
+    )
+    waiting = GaugeMetricFamily(
+        "gpuplane_queue_waiting", "Workloads that wait in the queue or below it", labels=["queue"]
+    )
+    for state in QueueState.objects.order_by("name"):
+        waiting.add_metric([state.name], state.waiting)
+        for quota in state.quotas:
+            models = "/".join(quota["models"])
+            for label, key in QUEUE_AMOUNTS.items():
+                if quota[key] is not None:
+                    gpus.add_metric([state.name, models, label], quota[key])
+    yield gpus
+    yield waiting
+
+
+QUEUE_AMOUNTS: Final = {"allocated": "allocated", "fair_share": "fairShare", "deserved": "deserved", "limit": "limit"}
+"""Label → key of `QueueState.quotas`."""
 
 
 def _ages(samples: Mapping[str, SampleView], now: float) -> Metric:

@@ -110,7 +110,9 @@ def forget_refusals(now: datetime) -> int:
     """Delete refusals of pods that were placed, or were neither filtered nor seen to wait for long, and old advice."""
     AdvisedPod.objects.filter(at__lt=now - REFUSAL_LIMIT).delete()
     placed = Allocation.objects.filter(pod_uid=OuterRef("pod_uid"), state__in=LIVE)
-    deleted = PodRefusal.objects.filter(Exists(placed)).delete()[0]
+    # what the queues have admitted has its row until it is bound: its gate may still be on
+    held = placed.filter(state=State.HELD)
+    deleted = PodRefusal.objects.filter(Exists(placed)).exclude(Exists(held), member__isnull=False).delete()[0]
     unseen = Q(seen_at__isnull=True) | Q(seen_at__lt=now - REFUSAL_LIMIT)
     return deleted + PodRefusal.objects.filter(unseen, last_at__lt=now - REFUSAL_LIMIT).delete()[0]
 

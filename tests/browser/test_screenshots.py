@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Page
 
 from nodes.models import Device
+from tests.browser import queues
 from tests.browser.test_live_pages import Agent, agent
 
 __all__ = ["agent"]
@@ -26,11 +27,21 @@ PAGES = {
     "claim": "/claims/research/own/",
     "claim-new": "/claims/new/",
     "allocations": "/allocations/",
+    "queues": "/queues/",
+    "queue": "/queues/training/",
+    "gangs": "/gangs/",
+    "gang": "/gangs/research/ring/",
     "pending": "/pending/",
     "events": "/events/",
     "what-if": "/simulate/",
 }
 SETTLED = "() => document.querySelector('.live')?.dataset.state !== 'connecting'"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def decided(agent: Agent) -> None:
+    """Queues and a gang, decided about."""
+    queues.decided()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -23,7 +23,9 @@ LOCK: Final = "queues"
 LEAST_SECONDS: Final = 0.1
 """From the beginning of a round to that of the next."""
 PART: Final = 4
-"""A round takes at most this part of the time until the next, so that long rounds leave the process to others."""
+"""A round that changes nothing takes at most a quarter of the time until the next: long ones leave the process to
+others.
+"""
 MOST_SECONDS: Final = 5.0
 """Without anything that wakes the loop."""
 
@@ -50,7 +52,7 @@ def run_queues(
                 took = clock() - began
                 if not again:
                     wakes.wait(min(began + MOST_SECONDS, ends) - clock(), stop)
-                stop.wait(max(began + max(LEAST_SECONDS, PART * took) - clock(), 0.0))
+                stop.wait(max(began + (LEAST_SECONDS if again else max(LEAST_SECONDS, PART * took)) - clock(), 0.0))
         return Followed.STOPPED if stop.is_set() else Followed.DONE
 
 

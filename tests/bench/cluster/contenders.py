@@ -26,7 +26,7 @@ QUEUES = "/apis/gpu.scheduling/v1/gpuqueues"
 GANGS = f"/apis/gpu.scheduling/v1/namespaces/{NAMESPACE}/gpugangs"
 VENDORS = ("sqlite", "postgresql")
 WAYS = ("native", "claim", "queue", "gang")
-"""`queue`: native pods behind a queue that opens when the scheduler runs; `gang`: all in one, and the last comes then."""
+"""`queue`: native pods behind a queue that opens with the scheduler; `gang`: all in one, and the last comes then."""
 NAMES = ("stock", "dra", "floor", *(f"{vendor}-{way}" for vendor in VENDORS for way in WAYS))
 
 

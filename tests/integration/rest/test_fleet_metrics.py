@@ -240,7 +240,7 @@ def test_what_collection_has_left_lying() -> None:
 def test_as_many_queries_whatever_the_size(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     for node in ("n1", "n2", "n3"):
         NodeFactory(name=node, gpus=4)
-        with django_assert_num_queries(8):
+        with django_assert_num_queries(9):
             fleet_metrics(samples={}, now=NOW)
             ledger_metrics(samples={}, now=NOW)
 

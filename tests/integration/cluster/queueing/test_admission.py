@@ -7,7 +7,7 @@ import pytest
 from access.models import Team, TeamNamespace
 from allocations.errors import MovedOn
 from allocations.ledger.queue_turns import begin_turn
-from allocations.models import Allocation
+from allocations.models import Allocation, PodRefusal
 from allocations.scheduling.queueing.rounds import Rounds
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import NAMESPACE
@@ -158,3 +158,20 @@ def test_a_queue_may_use_what_others_leave(queues: Queues) -> None:
         queues.pod(f"f{number}", queue="first")
     queues.settle()
     assert all(queues.node_of(f"f{number}") for number in range(4))
+
+
+def test_collection_leaves_what_is_admitted_and_gated(queues: Queues) -> None:
+    """CLAIM-8 killed between hold and gates, and collection comes by: the gate goes nevertheless."""
+    queues.world.node("n1")
+    queues.queue("research", namespaces=[NAMESPACE])
+    queues.world.server.faults.append(Fault("PATCH", "pods", status=500, times=20))
+    queues.pod("a")
+    queues.round()
+    queues.world.server.faults.clear()
+    queues.world.collect_garbage(later=10)
+    successor = Queues(queues.world)
+    successor.settle()
+    assert not successor.gated("a")
+    assert successor.bind("a") == "n1"
+    successor.world.collect_garbage()
+    assert not PodRefusal.objects.exists()
