@@ -6,6 +6,7 @@ Called by REST and pages. The same ledger and rules as for pods (CLAIM-9, CLAIM-
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import structlog
@@ -17,28 +18,34 @@ from allocations import ledger
 from allocations.backends import backends
 from allocations.choices import State
 from allocations.errors import MovedOn
+from allocations.leases.port import LeaseTaken
+from allocations.ledger.external_holders import external_holder_set
 from allocations.models import Allocation
 from allocations.pod_request import PodRequest, share_policy
 from allocations.scheduling import binder
 from allocations.scheduling.attempt import BindFailed, OutcomeOpen
-from allocations.scheduling.placement import Placed, PlacementRequest, Unplaced, place
+from allocations.scheduling.placement import TRIES, Placed, PlacementRequest, Unplaced, place
+from allocations.scheduling.queueing.rest_claims import admit_claim
 from audit.choices import EventKind
 from audit.services import record
 from claims.dialects.claim_manifest import TTL_SECONDS_MOST, stored_claim
 from claims.dialects.gpuclaim import claim_request
 from claims.dialects.request import Dialect, Refusal
+from claims.membership import Membership, queues_admit
 from claims.models import GpuClaim
 from kube import pods
 from kube.errors import ConflictInCluster, KubeError, TemporaryKubeError
+from storage.clock import database_now
 
 log = structlog.get_logger(__name__)
 
 
-def claim_devices(*, claim: GpuClaim, actor: Actor, holder: str = "") -> Allocation:
+def claim_devices(*, claim: GpuClaim, actor: Actor, holder: str = "", queue: str = "") -> Allocation:
     """Give devices to a client without a pod, as the claim asks. Returns a bound allocation.
 
-    `holder`: the client's name for itself, part of the lease's holder identity. Raises DoesNotFit with the engine's
-    summary, Conflict for a claim that cannot be served, Unavailable when a part is down.
+    `holder`: the client's name for itself, part of the lease's holder identity; `queue`: the queue that admits it, else
+    that of the namespace, if any. Raises DoesNotFit with the engine's summary or the queue's reason,
+    Conflict for a claim that cannot be served, Unavailable when a part is down.
     """
     actor.require_write(claim.namespace)
     manifest = {"metadata": {"name": claim.name, "namespace": claim.namespace}, "spec": claim.spec}
@@ -52,7 +59,8 @@ def claim_devices(*, claim: GpuClaim, actor: Actor, holder: str = "") -> Allocat
     request = claim_request(spec, name=claim.name, dialect=Dialect.REST).under(share_policy())
     identity = f"{claim.namespace}/{holder or claim.name}/{uuid.uuid4()}"
     who = ledger.Holder(namespace=claim.namespace, identity=identity)
-    asks = PodRequest(request, claim.id, settings.GPUPLANE_HOLD_SECONDS, confined=True)
+    membership = Membership(queue=queue, preemptible=False)
+    asks = PodRequest(request, claim.id, settings.GPUPLANE_HOLD_SECONDS, confined=True, membership=membership)
 
     def bind(allocation_id: uuid.UUID) -> None:
         live = ledger.read_live(allocation_id)
@@ -61,6 +69,10 @@ def claim_devices(*, claim: GpuClaim, actor: Actor, holder: str = "") -> Allocat
         binder.bind(live, backends(), now=live.made_at)
 
     try:
+        if queues_admit(membership, claim.namespace):
+            return _claim_in_queue(who, asks, actor.name, bind)
+        if queue:
+            raise Conflict(f"queue {queue} does not exist")
         outcome = place(PlacementRequest(who, asks, actor=actor.name), lambda _: None, then=bind)
     except OutcomeOpen as error:
         raise Unavailable(str(error)) from error
@@ -71,6 +83,21 @@ def claim_devices(*, claim: GpuClaim, actor: Actor, holder: str = "") -> Allocat
             return Allocation.objects.get(pk=allocation_id)
         case Unplaced(decision=decision):
             raise DoesNotFit(decision.summary)
+    raise DoesNotFit("others took the devices first, again and again")
+
+
+def _claim_in_queue(who: ledger.Holder, asks: PodRequest, actor: str, bind: Callable[[uuid.UUID], None]) -> Allocation:
+    """The same, admitted by the queues."""
+    for _ in range(TRIES):
+        allocation_id = admit_claim(who, asks, actor=actor)
+        try:
+            bind(allocation_id)
+        except LeaseTaken as taken:
+            external_holder_set(taken.want.device_uuid, taken.holder, now=database_now(), actor=actor)
+        except MovedOn:
+            continue
+        else:
+            return Allocation.objects.get(pk=allocation_id)
     raise DoesNotFit("others took the devices first, again and again")
 
 

@@ -120,7 +120,12 @@ def watch_scheduling_events() -> None:
 @shared_task(name="allocations.tasks.run_queues", ignore_result=True)
 def run_queues() -> None:
     """One turn of the queues' loop; the next follows as for pods."""
-    if _watched("queues", loop.run_queues):
+    try:
+        turn = loop.run_queues(cluster=backends().cluster)
+    except (KubeError, RedisError) as error:
+        log.warning("watch.turn_failed", of="queues", error=str(error))
+        return
+    if turn is Followed.DONE:
         enqueue_next(run_queues.name)
 
 

@@ -184,6 +184,8 @@ def queued_reason(pod: Pod, now: datetime) -> str:
     reason = known.values_list("summary", flat=True).first()
     if reason is None:
         note_waiting([pod], now)
+    elif not settings.GPUPLANE_KUBECONFIG:
+        known.update(seen_at=now)  # no watch sees it
     return reason or SOON
 
 

@@ -58,8 +58,7 @@ _sender = _Sender()
 
 def wake_queues() -> None:
     """Have the queues decided about after the commit."""
-    if settings.GPUPLANE_KUBECONFIG:
-        transaction.on_commit(_sender.ask)
+    transaction.on_commit(_sender.ask)
 
 
 class Waker:

@@ -55,7 +55,7 @@ PERIODIC = (
     Periodic(allocation_tasks.plan_waiting, 5, cluster=True),
     Periodic(allocation_tasks.watch_pods, 5, WATCH_QUEUE, cluster=True),
     Periodic(allocation_tasks.watch_scheduling_events, 5, WATCH_QUEUE, cluster=True),
-    Periodic(allocation_tasks.run_queues, 5, WATCH_QUEUE, cluster=True),
+    Periodic(allocation_tasks.run_queues, 5, WATCH_QUEUE),
     Periodic(node_tasks.watch_nodes, 5, WATCH_QUEUE, cluster=True),
     Periodic(claim_tasks.watch_claims, 5, WATCH_QUEUE, cluster=True),
     Periodic(claim_tasks.watch_gangs, 5, WATCH_QUEUE, cluster=True),

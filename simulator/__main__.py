@@ -24,6 +24,7 @@ from simulator.agents import Agent, Crowd
 from simulator.api import Api, Refused, ServerAway, wait_for_server
 from simulator.fleet import SimNode, make_fleet
 from simulator.occupancy import Occupancy
+from simulator.queues import QueuedTeams
 from simulator.signals import Signals
 from simulator.workload import Workload
 
@@ -98,6 +99,7 @@ async def simulate(data_dir: Path, nodes: int) -> None:
         tokens = await register(api, fleet)
         # unseeded: a second run must not repeat pod UIDs
         workload = Workload(api, occupancy, nodes=[node.name for node in fleet], rng=random.Random())  # noqa: S311
+        queued = QueuedTeams(api, nodes=[node.name for node in fleet], rng=random.Random())  # noqa: S311 - no secret
         async with asyncio.TaskGroup() as group:
             group.create_task(measure(signals))
             for index, node in enumerate(fleet):
@@ -113,6 +115,7 @@ async def simulate(data_dir: Path, nodes: int) -> None:
                 agents.update(dict.fromkeys(node.uuids, agent))
                 group.create_task(agent.run())
             group.create_task(workload.run())
+            group.create_task(queued.run())
             group.create_task(inject_faults(agents, occupancy, signals, random.Random(SEED)))  # noqa: S311 - no secret
 
 

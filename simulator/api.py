@@ -134,8 +134,19 @@ class Api:
 
     async def create_claim(self, manifest: Mapping[str, Any]) -> bool:
         """Create a GpuClaim; False where it exists already."""
+        return await self._create("claims", manifest)
+
+    async def create_queue(self, manifest: Mapping[str, Any]) -> bool:
+        """Create a GpuQueue; False where it exists already."""
+        return await self._create("queues", manifest)
+
+    async def create_gang(self, manifest: Mapping[str, Any]) -> bool:
+        """Create a GpuGang; False where it exists already."""
+        return await self._create("gangs", manifest)
+
+    async def _create(self, kind: str, manifest: Mapping[str, Any]) -> bool:
         try:
-            await self._call("POST", "/api/v1/claims/", self._rest, manifest)
+            await self._call("POST", f"/api/v1/{kind}/", self._rest, manifest)
         except Refused as refused:
             if refused.status == httpx.codes.CONFLICT:
                 return False

@@ -9,7 +9,6 @@ ended in time.
 from __future__ import annotations
 
 import asyncio
-import base64
 import random
 import time
 from collections import Counter
@@ -17,11 +16,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-import msgspec
 import structlog
 
+from simulator.admission import admitted
 from simulator.api import Api, ApiFailure, Refused, ServerAway
-from simulator.jsonpatch import BadPatch, apply_patch
+from simulator.jsonpatch import BadPatch
 from simulator.occupancy import Holding, Occupancy, holding_of
 from simulator.pods import (
     DOOMED,
@@ -29,7 +28,6 @@ from simulator.pods import (
     TEMPLATES,
     SimPod,
     Template,
-    bare,
     choose,
     claim_manifests,
     is_of_template,
@@ -135,17 +133,9 @@ class Workload:
 
     async def admit(self, pod: SimPod) -> bool:
         """Send the pod through both webhooks, and apply the patch; whether it was admitted."""
-        answer = await self._api.review("/webhooks/pods/mutate", bare(pod.manifest))
-        uid = pod.manifest["metadata"]["uid"]
-        if answer.get("allowed") and answer.get("patch"):
-            patch = msgspec.json.decode(base64.b64decode(answer["patch"]))
-            pod.manifest = apply_patch(bare(pod.manifest), patch)
-            pod.manifest["metadata"]["uid"] = uid
-        if answer.get("allowed"):
-            answer = await self._api.review("/webhooks/pods/validate", pod.manifest)
-        if not answer.get("allowed"):
-            log.warning("pod.denied", pod=pod.label, why=str((answer.get("status") or {}).get("message"))[:200])
-        return bool(answer.get("allowed"))
+        manifest = await admitted(self._api, pod.manifest)
+        pod.manifest = manifest or pod.manifest
+        return manifest is not None
 
     async def _bind(self, pod: SimPod, node: str) -> None:
         """Bind the pod, and read its allocation from REST."""

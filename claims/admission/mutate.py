@@ -91,6 +91,7 @@ def mutate_pod(
     native_mode: str = MODE_EXCLUSIVE,
     scheduler_name: str = SCHEDULER_NAME,
     queues: StoredQueues | None = None,
+    gates: bool = True,
 ) -> AdmissionResponse:
     """The verdict on a pod being created.
 
@@ -98,6 +99,7 @@ def mutate_pod(
     pods by `nvidia.com/gpu` get `gpu.scheduling/pods` too (GPUPLANE_COUNT_NATIVE). `native_mode`: the node mode of pods
     by `nvidia.com/gpu` that select none (GPUPLANE_NATIVE_MODE). Pods that break a rule of their dialect get only the
     scheduler's name, since the validating webhook refuses them; pods of another dialect's own scheduler get nothing.
+    `queues`: as they were read last; `gates`: whether pods that they admit are gated.
     """
     if not is_pod_create(request):
         return allowed(request)
@@ -131,7 +133,7 @@ def mutate_pod(
         *_selector_patch(pod, to_kubelet=to_kubelet),
         *counted_patch(pod, counted=count_native or dialect != Dialect.NATIVE),
         *renamed,
-        *([] if literal is not None else _gate_patch(pod, request.namespace, queues)),
+        *([] if literal is not None or not gates else _gate_patch(pod, request.namespace, queues)),
     ]
     return allowed(request, patch=patch)
 

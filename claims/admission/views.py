@@ -98,6 +98,7 @@ def _mutated(request: AdmissionRequest, *, takeover: bool) -> AdmissionResponse:
         native_mode=settings.GPUPLANE_NATIVE_MODE,
         scheduler_name=settings.GPUPLANE_SCHEDULER_NAME,
         queues=DIRECTORY.cached(),
+        gates=bool(settings.GPUPLANE_KUBECONFIG),  # else nobody would take them off
     )
 
 

@@ -88,6 +88,9 @@ class AllocationWriteSchema(serializers.Serializer[Any]):
     holder = serializers.RegexField(
         HOLDER_PATTERN, max_length=128, required=False, help_text="a name of your own, part of the leases' holder"
     )
+    queue = serializers.RegexField(
+        SUBDOMAIN_PATTERN, max_length=253, required=False, help_text="the queue that admits it; else the namespace's"
+    )
 
 
 class RenewSchema(serializers.Serializer[Any]):
@@ -154,7 +157,7 @@ class AllocationViewSet(GenericViewSet[Allocation]):
         body = checked(AllocationWriteSchema, request.data)
         actor = request_actor(request)
         claim = manifest_get(CLAIM, namespace=body["namespace"], name=body["claim"], actor=actor)
-        allocation = claim_devices(claim=claim, actor=actor, holder=body.get("holder", ""))
+        allocation = claim_devices(claim=claim, actor=actor, holder=body.get("holder", ""), queue=body.get("queue", ""))
         fresh = allocation_get(uid=allocation.pk, actor=actor)
         return Response(allocation_row(fresh), status=201)
 

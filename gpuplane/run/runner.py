@@ -118,8 +118,6 @@ class Runner:
             raise CannotRun("the database or the accounts could not be prepared; the lines of bootstrap say why")
 
     def _enabled(self, name: str) -> bool:
-        if name == "watch":
-            return bool(settings.GPUPLANE_KUBECONFIG)
         if name == "simulator":
             return settings.GPUPLANE_SIMULATE
         return name in self._commands

@@ -18,7 +18,7 @@ _stopping = threading.Event()
 
 
 async def start() -> None:
-    """Start the thread, where there is a cluster."""
+    """Start the thread, where there is a cluster whose pods are gated."""
     _stopping.clear()
     if settings.GPUPLANE_KUBECONFIG:
         threading.Thread(target=_read, name="queues", daemon=True).start()

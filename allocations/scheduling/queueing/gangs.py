@@ -14,17 +14,13 @@ from typing import Final
 
 import structlog
 
-from allocations import ledger
 from allocations.choices import State
 from allocations.models import Allocation, GangState
-from allocations.scheduling.queueing.admission import ACTOR
-from allocations.scheduling.queueing.evictions import note_leaving
+from allocations.scheduling.queueing.evictions import send_away
 from allocations.scheduling.queueing.picture import Picture
 from allocations.scheduling.queueing.waiting_rows import Holder, WaitingRow
 from claims.queue_manifests import GangFields
-from kube import pods
 from kube.client import Cluster
-from kube.errors import ConflictInCluster, KubeError
 
 FIRST_BACK_OFF: Final = timedelta(seconds=10)
 LONGEST_BACK_OFF: Final = timedelta(minutes=10)
@@ -83,29 +79,14 @@ def _undo(cluster: Cluster | None, state: GangState, members: Sequence[Holder], 
     """End the holds of the members, have bound ones evicted, and let the gang wait."""
     reason = f"gang {state.name} is undone: {why}"
     for one in members:
-        if one.state is State.HELD:
-            ledger.drop_hold(allocation_id=one.id, outcome=State.RELEASED, reason=reason, now=now, actor=ACTOR)
-        elif one.state is State.BOUND and not one.leaving:
-            _evict(cluster, one, reason, now)
+        if one.state is State.HELD or (one.state is State.BOUND and not one.leaving):
+            send_away(cluster, one, reason, now)
     undone = state.undone + 1
     back_off = min(FIRST_BACK_OFF * 2 ** min(undone - 1, 10), LONGEST_BACK_OFF)
     GangState.objects.filter(pk=state.pk).update(
         admitted_at=None, stood_at=None, undone=undone, retry_at=now + back_off, reason=reason[:500]
     )
     log.info("queues.gang_undone", gang=str(state), why=why, undone=undone)
-
-
-def _evict(cluster: Cluster | None, holder: Holder, reason: str, now: datetime) -> None:
-    if cluster is None:
-        return
-    try:
-        pods.evict(cluster, namespace=holder.namespace, name=holder.pod_name, uid=holder.pod_uid)
-    except ConflictInCluster:
-        return
-    except KubeError as error:
-        log.warning("queues.member_not_evicted", pod=holder.pod_name, error=str(error))
-        return
-    note_leaving(holder, f"{holder.namespace}/{holder.pod_name} was asked to go: {reason}", now)
 
 
 def note_reasons(states: Mapping[str, GangState], reasons: Mapping[str, str]) -> None:

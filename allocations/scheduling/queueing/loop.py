@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 def run_queues(
-    *, cluster: Cluster, seconds: float = TURN_SECONDS, clock: Callable[[], float] = time.monotonic
+    *, cluster: Cluster | None, seconds: float = TURN_SECONDS, clock: Callable[[], float] = time.monotonic
 ) -> Followed:
     """One turn. Raises Redis' errors and database errors; what was begun is made good by the next."""
     stop = threading.Event()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import msgspec
+from django.conf import settings
 
 from allocations import fleet
 from allocations.choices import State
@@ -34,7 +35,10 @@ from claims.queue_manifests import GangFields, parse_gang_spec
 from claims.queue_tree import DEFAULT
 from claims.queues import StoredQueues, stored_queues
 from kube.node_rules import NodeTraits, is_restricted, refusal_of
+from storage.clock import database_now
 
+ASKED: Final = timedelta(seconds=60)
+"""Without a cluster a pod waits so long after its scheduler asked for it last."""
 MOST: Final = 512
 """Pods that a round admits, so that the gates of the first do not wait for the last."""
 
@@ -68,10 +72,12 @@ class Painter:
         self._members = Members()
         self._nodes = NodesCache()
 
-    def picture(self, protected: Collection[str]) -> Picture:
-        """Everything as of now. `protected`: UIDs of pods that no eviction moves for the moment."""
+    def picture(self, protected: Collection[str], *, also: WaitingPod | None = None) -> Picture:
+        """Everything as of now. `protected`: UIDs of pods that no eviction moves for the moment; `also`: who waits
+        beside the pods.
+        """
         # rows first: what they say is at most older than the snapshot, never newer
-        rows, holders = self._members.read(), read_holders()
+        rows, holders = self._members.read(_oldest()), read_holders()
         queues, gangs, states, nodes = stored_queues(), _parsed(read_gangs()), read_gang_states(), self._nodes.read()
         look = fleet.current()
         snapshot = _without_kept(look, {row.pod_uid for row in rows})
@@ -81,7 +87,7 @@ class Painter:
         outside = [row for row in rows if not is_queued(row.pod.asks.membership, row.namespace, queues)]
         apart = {row.pod_uid for row in outside}
         waiting = [row for row in rows if row.allocation_id is None and row.pod_uid not in apart]
-        pods = [_waiting_pod(row, queues, rules) for row in waiting]
+        pods = [_waiting_pod(row, queues, rules) for row in waiting] + ([] if also is None else [also])
         lined_up = line_up(
             queues.tree,
             pods,
@@ -121,6 +127,11 @@ class Painter:
             states=states,
             queues=queues,
         )
+
+
+def _oldest() -> datetime:
+    """Without a cluster nobody tells when a waiting pod is gone: it counts for as long as its scheduler asks."""
+    return database_now() - ASKED if not settings.GPUPLANE_KUBECONFIG else datetime.min.replace(tzinfo=UTC)
 
 
 def _parsed(gangs: Mapping[str, GpuGang]) -> dict[str, GangFields]:

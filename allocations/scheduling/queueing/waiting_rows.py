@@ -21,14 +21,14 @@ from kube.node_rules import NodeTraits
 from kube.objects import Taint
 from nodes.models import Node
 from storage.columns import read_identity, read_moment
-from storage.cursors import hot_cursor
+from storage.cursors import hot_cursor, moment
 
 _LIVE: Final = ", ".join(f"'{state.value}'" for state in LIVE)
 _WAITING: Final = f"""
 SELECT r.id, r.pod_uid, r.namespace, r.pod_name, r.summary, r.member, a.id, a.state, a.hold_until
 FROM allocations_podrefusal r
 LEFT JOIN allocations_allocation a ON a.pod_uid = r.pod_uid AND a.state IN ({_LIVE})
-WHERE r.member IS NOT NULL
+WHERE r.member IS NOT NULL AND r.seen_at > %s
 """  # noqa: S608 - constants
 _HOLDERS: Final = f"""
 SELECT a.id, a.namespace, a.pod_name, a.pod_uid, a.holder, a.queue, a.gang, a.preemptible, a.pod_created,
@@ -106,10 +106,10 @@ class Members:
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, QueuedPod]] = {}
 
-    def read(self) -> list[WaitingRow]:
-        """All of them. One query."""
+    def read(self, since: datetime) -> list[WaitingRow]:
+        """Those that were seen to wait since then. One query."""
         with hot_cursor() as cursor:
-            cursor.execute(_WAITING)
+            cursor.execute(_WAITING, [moment(since)])
             found = cursor.fetchall()
         known: dict[str, tuple[str, QueuedPod]] = {}
         rows = []
