@@ -35,7 +35,6 @@ from claims.membership import Membership, queues_admit
 from claims.models import GpuClaim
 from kube import pods
 from kube.errors import ConflictInCluster, KubeError, TemporaryKubeError
-from storage.clock import database_now
 
 log = structlog.get_logger(__name__)
 
@@ -89,11 +88,11 @@ def claim_devices(*, claim: GpuClaim, actor: Actor, holder: str = "", queue: str
 def _claim_in_queue(who: ledger.Holder, asks: PodRequest, actor: str, bind: Callable[[uuid.UUID], None]) -> Allocation:
     """The same, admitted by the queues."""
     for _ in range(TRIES):
-        allocation_id = admit_claim(who, asks, actor=actor)
+        allocation_id, now = admit_claim(who, asks, actor=actor)
         try:
             bind(allocation_id)
         except LeaseTaken as taken:
-            external_holder_set(taken.want.device_uuid, taken.holder, now=database_now(), actor=actor)
+            external_holder_set(taken.want.device_uuid, taken.holder, now=now, actor=actor)
         except MovedOn:
             continue
         else:

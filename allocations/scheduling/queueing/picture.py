@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -35,7 +35,6 @@ from claims.queue_manifests import GangFields, parse_gang_spec
 from claims.queue_tree import DEFAULT
 from claims.queues import StoredQueues, stored_queues
 from kube.node_rules import NodeTraits, is_restricted, refusal_of
-from storage.clock import database_now
 
 ASKED: Final = timedelta(seconds=60)
 """Without a cluster a pod waits so long after its scheduler asked for it last."""
@@ -77,9 +76,10 @@ class Painter:
         beside the pods.
         """
         # rows first: what they say is at most older than the snapshot, never newer
-        rows, holders = self._members.read(_oldest()), read_holders()
+        rows, holders = self._members.read(), read_holders()
         queues, gangs, states, nodes = stored_queues(), _parsed(read_gangs()), read_gang_states(), self._nodes.read()
         look = fleet.current()
+        rows = [row for row in rows if _is_asked_for(row, look.now)]
         snapshot = _without_kept(look, {row.pod_uid for row in rows})
         there = [one for one in holders if one.node in snapshot.node_index]
         running = [_running(one, place, queues, snapshot, protected) for place, one in enumerate(there)]
@@ -129,9 +129,9 @@ class Painter:
         )
 
 
-def _oldest() -> datetime:
-    """Without a cluster nobody tells when a waiting pod is gone: it counts for as long as its scheduler asks."""
-    return database_now() - ASKED if not settings.GPUPLANE_KUBECONFIG else datetime.min.replace(tzinfo=UTC)
+def _is_asked_for(row: WaitingRow, now: datetime) -> bool:
+    """Whether the pod waits still. Without a cluster nobody tells when it is gone: it does while its scheduler asks."""
+    return bool(settings.GPUPLANE_KUBECONFIG) or (row.seen_at is not None and now - row.seen_at < ASKED)
 
 
 def _parsed(gangs: Mapping[str, GpuGang]) -> dict[str, GangFields]:

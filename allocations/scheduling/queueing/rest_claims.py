@@ -8,6 +8,7 @@ evicted for it. Invariants: a decision made before another admission holds nothi
 from __future__ import annotations
 
 import uuid
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -28,8 +29,8 @@ from claims.queues import stored_queues
 TRIES: Final = 12
 
 
-def admit_claim(holder: Holder, asks: PodRequest, *, actor: str) -> uuid.UUID:
-    """Hold devices for the claim; the allocation. Raises DoesNotFit with the queues' reason."""
+def admit_claim(holder: Holder, asks: PodRequest, *, actor: str) -> tuple[uuid.UUID, datetime]:
+    """Hold devices for the claim; the allocation, and when. Raises DoesNotFit with the queues' reason."""
     for _ in range(TRIES):
         fence, queues = read_fence(), stored_queues()
         queue = queue_of(asks.membership, holder.namespace, queues)
@@ -50,7 +51,7 @@ def admit_claim(holder: Holder, asks: PodRequest, *, actor: str) -> uuid.UUID:
             )
         except (LostRace, MovedOn):
             continue
-        return made
+        return made, picture.now
     raise DoesNotFit("others took the devices first, again and again")
 
 

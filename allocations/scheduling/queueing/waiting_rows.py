@@ -21,14 +21,14 @@ from kube.node_rules import NodeTraits
 from kube.objects import Taint
 from nodes.models import Node
 from storage.columns import read_identity, read_moment
-from storage.cursors import hot_cursor, moment
+from storage.cursors import hot_cursor
 
 _LIVE: Final = ", ".join(f"'{state.value}'" for state in LIVE)
 _WAITING: Final = f"""
-SELECT r.id, r.pod_uid, r.namespace, r.pod_name, r.summary, r.member, a.id, a.state, a.hold_until
+SELECT r.id, r.pod_uid, r.namespace, r.pod_name, r.summary, r.member, r.seen_at, a.id, a.state
 FROM allocations_podrefusal r
 LEFT JOIN allocations_allocation a ON a.pod_uid = r.pod_uid AND a.state IN ({_LIVE})
-WHERE r.member IS NOT NULL AND r.seen_at > %s
+WHERE r.member IS NOT NULL
 """  # noqa: S608 - constants
 _HOLDERS: Final = f"""
 SELECT a.id, a.namespace, a.pod_name, a.pod_uid, a.holder, a.queue, a.gang, a.preemptible, a.pod_created,
@@ -52,9 +52,9 @@ class WaitingRow(NamedTuple):
     pod_name: str
     summary: str
     pod: QueuedPod
+    seen_at: datetime | None
     allocation_id: UUID | None
     state: str | None
-    hold_until: datetime | None
 
     @property
     def name(self) -> str:
@@ -106,19 +106,19 @@ class Members:
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, QueuedPod]] = {}
 
-    def read(self, since: datetime) -> list[WaitingRow]:
-        """Those that were seen to wait since then. One query."""
+    def read(self) -> list[WaitingRow]:
+        """All of them. One query."""
         with hot_cursor() as cursor:
-            cursor.execute(_WAITING, [moment(since)])
+            cursor.execute(_WAITING)
             found = cursor.fetchall()
         known: dict[str, tuple[str, QueuedPod]] = {}
         rows = []
-        for pk, uid, namespace, name, summary, member, allocation, state, until in found:
+        for pk, uid, namespace, name, summary, member, seen_at, allocation, state in found:
             text = member if isinstance(member, str) else msgspec.json.encode(member).decode()
             before = self._known.get(uid)
             known[uid] = before if before is not None and before[0] == text else (text, _MEMBER.decode(text))
             held = None if allocation is None else read_identity(allocation)
-            rows.append(WaitingRow(pk, uid, namespace, name, summary, known[uid][1], held, state, read_moment(until)))
+            rows.append(WaitingRow(pk, uid, namespace, name, summary, known[uid][1], read_moment(seen_at), held, state))
         self._known = known
         return rows
 

@@ -25,10 +25,12 @@ def test_entries_expire_before_they_are_sent_again():
 
 
 def test_watches_only_with_a_cluster():
-    def queues(with_cluster):
-        return {entry["options"]["queue"] for entry in beat.schedule(with_cluster=with_cluster).values()}
+    def watching(with_cluster):
+        entries = beat.schedule(with_cluster=with_cluster).items()
+        return {name for name, entry in entries if entry["options"]["queue"] == WATCH_QUEUE}
 
-    assert WATCH_QUEUE not in queues(with_cluster=False)
+    assert watching(with_cluster=False) == {"allocations.tasks.run_queues"}  # it decides without a cluster too
+    assert watching(with_cluster=True) > watching(with_cluster=False)
 
 
 def test_every_task_of_the_schedule_exists():
