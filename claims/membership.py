@@ -34,11 +34,12 @@ NO_MEMBERSHIP: Final = Membership()
 
 def membership_of(pod: Pod, gang_ref: str) -> Membership:
     """What the pod's labels and its claim say. `gang_ref`: of the claim."""
+    created = pod.metadata.creation_timestamp or ""
     return Membership(
-        queue_named_by(pod)[:253],
-        (gang_ref or gang_named_by(pod))[:253],
+        queue_named_by(pod),
+        gang_ref or gang_named_by(pod),
         is_preemptible(pod),
-        (pod.metadata.creation_timestamp or "")[:32],
+        created[:32] if created.isascii() and created.isprintable() else "",
         max(-(2**31), min(pod.priority, 2**31 - 1)),
     )
 

@@ -19,7 +19,7 @@ import msgspec
 from claims.manifest_metadata import ManifestInvalid, checked, parse_metadata
 from claims.queue_tree import TOP, Amount, Queue, Quota
 from kube.keys import GANG_LABEL, KAI_PREEMPTIBILITY_LABEL, KAI_QUEUE_LABEL, PREEMPTIBLE_LABEL, QUEUE_LABEL
-from kube.names import check_namespace, check_subdomain
+from kube.names import check_namespace, check_subdomain, is_label_value
 from kube.objects import ObjectMeta, Pod
 
 AMOUNT_MOST: Final = 1_000_000
@@ -147,12 +147,18 @@ def unknown_gang_fields(manifest: object) -> list[str]:
 
 def queue_named_by(pod: Pod) -> str:
     """The queue that the pod's label names, empty without one."""
-    return pod.labels.get(QUEUE_LABEL) or pod.labels.get(KAI_QUEUE_LABEL, "")
+    return _label(pod, QUEUE_LABEL) or _label(pod, KAI_QUEUE_LABEL)
 
 
 def gang_named_by(pod: Pod) -> str:
     """The gang that the pod's label names, empty without one."""
-    return pod.labels.get(GANG_LABEL, "")
+    return _label(pod, GANG_LABEL)
+
+
+def _label(pod: Pod, key: str) -> str:
+    """The label's value; empty for one that no API server lets through."""
+    value = pod.labels.get(key, "")
+    return value if is_label_value(value) else ""
 
 
 def is_preemptible(pod: Pod) -> bool:

@@ -32,7 +32,7 @@ log = structlog.get_logger(__name__)
 def note_admitted(rows: Sequence[WaitingRow], now: datetime) -> None:
     """Note the time from which the gangs of these pods have their `timeoutSeconds`."""
     for gang in {row.gang for row in rows if row.gang}:
-        namespace, name = gang.split("/")
+        namespace, _, name = gang.partition("/")
         state, _ = GangState.objects.get_or_create(namespace=namespace, name=name)
         if state.admitted_at is None:
             GangState.objects.filter(pk=state.pk).update(admitted_at=now, retry_at=None, reason="")
@@ -94,7 +94,7 @@ def note_reasons(states: Mapping[str, GangState], reasons: Mapping[str, str]) ->
     for gang, reason in reasons.items():
         state = states.get(gang)
         if state is None:
-            namespace, name = gang.split("/")
+            namespace, _, name = gang.partition("/")
             GangState.objects.get_or_create(namespace=namespace, name=name, defaults={"reason": reason[:500]})
         elif state.reason != reason[:500]:
             GangState.objects.filter(pk=state.pk).update(reason=reason[:500])

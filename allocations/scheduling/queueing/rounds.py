@@ -128,6 +128,9 @@ def reasons_of(picture: Picture, answer: Answer, later: Sequence[Sequence[Admiss
 def write_queues(picture: Picture, answer: Answer) -> None:
     """Write what each queue has and is due, for its status and its page, where it changed."""
     tree = picture.queues.tree
+    if not picture.queues.stored:
+        QueueState.objects.all().delete()
+        return
     waiting: defaultdict[str, int] = defaultdict(int)
     for workload in picture.question.waiting:
         if workload.name in answer.waiting:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
+from access.actors import SYSTEM
 from access.models import Team, TeamNamespace
 from allocations.errors import MovedOn
 from allocations.ledger.queue_turns import begin_turn
 from allocations.models import Allocation, PodRefusal
+from allocations.scheduling.queueing.loop import is_in_use
 from allocations.scheduling.queueing.rounds import Rounds
+from claims.kinds import QUEUE
+from claims.services import manifest_delete
+from storage.clock import database_now
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import NAMESPACE
 from tests.integration.cluster.queueing.conftest import Queues
@@ -175,3 +182,41 @@ def test_collection_leaves_what_is_admitted_and_gated(queues: Queues) -> None:
     assert successor.bind("a") == "n1"
     successor.world.collect_garbage()
     assert not PodRefusal.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("labels", "meta", "spec"),
+    [
+        pytest.param({"gpu.scheduling/gang": "a/b"}, {}, {}, id="a gang with a slash"),
+        pytest.param({"gpu.scheduling/gang": "a\x00b"}, {}, {}, id="a gang with NUL"),
+        pytest.param({"gpu.scheduling/queue": "q" * 5000}, {}, {}, id="a long queue"),
+        pytest.param({"gpu.scheduling/gang": "ring"}, {"creationTimestamp": "\x00"}, {}, id="an age with NUL"),
+        pytest.param({"gpu.scheduling/gang": "ring"}, {"creationTimestamp": "9" * 900}, {}, id="a long age"),
+        pytest.param({"gpu.scheduling/gang": "ring"}, {}, {"nodeSelector": {"a": "\x00"}}, id="a rule with NUL"),
+        pytest.param({"gpu.scheduling/gang": "ring"}, {}, {"priority": 2**31 - 1}, id="the highest priority"),
+    ],
+)
+def test_what_no_api_server_lets_through(
+    queues: Queues, labels: dict[str, str], meta: dict[str, str], spec: dict[str, object]
+) -> None:
+    """QUEUE-1 an extender's client may send anything: filter answers, and the loop goes on."""
+    queues.world.node("n1", gpus=2)
+    queues.queue("research", quotas=[{"limit": 1}])
+    uid = queues.pod("a", queue="research", gated=False)
+    made = copy.deepcopy(queues.world.server.pods[NAMESPACE, "a"])
+    made["metadata"] |= {"uid": f"{uid[:-4]}ffff", "name": "b", "labels": labels, **meta}
+    made["spec"] |= spec
+    queues.world.filter("b", pod=made)
+    queues.settle()
+    assert queues.node_of("a") == "n1"
+
+
+def test_nothing_is_left_when_the_last_queue_goes(queues: Queues) -> None:
+    """QUEUE-1 then there is nothing to decide about any more, and no round runs."""
+    queues.world.node("n1")
+    queues.queue("research")
+    queues.run("a", queue="research")
+    assert is_in_use()
+    manifest_delete(QUEUE, namespace="", name="research", actor=SYSTEM, now=database_now())
+    queues.round()
+    assert not is_in_use()
