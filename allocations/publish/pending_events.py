@@ -8,6 +8,7 @@ first.
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import datetime, timedelta
 from typing import Final
@@ -31,6 +32,8 @@ MOST: Final = 100
 TURN_SECONDS: Final = 20.0
 """A turn begins no further event after so long."""
 
+_NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+
 log = structlog.get_logger(__name__)
 
 
@@ -45,7 +48,9 @@ def tell_waiting(*, cluster: Cluster, now: datetime) -> int:
             continue
         if done == MOST or time.monotonic() > ends:
             break
-        message = summary_text(sum(refusal.reasons.values()), refusal.reasons.items())
+        message = refusal.summary
+        if refusal.member is None:
+            message = summary_text(sum(refusal.reasons.values()), refusal.reasons.items())
         try:
             pods.event_record(
                 cluster,
@@ -67,7 +72,7 @@ def tell_waiting(*, cluster: Cluster, now: datetime) -> int:
             continue
         else:
             done += 1
-        PodRefusal.objects.filter(pk=refusal.pk).update(told=sorted(refusal.reasons))
+        PodRefusal.objects.filter(pk=refusal.pk).update(told=_told(refusal))
     return done
 
 
@@ -76,4 +81,11 @@ def _untold(now: datetime) -> list[PodRefusal]:
     recent = Q(last_at__gt=now - RECENT) | Q(seen_at__gt=now - RECENT)
     waiting = PodRefusal.objects.filter(~Exists(holding), recent, first_at__lt=now - SETTLED)
     rows = waiting.order_by("first_at", "pk").defer("request").iterator(chunk_size=500)
-    return [refusal for refusal in rows if sorted(refusal.reasons) != refusal.told]
+    return [refusal for refusal in rows if _told(refusal) != refusal.told]
+
+
+def _told(refusal: PodRefusal) -> list[str]:
+    """The reasons that an event tells. Numbers in those of queues, which change with each admission, are left out."""
+    if refusal.member is None:
+        return sorted(refusal.reasons)
+    return [_NUMBER.sub("#", refusal.summary)]

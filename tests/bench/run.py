@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from tests.bench import frames, in_process, over_http, words
+from tests.bench import frames, in_process, over_http, queueing, words
 from tests.bench.agents.alone import measure_alone
 from tests.bench.agents.measuring import measure_agents
 from tests.bench.figures import Report
@@ -21,7 +21,10 @@ from tests.servers import postgres, session
 
 RESULTS = Path("bench-results")
 VENDORS = ("sqlite", "postgresql")
-PARTS = ("engine", "frames", "filter", "words", "nodes", "bind", "mutate", "list", "memory", "agent", "agents")
+PARTS = (
+    *("engine", "queues", "frames", "filter", "words", "nodes"),
+    *("bind", "mutate", "list", "memory", "agent", "agents"),
+)
 
 
 def main() -> int:
@@ -60,6 +63,8 @@ def _measure(
 ) -> None:
     if "engine" in only:
         in_process.measure_engine(report, rounds=min(rounds, 10))
+    if "queues" in only:
+        queueing.measure_queueing(report, rounds=min(rounds, 10))
     if "frames" in only:
         frames.measure_frames(report, folder / "frames", rounds=rounds, nodes=nodes)
     for vendor in vendors:

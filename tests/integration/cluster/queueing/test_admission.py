@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from datetime import timedelta
 
 import pytest
 
@@ -11,6 +12,7 @@ from access.models import Team, TeamNamespace
 from allocations.errors import MovedOn
 from allocations.ledger.queue_turns import begin_turn
 from allocations.models import Allocation, PodRefusal
+from allocations.publish.pending_events import tell_waiting
 from allocations.scheduling.queueing.loop import is_in_use
 from allocations.scheduling.queueing.rounds import Rounds
 from claims.kinds import QUEUE
@@ -220,3 +222,26 @@ def test_nothing_is_left_when_the_last_queue_goes(queues: Queues) -> None:
     manifest_delete(QUEUE, namespace="", name="research", actor=SYSTEM, now=database_now())
     queues.round()
     assert not is_in_use()
+
+
+def test_the_event_tells_the_reason_once(queues: Queues) -> None:
+    """QUEUE-5 an event for each reason, not for each number in it."""
+    queues.world.node("n1")
+    queues.queue("research", quotas=[{"limit": 3}])
+    queues.run("first", queue="research", gpus=1)
+    queues.pod("a", queue="research", gpus=3)
+    queues.round()
+    assert tell(queues) == 1
+    queues.run("second", queue="research", gpus=1)
+    queues.round()
+    assert "holds 2 of its limit of 3" in queues.why("a")
+    assert tell(queues) == 0
+    (event,) = [one for one in queues.world.server.events.values() if one["reason"] == "WaitingForDevices"]
+    assert event["message"].startswith("queue research holds 1 of its limit of 3 GPUs")
+
+
+def tell(queues: Queues) -> int:
+    """How many events were written, ten seconds on."""
+    cluster = queues.world.backends.cluster
+    assert cluster is not None
+    return tell_waiting(cluster=cluster, now=database_now() + timedelta(seconds=10))
