@@ -17,6 +17,8 @@ from typing import Any
 
 import django
 
+MOST = 5
+"""Times the questions that it asks at most."""
 TOGETHER = 4
 """Pods that are bound at once, at most."""
 
@@ -43,15 +45,17 @@ class Racer:
         self.running: list[dict[str, Any]] = []
 
     def race(self, attempts: int) -> Counter[str]:
-        """So many questions to filter; whoever is held is mostly bound, some holds are left behind as a crash would."""
+        """So many questions to filter, and more until a twentieth of them were bound, which takes longer on a machine
+        at work; whoever is held is mostly bound, some holds are left behind as a crash would.
+        """
         from allocations.watching import Watching
         from tests.door import Door
 
         with Door() as door, ThreadPoolExecutor(2) as threads:
             watching = Watching(threads)
             asked = 0
-            while asked < attempts:
-                wanted = min(self.chance.randint(1, TOGETHER), attempts - asked)
+            while asked < attempts or (self.met["bound"] <= attempts // 20 and asked < MOST * attempts):
+                wanted = self.chance.randint(1, TOGETHER)
                 asked += wanted
                 self._bind(door, [self._next() for _ in range(wanted)])
                 if self.running and self.chance.random() < 0.8:
