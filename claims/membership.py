@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from claims.queue_manifests import gang_named_by, is_preemptible, queue_named_by
+from claims.queue_manifests import borrows_idle, gang_named_by, is_preemptible, queue_named_by
 from claims.queue_tree import DEFAULT
 from claims.queues import DIRECTORY, FRESH_SECONDS, StoredQueues
 from kube.objects import Pod
@@ -18,7 +18,7 @@ from kube.objects import Pod
 
 class Membership(msgspec.Struct, frozen=True, omit_defaults=True):
     """`queue`: the label's, empty without one; `gang`: name of the GpuGang, empty without one; `created`: the pod's
-    creationTimestamp; `priority`: spec.priority.
+    creationTimestamp; `priority`: spec.priority; `borrows_idle`: its label says so.
     """
 
     queue: str = ""
@@ -26,6 +26,7 @@ class Membership(msgspec.Struct, frozen=True, omit_defaults=True):
     preemptible: bool = True
     created: str = ""
     priority: int = 0
+    borrows_idle: bool = False
 
 
 NO_MEMBERSHIP: Final = Membership()
@@ -41,6 +42,7 @@ def membership_of(pod: Pod, gang_ref: str) -> Membership:
         is_preemptible(pod),
         created[:32] if created.isascii() and created.isprintable() else "",
         max(-(2**31), min(pod.priority, 2**31 - 1)),
+        borrows_idle(pod),
     )
 
 

@@ -18,7 +18,14 @@ import msgspec
 
 from claims.manifest_metadata import ManifestInvalid, checked, parse_metadata
 from claims.queue_tree import TOP, Amount, Queue, Quota
-from kube.keys import GANG_LABEL, KAI_PREEMPTIBILITY_LABEL, KAI_QUEUE_LABEL, PREEMPTIBLE_LABEL, QUEUE_LABEL
+from kube.keys import (
+    BORROW_IDLE_LABEL,
+    GANG_LABEL,
+    KAI_PREEMPTIBILITY_LABEL,
+    KAI_QUEUE_LABEL,
+    PREEMPTIBLE_LABEL,
+    QUEUE_LABEL,
+)
 from kube.names import check_namespace, check_subdomain, is_label_value
 from kube.objects import ObjectMeta, Pod
 
@@ -159,6 +166,11 @@ def _label(pod: Pod, key: str) -> str:
     """The label's value; empty for one that no API server lets through."""
     value = pod.labels.get(key, "")
     return value if is_label_value(value) else ""
+
+
+def borrows_idle(pod: Pod) -> bool:
+    """Whether the pod takes GPUs whose holders leave them idle."""
+    return pod.labels.get(BORROW_IDLE_LABEL) == "true"
 
 
 def is_preemptible(pod: Pod) -> bool:

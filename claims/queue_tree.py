@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import total_ordering
 from typing import Final, NamedTuple
 
 import msgspec
@@ -29,6 +30,30 @@ Amount = int | Fraction
 def ratio(part: Amount, total: Amount) -> Fraction:
     """The exact quotient."""
     return Fraction(part) / total
+
+
+@total_ordering
+class Quotient(msgspec.Struct, frozen=True, gc=False):
+    """An exact quotient to compare: a Fraction costs ten times as much to make."""
+
+    numerator: int
+    denominator: int
+
+    @classmethod
+    def of(cls, part: Amount, total: Amount) -> Quotient:
+        """`total` is positive."""
+        return cls(part.numerator * total.denominator, part.denominator * total.numerator)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Quotient):
+            return NotImplemented
+        return self.numerator * other.denominator == other.numerator * self.denominator
+
+    def __lt__(self, other: Quotient) -> bool:
+        return self.numerator * other.denominator < other.numerator * self.denominator
+
+    def __hash__(self) -> int:
+        return hash(Fraction(self.numerator, self.denominator))
 
 
 class Quota(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ JOINT_ALLOCATE: Final = "scheduling.koordinator.sh/device-joint-allocate"
 QUEUE_LABEL: Final = "gpu.scheduling/queue"
 GANG_LABEL: Final = "gpu.scheduling/gang"
 PREEMPTIBLE_LABEL: Final = "gpu.scheduling/preemptible"
+BORROW_IDLE_LABEL: Final = "gpu.scheduling/borrow-idle"
 KAI_QUEUE_LABEL: Final = "kai.scheduler/queue"
 KAI_PREEMPTIBILITY_LABEL: Final = "kai.scheduler/preemptibility"
 # The scheduling gate of pods that queues admit

@@ -21,7 +21,7 @@ from allocations.scenario.waiting_pods import (
     parsed_request,
 )
 from claims.dialects.request import DeviceRequest
-from claims.queue_manifests import is_preemptible, queue_named_by
+from claims.queue_manifests import borrows_idle, is_preemptible, queue_named_by
 from claims.queue_tree import DEFAULT, Amount, Name, QueueTree
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def _workloads(scenario: Scenario, tree: QueueTree, pods: WaitingPods, running: 
             pod.priority,
             preemptible=is_preemptible(pod),
             gang=gang_of(scenario, pod),
+            borrows_idle=borrows_idle(pod),
         )
         for pod, member in pods.members()
     ]

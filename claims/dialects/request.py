@@ -105,7 +105,7 @@ class Joint(msgspec.Struct, frozen=True, omit_defaults=True):
     required: bool = False
 
 
-class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=True):
     """The request of a pod or a REST client.
 
     `asks` are sorted by type, gpu first; several are for one type where containers are planned one by one.

@@ -250,6 +250,13 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "GPUPLANE_MINUTES_KEPT_HOURS", _whole("hours", 1, 24 * 366), "retention of the devices' history by minute", "48"
     ),
+    Variable(
+        "GPUPLANE_IDLE_MINUTES",
+        _whole("minutes", 0, 24 * 60),
+        "the GPUs of a preemptible pod that were below 5 % for so long are lent to pods with the label "
+        '`gpu.scheduling/borrow-idle: "true"`; 0: never',
+        "0",
+    ),
     Variable("GPUPLANE_HOURS_KEPT_DAYS", _whole("days", 1, 3650), "retention of the devices' history by hour", "90"),
     Variable(
         "GPUPLANE_TOKEN_DAYS", _whole("days", 1, 3650), "lifetime of a person's API token if none is chosen", "90"

@@ -24,6 +24,7 @@ class WaitingPod(msgspec.Struct, frozen=True):
     priority: int
     preemptible: bool = True
     gang: str = ""
+    borrows_idle: bool = False
     barred: str = ""
     """Why it may not be in its queue."""
 
@@ -98,6 +99,7 @@ def _of_gang(
                 preemptible=all(pod.preemptible for pod in needed),
                 topology=gang.topology,
                 beside=beside,
+                borrows_idle=all(pod.borrows_idle for pod in needed),
             ),
         )
     return workloads
@@ -105,7 +107,15 @@ def _of_gang(
 
 def _lone(pod: WaitingPod, queue: str) -> Workload:
     member = pod.member
-    return Workload(member.name, queue, (member,), pod.priority, member.age, preemptible=pod.preemptible)
+    return Workload(
+        member.name,
+        queue,
+        (member,),
+        pod.priority,
+        member.age,
+        preemptible=pod.preemptible,
+        borrows_idle=pod.borrows_idle,
+    )
 
 
 def queue_problem(tree: QueueTree, queue: str) -> str:

@@ -3,7 +3,8 @@
 Reclaim is tried first, then preemption, then both together. The plan is made whole before anybody is evicted, and
 whoever need not go is taken off it again. Invariants: no victim that is not preemptible; before each victim of another
 queue, that queue (the ancestor just below the common one) is above its fair share, or above its deserved while the
-taker's stays within; a victim of the same queue has a lower priority.
+taker's stays within; a victim of the same queue has a lower priority. A pod that leaves its GPUs idle may be taken by a
+workload that borrows such, whatever the shares.
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def plan_evictions(
 def _allowed(standing: Standing, workload: Workload, group: Group) -> Iterator[frozenset[Means]]:
     """The means to try in turn, without those that can find nobody, as can be told at once."""
     queue, amount = workload.queue, standing.asked[workload.name].get(group, 0)
-    if standing.balance.allocated[Name(queue, group)] + amount <= standing.share(queue, group):
+    within = standing.balance.allocated[Name(queue, group)] + amount <= standing.share(queue, group)
+    if within or (workload.borrows_idle and standing.any_idle):
         yield frozenset({Means.RECLAIM})
     if standing.lowest_priority(queue) < workload.priority:
         yield frozenset({Means.PREEMPT})
@@ -142,7 +144,7 @@ class _Plan:
         limited = self.standing.balance.limited(self.workload.queue, self.group, self.amount, without=freed)
         lacks_devices = not limited or not self._fits(chosen)
         for unit in left:
-            means = Means.PREEMPT if unit.queue == self.workload.queue else Means.RECLAIM
+            means = Means.PREEMPT if unit.queue == self.workload.queue and not self._is_lent(unit) else Means.RECLAIM
             if means not in self.means or not self._helps(unit, limited, lacks_devices=lacks_devices):
                 continue
             if all(self._may_take(one, means, freed) for one in (*_above(unit, left), unit)):
@@ -162,6 +164,8 @@ class _Plan:
     def _may_take(self, unit: Victims, means: Means, freed: Mapping[Name, Amount]) -> bool:
         if any(pod.outside and pod.priority > self.workload.priority for pod in unit.pods):
             return False
+        if self._is_lent(unit):
+            return True
         if means is Means.PREEMPT:
             return unit.priority < self.workload.priority
         tree, allocated = self.standing.tree, self.standing.balance.allocated
@@ -179,6 +183,9 @@ class _Plan:
             return True
         within = held(taker) + self.amount <= tree.quota(taker, self.group).deserved
         return within and held(victim) > tree.quota(victim, self.group).deserved
+
+    def _is_lent(self, unit: Victims) -> bool:
+        return self.workload.borrows_idle and all(pod.idle for pod in unit.pods)
 
     def _placed(self, chosen: Sequence[tuple[Victims, Means]]) -> Placed | None:
         standing, workload = self.standing, self.workload

@@ -19,7 +19,7 @@ from allocations.engine.queueing.reclaim import EvictionPlan, Means, plan_evicti
 from allocations.engine.queueing.standing import Standing
 from allocations.engine.queueing.workloads import Age, Gang, Running, Workload
 from allocations.engine.snapshot import Snapshot
-from claims.queue_tree import REST, TOP, Amount, Group, Name, QueueTree, ratio
+from claims.queue_tree import REST, TOP, Amount, Group, Name, QueueTree, Quotient
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -50,6 +50,8 @@ class Eviction(msgspec.Struct, frozen=True):
     pod: str
     taker: str
     by: Means
+    idle: bool = False
+    """It left its GPUs idle."""
 
 
 class Waiting(msgspec.Struct, frozen=True):
@@ -169,8 +171,8 @@ class _Round:
             after > deserved,
             -self.tree.queues[queue].priority,
             not due,
-            ratio(after, due) if due else after,
-            ratio(held, due) if due else held,
+            Quotient.of(after, due or 1),
+            Quotient.of(held, due or 1),
             self.tree.age[queue],
             queue,
         )
@@ -212,7 +214,7 @@ class _Round:
         standing = self.standing
         placed = standing.fits_now(workload, groups)
         if isinstance(placed, Placed):
-            self._seat(workload, placed, lambda _: ())
+            self._seat(workload, placed, None)
             return None
         if standing.leaving:
             later = standing.fits_later(workload, groups)
@@ -226,17 +228,17 @@ class _Round:
         for pod, means in victims:
             self.standing.evict(pod)
             self._forget(pod.queue)
-            self.evictions.append(Eviction(pod.name, workload.name, means))
+            self.evictions.append(Eviction(pod.name, workload.name, means, pod.idle))
         names = [pod.name for pod, _ in victims]
         self._seat(workload, plan.placed, lambda devices: (*names, *self.standing.holders(devices)))
 
-    def _seat(self, workload: Workload, placed: Placed, waits_for: Callable[[set[int]], Iterable[str]]) -> None:
-        """`waits_for`: devices → the pods that have to be gone before a pod may have them."""
+    def _seat(self, workload: Workload, placed: Placed, waits_for: Callable[[set[int]], Iterable[str]] | None) -> None:
+        """`waits_for`: devices → the pods that have to be gone before a pod may have them; None: all are free now."""
         for seat in placed.seats:
-            waits = waits_for({grant.device_id for grant in seat.decision.grants})
+            waits = waits_for({grant.device_id for grant in seat.decision.grants}) if waits_for is not None else ()
             self.admissions.append(Admission(seat.member.name, seat.decision, tuple(sorted(set(waits)))))
             self.seated[workload.above or workload.name].append(self.standing.now.node_index[str(seat.decision.node)])
-        self.standing.seat(workload, placed)
+        self.standing.seat(workload, placed, free_now=waits_for is None)
 
     def _refuse_alike(self, head: Workload, group: Group) -> None:
         """Refuse those right behind a workload that are like one that was refused.
@@ -274,10 +276,16 @@ class _Round:
 
 
 def _alike(workload: Workload) -> tuple[Any, ...]:
-    """What decides whether a workload can go, and why not: of a gang its name too, which its reason holds."""
-    gang = workload.name if len(workload.members) > 1 or workload.topology is not None else ""
+    """What decides whether a workload can go, and why not: of a gang its name too, which its reason holds.
+
+    Without its priority: who comes later in its queue has none that is higher, and may take from no more others.
+    """
+    if len(workload.members) == 1 and workload.topology is None:
+        member = workload.members[0]
+        kind = workload.preemptible, workload.borrows_idle
+        return workload.queue, kind, workload.beside, member.request, member.rows
     asks = tuple((member.request, member.rows) for member in workload.members)
-    return gang, workload.queue, workload.priority, workload.preemptible, workload.beside, asks
+    return workload.name, asks
 
 
 def _place_in_line(workload: Workload) -> tuple[int, bool, Age, str]:

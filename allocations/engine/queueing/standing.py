@@ -6,7 +6,7 @@ admitted takes its devices in both.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from allocations.engine.amounts import Held
@@ -26,7 +26,7 @@ class Standing:
         self,
         tree: QueueTree,
         snapshot: Snapshot,
-        running: Iterable[Running],
+        running: Sequence[Running],
         waiting: Sequence[Workload],
         labels: Labels,
     ) -> None:
@@ -34,39 +34,45 @@ class Standing:
         self.counting = Counting(tree, snapshot)
         self.balance = Balance(tree)
         self.placer = Placer(labels)
-        self.running: dict[str, Running] = {}
-        self.leaving: dict[str, Running] = {}
-        for pod in running:
-            (self.leaving if pod.leaving else self.running)[pod.name] = pod
+        self.running = {pod.name: pod for pod in running if not pod.leaving}
+        self.leaving = {pod.name: pod for pod in running if pod.leaving}
         sums = self.counting.sums(self.running.values())
-        for (queue, preemptible, _), counts in sums.items():
-            self.balance.add(queue, counts, preemptible=preemptible)
+        self.any_idle = any(pod.idle for pod in running)
+        self._lowest: dict[str, int] = {}
+        for sort, counts in sums.items():
+            self.balance.add(sort.queue, counts, preemptible=sort.preemptible)
+            self._lowest[sort.queue] = min(sort.priority, self._lowest.get(sort.queue, sort.priority))
         self.now = snapshot
         coming = [held for pod in self.leaving.values() for held in pod.held]
         self.later = with_freed(snapshot, coming, ()) if coming else snapshot
         self.asked = {one.name: self.counting.asked(one.members) for one in waiting}
         self.shares = fair_shares(tree, self.counting.pools, self._demands(waiting, sums))
         self._models_of: dict[frozenset[Group], frozenset[int]] = {}
-        self._lowest: dict[str, int] = {}
         self._counts: dict[str, Counts] = {}
         self._no_room: dict[tuple[object, ...], NoRoom] = {}
         """Of lone pods by what decides it: no admission makes room."""
 
     def lowest_priority(self, queue: str) -> float:
-        """Of the pods that run in the queue; above every priority where there are none."""
-        if not self._lowest:
-            for pod in self.running.values():
-                self._lowest[pod.queue] = min(pod.priority, self._lowest.get(pod.queue, pod.priority))
+        """Of the pods that run in the queue; above every priority where there are none. It may have gone since."""
         return self._lowest.get(queue, float("inf"))
 
-    def _demands(self, waiting: Iterable[Workload], sums: Mapping[Sort, Counts]) -> dict[Name, Demand]:
-        parts: list[tuple[str, Counts, bool]] = [(queue, counts, whole) for (queue, _, whole), counts in sums.items()]
-        parts += [(one.queue, self.asked[one.name], asks_whole(one.members)) for one in waiting]
+    def _demands(self, waiting: Sequence[Workload], sums: Mapping[Sort, Counts]) -> dict[Name, Demand]:
+        parts = [(sort.queue, counts, sort.whole, 1) for sort, counts in sums.items()]
+        lone = Counter((one.queue, one.members[0].request) for one in waiting if len(one.members) == 1)
+        parts += [
+            (queue, self.counting.asked_by(request), asks_whole(request), number)
+            for (queue, request), number in lone.items()
+        ]
+        parts += [
+            (one.queue, self.asked[one.name], all(asks_whole(member.request) for member in one.members), 1)
+            for one in waiting
+            if len(one.members) != 1
+        ]
         amounts: defaultdict[Name, Amount] = defaultdict(int)
         shared: set[Name] = set()
-        for queue, counts, whole in parts:
+        for queue, counts, whole, number in parts:
             for group, amount in counts.items():
-                amounts[Name(queue, group)] += amount
+                amounts[Name(queue, group)] += number * amount
                 if not whole:
                     shared.add(Name(queue, group))
         return {name: Demand(amount, name not in shared) for name, amount in amounts.items()}
@@ -107,21 +113,20 @@ class Standing:
 
     def evict(self, pod: Running) -> None:
         """Count the pod as leaving."""
-        self._lowest.clear()
         del self.running[pod.name]
         self.leaving[pod.name] = pod
         self.balance.add(pod.queue, self.counts(pod), preemptible=pod.preemptible, sign=-1)
         self.later = with_freed(self.later, pod.held, ())
 
-    def seat(self, workload: Workload, placed: Placed) -> None:
-        """Take the seats, and count them in the workload's queue."""
+    def seat(self, workload: Workload, placed: Placed, *, free_now: bool) -> None:
+        """Take the seats, and count them in the workload's queue. `free_now`: `fits_now` has found them."""
         held = [
             (grant.device_id, grant.core_percent, grant.memory_bytes or 0)
             for seat in placed.seats
             for grant in seat.decision.grants
         ]
         alone = self.later is self.now
-        self.now = take(self.now, held)
+        self.now = placed.snapshot if free_now else take(self.now, held)
         self.later = self.now if alone else take(self.later, held)
         self.balance.add(workload.queue, self.counting.held(held), preemptible=workload.preemptible)
 

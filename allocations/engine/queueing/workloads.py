@@ -7,10 +7,12 @@ count nothing.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
-from typing import NamedTuple
+from itertools import chain
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -67,7 +69,7 @@ class Member(msgspec.Struct, frozen=True):
 
 class Workload(msgspec.Struct, frozen=True):
     """Pods that go together. `name`: of the gang, or of the pod. `beside`: node rows of members that run already.
-    `above`: the gang of a pod above its `minMember`, which has to stand first.
+    `above`: the gang of a pod above its `minMember`, which has to stand first. `borrows_idle`: it may take idle GPUs.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Workload(msgspec.Struct, frozen=True):
     topology: Topology | None = None
     beside: tuple[int, ...] = ()
     above: str = ""
+    borrows_idle: bool = False
 
 
 class Running(msgspec.Struct, frozen=True):
@@ -97,6 +100,8 @@ class Running(msgspec.Struct, frozen=True):
     leaving: bool = False
     whole: bool = True
     """It asked for whole GPUs alone."""
+    idle: bool = False
+    """It has not used its GPUs for so long that they may be lent."""
     outside: bool = False
     """The queues do not admit it, and evict it only for workloads of at least its priority: kube-scheduler may evict
     those of lower priority for it."""
@@ -112,6 +117,10 @@ class Sort(NamedTuple):
     queue: str
     preemptible: bool
     whole: bool
+    priority: int
+
+
+_SORT: Final = attrgetter(*Sort._fields)
 
 
 class Counting:
@@ -143,13 +152,10 @@ class Counting:
     @cached_property
     def pools(self) -> Counts:
         """Healthy GPUs of ready nodes, by group."""
-        pools: dict[Group, Amount] = dict.fromkeys(self.tree.groups, 0)
-        healthy, kept = self.snapshot.device_healthy.tolist(), self.snapshot.device_kept.tolist()
-        problems, node = self.snapshot.node_problem, self.snapshot.device_node.tolist()
-        for row, is_gpu in enumerate(self.is_gpu):
-            if is_gpu and healthy[row] and kept[row] == Withheld.NOT and not problems[node[row]]:
-                pools[self.group_of[row]] += 1
-        return pools
+        snapshot = self.snapshot
+        ready = np.array([not problem for problem in snapshot.node_problem], np.bool_)[snapshot.device_node]
+        counted = self._gpu_rows & snapshot.device_healthy & (snapshot.device_kept == Withheld.NOT) & ready
+        return dict.fromkeys(self.tree.groups, 0) | self._whole(np.flatnonzero(counted))
 
     def held(self, held: Sequence[Held]) -> dict[Group, Amount]:
         """What these amounts count."""
@@ -168,18 +174,24 @@ class Counting:
         total = int(self.snapshot.memory_total[row])
         return max(Fraction(core, CORE_WHOLE), Fraction(memory, total) if total else Fraction(0))
 
-    def sums(self, running: Iterable[Running]) -> dict[Sort, Counts]:
+    def sums(self, running: Collection[Running]) -> dict[Sort, Counts]:
         """What running pods count, those of one sort together."""
-        sorts: defaultdict[Sort, list[Held]] = defaultdict(list)
-        for pod in running:
-            sorts[Sort(pod.queue, pod.preemptible, pod.whole)] += pod.held
-        return {sort: self._whole(held) if sort.whole else self.held(held) for sort, held in sorts.items()}
+        sorts: defaultdict[Any, list[tuple[Held, ...]]] = defaultdict(list)
+        for pod, key in zip(running, map(_SORT, running), strict=True):
+            sorts[key].append(pod.held)
+        sums: dict[Sort, Counts] = {}
+        for key, parts in sorts.items():
+            held, sort = list(chain.from_iterable(parts)), Sort(*key)
+            if sort.whole:
+                rows = self.snapshot.index.rows_of([device for device, _, _ in held])
+                rows = rows[rows >= 0]
+                sums[sort] = self._whole(rows[self._gpu_rows[rows]])
+            else:
+                sums[sort] = self.held(held)
+        return sums
 
-    def _whole(self, held: Sequence[Held]) -> Counts:
-        """What whole devices count."""
-        rows = self.snapshot.index.rows_of([device for device, _, _ in held])
-        rows = rows[rows >= 0]
-        gpus = rows[self._gpu_rows[rows]]
+    def _whole(self, gpus: NDArray[np.intp]) -> dict[Group, Amount]:
+        """What whole GPUs count. `gpus`: [n] device rows."""
         numbers = np.bincount(self.snapshot.device_model[gpus], minlength=len(self.snapshot.models)).tolist()
         counts: dict[Group, Amount] = {}
         for model, number in zip(self.snapshot.models, numbers, strict=True):
@@ -191,14 +203,15 @@ class Counting:
     def asked(self, members: Sequence[Member]) -> Counts:
         """What the members would count in each group that may serve any of them."""
         if len(members) == 1:
-            return self._asked_by(members[0].request)
+            return self.asked_by(members[0].request)
         counts: dict[Group, Amount] = {}
         for member in members:
-            for group, amount in self._asked_by(member.request).items():
+            for group, amount in self.asked_by(member.request).items():
                 counts[group] = counts.get(group, 0) + amount
         return counts
 
-    def _asked_by(self, request: DeviceRequest) -> Counts:
+    def asked_by(self, request: DeviceRequest) -> Counts:
+        """What one pod would count in each group that may serve it."""
         if request not in self._asked:
             self._asked[request] = {
                 group: sum((self._one(ask, group) * ask.count for ask in _gpus(request)), 0)
@@ -229,24 +242,21 @@ class Counting:
         if key not in self._smallest:
             models = {model.casefold() for model in ask.models}
             able = [
-                (not models or name.casefold() in models) and (ask.limits is None or ask.limits.permit_model(name))
+                (not models or name.casefold() in models)
+                and (ask.limits is None or ask.limits.permit_model(name))
+                and self.tree.group_of(name) == group
                 for name in self.snapshot.models
             ]
             least = max(ask.memory_bytes or 0, ask.limits.memory_least if ask.limits else 0)
-            totals = self.snapshot.memory_total.tolist()
-            model = self.snapshot.device_model.tolist()
-            fits = (
-                totals[row]
-                for row, is_gpu in enumerate(self.is_gpu)
-                if is_gpu and able[model[row]] and self.group_of[row] == group and totals[row] >= least
-            )
-            self._smallest[key] = min(fits, default=None)
+            totals = self.snapshot.memory_total
+            fits = self._gpu_rows & np.array(able, np.bool_)[self.snapshot.device_model] & (totals >= least)
+            self._smallest[key] = int(totals[fits].min()) if fits.any() else None
         return self._smallest[key]
 
 
-def asks_whole(members: Sequence[Member]) -> bool:
-    """Whether the members ask for whole GPUs alone."""
-    return all(ask.whole for member in members for ask in _gpus(member.request))
+def asks_whole(request: DeviceRequest) -> bool:
+    """Whether it asks for whole GPUs alone."""
+    return all(ask.whole for ask in _gpus(request))
 
 
 def _gpus(request: DeviceRequest) -> list[DeviceAsk]:

@@ -72,7 +72,8 @@ def _passes(cluster: Cluster | None, holder: Holder) -> bool:
 
 def _evict(cluster: Cluster | None, holder: Holder, eviction: Eviction, now: datetime) -> bool:
     taker = eviction.taker.rpartition("/")[0] if eviction.taker.count("/") > 1 else eviction.taker
-    return send_away(cluster, holder, f"its devices go to {taker} ({eviction.by.value})", now)
+    how = "its GPUs were idle" if eviction.idle else eviction.by.value
+    return send_away(cluster, holder, f"its devices go to {taker} ({how})", now)
 
 
 def send_away(cluster: Cluster | None, holder: Holder, reason: str, now: datetime) -> bool:

@@ -19,6 +19,7 @@ from allocations.engine.queueing.workloads import Age, Gang, Member, Running
 from allocations.engine.snapshot import Snapshot
 from allocations.models import GangState
 from allocations.queued_pod import QueuedPod
+from allocations.scheduling.queueing.lending import idle_holders
 from allocations.scheduling.queueing.waiting_rows import (
     Holder,
     Members,
@@ -82,7 +83,8 @@ class Painter:
         rows = [row for row in rows if _is_asked_for(row, look.now)]
         snapshot = _without_kept(look, {row.pod_uid for row in rows})
         there = [one for one in holders if one.node in snapshot.node_index]
-        running = [_running(one, place, queues, snapshot, protected) for place, one in enumerate(there)]
+        idle = idle_holders(there, snapshot, look.now)
+        running = [_running(one, place, queues, snapshot, protected, idle) for place, one in enumerate(there)]
         rules = _Rules(snapshot, nodes)
         outside = [row for row in rows if not is_queued(row.pod.asks.membership, row.namespace, queues)]
         apart = {row.pod_uid for row in outside}
@@ -152,7 +154,14 @@ def _without_kept(look: fleet.FleetSnapshot, waiting: Collection[str]) -> Snapsh
     return patch(snapshot, uses)
 
 
-def _running(one: Holder, place: int, queues: StoredQueues, snapshot: Snapshot, protected: Collection[str]) -> Running:
+def _running(
+    one: Holder,
+    place: int,
+    queues: StoredQueues,
+    snapshot: Snapshot,
+    protected: Collection[str],
+    idle: Collection[str],
+) -> Running:
     member = Membership(one.queue, one.gang_name)
     queue = queue_of(member, one.namespace, queues)
     movable = one.state in (State.HELD, State.BOUND) and bool(one.pod_uid) and one.pod_uid not in protected
@@ -167,6 +176,7 @@ def _running(one: Holder, place: int, queues: StoredQueues, snapshot: Snapshot, 
         gang=one.gang,
         leaving=one.leaving or one.state is State.RELEASING,
         whole=one.whole,
+        idle=one.name in idle,
         outside=not is_queued(member, one.namespace, queues),
     )
 
@@ -185,6 +195,7 @@ def _waiting_pod(row: WaitingRow, queues: StoredQueues, rules: _Rules) -> Waitin
         asks.membership.priority,
         preemptible=asks.membership.preemptible,
         gang=row.gang,
+        borrows_idle=asks.membership.borrows_idle,
         barred=queues.barred(queue, row.namespace) or _left_out(queues, queue),
     )
 

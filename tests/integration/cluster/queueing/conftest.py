@@ -15,7 +15,7 @@ from allocations.waiting import forget_waiting, note_waiting
 from claims.kinds import GANG, QUEUE
 from claims.queues import DIRECTORY
 from claims.services import manifest_create
-from kube.keys import GANG_LABEL, PREEMPTIBLE_LABEL, QUEUE_GATE, QUEUE_LABEL
+from kube.keys import BORROW_IDLE_LABEL, GANG_LABEL, PREEMPTIBLE_LABEL, QUEUE_GATE, QUEUE_LABEL
 from kube.objects import Pod
 from storage.clock import database_now
 from tests.integration.cluster.conftest import NAMESPACE, World
@@ -48,11 +48,13 @@ class Queues:
         gang: str = "",
         gated: bool = True,
         preemptible: bool = True,
+        borrows_idle: bool = False,
         priority: int = 0,
         **spec: Any,
     ) -> str:
         """A pod of native GPUs, which the watch has seen; its UID."""
         labels = {QUEUE_LABEL: queue, GANG_LABEL: gang, PREEMPTIBLE_LABEL: "" if preemptible else "false"}
+        labels[BORROW_IDLE_LABEL] = "true" if borrows_idle else ""
         made = self.world.server.add_pod(
             name,
             namespace=NAMESPACE,
