@@ -109,6 +109,7 @@ class Allocation(models.Model):
             models.Index(fields=["state", "hold_until"], name="allocation_state_until"),
             models.Index(fields=["expires_at"], name="allocation_expires", condition=Q(state=State.BOUND)),
             models.Index(fields=["-created_at", "-id"], name="allocation_newest"),
+            models.Index(fields=["ended_at"], name="allocation_ended", condition=Q(ended_at__isnull=False)),
             models.Index(fields=["namespace", "gang"], name="allocation_gang", condition=~Q(gang="")),
         ]
 
@@ -302,3 +303,39 @@ class AdvisedPod(models.Model):
     def __str__(self) -> str:
         """Pod."""
         return self.pod_uid
+
+
+class QueueUsage(models.Model):
+    """What a queue held of one model in one hour, for one namespace, in GPU-seconds. Ancestors have rows of their own.
+
+    Written by `allocations.queue_usage`.
+    """
+
+    start = models.DateTimeField(help_text="of the hour")
+    queue = models.CharField(max_length=253)
+    namespace = models.CharField(max_length=63, blank=True, default="", help_text="empty: what was lent")
+    model = models.CharField(max_length=128, blank=True, default="")
+    held = models.FloatField(default=0)
+    measured = models.FloatField(default=0, help_text="held while the utilisation was known")
+    used = models.FloatField(default=0, help_text="measured times utilisation")
+    borrowed = models.FloatField(default=0, help_text="held above deserved")
+    lent = models.FloatField(default=0, help_text="deserved, and held by siblings")
+
+    class Meta:
+        ordering = ("start", "queue", "namespace", "model")
+        constraints = [models.UniqueConstraint(fields=["start", "queue", "namespace", "model"], name="usage_hour_once")]
+        indexes = [models.Index(fields=["queue", "start"], name="usage_queue")]
+
+    def __str__(self) -> str:
+        """Queue, namespace and hour."""
+        return f"{self.queue} {self.namespace} {self.start:%Y-%m-%d %H:00}"
+
+
+class QueueUsageMark(models.Model):
+    """One row, id 1: the minutes before are added to `QueueUsage`."""
+
+    until = models.DateTimeField()
+
+    def __str__(self) -> str:
+        """The moment."""
+        return str(self.until)

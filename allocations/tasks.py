@@ -15,9 +15,10 @@ from allocations import reconcile as reconciling
 from allocations import waiting, watching
 from allocations.backends import backends
 from allocations.choices import LIVE
-from allocations.models import Allocation
+from allocations.models import Allocation, QueueUsage
 from allocations.publish import node_statuses, pending_events, queue_status
 from allocations.publish.claim_status import Publisher
+from allocations.queue_usage.recording import record_usage
 from allocations.reconcile.garbage_collection import collect_garbage
 from allocations.reconcile.report import ACTOR
 from allocations.scheduling import expired_holds, preemption
@@ -62,7 +63,7 @@ def collect() -> dict[str, int]:
 
 @shared_task(name="allocations.tasks.prune", ignore_result=True)
 def prune() -> int:
-    """Delete ended allocations older than the audit trail, in batches."""
+    """Delete ended allocations older than the audit trail, in batches, and expired hours of the queues' usage."""
     limit = database_now() - timedelta(days=settings.GPUPLANE_AUDIT_DAYS)
     deleted = 0
     for _ in range(PRUNE_BATCHES):
@@ -71,7 +72,14 @@ def prune() -> int:
             break
         Allocation.objects.filter(id__in=ids).delete()
         deleted += len(ids)
+    QueueUsage.objects.filter(start__lt=database_now() - timedelta(days=settings.GPUPLANE_HOURS_KEPT_DAYS)).delete()
     return deleted
+
+
+@shared_task(name="allocations.tasks.record_queue_usage", ignore_result=True)
+def record_queue_usage() -> int:
+    """Add what queues held and used in the minutes that are over (every 20 s); one worker at a time."""
+    return _alone("queue-usage", lambda: record_usage(now=database_now())) or 0
 
 
 @shared_task(name="allocations.tasks.reconcile", ignore_result=True)

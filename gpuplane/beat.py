@@ -43,6 +43,7 @@ PERIODIC = (
     Periodic(node_tasks.notice_silent_agents, 5),
     Periodic(node_tasks.settle, 5),
     Periodic(node_tasks.roll_up, 20),
+    Periodic(allocation_tasks.record_queue_usage, 20),
     Periodic(node_tasks.prune_history, 3600),
     Periodic(allocation_tasks.prune, 3600),
     Periodic(audit_tasks.prune, 3600),

@@ -16,7 +16,8 @@ from access.selectors import team_of_namespace
 from agent.protocol import COLUMNS
 from allocations.fleet_holders import ANSWERS, HolderKey
 from allocations.overviews import DeviceRow, device_rows
-from gpuplane.pages.page import PageRequest, csv_response, page
+from gpuplane.csv_files import csv_response
+from gpuplane.pages.page import PageRequest, page
 from nodes.labels import pool_of
 from nodes.live.reads import latest_for
 from nodes.live.samples import SampleView

@@ -15,7 +15,8 @@ import structlog
 from django.http import HttpResponse
 from django.views.decorators.http import require_GET
 
-from gpuplane.pages.page import PageRequest, csv_response, page, query_word
+from gpuplane.csv_files import csv_response
+from gpuplane.pages.page import PageRequest, page, query_word
 from kube.device_types import GPU
 from nodes.history import ring, series
 from nodes.history.ranges import LIVE, RANGES, known_range

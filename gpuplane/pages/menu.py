@@ -25,7 +25,7 @@ class MenuItem:
 _PAGES = (
     ("Fleet", "fleet", "fleet", ("fleet",), ""),
     ("Nodes", "nodes", "nodes", ("nodes", "node", "device"), ""),
-    ("Usage", "usage", "usage", ("usage",), ""),
+    ("Usage", "usage", "usage", ("usage", "queue-usage"), ""),
     ("Claims", "claims", "claims", ("claims", "claim", "claim-create"), ""),
     ("Allocations", "allocations", "allocations", ("allocations", "allocation"), ""),
     ("Queues", "queues", "queues", ("queues", "queue", "gangs", "gang"), ""),

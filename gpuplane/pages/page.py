@@ -6,8 +6,7 @@ refresh by htmx never shows a sign-in page inside another page.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, cast
 from urllib.parse import urlencode, urlsplit
@@ -89,16 +88,6 @@ def query_words(request: HttpRequest, *same: str, **names: str) -> dict[str, str
     """Parameters of the query by their own names (`same`), or by others: `search="q"`."""
     names |= {name: name for name in same}
     return {name: query_word(request, parameter) for name, parameter in names.items()}
-
-
-def csv_response(rows: Iterable[Iterable[object]], file_name: str) -> HttpResponse:
-    """A CSV file to save."""
-    response = HttpResponse(
-        content_type="text/csv; charset=utf-8",
-        headers={"Content-Disposition": f'attachment; filename="{file_name}"'},
-    )
-    csv.writer(response).writerows(rows)
-    return response
 
 
 def _sign_in_first(request: HttpRequest) -> HttpResponse:

@@ -5,7 +5,7 @@ Invariants: a range of up to 25 hours has a value a minute, a longer one a value
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -97,15 +97,22 @@ class FleetHistory(APIView):
 
 
 def _times(filters: dict[str, Any]) -> tuple[datetime, datetime]:
-    """(since, until). Raises BadInput."""
+    return times(filters.get("since"), filters.get("until"), usual=RANGES[filters["range"]])
+
+
+def times(
+    since: datetime | None, until: datetime | None, *, usual: timedelta, names: tuple[str, str] = ("since", "until")
+) -> tuple[datetime, datetime]:
+    """(since, until); until now, and for as long as usual, unless given. `names`: of both fields. Raises BadInput."""
+    begin, end = names
     now = database_now()
-    since, until = filters.get("since"), filters.get("until") or now
+    until = min(until or now, now + timedelta(days=1))
     if until - EARLIEST < RANGES[NAMES[-1]]:
-        raise BadInput("there is no history of that time", field="until", rule="range")
+        raise BadInput("there is no history of that time", field=end, rule="range")
     if since is None:
-        return until - RANGES[filters["range"]], until
+        return until - usual, until
     if since >= until:
-        raise BadInput("since is not before until", field="since", rule="order")
+        raise BadInput(f"{begin} is not before {end}", field=begin, rule="order")
     if until - since > series.LONGEST:
-        raise BadInput(f"a range has at most {series.LONGEST.days} days", field="since", rule="longest")
+        raise BadInput(f"a range has at most {series.LONGEST.days} days", field=begin, rule="longest")
     return since, until

@@ -27,7 +27,7 @@ from gpuplane.rest.idempotency import View, bounded, idempotent
 from gpuplane.rest.leases import LeaseViewSet
 from gpuplane.rest.nodes import NodeViewSet
 from gpuplane.rest.pending import PendingPodViewSet
-from gpuplane.rest.queues import QueueViewSet
+from gpuplane.rest.queues import QueueUsage, QueueViewSet
 from gpuplane.rest.simulations import Simulations
 from gpuplane.rest.summary import FleetSummary
 from gpuplane.rest.tokens import TokenViewSet
@@ -54,6 +54,7 @@ resources = [
     at("gangs/", GangViewSet.as_view(COLLECTION), "gangs"),
     at("gangs/<str:namespace>/<str:name>/", GangViewSet.as_view(OBJECT), "gang"),
     at("queues/", QueueViewSet.as_view(COLLECTION), "queues"),
+    at("queues/<str:name>/usage/", QueueUsage.as_view(), "queue-usage"),
     at("queues/<str:name>/", QueueViewSet.as_view(OBJECT), "queue"),
     at("pods/", PendingPodViewSet.as_view({"get": "list"}), "pods"),
     at("pods/<str:namespace>/<str:name>/explain/", PodExplain.as_view(), "pod-explain"),

@@ -257,7 +257,12 @@ VARIABLES: tuple[Variable, ...] = (
         '`gpu.scheduling/borrow-idle: "true"`; 0: never',
         "0",
     ),
-    Variable("GPUPLANE_HOURS_KEPT_DAYS", _whole("days", 1, 3650), "retention of the devices' history by hour", "90"),
+    Variable(
+        "GPUPLANE_HOURS_KEPT_DAYS",
+        _whole("days", 1, 3650),
+        "retention of the history by hour, of devices and of queues",
+        "90",
+    ),
     Variable(
         "GPUPLANE_TOKEN_DAYS", _whole("days", 1, 3650), "lifetime of a person's API token if none is chosen", "90"
     ),
