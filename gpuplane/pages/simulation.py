@@ -10,21 +10,27 @@ from django.shortcuts import render
 from django.views.decorators.http import require_http_methods
 
 from access.clients import client_of
-from access.errors import BadInput, TooCostly, TookTooLong, TooManyUnderWay, Unavailable
+from access.errors import BadInput, TooCostly, TookTooLong, TooLarge, TooManyUnderWay, Unavailable
+from allocations.live_scenario import live_scenario, scenario_text
 from allocations.scenario.digest import Digest
+from allocations.scenario.parse import PAGE_LIMITS
 from allocations.whatif.run import what_if
-from gpuplane.pages.page import PageRequest, page
+from gpuplane.pages.page import PageRequest, page, query_word
 from gpuplane.problems import FAULT, problem_of
 
 LONGEST = 2_000_000
+HEADING = """# The fleet as it is. Add the pods that you want to try below `pods`, for example:
+#   - metadata: {name: try-me, namespace: default, labels: {}}
+#     spec: {containers: [{name: main, resources: {limits: {nvidia.com/gpu: 1}}}]}
+"""
 
 
 @require_http_methods(["GET", "POST"])
 @page
 def simulate(request: PageRequest) -> HttpResponse:
-    """The form; after sending, the decisions beside it."""
+    """The form, with an example or the fleet as it is; after sending, the decisions beside it."""
     if request.method == "GET":
-        return render(request, "simulate/simulate.html")
+        return _form(request)
     text = request.POST.get("scenario", "").replace("\r\n", "\n")
     context: dict[str, Any] = {"text": text[:LONGEST]}
     try:
@@ -37,6 +43,25 @@ def simulate(request: PageRequest) -> HttpResponse:
             response[name] = value
         return response
     return render(request, "simulate/simulate.html", context)
+
+
+def _form(request: PageRequest) -> HttpResponse:
+    """The form with the example, or with the fleet as it is (`?from=fleet`)."""
+    if query_word(request, "from") != "fleet":
+        return render(request, "simulate/simulate.html")
+    try:
+        text = _fleet(request)
+    except TooLarge as error:
+        words = f"{error}; GET /api/v1/simulations/ answers it for REST and manage.py simulate"
+        return render(request, "simulate/simulate.html", {"problem": words}, status=413)
+    return render(request, "simulate/simulate.html", {"text": text})
+
+
+def _fleet(request: PageRequest) -> str:
+    text = HEADING + scenario_text(live_scenario(actor=request.actor, limits=PAGE_LIMITS))
+    if len(text) > LONGEST:
+        raise TooLarge(f"the fleet takes {len(text)} characters, and this page takes {LONGEST}")
+    return text
 
 
 def _run(request: PageRequest, text: str) -> Digest:

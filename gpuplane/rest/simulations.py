@@ -1,4 +1,4 @@
-"""What-if over REST: `POST simulations/` (VIEW-4).
+"""What-if over REST: `POST simulations/` runs a scenario, `GET` answers the fleet as one (VIEW-4).
 
 Invariants: the body is parsed by the run's process alone (`allocations.whatif`), and its answer is passed on as it is.
 """
@@ -13,13 +13,17 @@ from drf_spectacular.utils import extend_schema
 from rest_framework import serializers
 from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
+from rest_framework.response import Response
 from rest_framework.views import APIView
 from typing_extensions import override
 
 from access.clients import client_of
+from allocations.live_scenario import live_scenario
+from allocations.scenario.parse import LIMITS
 from allocations.whatif.run import CONFINEMENT, Kind, what_if
 from allocations.whatif.run_slots import RUNS_MOST
 from claims.dialects.request import SharePolicy
+from gpuplane.rest.authentication import request_actor
 from gpuplane.rest.fields import SUBDOMAIN_PATTERN, AnyObjectField
 from gpuplane.rest.inventory import NodeShapeSchema
 
@@ -155,6 +159,18 @@ class Simulations(APIView):
             scenario.text, user=request.user.pk or 0, kind=scenario.kind, form="result", client=client_of(request)
         )
         return HttpResponse(answer, content_type="application/json")
+
+    @extend_schema(
+        summary="The fleet as a scenario",
+        description=(
+            "Nodes, claims, gangs, queues and running pods as they are now, to add pods to and to POST. Of pods in "
+            "namespaces that the caller does not see only amounts, queue and age are told."
+        ),
+        responses=ScenarioSchema,
+    )
+    def get(self, request: Request) -> HttpResponse:
+        """At most as large as a scenario may be."""
+        return Response(live_scenario(actor=request_actor(request), limits=LIMITS))
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """As REST framework's own responses have it: `gpuplane.listeners.django_requests` frees the scenario by it."""
