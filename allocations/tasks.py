@@ -23,6 +23,7 @@ from allocations.reconcile.garbage_collection import collect_garbage
 from allocations.reconcile.report import ACTOR
 from allocations.scheduling import expired_holds, preemption
 from allocations.scheduling.queueing import loop
+from allocations.scheduling.queueing.rounds import TELL
 from kube.client import Cluster
 from kube.errors import KubeError
 from kube.watch_loop import Followed
@@ -155,7 +156,7 @@ def publish_node_statuses() -> None:
     _publish("node-statuses", lambda cluster: node_statuses.publish(cluster=cluster))
 
 
-@shared_task(name="allocations.tasks.tell_waiting", ignore_result=True)
+@shared_task(name=TELL, ignore_result=True)
 def tell_waiting() -> int:
     """Write events on waiting pods that say why they wait (every 5 s); one worker at a time."""
     cluster = backends().cluster

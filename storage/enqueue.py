@@ -21,12 +21,12 @@ TURN_EXPIRES_SECONDS = 30
 log = structlog.get_logger(__name__)
 
 
-def send_after_commit(task: str, *args: Any) -> None:
-    """Send the task after the transaction has committed, at once without one."""
+def send_after_commit(task: str, *args: Any, delay_seconds: float = 0) -> None:
+    """Send the task after the transaction has committed, at once without one; it runs after the delay."""
 
     def send() -> None:
         try:
-            current_app.send_task(task, args=args, expires=EXPIRES_SECONDS, retry=False)
+            current_app.send_task(task, args=args, countdown=delay_seconds, expires=EXPIRES_SECONDS, retry=False)
         except (OperationalError, OSError) as error:
             log.info("task.not_sent", task=task, error=str(error))
 

@@ -1,9 +1,9 @@
 """Kubernetes events on waiting pods: all nodes, by their reasons (VIEW-3).
 
 kube-scheduler's own event has the reasons of one attempt; this one has those of explain, in one sentence. Called by a
-periodic task. Invariants: a pod gets another event only when its reasons change, not their numbers; a pod that waits
-for less than `SETTLED` gets none; a burst of refusals becomes at most `MOST` events a turn, of those that wait longest
-first.
+periodic task, and half a second after the queues found new reasons. Invariants: a pod gets another event only when its
+reasons change, not their numbers; a pod that waits for less than `SETTLED` (`SETTLED_IN_QUEUE`) gets none; a burst of
+refusals becomes at most `MOST` events a turn, of those that wait longest first.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from kube.errors import AlreadyExists, KubeError, PermanentKubeError
 REASON: Final = "WaitingForDevices"
 SETTLED: Final = timedelta(seconds=2)
 """A younger refusal may be over before anybody reads the event."""
+SETTLED_IN_QUEUE: Final = timedelta(seconds=0.4)
+"""The queues decide about a pod within a moment, once all pods of its gang are there."""
 RECENT: Final = timedelta(minutes=10)
 """kube-scheduler filters a waiting pod every five minutes; one that was not filtered in twice that is unknown."""
 MOST: Final = 100
@@ -79,7 +81,8 @@ def tell_waiting(*, cluster: Cluster, now: datetime) -> int:
 def _untold(now: datetime) -> list[PodRefusal]:
     holding = Allocation.objects.filter(state__in=LIVE, pod_uid=OuterRef("pod_uid"))
     recent = Q(last_at__gt=now - RECENT) | Q(seen_at__gt=now - RECENT)
-    waiting = PodRefusal.objects.filter(~Exists(holding), recent, first_at__lt=now - SETTLED)
+    settled = Q(first_at__lt=now - SETTLED) | Q(first_at__lt=now - SETTLED_IN_QUEUE, member__isnull=False)
+    waiting = PodRefusal.objects.filter(~Exists(holding), recent, settled)
     rows = waiting.order_by("first_at", "pk").defer("request").iterator(chunk_size=500)
     return [refusal for refusal in rows if _told(refusal) != refusal.told]
 

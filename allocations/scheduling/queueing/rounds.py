@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -20,11 +21,16 @@ from allocations.scheduling.queueing.picture import Painter, Picture
 from claims.queue_tree import Amount, Name
 from kube.client import Cluster
 from storage.cursors import write_rows
+from storage.enqueue import send_after_commit
 
 SEEN: Final = timedelta(seconds=5)
 """So long a gate that was taken off is not taken off again."""
 PROTECTED: Final = timedelta(seconds=10)
 """So long the plan is made without a pod whose budget forbade its eviction."""
+
+TELL: Final = "allocations.tasks.tell_waiting"
+TELLS_AFTER: Final = 0.5
+"""Seconds from a changed reason to its event."""
 
 log = structlog.get_logger(__name__)
 
@@ -42,9 +48,12 @@ class RoundResult:
 class Rounds:
     """The rounds of one turn. `cluster` None: REST claims alone, which nobody evicts."""
 
-    def __init__(self, cluster: Cluster | None) -> None:
+    def __init__(self, cluster: Cluster | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Begins a turn, which ends that of any other worker."""
         self._cluster = cluster
+        self._clock = clock
+        self._tells_at = 0.0
+        """Before then nothing is sent: what was sent last has not run yet."""
         self._fence = begin_turn()
         self._painter = Painter()
         self._protected: dict[str, datetime] = {}
@@ -72,7 +81,8 @@ class Rounds:
         keep_for_takers(picture, later)
         protected = evict(self._cluster, picture, answer.evictions)
         self._protected |= dict.fromkeys(protected, now + PROTECTED)
-        write_reasons(picture, answer, later)
+        if write_reasons(picture, answer, later):
+            self._tell_soon()
         write_queues(picture, answer)
         return RoundResult(
             len(admitted),
@@ -80,6 +90,13 @@ class Rounds:
             len(answer.waiting) + len(picture.problems) + len(later),
             again=bool(admitted or answer.evictions or freed),
         )
+
+    def _tell_soon(self) -> None:
+        """Have waiting pods told why they wait, by another worker: an event is a request to the API server."""
+        now = self._clock()
+        if self._cluster is not None and now >= self._tells_at:
+            self._tells_at = now + TELLS_AFTER
+            send_after_commit(TELL, delay_seconds=TELLS_AFTER)
 
     def _ungate(self, rows: Sequence[Admitted], now: datetime) -> None:
         """Take the gates off these pods, which are admitted."""
@@ -99,8 +116,8 @@ def _by_workload(picture: Picture, answer: Answer) -> tuple[list[list[Admission]
     return ready, [some for some in grouped.values() if any(one.waits_for for one in some)]
 
 
-def write_reasons(picture: Picture, answer: Answer, later: Sequence[Sequence[Admission]]) -> None:
-    """Write why each pod waits, where it changed."""
+def write_reasons(picture: Picture, answer: Answer, later: Sequence[Sequence[Admission]]) -> bool:
+    """Write why each pod waits, where it changed; whether any did."""
     reasons = reasons_of(picture, answer, later)
     changed = []
     for name, reason in reasons.items():
@@ -110,6 +127,7 @@ def write_reasons(picture: Picture, answer: Answer, later: Sequence[Sequence[Adm
     write_rows(changed, ["summary", "reasons", "last_at"])
     by_gang = {row.gang: reasons[name] for name, row in picture.waiting.items() if row.gang and name in reasons}
     note_reasons(picture.states, by_gang)
+    return bool(changed)
 
 
 def reasons_of(picture: Picture, answer: Answer, later: Sequence[Sequence[Admission]]) -> Mapping[str, str]:

@@ -28,6 +28,8 @@ class Queues:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.sent: list[str] = []
+        """Tasks for other workers."""
         self._rounds: Rounds | None = None
 
     def queue(self, name: str, **spec: Any) -> None:
@@ -116,7 +118,9 @@ class Queues:
 
 
 @pytest.fixture
-def queues(world: World) -> Iterator[Queues]:
+def queues(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queues]:
     DIRECTORY.forget()
-    yield Queues(world)
+    made = Queues(world)
+    monkeypatch.setattr("storage.enqueue.current_app.send_task", lambda task, **_: made.sent.append(task))
+    yield made
     DIRECTORY.forget()

@@ -14,7 +14,7 @@ from allocations.ledger.queue_turns import begin_turn
 from allocations.models import Allocation, PodRefusal
 from allocations.publish.pending_events import tell_waiting
 from allocations.scheduling.queueing.loop import is_in_use
-from allocations.scheduling.queueing.rounds import Rounds
+from allocations.scheduling.queueing.rounds import TELL, Rounds
 from claims.kinds import QUEUE
 from claims.services import manifest_delete
 from storage.clock import database_now
@@ -240,8 +240,22 @@ def test_the_event_tells_the_reason_once(queues: Queues) -> None:
     assert event["message"].startswith("queue research holds 1 of its limit of 3 GPUs")
 
 
-def tell(queues: Queues) -> int:
-    """How many events were written, ten seconds on."""
+def test_the_event_follows_at_once(queues: Queues) -> None:
+    """QUEUE-5 a round that finds a new reason has the pod told half a second later, and not once for each round."""
+    queues.world.node("n1")
+    queues.gang("ring", 3)
+    queues.pod("a", gang="ring")
+    queues.round()
+    assert queues.sent == [TELL]
+    queues.pod("b", gang="ring")
+    queues.round()
+    assert queues.sent == [TELL], "the first has not run yet"
+    assert tell(queues, seconds=0.3) == 0
+    assert tell(queues, seconds=0.6) == 2
+
+
+def tell(queues: Queues, *, seconds: float = 10) -> int:
+    """How many events were written, so much later."""
     cluster = queues.world.backends.cluster
     assert cluster is not None
-    return tell_waiting(cluster=cluster, now=database_now() + timedelta(seconds=10))
+    return tell_waiting(cluster=cluster, now=database_now() + timedelta(seconds=seconds))
