@@ -6,7 +6,7 @@ how many there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,8 @@ class QuotaBar:
     fair_share: float
     allocated: float
     scale: float
+    lenders: Sequence[str] = ()
+    """Queues beside it that leave some of what they deserve."""
 
     @property
     def used_width(self) -> float:
@@ -96,10 +98,17 @@ def queue_tree() -> list[QueueRow]:
     states = {one.name: one for one in QueueState.objects.all()}
     stored = set(GpuQueue.objects.values_list("name", flat=True))
     scales = _scales(states.values())
+    unused = {
+        (name, tuple(one["models"]))
+        for name, state in states.items()
+        for one in state.quotas
+        if one["allocated"] < one["deserved"]
+    }
     rows: list[QueueRow] = []
 
     def add(name: str, depth: int) -> None:
         queue, state = queues.tree.queues[name], states.get(name)
+        beside = [one for one in queues.tree.below(queue.parent) if one != name]
         rows.append(
             QueueRow(
                 name,
@@ -111,7 +120,7 @@ def queue_tree() -> list[QueueRow]:
                 queues.tree.is_leaf(name),
                 name in stored,
                 0 if state is None else state.waiting,
-                _bars(state, scales),
+                _bars(state, scales, lambda models: [one for one in beside if (one, models) in unused]),
             )
         )
         for child in queues.tree.below(name):
@@ -134,7 +143,9 @@ def _scales(states: Iterable[QueueState]) -> dict[str, float]:
     return scales
 
 
-def _bars(state: QueueState | None, scales: dict[str, float]) -> list[QuotaBar]:
+def _bars(
+    state: QueueState | None, scales: dict[str, float], lenders_of: Callable[[tuple[str, ...]], Sequence[str]]
+) -> list[QuotaBar]:
     return [
         QuotaBar(
             models="/".join(one["models"]) or "GPUs",
@@ -143,6 +154,7 @@ def _bars(state: QueueState | None, scales: dict[str, float]) -> list[QuotaBar]:
             fair_share=one["fairShare"],
             allocated=one["allocated"],
             scale=scales["/".join(one["models"])],
+            lenders=lenders_of(tuple(one["models"])) if one["allocated"] > one["deserved"] else (),
         )
         for one in ([] if state is None else state.quotas)
     ]

@@ -36,8 +36,21 @@ def _queue_status(state: QueueState | None, problem: str) -> dict[str, Any]:
         "waiting": 0 if state is None else state.waiting,
         "summary": ", ".join(amounts)[:1024],
         "quotas": quotas,
-        "conditions": [_valid(problem)],
+        "conditions": [_valid(problem), *_borrowing(quotas)],
     }
+
+
+def _borrowing(quotas: Sequence[Mapping[str, Any]]) -> list[Mapping[str, str]]:
+    """Whether the queue holds more than it deserves, and of what."""
+    above = [
+        f"{one['allocated'] - one['deserved']:g} {'/'.join(one['models']) or 'GPUs'}"
+        for one in quotas
+        if one["allocated"] > one["deserved"]
+    ]
+    if not above:
+        return []
+    message = f"holds {', '.join(above)} more than it deserves"
+    return [{"type": "Borrowing", "status": "True", "reason": "AboveDeserved", "message": message}]
 
 
 def gang_statuses(rows: Sequence[GpuGang]) -> dict[int, dict[str, Any]]:

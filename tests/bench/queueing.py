@@ -5,14 +5,20 @@ Called by `run`. The floor is sorting the workloads once by priority and age, wh
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+from dataclasses import replace
 from fractions import Fraction
+
+import msgspec
 
 from allocations.engine.patch import take
 from allocations.engine.queueing.rounds import Question, decide
 from allocations.engine.queueing.workloads import Age, Gang, Member, Running, Workload
 from allocations.engine.snapshot import Snapshot
+from allocations.scheduling.queueing.picture import MOST
 from claims.queue_tree import Queue, QueueTree, Quota
-from tests.bench.figures import Report, timed_figure
+from tests.bench.figures import Aim, Figure, Report, timed_figure
 from tests.bench.fleets import eights
 from tests.bench.in_process import timed
 from tests.bench.wire import Rounds
@@ -34,17 +40,30 @@ def measure_queueing(report: Report, *, rounds: int) -> None:
     ring = (Workload("bench/ring", "default", members, 0, members[0].age),)
     small = eights(500)
     alone = QueueTree(())
+    going = msgspec.structs.replace(question(tree, free, waiting), most=MOST)
     cases = (
-        ("queues, 10,000 workloads that go, 5,000 × 8", question(tree, free, waiting)),
-        ("queues, 10,000 workloads, none can go", question(tree, full, waiting, running)),
-        ("a gang of 512 on 500 × 8", question(alone, small, ring, gangs={gang.name: gang})),
+        (f"queues, a round of {MOST} of 10,000 workloads, 5,000 × 8", going, 250),
+        ("queues, 10,000 workloads, none can go", question(tree, full, waiting, running), 50),
+        ("a gang of 512 on 500 × 8", question(alone, small, ring, gangs={gang.name: gang}), 100),
     )
-    for name, asked in cases:
+    for name, asked, most in cases:
         measured = Rounds()
         for _ in range(rounds):
             measured.floor.append([timed(lambda: sorted(asked.waiting, key=_age)) for _ in range(3)])  # noqa: B023
             measured.product.append([timed(lambda: decide(asked))])  # noqa: B023 - called at once
-        report.add(timed_figure(name, measured))
+        figure = timed_figure(name, measured)
+        report.add(replace(figure, aims=[Aim(f"median ≤ {most} ms", figure.value, most)]))
+        report.add(Figure(f"{name}: memory of the decision", "", "MiB", _memory(asked)))
+
+
+def _memory(asked: Question) -> float:
+    """Most that a decision has at once, beside the picture."""
+    gc.collect()
+    tracemalloc.start()
+    decide(asked)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return most / 2**20
 
 
 def question(

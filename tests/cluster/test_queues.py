@@ -16,7 +16,7 @@ from tests.cluster.controlplane.objects import pod
 from tests.cluster.controlplane.stack import Stack, eventually
 from tests.cluster.invariants import settled
 from tests.cluster.test_preemption import evicted, watching
-from tests.cluster.waiting import bound, count_bound, is_bound, pods_of
+from tests.cluster.waiting import bound, count_bound, gone, is_bound, pods_of, unschedulable
 
 pytestmark = pytest.mark.parametrize("module_stack", ["sqlite", "postgresql"], indirect=True)
 
@@ -117,12 +117,18 @@ def test_two_gangs_that_each_need_all(stack: Stack, namespace: str) -> None:
 
 
 @contextmanager
-def budget(stack: Stack, namespace: str, name: str, labels: dict[str, str]) -> Iterator[None]:
-    """A PodDisruptionBudget that lets none of these pods go."""
+def budget(stack: Stack, namespace: str, name: str, labels: dict[str, str], *, least: int) -> Iterator[None]:
+    """A PodDisruptionBudget that leaves at least so many of these pods, once the cluster goes by it."""
     path = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
-    spec = {"maxUnavailable": 0, "selector": {"matchLabels": labels}}
+    spec = {"minAvailable": least, "selector": {"matchLabels": labels}}
     made = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}, "spec": spec}
     stack.api.create(path, made)
+
+    def counted() -> bool:
+        status = stack.api.get(f"{path}/{name}").get("status") or {}
+        return bool(status.get("currentHealthy") == least and status.get("disruptionsAllowed") == 0)
+
+    eventually(counted, seconds=20, what="the budget counts its pods")
     try:
         yield
     finally:
@@ -144,6 +150,83 @@ def test_reclaim_between_two_queues(stack: Stack, namespace: str) -> None:
             stack.api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", grace_seconds=0)
         seen.until(bound("p0", "p1"), seconds=30, what="the takers bound")
         assert len(evicted(seen)) == 2
+    settled(stack)
+
+
+def test_a_budget_is_respected(stack: Stack, namespace: str) -> None:
+    """QUEUE-3 three of four borrowers are under a budget: the fourth goes, and nobody else while it holds."""
+    stack.add_nodes(["budget-1"], gpus=4)
+    for name in ("kept-research", "kept-product"):
+        queue(stack, name, quotas=[{"deserved": 2}])
+    with watching(stack, namespace) as seen:
+        borrowers = [member(f"r{number}", namespace, queue="kept-research") for number in range(4)]
+        for one in borrowers[1:]:
+            one["metadata"]["labels"]["app"] = "kept"
+        stack.add_pods(borrowers)
+        seen.until(bound("r0", "r1", "r2", "r3"), seconds=30, what="the borrowers bound")
+        with budget(stack, namespace, "kept", {"app": "kept"}, least=3):
+            stack.add_pods([member("p0", namespace, queue="kept-product")])
+            eventually(lambda: evicted(seen) == {"r0"}, seconds=30, what="the one without a budget told to go")
+            stack.api.delete(f"/api/v1/namespaces/{namespace}/pods/r0", grace_seconds=0)
+            seen.until(bound("p0"), seconds=30, what="the taker bound")
+            stack.add_pods([member("p1", namespace, queue="kept-product")])
+            eventually(lambda: why(stack, namespace, "p1"), seconds=10, what="the second taker decided about")
+            assert evicted(seen) == {"r0"}
+        eventually(lambda: len(evicted(seen)) == 2, seconds=30, what="one more told to go once there is no budget")
+        (second,) = evicted(seen) - {"r0"}
+        stack.api.delete(f"/api/v1/namespaces/{namespace}/pods/{second}", grace_seconds=0)
+        seen.until(bound("p1"), seconds=30, what="the second taker bound")
+    settled(stack)
+
+
+@pytest.mark.parametrize("policy", ["none", "evictAll"])
+def test_a_members_node_is_lost(stack: Stack, namespace: str, policy: str) -> None:
+    """CLAIM-8 QUEUE-4 the node of half a gang goes away: the others stay, or go too, as the gang says."""
+    there = [f"lost-{policy.lower()}-{number}" for number in range(2)]
+    stack.add_nodes(there, gpus=2)
+    gang(stack, namespace, "torn", 4, onMemberFailure=policy)
+    names = [f"torn-{number}" for number in range(4)]
+    with watching(stack, namespace) as seen:
+        stack.add_pods([member(name, namespace, gang="torn") for name in names])
+        seen.until(bound(*names), seconds=30, what="the gang bound")
+        phase = f"gangs/{namespace}/torn/"
+        eventually(lambda: rest(stack, phase)["status"]["phase"] == "Placed", seconds=15, what="Placed")
+        lost = {name for name, one in pods_of(seen).items() if one["spec"]["nodeName"] == there[0]}
+        stack.api.delete(f"/api/v1/nodes/{there[0]}")
+        for name in lost:  # as the garbage collector of pods does after a while
+            stack.api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", grace_seconds=0)
+        seen.until(gone(lost), seconds=30, what="the members on it gone")
+        others = set(names) - lost
+        assert len(others) == 2
+        if policy == "evictAll":
+            eventually(lambda: others <= evicted(seen), seconds=30, what="the others told to go")
+        else:
+            stack.add_pods([member("after", namespace)])
+            eventually(lambda: why(stack, namespace, "after"), seconds=30, what="the fleet decided about again")
+            assert not others & evicted(seen)
+    settled(stack)
+
+
+def test_pods_that_came_without_their_gate(stack: Stack, namespace: str) -> None:
+    """CLAIM-8 QUEUE-5 admission did not see them: filter refuses them with the gang's reason until it is whole."""
+    stack.add_nodes(["ungated-1"], gpus=4)
+    gang(stack, namespace, "bare", 4)
+    names = [f"bare-{number}" for number in range(4)]
+    hooks = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    with watching(stack, namespace) as seen:
+        for one in stack.api.items(hooks):
+            stack.api.delete(f"{hooks}/{one['metadata']['name']}")
+        try:
+            path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All"
+            probe = member("probe", namespace, gang="bare")
+            eventually(lambda: not gates(stack.api.create(path, probe)), seconds=15, what="admission away")
+            stack.add_pods([member(name, namespace, gang="bare") for name in names[:3]])
+        finally:
+            stack.install()
+        eventually(lambda: GATE in gates(stack.api.create(path, probe)), seconds=15, what="admission back")
+        seen.until(unschedulable(*names[:3], saying="3 of 4 pods are there"), seconds=30, what="three refused")
+        stack.add_pods([member(names[3], namespace, gang="bare")])
+        seen.until(bound(*names), seconds=60, what="all four bound")
     settled(stack)
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from allocations.models import QueueReservation
+from allocations.queue_overviews import queue_tree
+from allocations.queue_statuses import queue_statuses
+from claims.models import GpuQueue
 from nodes.models import Device
 from tests.integration.cluster.conftest import NAMESPACE
 from tests.integration.cluster.queueing.conftest import Queues
@@ -145,3 +148,19 @@ def test_a_pod_that_is_being_deleted_is_waited_for(queues: Queues) -> None:
     queues.round()
     assert leaving(queues) == ["r0"]
     assert queues.why("p") == "waits for 1 pod that is being evicted"
+
+
+def test_who_borrows_from_whom(queues: Queues) -> None:
+    """QUEUE-2 QUEUE-5 the queue's status says that it borrows, and its page of whom."""
+    two_queues(queues)
+    for number in range(3):
+        queues.run(f"r{number}", queue="research")
+    queues.round()
+    rows = {row.name: row for row in GpuQueue.objects.all()}
+    statuses = queue_statuses(list(rows.values()))
+    assert [one["type"] for one in statuses[rows["product"].pk]["conditions"]] == ["Valid"]
+    _, condition = statuses[rows["research"].pk]["conditions"]
+    assert condition["message"] == "holds 1 GPUs more than it deserves"
+    bars = {row.name: row.quotas[0] for row in queue_tree() if row.quotas}
+    assert (bars["research"].borrowed, bars["research"].lenders) == (1, ["product"])
+    assert bars["product"].lenders == ()
