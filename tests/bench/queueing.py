@@ -27,6 +27,8 @@ from tests.builders import H100_BYTES, whole
 NODES = 5_000
 WAITING = 10_000
 GANG = 512
+ONE = whole(1)
+"""Equal requests of waiting pods are one object: `waiting_rows.Members` sees to that."""
 
 
 def measure_queueing(report: Report, *, rounds: int) -> None:
@@ -101,7 +103,7 @@ def leaves(tree: QueueTree) -> list[str]:
 def member(number: int) -> Member:
     """A pod of one whole GPU."""
     age = Age(undated=False, created=f"2026-01-01T{number // 3600 % 24:02d}:{number // 60 % 60:02d}:00Z", place=number)
-    return Member(f"bench/p{number}/u{number}", whole(1), age)
+    return Member(f"bench/p{number}/u{number}", ONE, age)
 
 
 def lone(number: int, tree: QueueTree) -> Workload:

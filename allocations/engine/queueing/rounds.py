@@ -133,9 +133,15 @@ class _Round:
     def _in_line(self, waiting: Iterable[Workload]) -> defaultdict[Name, dict[str, Workload]]:
         """By queue and group of models, the last to go first; one that no group serves waits in that of the rest."""
         lines: defaultdict[Name, dict[str, Workload]] = defaultdict(dict)
-        for one in sorted(waiting, key=_place_in_line, reverse=True):
-            for group in self.standing.asked[one.name] or (REST,):
-                lines[Name(one.queue, group)][one.name] = one
+        by_queue: defaultdict[str, list[Workload]] = defaultdict(list)
+        for one in waiting:
+            by_queue[one.queue].append(one)
+        for queue, some in by_queue.items():
+            some.sort(key=_place_in_line, reverse=True)
+            own = {group: lines[Name(queue, group)] for group in self.tree.groups}
+            for one in some:
+                for group in self.standing.asked[one.name] or (REST,):
+                    own[group][one.name] = one
         return lines
 
     def _head(self) -> Workload | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
 from allocations.engine.amounts import Held
 from allocations.engine.patch import take, with_freed
@@ -34,10 +35,9 @@ class Standing:
         self.counting = Counting(tree, snapshot)
         self.balance = Balance(tree)
         self.placer = Placer(labels)
-        self.running = {pod.name: pod for pod in running if not pod.leaving}
+        self._staying = [pod for pod in running if not pod.leaving]
         self.leaving = {pod.name: pod for pod in running if pod.leaving}
-        sums = self.counting.sums(self.running.values())
-        self.any_idle = any(pod.idle for pod in running)
+        sums = self.counting.sums(self._staying)
         self._lowest: dict[str, int] = {}
         for sort, counts in sums.items():
             self.balance.add(sort.queue, counts, preemptible=sort.preemptible)
@@ -51,6 +51,16 @@ class Standing:
         self._counts: dict[str, Counts] = {}
         self._no_room: dict[tuple[object, ...], NoRoom] = {}
         """Of lone pods by what decides it: no admission makes room."""
+
+    @cached_property
+    def running(self) -> dict[str, Running]:
+        """The pods that are not leaving. Made when somebody has to go: it takes as long as a tenth of a decision."""
+        return {pod.name: pod for pod in self._staying}
+
+    @cached_property
+    def any_idle(self) -> bool:
+        """Whether any pod leaves its GPUs idle."""
+        return any(pod.idle for pod in self._staying)
 
     def lowest_priority(self, queue: str) -> float:
         """Of the pods that run in the queue; above every priority where there are none. It may have gone since."""

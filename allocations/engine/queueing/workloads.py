@@ -181,13 +181,13 @@ class Counting:
             sorts[key].append(pod.held)
         sums: dict[Sort, Counts] = {}
         for key, parts in sorts.items():
-            held, sort = list(chain.from_iterable(parts)), Sort(*key)
+            sort = Sort(*key)
             if sort.whole:
-                rows = self.snapshot.index.rows_of([device for device, _, _ in held])
+                rows = self.snapshot.index.rows_of([one[0] for held in parts for one in held])
                 rows = rows[rows >= 0]
                 sums[sort] = self._whole(rows[self._gpu_rows[rows]])
             else:
-                sums[sort] = self.held(held)
+                sums[sort] = self.held([*chain.from_iterable(parts)])
         return sums
 
     def _whole(self, gpus: NDArray[np.intp]) -> dict[Group, Amount]:
@@ -203,7 +203,8 @@ class Counting:
     def asked(self, members: Sequence[Member]) -> Counts:
         """What the members would count in each group that may serve any of them."""
         if len(members) == 1:
-            return self.asked_by(members[0].request)
+            request = members[0].request
+            return self._asked[request] if request in self._asked else self.asked_by(request)
         counts: dict[Group, Amount] = {}
         for member in members:
             for group, amount in self.asked_by(member.request).items():
