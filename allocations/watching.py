@@ -48,6 +48,8 @@ log = structlog.get_logger(__name__)
 
 ACTOR = "watch"
 RELEASES_AT_ONCE = 4
+NEVER_TRIED = "SchedulingGated"
+"""PodScheduled=False for this reason says of no attempt that it failed."""
 SEEN_EVERY = 5.0
 """Seconds between two notes that the cluster was seen."""
 
@@ -149,7 +151,8 @@ class Watching:
             self._begin("watch.waiting_unwritten", self._waiting.write)
         if pod.metadata.deletion_timestamp and not deleted:
             ledger.note_leaving([pod.metadata.uid], now=database_now())
-        if not (deleted or pod.finished or refused_condition(pod)):
+        refused = refused_condition(pod)
+        if not (deleted or pod.finished or (refused is not None and refused.reason != NEVER_TRIED)):
             return
         for row in live_rows(pod_uid=pod.metadata.uid):
             why = "the pod is gone" if deleted else why_over(row, pod)

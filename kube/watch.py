@@ -140,6 +140,7 @@ class ListWatch(Generic[T]):
         clock = self._cluster.clock
         ends = clock() + seconds
         failures = 0
+        broken: TemporaryKubeError | None = None
         while not stop.is_set() and clock() < ends:
             try:
                 if self.resource_version is None:
@@ -150,6 +151,7 @@ class ListWatch(Generic[T]):
                     yield event
                 if silent and not stop.is_set() and clock() < min(opened + SHORTEST_SECONDS, ends):
                     raise Unreachable("the watch ended as soon as it began", request=f"WATCH {self._path}")
+                broken = None
             except Gone as error:
                 log.info(
                     "kube.watch_expired", path=self._path, why=error.message, resource_version=self.resource_version
@@ -167,9 +169,10 @@ class ListWatch(Generic[T]):
                     pause = max(pause, error.retry_after)
                 pause *= 0.5 + self._cluster.chance() / 2
                 log.warning("kube.watch_broken", path=self._path, error=str(error), failures=failures)
-                if pause >= ends - clock():
-                    raise
-                stop.wait(pause)
+                broken = error
+                stop.wait(min(pause, max(ends - clock(), 0.0)))
+        if broken is not None and not stop.is_set():
+            raise broken
 
     def _relist(self) -> Iterator[Relisted[T]]:
         if self._from_now:

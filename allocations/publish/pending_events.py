@@ -19,6 +19,7 @@ from django.db.models import Exists, OuterRef, Q
 from allocations.choices import LIVE
 from allocations.engine.reasons import summary_text
 from allocations.models import Allocation, PodRefusal
+from allocations.waiting import SOON
 from kube import pods
 from kube.client import Cluster
 from kube.errors import AlreadyExists, KubeError, PermanentKubeError
@@ -82,7 +83,7 @@ def _untold(now: datetime) -> list[PodRefusal]:
     holding = Allocation.objects.filter(state__in=LIVE, pod_uid=OuterRef("pod_uid"))
     recent = Q(last_at__gt=now - RECENT) | Q(seen_at__gt=now - RECENT)
     settled = Q(first_at__lt=now - SETTLED) | Q(first_at__lt=now - SETTLED_IN_QUEUE, member__isnull=False)
-    waiting = PodRefusal.objects.filter(~Exists(holding), recent, settled)
+    waiting = PodRefusal.objects.filter(~Exists(holding), recent, settled).exclude(summary=SOON)
     rows = waiting.order_by("first_at", "pk").defer("request").iterator(chunk_size=500)
     return [refusal for refusal in rows if _told(refusal) != refusal.told]
 

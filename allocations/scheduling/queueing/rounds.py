@@ -23,8 +23,6 @@ from kube.client import Cluster
 from storage.cursors import write_rows
 from storage.enqueue import send_after_commit
 
-SEEN: Final = timedelta(seconds=5)
-"""So long a gate that was taken off is not taken off again."""
 PROTECTED: Final = timedelta(seconds=10)
 """So long the plan is made without a pod whose budget forbade its eviction."""
 
@@ -57,8 +55,8 @@ class Rounds:
         self._fence = begin_turn()
         self._painter = Painter()
         self._protected: dict[str, datetime] = {}
-        self._ungated: dict[str, datetime] = {}
-        """Pods whose gates went a moment ago, which the watch may not have seen yet; until when that counts."""
+        self._ungated: set[str] = set()
+        """UIDs of pods whose gates went, which the watch has not seen yet. No gate is ever put on again."""
 
     def run(self) -> RoundResult:
         """Run one round. Raises MovedOn when another worker has begun a turn."""
@@ -66,7 +64,7 @@ class Rounds:
         picture = self._painter.picture(self._protected)
         now = picture.now
         self._protected = {uid: until for uid, until in self._protected.items() if until > now}
-        self._ungated = {uid: until for uid, until in self._ungated.items() if until > now}
+        self._ungated &= {row.pod_uid for row in picture.gated}
         freed = 0
         if self._cluster is not None:
             held = [(row, row.allocation_id) for row in picture.gated if row.allocation_id is not None]
@@ -102,8 +100,7 @@ class Rounds:
         """Take the gates off these pods, which are admitted."""
         if self._cluster is None or not rows:
             return
-        gone = take_gates_off(self._cluster, rows, now=now)
-        self._ungated |= dict.fromkeys(gone, now + SEEN)
+        self._ungated |= set(take_gates_off(self._cluster, rows, now=now))
 
 
 def _by_workload(picture: Picture, answer: Answer) -> tuple[list[list[Admission]], list[list[Admission]]]:
