@@ -12,13 +12,16 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
+import msgspec
 import structlog
+from msgspec.structs import replace
 
 from allocations import ledger
 from allocations.engine.queueing.rounds import Admission
 from allocations.errors import LostRace, PodHasOne
 from allocations.ledger.hold import NewHold, extend_holds, hold_together
 from allocations.ledger.queue_turns import Fence
+from allocations.models import PodRefusal
 from allocations.scheduling.queueing.picture import Picture
 from allocations.scheduling.queueing.waiting_rows import WaitingRow
 from allocations.scheduling.unbound import hold_seconds
@@ -26,6 +29,8 @@ from audit.requeue_notify import announce
 from kube import pods
 from kube.client import Cluster
 from kube.errors import KubeError, NotFoundInCluster
+from storage.cursors import write_rows
+from storage.transactions import atomic_retry
 
 ACTOR: Final = "queues"
 GATED_SECONDS: Final = 60
@@ -88,12 +93,18 @@ def _hold(parts: Sequence[Part], now: datetime, fence: Fence) -> list[Admitted]:
     return [(row, allocation_id) for (row, _), allocation_id in zip(parts, made, strict=True)]
 
 
-def take_gates_off(cluster: Cluster, rows: Sequence[Admitted], *, now: datetime) -> list[str]:
-    """Take our gate off these pods; UIDs of those whose gates went."""
+def take_gates_off(cluster: Cluster, rows: Sequence[Admitted], *, now: datetime) -> None:
+    """Take our gate off these pods, and note it: the watch may see them with their gate for some time."""
     gone = cluster.run(_patch_all(cluster, [row for row, _ in rows]))
     went = [one for one, did in zip(rows, gone, strict=True) if did]
     extend_holds([allocation_id for _, allocation_id in went], until=now + CHANCE, now=now)
-    return [row.pod_uid for row, _ in went]
+    _note_free([row for row, _ in went])
+
+
+@atomic_retry
+def _note_free(rows: Sequence[WaitingRow]) -> None:
+    free = [PodRefusal(pk=row.pk, member=msgspec.to_builtins(replace(row.pod, gated=False))) for row in rows]
+    write_rows(free, ["member"])
 
 
 def free_of_gates(cluster: Cluster, rows: Sequence[WaitingRow]) -> int:

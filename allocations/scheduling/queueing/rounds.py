@@ -26,7 +26,6 @@ from storage.enqueue import send_after_commit
 PROTECTED: Final = timedelta(seconds=10)
 """So long the plan is made without a pod whose budget forbade its eviction."""
 
-UNGATED: Final = timedelta(seconds=60)
 TELL: Final = "allocations.tasks.tell_waiting"
 TELLS_AFTER: Final = 0.5
 """Seconds from a changed reason to its event."""
@@ -56,10 +55,6 @@ class Rounds:
         self._fence = begin_turn()
         self._painter = Painter()
         self._protected: dict[str, datetime] = {}
-        self._ungated: dict[str, datetime] = {}
-        """Pods whose gates went, until when that counts at least: the watch may see them with their gate for a while,
-        and a comparison whose list is older after that. No gate is ever put on again.
-        """
 
     def run(self) -> RoundResult:
         """Run one round. Raises MovedOn when another worker has begun a turn."""
@@ -67,12 +62,9 @@ class Rounds:
         picture = self._painter.picture(self._protected)
         now = picture.now
         self._protected = {uid: until for uid, until in self._protected.items() if until > now}
-        gated = {row.pod_uid for row in picture.gated}
-        self._ungated = {uid: until for uid, until in self._ungated.items() if until > now or uid in gated}
         freed = 0
         if self._cluster is not None:
-            held = [(row, row.allocation_id) for row in picture.gated if row.allocation_id is not None]
-            self._ungate([one for one in held if one[0].pod_uid not in self._ungated], now)
+            self._ungate([(row, row.allocation_id) for row in picture.gated if row.allocation_id is not None], now)
             freed = free_of_gates(self._cluster, picture.outside)
         follow_gangs(self._cluster, picture)
         answer = decide(picture.question)
@@ -104,7 +96,7 @@ class Rounds:
         """Take the gates off these pods, which are admitted."""
         if self._cluster is None or not rows:
             return
-        self._ungated |= dict.fromkeys(take_gates_off(self._cluster, rows, now=now), now + UNGATED)
+        take_gates_off(self._cluster, rows, now=now)
 
 
 def _by_workload(picture: Picture, answer: Answer) -> tuple[list[list[Admission]], list[list[Admission]]]:
