@@ -8,7 +8,8 @@ TESTS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev run migrate migrations test test-explore attack-test check check-lint check-types \
-	check-floors check-django check-pages docs bench bench-cluster cluster-tools cluster-test cluster-up lock clean
+	check-floors check-django check-pages docs bench bench-cluster cluster-tools cluster-test cluster-up runtime-tools \
+	runtime-test lock clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -73,11 +74,17 @@ bench: install-dev  ## run the benchmarks and print each figure with its lower b
 bench-cluster: cluster-tools  ## compare pods per second with other schedulers on a real Kubernetes (over half an hour)
 	@$(PY) -m tests.bench.cluster
 
-cluster-tools: install-dev  ## build etcd, kube-apiserver and others, once (needs Go; 8 min)
+cluster-tools: install-dev  ## build etcd, kube-apiserver, Karpenter and others, once (needs Go; 10 min)
 	@$(PY) -m tests.cluster.controlplane.tools
 
 cluster-test: cluster-tools  ## run the tests on a real Kubernetes, on loopback; TESTS=FILE for some
 	@$(PY) -m pytest -n 2 --dist loadfile $(or $(TESTS),tests/cluster)
+
+runtime-tools: install-dev  ## build llama-cpp-python, once (needs cmake and a C++ compiler; 6 min)
+	@$(PY) -m tests.runtime.tools
+
+runtime-test: runtime-tools  ## run the tests of slots with a real runtime, llama.cpp
+	@$(PY) -m pytest $(or $(TESTS),tests/runtime)
 
 cluster-up: cluster-tools  ## start that cluster for manual use; Ctrl-C stops it
 	@exec $(PY) -m tests.cluster.controlplane
@@ -86,6 +93,7 @@ COMPILE = --quiet --universal --python-version 3.11 --generate-hashes --no-heade
 lock: install-dev  ## update requirements/*.txt and package-lock.json
 	@cd requirements && ../$(PY) -m uv pip compile $(COMPILE) base.in -o base.txt
 	@cd requirements && ../$(PY) -m uv pip compile $(COMPILE) dev.in -o dev.txt
+	@cd requirements && ../$(PY) -m uv pip compile $(COMPILE) runtime.in -o runtime.txt
 	@npm install --package-lock-only --ignore-scripts --no-audit --no-fund
 
 clean:  ## remove the environment and the caches; keep var/

@@ -38,6 +38,11 @@ class Actor:
         if not self.sees(namespace):
             raise NotAllowed(f"none of your teams owns the namespace {namespace}")
 
+    def require_operator(self) -> None:
+        """Raise NotAllowed unless the actor is an operator or an admin, of whichever teams."""
+        if self.role == Role.VIEWER or self.scope != TokenScope.REST:
+            raise NotAllowed("only operators may do this")
+
     def require_scope(self, scope: TokenScope) -> None:
         """Raise NotAllowed for another scope."""
         if self.scope != scope:

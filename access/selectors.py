@@ -21,7 +21,7 @@ from access.models import Profile, Team, TeamNamespace
 
 M = TypeVar("M", bound=Model)
 SHOWN: Final = 8
-"""Characters of a token by which people tell theirs apart."""
+"""Characters of a token by which people recognise theirs."""
 
 
 def actor_of(user: AbstractBaseUser | AnonymousUser) -> Actor:

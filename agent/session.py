@@ -311,8 +311,8 @@ def again_seconds(attempt: int) -> float:
 
 def backoff(attempt: int, *, first: float, longest: float) -> float:
     """Seconds that double from `first` with each attempt (1..), up to `longest`, with jitter down to half."""
-    # jitter, no secret
-    return float(min(first * 2 ** min(attempt - 1, 16), longest) * random.uniform(0.5, 1))  # noqa: S311
+    longest = min(first * 2 ** min(attempt - 1, 16), longest)
+    return float(longest * random.uniform(0.5, 1))  # noqa: S311 - jitter, no secret
 
 
 def _kind(change: StateChange) -> str:

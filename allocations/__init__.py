@@ -1,4 +1,4 @@
-"""Who holds what: the ledger, and everything that decides about it, binds, compares and tells.
+"""Who holds what: the ledger, and everything that decides about it, binds, compares and publishes.
 
 In come pods from kube-scheduler and claims over REST; out go allocations, Leases, Bindings and what is published of
 them. Layers, which import-linter holds: `publish` → `extender` | `reconcile` → `scheduling` → `ledger` | `leases` →

@@ -127,7 +127,7 @@ def verdict_of_event(held: HoldRecord, *, version: str, note: str, times: int, b
 def found_no_node(message: str, refusals: Iterable[str] = ()) -> bool:
     """Whether the message is of an attempt in which no node was left, so not one for which filter found one.
 
-    Failures after filter name one node. On a cluster of one node only the extender's own reasons tell them apart.
+    Failures after filter name one node. On a cluster of one node only the extender's own reasons distinguish them.
     """
     nodes = _NO_NODE.match(message)
     return nodes is not None and (int(nodes[1]) > 1 or any(reason in message for reason in refusals))

@@ -21,12 +21,15 @@ from allocations import fleet
 from allocations.backends import backends
 from allocations.choices import LIVE, State
 from allocations.engine.decision import Decision
-from allocations.engine.explain import count_devices, explain_devices
+from allocations.engine.explain import DeviceVerdict, count_devices, explain_devices
 from allocations.engine.plan import plan, verdicts_of
+from allocations.engine.reasons import summary_text
 from allocations.ledger.reads import request_of
 from allocations.models import Allocation, PodRefusal, QueueState
 from allocations.pod_request import share_policy
+from allocations.put_off import PUT_OFF, PUT_OFF_DEVICE, refusals
 from allocations.queued_pod import QueuedPod
+from allocations.reservation_overviews import nodes_put_off
 from allocations.selectors import with_devices
 from allocations.waiting import DEFAULT_SCHEDULER, GATED, NOT_ASKED, OTHER_SCHEDULER, is_waiting, note_waiting
 from audit.models import Event
@@ -235,7 +238,7 @@ class _Decisions:
         request = request_of(refusal.request).under(share_policy())
         first = request not in self._known
         if first:
-            decision = plan(self._snapshot, request, verdicts_up_to=0)
+            decision = plan(self._snapshot, request, blocked=self._fleet.without_group(request), verdicts_up_to=0)
             self._known[request] = (refusal.pod_name, decision.node or self._why_refused(request, decision))
         pod, why = self._known[request]
         if isinstance(why, str):
@@ -246,26 +249,25 @@ class _Decisions:
     def _is_kept_from(self, refusal: PodRefusal, request: DeviceRequest) -> bool:
         """Whether only devices that are kept for preemptors could serve the pod."""
         kept = self._fleet.kept_from(refusal.pod_uid, None)
-        return bool(kept) and plan(self._snapshot, request, blocked=kept, verdicts_up_to=0).node is None
+        blocked = self._fleet.blocked(refusal.pod_uid, None, request)
+        return bool(kept) and plan(self._snapshot, request, blocked=blocked, verdicts_up_to=0).node is None
 
     def _why_refused(self, request: DeviceRequest, decision: Decision) -> dict[str, Any]:
-        verdicts = verdicts_of(decision, self._snapshot)
+        verdicts = refusals(decision, self._fleet)
         refused = sorted(verdicts.refused(), key=lambda one: one[0])
+        put_off = _PutOff(self._fleet, request) if any(reason is PUT_OFF for _, reason in refused) else None
         names = [node for node, _ in refused]
         start = bisect_right(names, self._nodes.after) if self._nodes.after else 0
         end = start + self._nodes.size
         return {
-            "summary": decision.summary,
+            "summary": summary_text(len(decision.candidates), verdicts.counts().items()),
             "reasons": _reasons(verdicts.counts()),
             "nodes": [
                 {
                     "node": node,
-                    "reason": reason.text,
+                    "reason": reason.text if put_off is None or reason is not PUT_OFF else put_off.reason(node),
                     "resolvable": reason.resolvable,
-                    "devices": [
-                        verdict._asdict()
-                        for verdict in explain_devices(self._snapshot, request, self._snapshot.node_index[node])
-                    ],
+                    "devices": self._devices(request, node, put_off),
                 }
                 for node, reason in refused[start:end]
             ],
@@ -279,6 +281,28 @@ class _Decisions:
                 {"reason": reason, "devices": count} for reason, count in count_devices(self._snapshot, request).items()
             ],
         }
+
+    def _devices(self, request: DeviceRequest, node: str, put_off: _PutOff | None) -> list[dict[str, Any]]:
+        verdicts = explain_devices(self._snapshot, request, self._snapshot.node_index[node])
+        return [(verdict if put_off is None else put_off.on_device(verdict))._asdict() for verdict in verdicts]
+
+
+class _PutOff:
+    """Why and until when nodes begin no new group."""
+
+    def __init__(self, look: fleet.FleetSnapshot, request: DeviceRequest) -> None:
+        self._nodes = {one.node.name: one for one in nodes_put_off(now=look.now)}
+        rows = look.snapshot.index.rows_of(sorted(look.without_group(request))).tolist()
+        self._devices = {look.snapshot.device_uuid[row] for row in rows if row >= 0}
+
+    def reason(self, node: str) -> str:
+        """The reason of the node, with the time and the failure before."""
+        known = self._nodes.get(node)
+        return PUT_OFF.text if known is None else f"{PUT_OFF.text}, until {known.until:%H:%M:%S} UTC: {known.reason}"
+
+    def on_device(self, verdict: DeviceVerdict) -> DeviceVerdict:
+        """A device that could serve as a new group's."""
+        return verdict._replace(reason=verdict.reason or PUT_OFF_DEVICE) if verdict.uuid in self._devices else verdict
 
 
 def _placeable(refusal: PodRefusal, node: str) -> str:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,8 +20,9 @@ import structlog
 
 from allocations.engine.build import DeviceRow, NodeRow, build_snapshot
 from allocations.engine.patch import patch, replace_nodes
-from allocations.engine.snapshot import DEVICE_PLUGIN, EXCLUSIVE, Snapshot, Withheld
+from allocations.engine.snapshot import DEVICE_PLUGIN, EXCLUSIVE, Grouped, Snapshot, Withheld
 from allocations.ledger.keeping import KeptFor, Taker
+from claims.dialects.request import DeviceRequest
 from kube.device_types import mig_type
 from nodes.choices import Mode, NodeState, Presence
 from nodes.models import Device, Node
@@ -45,6 +47,8 @@ class _Changed(NamedTuple):
     kept_for: str
     kept_priority: int
     kept_until: object
+    grouped: int
+    no_group_until: object
 
 
 class _Device(NamedTuple):
@@ -60,6 +64,8 @@ class _Device(NamedTuple):
     kept_for: str
     kept_priority: int
     kept_until: object
+    grouped: int
+    no_group_until: object
     uuid: str
     type: str
     minor: int
@@ -76,8 +82,10 @@ class _Device(NamedTuple):
 _COLUMNS: Final[Mapping[str, str | AsText]] = {
     **{name: f"d.{name}" for name in _Device._fields},
     "usable": (
-        "d.healthy AND d.presence = 'present' AND d.stranger = '' AND d.conflict = '' AND d.closed = '' AND NOT d.mig"
+        "d.healthy AND d.presence = 'present' AND d.stranger = '' AND d.conflict = '' AND d.closed = '' AND NOT d.mig "
+        "AND (d.gpu_group = '' OR d.gpu_group_open)"
     ),
+    "grouped": "CASE WHEN d.gpu_group = '' THEN 0 WHEN d.gpu_group_open THEN 1 ELSE 2 END",
     "shape": AsText(
         "d.node_id, d.type, d.minor, d.uuid, d.model, d.memory_bytes, d.numa, d.pcie, d.healthy, d.presence, "
         "d.stranger <> '', d.conflict <> '', d.closed <> '', d.mig, d.profile, n.mode, n.state, n.problem, n.changed_at"
@@ -92,20 +100,25 @@ _WHOLE: Final = Source(_Device, tables=_TABLES, columns=_COLUMNS)
 class _State:
     """A snapshot and what it was made from.
 
-    `shapes`: device id → hash of `shape`; `kept`: device id → the preemptor that it is kept for.
+    `shapes`: device id → hash of `shape`; `kept`: device id → the pods that it is kept for; `shunned`: device id →
+    until when no group may begin there.
     """
 
     snapshot: Snapshot
     shapes: dict[int, int]
     kept: Mapping[int, KeptFor]
+    shunned: Mapping[int, datetime]
 
 
 class FleetSnapshot(NamedTuple):
-    """The fleet at one moment. `now`: the database's clock; `kept`: device id → the preemptor that it is kept for."""
+    """The fleet at one moment. `now`: the database's clock; `kept`: device id → the pods that it is kept for;
+    `shunned`: device id → until when no group may begin there.
+    """
 
     snapshot: Snapshot
     now: datetime
     kept: Mapping[int, KeptFor]
+    shunned: Mapping[int, datetime] = MappingProxyType({})
 
     def kept_from(self, pod_uid: str, rank: int | None) -> set[int]:
         """Ids of devices that the pod must not take; `rank`: its priority, None below every pod."""
@@ -113,6 +126,28 @@ class FleetSnapshot(NamedTuple):
             return set()
         taker = Taker(pod_uid, rank, self.now)
         return {device for device, kept in self.kept.items() if kept.bars(taker)}
+
+    def blocked(self, pod_uid: str, rank: int | None, request: DeviceRequest) -> set[int]:
+        """Ids of devices that the pod must not take now for this request."""
+        return self.kept_from(pod_uid, rank) | self.without_group(request)
+
+    def nodes_put_off(self) -> frozenset[int]:
+        """Rows of the nodes that begin no new group for now."""
+        if not self.shunned:
+            return frozenset()
+        devices = [device for device, until in self.shunned.items() if until > self.now]
+        rows = [row for row in self.snapshot.index.rows_of(devices).tolist() if row >= 0]
+        return frozenset(self.snapshot.device_node[rows].tolist())
+
+    def without_group(self, request: DeviceRequest) -> set[int]:
+        """Ids of devices where the request would need a new group, and none may begin for now."""
+        if not self.shunned or request.for_kubelet:
+            return set()
+        snapshot, shunned = self.snapshot, [device for device, until in self.shunned.items() if until > self.now]
+        rows = snapshot.index.rows_of(shunned).tolist()
+        return {
+            device for device, row in zip(shunned, rows, strict=True) if row >= 0 and not snapshot.device_group[row]
+        }
 
 
 def _patch(state: _State, rows: list[_Changed]) -> _State:
@@ -124,7 +159,8 @@ def _patch(state: _State, rows: list[_Changed]) -> _State:
         shapes = shapes | {row.id: hash(row.shape) for row in devices}
     # a device that its node has no more may still be given back
     uses = [(row.id, row.core_used, row.memory_used, bool(row.usable)) for row in rows]
-    return _State(patch(snapshot, uses), shapes, _kept(state.kept, rows))
+    groups = {row.id: row.grouped for row in rows}
+    return _State(patch(snapshot, uses, groups), shapes, _kept(state.kept, rows), _shunned(state.shunned, rows))
 
 
 def _kept(before: Mapping[int, KeptFor], rows: Sequence[_Changed | _Device]) -> Mapping[int, KeptFor]:
@@ -134,15 +170,30 @@ def _kept(before: Mapping[int, KeptFor], rows: Sequence[_Changed | _Device]) -> 
     for row in rows:
         until = read_moment(row.kept_until)
         if row.kept_for and until is not None:
-            found[row.id] = KeptFor(row.kept_for, row.kept_priority, until)
+            found[row.id] = KeptFor.read(row.kept_for, row.kept_priority, until)
         else:
             found.pop(row.id, None)
     return found
 
 
+def _shunned(before: Mapping[int, datetime], rows: Sequence[_Changed | _Device]) -> Mapping[int, datetime]:
+    if not (before or any(row.no_group_until for row in rows)):
+        return before
+    found = dict(before)
+    for row in rows:
+        until = read_moment(row.no_group_until)
+        if until is None:
+            found.pop(row.id, None)
+        else:
+            found[row.id] = until
+    return found
+
+
 def _build(rows: list[_Device]) -> _State:
-    nodes = _node_rows({row.node_id for row in rows}, rows)
-    return _State(build_snapshot(nodes), {row.id: hash(row.shape) for row in rows}, _kept({}, rows))
+    # a node that has removed devices alone is as good as none: nobody is told why it refuses
+    nodes = _node_rows({row.node_id for row in rows if row.presence != Presence.REMOVED}, rows)
+    shapes = {row.id: hash(row.shape) for row in rows}
+    return _State(build_snapshot(nodes), shapes, _kept({}, rows), _shunned({}, rows))
 
 
 def _node_rows(node_ids: set[int], rows: list[_Device]) -> Iterator[NodeRow]:
@@ -181,6 +232,7 @@ def _device_row(row: _Device) -> DeviceRow:
         pcie=row.pcie,
         healthy=bool(row.usable),
         kept=Withheld.MIG if row.mig else Withheld.CLOSED if row.barred else Withheld.NOT,
+        group=Grouped(row.grouped),
         core_used=row.core_used,
         memory_used=row.memory_used,
     )
@@ -196,6 +248,7 @@ def _differences(state: _State, other: _State) -> int:
         | (ours.memory_used != fresh.memory_used)
         | (ours.device_healthy != fresh.device_healthy)
         | (ours.memory_total != fresh.memory_total)
+        | (ours.device_group != fresh.device_group)
     )
     return int(differ.sum())
 
@@ -211,7 +264,7 @@ _CACHE: Final = RevisionedCache(whole=_WHOLE, changed=_CHANGED, build=_build, pa
 def current() -> FleetSnapshot:
     """The fleet as of now."""
     state, now = _CACHE.refresh()
-    return FleetSnapshot(state.snapshot, now, state.kept)
+    return FleetSnapshot(state.snapshot, now, state.kept, state.shunned)
 
 
 def loaded() -> bool:

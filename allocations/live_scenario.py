@@ -1,7 +1,7 @@
 """The fleet as it is now, as a scenario: the starting point of a what-if.
 
 Called by REST and the what-if page. Invariants: every held device is held in the scenario too; of pods in namespaces
-that the actor does not see only their amounts, queue and age are told; what `allocations.scenario` would refuse is left
+that the actor does not see only their amounts, queue and age are included; what a scenario would refuse is left
 out. A node that is not ready is cordoned, a device that is withheld is not healthy.
 """
 
@@ -85,7 +85,7 @@ def _flow(value: Any) -> str:
 
 
 def _once(devices: Iterator[Device]) -> Iterator[Device]:
-    """Without those that a scenario would refuse: a UUID that another node has told of too, a GPU without its size."""
+    """Without those that a scenario would refuse: a UUID that another node has reported too, a GPU without its size."""
     seen: set[str] = set()
     for device in devices:
         known = device.type != GPU or (device.model and device.memory_bytes)
@@ -163,7 +163,7 @@ def _pods(live: Any, actor: Actor) -> Iterator[Manifest]:
 
 
 def _held(row: Allocation) -> dict[str, str]:
-    """The result annotations, in gpuplane's own form, which tells every amount."""
+    """The result annotations, in gpuplane's own form, which contains every amount."""
     totals = {(one.type, one.minor): one.device.memory_bytes for one in row.devices.all() if one.device is not None}
     grants = [
         Grant(

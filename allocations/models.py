@@ -10,9 +10,27 @@ from django.db import models
 from django.db.models import Q
 
 from allocations.choices import LIVE, State
+from allocations.reservation_models import GpuGroup, GroupBackOff
 from claims.models import GpuClaim
 from nodes.choices import Presence
 from nodes.models import Device, Node
+from storage.fencing import Fence
+
+__all__ = [
+    "AdvisedPod",
+    "Allocation",
+    "AllocationDevice",
+    "GangState",
+    "GpuGroup",
+    "GroupBackOff",
+    "Lease",
+    "PodRefusal",
+    "QueueReservation",
+    "QueueState",
+    "QueueTurn",
+    "QueueUsage",
+    "QueueUsageMark",
+]
 
 
 class Allocation(models.Model):
@@ -263,11 +281,14 @@ class GangState(models.Model):
 
 
 class QueueReservation(models.Model):
-    """Devices that come free for a pod of a queue, and are kept for it meanwhile (`Device.kept_for`)."""
+    """Devices that come free for a pod of a queue, or that are new, and are kept for it (`Device.kept_for`)."""
 
     pod_uid = models.CharField(max_length=128, unique=True)
     priority = models.IntegerField()
     devices = models.JSONField(default=list, help_text="ids of the devices")
+    growth = models.BooleanField(
+        default=False, db_default=False, help_text="of a new node that was made for the pod; others are the queues'"
+    )
     made_at = models.DateTimeField()
     until = models.DateTimeField()
 
@@ -279,15 +300,10 @@ class QueueReservation(models.Model):
         return self.pod_uid
 
 
-class QueueTurn(models.Model):
-    """One row, id 1: the fence of `allocations.ledger.queue_turns`."""
+class QueueTurn(Fence):
+    """The fence of `allocations.ledger.queue_fence`."""
 
-    number = models.BigIntegerField(default=0, help_text="turns of the loop so far")
     admissions = models.BigIntegerField(default=0, help_text="transactions that held devices for workloads so far")
-
-    def __str__(self) -> str:
-        """The number."""
-        return str(self.number)
 
 
 class AdvisedPod(models.Model):

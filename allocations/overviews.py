@@ -18,6 +18,7 @@ from access.actors import Actor
 from allocations.backends import backends
 from allocations.choices import LIVE, State
 from allocations.models import Allocation, AllocationDevice, PodRefusal
+from allocations.reservation_overviews import GroupView
 from allocations.selectors import allocation_counts, allocation_list, pending_count, waiting_pods
 from claims.models import GpuClaim
 from claims.overviews import claim_search
@@ -70,6 +71,8 @@ class DeviceRow:
     last_since: datetime | None = None
     closed: str = ""
     """Why nothing new is placed there, in words for the actor."""
+    group: GroupView | None = None
+    """The group whose reservation pod has it."""
 
     @property
     def idle_since(self) -> datetime | None:
@@ -170,14 +173,21 @@ def conflict_words(device: Device, actor: Actor) -> list[str]:
 
 
 def device_rows(
-    devices: Sequence[Device], *, actor: Actor, samples: Mapping[str, SampleView] | None = None
+    devices: Sequence[Device],
+    *,
+    actor: Actor,
+    samples: Mapping[str, SampleView] | None = None,
+    groups: Mapping[str, GroupView] | None = None,
 ) -> list[DeviceRow]:
-    """Devices, whose nodes are loaded, with holders and measurements: one query. `samples`: by node."""
+    """Devices, whose nodes are loaded, with holders and measurements: one query. `samples`, `groups`: by name."""
     grants: dict[int, list[AllocationDevice]] = {}
     for grant in AllocationDevice.objects.filter(device__in=devices, live=True).select_related("allocation"):
         if grant.device_id is not None:
             grants.setdefault(grant.device_id, []).append(grant)
-    return [_row(device, grants.get(device.pk, []), actor, (samples or {}).get(device.node.name)) for device in devices]
+    rows = [_row(device, grants.get(device.pk, []), actor, (samples or {}).get(device.node.name)) for device in devices]
+    for row in rows:
+        row.group = (groups or {}).get(row.device.gpu_group)
+    return rows
 
 
 def may_see_processes(row: DeviceRow, actor: Actor) -> bool:
@@ -211,7 +221,9 @@ def _row(device: Device, grants: list[AllocationDevice], actor: Actor, sample: S
         row.parts.append((counted, "held", "counted as used, no holder known"))
         row.used_percent = counted
     row.used_percent = min(100.0, row.used_percent)
-    held = any(holding.state in _UNBOUND for holding in row.holdings)
+    if device.gpu_group and not row.parts:
+        row.parts.append((100.0, "held", "a reservation pod has it, nobody shares it"))
+    held = any(holding.state in _UNBOUND for holding in row.holdings) or bool(device.gpu_group and not grants)
     row.state = _device_state(device, device.node, used_percent=row.used_percent, held=held)
     if device.closed:
         row.closed = device.closed if actor.namespaces is None else "a running pod has it, or may have it"

@@ -6,7 +6,7 @@ how many there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +97,8 @@ def queue_tree() -> list[QueueRow]:
     queues = stored_queues()
     states = {one.name: one for one in QueueState.objects.all()}
     stored = set(GpuQueue.objects.values_list("name", flat=True))
-    scales = _scales(states.values())
+    tops = {name: path[-1] for name, path in queues.tree.paths.items()}
+    scales = _scales(states.values(), tops)
     unused = {
         (name, tuple(one["models"]))
         for name, state in states.items()
@@ -120,7 +121,7 @@ def queue_tree() -> list[QueueRow]:
                 queues.tree.is_leaf(name),
                 name in stored,
                 0 if state is None else state.waiting,
-                _bars(state, scales, lambda models: [one for one in beside if (one, models) in unused]),
+                _bars(state, scales, tops[name], lambda models: [one for one in beside if (one, models) in unused]),
             )
         )
         for child in queues.tree.below(name):
@@ -132,19 +133,22 @@ def queue_tree() -> list[QueueRow]:
     return rows + [QueueRow(name, 0, "", 0, False, (), True, True, 0, (), problem) for name, problem in left_out]
 
 
-def _scales(states: Iterable[QueueState]) -> dict[str, float]:
-    """Models → the largest amount of any queue, so that bars of a group compare."""
-    scales: dict[str, float] = {}
+def _scales(states: Iterable[QueueState], tops: Mapping[str, str]) -> dict[tuple[str, str], float]:
+    """(queue at the top, models) → the largest amount of any queue below it, so that bars of one tree compare."""
+    scales: dict[tuple[str, str], float] = {}
     for state in states:
         for one in state.quotas:
-            key = "/".join(one["models"])
+            key = tops.get(state.name, ""), "/".join(one["models"])
             amounts = (one["deserved"], one["limit"] or 0, one["fairShare"], one["allocated"])
             scales[key] = max(scales.get(key, 0), *amounts)
     return scales
 
 
 def _bars(
-    state: QueueState | None, scales: dict[str, float], lenders_of: Callable[[tuple[str, ...]], Sequence[str]]
+    state: QueueState | None,
+    scales: Mapping[tuple[str, str], float],
+    top: str,
+    lenders_of: Callable[[tuple[str, ...]], Sequence[str]],
 ) -> list[QuotaBar]:
     return [
         QuotaBar(
@@ -153,7 +157,7 @@ def _bars(
             limit=one["limit"],
             fair_share=one["fairShare"],
             allocated=one["allocated"],
-            scale=scales["/".join(one["models"])],
+            scale=scales[top, "/".join(one["models"])],
             lenders=lenders_of(tuple(one["models"])) if one["allocated"] > one["deserved"] else (),
         )
         for one in ([] if state is None else state.quotas)

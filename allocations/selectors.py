@@ -70,9 +70,11 @@ def _holding() -> QuerySet[Allocation, str]:
 
 
 def held_devices() -> list[int]:
-    """Ids of devices whose pods are not bound yet; one query."""
+    """Ids of devices whose pods are not bound yet, and of those that a reservation pod has for nobody; one query."""
     held = AllocationDevice.objects.filter(live=True, allocation__state__in=(State.HELD, State.RESERVED))
-    return list(held.filter(device__isnull=False).order_by().values_list("device_id", flat=True))
+    reserved = Q(core_used=0, memory_used=0) & ~Q(gpu_group="")
+    found = Device.objects.filter(Q(pk__in=held.order_by().values("device_id")) | reserved)
+    return list(found.order_by().values_list("pk", flat=True))
 
 
 def device_holders(devices: Iterable[Device], actor: Actor) -> dict[int, list[dict[str, Any]]]:

@@ -6,7 +6,6 @@ Called by REST and pages. The same ledger and rules as for pods (CLAIM-9, CLAIM-
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import structlog
@@ -17,24 +16,25 @@ from access.errors import BadInput, Conflict, DoesNotFit, NotFound, Unavailable
 from allocations import ledger
 from allocations.backends import backends
 from allocations.choices import State
+from allocations.engine.resize import Amounts
 from allocations.errors import MovedOn
-from allocations.leases.port import LeaseTaken
-from allocations.ledger.external_holders import external_holder_set
 from allocations.models import Allocation
 from allocations.pod_request import PodRequest, share_policy
 from allocations.scheduling import binder
 from allocations.scheduling.attempt import BindFailed, OutcomeOpen
-from allocations.scheduling.placement import TRIES, Placed, PlacementRequest, Unplaced, place
-from allocations.scheduling.queueing.rest_claims import admit_claim
+from allocations.scheduling.placement import Outcome, Placed, PlacementRequest, RefusedByQueues, Unplaced, place
+from allocations.scheduling.queueing.rest_claims import place_in_queue
+from allocations.scheduling.resizing import resize_share
 from audit.choices import EventKind
 from audit.services import record
 from claims.dialects.claim_manifest import TTL_SECONDS_MOST, stored_claim
 from claims.dialects.gpuclaim import claim_request
-from claims.dialects.request import Dialect, Refusal
+from claims.dialects.request import CORE_WHOLE, Dialect, Refusal
 from claims.membership import Membership, queues_admit
 from claims.models import GpuClaim
 from kube import pods
 from kube.errors import ConflictInCluster, KubeError, TemporaryKubeError
+from kube.quantities import QuantityError, RawQuantity, parse_quantity
 
 log = structlog.get_logger(__name__)
 
@@ -67,12 +67,15 @@ def claim_devices(*, claim: GpuClaim, actor: Actor, holder: str = "", queue: str
             raise MovedOn("the hold ended meanwhile")
         binder.bind(live, backends(), now=live.made_at)
 
+    wanted = PlacementRequest(who, asks, actor=actor.name)
+    outcome: Outcome | RefusedByQueues
     try:
         if queues_admit(membership, claim.namespace):
-            return _claim_in_queue(who, asks, actor.name, bind)
-        if queue:
+            outcome = place_in_queue(wanted, then=bind)
+        elif queue:
             raise Conflict(f"queue {queue} does not exist")
-        outcome = place(PlacementRequest(who, asks, actor=actor.name), lambda _: None, then=bind)
+        else:
+            outcome = place(wanted, lambda *_: None, then=bind)
     except OutcomeOpen as error:
         raise Unavailable(str(error)) from error
     except BindFailed as error:
@@ -82,21 +85,8 @@ def claim_devices(*, claim: GpuClaim, actor: Actor, holder: str = "", queue: str
             return Allocation.objects.get(pk=allocation_id)
         case Unplaced(decision=decision):
             raise DoesNotFit(decision.summary)
-    raise DoesNotFit("others took the devices first, again and again")
-
-
-def _claim_in_queue(who: ledger.Holder, asks: PodRequest, actor: str, bind: Callable[[uuid.UUID], None]) -> Allocation:
-    """The same, admitted by the queues."""
-    for _ in range(TRIES):
-        allocation_id, now = admit_claim(who, asks, actor=actor)
-        try:
-            bind(allocation_id)
-        except LeaseTaken as taken:
-            external_holder_set(taken.want.device_uuid, taken.holder, now=now, actor=actor)
-        except MovedOn:
-            continue
-        else:
-            return Allocation.objects.get(pk=allocation_id)
+        case RefusedByQueues(reason=reason):
+            raise DoesNotFit(reason)
     raise DoesNotFit("others took the devices first, again and again")
 
 
@@ -106,6 +96,7 @@ def allocation_renew(*, allocation: Allocation, actor: Actor, ttl_seconds: int |
     Raises Conflict (it has no end), MovedOn (it has ended), BadInput.
     """
     actor.require_write(allocation.namespace)
+    _refuse_slot(allocation)
     ttl = ttl_seconds if ttl_seconds is not None else allocation.ttl_seconds
     if ttl is None:
         raise Conflict("the allocation has no end to renew; give ttlSeconds to set one")
@@ -139,6 +130,7 @@ def allocation_release(*, allocation: Allocation, actor: Actor, evict: bool, now
     away).
     """
     actor.require_write(allocation.namespace)
+    _refuse_slot(allocation)
     state = State(allocation.state)
     if state in {State.HELD, State.BOUND} and _pod_lives(allocation):
         if not evict:
@@ -164,6 +156,40 @@ def allocation_release(*, allocation: Allocation, actor: Actor, evict: bool, now
     if state is State.BOUND:
         binder.release_now(allocation_id=allocation.id, reason=f"released by {actor.name}", now=now, actor=actor.name)
     return Allocation.objects.get(pk=allocation.pk)
+
+
+def allocation_resize(
+    *, allocation: Allocation, actor: Actor, core: int | None, memory: RawQuantity | None, now: datetime
+) -> Allocation:
+    """Give the share of a bound allocation other amounts, per device; None: as before. Returns it as it then is.
+
+    `core`: percent; `memory`: a quantity. Raises BadInput, and Conflict with the reason: whole devices, no room, a
+    queue's limit, more in use.
+    """
+    actor.require_write(allocation.namespace)
+    _refuse_slot(allocation)
+    if core is None and memory is None:
+        raise BadInput("give core, memory or both", rule="required")
+    if core is not None and not 0 <= core <= CORE_WHOLE:
+        raise BadInput(f"core is a percentage: 0 to {CORE_WHOLE}", field="core", rule="range")
+    try:
+        memory_bytes = None if memory is None else parse_quantity(memory)
+    except QuantityError as error:
+        raise BadInput(f"memory: {error}", field="memory", rule="quantity") from error
+    if memory_bytes == 0:
+        raise BadInput("memory must be more than 0", field="memory", rule="range")
+    claim = allocation.claim
+    if claim is not None and claim.spec.get("resize") is True:
+        raise Conflict(f"the share follows GpuClaim {claim.name}, which says resize: edit the claim")
+    amounts = Amounts(core_percent=core, memory_bytes=memory_bytes)
+    resize_share(allocation.pk, amounts, world=backends(), now=now, actor=actor.name)
+    return Allocation.objects.get(pk=allocation.pk)
+
+
+def _refuse_slot(allocation: Allocation) -> None:
+    """Raise Conflict for the memory of a model that runs: it ends, and is as large, as its slot says."""
+    if allocation.dialect == Dialect.SLOT:
+        raise Conflict(f"a slot of a model has it ({allocation.holder}); stop the slot")
 
 
 def _pod_lives(allocation: Allocation) -> bool:

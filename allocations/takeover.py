@@ -127,7 +127,7 @@ def _nodes(world: _World) -> Verdict:
             continue
         node = world.known.get(machine.name)
         if node is None or machine.name not in having:
-            missing.append(f"node {machine.name} has GPUs, and no agent or inventory has told of its devices")
+            missing.append(f"node {machine.name} has GPUs, and no agent or inventory has reported its devices")
         elif node.state != NodeState.READY:
             missing.append(f"node {machine.name} is {node.state}: {node.problem or 'no reason given'}")
     return _few(missing), "run the agent on them, or PUT their inventory; wait until they are ready"
@@ -167,7 +167,7 @@ def _running(world: _World) -> Verdict:
     ]
     missing += [f"pod {name} cannot be read" for name in world.unreadable]
     missing += closed_nodes()
-    return _few(missing), "manage.py reconcile says why; pods whose devices nobody can tell have to be started again"
+    return _few(missing), "manage.py reconcile says why; pods whose devices are unknown have to be started again"
 
 
 def _pending(world: _World) -> Verdict:

@@ -23,16 +23,15 @@ from allocations.reconcile.garbage_collection import collect_garbage
 from allocations.reconcile.report import ACTOR
 from allocations.scheduling import expired_holds, preemption
 from allocations.scheduling.queueing import loop
-from allocations.scheduling.queueing.rounds import TELL
+from allocations.scheduling.queueing.rounds import WRITE_EVENTS
+from allocations.scheduling.resizing import resize_claims as follow_claims
+from allocations.watch_runs import run_and_continue, run_on_cluster
 from kube.client import Cluster
 from kube.errors import KubeError
-from kube.watch_loop import Followed
 from nodes import device_objects
 from nodes.unverified_devices import TASK as NEWCOMERS
 from storage.clock import database_now
-from storage.enqueue import enqueue_next
 from storage.leader_lock import leader_lock
-from storage.redis_client import RedisError
 
 PRUNE_BATCH = 1000
 PRUNE_BATCHES = 100
@@ -57,9 +56,15 @@ def end_stale_reservations() -> int:
 
 @shared_task(name="allocations.tasks.collect", ignore_result=True)
 def collect() -> dict[str, int]:
-    """One turn of garbage collection."""
+    """One run of garbage collection."""
     found: dict[str, int] = msgspec.to_builtins(collect_garbage(now=database_now(), world=backends()))
     return found
+
+
+@shared_task(name="allocations.tasks.resize_claims", ignore_result=True)
+def resize_claims() -> int:
+    """Resize the shares of claims that were edited and say so (every 5 s); one worker at a time."""
+    return _alone("resize-claims", lambda: follow_claims(world=backends(), now=database_now())) or 0
 
 
 @shared_task(name="allocations.tasks.prune", ignore_result=True)
@@ -114,40 +119,24 @@ def read_newcomers() -> None:
 
 @shared_task(name="allocations.tasks.watch_pods", ignore_result=True)
 def watch_pods() -> None:
-    """One turn of the pod watch; the next follows at once, or by the beat where this one ended badly."""
-    if _watched("pods", watching.watch_pods):
-        enqueue_next(watch_pods.name)
+    """One run of the pod watch; the next follows at once, or by the beat where this one ended badly."""
+    run_on_cluster(watch_pods.name, "pods", lambda cluster: watching.watch_pods(cluster=cluster))
 
 
 @shared_task(name="allocations.tasks.watch_scheduling_events", ignore_result=True)
 def watch_scheduling_events() -> None:
-    """One turn of the watch of failed schedulings; the next follows as for pods."""
-    if _watched("scheduling events", watching.watch_scheduling_events):
-        enqueue_next(watch_scheduling_events.name)
+    """One run of the watch of failed schedulings; the next follows as for pods."""
+    run_on_cluster(
+        watch_scheduling_events.name,
+        "scheduling events",
+        lambda cluster: watching.watch_scheduling_events(cluster=cluster),
+    )
 
 
 @shared_task(name="allocations.tasks.run_queues", ignore_result=True)
 def run_queues() -> None:
-    """One turn of the queues' loop; the next follows as for pods."""
-    try:
-        turn = loop.run_queues(cluster=backends().cluster)
-    except (KubeError, RedisError) as error:
-        log.warning("watch.turn_failed", of="queues", error=str(error))
-        return
-    if turn is Followed.DONE:
-        enqueue_next(run_queues.name)
-
-
-def _watched(of: str, watch: Callable[..., Followed]) -> bool:
-    """Whether the turn ended well, so that the next is to follow."""
-    cluster = backends().cluster
-    if cluster is None:
-        return False
-    try:
-        return watch(cluster=cluster) is Followed.DONE
-    except (KubeError, RedisError) as error:
-        log.warning("watch.turn_failed", of=of, error=str(error))
-        return False
+    """One run of the queues' loop; the next follows as for pods."""
+    run_and_continue(run_queues.name, "queues", lambda: loop.run_queues(cluster=backends().cluster))
 
 
 @shared_task(name="allocations.tasks.publish_node_statuses", ignore_result=True)
@@ -156,13 +145,13 @@ def publish_node_statuses() -> None:
     _publish("node-statuses", lambda cluster: node_statuses.publish(cluster=cluster))
 
 
-@shared_task(name=TELL, ignore_result=True)
-def tell_waiting() -> int:
+@shared_task(name=WRITE_EVENTS, ignore_result=True)
+def write_pending_events() -> int:
     """Write events on waiting pods that say why they wait (every 5 s); one worker at a time."""
     cluster = backends().cluster
     if cluster is None:
         return 0
-    return _alone("tell-waiting", lambda: pending_events.tell_waiting(cluster=cluster, now=database_now())) or 0
+    return _alone("pending-events", lambda: pending_events.write(cluster=cluster, now=database_now())) or 0
 
 
 @shared_task(name="allocations.tasks.plan_waiting", ignore_result=True)

@@ -23,11 +23,12 @@ from django.db.models import F, Q
 
 from allocations import fleet
 from allocations.attempts import LONGEST_VERSION, refused_condition
-from allocations.engine.plan import plan, verdicts_of
-from allocations.engine.snapshot import Snapshot
+from allocations.engine.plan import plan
+from allocations.engine.reasons import summary_text
 from allocations.ledger.reads import request_of
 from allocations.models import PodRefusal
 from allocations.pod_request import Malformed, PodRequest, pod_request, share_policy
+from allocations.put_off import refusals
 from allocations.queued_pod import QueuedPod, gates_of_others, queued_pod
 from audit.choices import EventKind
 from audit.events import NewEvent
@@ -38,7 +39,7 @@ from claims.dialects.request import DeviceRequest, Refusal
 from claims.lookup import ClaimFinder
 from claims.membership import is_queued
 from claims.queues import DIRECTORY, FRESH_SECONDS
-from kube.keys import CLAIM
+from kube.keys import CLAIM, COMPONENT_LABEL, TRIGGER
 from kube.objects import Pod
 from nodes.choices import NodeState
 from nodes.models import Node
@@ -54,9 +55,9 @@ NOT_OURS: Final = (GATED, OTHER_SCHEDULER, NOT_ASKED)
 """Rules of pods that wait, but not for gpuplane."""
 
 BATCH: Final = 500
-ROWS_A_TURN: Final = 2000
+ROWS_A_RUN: Final = 2000
 PLAN_SECONDS: Final = 1.0
-"""Of each turn of planning, every five seconds."""
+"""Of each run of planning, every five seconds."""
 PLAN_AGAIN: Final = timedelta(seconds=60)
 SEEN_AGAIN: Final = timedelta(minutes=5)
 """The row of an unchanged pod is written that often, so that collection knows that the pod still waits."""
@@ -101,8 +102,13 @@ class Planned(NamedTuple):
 
 
 def is_waiting(pod: Pod) -> bool:
-    """Whether the pod asks for devices, in any dialect, and is bound nowhere."""
-    over = pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp
+    """Whether the pod asks for devices, in any dialect, and is bound nowhere. Trigger pods ask for a node."""
+    over = (
+        pod.labels.get(COMPONENT_LABEL) == TRIGGER
+        or pod.spec.node_name
+        or pod.finished
+        or pod.metadata.deletion_timestamp
+    )
     return not over and bool(pod.metadata.uid) and asks_for_devices(pod)
 
 
@@ -316,7 +322,7 @@ def plan_waiting(*, now: datetime, clock: Callable[[], float] = time.monotonic, 
     rows = list(_due(now))
     if not rows:
         return 0
-    snapshot = fleet.current().snapshot
+    look = fleet.current()
     ends = clock() + seconds
     known: dict[DeviceRequest, Planned] = {}
     planned_for: dict[DeviceRequest, list[PodRefusal]] = defaultdict(list)
@@ -326,7 +332,7 @@ def plan_waiting(*, now: datetime, clock: Callable[[], float] = time.monotonic, 
         if request not in known:
             if clock() > ends:
                 break
-            known[request] = _planned(snapshot, request)
+            known[request] = _planned(look, request)
         planned = known[request]
         if planned.reasons and set(planned.reasons) != set(row.reasons):
             events.append(_refusal_event(row, ACTOR, "", planned.summary, planned.reasons, now))
@@ -344,13 +350,14 @@ def _due(now: datetime) -> Iterable[PodRefusal]:
     unasked = Q(count=0) | Q(last_at__lt=before)
     rows = PodRefusal.objects.filter(unasked, Q(planned_at__isnull=True) | Q(planned_at__lt=before))
     rows = rows.filter(rule__in=("", NOT_ASKED), request__isnull=False, seen_at__isnull=False)
-    return rows.order_by(F("planned_at").asc(nulls_first=True), "pk")[:ROWS_A_TURN]
+    return rows.order_by(F("planned_at").asc(nulls_first=True), "pk")[:ROWS_A_RUN]
 
 
-def _planned(snapshot: Snapshot, request: DeviceRequest) -> Planned:
-    decision = plan(snapshot, request, verdicts_up_to=0)
+def _planned(look: fleet.FleetSnapshot, request: DeviceRequest) -> Planned:
+    decision = plan(look.snapshot, request, blocked=look.without_group(request), verdicts_up_to=0)
     if decision.node is None:
-        return Planned("", decision.summary[:500], verdicts_of(decision, snapshot).counts())
+        reasons = refusals(decision, look).counts()
+        return Planned("", summary_text(len(decision.candidates), reasons.items())[:500], reasons)
     return Planned(NOT_ASKED, f"{decision.node} has the devices; the scheduler has not asked for them"[:500], {})
 
 

@@ -1,7 +1,7 @@
 """The watches of pods and of events FailedScheduling: ends and failed attempts reach the ledger within two seconds
 (LEASE-3, LEASE-4).
 
-Called by `allocations.tasks`, one turn at a time. kube-scheduler patches a pod only where the text of its failure
+Called by `allocations.tasks`, one run at a time. kube-scheduler patches a pod only where the text of its failure
 changes, so a second failure of one kind shows in the event alone. Invariants: rows change by conditional moves alone,
 so an event that comes twice, late or from a stalled worker does no harm. Where the watch of pods has lost its place
 everything is compared; the watch of events has no list, and a hold whose event was missed expires. An event of no hold
@@ -23,24 +23,31 @@ from django.db import DatabaseError, connections
 from allocations import ledger
 from allocations.attempts import refused_condition
 from allocations.backends import backends
-from allocations.choices import State
+from allocations.choices import GroupState, State
 from allocations.cluster_health import cluster_answered, cluster_failed
 from allocations.counters import CollectionCause, collected
-from allocations.models import Allocation, PodRefusal
+from allocations.models import Allocation, GpuGroup, PodRefusal
 from allocations.reconcile import reconcile
 from allocations.reconcile.failed import NOT_SCHEDULED, failed_by_event, failed_by_pod
+from allocations.reconcile.reservation_pods import is_reservation
 from allocations.reconcile.rows import Row, live_rows
 from allocations.reconcile.run import why_over
+from allocations.reconcile.unverified_devices import verify_devices
 from allocations.scheduling import preemption
 from allocations.scheduling.binder import release_now
+from allocations.scheduling.reservation_pods.settle import settle_groups
+from allocations.scheduling.slot_memory import is_slot
 from allocations.waiting import forget_waiting, is_waiting, note_waiting
+from audit.queue_wake import wake_queues
+from claims.dialects.parse import asks_for_devices
 from kube.client import Cluster
 from kube.errors import KubeError
+from kube.keys import KAI_GPU_GROUP_LABEL
 from kube.objects import Pod
 from kube.resources import EVENTS, PODS
 from kube.scheduling_events import SELECTOR, SchedulingEvent
 from kube.watch import Changed, Event, Relisted
-from kube.watch_loop import TURN_SECONDS, Followed, follow
+from kube.watch_loop import RUN_SECONDS, Followed, follow
 from storage.clock import database_now
 from storage.leader_lock import leader_lock
 
@@ -54,8 +61,8 @@ SEEN_EVERY = 5.0
 """Seconds between two notes that the cluster was seen."""
 
 
-def watch_scheduling_events(*, cluster: Cluster, seconds: float = TURN_SECONDS) -> Followed:
-    """One turn. Raises `kube.errors` when it ends with the cluster out of reach, and Redis' errors."""
+def watch_scheduling_events(*, cluster: Cluster, seconds: float = RUN_SECONDS) -> Followed:
+    """One run. Raises `kube.errors` when it ends with the cluster out of reach, and Redis' errors."""
     return follow(
         cluster,
         lock=partial(leader_lock, settings.GPUPLANE_REDIS_URL),
@@ -70,7 +77,7 @@ def watch_scheduling_events(*, cluster: Cluster, seconds: float = TURN_SECONDS) 
 
 
 def _handle_scheduling_event(event: Event[SchedulingEvent]) -> None:
-    """One event. Raises DatabaseError: the next turn gets it again."""
+    """One event. Raises DatabaseError: the next run gets it again."""
     if not isinstance(event, Changed) or event.type == "DELETED":
         return
     about = event.object.involved_object
@@ -94,8 +101,8 @@ def _drop_hold(row: Row, outcome: State, reason: str) -> None:
     collected(CollectionCause.HOLD_OVER, dropped)
 
 
-def watch_pods(*, cluster: Cluster, seconds: float = TURN_SECONDS) -> Followed:
-    """One turn. Raises `kube.errors` when it ends with the cluster out of reach, and Redis' errors."""
+def watch_pods(*, cluster: Cluster, seconds: float = RUN_SECONDS) -> Followed:
+    """One run. Raises `kube.errors` when it ends with the cluster out of reach, and Redis' errors."""
     with ThreadPoolExecutor(RELEASES_AT_ONCE, thread_name_prefix="release") as threads:
         watching = Watching(threads, known=set(PodRefusal.objects.values_list("pod_uid", flat=True)))
         try:
@@ -115,7 +122,7 @@ def watch_pods(*, cluster: Cluster, seconds: float = TURN_SECONDS) -> Followed:
 
 
 class Watching:
-    """Handles the events of one turn; what sends requests to the API server runs in threads."""
+    """Handles the events of one run; what sends requests to the API server runs in threads."""
 
     def __init__(
         self,
@@ -132,7 +139,7 @@ class Watching:
         self._noted = float("-inf")
 
     def handle(self, event: Event[Pod]) -> None:
-        """One event. Raises DatabaseError: the next turn gets it again."""
+        """One event. Raises DatabaseError: the next run gets it again."""
         if self._clock() - self._noted >= SEEN_EVERY:
             self._noted = self._clock()
             cluster_answered(database_now())
@@ -147,6 +154,12 @@ class Watching:
         self._begun = set()
 
     def _changed(self, pod: Pod, *, deleted: bool) -> None:
+        if is_reservation(pod):
+            self._reservation_changed(pod, deleted=deleted)
+            return
+        if is_slot(pod):
+            wake_queues()  # the slots' loop listens as well
+            return
         if self._waiting.note(pod, deleted=deleted):
             self._begin("watch.waiting_unwritten", self._waiting.write)
         if pod.metadata.deletion_timestamp and not deleted:
@@ -154,16 +167,26 @@ class Watching:
         refused = refused_condition(pod)
         if not (deleted or pod.finished or (refused is not None and refused.reason != NEVER_TRIED)):
             return
-        for row in live_rows(pod_uid=pod.metadata.uid):
+        rows = live_rows(pod_uid=pod.metadata.uid)
+        for row in rows:
             why = "the pod is gone" if deleted else why_over(row, pod)
             if row.state in (State.RESERVED, State.BOUND) and why:
                 self._begin("watch.release_failed", partial(_release, row, why), allocation=str(row.id))
             elif row.state is State.HELD and (deleted or pod.finished or failed_by_pod(row, pod)):
                 ended = deleted or pod.finished
                 _drop_hold(row, State.RELEASED if ended else State.FAILED, why if ended else NOT_SCHEDULED)
+        if (deleted or pod.finished) and pod.spec.node_name and not rows and asks_for_devices(pod):
+            self._begin("watch.devices_not_verified", _verify_devices)
         if (deleted or pod.finished) and preemption.has_reservation(pod.metadata.uid):
             uid = pod.metadata.uid
             self._begin("watch.reservation_kept", lambda: preemption.pod_gone(uid, database_now()), pod_uid=uid)
+
+    def _reservation_changed(self, pod: Pod, *, deleted: bool) -> None:
+        """A reservation pod that is lost, or one of a group without protection, moves its group on."""
+        group = pod.labels[KAI_GPU_GROUP_LABEL]
+        lost = deleted or pod.finished or pod.metadata.deletion_timestamp
+        if lost or GpuGroup.objects.filter(name=group, state=GroupState.UNPROTECTED).exists():
+            self._begin("watch.group_not_settled", partial(_settle_group, group), group=group)
 
     def _begin(self, failure: str, work: Callable[[], None], **about: str) -> None:
         """Run in a thread. What fails is logged as `failure`, and done later by collection or a comparison."""
@@ -216,6 +239,24 @@ def _release(row: Row, why: str) -> None:
         return  # the answer to its Binding is under way; who confirms the bind releases it
     released = release_now(allocation_id=row.id, reason=why, now=database_now(), actor=ACTOR)
     collected(CollectionCause.POD_ENDED, released)
+
+
+def _verify_devices() -> None:
+    """A pod without a row has gone: it may have kept the devices of a new node closed, as a trigger pod does."""
+    try:
+        verify_devices(world=backends(), now=database_now())
+    except KubeError as error:
+        log.info("watch.devices_not_verified", error=str(error))
+
+
+def _settle_group(name: str) -> None:
+    cluster = backends().cluster
+    if cluster is None:
+        return
+    try:
+        settle_groups(cluster, now=database_now(), names=[name])
+    except KubeError as error:
+        log.info("watch.group_not_settled", group=name, error=str(error))
 
 
 def _run(failure: str, work: Callable[[], None], about: Mapping[str, str]) -> None:

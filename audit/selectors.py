@@ -20,6 +20,7 @@ GROUPS = {
     "nodes": ("node.", "device."),
     "claims": ("claim.",),
     "allocations": ("allocation.", "pod."),
+    "reservations": ("reservation.",),
     "access": ("access.",),
     "reconciling": ("reconcile.",),
 }

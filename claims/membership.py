@@ -47,8 +47,16 @@ def membership_of(pod: Pod, gang_ref: str) -> Membership:
 
 
 def queue_of(membership: Membership, namespace: str, queues: StoredQueues) -> str:
-    """The queue that the pod is in, whether or not it exists."""
-    return membership.queue or queues.tree.of_namespace.get(namespace, DEFAULT)
+    """The queue that the pod is in: `default` where its label names one that is gone."""
+    if membership.queue:
+        return DEFAULT if names_no_queue(membership, queues) else membership.queue
+    return queues.tree.of_namespace.get(namespace, DEFAULT)
+
+
+def names_no_queue(membership: Membership, queues: StoredQueues) -> bool:
+    """Whether the pod's label names a queue that does not exist."""
+    named = membership.queue
+    return bool(named) and named not in queues.tree.queues and named not in queues.invalid
 
 
 def queues_admit(membership: Membership, namespace: str) -> bool:

@@ -111,10 +111,6 @@ def _check_queue(spec: QueueFields) -> None:
         checked(check_subdomain, spec.parent, "spec.parent")
     for place, namespace in enumerate(spec.namespaces):
         checked(check_namespace, namespace, f"spec.namespaces[{place}]")
-    for place, quota in enumerate(spec.quotas):
-        if quota.limit is not None and quota.limit < quota.deserved:
-            field = f"spec.quotas[{place}].limit"
-            raise ManifestInvalid(field, "limit", f"{field} is below what the queue deserves")
 
 
 def parse_gang(manifest: object, *, generated_name: bool = False) -> tuple[ObjectMeta, GangFields]:

@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 @shared_task(name="claims.tasks.watch_claims", ignore_result=True)
 def watch_claims() -> None:
-    """One turn of the watch of GpuClaims; the next one is sent at once, or by the beat after an error."""
+    """One run of the watch of GpuClaims; the next one is sent at once, or by the beat after an error."""
     _watch(CLAIM, watch_claims.name)
 
 
@@ -44,7 +44,7 @@ def _watch(kind: Kind[Any], task: str) -> None:
             return
         followed = watching.watch(kind, cluster=cluster)
     except (KubeError, RedisError) as error:
-        log.warning("watch.turn_failed", of=kind.resource.plural, error=str(error))
+        log.warning("watch.failed", of=kind.resource.plural, error=str(error))
         return
     if followed is Followed.DONE:
         enqueue_next(task)

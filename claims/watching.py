@@ -21,15 +21,15 @@ from kube.crds import CustomObject
 from kube.errors import NotFoundInCluster
 from kube.listing import Unreadable
 from kube.watch import Changed, Event, Relisted
-from kube.watch_loop import TURN_SECONDS, Followed, follow
+from kube.watch_loop import RUN_SECONDS, Followed, follow
 from storage.clock import database_now
 from storage.leader_lock import leader_lock
 
 log = structlog.get_logger(__name__)
 
 
-def watch(kind: Kind[Any], *, cluster: Cluster, seconds: float = TURN_SECONDS) -> Followed:
-    """One turn. Raises `kube.errors`, Redis' and database errors."""
+def watch(kind: Kind[Any], *, cluster: Cluster, seconds: float = RUN_SECONDS) -> Followed:
+    """One run. Raises `kube.errors`, Redis' and database errors."""
     return follow(
         cluster,
         lock=partial(leader_lock, settings.GPUPLANE_REDIS_URL),

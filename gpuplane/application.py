@@ -1,8 +1,8 @@
 """The one ASGI application behind every listener.
 
-Made by `gpuplane.asgi` once Django is set up. Routes by the path's first part: the cluster's and the agents' paths to
-plain ASGI handlers (a hundred microseconds of Django's request cycle is a quarter of a filter), files to whitenoise,
-everything else to Django or Channels. Paths that a listener does not permit are answered 404.
+Made by `gpuplane.asgi` once Django is set up. Routes by the path's first part: inference, the cluster's and the agents'
+paths to plain ASGI handlers (a hundred microseconds of Django's request cycle is a quarter of a filter), files to
+whitenoise, everything else to Django or Channels. Paths that a listener does not permit are answered 404.
 """
 
 from __future__ import annotations
@@ -26,12 +26,16 @@ from gpuplane.listeners.body_limits import BodyLimits
 from gpuplane.listeners.cluster import ROUTES, ClusterPaths
 from gpuplane.listeners.departures import watched
 from gpuplane.listeners.django_requests import DjangoRequests
+from gpuplane.listeners.gateway.app import Gateway
+from gpuplane.listeners.gateway.serving import Serving
 from gpuplane.listeners.lifespan import serve_lifespan
 from gpuplane.listeners.origins import SameOrigin
 from gpuplane.listeners.proxies import behind_proxies
+from gpuplane.listeners.runners import Runners
 from gpuplane.listeners.sign_ins import SignInGate
 from gpuplane.listeners.static import StaticFiles
 from gpuplane.listeners.threads import Lanes, django_slots, release_connections_while_waiting
+from gpuplane.start.gateway import DESK, UPSTREAM
 from kube.shared import shared_cluster
 from nodes.live.hub import Hub
 from nodes.routing import websocket_urlpatterns
@@ -52,6 +56,9 @@ class Application:
         bearer = Bearer(known=tokens.verify_cached, verify=tokens.verify, lanes=lanes, agents=agent_tokens)
         self._cluster = ClusterPaths(routes=ROUTES, bearer=bearer, lanes=lanes, limits=limits)
         self._agents = Agents(bearer=bearer, bound=limits.agents)
+        self._runners = Runners(bearer=bearer)
+        serving = Serving(bound=limits.gateway, desk=DESK, upstream=UPSTREAM, bodies=lanes.bodies)
+        self._gateway = Gateway(bearer=bearer, serving=serving, reads=lanes.models)
         pages = guarded(
             watched(DjangoRequests(lanes.django)),
             bound_of=limits.of_django,
@@ -81,6 +88,8 @@ class Application:
             await send_problem(send, 404, _NOT_HERE)
         elif path.startswith(("/extender/", "/webhooks/")):
             await self._cluster(scope, receive, send)
+        elif path.startswith("/v1/"):
+            await self._gateway(scope, receive, send)
         elif path.startswith("/api/v1/agents/"):
             await self._agents.samples(scope, receive, send)
         elif path.startswith(settings.STATIC_URL):
@@ -96,6 +105,8 @@ class Application:
             await refuse_socket(scope, send, 404, _NOT_HERE)
         elif scope["path"].startswith("/ws/agents/"):
             await self._agents.socket(scope, receive, send)
+        elif scope["path"].startswith("/ws/runners/"):
+            await self._runners.socket(scope, receive, send)
         else:
             await self._sockets(scope, receive, send)
 

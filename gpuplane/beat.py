@@ -16,9 +16,11 @@ from django.conf import settings
 from access import tasks as access_tasks
 from allocations import tasks as allocation_tasks
 from audit import tasks as audit_tasks
+from autoscaling import tasks as growth_tasks
 from claims import tasks as claim_tasks
 from gpuplane import tasks
 from gpuplane.celery import DEFAULT_QUEUE
+from inference import tasks as slot_tasks
 from nodes import tasks as node_tasks
 from storage.enqueue import WATCH_QUEUE
 
@@ -43,6 +45,7 @@ PERIODIC = (
     Periodic(node_tasks.notice_silent_agents, 5),
     Periodic(node_tasks.settle, 5),
     Periodic(node_tasks.roll_up, 20),
+    Periodic(allocation_tasks.resize_claims, 5),
     Periodic(allocation_tasks.record_queue_usage, 20),
     Periodic(node_tasks.prune_history, 3600),
     Periodic(allocation_tasks.prune, 3600),
@@ -52,7 +55,7 @@ PERIODIC = (
     Periodic(allocation_tasks.publish_claims, 2, cluster=True),
     Periodic(allocation_tasks.publish_devices, 30, cluster=True),
     Periodic(allocation_tasks.publish_node_statuses, 30, cluster=True),
-    Periodic(allocation_tasks.tell_waiting, 5, cluster=True),
+    Periodic(allocation_tasks.write_pending_events, 5, cluster=True),
     Periodic(allocation_tasks.plan_waiting, 5, cluster=True),
     Periodic(allocation_tasks.watch_pods, 5, WATCH_QUEUE, cluster=True),
     Periodic(allocation_tasks.watch_scheduling_events, 5, WATCH_QUEUE, cluster=True),
@@ -61,6 +64,15 @@ PERIODIC = (
     Periodic(claim_tasks.watch_claims, 5, WATCH_QUEUE, cluster=True),
     Periodic(claim_tasks.watch_gangs, 5, WATCH_QUEUE, cluster=True),
     Periodic(claim_tasks.watch_queues, 5, WATCH_QUEUE, cluster=True),
+    Periodic(growth_tasks.watch_node_pools, 5, WATCH_QUEUE, cluster=True),
+    Periodic(growth_tasks.watch_node_claims, 5, WATCH_QUEUE, cluster=True),
+    Periodic(growth_tasks.run_growth, 5, WATCH_QUEUE, cluster=True),
+    Periodic(growth_tasks.prune, 3600),
+    Periodic(slot_tasks.run_slots, 5, WATCH_QUEUE),
+    Periodic(slot_tasks.notice_silent_runners, 5),
+    Periodic(slot_tasks.recount_active, 5),
+    Periodic(slot_tasks.dispatch_requests, 5),
+    Periodic(slot_tasks.prune, 3600),
     Periodic(tasks.canary, CANARY_SECONDS),
 )
 

@@ -7,7 +7,7 @@ an AttributeError that ends the worker. Invariants: a channel without a connecti
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from kombu.transport import redis
 
@@ -20,9 +20,8 @@ class Channel(redis.Channel):
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
         if self.connection is None or self.connection.client is None:
             raise RedisConnectionError("the connection of this channel was given up")
-        # in kombu
-        parameters: dict[str, Any] = super()._connparams(asynchronous=asynchronous)  # type: ignore[no-untyped-call]
-        return parameters
+        parameters = super()._connparams(asynchronous=asynchronous)  # type: ignore[no-untyped-call]  # kombu's
+        return cast("dict[str, Any]", parameters)
 
 
 class Transport(redis.Transport):

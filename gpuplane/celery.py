@@ -33,6 +33,10 @@ WATCHES = (
     "claims.tasks.watch_claims",
     "claims.tasks.watch_gangs",
     "claims.tasks.watch_queues",
+    "autoscaling.tasks.watch_node_pools",
+    "autoscaling.tasks.watch_node_claims",
+    "autoscaling.tasks.run_growth",
+    "inference.tasks.run_slots",
 )
 """Tasks that each hold a watch; the worker of their queue needs a thread for each."""
 

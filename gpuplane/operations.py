@@ -25,9 +25,7 @@ from django.utils import timezone
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 import allocations.counters
-
-# its series are there from the first scrape, not from the first filter
-import allocations.extender.counters  # noqa: F401
+import allocations.extender.counters  # noqa: F401 - its series from the first scrape
 from access.choices import TokenScope
 from access.tokens import verify
 from allocations import fleet

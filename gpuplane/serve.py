@@ -56,8 +56,9 @@ class ListenerServer(uvicorn.Server):
         try:
             sockets = await listening_sockets(self.config.host, self.config.port, backlog=self.config.backlog)
         except OSError as error:
-            # the words say it all
-            log.error("listener.address_refused", door=self._name, error=str(error))  # noqa: TRY400
+            log.error(  # noqa: TRY400 - no traceback: the error's text says it all
+                "listener.address_refused", listener=self._name, error=str(error)
+            )
             await self.lifespan.shutdown()
             sys.exit(STARTUP_FAILURE)
         connections = Connections(self._name, self._limits, asyncio.get_running_loop().call_later)
@@ -144,12 +145,13 @@ async def _serve_one(
     if one.should_exit:
         return 0
     tls = listener.tls
-    log.info("listener.opens", door=listener.name, url=listener.url, client_certificate=bool(tls and tls.client_ca))
+    log.info("listener.opens", listener=listener.name, url=listener.url, client_certificate=bool(tls and tls.client_ca))
     try:
         await one.serve()
     except SystemExit as error:  # uvicorn's way to say that the address is taken or the start failed
-        # uvicorn logged the cause
-        log.error("listener.cannot_open", door=listener.name, url=listener.url)  # noqa: TRY400
+        log.error(  # noqa: TRY400 - uvicorn logged the cause
+            "listener.cannot_open", listener=listener.name, url=listener.url
+        )
         stop()
         return error.code if isinstance(error.code, int) else 1
     finally:

@@ -107,13 +107,20 @@ class Cluster:
         self.chance = chance
         self.clock = clock
         self._closing = threading.Event()
+        self._at_close: list[Callable[[], None]] = []
         self._transport = Transport(source, clock=clock)
         self._pause = pause or self._transport.closed_within
 
     def close(self) -> None:
         """End waits between retries and close idle connections."""
         self._closing.set()
+        for callback in self._at_close:
+            callback()
         self._transport.close()
+
+    def at_close(self, callback: Callable[[], None]) -> None:
+        """Call this when the client closes."""
+        self._at_close.append(callback)
 
     def close_here(self) -> None:
         """Close the connections of the event loop that runs in this thread."""
@@ -263,18 +270,23 @@ class Cluster:
         *,
         uid: str | None = None,
         resource_version: str | None = None,
+        grace_seconds: int | None = None,
         timeout: float | None = None,
     ) -> None:
         """Delete an object under these preconditions; with a uid it is retried also after a lost answer.
 
+        `grace_seconds`: of a pod; 0 removes it at once, without waiting for its kubelet.
+
         Raises `NotFoundInCluster` when it is gone already, `ConflictInCluster` when a precondition fails.
         """
         preconditions = {"uid": uid, "resourceVersion": resource_version}
-        body = {
+        body: dict[str, object] = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "preconditions": {key: value for key, value in preconditions.items() if value},
         }
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
         await self.arequest("DELETE", path, body=body, idempotent=uid is not None, timeout=timeout)
 
     delete = _blocking(adelete)

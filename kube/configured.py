@@ -46,8 +46,9 @@ def configuration_source(kubeconfig: Path | None) -> ConfigurationSource:
         configuration = Configuration()
         try:
             if kubeconfig is None:
-                # the client ships no types
-                load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+                load_incluster_config(  # type: ignore[no-untyped-call]  # the client ships no types
+                    client_configuration=configuration
+                )
             else:
                 load_kube_config(  # type: ignore[no-untyped-call]  # the client ships no types
                     config_file=str(kubeconfig), client_configuration=configuration, persist_config=False

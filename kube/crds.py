@@ -79,8 +79,8 @@ def wait_established(cluster: Cluster, *, names: Iterable[str], seconds: float, 
     missing = set(names)
     if not missing:
         return missing
-    with closing(ListWatch(cluster, CRDS, _Definition).turn(seconds=seconds, stop=stop)) as turn:
-        for event in turn:
+    with closing(ListWatch(cluster, CRDS, _Definition).events(seconds=seconds, stop=stop)) as events:
+        for event in events:
             if isinstance(event, Relisted):
                 missing -= {name for (_, name), item in event.objects.items() if item.established}
             elif isinstance(event, Changed) and event.type != "DELETED" and event.object.established:

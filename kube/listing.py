@@ -71,8 +71,7 @@ def decode_chunk(body: bytes, kind: type[T], *, request: str = "") -> Listing[T]
     items: list[T] = []
     unreadable: list[Unreadable] = []
     try:
-        # known at run time only
-        items = _decoder(list[kind] | None).decode(page.items) or []  # type: ignore[valid-type]
+        items = _decoder(list[kind] | None).decode(page.items) or []  # type: ignore[valid-type]  # of the run time
     except msgspec.ValidationError:
         for raw in decode(page.items, list[msgspec.Raw], request=request):
             item = decode_each(raw, kind)

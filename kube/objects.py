@@ -64,6 +64,13 @@ class EnvVar(msgspec.Struct, rename="camel", omit_defaults=True):
     value_from: dict[str, object] | None = None
 
 
+class VolumeMount(msgspec.Struct, rename="camel", omit_defaults=True):
+    """A volume in a container."""
+
+    name: str = ""
+    mount_path: str = ""
+
+
 class Container(msgspec.Struct, rename="camel", omit_defaults=True):
     """A container or init container."""
 
@@ -71,6 +78,7 @@ class Container(msgspec.Struct, rename="camel", omit_defaults=True):
     resources: ResourceRequirements | None = None
     env: list[EnvVar] | None = None
     restart_policy: str | None = None
+    volume_mounts: list[VolumeMount] | None = None
 
     @property
     def is_sidecar(self) -> bool:
@@ -79,9 +87,10 @@ class Container(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class Volume(msgspec.Struct, rename="camel", omit_defaults=True):
-    """A volume; only its claims are read."""
+    """A volume; only its claims and paths of the node are read."""
 
     name: str = ""
+    host_path: dict[str, object] | None = None
     persistent_volume_claim: dict[str, object] | None = None
     ephemeral: dict[str, object] | None = None
 

@@ -62,6 +62,7 @@ def bring_all(
         except (AlreadyExists, ConflictInCluster, NotFoundInCluster) as error:
             log.info("owned.changed_meanwhile", kind=resource.kind, name=name, error=str(error))
         except PermanentKubeError as error:
-            # the answer says it all
-            log.error("owned.refused", kind=resource.kind, name=name, error=str(error))  # noqa: TRY400
+            log.error(  # noqa: TRY400 - no traceback: the answer says it all
+                "owned.refused", kind=resource.kind, name=name, error=str(error)
+            )
     return written

@@ -50,13 +50,14 @@ def list_all(cluster: Cluster, *, field_selector: str | None = None, timeout: fl
 
 
 class Binding(msgspec.Struct, frozen=True, kw_only=True):
-    """Binds the pod of that uid to the node, and sets these annotations in the same write."""
+    """Binds the pod of that uid to the node, and sets these annotations and labels in the same write."""
 
     namespace: str
     name: str
     uid: str
     node: str
     annotations: Mapping[str, str] = {}
+    labels: Mapping[str, str] = {}
     version: str = ""
     """The pod's resourceVersion as a precondition."""
 
@@ -70,6 +71,7 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
         """The body of the POST."""
         meta: dict[str, object] = {"namespace": self.namespace, "name": self.name, "uid": self.uid}
         meta |= {"annotations": self.annotations} if self.annotations else {}
+        meta |= {"labels": self.labels} if self.labels else {}
         meta |= {"resourceVersion": self.version} if self.version else {}
         target = {"apiVersion": "v1", "kind": "Node", "name": self.node}
         return {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}

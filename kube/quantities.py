@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 from typing import Final
 
 RawQuantity = str | int | float
@@ -50,6 +51,17 @@ def parse_whole(value: RawQuantity) -> int:
     if remainder:
         raise QuantityError(f"{_shown(value)} is not a whole number")
     return units
+
+
+def parse_milli(value: RawQuantity) -> int:
+    """Thousandths of a unit, rounded up: 100 for `100m`, 500 for `0.5`, 2000 for `2`. Raises `QuantityError`."""
+    text = repr(value) if isinstance(value, float) else str(value)
+    match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST_TEXT else None
+    if match is None or match["sign"] == "-" or not (match["whole"] or match["part"]):
+        raise QuantityError(f"{_shown(value)} is not an amount; write for example 2, 500m or 0.5")
+    base, power = _scale(text, match["suffix"])
+    exact = Fraction(int(match["whole"] + (match["part"] or "")), 10 ** len(match["part"] or ""))
+    return math.ceil(exact * Fraction(base) ** power * 1000)
 
 
 def format_bytes(units: int) -> str:

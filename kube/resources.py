@@ -24,6 +24,11 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     namespaced: bool = True
 
     @property
+    def qualified(self) -> str:
+        """`<plural>.<group>`, or only the plural for core."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
     def api_version(self) -> str:
         """`group/version`, or only the version for core."""
         return f"{self.group}/{self.version}" if self.group else self.version
@@ -63,6 +68,9 @@ STORAGE_CLASSES: Final = Resource(
     group="storage.k8s.io", plural="storageclasses", kind="StorageClass", namespaced=False
 )
 RESOURCE_CLAIMS: Final = Resource(group="resource.k8s.io", plural="resourceclaims", kind="ResourceClaim")
+ACCOUNTS: Final = Resource(plural="serviceaccounts", kind="ServiceAccount")
+ROLES: Final = Resource(group="rbac.authorization.k8s.io", plural="roles", kind="Role")
+ROLE_BINDINGS: Final = Resource(group="rbac.authorization.k8s.io", plural="rolebindings", kind="RoleBinding")
 LEASES: Final = Resource(group="coordination.k8s.io", plural="leases", kind="Lease")
 CRDS: Final = Resource(
     group="apiextensions.k8s.io", plural="customresourcedefinitions", kind="CustomResourceDefinition", namespaced=False
@@ -87,6 +95,8 @@ GPU_QUEUES: Final = Resource(
 GPU_NODE_STATUSES: Final = Resource(
     group=keys.GROUP, version=keys.VERSION, plural="gpunodestatuses", kind="GpuNodeStatus", namespaced=False
 )
+NODE_POOLS: Final = Resource(group="karpenter.sh", plural="nodepools", kind="NodePool", namespaced=False)
+NODE_CLAIMS: Final = Resource(group="karpenter.sh", plural="nodeclaims", kind="NodeClaim", namespaced=False)
 DEVICES: Final = Resource(
     group="scheduling.koordinator.sh", version="v1alpha1", plural="devices", kind="Device", namespaced=False
 )

@@ -1,10 +1,10 @@
-"""List and watch of one collection, in bounded turns that any worker can continue.
+"""List and watch of one collection, in bounded runs that any worker can continue.
 
 The official client's watch requests no bookmarks and does not detect a silent connection. Invariants:
 - `resource_version` moves only after the consumer has come back for the next event: when it fails, the event comes
   again.
-- After a gap (410, first turn) everything is listed and given as one `Relisted`.
-- No read lasts longer than the turn, and a `Stop` ends every wait.
+- After a gap (410, first run) everything is listed and given as one `Relisted`.
+- No read lasts longer than the run, and a `Stop` ends every wait.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Stop(threading.Event):
         self._guard = threading.Lock()
 
     def set(self) -> None:
-        """Stop every turn that uses this."""
+        """Stop every run that uses this."""
         super().set()
         with self._guard:
             for interrupt in self._interrupts:
@@ -108,7 +108,7 @@ class _Line(msgspec.Struct):
 
 
 class ListWatch(Generic[T]):
-    """A watch of one collection. Its state between turns is `resource_version`; None means list first."""
+    """A watch of one collection. Its state between runs is `resource_version`; None means list first."""
 
     def __init__(
         self,
@@ -116,24 +116,27 @@ class ListWatch(Generic[T]):
         resource: Resource,
         kind: type[T],
         *,
+        namespace: str | None = None,
         field_selector: str | None = None,
+        label_selector: str | None = None,
         resource_version: str | None = None,
         silence_seconds: float = SILENCE_SECONDS,
         from_now: bool = False,
     ) -> None:
-        """`from_now`: skip existing objects, at the start and after a gap."""
+        """`namespace` None: of all. `from_now`: skip existing objects, at the start and after a gap."""
         self._from_now = from_now
         self.resource_version = resource_version
         self._cluster = cluster
-        self._path = resource.path()
+        self._path = resource.path(namespace=namespace)
+        self._label_selector = label_selector
         self._kind = kind
         self._field_selector = field_selector
         self._silence_seconds = silence_seconds
 
-    def turn(self, *, seconds: float, stop: Stop | None = None) -> Generator[Event[T], None, None]:
+    def events(self, *, seconds: float, stop: Stop | None = None) -> Generator[Event[T], None, None]:
         """Events for about `seconds`, or until `stop` is set.
 
-        Temporary errors are retried with growing pauses; if the turn ends in such a state, the last one is raised.
+        Temporary errors are retried with growing pauses; if the run ends in such a state, the last one is raised.
         Permanent errors are raised at once.
         """
         stop = stop or Stop()
@@ -180,7 +183,9 @@ class ListWatch(Generic[T]):
             body = self._cluster.request("GET", self._path, query={"limit": 1})
             self.resource_version = decode_chunk(body, Named, request=f"GET {self._path}").resource_version
             return
-        listing = self._cluster.list(self._path, self._kind, field_selector=self._field_selector)
+        listing = self._cluster.list(
+            self._path, self._kind, field_selector=self._field_selector, label_selector=self._label_selector
+        )
         objects = {item.key: item for item in listing.items}
         yield Relisted(objects, listing.resource_version, tuple(listing.unreadable))
         self.resource_version = listing.resource_version
@@ -195,6 +200,7 @@ class ListWatch(Generic[T]):
             "resourceVersion": self.resource_version,
             "timeoutSeconds": math.ceil(seconds),
             "fieldSelector": self._field_selector,
+            "labelSelector": self._label_selector,
         }
         silence = min(self._silence_seconds, seconds + GRACE_SECONDS)
         with (

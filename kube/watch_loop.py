@@ -1,4 +1,4 @@
-"""A watch of one collection in turns, by one worker at a time.
+"""A watch of one collection in bounded runs, by one worker at a time.
 
 Called by the watch tasks (pods, nodes, GpuClaims), which pass the lock. Invariants: the stored resourceVersion covers
 only events that were handled, so that those of a failed handler come again; a worker that lost the lock stops reading.
@@ -20,14 +20,14 @@ from kube.watch import Bookmark, Event, ListWatch, Stop
 
 T = TypeVar("T", bound=Named)
 
-TURN_SECONDS: Final = 25.0
+RUN_SECONDS: Final = 25.0
 CARRY_EVERY: Final = 200
-"""Events after which the resourceVersion is stored within a turn."""
+"""Events after which the resourceVersion is stored within a run."""
 
 log = structlog.get_logger(__name__)
 
 
-class Turn(Protocol):
+class HeldLock(Protocol):
     """A held lock."""
 
     @property
@@ -36,21 +36,21 @@ class Turn(Protocol):
 
     @property
     def carried(self) -> str | None:
-        """The resourceVersion that the last turn stored."""
+        """The resourceVersion that the last run stored."""
 
     def carry(self, value: str | None) -> bool:
-        """Store the resourceVersion for the next turn. False, and nothing is written, when the lock is lost."""
+        """Store the resourceVersion for the next run. False, and nothing is written, when the lock is lost."""
 
 
 class Lock(Protocol):
     """A lock by name across all workers."""
 
-    def __call__(self, name: str, /, *, stop: Stop) -> AbstractContextManager[Turn | None]:
+    def __call__(self, name: str, /, *, stop: Stop) -> AbstractContextManager[HeldLock | None]:
         """The held lock, None while another worker holds it. `stop` is set when the lock is lost."""
 
 
 class Followed(Enum):
-    """How a turn ended."""
+    """How a run ended."""
 
     ELSEWHERE = auto()
     """Another worker watches the collection."""
@@ -71,12 +71,12 @@ def follow(
     settle: Callable[[], None] = lambda: None,
     field_selector: str | None = None,
     from_now: bool = False,
-    seconds: float = TURN_SECONDS,
+    seconds: float = RUN_SECONDS,
 ) -> Followed:
     """Call `handle` with every event for about `seconds`. `settle()` waits until all events are handled.
 
     `from_now`: skip existing objects, at the start and after a gap. Raises what `handle` and `lock` raise, and
-    `kube.errors` when the turn ends with the API server unreachable.
+    `kube.errors` when the run ends with the API server unreachable.
     """
     stop = Stop()
     with lock(name, stop=stop) as held:
@@ -90,10 +90,10 @@ def follow(
             resource_version=held.carried,
             from_now=from_now,
         )
-        log.debug("watch.turn", of=name, number=held.number, since=watch.resource_version)
+        log.debug("watch.run", of=name, number=held.number, since=watch.resource_version)
         since = 0
         try:
-            with closing(watch.turn(seconds=seconds, stop=stop)) as events:
+            with closing(watch.events(seconds=seconds, stop=stop)) as events:
                 for event in events:
                     handle(event)
                     since += 1

@@ -3,8 +3,9 @@
 
 Called by reconciling, and after an inventory changed; `advertise_pods` when a preemption reservation begins or ends.
 Invariants:
-- Only nodes in mode exclusive advertise devices: MIG instances as `nvidia.com/mig-<profile>`, a GPU in MIG mode only
-  while it is held.
+- Nodes in mode exclusive advertise all devices: MIG instances as `nvidia.com/mig-<profile>`, a GPU in MIG mode only
+  while it is held. Nodes in mode device-plugin advertise GPUs under every name but the device plugin's
+  `nvidia.com/gpu`: reservation pods keep the GPUs that gpuplane gives from the kubelet's other pods.
 - Every node with devices advertises `gpu.scheduling/pods`, by which kube-scheduler counts pods that ask for devices:
   plenty, except while it has a preemption reservation (`nodes.models.PreemptionReservation`).
 - Only resources of our own are written or removed, as an annotation lists them, and only where they differ.
@@ -60,6 +61,8 @@ class Content:
     pods: int = 0
     all_gpus: int = 0
     """GPUs with unhealthy ones, where pods hold any of the node's; else 0."""
+    by_plugin: bool = False
+    """A device plugin advertises `nvidia.com/gpu`."""
 
 
 def advertise(*, cluster: Cluster, machines: Iterable[kube_nodes.Node], now: datetime) -> list[str]:
@@ -118,8 +121,8 @@ def _lowered(now: datetime) -> dict[str, int]:
 
 
 def _contents(modes: Mapping[str, Mode], now: datetime) -> dict[str, Content]:
-    """What nodes with devices advertise; in mode device-plugin only `pods`."""
-    contents = {name: Content() for name in modes}
+    """What nodes with devices advertise; in mode device-plugin GPUs alone."""
+    contents = {name: Content(by_plugin=mode == Mode.DEVICE_PLUGIN) for name, mode in modes.items()}
     counted = set()
     gpus: Counter[str] = Counter()
     busy = set()
@@ -132,7 +135,7 @@ def _contents(modes: Mapping[str, Mode], now: datetime) -> dict[str, Content]:
         if content is None:
             continue
         counted.add(name)
-        if modes[name] != Mode.EXCLUSIVE:
+        if content.by_plugin and (kind != GPU or profile or mig):
             continue
         held = bool(core_used or memory_used)
         if profile:
@@ -165,7 +168,7 @@ def amounts_of(content: Content, *, gpu_split: int = 1) -> dict[str, int]:
         for _, name in row.dimensions():
             amount = content.memory_bytes.get(row.type, 0) if name == row.memory else count * WHOLE
             amounts.update({f"{prefix}/{name}": amount for prefix in PREFIXES})
-    if content.count.get(GPU):
+    if content.count.get(GPU) and not content.by_plugin:
         # several pods may share a GPU, so those on healthy GPUs would exceed a count without the unhealthy ones
         counted = content.count[GPU] if gpu_split == 1 else max(content.count[GPU], content.all_gpus)
         amounts[NATIVE_GPU] = counted * gpu_split

@@ -1,8 +1,8 @@
 """Nodes and their devices.
 
-Written by `nodes.services`, except `Device.core_used`, `memory_used`, `kept_…`, `conflict` and `revision` by
-`allocations`, and `idle_since` and the rollups by `nodes.history`. Kept by constraints: a device is never used beyond
-its size, a UUID is unique in the fleet, a minor per node and type.
+Written by `nodes.services`, except `Device.core_used`, `memory_used`, `kept_…`, `gpu_group…`, `no_group_until`,
+`conflict` and `revision` by `allocations`, and `idle_since` and the rollups by `nodes.history`. Kept by constraints: a
+device is never used beyond its size, a UUID is unique in the fleet, a minor per node and type.
 """
 
 from django.db import models
@@ -112,15 +112,25 @@ class Device(models.Model):
             "pods (namespace/name, …) that run with it although the ledger gave it away; closed to newcomers meanwhile"
         ),
     )
-    kept_for = models.CharField(
-        max_length=128,
+    kept_for = models.TextField(
         blank=True,
         default="",
         db_default="",
-        help_text="UID of the pod that preemption promised it to; of several the most important",
+        help_text="UIDs of the pods that it is kept for, with commas: several share a new device",
     )
-    kept_priority = models.IntegerField(default=0, db_default=0, help_text="of that pod: those above it pass")
+    kept_priority = models.IntegerField(default=0, db_default=0, help_text="of those pods: who is above them passes")
     kept_until = models.DateTimeField(null=True, blank=True)
+    gpu_group = models.CharField(
+        max_length=63,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="name of the group of sharers that has it by a reservation pod (`allocations.reservation_models`)",
+    )
+    gpu_group_open = models.BooleanField(default=False, db_default=False, help_text="whether that group takes sharers")
+    no_group_until = models.DateTimeField(
+        null=True, blank=True, help_text="no new group begins here before; null: any time"
+    )
     core_used = models.IntegerField(default=0)
     memory_used = models.BigIntegerField(default=0)
     revision = models.BigIntegerField(default=0)
@@ -143,10 +153,14 @@ class Device(models.Model):
                 condition=Q(memory_used__gte=0, memory_used__lte=F("memory_bytes")), name="device_memory_within"
             ),
             models.CheckConstraint(condition=Q(presence__in=Presence.values), name="device_presence_known"),
+            models.CheckConstraint(
+                condition=Q(gpu_group_open=False) | ~Q(gpu_group=""), name="device_open_group_has_name"
+            ),
         ]
         indexes = [
             models.Index(fields=["revision"], name="device_revision"),
             models.Index(fields=["node"], name="device_in_conflict", condition=~Q(conflict="")),
+            models.Index(fields=["gpu_group"], name="device_gpu_group", condition=~Q(gpu_group="")),
             models.Index(fields=["flapped_at"], name="device_flapping", condition=Q(health_said__isnull=False)),
         ]
 
@@ -165,8 +179,8 @@ class Device(models.Model):
 
     @property
     def is_held(self) -> bool:
-        """Whether any of it is held, or it is closed to new pods."""
-        return self.is_allocated or self.is_kept
+        """Whether any of it is held, a reservation pod has it, or it is closed to new pods."""
+        return self.is_allocated or self.is_kept or bool(self.gpu_group)
 
     @property
     def is_free(self) -> bool:

@@ -29,7 +29,7 @@ BLACKWELL = ("B100", "B200", "B300")
 _TAKEN = (
     Q(devices__core_used__gt=0)
     | Q(devices__memory_used__gt=0)
-    | ~Q(devices__stranger="", devices__conflict="", devices__closed="")
+    | ~Q(devices__stranger="", devices__conflict="", devices__closed="", devices__gpu_group="")
 )
 _LIVE_GPU = Q(devices__type=GPU) & ~Q(devices__presence=Presence.REMOVED)
 

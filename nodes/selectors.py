@@ -21,7 +21,8 @@ _HELD = Q(core_used__gt=0) | Q(memory_used__gt=0)
 _LIVE = ~Q(devices__presence=Presence.REMOVED)
 
 
-def _shown_nodes() -> QuerySet[Node]:
+def shown_nodes() -> QuerySet[Node]:
+    """Nodes but those that are gone with all their devices."""
     left = Device.objects.filter(node=OuterRef("pk")).exclude(presence=Presence.REMOVED)
     return Node.objects.filter(~Q(state=NodeState.GONE) | Exists(left))
 
@@ -29,7 +30,7 @@ def _shown_nodes() -> QuerySet[Node]:
 def node_list() -> QuerySet[Node]:
     """Nodes with `device_count`, `healthy_count` and `held_count`, in one query; without their links (about 300 kB)."""
     return (
-        _shown_nodes()
+        shown_nodes()
         .defer("links")
         .annotate(
             device_count=Count("devices", filter=_LIVE),
@@ -92,7 +93,8 @@ def node_devices(node: Node) -> QuerySet[Device]:
 _SHOWN_OF_NODE = ("state", "problem", "mode", "labels", "disputed")
 _SHOWN_OF_DEVICE = (
     "id", "type", "minor", "healthy", "health_reason", "health_said", "flaps", "presence", "mig", "stranger", "closed",
-    "conflict", "kept_for", "core_used", "memory_used", "revision", "idle_since",
+    "conflict", "kept_for", "gpu_group", "gpu_group_open", "no_group_until", "core_used", "memory_used", "revision",
+    "idle_since",
 )  # fmt: skip
 
 
@@ -109,15 +111,15 @@ def node_digest(name: str) -> bytes:
 
 def node_counts() -> dict[str, int]:
     """State → nodes."""
-    rows = _shown_nodes().order_by("state").values_list("state").annotate(count=Count("pk"))
+    rows = shown_nodes().order_by("state").values_list("state").annotate(count=Count("pk"))
     return dict(rows)
 
 
 def device_counts() -> list[dict[str, Any]]:
     """One row a (type, model), in their order: counts of devices, core in percent, memory in bytes.
 
-    `used`: held, wholly or in part, or closed to new pods; `free`: healthy, present, not used, no GPU in MIG mode, on a
-    node that is ready.
+    `used`: held, wholly or in part, a reservation pod's, or closed to new pods; `free`: healthy, present, not used, no
+    GPU in MIG mode, on a node that is ready.
     """
     ready = Q(
         healthy=True,
@@ -125,6 +127,7 @@ def device_counts() -> list[dict[str, Any]]:
         stranger="",
         conflict="",
         closed="",
+        gpu_group="",
         mig=False,
         node__state=NodeState.READY,
     )
@@ -134,7 +137,7 @@ def device_counts() -> list[dict[str, Any]]:
         .values("type", "model")
         .annotate(
             total=Count("pk"),
-            used=Count("pk", filter=_HELD | ~Q(stranger="", conflict="", closed="")),
+            used=Count("pk", filter=_HELD | ~Q(stranger="", conflict="", closed="", gpu_group="")),
             free=Count("pk", filter=ready & ~_HELD),
             unhealthy=Count("pk", filter=Q(healthy=False) | ~Q(presence=Presence.PRESENT)),
             core_used=Sum("core_used"),

@@ -19,6 +19,7 @@ from kube.watch_loop import Followed
 from nodes import services, watching
 from nodes.advertise import TASK as ADVERTISE
 from nodes.advertise import advertise
+from nodes.grown import grown_nodes_remove
 from nodes.history import ring, rollups
 from nodes.live import presence
 from storage.clock import database_now
@@ -48,11 +49,12 @@ def notice_silent_agents() -> None:
 
 @shared_task(name="nodes.tasks.settle", ignore_result=True)
 def settle() -> None:
-    """Apply health that is steady again, and release disputed devices (every 5 s)."""
+    """Apply steady health, release disputed devices, remove nodes that Karpenter took away (every 5 s)."""
     now = database_now()
     steady, taken = services.health_settle(now=now), services.disputes_settle(now=now)
-    if steady or taken:
-        log.info("nodes.settled", devices_steady=steady, nodes_with_claims=taken)
+    removed = grown_nodes_remove(now=now)
+    if steady or taken or removed:
+        log.info("nodes.settled", devices_steady=steady, nodes_with_claims=taken, nodes_removed=removed)
 
 
 @shared_task(name="nodes.tasks.roll_up", ignore_result=True)
@@ -83,14 +85,14 @@ def prune_history() -> None:
 
 @shared_task(name="nodes.tasks.watch_nodes", ignore_result=True)
 def watch_nodes() -> None:
-    """One turn of the node watch; the next follows at once, after an error on schedule."""
+    """One run of the node watch; the next follows at once, after an error on schedule."""
     try:
         cluster = shared_cluster(settings.GPUPLANE_KUBECONFIG)
         if cluster is None:
             return
         followed = watching.watch_nodes(cluster=cluster)
     except (KubeError, RedisError) as error:
-        log.warning("watch.turn_failed", of="nodes", error=str(error))
+        log.warning("watch.failed", of="nodes", error=str(error))
         return
     if followed is Followed.DONE:
         enqueue_next(watch_nodes.name)

@@ -15,7 +15,7 @@ from kube import nodes as kube_nodes
 from kube.client import Cluster
 from kube.resources import NODES
 from kube.watch import Changed, Event, Relisted
-from kube.watch_loop import TURN_SECONDS, Followed, follow
+from kube.watch_loop import RUN_SECONDS, Followed, follow
 from nodes.cluster import follow_all, follow_end, follow_one
 from storage.clock import database_now
 from storage.leader_lock import leader_lock
@@ -25,8 +25,8 @@ log = structlog.get_logger(__name__)
 NAME = "nodes"
 
 
-def watch_nodes(*, cluster: Cluster, seconds: float = TURN_SECONDS) -> Followed:
-    """One turn. Raises `kube.errors`, Redis' and database errors."""
+def watch_nodes(*, cluster: Cluster, seconds: float = RUN_SECONDS) -> Followed:
+    """One run. Raises `kube.errors`, Redis' and database errors."""
     return follow(
         cluster,
         lock=partial(leader_lock, settings.GPUPLANE_REDIS_URL),

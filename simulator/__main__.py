@@ -1,8 +1,8 @@
-"""`python -m simulator`: registers the simulated fleet at a running gpuplane and keeps it alive.
+"""`python -m simulator`: a simulated cluster for a running gpuplane.
 
-Reads `GPUPLANE_DATA_DIR` (for `credentials.json`) and `GPUPLANE_SIMULATE_NODES`. Waits for the server, registers the
-nodes, then agents send samples and pods come and go until SIGTERM or SIGINT. Invariants: it never ends because the
-server is away; all agents share one event loop.
+Reads `GPUPLANE_DATA_DIR` (for `credentials.json`) and `GPUPLANE_SIMULATE_NODES`. Serves the cluster's API at once, by
+the kubeconfig that it writes; waits for gpuplane, registers the nodes, then agents send samples and pods and nodes come
+and go until SIGTERM or SIGINT. Invariants: it never ends because gpuplane is away; everything shares one event loop.
 """
 
 from __future__ import annotations
@@ -22,16 +22,25 @@ import structlog
 
 from simulator.agents import Agent, Crowd
 from simulator.api import Api, Refused, ServerAway, wait_for_server
-from simulator.fleet import SimNode, make_fleet
+from simulator.cluster.journal import Journal
+from simulator.cluster.server import ApiServer, open_listener, serve
+from simulator.controllers import nodes_make, run_controllers
+from simulator.fleet import FOR_MODELS, FOR_PODS, SimNode, make_fleet
+from simulator.grown import GrownNodes
+from simulator.inference import Users, run_runner
 from simulator.occupancy import Occupancy
 from simulator.queues import QueuedTeams
-from simulator.signals import Signals
+from simulator.signals import Meters, Signals
+from simulator.waves import CREWS, Waves
 from simulator.workload import Workload
 
 SEED: Final = 20260917
 REGISTRATIONS_AT_ONCE: Final = 2
 FAULT_EVERY_SECONDS: Final = 150.0
 FAULT_SECONDS: Final = 75.0
+FOLDER: Final = "simulator"
+"""In the data folder: the cluster's kubeconfig and journal."""
+KUBECONFIG: Final = "kubeconfig"
 FAULTS: Final = ("Xid 79: GPU has fallen off the bus", "Xid 94: contained ECC error", "Xid 63: row remapping pending")
 
 log = structlog.get_logger(__name__)
@@ -53,8 +62,8 @@ async def register(api: Api, fleet: Sequence[SimNode]) -> dict[str, str]:
                 todo.append(node)
                 await api.until_alive()
             except Refused as refused:
-                # no traceback needed
-                log.error("simulator.node_refused", node=node.name, why=str(refused))  # noqa: TRY400
+                why = str(refused)
+                log.error("simulator.node_refused", node=node.name, why=why)  # noqa: TRY400 - no traceback needed
 
     began = time.monotonic()
     await asyncio.gather(*(work() for _ in range(REGISTRATIONS_AT_ONCE)))
@@ -62,13 +71,13 @@ async def register(api: Api, fleet: Sequence[SimNode]) -> dict[str, str]:
     return tokens
 
 
-async def measure(signals: Signals) -> None:
+async def measure(meters: Meters) -> None:
     """Step the signals once a second."""
     before = time.monotonic()
     while True:
         await asyncio.sleep(1.0)
         now = time.monotonic()
-        signals.step(now - before)
+        meters.step(now - before)
         before = now
 
 
@@ -88,20 +97,41 @@ async def inject_faults(agents: dict[str, Agent], occupancy: Occupancy, signals:
 
 
 async def simulate(data_dir: Path, nodes: int) -> None:
-    """Run the fleet until cancelled."""
+    """Run cluster and fleet until cancelled."""
+    folder = data_dir / FOLDER
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     fleet = make_fleet(nodes)
+    with Journal.opened(folder / "cluster.jsonl") as store:
+        nodes_make(store, fleet)
+        listener, address = open_listener(folder / KUBECONFIG)
+        server = ApiServer(store, token=address.token)
+        log.info("cluster.serves", port=address.port, nodes=nodes)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(serve(server, listener))
+            group.create_task(run_controllers(store, random.Random()))  # noqa: S311 - no secret
+            group.create_task(run_fleet(data_dir, fleet, server))
+
+
+async def run_fleet(data_dir: Path, fleet: Sequence[SimNode], server: ApiServer) -> None:
+    """Agents and users, once gpuplane is there."""
+    store = server.store
     credentials = await wait_for_server(data_dir / "credentials.json")
-    signals = Signals(fleet, seed=SEED)
-    occupancy = Occupancy(signals, fleet=fleet)
+    signals = Signals(tuple(fleet), seed=SEED)
+    meters = Meters(signals)
+    with_runners = [node for node in fleet if node.use == FOR_MODELS]
+    for_pods = [node for node in fleet if node.use == FOR_PODS]
+    occupancy = Occupancy(meters, fleet=fleet, for_pods=for_pods)
     crowd = Crowd(len(fleet))
     agents: dict[str, Agent] = {}
+    names = [node.name for node in for_pods]
     async with Api(credentials) as api:
         tokens = await register(api, fleet)
         # unseeded: a second run must not repeat pod UIDs
-        workload = Workload(api, occupancy, nodes=[node.name for node in fleet], rng=random.Random())  # noqa: S311
-        queued = QueuedTeams(api, nodes=[node.name for node in fleet], rng=random.Random())  # noqa: S311 - no secret
+        workload = Workload(api, store, occupancy, nodes=names, rng=random.Random())  # noqa: S311 - no secret
+        queued = QueuedTeams(api, store, nodes=names, rng=random.Random())  # noqa: S311 - no secret
+        grown = GrownNodes(store, server.tokens, meters, occupancy, url=credentials.url)
         async with asyncio.TaskGroup() as group:
-            group.create_task(measure(signals))
+            group.create_task(measure(meters))
             for index, node in enumerate(fleet):
                 agent = Agent(
                     node,
@@ -114,8 +144,17 @@ async def simulate(data_dir: Path, nodes: int) -> None:
                 )
                 agents.update(dict.fromkeys(node.uuids, agent))
                 group.create_task(agent.run())
+            group.create_task(grown.run())
             group.create_task(workload.run())
             group.create_task(queued.run())
+            for crew in CREWS:
+                waves = Waves(api, store, occupancy, crew=crew, rng=random.Random())  # noqa: S311 - no secret
+                group.create_task(waves.run())
+            for node in with_runners:
+                token, folder = tokens.get(node.name, ""), data_dir / "runners"
+                group.create_task(run_runner(node.name, url=credentials.url, token=token, folder=folder))
+            if with_runners:
+                group.create_task(Users(api, rng=random.Random(SEED)).run())  # noqa: S311 - no secret
             group.create_task(inject_faults(agents, occupancy, signals, random.Random(SEED)))  # noqa: S311 - no secret
 
 

@@ -1,4 +1,4 @@
-"""Sends a new pod through both webhooks, as the API server does."""
+"""Sends a new pod through both webhooks, as the API server does, and stores it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ import msgspec
 import structlog
 
 from simulator.api import Api
+from simulator.cluster.kinds import PODS
+from simulator.cluster.store import Store
 from simulator.jsonpatch import apply_patch
 from simulator.pods import bare
 
 log = structlog.get_logger(__name__)
 
 
-async def admitted(api: Api, manifest: dict[str, Any]) -> dict[str, Any] | None:
+async def create(api: Api, store: Store, manifest: dict[str, Any]) -> dict[str, Any] | None:
     """The pod as it is stored, None where it is refused. Raises BadPatch."""
+    pod = await admitted(api, manifest)
+    meta = manifest["metadata"]
+    return None if pod is None else store.create(PODS, meta["namespace"], pod, uid=meta["uid"])
+
+
+async def admitted(api: Api, manifest: dict[str, Any]) -> dict[str, Any] | None:
+    """The pod as the webhooks leave it, None where one refuses it. Raises BadPatch."""
     uid = manifest["metadata"]["uid"]
     answer = await api.review("/webhooks/pods/mutate", bare(manifest))
     if answer.get("allowed") and answer.get("patch"):

@@ -26,6 +26,8 @@ ATTEMPTS: Final = 4
 FIRST_PAUSE_SECONDS: Final = 0.25
 LONGEST_PAUSE_SECONDS: Final = 10.0
 TIMEOUT_SECONDS: Final = 20.0
+CHAT_SECONDS: Final = 120.0
+"""A request waits for a slot of its model, and is answered as fast as the model is."""
 TEMPORARY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 PAGE_SIZE: Final = 1000
 
@@ -105,6 +107,12 @@ class Api:
             transport=transport,
             limits=httpx.Limits(max_connections=8, max_keepalive_connections=8),
         )
+        self._models = httpx.AsyncClient(
+            base_url=credentials.url,
+            timeout=CHAT_SECONDS,
+            transport=transport,
+            headers={"Authorization": f"Bearer {credentials.api_token}"},
+        )
         self._rest = {"Authorization": f"Bearer {credentials.api_token}"}
         self._cluster = {"Authorization": f"Bearer {credentials.cluster_token}"}
         self._webhooks = {"Authorization": f"Bearer {credentials.webhooks_token}"}
@@ -115,6 +123,7 @@ class Api:
 
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
+        await self._models.aclose()
 
     async def until_alive(self) -> None:
         """Wait until the server answers `/livez`."""
@@ -144,6 +153,21 @@ class Api:
         """Create a GpuGang; False where it exists already."""
         return await self._create("gangs", manifest)
 
+    async def create_model(self, body: Mapping[str, Any]) -> bool:
+        """Create a model for inference; False where it exists already."""
+        return await self._create("models", body)
+
+    async def chat(self, model: str, *, tokens: int) -> str:
+        """Ask a model; its answer. It is asked once: a model that is not ready in time answers 503."""
+        body = {"model": model, "max_tokens": tokens, "messages": [{"role": "user", "content": "hello"}]}
+        try:
+            answer = await self._models.post("/v1/chat/completions", json=body)
+        except httpx.TransportError as error:
+            raise ServerAway(str(error) or type(error).__name__) from error
+        if answer.is_error:
+            raise Refused(answer.status_code, answer.text)
+        return str(answer.json()["choices"][0]["message"]["content"])
+
     async def _create(self, kind: str, manifest: Mapping[str, Any]) -> bool:
         try:
             await self._call("POST", f"/api/v1/{kind}/", self._rest, manifest)
@@ -165,16 +189,6 @@ class Api:
     async def allocations_of_pod(self, pod_uid: str) -> list[dict[str, Any]]:
         """The pod's live allocation, or none."""
         return [row async for row in self._list("/api/v1/allocations/", {"pod_uid": pod_uid, "live": "true"})]
-
-    async def release(self, allocation_id: str) -> bool:
-        """Release an allocation; False where it is gone already."""
-        try:
-            await self._call("DELETE", f"/api/v1/allocations/{allocation_id}/", self._rest, None)
-        except Refused as refused:
-            if refused.status == httpx.codes.NOT_FOUND:
-                return False
-            raise
-        return True
 
     async def review(self, path: str, pod: Mapping[str, Any]) -> dict[str, Any]:
         """Send the AdmissionReview of a pod's creation to a webhook; its `response`."""

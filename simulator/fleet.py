@@ -6,7 +6,7 @@ and UUIDs, so that a second run finds its nodes again; every shape is that of a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any, Final
 from uuid import UUID, uuid5
@@ -20,6 +20,13 @@ from kube.keys import MODEL_LABEL
 GPUS_A_NODE: Final = 8
 NODES_A_RACK: Final = 8
 MOST_NODES: Final = 5_000
+USE_LABEL: Final = "use"
+FOR_PODS, FOR_MODELS = "pods", "models"
+"""What a node is for: pods come to the first alone, runners of models to the second."""
+SERVING_KIND: Final = "d"
+SERVING_NODES: Final = 2
+SERVING_FROM: Final = 16
+"""A smaller fleet keeps all its nodes for pods."""
 _NAMESPACE: Final = UUID("6f0d7a52-6d64-4a0e-9a5d-6b1f0b7e9c11")
 
 
@@ -56,6 +63,9 @@ KINDS: Final = (
     MachineKind("d", "inference", "H200-NVL", 141, two_islands(6), 8, 4, 18, 2, 80, 590, 1785),
     MachineKind("e", "inference", "L40S", 48, (), 12, 4, 0, 0, 33, 340, 2520),
 )
+B200: Final = MachineKind("g", "burst", "B200", 180, all_pairs(GPUS_A_NODE, 18), 0, 2, 18, 8, 140, 1000, 1965)
+L4: Final = MachineKind("h", "video", "L4", 24, (), 0, 4, 0, 0, 16, 72, 2040)
+"""Of nodes that are made when pods need them (`simulator.karpenter`); the fleet has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,7 @@ class SimNode:
     kind: MachineKind
     rack: str
     machine: Machine
+    use: str = FOR_PODS
 
     @property
     def gpus(self) -> tuple[DeviceFacts, ...]:
@@ -79,14 +90,19 @@ class SimNode:
 
     def inventory(self) -> dict[str, Any]:
         """The body of `PUT …/inventory/` and of inventory frames."""
-        labels = {
+        return {**inventory_of(self.name, self.machine), "labels": self.labels, "mode": "exclusive"}
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels of the node."""
+        return {
             "kubernetes.io/hostname": self.name,
             "topology.kubernetes.io/zone": f"hall-{1 + (ord(self.kind.letter) - ord('a')) % 2}",
             "topology.kubernetes.io/rack": self.rack,
             "pool": self.kind.pool,
+            USE_LABEL: self.use,
             MODEL_LABEL: self.kind.model,
         }
-        return {**inventory_of(self.name, self.machine), "labels": labels, "mode": "exclusive"}
 
 
 def make_fleet(count: int) -> tuple[SimNode, ...]:
@@ -101,11 +117,18 @@ def make_fleet(count: int) -> tuple[SimNode, ...]:
     for kind, low, high in zip(KINDS, edges, edges[1:], strict=False):
         size = round(high * count / whole) - round(low * count / whole)
         nodes += [_node(kind, number) for number in range(1, size + 1)]
-    return tuple(nodes)
+    serving = [node for node in nodes if node.kind.letter == SERVING_KIND][-SERVING_NODES:]
+    if count < SERVING_FROM:
+        serving = []
+    return tuple(replace(node, use=FOR_MODELS) if node in serving else node for node in nodes)
 
 
 def _node(kind: MachineKind, number: int) -> SimNode:
-    name = f"gpu-{kind.letter}-{number:03d}"
+    return make_node(kind, f"gpu-{kind.letter}-{number:03d}", f"{kind.letter}{1 + (number - 1) // NODES_A_RACK:02d}")
+
+
+def make_node(kind: MachineKind, name: str, rack: str) -> SimNode:
+    """A node of that kind; the same name gives the same UUIDs."""
     gpus = [
         DeviceFacts(
             minor=minor,
@@ -120,7 +143,7 @@ def _node(kind: MachineKind, number: int) -> SimNode:
     ]
     nics = [_nic(name, kind, minor, gpus[minor * GPUS_A_NODE // kind.nics]) for minor in range(kind.nics)]
     machine = Machine((*gpus, *nics), kind.links, (GPU, RDMA) if nics else (GPU,))
-    return SimNode(name, kind, f"{kind.letter}{1 + (number - 1) // NODES_A_RACK:02d}", machine)
+    return SimNode(name, kind, rack, machine)
 
 
 def _nic(node: str, kind: MachineKind, minor: int, beside: DeviceFacts) -> DeviceFacts:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from kube.device_types import GPU
 from simulator.fleet import SimNode
-from simulator.signals import Load, Signals
+from simulator.signals import Load, Meters, Signals
 
 BUSIEST: Final = 0.9
 """Largest part of the GPUs that the workload keeps busy."""
@@ -27,6 +27,7 @@ class Holding:
     state: str
     namespace: str
     pod_name: str
+    pod_uid: str
     gpus: tuple[tuple[str, float, int], ...]
 
 
@@ -42,6 +43,7 @@ def holding_of(row: Mapping[str, Any]) -> Holding:
         state=str(row["state"]),
         namespace=str(row["namespace"]),
         pod_name=str(row["pod"]),
+        pod_uid=str(row["pod_uid"]),
         gpus=gpus,
     )
 
@@ -49,19 +51,32 @@ def holding_of(row: Mapping[str, Any]) -> Holding:
 class Occupancy:
     """Holdings of the whole fleet by allocation id."""
 
-    def __init__(self, signals: Signals, *, fleet: Sequence[SimNode]) -> None:
+    def __init__(
+        self, signals: Signals | Meters, *, fleet: Sequence[SimNode], for_pods: Sequence[SimNode] | None = None
+    ) -> None:
+        """`for_pods`: the nodes that pods may use, all where it is not given."""
         self._signals = signals
-        self._model_of = {uuid: node.kind.model for node in fleet for uuid in node.uuids}
+        for_pods = fleet if for_pods is None else for_pods
+        self._model_of = {uuid: node.kind.model for node in for_pods for uuid in node.uuids}
         self._memory_of = {uuid: node.kind.memory_gib * 2**30 for node in fleet for uuid in node.uuids}
         self._nodes_of: dict[str, list[str]] = {}
-        for node in fleet:
+        for node in for_pods:
             self._nodes_of.setdefault(node.kind.model, []).append(node.name)
-        self._model_of_node = {node.name: node.kind.model for node in fleet}
+        self._model_of_node = {node.name: node.kind.model for node in for_pods}
         self._sizes = Counter(self._model_of.values())
         self._holders: dict[str, dict[str, Load]] = {}
         self._busy: Counter[str] = Counter()
         self._coming: dict[str, tuple[str, int]] = {}
         self.holdings: dict[str, Holding] = {}
+
+    def node_came(self, node: SimNode) -> None:
+        """Know a node that is no part of the fleet: its GPUs have loads, and count nowhere."""
+        self._memory_of |= dict.fromkeys(node.uuids, node.kind.memory_gib * 2**30)
+
+    def node_went(self, node: SimNode) -> None:
+        """Forget it."""
+        for uuid in node.uuids:
+            self._memory_of.pop(uuid, None)
 
     @property
     def size(self) -> int:

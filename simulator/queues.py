@@ -2,7 +2,7 @@
 
 Started by `__main__`. Three queues share one limit. Research and batch begin at once and borrow what product deserves;
 product comes later, and takes it back. Invariants: a gang's pods are filtered again and again until all are bound, or
-its users give up; whatever is left of it is released in the end; an installation where the queues exist keeps them.
+its users give up; whatever is left of it is deleted in the end; an installation where the queues exist keeps them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,13 @@ from uuid import UUID
 import structlog
 
 from kube.keys import API_VERSION, GANG_LABEL, QUEUE_LABEL, SCHEDULER_NAME
-from simulator.admission import admitted
+from simulator.admission import create
 from simulator.api import Api, Refused, ServerAway
+from simulator.cluster.kinds import PODS
+from simulator.cluster.store import Store
+from simulator.default_scheduler import counted
+from simulator.fleet import FOR_PODS, USE_LABEL
+from simulator.pod_writes import pod_delete, pod_now, unschedulable_write
 
 QUEUES: Final[tuple[dict[str, Any], ...]] = (
     {"name": "labs", "spec": {"quotas": [{"deserved": 40, "limit": 40}]}},
@@ -31,6 +36,8 @@ RETRY_SECONDS: Final = 1.0
 GIVE_UP_SECONDS: Final = 90.0
 """After so long users delete a gang that is not whole."""
 PAUSE_SECONDS: Final = 15.0
+FORGOTTEN_SECONDS: Final = 65.0
+"""From giving up to the next run: so long gpuplane takes pods that nobody asks for any more for members of the gang."""
 
 log = structlog.get_logger(__name__)
 
@@ -49,7 +56,7 @@ class Job:
 
 
 JOBS: Final = (
-    Job("ring", "llm-research", "research", 8, 2, 70),
+    Job("ring", "llm-research", "research", 8, 1, 70),
     Job("sweep", "llm-research", "research", 4, 2, 50),
     Job("pair", "llm-research", "research", 2, 4, 60),
     Job("render", "nightly", "batch", 4, 2, 60),
@@ -62,13 +69,17 @@ JOBS: Final = (
 class QueuedTeams:
     """The users of the queues, and the scheduler of their pods."""
 
-    def __init__(self, api: Api, *, nodes: Sequence[str], rng: random.Random) -> None:
+    def __init__(self, api: Api, store: Store, *, nodes: Sequence[str], rng: random.Random) -> None:
         self._api = api
+        self._store = store
         self._nodes = list(nodes)
         self._rng = rng
 
     async def run(self) -> None:
         """Make queues and gangs that are missing, then let jobs come and go until cancelled."""
+        for pod in self._store.list(PODS):
+            if pod["metadata"]["namespace"] in {job.namespace for job in JOBS}:
+                pod_delete(self._store, pod)
         await self._lasting(self.make_objects)
         async with asyncio.TaskGroup() as group:
             for job in JOBS:
@@ -95,9 +106,9 @@ class QueuedTeams:
 
     async def run_once(self, job: Job) -> None:
         """One run of the job: its pods wait, run, and end."""
-        made = [await admitted(self._api, self._pod(job)) for _ in range(job.pods)]
+        made = [await create(self._api, self._store, self._pod(job)) for _ in range(job.pods)]
         waiting = {pod["metadata"]["uid"]: pod for pod in made if pod is not None}
-        started = list(waiting)
+        started, given_up = list(waiting.values()), False
         try:
             async with asyncio.timeout(GIVE_UP_SECONDS):
                 while waiting:
@@ -108,21 +119,27 @@ class QueuedTeams:
             await asyncio.sleep(job.seconds * self._rng.uniform(0.7, 1.3))
         except TimeoutError:
             log.debug("queued.given_up", job=job.name, waiting=len(waiting))
+            given_up = True
         finally:
-            for uid in started:
-                await self._release(uid)
+            for pod in started:
+                pod_delete(self._store, pod)
+        if given_up:
+            await asyncio.sleep(FORGOTTEN_SECONDS)
 
     async def _placed(self, pod: dict[str, Any]) -> bool:
-        answer = await self._api.extender_filter(pod, self._nodes)
+        """Whether it is bound, or gone; pods that queues have not admitted are gated."""
+        now = pod_now(self._store, pod)
+        if now is None or now["spec"].get("nodeName"):
+            return True
+        if now["spec"].get("schedulingGates"):
+            return False
+        answer = await self._api.extender_filter(now, self._nodes)
         names = answer.get("NodeNames") or []
-        return bool(names) and not await self._api.extender_bind(pod, names[0])
-
-    async def _release(self, pod_uid: str) -> None:
-        for row in await self._api.allocations_of_pod(pod_uid):
-            try:
-                await self._api.release(str(row["uid"]))
-            except Refused as refused:
-                log.debug("queued.kept", pod=row["pod"], why=str(refused))
+        if not names:
+            refused = (answer.get("FailedNodes") or {}) | (answer.get("FailedAndUnresolvableNodes") or {})
+            unschedulable_write(self._store, now, why=counted(refused), by=SCHEDULER_NAME)
+            return False
+        return not await self._api.extender_bind(now, names[0])
 
     def _pod(self, job: Job) -> dict[str, Any]:
         tail = "".join(self._rng.choices("bcdfghjklmnpqrstvwxz2456789", k=5))
@@ -139,6 +156,7 @@ class QueuedTeams:
             },
             "spec": {
                 "schedulerName": SCHEDULER_NAME,
+                "nodeSelector": {USE_LABEL: FOR_PODS},
                 "containers": [{"name": "main", "resources": {"requests": amounts, "limits": amounts}}],
             },
             "status": {"phase": "Pending"},

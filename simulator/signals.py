@@ -6,7 +6,7 @@ idle) with realistic inertia; the same seed and holders give the same values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -136,6 +136,38 @@ class Signals:
                 if column:
                     column[row - rows.start] = None
         return whole
+
+
+class Meters:
+    """Signals of the fleet, and of each node that came later."""
+
+    def __init__(self, fleet: Signals) -> None:
+        self._fleet = fleet
+        self._grown: dict[str, Signals] = {}
+
+    def add(self, node: SimNode, *, seed: int) -> Signals:
+        """Signals of a node that came."""
+        self._grown[node.name] = Signals((node,), seed=seed)
+        return self._grown[node.name]
+
+    def remove(self, name: str) -> None:
+        """The node went."""
+        self._grown.pop(name, None)
+
+    def hold(self, uuid: str, loads: Iterable[Load]) -> None:
+        """Set all loads of a GPU, wherever it is."""
+        given = tuple(loads)
+        for signals in self._all:
+            signals.hold(uuid, given)
+
+    def step(self, seconds: float) -> None:
+        """Advance all."""
+        for signals in self._all:
+            signals.step(seconds)
+
+    @property
+    def _all(self) -> Sequence[Signals]:
+        return (self._fleet, *self._grown.values())
 
 
 def _share(seconds: float, constant: float) -> float:

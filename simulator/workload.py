@@ -1,9 +1,9 @@
-"""Pods that are created, admitted, scheduled, run and end: API server, kube-scheduler and users in one.
+"""Pods that are created, admitted, scheduled, run and end: kube-scheduler and users in one.
 
-Started by `__main__`. Each pod passes both webhooks, filter, prioritize and bind; its allocation is released over REST
-when it ends. Invariants: pods are scheduled one after another and bound in the background, as by kube-scheduler; about
-a tenth of the GPUs of each model stays free; after a restart of either side live allocations are adopted from REST and
-ended in time.
+Started by `__main__`. Each pod passes both webhooks, filter, prioritize and bind; gpuplane's watch sees its end.
+Invariants: pods are scheduled one after another and bound in the background, as by kube-scheduler; about a tenth of the
+GPUs of each model stays free; after a restart of either side live allocations are adopted from REST and ended in time,
+and no pod of before waits.
 """
 
 from __future__ import annotations
@@ -18,10 +18,15 @@ from typing import Final
 
 import structlog
 
-from simulator.admission import admitted
+from kube.keys import SCHEDULER_NAME
+from simulator.admission import create
 from simulator.api import Api, ApiFailure, Refused, ServerAway
+from simulator.cluster.kinds import PODS
+from simulator.cluster.store import Store
+from simulator.default_scheduler import counted
 from simulator.jsonpatch import BadPatch
 from simulator.occupancy import Holding, Occupancy, holding_of
+from simulator.pod_writes import is_waiting, pod_delete, pod_now, unschedulable_write
 from simulator.pods import (
     DOOMED,
     TEAMS,
@@ -55,8 +60,11 @@ log = structlog.get_logger(__name__)
 class Workload:
     """The users and the scheduler of the simulated cluster."""
 
-    def __init__(self, api: Api, occupancy: Occupancy, *, nodes: Sequence[str], rng: random.Random) -> None:
+    def __init__(
+        self, api: Api, store: Store, occupancy: Occupancy, *, nodes: Sequence[str], rng: random.Random
+    ) -> None:
         self._api = api
+        self._store = store
         self._occupancy = occupancy
         self._nodes = list(nodes)
         self._rng = rng
@@ -68,6 +76,9 @@ class Workload:
 
     async def run(self) -> None:
         """Create the claims, adopt what runs, then let pods come and go until cancelled."""
+        for pod in self._store.list(PODS):
+            if pod["metadata"]["namespace"] in TEAMS and is_waiting(pod):
+                pod_delete(self._store, pod)
         await self._lasting(self.make_claims)
         await self._lasting(self.adopt_running)
         log.info("workload.started", running=len(self._occupancy.holdings), room=self._occupancy.room)
@@ -112,7 +123,9 @@ class Workload:
     async def schedule(self, pod: SimPod) -> None:
         """Try to schedule the pod; the bind goes on in the background."""
         pod.attempts += 1
-        manifest = pod.manifest
+        manifest = pod_now(self._store, pod.manifest)
+        if manifest is None:
+            return
         # as kube-scheduler's own filters do, leave out nodes: of models without room
         room = self._nodes if pod.doomed else self._nodes_for(pod.template)
         if not room:
@@ -121,7 +134,10 @@ class Workload:
         answer = await self._api.extender_filter(manifest, room)
         names = answer.get("NodeNames") or []
         if answer.get("Error") or not names:
-            self._wait_for_room(pod, str(answer.get("Error") or _some_reason(answer)))
+            refused = (answer.get("FailedNodes") or {}) | (answer.get("FailedAndUnresolvableNodes") or {})
+            why = str(answer.get("Error") or counted(refused))
+            unschedulable_write(self._store, manifest, why=why, by=SCHEDULER_NAME)
+            self._wait_for_room(pod, why)
             return
         scores = await self._api.extender_prioritize(manifest, names)
         node = max(scores, key=lambda score: (score["Score"], score["Host"]))["Host"] if scores else names[0]
@@ -132,8 +148,8 @@ class Workload:
         task.add_done_callback(self._bind_ended)
 
     async def admit(self, pod: SimPod) -> bool:
-        """Send the pod through both webhooks, and apply the patch; whether it was admitted."""
-        manifest = await admitted(self._api, pod.manifest)
+        """Send the pod through both webhooks, apply the patch, and store it; whether it was admitted."""
+        manifest = await create(self._api, self._store, pod.manifest)
         pod.manifest = manifest or pod.manifest
         return manifest is not None
 
@@ -147,6 +163,7 @@ class Workload:
                 else:
                     log.warning("pod.given_up", pod=pod.label, node=node, why=error)
                     self._occupancy.arrived(pod.uid)
+                    pod_delete(self._store, pod.manifest)
                 return
             now = time.monotonic()
             for row in await self._api.allocations_of_pod(pod.uid):
@@ -174,6 +191,8 @@ class Workload:
         if now < pod.give_up_at:
             log.debug("pod.pending", pod=pod.label, why=why[:200])
             self._pending[pod.uid] = (pod, now + (1.0 if soon else RETRY_SECONDS))
+        else:
+            pod_delete(self._store, pod.manifest)
 
     async def _arrive(self) -> None:
         """Create pods while there is room, and retry pending ones."""
@@ -212,6 +231,7 @@ class Workload:
             await self.schedule(pod)
         except Refused as refused:
             log.error("pod.refused", pod=pod.label, why=str(refused))  # noqa: TRY400 - no traceback needed
+            pod_delete(self._store, pod.manifest)
 
     def _nodes_for(self, template: Template) -> list[str]:
         return self._occupancy.nodes_with_room(template.devices, template.models)
@@ -227,22 +247,18 @@ class Workload:
             await asyncio.sleep(DOOMED_EVERY_SECONDS)
 
     async def _end(self) -> None:
-        """Release the allocations of pods that ended."""
+        """End pods whose time is over."""
         while True:
             now = time.monotonic()
             for allocation_id in [each for each, at in self._ends.items() if at <= now]:
-                await self._lasting(partial(self._give_back, allocation_id))
+                self._end_pod(allocation_id)
             await asyncio.sleep(0.5)
 
-    async def _give_back(self, allocation_id: str) -> None:
-        if allocation_id not in self._ends:
-            return
-        try:
-            await self._api.release(allocation_id)
-        except Refused as refused:
-            log.warning("allocation.kept", allocation=allocation_id, why=str(refused))
-            self._ends[allocation_id] = time.monotonic() + RETRY_SECONDS
-            return
+    def _end_pod(self, allocation_id: str) -> None:
+        holding = self._occupancy.holdings.get(allocation_id)
+        if holding is not None:
+            meta = {"namespace": holding.namespace, "name": holding.pod_name, "uid": holding.pod_uid}
+            pod_delete(self._store, {"metadata": meta})
         self._forget(allocation_id)
 
     async def _sync(self) -> None:
@@ -276,8 +292,3 @@ def _template_of(holding: Holding) -> Template | None:
     if holding.namespace not in TEAMS:
         return None
     return next((t for t in TEMPLATES if t.team == holding.namespace and is_of_template(holding.pod_name, t)), None)
-
-
-def _some_reason(answer: dict[str, dict[str, str]]) -> str:
-    reasons = (answer.get("FailedNodes") or {}) | (answer.get("FailedAndUnresolvableNodes") or {})
-    return next(iter(reasons.values()), "no node")

@@ -54,8 +54,7 @@ def hot_cursor() -> Any:
         return connection.cursor() if watched else _LiteCursor(connection)
     from django.db.backends.postgresql.base import ServerBindingCursor
 
-    # stubs of psycopg 2, the class is psycopg 3's
-    cursor: Any = ServerBindingCursor(connection.connection)  # type: ignore[call-arg]
+    cursor: Any = ServerBindingCursor(connection.connection)  # type: ignore[call-arg]  # stubs of psycopg 2
     return connection.make_debug_cursor(cursor) if connection.queries_logged else connection.make_cursor(cursor)
 
 
@@ -80,13 +79,20 @@ def write_rows(rows: Sequence[Model], columns: Sequence[str]) -> None:
     fields: list[Any] = [meta.get_field(name) for name in columns]
     quoted = connection.ops.quote_name
     sets = ", ".join(f"{quoted(field.column)} = %s" for field in fields)
-    # names of the schema
-    statement = f"UPDATE {quoted(meta.db_table)} SET {sets} WHERE {quoted(meta.pk.column)} = %s"  # noqa: S608
+    table, key = quoted(meta.db_table), quoted(meta.pk.column)
+    statement = f"UPDATE {table} SET {sets} WHERE {key} = %s"  # noqa: S608 - names of the schema
     values = [
         [*(field.get_db_prep_save(getattr(row, field.attname), connection) for field in fields), row.pk] for row in rows
     ]
     with connection.cursor() as cursor:
         cursor.executemany(statement, values)
+
+
+class Query(NamedTuple):
+    """A statement that returns rows, and its parameters."""
+
+    text: str
+    values: Sequence[Any]
 
 
 def run_all(statements: Sequence[Statement]) -> list[Written]:
@@ -96,9 +102,8 @@ def run_all(statements: Sequence[Statement]) -> list[Written]:
     """
     with hot_cursor() as cursor:
         if on_postgresql():
-            text = _as_one(tuple((one.text, one.returning) for one in statements))
-            cursor.execute(text, [*chain(*(one.values for one in statements))])
-            return [Written(len(found), found) for found in cursor.fetchone()]
+            cursor.execute(*_one_query(statements))
+            return _written(cursor.fetchone())
         written = []
         for one in statements:
             if one.returning:
@@ -109,6 +114,43 @@ def run_all(statements: Sequence[Statement]) -> list[Written]:
                 cursor.execute(one.text, one.values)
                 written.append(Written(cursor.rowcount, []))
         return written
+
+
+def run_together(parts: Sequence[Query | Sequence[Statement]]) -> list[Any]:
+    """Run the parts in the current transaction, one after the other: rows of a query, `run_all` of statements.
+
+    On PostgreSQL they are sent together, and each sees what was committed before it begins.
+    """
+    if not on_postgresql():
+        return [_rows(part) if isinstance(part, Query) else run_all(part) for part in parts]
+    connection: Any = connections[DEFAULT_DB_ALIAS]
+    connection.ensure_connection()
+    with connection.wrap_database_errors, connection.connection.pipeline():
+        cursors = []
+        for part in parts:
+            cursor = hot_cursor()
+            cursor.execute(*(part if isinstance(part, Query) else _one_query(part)))
+            cursors.append(cursor)
+        return [
+            cursor.fetchall() if isinstance(part, Query) else _written(cursor.fetchone())
+            for part, cursor in zip(parts, cursors, strict=True)
+        ]
+
+
+def _rows(query: Query) -> list[Any]:
+    with hot_cursor() as cursor:
+        cursor.execute(query.text, query.values)
+        found: list[Any] = cursor.fetchall()
+        return found
+
+
+def _one_query(statements: Sequence[Statement]) -> Query:
+    text = _as_one(tuple((one.text, one.returning) for one in statements))
+    return Query(text, [*chain(*(one.values for one in statements))])
+
+
+def _written(row: Sequence[list[Any]]) -> list[Written]:
+    return [Written(len(found), found) for found in row]
 
 
 @lru_cache(maxsize=512)

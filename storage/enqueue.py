@@ -1,4 +1,4 @@
-"""Sends tasks: after a commit, or as the next turn of a watch.
+"""Sends tasks: after a commit, or as the next run of a watch.
 
 Invariants: `send_after_commit` neither waits for nor fails with an unavailable broker, and is used only for work that
 reconciling does anyway, only later.
@@ -34,5 +34,5 @@ def send_after_commit(task: str, *args: Any, delay_seconds: float = 0) -> None:
 
 
 def enqueue_next(task: str) -> None:
-    """Send the next turn of a watch. Raises OperationalError, OSError without a broker."""
+    """Send the next run of a watch. Raises OperationalError, OSError without a broker."""
     current_app.send_task(task, queue=WATCH_QUEUE, expires=TURN_EXPIRES_SECONDS)

@@ -17,7 +17,7 @@ import structlog
 
 from storage.redis_client import REDIS_ERRORS, Purpose, Redis, client
 
-PREFIX: Final = "gpuplane:turn:"
+PREFIX: Final = "gpuplane:leader:"
 LOCK_SECONDS: Final = 10.0
 RENEW_SECONDS: Final = 3.0
 CARRY_SECONDS: Final = 86_400

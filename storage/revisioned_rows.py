@@ -93,8 +93,7 @@ class Source(Generic[Row]):
         return [self._make(row) for row in _fetched(statement, parameters)]
 
     def _select(self, *, postgresql: bool) -> str:
-        # SQL of the callers' modules
-        return f"SELECT {self._named(postgresql=postgresql)} FROM {self._tables}"  # noqa: S608
+        return f"SELECT {self._named(postgresql=postgresql)} FROM {self._tables}"  # noqa: S608 - modules' own SQL
 
     def _named(self, *, postgresql: bool) -> str:
         one_text = "ROW({})::text" if postgresql else "json_array({})"

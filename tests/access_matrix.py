@@ -1,4 +1,4 @@
-"""Who may ask what: every path of the main door × method × caller, and what each is answered. Read by
+"""Who may ask what: every path of the main listener × method × caller, and what each is answered. Read by
 `tests/integration/test_access_matrix.py`.
 
 A path that is not here, or is here and exists no more, fails that test. `PATHS` says which guard stands before which
@@ -88,6 +88,8 @@ GUARDS: Mapping[str, Outcomes] = {
     "extender": guard("403", NOBODY_KNOWN, (SESSIONS, "401"), (("machine extender",), "yes")),
     "webhooks": guard("403", NOBODY_KNOWN, (SESSIONS, "401"), (("machine webhooks",), "yes")),
     "agent of n1": guard("403", NOBODY_KNOWN, (SESSIONS, "401"), (("machine agent",), "yes")),
+    # people's programs and machines of scope rest; no session
+    "inference": guard("403", NOBODY_KNOWN, (SESSIONS, "401"), (TOKENS, "yes")),
     # streams for browsers: closed with 4401 where nobody is signed in
     "stream": guard("401", (SESSIONS, "yes")),
 }
@@ -170,7 +172,26 @@ DJANGO: Mapping[str, Row] = {
     "api/v1/pods/<str:namespace>/<str:name>/explain/": READ,
     "api/v1/allocations/": _rest(GET="rest", POST="rest, of one's teams"),
     "api/v1/allocations/<uuid:uid>/": _rest(GET="rest", DELETE="rest, of one's teams"),
+    "api/v1/allocations/<uuid:uid>/resize/": _rest(POST="rest, of one's teams"),
+    "api/v1/pools/": READ,
+    "api/v1/pools/<str:name>/": _rest(GET="rest", PUT="rest, of one's teams"),
+    "api/v1/scaling-requests/": READ,
+    "api/v1/scaling-requests/<int:pk>/": _rest(GET="rest", DELETE="rest, of one's teams"),
+    "api/v1/node-claims/": READ,
+    "api/v1/models/": _rest(GET="rest", POST="rest, admins"),
+    "api/v1/models/<path:name>/": _rest(GET="rest", PUT="rest, admins", PATCH="rest, admins", DELETE="rest, admins"),
+    "api/v1/gguf-headers/": _rest(POST="rest"),
+    "api/v1/runners/": READ,
+    "api/v1/runners/<str:node>/": READ,
+    "api/v1/slots/": READ,
+    "api/v1/slots/<str:slot_id>/": _rest(GET="rest", DELETE="rest, of one's teams"),
+    "api/v1/requests/": READ,
+    "api/v1/requests/<uuid:uid>/": READ,
+    "api/v1/workloads/": READ,
+    "api/v1/workloads/<uuid:uid>/": READ,
     "api/v1/leases/": READ,
+    "api/v1/reservations/": READ,
+    "api/v1/reservations/<str:name>/": READ,
     "api/v1/events/": READ,
     "api/v1/simulations/": _rest(GET="rest", POST="rest"),
     "api/v1/fleet/summary/": READ,
@@ -216,6 +237,15 @@ DJANGO: Mapping[str, Row] = {
     "usage/idle/": PAGE,
     "usage/queues/": PAGE,
     "usage/queues.csv": PAGE,
+    "scaling/": PAGE,
+    "scaling/parts/": PAGE,
+    "scaling/<int:pk>/cancel/": {"POST": "page for those who write", "*": "no such method"},
+    "inference/": PAGE,
+    "inference/parts/": PAGE,
+    "inference/runners/": PAGE,
+    "inference/slots/<str:slot_id>/": PAGE,
+    "inference/slots/<str:slot_id>/stop/": {"POST": "page for those who write", "*": "no such method"},
+    "inference/models/<path:name>/": PAGE,
     "queues/": PAGE,
     "queues/<str:name>/": PAGE,
     "gangs/": PAGE,
@@ -227,6 +257,8 @@ DJANGO: Mapping[str, Row] = {
     "allocations/": PAGE,
     "allocations/<uuid:allocation_id>/": PAGE,
     "allocations/<uuid:allocation_id>/release/": {"POST": "page for those who write", "*": "no such method"},
+    "allocations/<uuid:allocation_id>/resize/": {"POST": "page for those who write", "*": "no such method"},
+    "reservations/": PAGE,
     "pending/": PAGE,
     "pending/count/": PAGE,
     "pending/<str:namespace>/<str:name>/": PAGE,
@@ -256,6 +288,12 @@ PLAIN: Mapping[str, Row] = {
             "bindings/validate",
         )
     },
+    **{
+        f"v1/{path}": {"POST": "inference", "*": "no such method"}
+        for path in ("chat/completions", "completions", "embeddings")
+    },
+    "v1/models": {"GET": "inference", "*": "no such method"},
+    "v1/models/chat": {"GET": "inference", "*": "no such method"},
     "api/v1/agents/n1/samples/": {"POST": "agent of n1", "*": "no such method"},
     "static/favicon.svg": {"GET": "open", "HEAD": "open", "*": "no such method"},
     # what leads nowhere
@@ -274,5 +312,6 @@ SOCKETS: Mapping[str, str] = {
     "ws/nodes/<str:name>/": "stream",
     "ws/devices/<int:device_id>/": "stream",
     "ws/agents/n1/": "agent of n1",
+    "ws/runners/n1/": "agent of n1",
     "ws/nothing/": "nothing",
 }

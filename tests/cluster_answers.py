@@ -1,4 +1,4 @@
-"""What a well-formed answer of the cluster's doors is, key for key."""
+"""What a well-formed answer of the cluster's endpoints is, key for key."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from allocations import ledger
+from allocations.scheduling.reservation_pods import steps
 from kube.http1 import Request
 from kube.transport import Transport
 
@@ -32,8 +33,11 @@ VERBS = (
     "begin_release",
     "finish_release",
     "drop_hold",
+    "resize",
 )
-WRITES = re.compile(r"/leases|/binding$|/pods/[^/]+$")
+GROUP_VERBS = ("join_groups", "note_pods", "place_group", "fail_group", "release_unused", "end_groups")
+"""Those that the steps of reservation pods call."""
+WRITES = re.compile(r"/leases|/binding$|/pods/[^/]+$|/pods$")
 
 
 class Died(Exception):
@@ -51,6 +55,8 @@ class Deaths:
         self._lock = threading.Lock()
         for name in VERBS:
             patch.setattr(ledger, name, self._verb(getattr(ledger, name)))
+        for name in GROUP_VERBS:
+            patch.setattr(steps, name, self._verb(getattr(steps, name)))
         patch.setattr(Transport, "send", self._write(Transport.send))
 
     @property

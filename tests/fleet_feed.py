@@ -97,9 +97,15 @@ class Feed:
         given = np.maximum(self.columns[0], self.columns[1])
         used = int(np.count_nonzero(given))
         figures = Figures(self.rows, used, self.rows - used, 0, float(given.mean()), float(self.columns[2].mean()))
-        about = {"sequence": self.sequence, "layout": 1, "time": float(self.sequence)}
-        # as written above
-        return FrameSet(self.columns, self._previous, **about, conditions=Condition(0), figures=figures)  # type: ignore[arg-type]
+        return FrameSet(
+            self.columns,
+            self._previous,
+            sequence=self.sequence,
+            layout=1,
+            time=float(self.sequence),
+            conditions=Condition(0),
+            figures=figures,
+        )
 
     def _opened(self, route: WebSocketRoute) -> None:
         socket = _Socket(route, requested_columns(urlsplit(route.url).query.encode()))

@@ -1,4 +1,4 @@
-"""Bodies that no cluster would send: ways to spoil a good one. Shared by the tests of the cluster's doors."""
+"""Bodies that no cluster would send: ways to spoil a good one. Shared by the tests of the cluster's endpoints."""
 
 from __future__ import annotations
 

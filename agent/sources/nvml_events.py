@@ -76,7 +76,7 @@ class Faults:
             try:
                 event, error = self._driver.tried(nv.nvmlEventSetWait, self._set, 0)
             except nv.NVMLError_GpuIsLost as lost:
-                event, error = None, lost  # its reading tells which one
+                event, error = None, lost  # its reading shows which one
             if event is not None:
                 self._note(event, handles)
             elif isinstance(error, nv.NVMLError_Timeout) or self._driver.is_none(error):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocations.engine.index import index_of
-from allocations.engine.snapshot import EXCLUSIVE, Snapshot, Withheld
+from allocations.engine.snapshot import EXCLUSIVE, Grouped, Snapshot, Withheld
 from allocations.engine.topology import Topology
 from kube.device_types import GPU
 
@@ -37,6 +37,7 @@ class DeviceRow(msgspec.Struct, frozen=True):
     healthy: bool = True
     kept: Withheld = Withheld.NOT
     """Anything but `NOT` comes with `healthy` False."""
+    group: Grouped = Grouped.NOT
     core_used: int = 0
     memory_used: int = 0
 
@@ -55,8 +56,12 @@ _OF_DEVICES: Final[Mapping[str, tuple[type[np.generic], Callable[[DeviceRow], in
     "device_id": (np.int64, lambda device: device.device_id),
     "device_minor": (np.int32, lambda device: device.minor),
     "device_numa": (np.int32, lambda device: device.numa),
-    "device_healthy": (np.bool_, lambda device: device.healthy and device.kept is Withheld.NOT),
+    "device_healthy": (
+        np.bool_,
+        lambda device: device.healthy and device.kept is Withheld.NOT and device.group is not Grouped.CLOSED,
+    ),
     "device_kept": (np.uint8, lambda device: device.kept),
+    "device_group": (np.uint8, lambda device: device.group),
     "memory_total": (np.int64, lambda device: device.memory_bytes or 0),
     "core_used": (np.int16, lambda device: device.core_used),
     "memory_used": (np.int64, lambda device: device.memory_used),

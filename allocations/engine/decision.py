@@ -43,6 +43,8 @@ class ReasonKind(StrEnum):
     SICK = "unhealthy"
     MIG = "mig-mode"
     CLOSED = "closed"
+    RESERVED = "reservation-pod"
+    PUT_OFF = "no-new-group"
     TOO_SMALL = "too-small"
     NUMA = "numa"
     ISLAND = "island"

@@ -25,11 +25,14 @@ class DeviceRanking:
         self.request = request
         self.node = node
 
-    def fullness(self, row: int) -> tuple[float, float]:
-        """The sort key of a share's device: the fullest first (by memory, then core), or the emptiest."""
+    def fullness(self, row: int) -> tuple[float, float, bool]:
+        """The sort key of a share's device: the fullest first (by memory, then core), or the emptiest.
+
+        Of those that nobody has, one that a reservation pod keeps warm comes before one that needs a new pod.
+        """
         sign = 1.0 if self.request.to_emptiest else -1.0
         memory = int(self.snapshot.memory_used[row]) / max(int(self.snapshot.memory_total[row]), 1)
-        return sign * memory, sign * int(self.snapshot.core_used[row])
+        return sign * memory, sign * int(self.snapshot.core_used[row]), not self.snapshot.device_group[row]
 
     def ranked(self, need: Need) -> list[int]:
         """The rows that can serve: whole devices by minor, shares by fullness."""
@@ -59,10 +62,10 @@ class DeviceRanking:
         pcie, numa = self.snapshot.device_pcie, self.snapshot.device_numa
         switches, numas = ({int(column[row]) for row in beside} - {-1} for column in (pcie, numa))
 
-        def key(row: int) -> tuple[bool, tuple[float, float], int]:
+        def key(row: int) -> tuple[bool, tuple[float, float, bool], int]:
             same_switch = int(pcie[row]) in switches
             distance = 0 if same_switch else 1 if int(numa[row]) in numas else 2
-            fullness = (0.0, 0.0) if need.ask.whole else self.fullness(row)
+            fullness = (0.0, 0.0, True) if need.ask.whole else self.fullness(row)
             return same_switch_first and not same_switch, fullness, distance
 
         return sorted(need.rows(self.node), key=key)

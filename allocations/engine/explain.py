@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from allocations.engine.needs import amounts
 from allocations.engine.reasons import memory_text
-from allocations.engine.snapshot import Withheld
+from allocations.engine.snapshot import Grouped, Withheld
 from claims.dialects.request import CORE_WHOLE
 from kube.device_types import ledger_type
 
@@ -67,6 +67,7 @@ def count_devices(snapshot: Snapshot, request: DeviceRequest) -> dict[str, int]:
         snapshot.device_model,
         snapshot.device_healthy,
         snapshot.device_kept,
+        snapshot.device_group,
         snapshot.memory_total,
         snapshot.core_used,
         snapshot.memory_used,
@@ -102,6 +103,8 @@ def _reason(snapshot: Snapshot, ask: DeviceAsk, row: int) -> _Why:
     core_free, memory_free = CORE_WHOLE - int(snapshot.core_used[row]), total - used
     model = snapshot.models[snapshot.device_model[row]]
     taken = amounts(ask, total)
+    if snapshot.device_group[row] == Grouped.CLOSED and not snapshot.device_kept[row]:
+        return _same("its reservation pod takes nobody new")
     if not snapshot.device_healthy[row]:
         return _same(_KEPT[Withheld(int(snapshot.device_kept[row]))])
     if ask.models and model.casefold() not in {one.casefold() for one in ask.models}:
@@ -115,7 +118,7 @@ def _reason(snapshot: Snapshot, ask: DeviceAsk, row: int) -> _Why:
     if taken[1] > total:
         asked = memory_text(taken[1])
         return _Why(f"{asked} memory asked, the device has {memory_text(total)}", f"smaller than {asked}")
-    if ask.whole and (core_free < CORE_WHOLE or used):
+    if ask.whole and (core_free < CORE_WHOLE or used or snapshot.device_group[row]):
         return _same("in use, a whole device is asked")
     if taken[0] > core_free:
         return _Why(f"{taken[0]} core asked, {core_free} free", f"less than {taken[0]} core free")

@@ -94,11 +94,12 @@ class TypeView:
 
 
 class UseColumns(NamedTuple):
-    """[d] what changes about devices while a fleet is in use: core percent, bytes, health."""
+    """[d] what changes about devices while a fleet is in use: core percent, bytes, health, `Grouped`."""
 
     core: NDArray[np.int16]
     memory: NDArray[np.int64]
     healthy: NDArray[np.bool_]
+    group: NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +107,7 @@ class Usage:
     """What is used of one type, per node ([n] each)."""
 
     free_count: NDArray[np.int64]
-    """Healthy devices that nobody uses."""
+    """Healthy devices that nobody uses, and no reservation pod has."""
     free_mask: NDArray[np.int64]
     """Their positions as bits; 0 on nodes with more than 16 devices of the type."""
     memory_fraction: NDArray[np.float64]
@@ -116,7 +117,7 @@ class Usage:
     def of(cls, view: TypeView, columns: UseColumns) -> Usage:
         """The usage by the whole columns."""
         memory, core = view.column(columns.memory), view.column(columns.core)
-        free = (core == 0) & (memory == 0) & view.column(columns.healthy)
+        free = (core == 0) & (memory == 0) & view.column(columns.healthy) & (view.column(columns.group) == 0)
         return cls(
             view.per_node(free.view(np.int8)),
             view.per_node(free * view.bit),
@@ -135,7 +136,7 @@ class Usage:
             start = int(view.rows[own.start])
             rows = slice(start, start + own.stop - own.start)
             memory, core = columns.memory[rows], columns.core[rows]
-            free = (core == 0) & (memory == 0) & columns.healthy[rows]
+            free = (core == 0) & (memory == 0) & columns.healthy[rows] & (columns.group[rows] == 0)
             count[node] = np.count_nonzero(free)
             mask[node] = view.bit[own][free].sum()
             memory_fraction[node] = memory.sum() / view.node_memory[node]

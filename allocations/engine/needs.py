@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from allocations.engine.snapshot import NO_MEMORY
+from allocations.engine.snapshot import NO_MEMORY, Grouped
 from allocations.engine.subsets import mask_of
 from claims.dialects.request import CORE_WHOLE, Limits
 
@@ -94,6 +94,12 @@ class Need:
         return kept if self.permitted is None else kept * self.permitted
 
     @cached_property
+    def grouped(self) -> NDArray[np.uint8]:
+        """[v] `Grouped` of permitted devices."""
+        grouped = self.view.column(self.snapshot.device_group)
+        return grouped if self.permitted is None else grouped * self.permitted
+
+    @cached_property
     def spare(self) -> NDArray[np.int64]:
         """[u] the most bytes that may be in use on a device of each memory size for the ask to fit; NEVER."""
         left = []
@@ -116,7 +122,8 @@ class Need:
     @cached_property
     def fits(self) -> NDArray[np.bool_]:
         """[v] can serve now."""
-        return self.eligible & self.core_fits & self.memory_fits
+        found = self.eligible & self.core_fits & self.memory_fits
+        return found & (self.view.column(self.snapshot.device_group) == Grouped.NOT) if self.ask.whole else found
 
     @cached_property
     def ever(self) -> NDArray[np.bool_]:
@@ -176,6 +183,7 @@ class Need:
         rows = self.view.rows[self.view.of_node(node)]
         snapshot = self.snapshot
         usable = snapshot.device_healthy[rows] & (snapshot.core_used[rows] == 0) & (snapshot.memory_used[rows] == 0)
+        usable &= snapshot.device_group[rows] == Grouped.NOT
         return mask_of(usable.nonzero()[0].tolist())
 
     def rows(self, node: int) -> list[int]:
@@ -191,4 +199,6 @@ class Need:
         rows = self.view.rows[here]
         found = self.snapshot.device_healthy[rows] & (self.snapshot.core_used[rows] <= CORE_WHOLE - self.core)
         found &= self.snapshot.memory_used[rows] <= self.spare[self.view.class_of[here]]
+        if self.ask.whole:
+            found &= self.snapshot.device_group[rows] == Grouped.NOT
         return found if self.permitted is None else found & self.permitted[here]

@@ -23,7 +23,7 @@ from allocations.engine.multi_container import MultiContainerNeeds
 from allocations.engine.needs import Need
 from allocations.engine.patch import with_freed
 from allocations.engine.pcie_affinity import PcieAffinityNeeds
-from allocations.engine.reasons import DEVICE_PLUGIN_MODE, NOT_SELECTED, summary_text, verdicts
+from allocations.engine.reasons import kubelet_text, summary_text, verdicts
 from allocations.engine.set_scores import NO_SET
 from allocations.engine.sets import best_set
 from allocations.engine.snapshot import DEVICE_PLUGIN
@@ -89,8 +89,13 @@ def feasible(decision: Decision, snapshot: Snapshot) -> Iterator[tuple[str, floa
         yield snapshot.node_names[decision.candidates[place]], float(scores[place])
 
 
+def serving(decision: Decision, snapshot: Snapshot) -> NDArray[np.bool_]:
+    """[n] the candidates that could serve; `snapshot`: the one that was decided upon."""
+    return _again(decision, snapshot).serving()
+
+
 def _again(decision: Decision, snapshot: Snapshot) -> _Planner:
-    """The planner of a decision, which decides again: verdicts tell how far its bounded searches went."""
+    """The planner of a decision, which decides again: verdicts state how far its bounded searches went."""
     planner = _Planner(snapshot, decision.query, decision.candidates)
     planner.decide(0)
     return planner
@@ -119,8 +124,8 @@ class _Planner:
         contiguous = request.policy is Policy.CONTIGUOUS
         self.strict = contiguous and request.policy_strict and self.gpus is not None
         self.kept_out = np.zeros(len(snapshot.node_names), dtype=np.bool_)
-        """[n] nodes whose kubelet chooses devices, where it cannot for this request."""
-        if not request.for_kubelet:
+        """[n] nodes whose kubelet chooses devices, where neither it nor a reservation pod can serve the request."""
+        if not (request.for_kubelet or request.reservable):
             self.kept_out = np.equal(snapshot.node_mode, DEVICE_PLUGIN)
         self.feasible = self._feasible()
 
@@ -153,7 +158,7 @@ class _Planner:
             self.query,
             self.verdicts() if explained else None,
             minors=chosen.minors,
-            by_kubelet=bool(self.snapshot.node_mode[node] == DEVICE_PLUGIN),
+            by_kubelet=self.request.for_kubelet and bool(self.snapshot.node_mode[node] == DEVICE_PLUGIN),
         )
 
     def verdicts(self) -> Verdicts:
@@ -163,9 +168,9 @@ class _Planner:
         code, reasons = verdicts(
             self.snapshot,
             self.needs,
-            pending & ~self._serving(),
+            pending & ~self.serving(),
             kept_out=self.kept_out,
-            kept_out_text=NOT_SELECTED if self.request.whole_native else DEVICE_PLUGIN_MODE,
+            kept_out_text=kubelet_text(self.request),
             strict=self.strict,
             affinity=self.affinity,
             containers=self.containers,
@@ -175,7 +180,7 @@ class _Planner:
     def scores(self) -> NDArray[np.float64]:
         """[c] the rank of each candidate that can serve, divided by their number: 1 for the best; 0 for the others."""
         score = np.zeros(len(self.snapshot.node_names), dtype=np.float64)
-        serving = np.flatnonzero(self._serving())
+        serving = np.flatnonzero(self.serving())
         score[self._ranked(serving)] = np.arange(1, len(serving) + 1) / max(len(serving), 1)
         return score[self.candidates]
 
@@ -184,7 +189,7 @@ class _Planner:
         keys = [key(nodes) for key in self._keys()]
         return nodes[np.lexsort((-nodes, *reversed(keys)))]
 
-    def _serving(self) -> NDArray[np.bool_]:
+    def serving(self) -> NDArray[np.bool_]:
         """[n] candidates that can serve, each checked by itself where several asks are for one type."""
         return self.feasible if self.containers is None else self.containers.able(self.feasible)
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocations.engine.decision import Reason, ReasonKind
-from allocations.engine.snapshot import Withheld
+from allocations.engine.snapshot import Grouped, Withheld
 from kube.device_types import GPU
 
 if TYPE_CHECKING:
@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     from allocations.engine.needs import Need
     from allocations.engine.pcie_affinity import PcieAffinityNeeds
     from allocations.engine.snapshot import Snapshot
-    from claims.dialects.request import DeviceAsk
+    from claims.dialects.request import DeviceAsk, DeviceRequest
 
-DEVICE_PLUGIN_MODE = "node is in device-plugin mode, reservation pods are not available yet"
 NOT_SELECTED = "node is in device-plugin mode, which the pod does not select by gpu.scheduling/mode"
 """Of pods that see what our annotation names, which a kubelet that chooses by itself may not have chosen."""
+KUBELET_CHOOSES = "node is in device-plugin mode, where the kubelet chooses GPUs: the pod restricts which they may be"
+KUBELET_GIVES = "node is in device-plugin mode, whose kubelet would give the pod GPUs by its nvidia.com/gpu as well"
+GPUS_ALONE = "node is in device-plugin mode, where gpuplane places whole GPUs and shares of GPUs alone"
 
 IN_MIG_MODE = "are in MIG mode: only their instances are given"
 CLOSED = "are closed: held outside gpuplane, or it is not known who holds them"
+RESERVED = "have reservation pods that take nobody new"
 SEVERAL_NEVER = "no devices that serve all containers"
 SEVERAL_NOT_NOW = "no devices free that serve all containers"
 TOO_MANY_WAYS = "no devices found that serve all containers; not every way was tried"
@@ -46,6 +49,15 @@ def memory_text(memory_bytes: int) -> str:
         if memory_bytes >= size:
             return f"{memory_bytes / size:.1f} {unit}"
     return f"{memory_bytes} bytes"
+
+
+def kubelet_text(request: DeviceRequest) -> str:
+    """Why a node whose kubelet chooses devices cannot serve the request, where it cannot."""
+    if request.whole_native:
+        return NOT_SELECTED
+    if request.kubelet_gpus:
+        return KUBELET_GIVES
+    return KUBELET_CHOOSES if all(ask.type == GPU for ask in request.asks) else GPUS_ALONE
 
 
 def share_text(ask: DeviceAsk) -> str:
@@ -141,6 +153,10 @@ def _never(found: _Verdicts, need: Need, *, strict: bool) -> None:
         found.give(there < count, f"fewer than {count} {kind} devices {which}", ReasonKind.MODEL)
     found.give(there < count, f"fewer than {count} {kind} devices", ReasonKind.TOO_FEW)
     healthy = need.per_node(need.eligible)
+    if need.grouped.any():
+        serving = need.per_node((need.grouped == Grouped.CLOSED) & (need.kept == Withheld.NOT))
+        shut = (healthy < count) & (healthy + serving >= count)
+        found.give(shut, f"{kind} devices {RESERVED}", ReasonKind.RESERVED)
     if need.kept.any():
         mig, closed = (need.per_node(need.kept == kept) for kept in (Withheld.MIG, Withheld.CLOSED))
         found.give(there - mig < count, f"{kind} devices {IN_MIG_MODE}", ReasonKind.MIG)

@@ -24,7 +24,7 @@ from allocations.engine.topology import EXACT_UP_TO, Topology
 
 _MIXES: Final = 64
 
-Rank = tuple[float, float]
+Rank = tuple[float, float, bool]
 """What devices are ordered by, before their minors, the lowest first."""
 
 

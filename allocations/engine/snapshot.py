@@ -37,6 +37,16 @@ class Withheld(IntEnum):
     """Somebody outside the ledger holds it, or may."""
 
 
+class Grouped(IntEnum):
+    """Whether a reservation pod has the device, as stored in `Snapshot.device_group`."""
+
+    NOT = 0
+    OPEN = 1
+    """Its group takes sharers."""
+    CLOSED = 2
+    """Its group takes nobody: the GPU is somebody's whole, or the reservation pod is going or lost."""
+
+
 NO_MEMORY = 0
 """`memory_total` of a device type that has none (RDMA, FPGA)."""
 
@@ -78,9 +88,11 @@ class Snapshot:
     device_island: NDArray[np.int32]
     """[d] NVLink island within the node, unhealthy and used GPUs included, -1 for other types."""
     device_healthy: NDArray[np.bool_]
-    """[d] healthy, present, and not withheld."""
+    """[d] healthy, present, not withheld, and in no closed group."""
     device_kept: NDArray[np.uint8]
     """[d] `Withheld`."""
+    device_group: NDArray[np.uint8]
+    """[d] `Grouped`."""
     memory_total: NDArray[np.int64]
     core_used: NDArray[np.int16]
     memory_used: NDArray[np.int64]
@@ -96,7 +108,7 @@ class Snapshot:
     @property
     def use(self) -> UseColumns:
         """The columns that patches change."""
-        return UseColumns(self.core_used, self.memory_used, self.device_healthy)
+        return UseColumns(self.core_used, self.memory_used, self.device_healthy, self.device_group)
 
     def usage_of(self, code: int) -> Usage:
         """The usage of a type, computed once for a snapshot."""

@@ -31,7 +31,6 @@ from allocations.scheduling.attempt import BindFailed, OutcomeOpen
 from allocations.scheduling.limits import PAUSE_SECONDS
 from allocations.scheduling.placement import LostEveryRace, NotAdmitted, PlacementRequest, Unplaced, place
 from claims.dialects.request import Refusal
-from claims.membership import queues_admit
 from kube import pods
 from kube.client import Cluster
 from kube.errors import KubeError
@@ -109,14 +108,13 @@ def _hold_on_node(args: BindArgs, world: Backends) -> None:
     """Place the pod again, on the node named only. Raises _Ended when it does not fit."""
     asks = _asks(args, world)
 
-    def row(snapshot: Snapshot) -> list[int]:
+    def row(snapshot: Snapshot, _: ledger.Live | None) -> list[int]:
         if args.Node not in snapshot.node_index:
             raise _Ended(NOT_REGISTERED.text)
         return [snapshot.node_index[args.Node]]
 
     holder = ledger.pod_holder(args.PodNamespace, args.PodName, args.PodUID)
-    queued = queues_admit(asks.membership, args.PodNamespace)
-    match place(PlacementRequest(holder, asks, queued=queued), row):
+    match place(PlacementRequest(holder, asks), row):
         case NotAdmitted():
             raise _Ended("the queues have not admitted the pod")
         case Unplaced(decision=decision, look=look):

@@ -78,7 +78,7 @@ def _fitting(
 ) -> list[str]:
     """Those of the nodes that have what the pod asks for once `leaving` (node → UIDs of pods) are gone."""
     held = preemption.held_by(filter(is_uid, {uid for uids in leaving.values() for uid in uids}))
-    blocked = look.kept_from(pod.metadata.uid, asks.rank)
+    blocked = look.blocked(pod.metadata.uid, asks.rank, asks.request)
     rows = {node: look.snapshot.node_index[node] for node in leaving if node in look.snapshot.node_index}
     decisions = {
         node: plan(

@@ -11,7 +11,7 @@ import orjson
 from allocations import fleet, ledger
 from allocations.choices import State
 from allocations.engine.plan import feasible, plan
-from allocations.extender.filter import candidates_of
+from allocations.extender.pod_filter import candidates_of
 from allocations.extender.wire import FilterRequest
 from allocations.pod_request import PodRequest, pod_request
 
@@ -40,7 +40,7 @@ def _scores(request: FilterRequest) -> dict[str, int]:
         asks.request,
         candidates=candidates_of(snapshot, request.names).rows,
         last=[snapshot.node_index[name] for name in own.shunned if name in snapshot.node_index],
-        blocked=look.kept_from(pod.metadata.uid, asks.rank),
+        blocked=look.blocked(pod.metadata.uid, asks.rank, asks.request),
         verdicts_up_to=0,
     )
     return {name: round(HIGHEST * score) for name, score in feasible(decision, snapshot)}

@@ -16,7 +16,8 @@ from allocations.extender import counters
 from allocations.extender.bind import bind_pod, bind_problem
 from allocations.extender.bind_on_loop import Binds
 from allocations.extender.counters import VerbOutcome
-from allocations.extender.filter import filter_pod, refused
+from allocations.extender.filter import filter_pod
+from allocations.extender.filter_result import refused
 from allocations.extender.preempt import preempt_pod
 from allocations.extender.prioritize import prioritize_pod
 from allocations.extender.reasons import LEDGER_AWAY

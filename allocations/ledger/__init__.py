@@ -1,7 +1,8 @@
 """The only writer of capacity.
 
-Verbs: hold, reserve, bind (`bound`), release, adopt; reassign, where a kubelet chose; recount, for what was written
-past them. In come decisions and states, out go rows. Called by `scheduling`, `reconcile` and the extender. Invariants:
+Verbs: hold, reserve, bind (`bound`), resize, release, adopt; reassign, where a kubelet chose; recount, for what was
+written past them. In come decisions and states, out go rows. Called by `scheduling`, `reconcile` and the extender.
+Invariants:
 - Each verb is one transaction of conditional updates, with its audit event; two movers never both win.
 - Use stays within the device, a whole device has one holder, and a pod one live allocation: constraints hold all three.
 - The database's clock decides every expiry.
@@ -14,7 +15,15 @@ from allocations.ledger.holder import Holder, Terms, pod_holder
 from allocations.ledger.reads import Live, PodAllocation, read_live, read_pod_allocation
 from allocations.ledger.reassign import Reassignment, reassign_devices
 from allocations.ledger.recount import recount
-from allocations.ledger.release import begin_release, drop_hold, finish_release, note_leaving, renew
+from allocations.ledger.release import (
+    begin_release,
+    drop_hold,
+    finish_release,
+    note_evicted,
+    note_leaving,
+    renew,
+)
+from allocations.ledger.resize import resize
 
 __all__ = [
     "Holder",
@@ -30,6 +39,7 @@ __all__ = [
     "finish_release",
     "hold",
     "note_ended",
+    "note_evicted",
     "note_leaving",
     "pod_holder",
     "read_live",
@@ -39,5 +49,6 @@ __all__ = [
     "renew",
     "reserve",
     "reserve_held",
+    "resize",
     "take_up",
 ]

@@ -101,8 +101,8 @@ def current(attempts: Mapping[uuid.UUID, int]) -> set[uuid.UUID]:
     marks = ", ".join(["%s"] * len(attempts))
     with hot_cursor() as cursor:
         cursor.execute(
-            # marks
-            f"SELECT id, bind_attempt FROM allocations_allocation WHERE id IN ({marks}) AND state = 'reserved'",  # noqa: S608
+            "SELECT id, bind_attempt FROM allocations_allocation "  # noqa: S608 - marks
+            f"WHERE id IN ({marks}) AND state = 'reserved'",
             [identity(one) for one in attempts],
         )
         found = {read_identity(raw): number for raw, number in cursor.fetchall()}

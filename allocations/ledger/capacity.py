@@ -12,13 +12,19 @@ from itertools import chain
 from typing import Any
 
 from allocations.engine.decision import Grant
+from allocations.engine.resize import Sizing
 from allocations.errors import LostRace
 from allocations.ledger.keeping import FREE_FOR, Taker
 from nodes.revisions import Stamp
 from storage.columns import identity
 from storage.cursors import Statement, Written, hot_cursor, on_postgresql
 
-_USABLE = "healthy AND presence = 'present' AND stranger = '' AND conflict = '' AND closed = '' AND NOT mig"
+_USABLE = (
+    "healthy AND presence = 'present' AND stranger = '' AND conflict = '' AND closed = '' AND NOT mig "
+    "AND (gpu_group = '' OR gpu_group_open)"
+)
+
+_UNGROUPED = " AND gpu_group = ''"
 
 
 def taking(grants: Sequence[Grant], revision: Stamp, *, taker: Taker | None) -> list[Statement]:
@@ -37,17 +43,16 @@ def taking(grants: Sequence[Grant], revision: Stamp, *, taker: Taker | None) -> 
         marks = ", ".join(["%s"] * len(whole))
         sized = ", ".join(["(%s, %s)"] * len(whole))
         rows = (
-            # only marks are put in
-            f"id IN (SELECT id FROM nodes_device WHERE id IN ({marks}) ORDER BY id FOR UPDATE)"  # noqa: S608
+            f"id IN (SELECT id FROM nodes_device WHERE id IN ({marks}) ORDER BY id FOR UPDATE)"  # noqa: S608 - marks
             if on_postgresql() and len(whole) > 1
             else f"id IN ({marks})"
         )
         statements.append(
             Statement(
-                # only marks and constants are put in
-                f"UPDATE nodes_device SET core_used = 100, memory_used = memory_bytes, {stamp} "  # noqa: S608
+                "UPDATE nodes_device SET core_used = 100, memory_used = memory_bytes, "  # noqa: S608 - marks, constants
+                f"{stamp} "
                 f"WHERE {rows} AND (id, memory_bytes) IN (VALUES {sized}) AND core_used = 0 AND memory_used = 0 "
-                f"AND {guard}",
+                f"AND {guard}{'' if taker is None else _UNGROUPED}",
                 [*revision.values, *whole, *chain.from_iterable(sorted(sizes.items())), *guarded],
             )
         )
@@ -55,10 +60,27 @@ def taking(grants: Sequence[Grant], revision: Stamp, *, taker: Taker | None) -> 
         core, memory = grant.core_percent, grant.memory_bytes or 0
         statements.append(
             Statement(
-                # only constants are put in
-                f"UPDATE nodes_device SET core_used = core_used + %s, memory_used = memory_used + %s, {stamp} "  # noqa: S608
+                "UPDATE nodes_device SET core_used = core_used + %s, "  # noqa: S608 - constants
+                f"memory_used = memory_used + %s, {stamp} "
                 f"WHERE id = %s AND core_used <= 100 - %s AND memory_used <= memory_bytes - %s AND {guard}",
                 [core, memory, *revision.values, grant.device_id, core, memory, *guarded],
+            )
+        )
+    return statements
+
+
+def resizing(sizings: Sequence[Sizing], revision: Stamp, *, taker: Taker) -> list[Statement]:
+    """The statements that change what shares use, to be checked by `check_taken`. Only growth needs a usable device."""
+    statements = []
+    for one in sorted(sizings, key=lambda one: one.grant.device_id):
+        core, memory = one.core_added, one.memory_added
+        guard, guarded = (f"{_USABLE} AND {FREE_FOR}", taker.parameters) if one.grows else ("1 = 1", [])
+        statements.append(
+            Statement(
+                "UPDATE nodes_device SET core_used = core_used + %s, "  # noqa: S608 - constants
+                f"memory_used = memory_used + %s, revision = {revision.text} "
+                f"WHERE id = %s AND core_used <= 100 - %s AND memory_used <= memory_bytes - %s AND {guard}",
+                [core, memory, *revision.values, one.grant.device_id, core, memory, *guarded],
             )
         )
     return statements
@@ -72,8 +94,8 @@ def check_taken(grants: Sequence[Grant], taken: Iterable[Written], revision: Sta
     marks = ", ".join(["%s"] * len(asked))
     with hot_cursor() as cursor:
         cursor.execute(
-            # marks and constants
-            f"SELECT id FROM nodes_device WHERE id IN ({marks}) AND revision = {revision.text}",  # noqa: S608
+            "SELECT id FROM nodes_device "  # noqa: S608 - marks, constants
+            f"WHERE id IN ({marks}) AND revision = {revision.text}",
             [*asked, *revision.values],
         )
         found = {row[0] for row in cursor.fetchall()}
@@ -84,7 +106,8 @@ def check_taken(grants: Sequence[Grant], taken: Iterable[Written], revision: Sta
 def return_capacity(cursor: Any, allocation_id: uuid.UUID, revision: Stamp) -> int:
     """Return what the allocation's live grants took, and end the grants; how many devices came back.
 
-    A device that vanished while held is removed with its last grant.
+    A device that vanished while held is removed with its last grant. A group that loses its last grant takes nobody new
+    (`allocations.ledger.groups.release_unused` ends it).
     """
     cursor.execute(
         "UPDATE allocations_allocationdevice SET live = %s WHERE allocation_id = %s AND live = %s "
@@ -94,11 +117,11 @@ def return_capacity(cursor: Any, allocation_id: uuid.UUID, revision: Stamp) -> i
     rows = sorted(cursor.fetchall())
     for device_id, core, memory in rows:
         cursor.execute(
-            # a constant
-            "UPDATE nodes_device SET core_used = core_used - %s, memory_used = memory_used - %s, "  # noqa: S608
-            f"revision = {revision.text}, "
+            "UPDATE nodes_device SET core_used = core_used - %s, "  # noqa: S608 - constants
+            f"memory_used = memory_used - %s, revision = {revision.text}, "
+            "gpu_group_open = (gpu_group_open AND NOT (core_used = %s AND memory_used = %s)), "
             "presence = CASE WHEN presence = 'vanished' AND core_used = %s AND memory_used = %s "
             "THEN 'removed' ELSE presence END WHERE id = %s",
-            [core, memory, *revision.values, core, memory, device_id],
+            [core, memory, *revision.values, core, memory, core, memory, device_id],
         )
     return len(rows)

@@ -18,7 +18,7 @@ from allocations.engine.decision import Decision, Grant
 from allocations.errors import MovedOn
 from allocations.ledger.holder import Terms
 from allocations.ledger.keeping import Taker
-from allocations.ledger.queue_turns import Fence, pass_fence
+from allocations.ledger.queue_fence import Fence, pass_fence
 from allocations.ledger.reads import Live
 from allocations.ledger.rows import AllocationRow, constraint_errors, write_taken
 from allocations.ledger.transitions import move
@@ -55,7 +55,7 @@ def hold(terms: Terms, *, decision: Decision, previous: Live | None, now: dateti
 
 
 class NewHold(msgspec.Struct, frozen=True):
-    """A pod's part of a workload. `seconds`: how long it lasts."""
+    """A hold for one pod of a workload, or for one claim over REST. `seconds`: how long it lasts."""
 
     terms: Terms
     decision: Decision
@@ -63,7 +63,7 @@ class NewHold(msgspec.Struct, frozen=True):
 
 
 @atomic_retry
-def hold_together(holds: Sequence[NewHold], *, fence: Fence, now: datetime) -> list[uuid.UUID]:
+def hold_all(holds: Sequence[NewHold], *, fence: Fence, now: datetime) -> list[uuid.UUID]:
     """Take the devices of all these decisions, or of none; the ids of the allocations, in the same order.
 
     Raises LostRace and PodHasOne as `hold` does, and MovedOn where `fence` does not let the decision pass; the caller

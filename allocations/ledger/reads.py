@@ -16,6 +16,7 @@ from allocations.engine.amounts import Amounts
 from allocations.engine.decision import Grant
 from allocations.ledger.holder import Holder
 from claims.dialects.request import DeviceRequest
+from kube.device_types import GPU
 from storage.columns import identity, read_identity, read_moment
 from storage.cursors import hot_cursor, moment
 
@@ -47,12 +48,21 @@ class Live:
     hold_until: datetime | None
     pod_version: str = ""
     bind_attempt: int = 0
+    kubelet_node: bool = False
+    """The kubelet of its node chooses GPUs (mode device-plugin)."""
+    groups: tuple[str, ...] = ()
+    """Names of the groups of its devices (`allocations.ledger.groups`), sorted."""
     awaited: bool = False
     """Whether a node is reserved for the pod, which ends once it is bound."""
 
     def lapsed(self, now: datetime) -> bool:
         """Whether it is an expired hold that was not dropped yet."""
         return self.state is State.HELD and self.hold_until is not None and self.hold_until < now
+
+    @property
+    def by_reservation_pods(self) -> bool:
+        """Whether reservation pods keep its GPUs from the kubelet's other pods."""
+        return self.kubelet_node and not self.request.by_kubelet and any(grant.type == GPU for grant in self.grants)
 
     def taken_up(self, attempt: int) -> Live:
         """The same, reserved by that attempt."""
@@ -78,8 +88,9 @@ SELECT a.id, a.state, n.name, a.namespace, a.pod_name, a.pod_uid, a.holder, a.re
        a.created_at, a.hold_until, a.attempt_version, a.bind_attempt,
        g.device_id, g.uuid, g.type, g.minor, g.core_percent, g.memory_bytes, g.whole, d.memory_bytes,
        d.healthy AND d.presence = 'present' AND d.stranger = '' AND d.conflict = '' AND d.closed = '' AND NOT d.mig
+         AND (d.gpu_group = '' OR d.gpu_group_open)
          AND n.state = 'ready' AND n.problem = '',
-       d.bus_id, a.pod_uid IN (SELECT m.pod_uid FROM nodes_makingway m)
+       d.bus_id, d.gpu_group, n.mode = 'device-plugin', a.pod_uid IN (SELECT m.pod_uid FROM nodes_makingway m)
 FROM allocations_allocation a
 JOIN nodes_node n ON n.id = a.node_id
 LEFT JOIN allocations_allocationdevice g ON g.allocation_id = a.id AND g.live
@@ -135,9 +146,10 @@ def _live(rows: Sequence[Sequence[Any]]) -> Live | None:
     grants: list[Grant] = []
     totals: dict[tuple[str, int], int] = {}
     bus_ids: dict[tuple[str, int], str] = {}
+    groups: set[str] = set()
     usable = True
-    for device_id, uuid_, kind, minor, core, memory, whole, total, device_usable, bus_id in (
-        row[13:23] for row in rows
+    for device_id, uuid_, kind, minor, core, memory, whole, total, device_usable, bus_id, group in (
+        row[13:24] for row in rows
     ):
         if device_id is None:
             continue
@@ -146,6 +158,8 @@ def _live(rows: Sequence[Sequence[Any]]) -> Live | None:
         totals[kind, minor] = total
         if bus_id:
             bus_ids[kind, minor] = bus_id
+        if group:
+            groups.add(group)
     return Live(
         id=read_identity(raw_id),
         state=State(state),
@@ -161,5 +175,7 @@ def _live(rows: Sequence[Sequence[Any]]) -> Live | None:
         hold_until=read_moment(until),
         pod_version=pod_version,
         bind_attempt=bind_attempt,
+        kubelet_node=bool(rows[0][-2]),
+        groups=tuple(sorted(groups)),
         awaited=bool(rows[0][-1]),
     )

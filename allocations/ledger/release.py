@@ -98,6 +98,24 @@ def drop_hold(
 
 
 @atomic_retry
+def note_evicted(*, allocation_id: uuid.UUID, reason: str, now: datetime, actor: str) -> bool:
+    """Note that the holder's pod was asked to go, so that queues count on what it holds. False when it was before."""
+    with hot_cursor() as cursor:
+        cursor.execute(
+            "UPDATE allocations_allocation SET leaving_at = %s "  # noqa: S608 - constants
+            f"WHERE id = %s AND leaving_at IS NULL RETURNING {MOVED}",
+            [moment(now), identity(allocation_id)],
+        )
+        row = cursor.fetchone()
+    if row is None:
+        return False
+    one = Moved(0, *row)
+    message = f"{one.label} was asked to go: {reason}"
+    record_many([one.event(EventKind.ALLOCATION_EVICTED, message, allocation_id, now=now, actor=actor)])
+    return True
+
+
+@atomic_retry
 def note_leaving(pod_uids: Collection[str], *, now: datetime) -> int:
     """Note that these pods are being deleted, so that queues count on what they hold; how many were not noted yet."""
     staying = Allocation.objects.filter(pod_uid__in=pod_uids, state__in=LIVE, leaving_at__isnull=True)
@@ -112,9 +130,8 @@ def renew(*, allocation_id: uuid.UUID, expires_at: datetime, ttl_seconds: int, n
     """Set a new end of a bound allocation. False when it is no longer bound."""
     with hot_cursor() as cursor:
         cursor.execute(
-            # constants
-            "UPDATE allocations_allocation SET expires_at = %s, ttl_seconds = %s, changed_at = %s, "  # noqa: S608
-            f"{NOT_STUCK} WHERE id = %s AND state = 'bound' RETURNING {MOVED}",
+            "UPDATE allocations_allocation SET expires_at = %s, ttl_seconds = %s, "  # noqa: S608 - constants
+            f"changed_at = %s, {NOT_STUCK} WHERE id = %s AND state = 'bound' RETURNING {MOVED}",
             [moment(expires_at), ttl_seconds, moment(now), identity(allocation_id)],
         )
         row = cursor.fetchone()

@@ -1,8 +1,8 @@
 """Publish the allocations of each GpuClaim in its `status` at the API server (CLAIM-1, CLAIM-2).
 
 Called by `allocations.tasks.publish_claims`, never in bind. Invariants: a status is written only when it differs from
-what was published last, at most once a turn (2 s) a claim; a claim that could not be written waits for the next turn;
-every `ALL_EVERY` turns all claims are compared, so a missed event loses nothing.
+what was published last, at most once a run (2 s) a claim; a claim that could not be written waits for the next run;
+every `ALL_EVERY` runs all claims are compared, so a missed event loses nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WRITES_A_TURN = 200
 OVERLAP = 500
 """Event ids may commit out of order: so many before the last one are read again."""
 ALL_EVERY = 30
-"""Turns from one comparison of all claims to the next."""
+"""Runs from one comparison of all claims to the next."""
 CHUNK = 500
 FAILING_MOST = 5
 """So many namespaces that fail before any was written mean that the API server is away."""
@@ -45,7 +45,7 @@ class Publisher:
     def publish(self, *, cluster: Cluster, now: datetime) -> int:
         """Write every status that changed, a bounded number; how many.
 
-        A namespace whose claims cannot be written for the moment waits for the next turn, and delays no other.
+        A namespace whose claims cannot be written for the moment waits for the next run, and delays no other.
         Raises TemporaryKubeError where nothing could be written.
         """
         everything = next(self._turns) % ALL_EVERY == 0
@@ -103,8 +103,9 @@ def status_publish(kind: Kind[R], *, cluster: Cluster, row: R, status: Mapping[s
     except NotFoundInCluster:
         return False  # deleted: the watch brings it
     except PermanentKubeError as error:
-        # no traceback: the answer says it all
-        log.error("manifests.status_refused", kind=kind.name, object=str(row), error=str(error))  # noqa: TRY400
+        log.error(  # noqa: TRY400 - no traceback: the answer says it all
+            "manifests.status_refused", kind=kind.name, object=str(row), error=str(error)
+        )
         return False
     mirrored = mirror(kind, stored=stored, now=now)
     rows = kind.rows.filter(pk=mirrored.pk, uid=uid_of(stored.metadata.uid))

@@ -1,7 +1,7 @@
 """Metrics of the ledger: live allocations, waiting pods, nodes and their agents, withheld devices.
 
-Called by REST (`fleet/metrics/`), beside the GPUs. Invariants: six queries, whatever the size; a state without
-allocations and a fleet without waiting pods have a line with 0, for alerts; no pod is named.
+Called by REST (`fleet/metrics/`), beside the GPUs. Invariants: eight queries, whatever the size; a state without
+allocations, or groups, and a fleet without waiting pods have a line with 0, for alerts; no pod is named.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from access.actors import SYSTEM
-from allocations.choices import LIVE, State
-from allocations.models import Allocation, QueueState
+from allocations.choices import GROUP_LIVE, LIVE, GroupState, State
+from allocations.models import Allocation, GpuGroup, GroupBackOff, QueueState
 from allocations.reconcile.garbage_collection import RELEASING_LIMIT
 from allocations.scheduling.limits import RESERVED_LIMIT
 from allocations.selectors import waiting_pods
@@ -42,7 +42,8 @@ def ledger_metrics(*, samples: Mapping[str, SampleView], now: float) -> str:
         *_nodes(moment),
         _ages(samples, now),
         *_withheld(),
-        _reservations(moment),
+        _preemption_reservations(moment),
+        *_groups(moment),
         *_queues(),
     ]
     return generate_latest(_Families(families)).decode()
@@ -139,9 +140,24 @@ def _withheld() -> Iterator[Metric]:
     yield from families
 
 
-def _reservations(now: datetime) -> Metric:
+def _preemption_reservations(now: datetime) -> Metric:
     count = PreemptionReservation.objects.filter(until__gt=now).count()
-    return GaugeMetricFamily("gpuplane_making_way", "Pods for which a node makes way at this moment", count)
+    return GaugeMetricFamily("gpuplane_making_way", "Pods with a preemption reservation at this moment", count)
+
+
+def _groups(now: datetime) -> Iterator[Metric]:
+    """Groups of GPUs behind reservation pods by state, and nodes that begin no new one for now."""
+    rows = GpuGroup.objects.filter(state__in=GROUP_LIVE).order_by().values_list("state").annotate(count=Count("pk"))
+    family = GaugeMetricFamily(
+        "gpuplane_reservations", "Groups of GPUs that reservation pods have, or are about to", labels=["state"]
+    )
+    for state, count in (dict.fromkeys(GROUP_LIVE, 0) | {GroupState(state): count for state, count in rows}).items():
+        family.add_metric([state.value], count)
+    yield family
+    put_off = GroupBackOff.objects.filter(until__gt=now).count()
+    yield GaugeMetricFamily(
+        "gpuplane_reservation_nodes_put_off", "Nodes that begin no new group, after reservation pods in vain", put_off
+    )
 
 
 def _queues() -> Iterator[Metric]:

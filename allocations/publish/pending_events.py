@@ -3,7 +3,7 @@
 kube-scheduler's own event has the reasons of one attempt; this one has those of explain, in one sentence. Called by a
 periodic task, and half a second after the queues found new reasons. Invariants: a pod gets another event only when its
 reasons change, not their numbers; a pod that waits for less than `SETTLED` (`SETTLED_IN_QUEUE`) gets none; a burst of
-refusals becomes at most `MOST` events a turn, of those that wait longest first.
+refusals becomes at most `MOST` events a run, of those that wait longest first.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ SETTLED_IN_QUEUE: Final = timedelta(seconds=0.4)
 RECENT: Final = timedelta(minutes=10)
 """kube-scheduler filters a waiting pod every five minutes; one that was not filtered in twice that is unknown."""
 MOST: Final = 100
-TURN_SECONDS: Final = 20.0
-"""A turn begins no further event after so long."""
+RUN_SECONDS: Final = 20.0
+"""A run begins no further event after so long."""
 
 _NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 log = structlog.get_logger(__name__)
 
 
-def tell_waiting(*, cluster: Cluster, now: datetime) -> int:
+def write(*, cluster: Cluster, now: datetime) -> int:
     """Write an event for every pod whose reasons have changed since its last, `MOST` at most; how many were written.
 
-    A namespace whose events cannot be written for the moment waits for the next turn, and delays no other.
+    A namespace whose events cannot be written for the moment waits for the next run, and delays no other.
     """
-    done, failing, ends = 0, set[str](), time.monotonic() + TURN_SECONDS
-    for refusal in _untold(now):
+    done, failing, ends = 0, set[str](), time.monotonic() + RUN_SECONDS
+    for refusal in _unpublished(now):
         if refusal.namespace in failing:
             continue
         if done == MOST or time.monotonic() > ends:
@@ -75,21 +75,21 @@ def tell_waiting(*, cluster: Cluster, now: datetime) -> int:
             continue
         else:
             done += 1
-        PodRefusal.objects.filter(pk=refusal.pk).update(told=_told(refusal))
+        PodRefusal.objects.filter(pk=refusal.pk).update(told=_reasons(refusal))
     return done
 
 
-def _untold(now: datetime) -> list[PodRefusal]:
+def _unpublished(now: datetime) -> list[PodRefusal]:
     holding = Allocation.objects.filter(state__in=LIVE, pod_uid=OuterRef("pod_uid"))
     recent = Q(last_at__gt=now - RECENT) | Q(seen_at__gt=now - RECENT)
     settled = Q(first_at__lt=now - SETTLED) | Q(first_at__lt=now - SETTLED_IN_QUEUE, member__isnull=False)
     waiting = PodRefusal.objects.filter(~Exists(holding), recent, settled).exclude(summary=SOON)
     rows = waiting.order_by("first_at", "pk").defer("request").iterator(chunk_size=500)
-    return [refusal for refusal in rows if _told(refusal) != refusal.told]
+    return [refusal for refusal in rows if _reasons(refusal) != refusal.told]
 
 
-def _told(refusal: PodRefusal) -> list[str]:
-    """The reasons that an event tells. Numbers in those of queues, which change with each admission, are left out."""
+def _reasons(refusal: PodRefusal) -> list[str]:
+    """The reasons that an event states. Numbers in those of queues, which change with each admission, are left out."""
     if refusal.member is None:
         return sorted(refusal.reasons)
     return [_NUMBER.sub("#", refusal.summary)]

@@ -1,7 +1,7 @@
 """Publishes where GpuQueues and GpuGangs stand, in their `status` at the API server (QUEUE-1, CLAIM-8).
 
 Called by `allocations.tasks.publish_claims`. Invariants: a status is written only when it differs from what was
-published last; what could not be written waits for the next turn.
+published last; what could not be written waits for the next run.
 """
 
 from __future__ import annotations

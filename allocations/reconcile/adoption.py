@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import structlog
@@ -29,11 +29,12 @@ from allocations.ledger.hold import devices_text
 from allocations.models import Allocation, AllocationDevice
 from allocations.pod_request import preemption_priority
 from allocations.reconcile.report import ACTOR, Difference
+from allocations.reconcile.reservation_pods import Reservation, groups_of
 from allocations.reconcile.rows import devices_by_node
 from claims.admission.confinement import is_confined
 from claims.dialects.adopted import AdoptedDevice, Adoption, Unreadable
 from claims.dialects.device_names import Names
-from claims.dialects.parse import asks_for_devices, parse_pod
+from claims.dialects.parse import parse_pod
 from claims.dialects.read_back import read_allocation
 from claims.dialects.read_running import CHECKPOINT, ENV, kubelet_uid, read_checkpoint, read_env
 from claims.dialects.registry import READ_BACK, RESULT_SOURCES
@@ -41,17 +42,14 @@ from claims.dialects.request import CORE_WHOLE, DeviceAsk, DeviceRequest, Dialec
 from claims.lookup import ClaimFinder, FoundClaim
 from claims.membership import membership_of
 from kube.device_types import ledger_type, type_order
-from kube.keys import ALLOCATED
+from kube.keys import ALLOCATED, KAI_GPU_GROUP_LABEL
 from kube.objects import Pod
 from nodes.checkpoints import CheckpointGrant
-from nodes.choices import Presence
 from nodes.live.reads import latest_of
-from nodes.models import Device, Node
+from nodes.models import Device
 
 log = structlog.get_logger(__name__)
 
-CHECKPOINT_WITHIN = timedelta(seconds=60)
-"""No new node waits longer for the kubelet's record, which its agent sends right after the inventory."""
 BATCH = 500
 """Pods looked up in the ledger at once."""
 
@@ -62,6 +60,9 @@ GivenByPod = Mapping[tuple[str, str], Sequence[CheckpointGrant]]
 """(node, the kubelet's UID of the pod) → grants, from `nodes.checkpoints.grants_by_kubelets`."""
 
 
+_NONE: Final[Mapping[str, Reservation]] = MappingProxyType({})
+
+
 class Adopted(NamedTuple):
     """New allocations, and pods that were not adopted. `closed`: devices that those hold, or may hold."""
 
@@ -70,56 +71,26 @@ class Adopted(NamedTuple):
     closed: Mapping[int, str] = MappingProxyType({})
 
 
-def runs_with_devices(pod: Pod, given: GivenByPod) -> bool:
-    """Whether the pod runs and holds devices by a result annotation of any dialect, a kubelet's record or its env."""
+def runs_with_devices(pod: Pod, given: GivenByPod, reservations: Mapping[str, Reservation] = _NONE) -> bool:
+    """Whether the pod runs and holds devices by a result annotation of any dialect, a kubelet's record, its env, or the
+    label of a group.
+    """
     if not pod.spec.node_name or pod.finished:
         return False
+    if any(name in reservations for name in groups_of(pod)):
+        return True
     known = (pod.spec.node_name, kubelet_uid(pod)) in given
     return known or any(key in pod.annotations for key in RESULT_SOURCES) or read_env(pod) is not None
 
 
-def bound_elsewhere(suspects: Collection[Pod]) -> list[Difference]:
-    """Those of the pods without devices that run on a node with devices: bound past gpuplane."""
-    names = {pod.spec.node_name for pod in suspects}
-    there = Device.objects.filter(node__name__in=names).exclude(presence=Presence.REMOVED)
-    ours = set(there.values_list("node__name", flat=True))
-    return [
-        Difference(
-            f"pod {pod.metadata.namespace}/{pod.metadata.name} ({pod.metadata.uid}) asks for devices and runs on "
-            f"{pod.spec.node_name}, where gpuplane gave it none",
-            namespace=pod.metadata.namespace,
-            name=pod.metadata.name,
-            node=pod.spec.node_name,
-        )
-        for pod in suspects
-        if pod.spec.node_name in ours
-    ]
-
-
-def awaiting_checkpoint(suspects: Collection[Pod], now: datetime) -> set[str]:
-    """New nodes of pods without devices, whose kubelet's record may still come."""
-    names = {pod.spec.node_name for pod in suspects}
-    young = Node.objects.filter(name__in=names, registered_at__gt=now - CHECKPOINT_WITHIN, checkpoint__isnull=True)
-    return set(young.values_list("name", flat=True))
-
-
-def without_devices(pods: Iterable[Pod], known: Collection[str]) -> list[Pod]:
-    """The pods that run and ask for devices, without a row or a result.
-
-    `known`: UIDs of pods that had a row before the pods were listed. A pod bound by gpuplane has a result.
-    """
-    return [
-        pod
-        for pod in pods
-        if pod.spec.node_name
-        and not pod.finished
-        and pod.metadata.uid not in known
-        and not any(key in pod.annotations for key in RESULT_SOURCES)
-        and asks_for_devices(pod)
-    ]
-
-
-def adopt_running(*, pods: Sequence[Pod], given: GivenByPod, since: datetime, now: datetime) -> Adopted:
+def adopt_running(
+    *,
+    pods: Sequence[Pod],
+    given: GivenByPod,
+    reservations: Mapping[str, Reservation] = _NONE,
+    since: datetime,
+    now: datetime,
+) -> Adopted:
     """Adopt each of these pods that has no live row and did not end after `since`, when the ledger was read."""
     done: list[Adopted] = []
     for start in range(0, len(pods), BATCH):
@@ -130,7 +101,7 @@ def adopt_running(*, pods: Sequence[Pod], given: GivenByPod, since: datetime, no
         passed |= set(known.filter(state=State.RELEASED, ended_at__gte=since).values_list("pod_uid", flat=True))
         devices = devices_by_node({pod.spec.node_name for pod in some})
         unknown = [pod for pod in some if pod.metadata.uid not in passed]
-        done += [_adopt(pod, devices[pod.spec.node_name], given, now) for pod in unknown]
+        done += [_adopt(pod, devices[pod.spec.node_name], given, reservations, now) for pod in unknown]
     return Adopted(
         tuple(chain.from_iterable(one.allocations for one in done)),
         tuple(chain.from_iterable(one.differences for one in done)),
@@ -138,7 +109,13 @@ def adopt_running(*, pods: Sequence[Pod], given: GivenByPod, since: datetime, no
     )
 
 
-def _adopt(pod: Pod, devices: Sequence[Device], given: GivenByPod, now: datetime) -> Adopted:
+def _adopt(
+    pod: Pod,
+    devices: Sequence[Device],
+    given: GivenByPod,
+    reservations: Mapping[str, Reservation],
+    now: datetime,
+) -> Adopted:
     node = pod.spec.node_name
     finder = ClaimFinder()
     parsed = parse_pod(pod, find_claim=finder)
@@ -146,7 +123,7 @@ def _adopt(pod: Pod, devices: Sequence[Device], given: GivenByPod, now: datetime
     names = names_of(node, devices)
     found = by_result = _by_result(pod, asked)
     if found is None or (isinstance(found, Unreadable) and parsed is None and ALLOCATED not in pod.annotations):
-        found = read_running(pod, devices, given, names)
+        found = _by_groups(pod, asked, reservations) or read_running(pod, devices, given, names)
     if found is None and isinstance(by_result, Unreadable):
         return _not_adopted(pod, f"runs on {node} with devices that cannot be read: {by_result.problem}")
     if found is None:
@@ -190,6 +167,27 @@ def _by_result(pod: Pod, asked: DeviceRequest | None) -> Adoption | Unreadable |
     if isinstance(found, Adoption) and not _asked_for(found, asked, pod):
         return Unreadable(f"{found.source} names devices that the pod does not ask for")
     return found
+
+
+def _by_groups(pod: Pod, asked: DeviceRequest | None, reservations: Mapping[str, Reservation]) -> Adoption | None:
+    """The shares of the GPUs of the groups that the pod's labels name, as KAI-Scheduler places pods."""
+    groups = [reservations[name] for name in groups_of(pod) if name in reservations]
+    if asked is None or len(asked.asks) != 1 or not groups:
+        return None
+    (ask,) = asked.asks
+    shares = tuple(
+        AdoptedDevice(
+            type=ask.type,
+            uuid=uuid,
+            core_percent=ask.core_percent,
+            memory_bytes=ask.memory_bytes,
+            memory_ratio=ask.memory_ratio,
+        )
+        for group in groups
+        if group.node == pod.spec.node_name
+        for uuid in group.uuids
+    )
+    return Adoption(node=pod.spec.node_name, devices=shares, source=KAI_GPU_GROUP_LABEL) if shares else None
 
 
 def _asked_for(found: Adoption, asked: DeviceRequest | None, pod: Pod) -> bool:

@@ -80,7 +80,7 @@ def unreported_devices(suspects: Iterable[Pod], waiting: Collection[str] = ()) -
     found: Closed = {}
     there = devices_by_node(names - recorded)
     for pod in by_plugin:
-        why = f"pod {pod.metadata.namespace}/{pod.metadata.name} runs with GPUs of which no record of the kubelet tells"
+        why = f"pod {pod.metadata.namespace}/{pod.metadata.name} runs with GPUs that no record of the kubelet names"
         for pk in of_types(there.get(pod.spec.node_name, ()), {GPU}):
             found.setdefault(pk, why)
     return found

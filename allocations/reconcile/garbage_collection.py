@@ -30,14 +30,14 @@ from allocations.models import AdvisedPod, Allocation, PodRefusal
 from allocations.scheduling import binder
 from allocations.scheduling.attempt import COLLECTOR, BindFailed, OutcomeOpen
 from allocations.scheduling.expired_holds import expire_holds
-from allocations.scheduling.limits import RESERVED_LIMIT
+from allocations.scheduling.limits import RESERVED_LIMIT, reservation_seconds
 from audit.choices import EventKind
 from audit.models import Event
 from audit.services import record
 from kube import pods
 from kube.client import Cluster
 from kube.errors import AlreadyExists, KubeError
-from nodes.choices import Presence
+from nodes.choices import Mode, Presence
 from nodes.models import Device
 from storage.clock import RunningClock
 from storage.transactions import atomic_retry
@@ -90,7 +90,9 @@ def collect_garbage(*, now: datetime, world: Backends) -> Collected:
 
 def stale_reservations(now: datetime) -> Iterable[uuid.UUID]:
     """Reservations whose bind was interrupted."""
-    rows = Allocation.objects.filter(state=State.RESERVED, reserved_at__lt=now - RESERVED_LIMIT)
+    waiting = timedelta(seconds=reservation_seconds())
+    old = Q(reserved_at__lt=now - RESERVED_LIMIT) & ~Q(node__mode=Mode.DEVICE_PLUGIN)
+    rows = Allocation.objects.filter(old | Q(reserved_at__lt=now - RESERVED_LIMIT - waiting), state=State.RESERVED)
     return list(due(rows, now, "reserved_at").values_list("id", flat=True))
 
 

@@ -21,6 +21,7 @@ from allocations import ledger
 from allocations.choices import State
 from allocations.errors import LostRace, MovedOn
 from allocations.leases.port import Want, lease_name
+from allocations.ledger.group_devices import vacate_guesses
 from allocations.ledger.holder import Holder
 from allocations.models import Allocation
 from allocations.reconcile.adoption import Closed, GivenByPod, drop_holds, names_of, whole_grant
@@ -192,7 +193,7 @@ def _move_guesses(choices: Sequence[_Choice], devices: Mapping[str, Device], oth
         and uuid not in _uuids(choices, known=False)
         and (uuid in ours or not (device.core_used or device.memory_used))
         and device.presence == Presence.PRESENT
-        and not (device.stranger or device.conflict or device.closed or device.mig)
+        and not (device.stranger or device.conflict or device.closed or device.mig or device.gpu_group)
     ]
     left.sort(key=lambda uuid: not devices[uuid].healthy)
     for choice in guesses:
@@ -221,7 +222,9 @@ def _write(node: str, changed: Sequence[_Choice], devices: Mapping[str, Device],
     try:
         ledger.reassign_devices(changes, now=now, actor=ACTOR)
     except LostRace as lost:
-        if not drop_holds(lost.device_ids, now):
+        given = {uuid for choice in changed if choice.known for uuid in choice.gets}
+        moved = vacate_guesses(node_id=changed[0].row.node_id, uuids=given, now=now)
+        if not (moved or drop_holds(lost.device_ids, now)):
             raise
         ledger.reassign_devices(changes, now=now, actor=ACTOR)
 

@@ -1,8 +1,9 @@
 """Leases compared with the ledger (LEASE-1, LEASE-6): missing ones taken, orphans deleted, external holders noted.
 
 Called by `allocations.reconcile.run`. Invariants: a lease is judged by the ledger as it is after the lease was read (a
-bind has its row before its leases); what a running pod holds is never deleted; a lease of somebody else is never
-touched, it marks the device taken for as long as it is there.
+bind has its row before its leases) and as it was before (a release meanwhile makes nobody a stranger); what a running
+pod holds is never deleted; a lease of somebody else is never touched, it marks the device taken for as long as it is
+there.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def compare_leases(
     devices = devices_by_lease()
     if world.cluster is None:
         return Found.total(found)
-    judge = _Judge(world.cluster, wanted, frozenset(running), live_holders(_holders(seen)), devices, now)
+    # and those that were live before the leases were read: what was released since had its leases then
+    known = live_holders(_holders(seen)) | {row.holder for row in before}
+    judge = _Judge(world.cluster, wanted, frozenset(running), known, devices, now)
     verdicts = {lease.name: judge.judge(lease) for lease in seen}
     found += [verdict.done for verdict in verdicts.values()]
     holders = {name: (verdicts[name].holder if name in verdicts else "", device) for name, device in devices.items()}

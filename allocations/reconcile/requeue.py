@@ -1,4 +1,5 @@
 """Announce again what came free after pods were refused: a process may have died between commit and announcement.
+And announce that a node begins groups again, since its back-off (`allocations.ledger.groups`) is over.
 
 Called by every comparison with the cluster. Invariants: a change is announced again at most once, and only while pods
 wait that were not filtered since; else they would wait for kube-scheduler's own five minutes.
@@ -12,7 +13,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Max, QuerySet
 
-from allocations.models import Allocation, PodRefusal
+from allocations.models import Allocation, GroupBackOff, PodRefusal
 from audit.requeue_notify import announce
 from claims.models import GpuClaim
 from kube.objects import Pod
@@ -37,7 +38,8 @@ class RequeueNotifier:
         waiting = {uid: at for uid, at in refused.items() if uid in pods and _waits(pods[uid])}
         if not waiting:
             return 0
-        newest = _last_gain(min(waiting.values()), now - QUIET)
+        gains = (_last_gain(min(waiting.values()), now - QUIET), _last_back_off(min(waiting.values()), now))
+        newest = max((moment for moment in gains if moment is not None), default=None)
         with self._lock:
             if newest is None or (self._announced is not None and newest <= self._announced):
                 return 0
@@ -67,7 +69,14 @@ def _last_gain(after: datetime, before: datetime) -> datetime | None:
     return max((moment for moment in moments if moment is not None), default=None)
 
 
-def _latest(rows: QuerySet[Allocation] | QuerySet[Device] | QuerySet[GpuClaim], column: str) -> datetime | None:
+def _last_back_off(after: datetime, now: datetime) -> datetime | None:
+    """When a node was allowed last to begin groups again, which nobody announces: nothing is written then."""
+    return _latest(GroupBackOff.objects.filter(until__gt=after, until__lte=now), "until")
+
+
+def _latest(
+    rows: QuerySet[Allocation] | QuerySet[Device] | QuerySet[GpuClaim] | QuerySet[GroupBackOff], column: str
+) -> datetime | None:
     found: datetime | None = rows.aggregate(latest=Max(column))["latest"]
     return found
 

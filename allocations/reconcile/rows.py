@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -48,6 +48,8 @@ class Row:
     grants: tuple[GrantRow, ...]
     held: HoldRecord
     """The attempt of the scheduler that it is for, where it is a hold."""
+    resized: bool = False
+    """Its amounts changed after the Binding, and so have to the pod's annotations."""
 
     @property
     def label(self) -> str:
@@ -60,7 +62,10 @@ class Row:
         return {lease_name(grant.type, self.node, grant.minor): grant.whole for grant in self.grants}
 
 
-_COLUMNS = ("id", "state", "node__name", "namespace", "pod_name", "pod_uid", "holder", "changed_at", "created_by")
+_COLUMNS = (
+    *("id", "state", "node__name", "namespace", "pod_name", "pod_uid", "holder", "changed_at", "created_by"),
+    "request__resized",
+)
 _ATTEMPT = ("attempt_version", "failure_seen", "attempt_number", "failure_owed", "failure_credited")
 
 
@@ -82,9 +87,12 @@ def live_rows(*, pod_uid: str = "") -> list[Row]:
 
 
 def _row(columns: tuple[Any, ...], grants: tuple[GrantRow, ...]) -> Row:
-    id_, state, node, namespace, pod_name, pod_uid, holder, changed_at, by, version, failure, *rest = columns
+    id_, state, node, namespace, pod_name, pod_uid, holder, changed_at, by, resized, *attempt = columns
+    version, failure, *rest = attempt
     held = HoldRecord(Attempt(version, failure), *rest)
-    return Row(id_, State(state), node, namespace, pod_name, pod_uid, holder, changed_at, by == ACTOR, grants, held)
+    adopted = by == ACTOR
+    row = Row(id_, State(state), node, namespace, pod_name, pod_uid, holder, changed_at, adopted, grants, held)
+    return replace(row, resized=True) if resized else row
 
 
 def devices_by_node(nodes: Collection[str]) -> dict[str, list[Device]]:

@@ -31,10 +31,7 @@ from allocations.counters import (
 from allocations.reconcile.adoption import (
     Closed,
     adopt_running,
-    awaiting_checkpoint,
-    bound_elsewhere,
     runs_with_devices,
-    without_devices,
 )
 from allocations.reconcile.closing import close, closed_devices, undecodable_devices, unreported_devices
 from allocations.reconcile.conflicts import conflicts_note, overlaps
@@ -43,9 +40,19 @@ from allocations.reconcile.kubelets import Corrected, correct_choices
 from allocations.reconcile.leases import compare_leases, compare_rows, take_leases
 from allocations.reconcile.report import ACTOR, Difference, Found, Reconciled, differences_report
 from allocations.reconcile.requeue import REMINDER
+from allocations.reconcile.reservation_pods import (
+    adopt_groups,
+    groups_of,
+    is_reservation,
+    reservations_of,
+)
 from allocations.reconcile.rows import Row, live_rows
+from allocations.reconcile.unallocated import awaiting_checkpoint, bound_elsewhere, without_devices
 from allocations.reconcile.unverified_devices import UnverifiedDevices, open_devices, unverified
 from allocations.scheduling.binder import release_now
+from allocations.scheduling.reservation_pods.settle import settle_groups
+from allocations.scheduling.resizing import write_result
+from allocations.scheduling.slot_memory import is_slot
 from allocations.waiting import compare_waiting
 from claims.dialects.adopted import Adoption, Unreadable
 from claims.dialects.read_back import read_allocation
@@ -76,6 +83,8 @@ class _Seen(msgspec.Struct, frozen=True):
     nodes: list[nodes.Node]
     unreadable_nodes: frozenset[str]
     unreadable: list[UnreadableObject]
+    reserving: list[Pod]
+    """Reservation pods, which are not among `pods`."""
 
     @property
     def unreadable_pods(self) -> list[tuple[str, str]]:
@@ -152,14 +161,21 @@ def _parts(world: Backends, cluster: Cluster, before: _Before, seen: _Seen, now:
     """The parts of a comparison, in their order. Raises KubeError."""
     yield _nodes(cluster, seen, now)
     yield from _pods(before.rows, seen, now)
+    yield _results(cluster, before.rows, seen)
     given = grants_by_kubelets()
     corrected = correct_choices(pods=seen.pods, given=given, now=now)
     yield from _follow(corrected, world, now)
-    running = [pod for pod in seen.pods.values() if runs_with_devices(pod, given)]
-    adopted = adopt_running(pods=running, given=given, since=now, now=now)
+    reservations = reservations_of(seen.reserving)
+    running = [pod for pod in seen.pods.values() if runs_with_devices(pod, given, reservations)]
+    adopted = adopt_running(pods=running, given=given, reservations=reservations, since=now, now=now)
     lines = tuple(f"adopted {live.holder.label}, which runs on {live.node}" for live in adopted.allocations)
     yield Found(Reconciled(adopted=len(adopted.allocations), lines=lines), adopted.differences)
     yield from (take_leases(live, world, now) for live in adopted.allocations)
+    sharing = {name for pod in seen.pods.values() if not pod.finished for name in groups_of(pod)}
+    regrouped, unread = adopt_groups(reservations, shared=sharing, now=now)
+    yield Found(Reconciled(adopted=len(regrouped), lines=tuple(regrouped)), unread)
+    settled = settle_groups(cluster, now=now, sharing=sharing)
+    yield Found(Reconciled(lines=tuple(settled.lines())))
     known = {live.holder.pod_uid for live in adopted.allocations}.union(row.pod_uid for row in before.rows)
     suspects = without_devices(seen.pods.values(), known)
     yield Found(differences=[*bound_elsewhere(suspects), *overlaps()])
@@ -196,11 +212,12 @@ def _look(cluster: Cluster) -> _Seen:
     listed = pods.list_all(cluster)
     machines = nodes.list_all(cluster)
     return _Seen(
-        pods={pod.metadata.uid: pod for pod in listed.items},
+        pods={pod.metadata.uid: pod for pod in listed.items if not (is_reservation(pod) or is_slot(pod))},
         leases=held,
         nodes=machines.items,
         unreadable_nodes=frozenset(item.key[1] for item in machines.unreadable),
         unreadable=listed.unreadable,
+        reserving=[pod for pod in listed.items if is_reservation(pod)],
     )
 
 
@@ -225,6 +242,14 @@ def _pods(before: Sequence[Row], seen: _Seen, now: datetime) -> Iterator[Found]:
             yield _pod(row, seen.pods.get(row.pod_uid), now)
         elif row.state is State.BOUND and row.node in gone_nodes:
             yield _released(row, "its node is gone", now)
+
+
+def _results(cluster: Cluster, before: Sequence[Row], seen: _Seen) -> Found:
+    """Write the annotations of pods whose share was resized, where the resize was cut off before it did."""
+    resized = [row for row in before if row.resized and row.state is State.BOUND and row.pod_uid in seen.pods]
+    written = [row for row in resized if write_result(cluster, row.id)]
+    lines = tuple(f"pod {row.label} is told of the new amounts of its share" for row in written)
+    return Found(Reconciled(corrected=len(written), lines=lines))
 
 
 def _pod(row: Row, pod: Pod | None, now: datetime) -> Found:

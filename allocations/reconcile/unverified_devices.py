@@ -16,11 +16,12 @@ import structlog
 from allocations.backends import Backends
 from allocations.choices import LIVE
 from allocations.models import Allocation
-from allocations.reconcile.adoption import adopt_running, awaiting_checkpoint, runs_with_devices, without_devices
+from allocations.reconcile.adoption import adopt_running, runs_with_devices
 from allocations.reconcile.closing import close, undecodable_devices, unreported_devices
 from allocations.reconcile.conflicts import conflicts_note
 from allocations.reconcile.leases import take_leases
 from allocations.reconcile.report import Found, differences_report
+from allocations.reconcile.unallocated import awaiting_checkpoint, without_devices
 from audit.requeue_notify import announce
 from kube import pods
 from nodes.checkpoints import grants_by_kubelets

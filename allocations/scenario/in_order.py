@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from allocations.engine.patch import take
+import msgspec
+
 from allocations.engine.plan import plan
 from allocations.engine.queueing.members import incomplete_text
-from allocations.engine.queueing.placing import Placed, Placer
+from allocations.engine.queueing.placing import Placer
+from allocations.engine.queueing.seats import Placed, taken
 from allocations.engine.queueing.workloads import Member, Workload
 from allocations.scenario.parse import Scenario
+from allocations.scenario.rules import traits_of
 from allocations.scenario.waiting_pods import Answered, WaitingPods, gang_of, gangs_by_name
 
 if TYPE_CHECKING:
@@ -30,6 +33,7 @@ def in_order(scenario: Scenario, pods: WaitingPods, snapshot: Snapshot) -> Answe
             course.gang(gang, member)
         else:
             course.lone(member)
+    course.note_gangs()
     return Answered(pods.in_file_order(), course.snapshot)
 
 
@@ -38,21 +42,23 @@ class _Course:
         self.pods = pods
         self.snapshot = snapshot
         self._gangs = gangs_by_name(scenario)
-        labels = {node.name: node.labels for node in scenario.nodes}
+        labels = {node.name: traits_of(node).labels for node in scenario.nodes}
         self._placer = Placer([labels[name] for name in snapshot.node_names])
         self._standing: defaultdict[str, list[int]] = defaultdict(list)
         self._waiting: defaultdict[str, list[Member]] = defaultdict(list)
         for pod in scenario.pods:
             row = snapshot.node_index.get(pod.spec.node_name or "")
-            if row is not None and not pod.finished and (gang := gang_of(scenario, pod)):
+            gone = pod.finished or pod.metadata.deletion_timestamp
+            if row is not None and not gone and (gang := gang_of(scenario, pod)):
                 self._standing[gang].append(row)
 
     def lone(self, member: Member) -> None:
         """Place a pod without a gang."""
         decision = plan(self.snapshot, member.request, candidates=member.rows)
         self.pods.decided(member.name, decision)
-        uses = [(grant.device_id, grant.core_percent, grant.memory_bytes or 0) for grant in decision.grants]
-        self.snapshot = take(self.snapshot, uses)
+        if decision.node is None:
+            self.pods.lacks_devices(Workload(member.name, "", (member,), 0, member.age))
+        self.snapshot = taken(self.snapshot, decision)
 
     def gang(self, name: str, member: Member) -> None:
         """Add a pod to its gang, and place what can be placed."""
@@ -72,6 +78,23 @@ class _Course:
                 missing = 1
         for one in waiting:
             self.pods.waits(one.name, reason)
+
+    def note_gangs(self) -> None:
+        """Note the complete gangs without room, and pods above a gang's `minMember`."""
+        for name, waiting in self._waiting.items():
+            gang, beside = self._gangs.get(name), tuple(self._standing[name])
+            if gang is None or not waiting or len(beside) + len(waiting) < gang.min_member:
+                continue
+            missing = max(gang.min_member - len(beside), 0)
+            whole = Workload(
+                name, "", tuple(waiting[:missing]), 0, waiting[0].age, topology=gang.topology, beside=beside
+            )
+            if missing:
+                self.pods.lacks_devices(whole)
+            for one in waiting[missing:]:
+                self.pods.lacks_devices(
+                    msgspec.structs.replace(whole, name=one.name, members=(one,), age=one.age, above=name)
+                )
 
     def _placed(self, gang: Gang, members: list[Member]) -> str:
         """Place these members together; why they cannot be."""

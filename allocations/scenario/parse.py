@@ -16,7 +16,10 @@ import msgspec
 
 from access.errors import BadInput, TooLarge
 from allocations.engine.queueing.workloads import Gang
+from allocations.scenario.pools import PoolShape, parse_pools
 from allocations.scenario.rules import rules_cost, rules_key
+from allocations.scenario.slots.parse import KEYS as INFERENCE
+from allocations.scenario.slots.parse import Inference, read_inference
 from allocations.scenario.text import read_text
 from claims.dialects.claim_manifest import ClaimSpec, parse_claim_manifest, without_unknown_fields
 from claims.dialects.request import Refusal, SharePolicy
@@ -29,7 +32,7 @@ from nodes.field_parser import read_choice, read_list, read_name, read_object, w
 from nodes.inventory import NodeShape, parse_node
 
 DEFAULT_NAMESPACE: Final = "default"
-_SCENARIO: Final = ("nodes", "claims", "gangs", "queues", "pods", "options")
+_SCENARIO: Final = ("nodes", "claims", "gangs", "queues", "pods", "pools", *INFERENCE, "options")
 _OPTIONS: Final = ("share",)
 _POD_KIND: Final = "Pod"
 _PLACE: Final = re.compile(r" - at `\$?(?P<path>.*)`$")
@@ -56,7 +59,8 @@ PAGE_LIMITS: Final = Limits(nodes=2_000, devices=16_000, pods=2_000, claims=2_00
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """A fleet and its pods. `claims`: (namespace, name) → the claim, or why it is malformed; `gangs` likewise.
 
-    `queues`: None where pods go in the order of the file.
+    `queues`: None where pods go in the order of the file. `pools`: None where no nodes can be made. `inference`:
+    models, runners, slots and requests.
     """
 
     nodes: tuple[NodeShape, ...]
@@ -64,8 +68,10 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     claims: dict[tuple[str, str], ClaimSpec | Refusal]
     gangs: dict[tuple[str, str], Gang]
     queues: QueueTree | None
+    pools: tuple[PoolShape, ...] | None = None
     share: SharePolicy
     problems: tuple[str, ...]
+    inference: Inference | None = None
 
 
 def read_scenario(text: str | bytes) -> Scenario:
@@ -88,6 +94,8 @@ def parse_scenario(value: object, *, limits: Limits = LIMITS) -> Scenario:
     claims, problems = _claims(fields.get("claims"), limits)
     gangs, gang_problems = _gangs(fields.get("gangs"), limits)
     queues, queue_problems = _queues(fields.get("queues"), limits)
+    pools = parse_pools(fields["pools"]) if fields.get("pools") is not None else None
+    _check_rules([pool.node for pool in pools or ()], pods, limits)
     options = fields.get("options")
     share = read_object({} if options is None else options, "options", _OPTIONS, strict=True).get("share")
     chosen = read_choice(share, "options.share", choices=tuple(SharePolicy), default=SharePolicy.GPUPACK)
@@ -97,8 +105,10 @@ def parse_scenario(value: object, *, limits: Limits = LIMITS) -> Scenario:
         claims=claims,
         gangs=gangs,
         queues=queues,
+        pools=pools,
         share=SharePolicy(chosen),
         problems=(*problems, *gang_problems, *queue_problems),
+        inference=read_inference(fields, nodes, limits),
     )
 
 

@@ -8,19 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from allocations.engine.queueing.members import WaitingPod, line_up
-from allocations.engine.queueing.rounds import Answer, Question, decide
-from allocations.engine.queueing.workloads import Running, Workload
+from allocations.engine.queueing.members import WaitingPod, group_into_workloads
+from allocations.engine.queueing.rounds import DecisionInput, QueueDecision, decide
+from allocations.engine.queueing.workloads import Running, Workload, holds_whole
 from allocations.scenario.parse import Scenario, metadata_label
 from allocations.scenario.result import EvictionResult, QuotaResult
+from allocations.scenario.rules import traits_of
 from allocations.scenario.waiting_pods import (
     Answered,
     WaitingPods,
     gang_of,
     gangs_by_name,
-    parsed_request,
 )
-from claims.dialects.request import DeviceRequest
 from claims.queue_manifests import borrows_idle, is_preemptible, queue_named_by
 from claims.queue_tree import DEFAULT, Amount, Name, QueueTree
 
@@ -36,23 +35,23 @@ def by_queues(
     """The decisions, evictions and queues. `holders`: what running pods hold, by `namespace/name`."""
     running = _running(scenario, tree, pods, snapshot, holders)
     workloads = _workloads(scenario, tree, pods, running)
-    labels = {node.name: node.labels for node in scenario.nodes}
-    answer = decide(
-        Question(
-            tree=tree,
-            snapshot=snapshot,
-            running=tuple(running),
-            waiting=tuple(workloads),
-            gangs=gangs_by_name(scenario),
-            labels=[labels[name] for name in snapshot.node_names],
-        )
+    labels = {node.name: traits_of(node).labels for node in scenario.nodes}
+    asked = DecisionInput(
+        tree=tree,
+        snapshot=snapshot,
+        running=tuple(running),
+        waiting=tuple(workloads),
+        gangs=gangs_by_name(scenario),
+        labels=[labels[name] for name in snapshot.node_names],
     )
-    _note(pods, workloads, answer)
+    decided = decide(asked)
+    _note(pods, workloads, decided)
     return Answered(
         pods.in_file_order(),
-        answer.snapshot,
-        evictions=tuple(EvictionResult(one.pod, one.taker, one.by.value) for one in answer.evictions),
-        queues={queue.name: _quotas(tree, queue.name, answer) for queue in tree.queues.values()},
+        decided.snapshot,
+        evictions=tuple(EvictionResult(one.pod, one.taker, one.by.value) for one in decided.evictions),
+        queues={queue.name: _quotas(tree, queue.name, decided) for queue in tree.queues.values()},
+        asked=asked,
     )
 
 
@@ -71,7 +70,7 @@ def _running(
         row = snapshot.node_index.get(pod.spec.node_name or "")
         if pod.finished or row is None or not holders.get(label):
             continue
-        asked, gang = parsed_request(scenario, pod), gang_of(scenario, pod)
+        gang = gang_of(scenario, pod)
         queue = queues[gang] if gang else _queue_of(tree, pod)
         found.append(
             Running(
@@ -84,7 +83,7 @@ def _running(
                 preemptible=is_preemptible(pod),
                 gang=gang,
                 leaving=bool(pod.metadata.deletion_timestamp),
-                whole=not (isinstance(asked, DeviceRequest) and asked.shares),
+                whole=holds_whole(snapshot, holders[label]),
             )
         )
     return found
@@ -104,10 +103,10 @@ def _workloads(scenario: Scenario, tree: QueueTree, pods: WaitingPods, running: 
         for pod, member in pods.members()
     ]
     queues = _gang_queues(scenario, tree, pods)
-    lined_up = line_up(tree, waiting, running, gangs_by_name(scenario), gang_queues=queues)
-    for name, problem in lined_up.problems.items():
+    grouped = group_into_workloads(tree, waiting, running, gangs_by_name(scenario), gang_queues=queues)
+    for name, problem in grouped.problems.items():
         pods.waits(name, problem)
-    return lined_up.workloads
+    return grouped.workloads
 
 
 def _gang_queues(scenario: Scenario, tree: QueueTree, pods: WaitingPods) -> dict[str, str]:
@@ -123,14 +122,16 @@ def _queue_of(tree: QueueTree, pod: Pod) -> str:
     return queue_named_by(pod) or tree.of_namespace.get(pod.metadata.namespace, DEFAULT)
 
 
-def _note(pods: WaitingPods, workloads: list[Workload], answer: Answer) -> None:
+def _note(pods: WaitingPods, workloads: list[Workload], decided: QueueDecision) -> None:
     """Note the decision on every pod."""
-    for admission in answer.admissions:
+    for admission in decided.admissions:
         pods.decided(admission.pod, admission.decision, admission.waits_for)
     for workload in workloads:
-        why = answer.waiting.get(workload.name)
+        why = decided.waiting.get(workload.name)
         if why is None:
             continue
+        if why.devices:
+            pods.lacks_devices(workload)
         for member in workload.members:
             if why.decision is not None:
                 pods.decided(member.name, why.decision)
@@ -138,14 +139,14 @@ def _note(pods: WaitingPods, workloads: list[Workload], answer: Answer) -> None:
                 pods.waits(member.name, why.reason)
 
 
-def _quotas(tree: QueueTree, queue: str, answer: Answer) -> tuple[QuotaResult, ...]:
+def _quotas(tree: QueueTree, queue: str, decided: QueueDecision) -> tuple[QuotaResult, ...]:
     return tuple(
         QuotaResult(
             quota.models,
             _number(quota.deserved),
             None if quota.limit is None else _number(quota.limit),
-            _number(answer.shares[Name(queue, quota.group)]),
-            _number(answer.allocated.get(Name(queue, quota.group), 0)),
+            _number(decided.shares[Name(queue, quota.group)]),
+            _number(decided.allocated.get(Name(queue, quota.group), 0)),
         )
         for quota in tree.queues[queue].quotas
     )

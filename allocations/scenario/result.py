@@ -10,7 +10,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from allocations.engine.gguf import Estimate
 from allocations.engine.reasons import memory_text
+from allocations.scenario.slots.result import KeepWarmResult, RequestResult, SlotResult
+from allocations.scenario.slots.table import slot_rows
 
 
 class DeviceResult(msgspec.Struct, frozen=True):
@@ -25,7 +28,7 @@ class DeviceResult(msgspec.Struct, frozen=True):
 
 class PodDecision(msgspec.Struct, frozen=True, omit_defaults=True):
     """The decision on a pod. `reasons`: node → why it cannot serve; nodes that can are left out. `waits_for`: pods that
-    have to be gone first.
+    have to be gone first. `scaling`: the pool whose new node will serve it; unset where the scenario has no pools.
     """
 
     pod: str
@@ -34,6 +37,15 @@ class PodDecision(msgspec.Struct, frozen=True, omit_defaults=True):
     reasons: dict[str, str]
     summary: str
     waits_for: tuple[str, ...] = ()
+    scaling: str | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class ScalingResult(msgspec.Struct, frozen=True):
+    """A node to be made, by one trigger pod for so many GPUs, and the pods that it will serve."""
+
+    pool: str
+    gpus: int
+    pods: tuple[str, ...]
 
 
 class EvictionResult(msgspec.Struct, frozen=True, rename={"taker": "for"}):
@@ -63,13 +75,22 @@ class DeviceUsed(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Decisions in the order of arrival; the fleet after the last; `problems`: what could not be read."""
+    """Decisions in the order of arrival; the fleet after the last; `problems`: what could not be read.
+
+    `evictions`: None without queues. `slots` and `requests`: None where the scenario has neither models nor runners
+    nor requests. `scaling`: in the order of pools and of opening; unset where the scenario has no pools.
+    """
 
     decisions: tuple[PodDecision, ...]
     fleet: dict[str, tuple[DeviceUsed, ...]]
     problems: tuple[str, ...] = ()
-    evictions: tuple[EvictionResult, ...] = ()
+    evictions: tuple[EvictionResult, ...] | None = None
     queues: dict[str, tuple[QuotaResult, ...]] = {}
+    slots: tuple[SlotResult, ...] | None = None
+    requests: tuple[RequestResult, ...] | None = None
+    keep_warm: tuple[KeepWarmResult, ...] = ()
+    estimates: dict[str, tuple[Estimate, ...]] = {}
+    scaling: tuple[ScalingResult, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 def table_text(result: Result) -> str:
@@ -90,13 +111,18 @@ def table_text(result: Result) -> str:
     if len(used) > 1:
         lines += _aligned(used)
     lines += _queue_lines(result)
+    for rows in slot_rows(result.slots or (), result.requests or (), result.keep_warm, result.estimates):
+        lines += ["", *_aligned(rows)]
     lines += [f"problem: {problem}" for problem in result.problems]
     return "\n".join(lines) + "\n"
 
 
 def _queue_lines(result: Result) -> list[str]:
-    """Evictions and queues, where there are any."""
+    """New nodes, evictions and queues, where there are any."""
     lines: list[str] = []
+    if result.scaling:
+        made = [(one.pool, str(one.gpus), " ".join(one.pods)) for one in result.scaling]
+        lines += ["", *_aligned([("NEW NODE OF", "GPUS", "FOR"), *made])]
     if result.evictions:
         evicted = [("EVICTED", "FOR", "BY"), *((one.pod, one.taker, one.by) for one in result.evictions)]
         lines += ["", *_aligned(evicted)]

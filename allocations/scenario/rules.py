@@ -8,20 +8,18 @@ once a node.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from kube.device_types import GPU
-from kube.keys import MODE_LABEL, MODEL_LABEL
+from kube.keys import HOSTNAME_LABEL, MODE_LABEL, MODEL_LABEL
 from kube.node_rules import NodeTraits, is_restricted, refusal_of, required_of
 from kube.objects import PodSpec
 from nodes.inventory import EXCLUSIVE, model_label
 
 if TYPE_CHECKING:
     from nodes.inventory import NodeShape
-
-HOSTNAME_LABEL: Final = "kubernetes.io/hostname"
 
 
 class NodeRules:
@@ -42,15 +40,15 @@ class NodeRules:
         return self._known[key]
 
 
-def traits_of(node: NodeShape) -> NodeTraits:
-    """The node as rules see it. Labels that it states override those that it would have."""
-    labels = {HOSTNAME_LABEL: node.name}
+def traits_of(node: NodeShape, *, named: bool = True) -> NodeTraits:
+    """The node as rules see it. Labels that it states override those that it would have. `named`: it has its name."""
+    labels = {HOSTNAME_LABEL: node.name} if named else {}
     if node.mode != EXCLUSIVE:
         labels[MODE_LABEL] = node.mode
     model = model_label({device.model for device in node.devices if device.type == GPU and not device.parent})
     if model is not None:
         labels[MODEL_LABEL] = model
-    return NodeTraits(node.name, labels | node.labels, node.taints, node.unschedulable)
+    return NodeTraits(node.name if named else "", labels | node.labels, node.taints, node.unschedulable)
 
 
 def rules_key(spec: PodSpec) -> bytes:

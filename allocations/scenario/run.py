@@ -10,28 +10,32 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from allocations.engine.amounts import Held
-from allocations.engine.build import DeviceRow, NodeRow, build_snapshot
 from allocations.engine.needs import amounts
 from allocations.engine.patch import patch, take
-from allocations.engine.snapshot import DEVICE_PLUGIN, EXCLUSIVE, NO_MEMORY, Snapshot, Withheld
+from allocations.engine.snapshot import NO_MEMORY, Snapshot
+from allocations.scenario.growth import with_growth
 from allocations.scenario.in_order import in_order
 from allocations.scenario.parse import Scenario, metadata_label
 from allocations.scenario.queued import by_queues
 from allocations.scenario.result import DeviceUsed, Result
+from allocations.scenario.slots.run import Headers, no_files, planned, with_slots
+from allocations.scenario.snapshots import snapshot_of
 from allocations.scenario.waiting_pods import WaitingPods, parsed_request
 from claims.dialects.adopted import AdoptedDevice, Unreadable
 from claims.dialects.read_back import read_allocation
 from claims.dialects.request import DeviceAsk, DeviceRequest
-from kube.device_types import ledger_type, mig_type
+from kube.device_types import ledger_type
 
 if TYPE_CHECKING:
     from kube.objects import Pod
     from nodes.inventory import NodeShape
 
 
-def run_scenario(scenario: Scenario) -> Result:
-    """The decisions and the fleet after them."""
+def run_scenario(scenario: Scenario, *, headers: Headers = no_files) -> Result:
+    """The decisions and the fleet after them. `headers`: reads the GGUF files that models name."""
     snapshot = snapshot_of(scenario.nodes)
     problems = list(scenario.problems)
     holders: dict[str, tuple[Held, ...]] = {}
@@ -43,47 +47,28 @@ def run_scenario(scenario: Scenario) -> Result:
             snapshot = take(snapshot, held)
             if problem:
                 problems.append(f"{metadata_label(pod.metadata)}: {problem}")
+    if scenario.inference is not None:
+        snapshot, overfull = with_slots(scenario.inference, snapshot)
+        problems += overfull
     snapshot = _without_held_parents(snapshot, scenario.nodes)
     pods = WaitingPods(scenario, snapshot)
     if scenario.queues is not None:
         answered = by_queues(scenario, scenario.queues, pods, snapshot, holders)
     else:
         answered = in_order(scenario, pods, snapshot)
-    return Result(
-        decisions=answered.decisions,
+    decisions, scaling = with_growth(scenario, pods, answered)
+    result = Result(
+        decisions=decisions,
         fleet=_fleet(answered.snapshot),
         problems=tuple(problems),
         evictions=answered.evictions,
         queues=answered.queues,
+        scaling=scaling,
     )
-
-
-def snapshot_of(nodes: Iterable[NodeShape]) -> Snapshot:
-    """The empty fleet; device ids number the devices in the order of the file."""
-    rows = []
-    number = 0
-    for node in nodes:
-        devices = []
-        sick = {device.uuid for device in node.devices if not device.healthy}
-        for device in node.devices:
-            number += 1
-            devices.append(
-                DeviceRow(
-                    device_id=number,
-                    uuid=device.uuid,
-                    type=mig_type(device.profile) if device.parent else device.type,
-                    minor=device.minor,
-                    model=device.model,
-                    memory_bytes=device.memory,
-                    numa=device.numa,
-                    pcie=device.pcie,
-                    healthy=device.healthy and device.parent not in sick,
-                    kept=Withheld.MIG if device.mig else Withheld.NOT,
-                )
-            )
-        mode = EXCLUSIVE if node.mode == "exclusive" else DEVICE_PLUGIN
-        rows.append(NodeRow(name=node.name, mode=mode, links=node.links, devices=tuple(devices)))
-    return build_snapshot(rows)
+    if scenario.inference is None:
+        return result
+    told, after = planned(scenario.inference, scenario.nodes, answered.snapshot, holders, headers)
+    return msgspec.structs.replace(result, fleet=_fleet(after), **msgspec.structs.asdict(told))
 
 
 def _without_held_parents(snapshot: Snapshot, nodes: Iterable[NodeShape]) -> Snapshot:

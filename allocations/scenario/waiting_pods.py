@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from allocations.engine.queueing.workloads import Age, Gang, Member
+from allocations.engine.queueing.rounds import DecisionInput
+from allocations.engine.queueing.workloads import Age, Gang, Member, Workload
 from allocations.engine.reasons import summary_text
 from allocations.scenario.parse import Scenario, metadata_label
 from allocations.scenario.result import DeviceResult, EvictionResult, PodDecision, QuotaResult
@@ -32,12 +34,13 @@ NOTHING_ASKED = "asks for no devices: any node will do"
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """Decisions in the order of the file, and what came of them."""
+    """Decisions in the order of the file, and what came of them. `asked`: what the queues decided about."""
 
     decisions: tuple[PodDecision, ...]
     snapshot: Snapshot
-    evictions: tuple[EvictionResult, ...] = ()
+    evictions: tuple[EvictionResult, ...] | None = None
     queues: dict[str, tuple[QuotaResult, ...]] = {}
+    asked: DecisionInput | None = None
 
 
 class WaitingPods:
@@ -46,12 +49,14 @@ class WaitingPods:
     def __init__(self, scenario: Scenario, snapshot: Snapshot) -> None:
         self.scenario = scenario
         self.snapshot = snapshot
-        self._rules = NodeRules(scenario.nodes)
+        self.rules = NodeRules(scenario.nodes)
         self.place = {metadata_label(pod.metadata): place for place, pod in enumerate(scenario.pods)}
         self.waiting = [pod for pod in scenario.pods if not (pod.finished or pod.spec.node_name)]
         self.decisions: dict[str, PodDecision] = {}
         self.excluded: dict[str, Mapping[str, str]] = {}
         """Pod → node → why the pod's rules exclude it."""
+        self.short: list[Workload] = []
+        """Workloads that lack nothing but devices, as far as they were noted (`lacks_devices`)."""
 
     def members(self) -> list[tuple[Pod, Member]]:
         """The pods that ask for devices and may be served; the others are decided upon."""
@@ -63,7 +68,7 @@ class WaitingPods:
             elif isinstance(parsed, Refusal):
                 self.decisions[label] = self._refused_everywhere(label, parsed.reason)
             else:
-                self.excluded[label] = excluded = self._rules.refused(pod.spec)
+                self.excluded[label] = excluded = self.rules.refused(pod.spec)
                 names = enumerate(self.snapshot.node_names)
                 rows = tuple(row for row, name in names if name not in excluded) if excluded else None
                 found.append((pod, Member(label, parsed, self.age(pod), rows)))
@@ -71,7 +76,7 @@ class WaitingPods:
 
     def age(self, pod: Pod) -> Age:
         """By creationTimestamp, else by the pod's place in the file."""
-        created = pod.metadata.creation_timestamp or ""
+        created = _in_utc(pod.metadata.creation_timestamp or "")
         return Age(not created, created, self.place[metadata_label(pod.metadata)])
 
     def decided(self, label: str, decision: Decision, waits_for: tuple[str, ...] = ()) -> None:
@@ -93,6 +98,10 @@ class WaitingPods:
         """Note that the pod waits for a reason that is none of a node's."""
         self.decisions[label] = PodDecision(label, None, (), {}, reason)
 
+    def lacks_devices(self, workload: Workload) -> None:
+        """Note a workload that a new node could serve."""
+        self.short.append(workload)
+
     def in_file_order(self) -> tuple[PodDecision, ...]:
         """All decisions."""
         return tuple(self.decisions[metadata_label(pod.metadata)] for pod in self.waiting)
@@ -104,7 +113,7 @@ class WaitingPods:
 
 
 def parsed_request(scenario: Scenario, pod: Pod) -> Parsed:
-    """What the pod asks for."""
+    """What the pod asks for, once admission has renamed the `nvidia.com/gpu` of a pod by HAMi's names."""
 
     def find(namespace: str, name: str) -> ClaimSpec | Refusal | None:
         found = scenario.claims.get((namespace, name))
@@ -113,7 +122,9 @@ def parsed_request(scenario: Scenario, pod: Pod) -> Parsed:
         return msgspec.structs.replace(found, gang_ref="")  # the gang is found by `gang_of`
 
     parsed = parse_pod(pod, find_claim=find)
-    return parsed.under(scenario.share) if isinstance(parsed, DeviceRequest) else parsed
+    if not isinstance(parsed, DeviceRequest):
+        return parsed
+    return msgspec.structs.replace(parsed, kubelet_gpus=False).under(scenario.share)
 
 
 def gang_of(scenario: Scenario, pod: Pod) -> str:
@@ -127,6 +138,19 @@ def gang_of(scenario: Scenario, pod: Pod) -> str:
 def gangs_by_name(scenario: Scenario) -> dict[str, Gang]:
     """`namespace/name` → the gang."""
     return {gang.name: gang for gang in scenario.gangs.values()}
+
+
+def _in_utc(created: str) -> str:
+    """The time in a form that orders as text; what is no time stays as it is."""
+    try:
+        moment = datetime.fromisoformat(created)
+    except ValueError:
+        return created
+    return (
+        (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC))
+        .astimezone(UTC)
+        .isoformat("T", "microseconds")
+    )
 
 
 def waits_text(pods: tuple[str, ...]) -> str:

@@ -6,19 +6,24 @@ Used by the steps and by `binder`, which takes an attempt through them.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, auto
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from allocations.backends import Backends
 from allocations.choices import State
+from allocations.errors import MovedOn
 from allocations.leases.port import Want
-from allocations.ledger import Live
+from allocations.ledger import Live, read_live
 from allocations.scheduling import limits
 from allocations.scheduling.bindings import leases_needed
 from kube.client import Cluster
 from storage.clock import RunningClock
+
+if TYPE_CHECKING:
+    from allocations.ledger.groups import Group
+    from allocations.scheduling.reservation_pods.pod_watch import PodReport
 
 COLLECTOR: Final = "collector"
 """The actor of garbage collection."""
@@ -38,6 +43,8 @@ class StepResult(Enum):
     DONE = auto()
     AGAIN = auto()
     """Send again, after a check that the attempt was not overtaken."""
+    WAIT_AGAIN = auto()
+    """Wait for the reservation pods again: another bind is in the way."""
     OPEN = auto()
     """The attempt ends, and everything stays as it is for whoever takes it up."""
     FAILED = auto()
@@ -64,6 +71,7 @@ class StepOutcome:
 
 DONE: Final = StepOutcome(StepResult.DONE)
 AGAIN: Final = StepOutcome(StepResult.AGAIN)
+RESERVE_AGAIN: Final = StepOutcome(StepResult.WAIT_AGAIN)
 
 
 _BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -108,6 +116,18 @@ class Attempt:
     shut_outs: int = 0
     refusal: Exception | None = None
     ending: FinalState | None = None
+    groups: tuple[Group, ...] = ()
+    """The groups of its GPUs (`allocations.scheduling.reservation_pods`)."""
+    pod_uids: dict[Group, str] = field(default_factory=dict)
+    """The UIDs of their reservation pods."""
+    reports: dict[Group, PodReport] = field(default_factory=dict)
+    """What those pods said."""
+    left: list[tuple[str, Want]] = field(default_factory=list)
+    """Leases of others, by holder identity, of GPUs that turned out to be the attempt's."""
+    busy: bool = False
+    """Another bind is in the way of a group."""
+    ended: tuple[Group, ...] = ()
+    """Groups that lost their last holder with the attempt."""
     deadline: float | None = None
     """No Binding is sent later, on the monotonic clock. For collection it is set by the first sending, so that slow
     leases do not use it up.
@@ -119,7 +139,8 @@ class Attempt:
     def __post_init__(self) -> None:
         self.pod_version = self.live.pod_version
         if not self.collecting:
-            self.deadline = self.clock.began + limits.BIND_DEADLINE.total_seconds()
+            seconds = limits.reservation_seconds() if self.live.by_reservation_pods else 0
+            self.deadline = self.clock.began + limits.BIND_DEADLINE.total_seconds() + seconds
 
     @property
     def collecting(self) -> bool:
@@ -145,6 +166,18 @@ class Attempt:
     def stood_still(self) -> bool:
         """Whether the check is too old, because the process was stopped, say."""
         return any(now - then > limits.LOOK_SECONDS for now, then in zip(_clocks(), self.checked_at, strict=True))
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether no Binding is sent any more."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def read_again(self) -> None:
+        """Read the devices again, which may have been moved. Raises MovedOn where the reservation has gone."""
+        live = read_live(self.live.id)
+        if live is None or live.state is not State.RESERVED:
+            raise MovedOn("the reservation was settled meanwhile")
+        self.live = replace(live, bind_attempt=self.live.bind_attempt)
 
     def reserved_as(self, number: int) -> None:
         """The reservation is the attempt's, under this number."""

@@ -28,6 +28,7 @@ from allocations.ledger.binding import SCHEDULER
 from allocations.scheduling import bind_steps, release_steps
 from allocations.scheduling.attempt import DONE, Attempt, FinalState, StepOutcome, StepResult
 from allocations.scheduling.batcher import Batcher, InThread
+from allocations.scheduling.reservation_pods import steps as reservation_steps
 from storage.clock import RunningClock
 from storage.transactions import release_connection
 
@@ -74,16 +75,28 @@ class Step:
 RESERVE: Final = Step("reserve", bind_steps.reserve, needed=lambda attempt: not attempt.reserved)
 LOOK: Final = Step("look", request=bind_steps.look, needed=bind_steps.needs_look)
 # of a pod that runs already, reconciling takes the leases
+# of GPUs that the node's kubelet chooses
+JOIN: Final = Step("join groups", reservation_steps.join, needed=reservation_steps.needed)
+MAKE: Final = Step("make reservation pods", request=reservation_steps.make, needed=reservation_steps.wanted)
+NOTE: Final = Step("note reservation pods", reservation_steps.note, needed=reservation_steps.wanted)
+WAIT: Final = Step("wait for reservation pods", request=reservation_steps.wait, needed=reservation_steps.unready)
+PLACE: Final = Step("place groups", reservation_steps.place, needed=reservation_steps.unready)
+GIVE_WAY: Final = Step("drop leases of guesses", request=reservation_steps.give_way, needed=reservation_steps.has_left)
 LEASE: Final = Step("lease", bind_steps.lease_rows, bind_steps.lease, needed=lambda attempt: not attempt.bound)
 CHECK: Final = Step("check", bind_steps.check, needed=bind_steps.needs_check)
 SEND: Final = Step("send", request=bind_steps.send, needed=bind_steps.needs_sending)
 CONFIRM: Final = Step("confirm", bind_steps.confirm, company=True)
-BIND_STEPS: Final = (RESERVE, LOOK, LEASE, CHECK, SEND, CONFIRM)
+RESERVATION_STEPS: Final = (JOIN, MAKE, NOTE, WAIT, PLACE, GIVE_WAY)
+BIND_STEPS: Final = (RESERVE, LOOK, *RESERVATION_STEPS, LEASE, CHECK, SEND, CONFIRM)
 
 BEGIN: Final = Step("begin", release_steps.begin)
 DROP: Final = Step("drop", release_steps.drop_rows, release_steps.drop)
 FINISH: Final = Step("finish", release_steps.finish)
-RELEASE_STEPS: Final = (BEGIN, DROP, FINISH)
+END_UNUSED: Final = Step("end groups", reservation_steps.end_unused, needed=reservation_steps.releasable)
+DELETE: Final = Step("delete reservation pods", request=reservation_steps.delete, needed=reservation_steps.has_ended)
+END: Final = Step("note groups gone", reservation_steps.end, needed=reservation_steps.has_ended)
+RELEASE_STEPS: Final = (BEGIN, DROP, FINISH, END_UNUSED, DELETE, END)
+FINISH_STEPS: Final = RELEASE_STEPS[1:]
 
 Course = Generator[Step, StepOutcome, bool]
 """Yields each step and is sent its outcome; returns whether the attempt went through."""
@@ -99,13 +112,15 @@ def _bind(attempt: Attempt) -> Course:
                 position += 1
             case StepResult.AGAIN:
                 position = BIND_STEPS.index(CHECK)
+            case StepResult.WAIT_AGAIN:
+                position = BIND_STEPS.index(WAIT)
             case StepResult.FAILED:
                 attempt.ending = _ending(outcome)
-                yield from _release()
+                yield from _release(attempt)
         if outcome.error is not None:
             raise outcome.error
     if attempt.ending is not None:  # the pod has ended meanwhile
-        yield from _release()
+        yield from _release(attempt)
     return True
 
 
@@ -115,9 +130,9 @@ def _ending(outcome: StepOutcome) -> FinalState:
     return FinalState(State.FAILED, str(outcome.error))
 
 
-def _release(steps: Sequence[Step] = RELEASE_STEPS) -> Course:
+def _release(attempt: Attempt, steps: Sequence[Step] = RELEASE_STEPS) -> Course:
     for step in steps:
-        outcome = yield step
+        outcome = (yield step) if step.needed(attempt) else DONE
         if outcome.result is not StepResult.DONE:
             return False
     return True
@@ -134,7 +149,7 @@ def bind(live: Live, world: Backends, *, now: datetime, actor: str = SCHEDULER) 
 def undo(live: Live, world: Backends, reason: str, *, now: datetime, actor: str) -> bool:
     """Reserved → failed, for a reservation of which nothing was sent. True when the devices are back."""
     attempt = Attempt(live, world, RunningClock(now), actor, ending=FinalState(State.FAILED, reason))
-    return _run(attempt, _release())
+    return _run(attempt, _release(attempt))
 
 
 def release_now(*, allocation_id: uuid.UUID, reason: str, now: datetime, actor: str) -> bool:
@@ -144,7 +159,7 @@ def release_now(*, allocation_id: uuid.UUID, reason: str, now: datetime, actor: 
         return False
     ending = FinalState(State.RELEASED, reason)
     attempt = Attempt(live, backends(), RunningClock(now), actor, sources=(State.BOUND,), ending=ending)
-    return _run(attempt, _release())
+    return _run(attempt, _release(attempt))
 
 
 def finish(allocation_id: uuid.UUID, world: Backends, outcome: State, *, now: datetime, actor: str) -> bool:
@@ -153,7 +168,7 @@ def finish(allocation_id: uuid.UUID, world: Backends, outcome: State, *, now: da
     if live is None:
         return False
     attempt = Attempt(live, world, RunningClock(now), actor, ending=FinalState(outcome, ""))
-    return _run(attempt, _release((DROP, FINISH)))
+    return _run(attempt, _release(attempt, FINISH_STEPS))
 
 
 def _run(attempt: Attempt, course: Course) -> bool:

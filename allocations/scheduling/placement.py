@@ -1,8 +1,10 @@
 """Placement: plan, hold, and retry when a race is lost.
 
-Called by filter, by bind for a pod without a usable hold, and by REST claims.
+Called by filter, by bind for a pod without a usable hold, by REST claims (`place`, and `hold_found` for those that a
+queue admits), by the queueing loop (`hold_workloads`), and for slots of models (`hold_found`).
 
 Invariants:
+- No other module holds devices.
 - Nothing is refused from a snapshot older than the request, nor while an expired hold could make room.
 - A pod whose allocation is reserved, bound or releasing keeps it.
 - Devices that are reserved for other preemptors are left alone.
@@ -12,11 +14,15 @@ Invariants:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from datetime import datetime
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
+import structlog
+from django.conf import settings
 from numpy.typing import NDArray
 
 from allocations import fleet, ledger
@@ -27,17 +33,30 @@ from allocations.engine.snapshot import Snapshot
 from allocations.errors import LostRace, MovedOn, PodHasOne
 from allocations.leases.port import LeaseTaken
 from allocations.ledger.external_holders import external_holder_set
+from allocations.ledger.hold import NewHold, hold_all
+from allocations.ledger.queue_fence import Fence
 from allocations.pod_request import PodRequest
 from allocations.scheduling.expired_holds import expire_holds, lapsed_drop
+from claims.membership import queues_admit
 
 TRIES: Final = 12
 TRUSTED_TRIES: Final = TRIES // 2
 """After so many tries the devices of a lost race are left out; before, the next snapshot is trusted to show them."""
 EXPLAINED_UP_TO: Final = 256
-"""Candidates up to which a success has the reasons of other nodes; past it that is left to explain."""
+"""CandidateRows up to which a success has the reasons of other nodes; past it that is left to explain."""
+
+PODS_A_TRANSACTION: Final = 64
+"""Pods of workloads that are held in one transaction, which costs the same for one pod as for many."""
 
 Rows = NDArray[np.int32] | Sequence[int] | None
 """Node rows of a snapshot, ascending; None: every node."""
+CandidateRows = Callable[[Snapshot, ledger.Live | None], Rows]
+"""The node rows that may serve a request; the second argument is the hold that the queues made for the pod, if any."""
+
+Ended = TypeVar("Ended")
+"""How placement ends without a hold."""
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +70,6 @@ class PlacementRequest:
     asks: PodRequest
     hold_seconds: Callable[[], int] | None = None
     actor: str = "scheduler"
-    queued: bool = False
-    """Only the hold that the queues have made may be prolonged, or moved to other candidates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +103,27 @@ class Unplaced:
     look: fleet.FleetSnapshot
     own: ledger.PodAllocation
 
+    @property
+    def now(self) -> datetime:
+        """When it was decided."""
+        return self.look.now
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedByQueues:
+    """The queues do not let the request go; `reason` says why."""
+
+    reason: str
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NotFree:
+    """Devices that were chosen before are not free now; `reason` says which and why."""
+
+    reason: str
+    now: datetime
+
 
 @dataclass(frozen=True, slots=True)
 class NotAdmitted:
@@ -97,13 +135,22 @@ class LostEveryRace:
     """Others took the devices first, each time."""
 
 
-Outcome = Placed | Advised | AlreadyAllocated | Unplaced | NotAdmitted | LostEveryRace
+NotPlaced = Advised | AlreadyAllocated | Unplaced | NotAdmitted
+Outcome = Placed | LostEveryRace | NotPlaced
 _NOTHING: Final = ledger.PodAllocation(live=None, shunned=frozenset())
+
+
+class Found(NamedTuple):
+    """Devices that one try found. `hold`: holds them, and returns the allocation's id. `now`: when it was decided."""
+
+    decision: Decision
+    hold: Callable[[], uuid.UUID]
+    now: datetime
 
 
 def place(
     request: PlacementRequest,
-    candidates: Callable[[Snapshot], Rows],
+    candidates: CandidateRows,
     *,
     once_more: Callable[[fleet.FleetSnapshot], bool] | None = None,
     holds: bool = True,
@@ -111,15 +158,76 @@ def place(
 ) -> Outcome:
     """Find devices among the candidates and hold them.
 
+    Of a pod that the queues admit, only the hold that they made is prolonged, or moved to other candidates, whatever
+    `holds` is.
+
     `once_more`: called before a refusal; True, once, to plan again. `holds` False: decide only. `then`: the next step,
     with the allocation's id; when it raises LeaseTaken or MovedOn, placing goes on. Raises what `candidates` and `then`
     raise otherwise.
     """
-    uid, asks = request.holder.pod_uid, request.asks
+    find = _PodPlacement(request, candidates, holds=holds).find
+    return hold_found(find, actor=request.actor, once_more=once_more, then=then)
+
+
+def hold_found(
+    find: Callable[[Collection[int]], Found | Ended | None],
+    *,
+    actor: str,
+    once_more: Callable[[fleet.FleetSnapshot], bool] | None = None,
+    then: Callable[[uuid.UUID], object] | None = None,
+) -> Placed | LostEveryRace | Ended:
+    """Hold the devices that `find` finds, and try again when a race is lost. `once_more`, `then`: as for `place`.
+
+    `find`: one try. Its argument: ids of devices to leave out. What it returns but `Found` ends placement; None:
+    something changed, so the next try reads the ledger again.
+    """
     lost: set[int] = set()
     expired = False
-    hold_seconds: int | None = None
     for number in range(TRIES):
+        match find(lost):
+            case None:
+                continue
+            case Unplaced(now=now) | RefusedByQueues(now=now) | NotFree(now=now) if not expired and expire_holds(now):
+                expired = True
+                continue
+            case Unplaced(look=look) if once_more is not None and once_more(look):
+                once_more = None
+                continue
+            case Found() as found:
+                pass
+            case outcome:
+                return outcome
+        try:
+            allocation_id = found.hold()
+            if then is not None:
+                then(allocation_id)
+        except LostRace as race:
+            if number >= TRUSTED_TRIES:
+                lost.update(race.device_ids)
+        except LeaseTaken as taken:
+            external_holder_set(taken.want.device_uuid, taken.holder, now=found.now, actor=actor)
+        except (MovedOn, PodHasOne):
+            continue
+        else:
+            return Placed(found.decision, allocation_id)
+    return LostEveryRace()
+
+
+class _PodPlacement:
+    """The tries of one request."""
+
+    def __init__(self, request: PlacementRequest, candidates: CandidateRows, *, holds: bool) -> None:
+        self._request = request
+        self._candidates = candidates
+        uid, asks = request.holder.pod_uid, request.asks
+        self._queued = bool(uid) and queues_admit(asks.membership, request.holder.namespace)
+        self._holds = holds or self._queued
+        self._hold_seconds: int | None = None
+
+    def find(self, lost: Collection[int]) -> Found | NotPlaced | None:
+        """Plan with the ledger as it is now."""
+        request = self._request
+        uid, asks = request.holder.pod_uid, request.asks
         look = fleet.current()
         own = ledger.read_pod_allocation(uid, look.now) if uid else _NOTHING
         live = own.live
@@ -127,47 +235,86 @@ def place(
             return AlreadyAllocated(live)
         if live is not None and live.lapsed(look.now):
             lapsed_drop(live.id, look.now)  # its node now ranks last
-            continue
-        if live is None and request.queued:
+            return None
+        if live is None and self._queued:
             return NotAdmitted()
         decision = plan(
             look.snapshot,
             asks.request,
-            candidates=candidates(look.snapshot),
+            candidates=self._candidates(look.snapshot, live if self._queued else None),
             own=None if live is None else live.amounts,
             last=[look.snapshot.node_index[name] for name in own.shunned if name in look.snapshot.node_index],
-            blocked=lost | look.kept_from(uid, asks.rank),
+            blocked=look.blocked(uid, asks.rank, asks.request).union(lost),
             verdicts_up_to=EXPLAINED_UP_TO,
         )
         if decision.node is None:
-            if not expired and expire_holds(look.now):
-                expired = True
-            elif once_more is not None and once_more(look):
-                once_more = None
-            else:
-                return Unplaced(decision, look, own)
-            continue
-        if not holds:
+            return Unplaced(decision, look, own)
+        if not self._holds:
             return Advised(decision, look)
-        if hold_seconds is None:
-            hold_seconds = asks.hold_seconds if request.hold_seconds is None else request.hold_seconds()
-        try:
-            allocation_id = ledger.hold(
-                asks.terms(request.holder, by_kubelet=decision.by_kubelet, actor=request.actor),
-                decision=decision,
-                previous=live,
-                now=look.now,
-                hold_seconds=hold_seconds,
-            )
-            if then is not None:
-                then(allocation_id)
-        except LostRace as race:
-            if number >= TRUSTED_TRIES:
-                lost.update(race.device_ids)
-        except LeaseTaken as taken:
-            external_holder_set(taken.want.device_uuid, taken.holder, now=look.now, actor=request.actor)
-        except (MovedOn, PodHasOne):
-            continue
+        return Found(decision, partial(self._hold, decision, live, look.now), look.now)
+
+    def _hold(self, decision: Decision, live: ledger.Live | None, now: datetime) -> uuid.UUID:
+        request, asks = self._request, self._request.asks
+        if self._hold_seconds is None:
+            self._hold_seconds = asks.hold_seconds if request.hold_seconds is None else request.hold_seconds()
+        return ledger.hold(
+            asks.terms(request.holder, by_kubelet=decision.by_kubelet, actor=request.actor),
+            decision=decision,
+            previous=live,
+            now=now,
+            hold_seconds=self._hold_seconds,
+        )
+
+
+def hold_workloads(
+    workloads: Sequence[Sequence[NewHold]], *, fence: Fence, now: datetime
+) -> list[list[uuid.UUID] | None]:
+    """Hold the devices of these workloads in this order, each whole: the allocations, None where a race was lost.
+
+    Several share a transaction; where that loses a race, each is held alone. There is no retry here: the caller decides
+    about all of them again. Raises MovedOn when others have decided meanwhile.
+    """
+    held: list[list[uuid.UUID] | None] = []
+    for batch in _batches(workloads):
+        together = [one for workload in batch for one in workload]
+        if (ids := _hold_whole(together, fence, now)) is not None:
+            rest = iter(ids)
+            held += [[next(rest) for _ in workload] for workload in batch]
+        elif len(batch) == 1:
+            held.append(None)
         else:
-            return Placed(decision, allocation_id)
-    return LostEveryRace()
+            held += [_hold_whole(workload, fence, now) for workload in batch]
+    return held
+
+
+def _batches(workloads: Sequence[Sequence[NewHold]]) -> Iterator[list[Sequence[NewHold]]]:
+    batch: list[Sequence[NewHold]] = []
+    for workload in workloads:
+        if batch and sum(map(len, batch)) + len(workload) > PODS_A_TRANSACTION:
+            yield batch
+            batch = []
+        batch.append(workload)
+    if batch:
+        yield batch
+
+
+def _hold_whole(holds: Sequence[NewHold], fence: Fence, now: datetime) -> list[uuid.UUID] | None:
+    try:
+        made = hold_all(holds, fence=fence, now=now)
+    except (LostRace, PodHasOne) as error:
+        log.info("placement.race_lost", pods=len(holds), first=holds[0].terms.holder.label, error=str(error))
+        return None
+    fence.admissions += 1
+    return made
+
+
+def hold_one(hold: NewHold, *, fence: Fence, now: datetime) -> uuid.UUID:
+    """Hold the devices of a request that the queues let go, for `Found`. Raises LostRace, PodHasOne and MovedOn."""
+    (made,) = hold_all([hold], fence=fence, now=now)
+    return made
+
+
+def hold_planned(terms: ledger.Terms, decision: Decision, *, now: datetime) -> uuid.UUID:
+    """Hold the devices that a caller's own plan chose, for `Found`. Raises LostRace."""
+    seconds = settings.GPUPLANE_HOLD_SECONDS
+    return ledger.hold(terms, decision=decision, previous=None, now=now, hold_seconds=seconds)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from claims.admission.mutate import CUDA, NVIDIA, field_path
-from claims.dialects.own_keys import container_key
+from claims.admission.mutate import CUDA, NO_GPU, NVIDIA
+from claims.dialects.own_keys import container_key, field_path
 from kube.keys import VISIBLE_DEVICES
 from kube.objects import Container, EnvVar, Pod
 
@@ -22,6 +22,8 @@ def is_confined(pod: Pod) -> bool:
 def _is_confined(container: Container, stated: str | None) -> bool:
     last = {entry.name: entry for entry in container.env or ()}  # of a repeated name the last counts
     nvidia, cuda = last.get(NVIDIA), last.get(CUDA)
+    if nvidia is not None and nvidia.value == NO_GPU:
+        return True
     return (
         nvidia is not None
         and _ours(nvidia, stated, container.name)

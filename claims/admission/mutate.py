@@ -13,17 +13,24 @@ the plugin chooses get none.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-import msgspec
-
 from claims.admission.counted import containers_by_path, counted_patch
+from claims.admission.env import EnvEntry, env_patch
+from claims.admission.isolation import (
+    LIMITED_APART,
+    NO_ISOLATION,
+    IsolationRules,
+    isolation_entries,
+    isolation_wanted,
+    mounts_patch,
+)
 from claims.admission.recognise import is_for_another, is_pod_create, looks_ours
 from claims.admission.trust import Trust
-from claims.dialects.own_keys import container_key
-from claims.dialects.parse import containers_apart, dialect_of, may_leave_to_kubelet
+from claims.dialects.own_keys import Isolation, container_key
+from claims.dialects.parse import containers_apart, containers_without_devices, dialect_of, may_leave_to_kubelet
 from claims.dialects.read_back import parse_allocated
 from claims.dialects.read_running import CONFIG_MIRROR
 from claims.dialects.request import Dialect, Refusal
@@ -35,51 +42,27 @@ from kube.keys import (
     MODE_DEVICE_PLUGIN,
     MODE_EXCLUSIVE,
     MODE_LABEL,
+    NATIVE_GPU,
     QUEUE_GATE,
     SCHEDULER_NAME,
+    VGPU,
     VISIBLE_DEVICES,
 )
-from kube.objects import Container, EnvVar, Pod
+from kube.objects import Container, Pod
 
 CUDA: Final = "CUDA_VISIBLE_DEVICES"
 NVIDIA: Final = "NVIDIA_VISIBLE_DEVICES"
 ORDER: Final = "CUDA_DEVICE_ORDER"
 _DEVICES: Final = frozenset((CUDA, NVIDIA))
-_VARIABLES: Final = _DEVICES | {ORDER}
+
+NO_GPU: Final = "void"
+"""NVIDIA's runtime mounts no GPU."""
+NO_INDEX: Final = "-1"
+"""CUDA finds no GPU. An empty value would be lost on the way through the API server."""
+_NO_DEVICES: Final = (EnvEntry(CUDA, NO_INDEX), EnvEntry(NVIDIA, NO_GPU))
 
 _LITERAL: Final = re.compile(r"[A-Za-z0-9._:,-]{0,65536}")
 _INDICES: Final = re.compile(r"[0-9]+(?:,[0-9]+)*")
-
-
-class _Env(msgspec.Struct, frozen=True):
-    """A required env entry: a literal, or else a reference to annotation `key`."""
-
-    name: str
-    literal: str | None = None
-    key: str = VISIBLE_DEVICES
-
-    def matches(self, entry: EnvVar) -> bool:
-        """Whether the entry is equal, with or without the API server's defaults."""
-        if self.literal is not None:
-            return entry.value == self.literal and not entry.value_from
-        reference = (entry.value_from or {}).get("fieldRef")
-        return (
-            not entry.value
-            and len(entry.value_from or {}) == 1
-            and isinstance(reference, dict)
-            and reference.get("fieldPath") == field_path(self.key)
-        )
-
-    def manifest(self) -> dict[str, Any]:
-        """The entry of the manifest."""
-        if self.literal is not None:
-            return {"name": self.name, "value": self.literal}
-        return {"name": self.name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": field_path(self.key)}}}
-
-
-def field_path(key: str) -> str:
-    """The downward API's path of an annotation."""
-    return f"metadata.annotations['{key}']"
 
 
 def mutate_pod(
@@ -92,6 +75,7 @@ def mutate_pod(
     scheduler_name: str = SCHEDULER_NAME,
     queues: StoredQueues | None = None,
     gates: bool = True,
+    isolation: IsolationRules = NO_ISOLATION,
 ) -> AdmissionResponse:
     """The verdict on a pod being created.
 
@@ -99,7 +83,7 @@ def mutate_pod(
     pods by `nvidia.com/gpu` get `gpu.scheduling/pods` too (GPUPLANE_COUNT_NATIVE). `native_mode`: the node mode of pods
     by `nvidia.com/gpu` that select none (GPUPLANE_NATIVE_MODE). Pods that break a rule of their dialect get only the
     scheduler's name, since the validating webhook refuses them; pods of another dialect's own scheduler get nothing.
-    `queues`: as they were read last; `gates`: whether pods that they admit are gated.
+    `queues`: as they were read last; `gates`: whether pods that they admit are gated. `isolation`: the settings.
     """
     if not is_pod_create(request):
         return allowed(request)
@@ -122,15 +106,24 @@ def mutate_pod(
             return invalid(request, f"annotation {ALLOCATED} is not <node>:<minor>,<minor>")
     to_kubelet = literal is None and is_for_kubelets(pod, dialect, native_mode)
     apart = containers_apart(pod, dialect) if literal is None else frozenset()
+    without = containers_without_devices(pod, dialect)
 
-    def entries_of(container: Container) -> tuple[_Env, ...]:
+    how = isolation_wanted(pod, dialect, isolation) if literal is None else Isolation.NONE
+
+    def entries_of(container: Container) -> tuple[EnvEntry, ...]:
         if to_kubelet:
             return ()
-        return _entries(literal, container_key(container.name) if container.name in apart else VISIBLE_DEVICES)
+        if container.name in without:
+            return _NO_DEVICES
+        own = container.name in apart
+        devices = _entries(literal, container_key(container.name) if own else VISIBLE_DEVICES)
+        return devices + isolation_entries(container, how, isolation, apart=own) if how != Isolation.NONE else devices
 
     patch = [
-        *_env_patch(pod, entries_of),
+        *env_patch(pod, entries_of, managed=_DEVICES | LIMITED_APART if how is Isolation.HAMI_CORE else _DEVICES),
+        *mounts_patch(pod, how, isolation),
         *_selector_patch(pod, to_kubelet=to_kubelet),
+        *(_vgpu_patch(pod) if literal is None and is_for_reservation_pods(pod, dialect, native_mode) else ()),
         *counted_patch(pod, counted=count_native or dialect != Dialect.NATIVE),
         *renamed,
         *([] if literal is not None or not gates else _gate_patch(pod, request.namespace, queues)),
@@ -166,18 +159,36 @@ def _literal_value(pod: Pod) -> str | None:
 
 
 @lru_cache(maxsize=64)
-def _entries(literal: str | None, key: str) -> tuple[_Env, ...]:
+def _entries(literal: str | None, key: str) -> tuple[EnvEntry, ...]:
     """The env entries of a container: the `literal`, or else references to the annotation `key`."""
     if literal is not None and _INDICES.fullmatch(literal):
         # Host indices need the order of minors, and no NVIDIA_VISIBLE_DEVICES, which renumbers.
-        return _Env(CUDA, literal), _Env(ORDER, "PCI_BUS_ID")
-    return _Env(CUDA, literal, key), _Env(NVIDIA, literal, key)
+        return EnvEntry(CUDA, literal), EnvEntry(ORDER, "PCI_BUS_ID")
+    return EnvEntry(CUDA, literal, key), EnvEntry(NVIDIA, literal, key)
 
 
 def is_for_kubelets(pod: Pod, dialect: str, native_mode: str) -> bool:
     """Whether a kubelet chooses the devices: any whole GPUs by `nvidia.com/gpu` on nodes in mode device-plugin."""
     selected = (pod.spec.node_selector or {}).get(MODE_LABEL, native_mode)
     return dialect == Dialect.NATIVE and selected == MODE_DEVICE_PLUGIN and may_leave_to_kubelet(pod)
+
+
+def is_for_reservation_pods(pod: Pod, dialect: str, native_mode: str) -> bool:
+    """Whether a reservation pod takes the GPUs of a pod by HAMi's names, on nodes in mode device-plugin."""
+    selected = (pod.spec.node_selector or {}).get(MODE_LABEL, native_mode)
+    return dialect == Dialect.HAMI and selected == MODE_DEVICE_PLUGIN
+
+
+def _vgpu_patch(pod: Pod) -> Iterator[dict[str, Any]]:
+    """Rename `nvidia.com/gpu`, for which the node's device plugin would give the pod GPUs of its own."""
+    gpu, vgpu = (name.replace("/", "~1") for name in (NATIVE_GPU, VGPU))
+    for path, container in containers_by_path(pod):
+        for part in ("limits", "requests"):
+            amounts = getattr(container.resources, part, None) or {}
+            if NATIVE_GPU in amounts:
+                yield {"op": "remove", "path": f"{path}/resources/{part}/{gpu}"}
+                value = str(amounts[NATIVE_GPU])
+                yield {"op": "add", "path": f"{path}/resources/{part}/{vgpu}", "value": value}
 
 
 def _selector_patch(pod: Pod, *, to_kubelet: bool) -> Iterator[dict[str, Any]]:
@@ -201,31 +212,3 @@ def _gate_patch(pod: Pod, namespace: str, queues: StoredQueues | None) -> Iterat
         yield {"op": "add", "path": "/spec/schedulingGates", "value": [gate]}
     elif all(one.name != QUEUE_GATE for one in pod.spec.scheduling_gates):
         yield {"op": "add", "path": "/spec/schedulingGates/-", "value": gate}
-
-
-def _env_patch(pod: Pod, entries_of: Callable[[Container], tuple[_Env, ...]]) -> Iterator[dict[str, Any]]:
-    for path, container in containers_by_path(pod):
-        entries = entries_of(container)
-        if container.env is not None:
-            yield from _container_patch(container.env, f"{path}/env", {entry.name: entry for entry in entries})
-        elif entries:
-            yield {"op": "add", "path": f"{path}/env", "value": [entry.manifest() for entry in entries]}
-
-
-def _container_patch(env: list[EnvVar], path: str, required: dict[str, _Env]) -> Iterator[dict[str, Any]]:
-    """Replace differing entries, remove duplicates and other device variables, add missing entries."""
-    seen = set()
-    surplus = []
-    concerned = not _VARIABLES.isdisjoint([entry.name for entry in env])  # rarely true
-    for index, entry in enumerate(env if concerned else ()):
-        if entry.name in seen or (entry.name in _DEVICES and entry.name not in required):
-            surplus.append(index)
-        elif entry.name in required:
-            seen.add(entry.name)
-            if not required[entry.name].matches(entry):
-                yield {"op": "replace", "path": f"{path}/{index}", "value": required[entry.name].manifest()}
-    for index in reversed(surplus):
-        yield {"op": "remove", "path": f"{path}/{index}"}
-    for name, missing in required.items():
-        if name not in seen:
-            yield {"op": "add", "path": f"{path}/-", "value": missing.manifest()}

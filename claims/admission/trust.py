@@ -10,17 +10,21 @@ from typing import Final
 
 import msgspec
 
-from claims.dialects.own_keys import CONTAINER_KEYS
+from claims.dialects.own_keys import CONTAINER_STARTS
 from claims.dialects.registry import DIALECTS
 from claims.dialects.write_back import AMOUNTS
-from kube.keys import ALLOCATED, ATTEMPT, CHOSEN_BY, VISIBLE_DEVICES
+from kube.keys import ALLOCATED, ATTEMPT, CHOSEN_BY, ISOLATION_MEMORY, ISOLATION_THREADS, VISIBLE_DEVICES
 from kube.objects import ObjectMeta
 
 OWN: Final = "gpuplane"
-RESULTS: Final = dict.fromkeys((ALLOCATED, VISIBLE_DEVICES, ATTEMPT, CHOSEN_BY, AMOUNTS), OWN) | {
+_OWN_KEYS: Final = (ALLOCATED, VISIBLE_DEVICES, ATTEMPT, CHOSEN_BY, AMOUNTS, ISOLATION_THREADS, ISOLATION_MEMORY)
+RESULTS: Final = dict.fromkeys(_OWN_KEYS, OWN) | {
     key: dialect.name for dialect in DIALECTS for key in dialect.result_keys
 }
-STARTS: Final = ((CONTAINER_KEYS, OWN), *((start, one.name) for one in DIALECTS for start in one.result_starts))
+STARTS: Final = (
+    *((start, OWN) for start in CONTAINER_STARTS),
+    *((start, one.name) for one in DIALECTS for start in one.result_starts),
+)
 FRAMES: Final = tuple((*frame, one.name) for one in DIALECTS for frame in one.result_frames)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from claims.admission.counted import names_another_amount, takes_some
+from claims.admission.isolation import NO_ISOLATION, IsolationRules, isolation_refusal, isolation_warnings
 from claims.admission.recognise import is_for_another, is_pod_create, is_pod_update, looks_ours
 from claims.admission.trust import Trust, forbidden_changes
 from claims.dialects.claim_manifest import ClaimDevices, ClaimSpec
@@ -46,8 +47,11 @@ def validate_pod(
     trust: Trust,
     scheduler_name: str = SCHEDULER_NAME,
     queues: Callable[[], StoredQueues] | None = None,
+    isolation: IsolationRules = NO_ISOLATION,
 ) -> AdmissionResponse:
-    """The verdict on a pod that is created or updated. `queues`: called for one whose label names a queue."""
+    """The verdict on a pod that is created or updated. `queues`: called for one whose label names a queue;
+    `isolation`: the settings.
+    """
     creating = is_pod_create(request)
     if not creating and not is_pod_update(request):
         return allowed(request)
@@ -65,7 +69,7 @@ def validate_pod(
         return _check_update(request, pod, old, trust, scheduler_name)
     if _places_itself(pod, trust.may_place(request.user_info.username)):
         return forbidden(request, "spec.nodeName: only gpuplane places pods that ask for devices; leave it out")
-    verdict = _check_dialect(request, pod, scheduler_name)
+    verdict = _check_dialect(request, pod, scheduler_name, isolation)
     named = queue_named_by(pod)
     if not (verdict.allowed and named and queues):
         return verdict
@@ -80,7 +84,9 @@ def _check_queue(
         return forbidden(request, f"label {QUEUE_LABEL}: {barred}")
     if not queues.stored or name in queues.tree.queues:
         return allowed(request, warnings=warnings)
-    return allowed(request, warnings=[*warnings, f"queue {name[:63]} does not exist: the pod waits until it does"])
+    return allowed(
+        request, warnings=[*warnings, f"queue {name[:63]} does not exist: the pod goes to default until it does"]
+    )
 
 
 def _check_update(
@@ -103,7 +109,9 @@ def _places_itself(pod: Pod, trusted: bool) -> bool:
     return bool(pod.spec.node_name) and not trusted and CONFIG_MIRROR not in pod.annotations and asks_for_devices(pod)
 
 
-def _check_dialect(request: AdmissionRequest, pod: Pod, scheduler_name: str) -> AdmissionResponse:
+def _check_dialect(
+    request: AdmissionRequest, pod: Pod, scheduler_name: str, isolation: IsolationRules
+) -> AdmissionResponse:
     refusal = parse_pod(pod, find_claim=_assume_claim)
     if takes_some(pod) if refusal is None else names_another_amount(pod):
         return forbidden(request, f"{PODS_RESOURCE} is set by gpuplane, to 1 a pod that asks for devices; leave it out")
@@ -112,7 +120,10 @@ def _check_dialect(request: AdmissionRequest, pod: Pod, scheduler_name: str) -> 
             return invalid(request, f"spec.nodeSelector: {KUBELETS_CHOOSE} (rule kubelet-chooses)")
         if refusal is None or is_for_another(pod, scheduler_name=scheduler_name):
             return allowed(request)
-        return allowed(request, warnings=sentences(refusal.ignored))
+        unkept = isolation_refusal(pod, refusal, isolation)
+        if unkept is not None:
+            return invalid(request, f"{unkept.field}: {unkept.reason} (rule {unkept.rule})")
+        return allowed(request, warnings=[*sentences(refusal.ignored), *isolation_warnings(pod, refusal)])
     if is_for_another(pod, scheduler_name=scheduler_name):
         return allowed(request, warnings=[refusal.reason])
     where = f"{refusal.field}: " if refusal.field else ""

@@ -17,6 +17,7 @@ import msgspec
 import structlog
 from django.conf import settings
 
+from claims.admission.isolation import IsolationRules
 from claims.admission.mutate import mutate_pod
 from claims.admission.trust import Trust
 from claims.admission.validate_binding import binding_uid, is_binding, validate_binding, validate_unnamed
@@ -99,6 +100,7 @@ def _mutated(request: AdmissionRequest, *, takeover: bool) -> AdmissionResponse:
         scheduler_name=settings.GPUPLANE_SCHEDULER_NAME,
         queues=DIRECTORY.cached(),
         gates=bool(settings.GPUPLANE_KUBECONFIG),  # else nobody would take them off
+        isolation=_isolation(),
     )
 
 
@@ -106,7 +108,13 @@ def _mutated(request: AdmissionRequest, *, takeover: bool) -> AdmissionResponse:
 def pods_validate(request: AdmissionRequest) -> AdmissionResponse:
     """POST /webhooks/pods/validate."""
     queues = partial(DIRECTORY.get, FRESH_SECONDS)
-    return validate_pod(request, trust=_trust(), scheduler_name=settings.GPUPLANE_SCHEDULER_NAME, queues=queues)
+    return validate_pod(
+        request,
+        trust=_trust(),
+        scheduler_name=settings.GPUPLANE_SCHEDULER_NAME,
+        queues=queues,
+        isolation=_isolation(),
+    )
 
 
 gpuclaims_validate = _webhook(partial(validate_manifest, CLAIM))
@@ -203,6 +211,15 @@ def _pod_of(request: AdmissionRequest) -> Pod | None:
         if time.monotonic() - began > QUICK_SECONDS:
             raise
     return pods.find(cluster, **place, timeout=LOOKUP_SECONDS, retry=False)
+
+
+def _isolation() -> IsolationRules:
+    return IsolationRules(
+        default=settings.GPUPLANE_ISOLATION,
+        mps_pipe=settings.GPUPLANE_MPS_PIPE_DIRECTORY,
+        mps_shm=settings.GPUPLANE_MPS_SHM_DIRECTORY,
+        hami_core=settings.GPUPLANE_HAMI_CORE_DIRECTORY,
+    )
 
 
 def _trust() -> Trust:

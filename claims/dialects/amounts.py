@@ -46,16 +46,18 @@ def pod_amounts(pod: Pod, dimensions: Dimensions) -> dict[str, int]:
     together: Counter[str] = Counter()
     sidecars: Counter[str] = Counter()
     largest: Counter[str] = Counter()
-    for index, container in enumerate(pod.spec.init_containers or ()):
-        own = _container_amounts(container, dimensions, f"spec.initContainers[{index}]")
-        if container.is_sidecar:
+    init = [(f"spec.initContainers[{index}]", one) for index, one in enumerate(pod.spec.init_containers or ())]
+    main = [(f"spec.containers[{index}]", one) for index, one in enumerate(pod.spec.containers or ())]
+    for number, (path, container) in enumerate((*init, *main)):
+        own = _container_amounts(container, dimensions, path)
+        if number >= len(init):
+            together.update(own)
+        elif container.is_sidecar:
             sidecars.update(own)
             largest |= sidecars
         else:
             largest |= sidecars + own
     together.update(sidecars)
-    for index, container in enumerate(pod.spec.containers or ()):
-        together.update(_container_amounts(container, dimensions, f"spec.containers[{index}]"))
     amounts = together | largest
     for name, amount in amounts.items():
         if amount > LARGEST:

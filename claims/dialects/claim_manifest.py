@@ -32,7 +32,7 @@ MODEL_LONGEST: Final = 128
 _SHOWN: Final = 64
 _MIG_MODEL: Final = re.compile(r".* MIG (?P<profile>[0-9a-z](?:[0-9a-z.+-]{0,38}[0-9a-z])?)", re.IGNORECASE)
 _ROOT: Final = ("apiVersion", "kind", "metadata", "spec", "status")
-_SPEC: Final = ("devices", "gangRef", "ttlSeconds")
+_SPEC: Final = ("devices", "gangRef", "ttlSeconds", "resize")
 _DEVICES: Final = ("count", "type", "model", "core", "memory", "memoryRatio", "policy", "policyStrict")
 
 
@@ -57,6 +57,8 @@ class ClaimSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     devices: ClaimDevices
     gang_ref: str = ""
     ttl_seconds: int | None = None
+    resize: bool = False
+    """Shares that were given through it follow its amounts."""
 
 
 FindClaim = Callable[[str, str], ClaimSpec | Refusal | None]
@@ -108,6 +110,7 @@ def parse_claim_spec(spec: object) -> ClaimSpec:
         devices=_devices(fields["devices"]),
         gang_ref=gang_ref,
         ttl_seconds=_integer(fields, "ttlSeconds", "spec", most=TTL_SECONDS_MOST),
+        resize=_boolean(fields.get("resize"), "spec.resize"),
     )
 
 

@@ -86,7 +86,7 @@ class DialectDefinition:
 
     results: Callable[[Placed], Mapping[str, str]] | None = None
     """Annotations of the Binding besides gpuplane's own."""
-    tells_amounts: bool = False
+    exact_amounts: bool = False
     """The results hold the exact amounts, so gpuplane's own annotation of them is omitted."""
     renumbers: bool = True
     """Its pods always get NVIDIA_VISIBLE_DEVICES, which renumbers the devices inside the container."""
@@ -101,6 +101,8 @@ class DialectDefinition:
 
     own_scheduler: bool = False
     """The dialect has a scheduler of its own, which may run in the same cluster."""
+    without_devices: Callable[[Pod], frozenset[str]] = lambda _pod: frozenset()
+    """Names of the containers that see none of the pod's devices."""
     by_container: bool = False
     """Containers are planned one by one and see only their own devices."""
     by_plugin: bool = False

@@ -88,5 +88,5 @@ DIALECT: Final = DialectDefinition(
     check=_check,
     parse=_parse,
     annotations=frozenset({CLAIM}),
-    renumbers=False,  # `DeviceRequest.uuids` tells it: pods that an earlier version admitted have no such variable
+    renumbers=False,  # `DeviceRequest.uuids` says it: pods that an earlier version admitted have no such variable
 )

@@ -6,6 +6,7 @@ A container's resources, with amounts for each of its devices:
     nvidia.com/gpumem "3000"         3000 MiB
     nvidia.com/gpumem-percentage     a part of the memory; without either all of it
     nvidia.com/gpucores "30"         30 core; without it none; 100 is a device of its own
+    gpu.scheduling/vgpu "2"          instead of nvidia.com/gpu, which a node's device plugin would serve as well
 
 The pod's annotations restrict the GPUs (`claims.dialects.hami_words`); the result has a slot for each container
 (`hami_result`, read by `hami_slots`). Invariants: containers that run at once never share an amount; containers that
@@ -31,6 +32,7 @@ from claims.dialects.hami_words import (
     PERCENTAGE,
     RESOURCES,
     gpus_asked,
+    gpus_of,
     limits_of,
     with_policies,
 )
@@ -39,7 +41,7 @@ from claims.dialects.refused import Refused
 from claims.dialects.request import CORE_WHOLE, DeviceAsk, DeviceRequest, Dialect, Limits
 from claims.dialects.steps import steps_of
 from kube.device_types import GPU
-from kube.keys import HAMI_ALLOCATED, HAMI_NODE, HAMI_TO_ALLOCATE, NATIVE_GPU
+from kube.keys import HAMI_ALLOCATED, HAMI_NODE, HAMI_TO_ALLOCATE, NATIVE_GPU, VGPU
 from kube.objects import Container, Pod
 from kube.quantities import LARGEST
 
@@ -84,7 +86,9 @@ def _at_once(asks: Sequence[DeviceAsk], step: int) -> int:
 
 
 def _ask(amounts: Mapping[str, int], where: str, container: str, limits: Limits | None) -> DeviceAsk:
-    count, cores = amounts.get(NATIVE_GPU, 1), amounts.get(CORES, 0)
+    if NATIVE_GPU in amounts and VGPU in amounts:
+        raise Refused("hami-gpus-twice", f"ask for {NATIVE_GPU} or {VGPU}, not for both", field=f"{where}[{VGPU}]")
+    count, cores = gpus_of(amounts), amounts.get(CORES, 0)
     if count > DEVICES_MOST:
         raise Refused("too-many", f"{NATIVE_GPU} asks for more than {DEVICES_MOST} devices")
     if MEMORY in amounts and PERCENTAGE in amounts:
@@ -110,7 +114,8 @@ def _detect(candidate: Candidate, _before: Collection[str]) -> bool:
 
 
 def _parse(candidate: Candidate, _find_claim: FindClaim) -> DeviceRequest:
-    return hami_request(candidate.pod)
+    request = hami_request(candidate.pod)
+    return msgspec.structs.replace(request, kubelet_gpus=True) if NATIVE_GPU in candidate.amounts else request
 
 
 def _devices_most(pod: Pod, _request: DeviceRequest) -> int:

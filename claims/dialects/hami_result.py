@@ -31,10 +31,10 @@ def hami_annotations(placed: Placed) -> dict[str, str]:
 def _device(ask: DeviceAsk, grant: GrantView, memory_total: MemoryTotal | None) -> str:
     """A container's part of a device, of which the pod may hold more."""
     core = CORE_WHOLE if ask.whole else ask.core_percent or 0
-    return f"{grant.uuid},{TYPE},{_memory_mib(ask, grant, memory_total)},{core}:"
+    return f"{grant.uuid},{TYPE},{container_memory_mib(ask, grant, memory_total)},{core}:"
 
 
-def _memory_mib(ask: DeviceAsk, grant: GrantView, memory_total: MemoryTotal | None) -> int:
+def container_memory_mib(ask: DeviceAsk, grant: GrantView, memory_total: MemoryTotal | None) -> int:
     """At most what the container requests. Percentages are of the device's whole MiB, as in HAMi."""
     total = memory_total((GPU, grant.minor)) if memory_total is not None else None
     requested = ask.memory_bytes

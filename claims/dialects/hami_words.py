@@ -16,7 +16,7 @@ from claims.dialects.amounts import container_amounts
 from claims.dialects.refused import Refused, refused_annotation
 from claims.dialects.request import DeviceRequest, Limits, Policy, SharePolicy
 from kube.device_types import Dimension
-from kube.keys import NATIVE_GPU
+from kube.keys import NATIVE_GPU, VGPU
 from kube.names import InvalidName, check_device_uuid
 from kube.objects import Container, Pod
 
@@ -25,7 +25,7 @@ Chosen = TypeVar("Chosen")
 MEMORY: Final = "nvidia.com/gpumem"
 PERCENTAGE: Final = "nvidia.com/gpumem-percentage"
 CORES: Final = "nvidia.com/gpucores"
-HAMI_RESOURCES: Final = frozenset({MEMORY, PERCENTAGE, CORES})
+HAMI_RESOURCES: Final = frozenset({MEMORY, PERCENTAGE, CORES, VGPU})
 
 USE_UUID: Final = "nvidia.com/use-gpuuuid"
 NOT_UUID: Final = "nvidia.com/nouse-gpuuuid"
@@ -44,13 +44,18 @@ _NODE_POLICIES: Final = {"binpack": Policy.BINPACK, "spread": Policy.SPREAD}
 _GPU_POLICIES: Final = {"binpack": SharePolicy.GPUPACK, "spread": SharePolicy.GPUSPREAD, _TOPOLOGY_AWARE: None}
 
 
+def gpus_of(amounts: Mapping[str, int]) -> int:
+    """How many GPUs a container's amounts are for; one where only memory or cores are named."""
+    return amounts.get(NATIVE_GPU) or amounts.get(VGPU) or 1
+
+
 def gpus_asked(container: Container) -> int:
     """How many GPUs a container requests, shared or whole; 0 also for malformed amounts."""
     try:
         amounts = container_amounts(container, RESOURCES, "")
     except Refused:
         return 0
-    return amounts.get(NATIVE_GPU, 1) if amounts else 0
+    return gpus_of(amounts) if amounts else 0
 
 
 def limits_of(pod: Pod) -> Limits | None:

@@ -65,7 +65,6 @@ _MEANINGS: Final = {
         "hami.io/device-scoring-weights": "devices are ranked by memory, then core",
         "hami.io/numa-alignment": _NO_NUMA,
         # KAI
-        "mps": "MPS is not set up",
         "nvidia.com/container.*": "ask by gpu-fraction or gpu-memory",
         "pod-group-name": _ONE_BY_ONE,
         "kai.scheduler/topology": _NO_TOPOLOGY,
@@ -81,7 +80,7 @@ _MEANINGS: Final = {
     },
     Place.LABEL: {
         # Koordinator
-        "koordinator.sh/gpu-isolation-provider": "nothing limits a share while it runs",
+        "koordinator.sh/gpu-isolation-provider": "gpu.scheduling/isolation limits shares",
         "quota.scheduling.koordinator.sh/name": "no such quota holds here",
         # Koordinator and Kubernetes' coscheduling
         "pod-group.scheduling.sigs.k8s.io": _ONE_BY_ONE,

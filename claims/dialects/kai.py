@@ -5,7 +5,7 @@ The annotations, with amounts per device:
     gpu-fraction "0.5"               half a GPU: core 50 and ratio 50, as `kubernetes.io/gpu: 50`
     gpu-memory "2000"                2000 MiB, core 0
     gpu-fraction-num-devices "2"     that many GPUs, beside one of the two above
-    gpu-fraction-container-name      the container that uses them; it has to be there
+    gpu-fraction-container-name      the container that uses them, and it alone sees them; it has to be there
 
 Invariants (as in KAI's own admission): a fraction lies between 0 and 1, memory is a whole number of MiB, never both. A
 fraction has to be a whole number of percent, the unit of a device's core.
@@ -124,12 +124,19 @@ def _parse(candidate: Candidate, _find_claim: FindClaim) -> DeviceRequest:
     return DeviceRequest(asks=(kai_ask(candidate.pod),), dialect=Dialect.KAI)
 
 
+def _without_devices(pod: Pod) -> frozenset[str]:
+    """All containers but the one that uses the GPUs, where the pod names it."""
+    user = pod.annotations.get(CONTAINER)
+    return frozenset(one.name for one in pod.all_containers if one.name != user) if user is not None else frozenset()
+
+
 DIALECT: Final = DialectDefinition(
     name=Dialect.KAI,
     words="KAI's annotations",
     detect=_detect,
     parse=_parse,
     annotations=KAI_ANNOTATIONS,
+    without_devices=_without_devices,
     result_keys=frozenset({KAI_RESERVATION, KAI_GPU_GROUP_LABEL}),
     result_starts=frozenset({f"{KAI_GPU_GROUP_LABEL}/"}),
     own_scheduler=True,

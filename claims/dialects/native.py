@@ -66,6 +66,6 @@ DIALECT: Final = DialectDefinition(
     parse=_parse,
     resources={NATIVE_GPU: Dimension.UNITS, MIG_RESOURCES: Dimension.UNITS},
     results=koordinator_annotations,
-    tells_amounts=True,
+    exact_amounts=True,
     by_plugin=True,
 )

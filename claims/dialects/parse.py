@@ -10,13 +10,20 @@ import msgspec
 
 from claims.dialects.amounts import asks_any, pod_amounts
 from claims.dialects.claim_manifest import FindClaim
-from claims.dialects.definition import Candidate, DialectDefinition
+from claims.dialects.definition import Candidate
 from claims.dialects.ignored import ignored_by
 from claims.dialects.joint import joint_of
 from claims.dialects.native import is_mig_resource
-from claims.dialects.own_keys import container_key
+from claims.dialects.own_keys import container_key, isolation_of
 from claims.dialects.refused import Refused
-from claims.dialects.registry import BY_CONTAINER, BY_NAME, DIALECTS, REQUEST_ANNOTATIONS, REQUEST_RESOURCES
+from claims.dialects.registry import (
+    BY_CONTAINER,
+    BY_NAME,
+    REQUEST_ANNOTATIONS,
+    REQUEST_RESOURCES,
+    detected,
+    only_dialect,
+)
 from claims.dialects.request import DeviceRequest, Parsed, Refusal
 from kube.keys import VISIBLE_DEVICES
 from kube.objects import Pod
@@ -35,10 +42,10 @@ def is_request_resource(name: str) -> bool:
 def foreign_dialect(pod: Pod) -> str | None:
     """The pod's dialect if it has a scheduler of its own (`hami`, `kai`), else None."""
     try:
-        detected = _detected(_candidate(pod))
+        found = detected(_candidate(pod))
     except Refused:
         return None
-    return detected[0].name if len(detected) == 1 and detected[0].own_scheduler else None
+    return found[0].name if len(found) == 1 and found[0].own_scheduler else None
 
 
 def parse_pod(pod: Pod, *, find_claim: FindClaim) -> Parsed:
@@ -47,14 +54,14 @@ def parse_pod(pod: Pod, *, find_claim: FindClaim) -> Parsed:
         candidate = _candidate(pod)
         if not candidate.amounts and REQUEST_ANNOTATIONS.isdisjoint(pod.annotations):
             return None
-        dialect = _only_dialect(candidate)
+        dialect = only_dialect(candidate)
         if dialect is None:
             return None
         request = dialect.parse(candidate, find_claim)
-        joint, ignored = joint_of(pod, request.asks), ignored_by(pod)
-        if joint is None and not ignored:
+        joint, ignored, isolation = joint_of(pod, request.asks), ignored_by(pod), isolation_of(pod)
+        if joint is None and not ignored and not isolation:
             return request
-        return msgspec.structs.replace(request, joint=joint, ignored=ignored)
+        return msgspec.structs.replace(request, joint=joint, ignored=ignored, isolation=isolation)
     except Refused as refused:
         return refused.refusal
 
@@ -63,7 +70,7 @@ def dialect_of(pod: Pod) -> str | Refusal | None:
     """The pod's dialect; a refusal for two dialects, malformed amounts or names. Other rules are not checked."""
     try:
         candidate = _candidate(pod)
-        dialect = _only_dialect(candidate)
+        dialect = only_dialect(candidate)
         if dialect is not None and dialect.check is not None:
             dialect.check(candidate)
     except Refused as refused:
@@ -90,32 +97,14 @@ def containers_apart(pod: Pod, dialect: str) -> frozenset[str]:
     return frozenset(ask.container for ask in asks if len(asks) > 1 and container_key(ask.container) != VISIBLE_DEVICES)
 
 
+def containers_without_devices(pod: Pod, dialect: str) -> frozenset[str]:
+    """Names of the containers that see none of the pod's devices."""
+    return BY_NAME[dialect].without_devices(pod)
+
+
 def _candidate(pod: Pod) -> Candidate:
     """Raises `Refused` for malformed amounts."""
     return Candidate(pod, pod_amounts(pod, REQUEST_RESOURCES))
-
-
-def _only_dialect(candidate: Candidate) -> DialectDefinition | None:
-    """The pod's dialect, None for a pod that requests no devices. Raises `Refused` for two."""
-    detected = _detected(candidate)
-    if len(detected) > 1:
-        first, second = detected[:2]
-        raise Refused(
-            "two-dialects",
-            f"the pod asks for devices by {first.words} and by {second.words}; ask in one way only",
-        )
-    return detected[0] if detected else None
-
-
-def _detected(candidate: Candidate) -> list[DialectDefinition]:
-    """All dialects of the pod, in the registry's order."""
-    detected: list[DialectDefinition] = []
-    before: set[str] = set()
-    for one in DIALECTS:
-        if one.detect(candidate, before):
-            detected.append(one)
-            before.update(one.resources)
-    return detected
 
 
 def no_claim(_namespace: str, _name: str) -> None:

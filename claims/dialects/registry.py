@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from claims.dialects import gpuclaim, hami, kai, koordinator, native
-from claims.dialects.definition import DialectDefinition, ReadBack
+from claims.dialects.definition import Candidate, DialectDefinition, ReadBack
+from claims.dialects.refused import Refused
 from kube.keys import ALLOCATED
 
 DIALECTS: Final[tuple[DialectDefinition, ...]] = (
@@ -37,3 +38,26 @@ GUARDED: Final = frozenset(one.name for one in DIALECTS if one.result_keys)
 BY_CONTAINER: Final = frozenset(one.name for one in DIALECTS if one.by_container)
 BY_PLUGIN: Final = frozenset(one.name for one in DIALECTS if one.by_plugin)
 RENUMBERED: Final = frozenset(one.name for one in DIALECTS if one.renumbers)
+
+
+def only_dialect(candidate: Candidate) -> DialectDefinition | None:
+    """The pod's dialect, None for a pod that requests no devices. Raises `Refused` for two."""
+    found = detected(candidate)
+    if len(found) > 1:
+        first, second = found[:2]
+        raise Refused(
+            "two-dialects",
+            f"the pod asks for devices by {first.words} and by {second.words}; ask in one way only",
+        )
+    return found[0] if found else None
+
+
+def detected(candidate: Candidate) -> list[DialectDefinition]:
+    """All dialects of the pod, in the order of `DIALECTS`."""
+    found: list[DialectDefinition] = []
+    before: set[str] = set()
+    for one in DIALECTS:
+        if one.detect(candidate, before):
+            found.append(one)
+            before.update(one.resources)
+    return found

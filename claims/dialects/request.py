@@ -10,7 +10,7 @@ from enum import StrEnum
 import msgspec
 
 from claims.dialects.steps import Steps
-from kube.device_types import is_mig
+from kube.device_types import GPU, is_mig
 
 CORE_WHOLE = 100
 """Core percent of one whole device."""
@@ -33,7 +33,7 @@ class SharePolicy(StrEnum):
 
 
 class Dialect(StrEnum):
-    """Names of dialects that rules refer to, and `rest`: a claim without a pod."""
+    """Names of dialects that rules refer to; `rest`: a claim without a pod; `slot`: a running model's memory."""
 
     GPUCLAIM = "gpuclaim"
     NATIVE = "native"
@@ -41,6 +41,7 @@ class Dialect(StrEnum):
     KAI = "kai"
     HAMI = "hami"
     REST = "rest"
+    SLOT = "slot"
 
 
 class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -61,6 +62,11 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether this device is allowed."""
         named = (not self.uuids or uuid in self.uuids) and uuid not in self.not_uuids
         return named and self.permit_model(model) and memory_total >= self.memory_least
+
+    @property
+    def any_device(self) -> bool:
+        """Whether it is all the same which of the node's devices of a model serve."""
+        return not (self.uuids or self.not_uuids or self.one_numa)
 
     def permit_model(self, model: str) -> bool:
         """Whether devices of this model are allowed."""
@@ -126,6 +132,8 @@ class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=
     ttl_seconds: int | None = None
     uuids: bool = False
     """NVIDIA_VISIBLE_DEVICES refers to our annotation, so its value holds UUIDs, and no kubelet may choose."""
+    kubelet_gpus: bool = False
+    """The pod's own `nvidia.com/gpu` would have a device plugin give it GPUs as well."""
     joint: Joint | None = None
     by_kubelet: bool = False
     """Output of the engine: the kubelet of the chosen node chooses the devices."""
@@ -133,6 +141,10 @@ class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=
     """What other schedulers would read of the pod, and the engine ignores (`claims.dialects.ignored`)."""
     containers: tuple[str, ...] = ()
     """The pod's containers, init containers first, where each has a result."""
+    isolation: str = ""
+    """What the containers' variables refer to, `mps` or `hami-core`: the result has their values."""
+    resized: bool = False
+    """Output of a resize: the amounts are no longer those that the pod asks for."""
 
     def under(self, share: SharePolicy) -> DeviceRequest:
         """The request with the share policy of the fleet, unless the pod has its own."""
@@ -153,6 +165,17 @@ class DeviceRequest(msgspec.Struct, frozen=True, omit_defaults=True, cache_hash=
     def for_kubelet(self) -> bool:
         """Whether a kubelet may choose the devices, since no variable of the pod overrides its device plugin's."""
         return self.whole_native and not self.uuids
+
+    @property
+    def reservable(self) -> bool:
+        """Whether a reservation pod can serve it where the kubelet chooses devices: GPUs alone, whichever they are."""
+        return (
+            self.dialect != Dialect.NATIVE
+            and not self.kubelet_gpus
+            and self.joint is None
+            and not (self.policy is Policy.CONTIGUOUS and self.policy_strict)
+            and all(ask.type == GPU and (ask.limits is None or ask.limits.any_device) for ask in self.asks)
+        )
 
     @property
     def devices_most(self) -> int:

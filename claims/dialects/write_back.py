@@ -12,6 +12,7 @@ from typing import Final
 
 from claims.dialects.device_json import own_amounts
 from claims.dialects.grants import BusId, GrantView, MemoryTotal, Placed
+from claims.dialects.isolation import isolation_annotations
 from claims.dialects.own_keys import container_key
 from claims.dialects.registry import BY_NAME, RENUMBERED
 from claims.dialects.request import DeviceRequest
@@ -59,7 +60,9 @@ def binding_annotations(
         annotations |= dialect.results(placed)
     if dialect is not None and dialect.by_container:
         annotations |= _by_container(request, ordered, visible)
-    untold = dialect is None or not dialect.tells_amounts
+    if request.isolation:
+        annotations |= isolation_annotations(placed, by_container=dialect is not None and dialect.by_container)
+    untold = dialect is None or not dialect.exact_amounts
     if untold and (request.shares or any(grant.type != GPU or not grant.whole for grant in ordered)):
         annotations[AMOUNTS] = own_amounts(placed)
     return annotations

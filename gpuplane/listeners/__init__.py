@@ -2,8 +2,8 @@
 
 `plan` reads the settings into listeners, `certificates` keeps their TLS fresh. `accepting`, `connections`,
 `bounded_http` and `bounded_sockets` bound what a client takes before any application code runs, by the numbers of
-`limits`. `cluster` answers `/extender/` and `/webhooks/`, `agents` serves node agents, `static` serves files.
-`gpuplane.application` puts them together; `gpuplane.serve` opens them. Invariants:
+`limits`. `cluster` answers `/extender/` and `/webhooks/`, `agents` and `runners` serve the programs on nodes, `static`
+serves files. `gpuplane.application` puts them together; `gpuplane.serve` opens them. Invariants:
 - `/extender/` is never reachable from outside this machine without a credential.
 - Connections, heads, bodies and idle time are bounded before a request is handled.
 - Slow work delays only work of its own kind (`threads`).

@@ -1,8 +1,7 @@
 """Authenticates node agents: `WS /ws/agents/<node>/` and `POST /api/v1/agents/<node>/samples/`.
 
 Called by `gpuplane.application`. Checks the token and the node's name, then hands over to `nodes.live.ingest`, which
-handles the frames. Only the main listener permits these paths. Invariants: a session ends with the API token that
-opened it.
+handles the frames. Only the main listener permits these paths.
 """
 
 from __future__ import annotations
@@ -12,54 +11,21 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-import structlog
-
-from access.actors import Actor
-from access.sockets import SOCKETS, OpenSocket
 from gpuplane.listeners import Receive, Scope, Send
 from gpuplane.listeners.answers import Refused, refuse_socket, send_problem, send_response
 from gpuplane.listeners.bearer import Bearer
 from gpuplane.listeners.bodies import BudgetHold, ClientGone, read_body
 from gpuplane.listeners.body_limits import Bound
+from gpuplane.listeners.node_sockets import Sessions, serve_node
 from nodes.live import ingest
 from nodes.live.rate_limit import RETRY_AFTER_SECONDS
 
 REFUSED_SECONDS = 0.25
 """How long a refusal is delayed, so that repeating the request at once costs less than answering it."""
 
-_NODE: Final = r"([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)"
-SOCKET: Final = re.compile(f"/ws/agents/{_NODE}/")
-SAMPLES: Final = re.compile(f"/api/v1/agents/{_NODE}/samples/")
-
-SIGN_IN_AGAIN: Final = 1012
-"""Close code: connect again, with the current token."""
-
-SESSIONS_MOST: Final = 4
-"""Sockets of one node's agent at one time in a process: its current one, and earlier ones that have not ended yet."""
-
-log = structlog.get_logger(__name__)
-
-
-class Sessions:
-    """The sockets of each node, SESSIONS_MOST at most: one more ends the node's oldest."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, list[OpenSocket]] = {}
-
-    def opened(self, entry: OpenSocket) -> None:
-        """Add a socket."""
-        sessions = self._of.setdefault(entry.node, [])
-        sessions.append(entry)
-        if len(sessions) > SESSIONS_MOST:
-            sessions.pop(0).cut(f"the agent of {entry.node} has begun {SESSIONS_MOST} times since")
-
-    def closed(self, entry: OpenSocket) -> None:
-        """Remove a socket, if it is still there."""
-        sessions = self._of.get(entry.node, [])
-        if entry in sessions:
-            sessions.remove(entry)
-        if not sessions:
-            self._of.pop(entry.node, None)
+NODE: Final = r"([a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)"
+SOCKET: Final = re.compile(f"/ws/agents/{NODE}/")
+SAMPLES: Final = re.compile(f"/api/v1/agents/{NODE}/samples/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,40 +39,18 @@ class Agents:
     async def socket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a WebSocket scope whose path begins with /ws/agents/."""
         try:
-            node = _node(SOCKET, scope)
+            node = node_in(SOCKET, scope)
             actor = await self.bearer.agent(scope, node=node)
         except Refused as refused:
             await receive()
             await refuse_socket(scope, send, refused.status, refused.detail, refused.headers)
             return
-        await self._session(scope, receive, send, node=node, actor=actor)
-
-    async def _session(self, scope: Scope, receive: Receive, send: Send, *, node: str, actor: Actor) -> None:
-        """Serve until the client leaves, the token ends or the node has too many sessions, by cancelling the task."""
-        task = asyncio.current_task()
-        if task is None:  # an ASGI application always runs in one
-            raise RuntimeError("no task")
-        entry = OpenSocket(account=actor.name, token=actor.token, node=node, end=task.cancel)
-        if actor.token:
-            SOCKETS.opened(entry)
-        self.sessions.opened(entry)
-        try:
-            await ingest.agent_socket(scope, receive, send, node=node, actor=actor)
-        except asyncio.CancelledError:
-            if not entry.ended or task.uncancel():
-                raise
-            try:
-                await send({"type": "websocket.close", "code": SIGN_IN_AGAIN, "reason": entry.why})
-            except (OSError, RuntimeError):  # the peer left first; uvicorn raises either
-                log.debug("agent.left_first", node=node)
-        finally:
-            SOCKETS.closed(entry)
-            self.sessions.closed(entry)
+        await serve_node(ingest.agent_socket, self.sessions, scope, receive, send, node=node, actor=actor)
 
     async def samples(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer an HTTP scope whose path begins with /api/v1/agents/."""
         try:
-            node = _node(SAMPLES, scope)
+            node = node_in(SAMPLES, scope)
             actor = await self.bearer.agent(scope, node=node)
             with BudgetHold(self.bound.budget) as held:
                 body = await read_body(scope, receive, limit=self.bound.limit_bytes, held=held)
@@ -124,7 +68,7 @@ class Agents:
         await send_response(send, status, answer, content_type=b"application/msgpack", headers=headers)
 
 
-def _node(pattern: re.Pattern[str], scope: Scope) -> str:
+def node_in(pattern: re.Pattern[str], scope: Scope) -> str:
     """The node named in the path. Raises Refused, also for HTTP methods but POST."""
     found = pattern.fullmatch(scope["path"])
     if found is None:

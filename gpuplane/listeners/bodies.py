@@ -66,7 +66,7 @@ class BudgetHold:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._give_back()
+        self.release()
 
     def check(self, size_bytes: int) -> None:
         """Raises NoRoom unless `size_bytes` more fit."""
@@ -94,16 +94,17 @@ class BudgetHold:
         finally:
             self._budget.unfinished.pop(self._end, None)
 
+    def release(self) -> None:
+        """Give it back before the request ends: its body is not kept any more."""
+        self._budget.taken_bytes -= self._bytes
+        self._bytes = 0
+
     def _end(self) -> None:
         self.ended = True
-        self._give_back()
+        self.release()
         log.warning("body.ended", budget=self._budget.name)
         if self._reader is not None:
             self._reader.cancel()
-
-    def _give_back(self) -> None:
-        self._budget.taken_bytes -= self._bytes
-        self._bytes = 0
 
 
 async def read_body(scope: Scope, receive: Receive, *, limit: int, held: BudgetHold) -> bytes:

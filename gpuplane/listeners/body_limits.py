@@ -34,10 +34,14 @@ LARGE_INVENTORY_BYTES: Final = 128 * KIB
 """From here on inventories have a rate limit (`bodies`): 90 GPUs, each wired to each, or more. To write 256 takes
 50 ms, for which filter waits on SQLite, and 25 ms of the next filter."""
 SIMULATION_BYTES: Final = 4 * MIB
+GGUF_HEADER_BYTES: Final = 16 * MIB
+"""The largest vocabularies take half of it."""
+GATEWAY_BYTES: Final = 16 * MIB
+"""Prompts with some images. All that wait for a slot are kept in memory, within their budget."""
 OTHER_BYTES: Final = 1 * MIB
 """Pages, and everything else under `/api/`."""
 ANONYMOUS_BYTES: Final = 64 * KIB
-LARGEST_OF_DJANGO_BYTES: Final = max(INVENTORY_BYTES, SIMULATION_BYTES, OTHER_BYTES)
+LARGEST_OF_DJANGO_BYTES: Final = max(INVENTORY_BYTES, SIMULATION_BYTES, GGUF_HEADER_BYTES, OTHER_BYTES)
 
 UPLOAD_SECONDS: Final = 1.0
 """How long an upload is safe from being ended to make room."""
@@ -51,7 +55,7 @@ class RequestKind(StrEnum):
     WRITES = "writes"
     """REST requests that change something, but for simulations. SQLite writes for one at a time, filter included."""
     SIMULATIONS = "simulations"
-    """What-if, over REST and by its page: each may take ten seconds."""
+    """What-if, over REST and by its page, each of which may take ten seconds; headers of models' files."""
     ANONYMOUS = "anonymous"
     """Signing in, and every caller without a credential."""
     PROBES = "probes"
@@ -128,7 +132,9 @@ class BodyLimits:
         self._extender = bound(body_limit, extender)
         self._webhooks = bound(WEBHOOK_BYTES, Budget("webhooks", 32 * MIB))
         self.agents: Final = bound(AGENT_BYTES, Budget("agents", 32 * MIB))
+        self.gateway: Final = bound(GATEWAY_BYTES, Budget("gateway", 128 * MIB))
         self._simulations = bound(SIMULATION_BYTES, Budget("simulations", 16 * MIB), RequestKind.SIMULATIONS)
+        self._gguf_headers = bound(GGUF_HEADER_BYTES, Budget("gguf-headers", 32 * MIB), RequestKind.SIMULATIONS)
         self._inventories = replace(
             bound(INVENTORY_BYTES, signed_in, RequestKind.WRITES), paced_bytes=LARGE_INVENTORY_BYTES
         )
@@ -159,6 +165,8 @@ class BodyLimits:
             return self._what_if_page if path == _WHAT_IF and scope["method"] == "POST" else self._pages
         if path.startswith("/api/v1/simulations"):
             return self._simulations
+        if path.startswith("/api/v1/gguf-headers"):
+            return self._gguf_headers
         if scope["method"] in _READS:
             return self._rest
         return self._inventories if _INVENTORY.fullmatch(path) else self._writes

@@ -7,7 +7,7 @@ answered within 20 s), a message by MESSAGE_BYTES. Invariants:
   six bytes costs as much as a kilobyte.
 - The connection counts until it is closed. It counts as a stream (see `connections`) once the application has sent
   something, since a socket is accepted before its peer is authenticated.
-- A peer that does not read, or was told of the end ANSWER_SECONDS ago, is disconnected.
+- A peer that does not read, or was sent the close frame ANSWER_SECONDS ago, is disconnected.
 """
 
 from __future__ import annotations

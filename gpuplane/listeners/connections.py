@@ -184,5 +184,5 @@ class Connections:
     def _log(self, key: str) -> None:
         self._log_scheduled = False
         counts = {reason.replace("-", "_"): count for reason, count in self._unlogged.items()}
-        log.warning("listener.refused", door=self._listener, first=key, **counts)
+        log.warning("listener.refused", listener=self._listener, first=key, **counts)
         self._unlogged.clear()

@@ -22,6 +22,7 @@ MODULES: Sequence[str] = (
     "gpuplane.start.checkpoints",
     "gpuplane.start.definitions",
     "gpuplane.start.gc_tuning",
+    "gpuplane.start.gateway",
     "gpuplane.start.subscriptions",
     "gpuplane.start.access",
     "nodes.live.flush",

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-AGENT_PATHS: Final = ("/ws/agents/", "/api/v1/agents/", "/livez", "/readyz", "/metrics")
-"""Paths of a process that serves agents alone."""
+AGENT_PATHS: Final = ("/ws/agents/", "/ws/runners/", "/api/v1/agents/", "/livez", "/readyz", "/metrics")
+"""Paths of a process that serves the programs on nodes alone: agents and runners."""
 
 
 class ListenAddressRefused(Exception):

@@ -119,9 +119,11 @@ LEDGER_STEPS: Final = 3
 BINDERS: Final = 64
 TOKENS: Final = 2
 NEW_TOKENS: Final = 1
-QUICK_CONNECTIONS: Final = FILTERS + LEDGER_STEPS + TOKENS + NEW_TOKENS
-"""Database connections that filter, bind's steps and tokens use at most at one time. Binds in threads take theirs for
-moments."""
+GATEWAY_THREADS: Final = 4
+"""Rounds of inference requests, reads of what became of them, the row of the process, and the list of models."""
+QUICK_CONNECTIONS: Final = FILTERS + LEDGER_STEPS + TOKENS + NEW_TOKENS + GATEWAY_THREADS
+"""Database connections that filter, bind's steps, tokens and inference requests use at most at one time. Binds in
+threads take theirs for moments."""
 LIVE_CONNECTIONS: Final = 4
 """Of the live path: agents' records (2), the fleet's rows, sockets of browsers."""
 
@@ -151,6 +153,9 @@ class Lanes:
         # the same for TokenReviews
         self.reviews = lane("review", threads=2, waiting=512)
         self.new_reviews = lane("new-review", threads=4, waiting=512)
+        # large bodies of inference requests, and the list of models
+        self.bodies = lane("body", threads=1, waiting=1024)
+        self.models = lane("models", threads=1, waiting=64)
         # requests to Django, bounded by `django_slots`
         self.django = pool(DJANGO_THREADS, thread_name_prefix="django")
 

@@ -10,6 +10,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from allocations.overviews import DeviceRow, device_rows, may_see_processes
+from allocations.reservation_overviews import groups_on
 from audit.selectors import event_list
 from gpuplane.pages.page import PageRequest, page, query_word
 from nodes.history.ranges import LIVE, WORDS, known_range
@@ -44,12 +45,14 @@ def device_state(request: PageRequest, device_id: int) -> HttpResponse:
 
 def _context(request: PageRequest, device_id: int) -> dict[str, Any]:
     found = device_get(device_id)
-    (row,) = device_rows([found], actor=request.actor)
+    groups = groups_on([found], actor=request.actor)
+    (row,) = device_rows([found], actor=request.actor, groups=groups)
     sample, reported = latest_of(found.node.name)
     details = None if reported is None else reported.of(found.uuid)
     return {
         "device": found,
         "row": row,
+        "groups": list(groups.values()),
         "details": details,
         "neighbours": device_minors(found.node),
         "down": 0 if details is None else sum(not link.is_up for link in details.links),

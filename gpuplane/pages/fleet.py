@@ -8,7 +8,6 @@ from typing import Final, cast
 from django.contrib.auth.models import User
 from django.http import HttpResponse, HttpResponseBadRequest
 from django.shortcuts import render
-from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from access.actors import Actor
@@ -17,9 +16,9 @@ from agent.protocol import COLUMNS
 from allocations.fleet_holders import ANSWERS, HolderKey
 from allocations.overviews import DeviceRow, device_rows
 from gpuplane.csv_files import csv_response
+from gpuplane.fresh_samples import fresh_for
 from gpuplane.pages.page import PageRequest, page
 from nodes.labels import pool_of
-from nodes.live.reads import latest_for
 from nodes.live.samples import SampleView
 from nodes.selectors import device_get, device_table
 
@@ -80,9 +79,7 @@ def fleet_holders_part(request: PageRequest) -> HttpResponse:
 @page
 def fleet_csv(request: PageRequest) -> HttpResponse:
     """One line a device, by node."""
-    now = timezone.now().timestamp()
-    samples = {name: sample for name, sample in latest_for(request).items() if not sample.is_old(now=now)}
-    return csv_response(_lines(request.actor, samples), "fleet.csv")
+    return csv_response(_lines(request.actor, fresh_for(request)), "fleet.csv")
 
 
 def _lines(actor: Actor, samples: Mapping[str, SampleView]) -> Iterator[list[object]]:

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_GET
 
 from allocations.leases.port import lease_name
 from allocations.overviews import device_rows, leases_of
+from allocations.reservation_overviews import groups_on, node_put_off
 from audit.selectors import event_list
 from gpuplane.pages.page import PageRequest, page, query_word, query_words
 from gpuplane.pages.slices import slice_of
@@ -24,6 +25,7 @@ from nodes.live.reads import latest_for
 from nodes.models import Device
 from nodes.overviews import link_matrix, models_known, node_query, node_row, node_rows
 from nodes.selectors import node_devices, node_get
+from storage.clock import database_now
 
 EVENTS_SHOWN = 9
 LEASES_SHOWN = 32
@@ -74,6 +76,7 @@ def node(request: PageRequest, name: str) -> HttpResponse:
         "models": sorted(context["summary"].models),
         "labels": sorted(context["node"].labels.items()),
         "disputed": disputed_of(context["node"]),
+        "put_off": node_put_off(context["node"], now=database_now()),
     }
     return render(request, "nodes/one.html", context)
 
@@ -91,9 +94,13 @@ def _devices(request: PageRequest, name: str) -> dict[str, Any]:
     sample = latest_for(request).get(found.name)
     if sample is not None and sample.is_old(now=timezone.now().timestamp()):
         sample = None
+    groups = groups_on(devices, actor=request.actor)
     return {
         "node": found,
         "devices": devices,
-        "rows": device_rows(devices, actor=request.actor, samples={} if sample is None else {found.name: sample}),
+        "groups": list(groups.values()),
+        "rows": device_rows(
+            devices, actor=request.actor, samples={} if sample is None else {found.name: sample}, groups=groups
+        ),
         "summary": node_row(found, devices),
     }

@@ -11,6 +11,7 @@ from django.views.decorators.http import require_GET
 from allocations.explain import NodePage, pod_explain
 from allocations.overviews import refusal_query
 from allocations.selectors import waiting_pods
+from autoscaling.selectors import growth_of_pods, pod_growth
 from gpuplane.pages.page import PageRequest, page, query_word, query_words
 from gpuplane.pages.slices import slice_of
 
@@ -25,7 +26,10 @@ def pending_table(request: PageRequest) -> HttpResponse:
     """Pods that wait for devices, each with its last refusal and its scheduler's message."""
     filters = query_words(request, "namespace", search="q")
     found = slice_of(refusal_query(actor=request.actor, **filters), request)
-    return render(request, "allocations/pending.html", filters | {"slice": found, "filtered": any(filters.values())})
+    growth = growth_of_pods(pod.pod_uid for pod in found.rows)
+    shown = found.with_rows([(pod, growth.get(pod.pod_uid)) for pod in found.rows])
+    context = filters | {"slice": shown, "filtered": any(filters.values())}
+    return render(request, "allocations/pending.html", context)
 
 
 @require_GET
@@ -34,7 +38,10 @@ def pending_count(request: PageRequest) -> HttpResponse:
     """How many wait, for the menu and the fleet page: a number, or a short list with `?list=1`."""
     waiting = waiting_pods(actor=request.actor)
     if request.GET.get("list"):
-        return render(request, "allocations/pending_short.html", {"pods": waiting[:SHOWN_ON_FLEET]})
+        pods = list(waiting[:SHOWN_ON_FLEET])
+        growth = growth_of_pods(pod.pod_uid for pod in pods)
+        rows = [(pod, growth.get(pod.pod_uid)) for pod in pods]
+        return render(request, "allocations/pending_short.html", {"rows": rows})
     count = len(waiting.values_list("pk")[: COUNTED_TO + 1])
     context = {"count": count, "most": COUNTED_TO, "plain": bool(request.GET.get("plain"))}
     return render(request, "allocations/pending_count.html", context)
@@ -45,7 +52,8 @@ def pending_count(request: PageRequest) -> HttpResponse:
 def pending_pod(request: PageRequest, namespace: str, name: str) -> HttpResponse:
     """Why one pod waits, or where it is."""
     explanation = with_lines(pod_explain(namespace, name, request.actor, nodes_shown(request)))
-    context = {"pod": explanation, "namespace": namespace, "name": name}
+    growth = pod_growth(namespace=namespace, name=name)
+    context = {"pod": explanation, "namespace": namespace, "name": name, "growth": growth}
     return render(request, "allocations/pod.html", context)
 
 

@@ -12,9 +12,11 @@ from django.views.decorators.http import require_http_methods
 from access.clients import client_of
 from access.errors import BadInput, TooCostly, TookTooLong, TooLarge, TooManyUnderWay, Unavailable
 from allocations.live_scenario import live_scenario, scenario_text
+from allocations.scenario.comparison import beside
 from allocations.scenario.digest import Digest
 from allocations.scenario.parse import PAGE_LIMITS
 from allocations.whatif.run import what_if
+from autoscaling.selectors import scenario_pools
 from gpuplane.pages.page import PageRequest, page, query_word
 from gpuplane.problems import FAULT, problem_of
 
@@ -28,13 +30,19 @@ HEADING = """# The fleet as it is. Add the pods that you want to try below `pods
 @require_http_methods(["GET", "POST"])
 @page
 def simulate(request: PageRequest) -> HttpResponse:
-    """The form, with an example or the fleet as it is; after sending, the decisions beside it."""
+    """The form, with an example or the fleet as it is; after sending, the decisions, and beside them those of the fleet
+    as it was loaded (as it is now, where it was not), if that is asked for.
+    """
     if request.method == "GET":
         return _form(request)
     text = request.POST.get("scenario", "").replace("\r\n", "\n")
-    context: dict[str, Any] = {"text": text[:LONGEST]}
+    compared = request.POST.get("beside") == "fleet"
+    today = request.POST.get("today", "").replace("\r\n", "\n")
+    context: dict[str, Any] = {"text": text[:LONGEST], "compared": compared, "today": today[:LONGEST]}
     try:
-        context["result"] = _run(request, text)
+        context["result"] = result = _run(request, text)
+        if compared:
+            context["beside"] = beside(_run(request, today or _fleet(request)), result)
     except (BadInput, TooCostly, TooManyUnderWay, Unavailable, TookTooLong) as error:
         problem = problem_of(error) or FAULT
         context["problem"] = str(error)
@@ -54,11 +62,13 @@ def _form(request: PageRequest) -> HttpResponse:
     except TooLarge as error:
         words = f"{error}; GET /api/v1/simulations/ answers it for REST and manage.py simulate"
         return render(request, "simulate/simulate.html", {"problem": words}, status=413)
-    return render(request, "simulate/simulate.html", {"text": text})
+    return render(request, "simulate/simulate.html", {"text": text, "today": text, "compared": True})
 
 
 def _fleet(request: PageRequest) -> str:
-    text = HEADING + scenario_text(live_scenario(actor=request.actor, limits=PAGE_LIMITS))
+    scenario = live_scenario(actor=request.actor, limits=PAGE_LIMITS)
+    pools = scenario_pools()
+    text = HEADING + scenario_text({**scenario, "pools": pools} if pools else scenario)
     if len(text) > LONGEST:
         raise TooLarge(f"the fleet takes {len(text)} characters, and this page takes {LONGEST}")
     return text

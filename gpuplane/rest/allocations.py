@@ -18,7 +18,7 @@ from rest_framework.viewsets import GenericViewSet
 from allocations.choices import LIVE, State
 from allocations.models import Allocation
 from allocations.selectors import allocation_get, allocation_list
-from allocations.services import allocation_release, claim_devices, claim_renew
+from allocations.services import allocation_release, allocation_resize, claim_devices, claim_renew
 from claims.dialects.claim_manifest import TTL_SECONDS_MOST
 from claims.kinds import CLAIM
 from claims.selectors import manifest_get
@@ -26,6 +26,7 @@ from gpuplane.rest.authentication import request_actor
 from gpuplane.rest.fields import (
     LABEL_PATTERN,
     SUBDOMAIN_PATTERN,
+    AskedQuantityField,
     NameFilter,
     NamespaceFilter,
     address,
@@ -101,6 +102,13 @@ class RenewSchema(serializers.Serializer[Any]):
     )
 
 
+class ResizeSchema(serializers.Serializer[Any]):
+    """New amounts of each device of a share; what is left out stays."""
+
+    core = serializers.IntegerField(min_value=0, max_value=100, required=False, help_text="percent")
+    memory = AskedQuantityField(required=False, help_text="a quantity, such as 10Gi")
+
+
 class AllocationFilters(serializers.Serializer[Any]):
     """Query of `allocations/`."""
 
@@ -173,6 +181,32 @@ class AllocationViewSet(GenericViewSet[Allocation]):
         actor = request_actor(request)
         allocation = allocation_get(uid=uid, actor=actor)
         allocation_release(allocation=allocation, actor=actor, evict=evict, now=database_now())
+        return Response(allocation_row(allocation_get(uid=uid, actor=actor)))
+
+
+class AllocationResize(APIView):
+    """Let a share grow or shrink in place."""
+
+    @extend_schema(
+        summary="Resize a share in place",
+        description="Amounts per device. 409 with the reason where the device or the queue has no room, where more is "
+        "measured in use, and for whole devices. Running containers keep their limits until they are restarted.",
+        parameters=[UID],
+        request=ResizeSchema,
+        responses=AllocationSchema,
+    )
+    def post(self, request: Request, uid: UUID) -> Response:
+        """The allocation with its new amounts."""
+        body = checked(ResizeSchema, request.data)
+        actor = request_actor(request)
+        allocation = allocation_get(uid=uid, actor=actor)
+        allocation_resize(
+            allocation=allocation,
+            actor=actor,
+            core=body.get("core"),
+            memory=body.get("memory"),
+            now=database_now(),
+        )
         return Response(allocation_row(allocation_get(uid=uid, actor=actor)))
 
 

@@ -36,7 +36,9 @@ class ClaimDevicesSchema(serializers.Serializer[Any]):
     core = serializers.IntegerField(min_value=1, max_value=100, required=False, help_text="percent of a device")
     memory = AskedQuantityField(required=False)
     # the manifest's name
-    memoryRatio = serializers.IntegerField(min_value=1, max_value=100, required=False)  # noqa: N815
+    memoryRatio = serializers.IntegerField(  # noqa: N815 - the manifest's name
+        min_value=1, max_value=100, required=False
+    )
     policy = serializers.ChoiceField(choices=[policy.value for policy in Policy], required=False)
     policyStrict = serializers.BooleanField(required=False)  # noqa: N815 - the manifest's name
 
@@ -46,9 +48,16 @@ class ClaimSpecSchema(serializers.Serializer[Any]):
 
     devices = ClaimDevicesSchema()
     # the manifest's name
-    gangRef = serializers.CharField(required=False, allow_blank=True, max_length=253)  # noqa: N815
+    gangRef = serializers.CharField(  # noqa: N815 - the manifest's name
+        required=False, allow_blank=True, max_length=253
+    )
     # the manifest's name
-    ttlSeconds = serializers.IntegerField(min_value=1, max_value=TTL_SECONDS_MOST, required=False)  # noqa: N815
+    ttlSeconds = serializers.IntegerField(  # noqa: N815 - the manifest's name
+        min_value=1, max_value=TTL_SECONDS_MOST, required=False
+    )
+    resize = serializers.BooleanField(
+        required=False, help_text="shares that were given through it follow its core, memory and memoryRatio"
+    )
 
 
 class ClaimAllocationDeviceSchema(serializers.Serializer[Any]):

@@ -14,10 +14,13 @@ from rest_framework.response import Response
 from rest_framework.viewsets import GenericViewSet
 
 from access.actors import Actor
+from allocations.choices import State
 from allocations.selectors import device_holders
+from gpuplane.fresh_samples import fresh_for
 from gpuplane.rest.authentication import request_actor
 from gpuplane.rest.fields import NameFilter, filters
 from nodes.choices import Presence
+from nodes.live.samples import SampleView
 from nodes.models import Device, Node
 from nodes.selectors import device_list
 
@@ -64,12 +67,21 @@ class DeviceSchema(serializers.Serializer[Any]):
     core_used = serializers.IntegerField(help_text="percent")
     core_free = serializers.IntegerField(help_text="percent")
     memory = serializers.IntegerField(allow_null=True, help_text="bytes")
-    memory_used = serializers.IntegerField(allow_null=True, help_text="bytes")
+    memory_used = serializers.IntegerField(allow_null=True, help_text="bytes, allocated by the ledger")
+    memory_releasing = serializers.IntegerField(
+        allow_null=True, help_text="bytes of what is allocated whose holders are being released"
+    )
+    memory_measured = serializers.IntegerField(
+        allow_null=True, help_text="bytes in use, as measured; null where that is not known now"
+    )
     memory_free = serializers.IntegerField(allow_null=True, help_text="bytes")
     stranger = serializers.CharField(allow_blank=True, help_text="who holds it outside the ledger")
     conflict = serializers.CharField(
         allow_blank=True,
         help_text="pods that run with it although the ledger gave it away; given to nobody new meanwhile",
+    )
+    reservation = serializers.CharField(
+        allow_null=True, help_text="the group (`reservations/`) whose reservation pod has it, or is about to"
     )
     closed = serializers.CharField(allow_blank=True, help_text="why nobody new gets it; empty where somebody may")
     mig = serializers.BooleanField(help_text="a GPU in MIG mode: only its instances are given to pods")
@@ -112,10 +124,12 @@ class DeviceViewSet(GenericViewSet[Device]):
         held = columns.pop("held", None)
         page = self.paginate_queryset(device_list(held=held).filter(**columns)) or []
         actor = request_actor(request)
-        holders = device_holders(page, actor)
-        return self.get_paginated_response(
-            [device_row(device, device.node, holders.get(device.pk, []), actor) for device in page]
-        )
+        holders, samples = device_holders(page, actor), fresh_for(request)
+        rows = [
+            device_row(device, device.node, holders.get(device.pk, []), actor, samples.get(device.node.name))
+            for device in page
+        ]
+        return self.get_paginated_response(rows)
 
 
 def _flapping(device: Device) -> dict[str, Any] | None:
@@ -125,9 +139,15 @@ def _flapping(device: Device) -> dict[str, Any] | None:
     return {"changes": device.flaps, "since": device.flaps_since, "reported": device.health_said}
 
 
-def device_row(device: Device, node: Node, holders: list[dict[str, Any]], actor: Actor) -> dict[str, Any]:
-    """A device as REST shows it. Core in percent, memory in bytes, null where the type has none."""
+def device_row(
+    device: Device, node: Node, holders: list[dict[str, Any]], actor: Actor, sample: SampleView | None
+) -> dict[str, Any]:
+    """A device as REST shows it. Core in percent, memory in bytes, null where the type has none. `sample`: its node's,
+    if fresh.
+    """
     has_memory = device.memory_bytes > 0
+    releasing = sum(holder["memory"] for holder in holders if holder["state"] == State.RELEASING)
+    measured = (None if sample is None else sample.of(device.uuid)) or {}
     return {
         "uid": device.uuid,
         "uuid": device.uuid,
@@ -147,9 +167,12 @@ def device_row(device: Device, node: Node, holders: list[dict[str, Any]], actor:
         "core_free": 100 - device.core_used,
         "memory": device.memory_bytes if has_memory else None,
         "memory_used": device.memory_used if has_memory else None,
+        "memory_releasing": releasing if has_memory else None,
+        "memory_measured": measured.get("memory_used_bytes"),
         "memory_free": device.memory_bytes - device.memory_used if has_memory else None,
         "stranger": device.stranger if actor.namespaces is None or not device.stranger else "somebody outside gpuplane",
         "conflict": device.conflict if actor.namespaces is None or not device.conflict else "pods of other teams",
+        "reservation": device.gpu_group or None,
         "closed": device.closed if actor.namespaces is None or not device.closed else "a running pod has it, or may",
         "mig": device.mig,
         "parent": device.parent or None,

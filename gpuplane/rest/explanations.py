@@ -15,6 +15,7 @@ from rest_framework.utils.urls import replace_query_param
 from rest_framework.views import APIView
 
 from allocations.explain import NODES_MOST, NODES_SHOWN, NodePage, claim_explain, pod_explain
+from autoscaling.selectors import pod_growth
 from claims.services import require_seen
 from gpuplane.rest.allocations import GrantSchema
 from gpuplane.rest.authentication import request_actor
@@ -89,9 +90,21 @@ class PodExplanationSchema(serializers.Serializer[Any]):
     scheduler = SchedulerSchema(allow_null=True, help_text="for a pod that waits")
 
 
+class GrowthSchema(serializers.Serializer[Any]):
+    """The node that a pod waits for, or why none is made for it."""
+
+    pool = serializers.CharField(allow_blank=True)
+    state = serializers.CharField(allow_blank=True, help_text="of its trigger pod")
+    text = serializers.CharField()
+    trigger = serializers.CharField(allow_blank=True)
+    node_claim = serializers.CharField(allow_blank=True)
+    node = serializers.CharField(allow_blank=True)
+
+
 class PodExplainedSchema(PodExplanationSchema):
     """With what happened to it."""
 
+    growth = GrowthSchema(allow_null=True, help_text="for a pod that lacks nothing but devices")
     timeline = serializers.ListField(child=AnyObjectField())
 
 
@@ -109,7 +122,7 @@ class ExplainQuery(serializers.Serializer[Any]):
     """Query of the explanations."""
 
     nodes_after = serializers.CharField(
-        required=False, default="", max_length=253, allow_blank=True, help_text="tell the nodes that follow this name"
+        required=False, default="", max_length=253, allow_blank=True, help_text="return the nodes that follow this name"
     )
     nodes_size = serializers.IntegerField(
         required=False, default=NODES_SHOWN, min_value=1, max_value=NODES_MOST, help_text="nodes of a page"
@@ -153,4 +166,6 @@ class PodExplain(APIView):
         """The explanation."""
         actor = request_actor(request)
         require_seen(namespace, name, actor=actor)
-        return Response(with_addresses(pod_explain(namespace, name, actor, node_page(request)), request))
+        explanation = with_addresses(pod_explain(namespace, name, actor, node_page(request)), request)
+        growth = pod_growth(namespace=namespace, name=name)
+        return Response(explanation | {"growth": growth and growth._asdict()})

@@ -26,7 +26,13 @@ class QuantityField(serializers.Field[Any, Any, Any, Any]):
 
 @extend_schema_field(_quantity(1))
 class AskedQuantityField(serializers.Field[Any, Any, Any, Any]):
-    """The same, and more than 0."""
+    """The same, and more than 0. The service parses it."""
+
+    def to_internal_value(self, data: Any) -> str | int:
+        """The quantity as it was given. Raises ValidationError."""
+        if isinstance(data, bool) or not isinstance(data, str | int):
+            raise serializers.ValidationError("give bytes, or a quantity such as 10Gi", code="type")
+        return data
 
 
 @extend_schema_field({"type": "object", "additionalProperties": {"type": "string"}})

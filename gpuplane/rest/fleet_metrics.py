@@ -16,6 +16,7 @@ from access.choices import TokenScope
 from access.errors import NotAllowed
 from allocations.publish.fleet_metrics import fleet_metrics
 from allocations.publish.ledger_metrics import ledger_metrics
+from autoscaling.metrics import growth_metrics
 from gpuplane.metrics_relay import relayed
 from gpuplane.rest.authentication import request_actor
 from nodes.live.reads import latest_for
@@ -45,6 +46,7 @@ class FleetMetrics(APIView):
             raise NotAllowed("only machine accounts of scope metrics, and admins, may read the whole fleet")
         samples, now = latest_for(request), time.time()
         text = fleet_metrics(samples=samples, now=now) + ledger_metrics(samples=samples, now=now)
+        text += growth_metrics()
         with client(settings.GPUPLANE_REDIS_URL, Purpose.WORK) as connection:
             text += relayed(connection)
         return HttpResponse(text, content_type=CONTENT_TYPE_LATEST)

@@ -18,8 +18,7 @@ from gpuplane.rest.manifests import ManifestViewSet, described, read_schema, wri
 class GangTopologySchema(serializers.Serializer[Any]):
     """Where the pods stand, by a label of nodes: one of the two."""
 
-    # Field has an attribute of this name, which means another thing
-    required = serializers.CharField(required=False, max_length=316)  # type: ignore[assignment]
+    required = serializers.CharField(required=False, max_length=316)  # type: ignore[assignment]  # a field of that name
     preferred = serializers.CharField(required=False, max_length=316)
 
 
@@ -28,10 +27,14 @@ class GangSpecSchema(serializers.Serializer[Any]):
 
     minMember = serializers.IntegerField(min_value=1, max_value=MEMBERS_MOST)  # noqa: N815 - the manifest's name
     # the manifest's name
-    timeoutSeconds = serializers.IntegerField(min_value=1, max_value=TIMEOUT_MOST, required=False)  # noqa: N815
+    timeoutSeconds = serializers.IntegerField(  # noqa: N815 - the manifest's name
+        min_value=1, max_value=TIMEOUT_MOST, required=False
+    )
     topology = GangTopologySchema(required=False)
     # the manifest's name
-    onMemberFailure = serializers.ChoiceField(choices=["none", "evictAll"], required=False)  # noqa: N815
+    onMemberFailure = serializers.ChoiceField(  # noqa: N815 - the manifest's name
+        choices=["none", "evictAll"], required=False
+    )
 
 
 class GangStatusSchema(serializers.Serializer[Any]):

@@ -6,6 +6,7 @@ both.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -81,16 +82,16 @@ def read_schema(kind: Kind[Any], status: serializers.Field[Any, Any, Any, Any]) 
     return type(f"{kind.name.removeprefix('Gpu')}Schema", (serializers.Serializer,), fields)
 
 
-class ManifestViewSet(GenericViewSet[R]):
+class ManifestViewSet(GenericViewSet[R], ABC):
     """Objects of a kind that the caller sees."""
 
     kind: ClassVar[Kind[Any]]
     filters: ClassVar[Schema]
     ordering = ("namespace", "name")
 
+    @abstractmethod
     def statuses(self, rows: Sequence[R]) -> Mapping[int, Mapping[str, Any]]:
         """`status` by the row's id."""
-        raise NotImplementedError
 
     def list(self, request: Request) -> Response:
         """Objects that match, by namespace and name."""

@@ -44,13 +44,17 @@ class QueueSpecSchema(serializers.Serializer[Any]):
     """spec."""
 
     # Field has an attribute of this name, which means another thing
-    parent = serializers.CharField(required=False, max_length=253, allow_null=True)  # type: ignore[assignment]
+    parent = serializers.CharField(  # type: ignore[assignment]  # a field of that name, as declared
+        required=False, max_length=253, allow_null=True
+    )
     namespaces = serializers.ListField(
         child=serializers.RegexField(LABEL_PATTERN, max_length=63), required=False, max_length=1_000
     )
     priority = serializers.IntegerField(min_value=-(2**31), max_value=2**31 - 1, required=False)
     # the manifest's name
-    queueingStrategy = serializers.ChoiceField(choices=["BestEffortFIFO", "StrictFIFO"], required=False)  # noqa: N815
+    queueingStrategy = serializers.ChoiceField(  # noqa: N815 - the manifest's name
+        choices=["BestEffortFIFO", "StrictFIFO"], required=False
+    )
     quotas = QuotaSchema(many=True, required=False)
 
 

@@ -22,9 +22,19 @@ from allocations.live_scenario import live_scenario
 from allocations.scenario.parse import LIMITS
 from allocations.whatif.run import CONFINEMENT, Kind, what_if
 from allocations.whatif.run_slots import RUNS_MOST
+from autoscaling.selectors import scenario_pools
 from claims.dialects.request import SharePolicy
 from gpuplane.rest.authentication import request_actor
 from gpuplane.rest.fields import SUBDOMAIN_PATTERN, AnyObjectField
+from gpuplane.rest.inference_schema import (
+    EstimateSchema,
+    KeepWarmSchema,
+    ScenarioModelSchema,
+    ScenarioRequestSchema,
+    ScenarioRunnerSchema,
+    SimulatedRequestSchema,
+    SimulatedSlotSchema,
+)
 from gpuplane.rest.inventory import NodeShapeSchema
 
 
@@ -48,6 +58,12 @@ class ScenarioSchema(serializers.Serializer[Any]):
     gangs = serializers.ListField(child=AnyObjectField(), required=False, help_text="GpuGang manifests")
     queues = serializers.ListField(child=AnyObjectField(), required=False, help_text="GpuQueue manifests")
     pods = serializers.ListField(child=AnyObjectField(), required=False, help_text="Pod manifests")
+    pools = serializers.ListField(
+        child=AnyObjectField(), required=False, help_text="`name`, `weight`, `max`, `labels`, `taints`, `node`"
+    )
+    models = ScenarioModelSchema(many=True, required=False)
+    runners = ScenarioRunnerSchema(many=True, required=False)
+    requests = ScenarioRequestSchema(many=True, required=False, help_text="in the order of their arrival")
     options = ScenarioOptionsSchema(required=False)
 
 
@@ -72,6 +88,9 @@ class SimulatedDecisionSchema(serializers.Serializer[Any]):
     waits_for = serializers.ListField(
         child=serializers.CharField(), required=False, help_text="pods that have to be gone first"
     )
+    scaling = serializers.CharField(
+        required=False, allow_null=True, help_text="the pool whose new node will serve it; with pools alone"
+    )
 
 
 class SimulatedQuotaSchema(serializers.Serializer[Any]):
@@ -94,6 +113,15 @@ class SimulationSchema(serializers.Serializer[Any]):
         child=AnyObjectField(), required=False, help_text="`pod`, `for` (the workload that takes), `by`"
     )
     queues = serializers.DictField(child=SimulatedQuotaSchema(many=True), required=False)
+    slots = SimulatedSlotSchema(
+        many=True, required=False, help_text="to start, in the order of planning; where models, runners or requests are"
+    )
+    requests = SimulatedRequestSchema(many=True, required=False)
+    keep_warm = KeepWarmSchema(many=True, required=False)
+    estimates = serializers.DictField(child=EstimateSchema(many=True), required=False, help_text="by model")
+    scaling = serializers.ListField(
+        child=AnyObjectField(), required=False, help_text="`pool`, `gpus`, `pods` of each node to be made"
+    )
 
 
 class ScenarioText(NamedTuple):
@@ -164,13 +192,15 @@ class Simulations(APIView):
         summary="The fleet as a scenario",
         description=(
             "Nodes, claims, gangs, queues and running pods as they are now, to add pods to and to POST. Of pods in "
-            "namespaces that the caller does not see only amounts, queue and age are told."
+            "namespaces that the caller does not see only amounts, queue and age are included."
         ),
         responses=ScenarioSchema,
     )
     def get(self, request: Request) -> HttpResponse:
         """At most as large as a scenario may be."""
-        return Response(live_scenario(actor=request_actor(request), limits=LIMITS))
+        scenario = live_scenario(actor=request_actor(request), limits=LIMITS)
+        pools = scenario_pools()
+        return Response({**scenario, "pools": pools} if pools else scenario)
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         """As REST framework's own responses have it: `gpuplane.listeners.django_requests` frees the scenario by it."""

@@ -15,19 +15,23 @@ from rest_framework.views import APIView
 from typing_extensions import override
 
 from access.errors import NotFound
-from gpuplane.rest.allocations import AllocationViewSet, ClaimRenew
+from gpuplane.rest.allocations import AllocationResize, AllocationViewSet, ClaimRenew
 from gpuplane.rest.claims import ClaimViewSet
 from gpuplane.rest.devices import DeviceViewSet
 from gpuplane.rest.events import EventViewSet
 from gpuplane.rest.explanations import ClaimExplain, PodExplain
 from gpuplane.rest.fleet_metrics import FleetMetrics
 from gpuplane.rest.gangs import GangViewSet
+from gpuplane.rest.gguf_headers import GgufHeaders
 from gpuplane.rest.history import DeviceHistory, FleetHistory
 from gpuplane.rest.idempotency import View, bounded, idempotent
+from gpuplane.rest.inference import InferenceRequestViewSet, ModelViewSet, RunnerViewSet, SlotViewSet
 from gpuplane.rest.leases import LeaseViewSet
 from gpuplane.rest.nodes import NodeViewSet
 from gpuplane.rest.pending import PendingPodViewSet
 from gpuplane.rest.queues import QueueUsage, QueueViewSet
+from gpuplane.rest.reservations import ReservationViewSet
+from gpuplane.rest.scaling import NodeClaimViewSet, PoolViewSet, ScalingRequestViewSet
 from gpuplane.rest.simulations import Simulations
 from gpuplane.rest.summary import FleetSummary
 from gpuplane.rest.tokens import TokenViewSet
@@ -59,8 +63,31 @@ resources = [
     at("pods/", PendingPodViewSet.as_view({"get": "list"}), "pods"),
     at("pods/<str:namespace>/<str:name>/explain/", PodExplain.as_view(), "pod-explain"),
     at("allocations/", AllocationViewSet.as_view({"get": "list", "post": "create"}), "allocations"),
+    at("allocations/<uuid:uid>/resize/", AllocationResize.as_view(), "allocation-resize"),
     at("allocations/<uuid:uid>/", AllocationViewSet.as_view({"get": "retrieve", "delete": "destroy"}), "allocation"),
+    at("pools/", PoolViewSet.as_view({"get": "list"}), "pools"),
+    at("pools/<str:name>/", PoolViewSet.as_view({"get": "retrieve", "put": "update"}), "pool"),
+    at("scaling-requests/", ScalingRequestViewSet.as_view({"get": "list"}), "scaling-requests"),
+    at(
+        "scaling-requests/<int:pk>/",
+        ScalingRequestViewSet.as_view({"get": "retrieve", "delete": "destroy"}),
+        "scaling-request",
+    ),
+    at("node-claims/", NodeClaimViewSet.as_view({"get": "list"}), "node-claims"),
+    at("models/", ModelViewSet.as_view(COLLECTION), "models"),
+    at("models/<path:name>/", ModelViewSet.as_view(OBJECT), "model"),
+    at("gguf-headers/", GgufHeaders.as_view(), "gguf-headers"),
+    at("runners/", RunnerViewSet.as_view({"get": "list"}), "runners"),
+    at("runners/<str:node>/", RunnerViewSet.as_view({"get": "retrieve"}), "runner"),
+    at("slots/", SlotViewSet.as_view({"get": "list"}), "slots"),
+    at("slots/<str:slot_id>/", SlotViewSet.as_view({"get": "retrieve", "delete": "destroy"}), "slot"),
+    at("requests/", InferenceRequestViewSet.as_view({"get": "list"}), "requests"),
+    at("requests/<uuid:uid>/", InferenceRequestViewSet.as_view({"get": "retrieve"}), "request"),
+    at("workloads/", InferenceRequestViewSet.as_view({"get": "list"}), "workloads"),
+    at("workloads/<uuid:uid>/", InferenceRequestViewSet.as_view({"get": "retrieve"}), "workload"),
     at("leases/", LeaseViewSet.as_view({"get": "list"}), "leases"),
+    at("reservations/", ReservationViewSet.as_view({"get": "list"}), "reservations"),
+    at("reservations/<str:name>/", ReservationViewSet.as_view({"get": "retrieve"}), "reservation"),
     at("events/", EventViewSet.as_view({"get": "list"}), "events"),
     at("simulations/", Simulations.as_view(), "simulations", repeatable=True),
     at("fleet/summary/", FleetSummary.as_view(), "fleet-summary"),

@@ -19,6 +19,7 @@ from gpuplane.run.redis import LONGEST_SOCKET_PATH
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PORT_WAIT_SECONDS = 3.0
+LOOPBACK = "127.0.0.1,localhost"
 
 
 class CannotRun(Exception):
@@ -93,4 +94,6 @@ def environment(*, data_dir: Path, port: int, redis: str) -> dict[str, str]:
         "DJANGO_SETTINGS_MODULE": "gpuplane.settings",
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), *os.get_exec_path()]),
         "PYTHONUNBUFFERED": "1",
+        # the processes call each other, which no proxy of the machine can do for them
+        **{name: ",".join(filter(None, (os.environ.get(name), LOOPBACK))) for name in ("NO_PROXY", "no_proxy")},
     }

@@ -1,4 +1,4 @@
-"""Checks the children: Redis by PING, the web process by its health endpoints, the worker by its canary."""
+"""Checks the children: Redis by PING, web and the simulated cluster over HTTP, the worker by its canary."""
 
 from __future__ import annotations
 
@@ -42,6 +42,16 @@ def failed_checks(url: str) -> list[str]:
         return failed or [f"status {error.code}"]
     except (OSError, ValueError) as error:
         return [f"no answer ({error})"]
+
+
+def cluster_answers(kubeconfig: Path) -> bool:
+    """Whether the simulated cluster's API server answers at the address of its kubeconfig."""
+    try:
+        server = json.loads(kubeconfig.read_text())["clusters"][0]["cluster"]["server"]
+        with urllib.request.urlopen(f"{server}/readyz", timeout=TIMEOUT_SECONDS):  # noqa: S310 - this machine's address
+            return True
+    except (OSError, ValueError, LookupError):
+        return False
 
 
 def canary_age_seconds(data_dir: Path) -> float:

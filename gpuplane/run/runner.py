@@ -1,7 +1,7 @@
 """`make run`: starts everything in order, shows its lines, keeps it running, and stops it in order.
 
-Invariants: nothing outlives the runner, also after SIGKILL (`parent_death`); each process gets GRACE_SECONDS to stop,
-and a second Ctrl-C ends all at once.
+A simulated cluster starts before gpuplane, whose processes get its kubeconfig. Invariants: nothing outlives the runner,
+also after SIGKILL (`parent_death`); each process gets GRACE_SECONDS to stop, and a second Ctrl-C ends all at once.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from gpuplane.run.redis import MISSING, find_server
 
 GRACE_SECONDS = 8.0
 ESSENTIAL = ("redis", "web")
-START_ORDER = ("worker", "watch", "beat", "simulator")
-STOP_ORDER = ("bootstrap", "simulator", "beat", "watch", "worker", "web", "redis")
+START_ORDER = ("worker", "watch", "beat")
+STOP_ORDER = ("bootstrap", "beat", "watch", "worker", "simulator", "web", "redis")
 CANARY_CHECK_SECONDS = 15.0
 CANARY_SILENT_SECONDS = 90.0
 PATIENCE_SECONDS = 60.0
@@ -43,6 +43,9 @@ class Runner:
         if self._embedded:
             self._redis_url = preflight.redis_url(data_dir)
         self._environment = preflight.environment(data_dir=data_dir, port=planned[0].port, redis=self._redis_url)
+        self._kubeconfig = settings.SIMULATED_KUBECONFIG
+        if settings.GPUPLANE_SIMULATE:
+            self._environment["GPUPLANE_KUBECONFIG"] = str(self._kubeconfig)
         self._commands = procfile.read(ROOT / "Procfile")
         self._children: dict[str, Child] = {}
         self._stop = asyncio.Event()
@@ -95,12 +98,19 @@ class Runner:
             self._launch("redis")
             while not await self._redis_answers():  # noqa: ASYNC110 - another process sends no event
                 await asyncio.sleep(probes.PAUSE_SECONDS)
+        if settings.GPUPLANE_SIMULATE:
+            self._launch("simulator")
         await self._prepare()
+        if settings.GPUPLANE_SIMULATE:
+            while not await asyncio.to_thread(  # noqa: ASYNC110 - another process sends no event
+                probes.cluster_answers, self._kubeconfig
+            ):
+                await asyncio.sleep(probes.PAUSE_SECONDS)
         self._launch("web")
         url = self._planned[0].url
         await self._until_healthy(f"{url}/livez")
         for name in START_ORDER:
-            if self._enabled(name):
+            if name in self._commands:
                 self._launch(name)
         await self._until_healthy(f"{url}/readyz")
         self._show_addresses()
@@ -116,11 +126,6 @@ class Runner:
         bootstrap = self._child("bootstrap", ["python", "manage.py", "bootstrap"])
         if await bootstrap.once() != 0:
             raise CannotRun("the database or the accounts could not be prepared; the lines of bootstrap say why")
-
-    def _enabled(self, name: str) -> bool:
-        if name == "simulator":
-            return settings.GPUPLANE_SIMULATE
-        return name in self._commands
 
     def _child(self, name: str, command: list[str]) -> Child:
         child = Child(
@@ -183,7 +188,7 @@ class Runner:
         worker.restart()
 
     async def _end(self) -> None:
-        """Stop clients before servers."""
+        """Stop clients before servers; the simulated cluster serves workers and watches, and calls web."""
         for name in STOP_ORDER:
             if child := self._children.get(name):
                 await child.stop(grace_seconds=GRACE_SECONDS)

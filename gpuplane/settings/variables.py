@@ -5,21 +5,33 @@
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from gpuplane.errors import BadSetting
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What a value is, in a word, and how it is parsed. `parse` raises ValueError with the rule for a person."""
-
-    label: str
-    parse: Callable[[str], Any]
+from gpuplane.settings.kinds import (
+    ADDRESS,
+    DIRECTORY,
+    FLAG,
+    IMAGE,
+    LISTEN,
+    NAME,
+    NAMESPACE,
+    OBJECT_NAME,
+    OBJECT_NAMES,
+    PATH,
+    PROXIES,
+    SECRET,
+    TEXT,
+    TOLERATIONS,
+    URL,
+    WEBHOOK_LISTEN,
+    WORDS,
+    Kind,
+    one_of,
+    whole,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,92 +44,22 @@ class Variable:
     default: str = ""
 
 
-def _path(value: str) -> Path | None:
-    return Path(value).expanduser() if value.strip() else None
-
-
-def _flag(value: str) -> bool:
-    word = value.strip().lower()
-    if word in {"1", "true", "yes", "on"}:
-        return True
-    if word in {"0", "false", "no", "off", ""}:
-        return False
-    raise ValueError("give 1 or 0")
-
-
-def _whole(label: str, low: int, high: int) -> Kind:
-    def parse(value: str) -> int:
-        if not value.strip().isdecimal() or not low <= int(value) <= high:
-            raise ValueError(f"give a whole number from {low} to {high}")
-        return int(value)
-
-    return Kind(label, parse)
-
-
-def _one_of(*words: str) -> Kind:
-    def parse(value: str) -> str:
-        if value.strip() not in words:
-            raise ValueError("give one of " + ", ".join(words))
-        return value.strip()
-
-    return Kind("word", parse)
-
-
-def _words(value: str) -> tuple[str, ...]:
-    return tuple(word for word in (part.strip() for part in value.split(",")) if word)
-
-
-def _proxies(value: str) -> tuple[str, ...]:
-    """Addresses and networks as `ipaddress` writes them; none may hold every address."""
-    found = []
-    for word in _words(value):
-        try:
-            network = ipaddress.ip_network(word, strict=False)
-        except ValueError as error:
-            raise ValueError(f"{word} is no IP address or network; give them separated by commas") from error
-        if network.prefixlen == 0:
-            raise ValueError(f"{word} is everybody; name the proxies")
-        found.append(str(network) if "/" in word else str(network.network_address))
-    return tuple(found)
-
-
-def _listen(value: str) -> str:
-    """`[scheme://]host:port`, checked for its shape; `gpuplane.listeners.plan` checks what each scheme allows."""
-    text = value.strip()
-    scheme, separator, address = text.rpartition("://")
-    host, _, port = address.rpartition(":")
-    known_scheme = scheme in {"http", "https"} if separator else True
-    if text and not (known_scheme and host and port.isdecimal() and int(port) <= 65535):
-        raise ValueError("give [http://|https://]host:port")
-    return text
-
-
-FLAG = Kind("flag", _flag)
-PATH = Kind("path", _path)
-WORDS = Kind("list", _words)
-PROXIES = Kind("list", _proxies)
-ADDRESS = Kind("address", str.strip)
-NAME = Kind("name", str.strip)
-TEXT = Kind("text", str.strip)
-SECRET = Kind("secret", str.strip)
-URL = Kind("URL", str.strip)
-
 VARIABLES: tuple[Variable, ...] = (
     Variable("GPUPLANE_DATA_DIR", PATH, "folder of the embedded database, Redis, logs and credentials", "var"),
     Variable("GPUPLANE_HOST", ADDRESS, "address of the main listener", "127.0.0.1"),
     Variable(
         "GPUPLANE_PORT",
-        _whole("port", 0, 65535),
+        whole("port", 0, 65535),
         "port of the main listener: pages, REST, and the cluster's paths with a bearer token",
         "8000",
     ),
     Variable(
         "GPUPLANE_EXTENDER_LISTEN",
-        Kind("[scheme://]host:port", _listen),
+        LISTEN,
         "a listener for `/extender/` only; loopback without a scheme is plain HTTP without credentials, anything else "
         "HTTPS with a client certificate",
     ),
-    Variable("GPUPLANE_WEBHOOK_LISTEN", Kind("host:port", _listen), "a listener for `/webhooks/` only, TLS"),
+    Variable("GPUPLANE_WEBHOOK_LISTEN", WEBHOOK_LISTEN, "a listener for `/webhooks/` only, TLS"),
     Variable("GPUPLANE_TLS_CERT", PATH, "certificate (chain) of the TLS listeners, reloaded when it changes"),
     Variable("GPUPLANE_TLS_KEY", PATH, "its private key"),
     Variable("GPUPLANE_CLIENT_CA", PATH, "CA of the client certificates that the `https://` extender listener accepts"),
@@ -143,8 +85,9 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("GPUPLANE_DATABASE_URL", URL, "`postgres://user:password@host/name`; empty: SQLite in the data folder"),
     Variable(
         "GPUPLANE_DATABASE_POOL",
-        _whole("number", 2, 200),
-        "maximum PostgreSQL connections of one process; pages and REST leave 18 of them to filter, bind and agents",
+        whole("number", 2, 200),
+        "maximum PostgreSQL connections of one process; pages and REST leave 22 of them to filter, bind, agents "
+        "and inference requests",
         "30",
     ),
     Variable("GPUPLANE_REDIS_URL", URL, "`redis://…` or `unix://…`; empty: the embedded Redis of the data folder"),
@@ -181,7 +124,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         "GPUPLANE_GUARD",
-        _one_of("everywhere", "ours"),
+        one_of("everywhere", "ours"),
         "which pods' Bindings by other users the webhook refuses: those of all pods that request devices "
         "(`everywhere`), or, during a takeover, only those of pods that name gpuplane's scheduler or a GpuClaim "
         "(`ours`)",
@@ -189,22 +132,47 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         "GPUPLANE_EXTENDER_MODE",
-        _one_of("decisive", "advisory"),
+        one_of("decisive", "advisory"),
         "`decisive`: filter returns the single best node and holds its devices; `advisory`: every feasible node",
         "decisive",
     ),
     Variable(
         "GPUPLANE_VISIBLE_DEVICES",
-        _one_of("uuid", "index"),
+        one_of("uuid", "index"),
         "how pods by GpuClaim that an earlier version admitted, with `CUDA_VISIBLE_DEVICES` alone, see their "
         "devices: `uuid` or `index`; with `NVIDIA_VISIBLE_DEVICES`, which every pod gets now, both contain UUIDs",
         "uuid",
     ),
     Variable(
         "GPUPLANE_SHARE",
-        _one_of("gpupack", "gpuspread"),
+        one_of("gpupack", "gpuspread"),
         "shares are placed on the fullest device that fits (`gpupack`) or the emptiest (`gpuspread`)",
         "gpupack",
+    ),
+    Variable(
+        "GPUPLANE_ISOLATION",
+        one_of("none", "mps", "hami-core"),
+        "how shares of pods without the annotation `gpu.scheduling/isolation` are kept to their amounts: not at all, "
+        "by CUDA MPS or by HAMi-core, which the nodes have to provide",
+        "none",
+    ),
+    Variable(
+        "GPUPLANE_MPS_PIPE_DIRECTORY",
+        DIRECTORY,
+        "pipe directory of the nodes' MPS control daemons, which is mounted into pods with isolation `mps`",
+        "/tmp/nvidia-mps",  # noqa: S108 - the MPS control daemon's own default
+    ),
+    Variable(
+        "GPUPLANE_MPS_SHM_DIRECTORY",
+        DIRECTORY,
+        "shared memory of the nodes' MPS control daemons, which is mounted at `/dev/shm` of such pods",
+        "/dev/shm",  # noqa: S108 - of the nodes
+    ),
+    Variable(
+        "GPUPLANE_HAMI_CORE_DIRECTORY",
+        DIRECTORY,
+        "directory of the nodes with HAMi-core's `libvgpu.so`, which is mounted into pods with isolation `hami-core`",
+        "/usr/local/vgpu",
     ),
     Variable(
         "GPUPLANE_COUNT_NATIVE",
@@ -215,74 +183,191 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         "GPUPLANE_NATIVE_MODE",
-        _one_of("exclusive", "device-plugin"),
+        one_of("exclusive", "device-plugin"),
         "mode of the nodes for pods by `nvidia.com/gpu` that do not select one by `gpu.scheduling/mode`: "
         "`exclusive`, or `device-plugin`, where kubelets choose the devices",
         "exclusive",
     ),
     Variable(
         "GPUPLANE_GPU_SPLIT",
-        _whole("number", 1, 100),
+        whole("number", 1, 100),
         "how many `nvidia.com/gpu` a node in mode exclusive advertises for each GPU: more than one where pods "
         "share GPUs in HAMi's dialect, each of which counts as one; pods by `nvidia.com/gpu` are then counted as "
         "with `GPUPLANE_COUNT_NATIVE`",
         "1",
     ),
-    Variable("GPUPLANE_HOLD_SECONDS", _whole("seconds", 1, 3600), "lifetime of a hold", "30"),
+    Variable(
+        "GPUPLANE_RESERVATION_NAMESPACE",
+        NAMESPACE,
+        "namespace of the pods that reserve GPUs on nodes in mode device-plugin, created if missing; no other pods "
+        "belong there",
+        "gpuplane-reservation",
+    ),
+    Variable(
+        "GPUPLANE_RESERVATION_IMAGE",
+        IMAGE,
+        "image of these pods; they run `python -m agent.reserve`, which gpuplane's own image contains",
+        "gpuplane",
+    ),
+    Variable(
+        "GPUPLANE_RESERVATION_PULL_SECRETS",
+        OBJECT_NAMES,
+        "Secrets of that namespace with which the image is pulled",
+    ),
+    Variable(
+        "GPUPLANE_RESERVATION_RUNTIME_CLASS",
+        OBJECT_NAME,
+        "RuntimeClass of these pods, which has to show the container its GPUs, such as `nvidia`; `none`: the node's "
+        "default",
+        "none",
+    ),
+    Variable(
+        "GPUPLANE_RESERVATION_PRIORITY_CLASS",
+        OBJECT_NAME,
+        "PriorityClass of these pods; `none`: the cluster's default, and a node short of memory may evict them",
+        "system-node-critical",
+    ),
+    Variable(
+        "GPUPLANE_RESERVATION_TOLERATIONS",
+        TOLERATIONS,
+        "tolerations of these pods as a JSON list; the default tolerates every taint",
+        '[{"operator": "Exists"}]',
+    ),
+    Variable(
+        "GPUPLANE_RESERVATION_SECONDS",
+        whole("seconds", 1, 600),
+        "how long after its creation such a pod may take to name its GPU; then it is deleted and the binds that wait "
+        "for it fail",
+        "30",
+    ),
+    Variable(
+        "GPUPLANE_SPARE_GROUPS",
+        whole("number", 0, 64),
+        "how many shared GPUs without pods stay reserved on each node in mode device-plugin, so that the next pod "
+        "need not wait for a reservation; nobody else can use them",
+        "0",
+    ),
+    Variable("GPUPLANE_HOLD_SECONDS", whole("seconds", 1, 3600), "lifetime of a hold", "30"),
     Variable(
         "GPUPLANE_LONG_HOLD_SECONDS",
-        _whole("seconds", 1, 7200),
+        whole("seconds", 1, 7200),
         "lifetime of a hold if the pod has unbound volume or resource claims",
         "660",
     ),
     Variable(
         "GPUPLANE_COLLECT_SECONDS",
-        _whole("seconds", 1, 30),
+        whole("seconds", 1, 30),
         "interval of garbage collection; at most 30 satisfies LEASE-4",
         "10",
     ),
     Variable(
         "GPUPLANE_RELOAD_SECONDS",
-        _whole("seconds", 5, 3600),
+        whole("seconds", 5, 3600),
         "interval of the full reload that checks the snapshot in memory",
         "60",
     ),
     Variable(
-        "GPUPLANE_MINUTES_KEPT_HOURS", _whole("hours", 1, 24 * 366), "retention of the devices' history by minute", "48"
+        "GPUPLANE_MINUTES_KEPT_HOURS", whole("hours", 1, 24 * 366), "retention of the devices' history by minute", "48"
+    ),
+    Variable(
+        "GPUPLANE_SCALE_AFTER_SECONDS",
+        whole("seconds", 0, 3600),
+        "a pod that lacks nothing but devices for so long has a node made for it by Karpenter",
+        "2",
+    ),
+    Variable(
+        "GPUPLANE_TRIGGER_SECONDS",
+        whole("seconds", 10, 86400),
+        "a trigger pod that Karpenter has made no NodeClaim for within this time has failed",
+        "600",
+    ),
+    Variable(
+        "GPUPLANE_REGISTRATION_SECONDS",
+        whole("seconds", 10, 86400),
+        "a NodeClaim whose node has not registered within this time, or is not ready so long after that, has failed",
+        "900",
+    ),
+    Variable(
+        "GPUPLANE_INVENTORY_SECONDS",
+        whole("seconds", 10, 86400),
+        "a new node whose agent has not said within this time what it has, from Ready on, has failed",
+        "300",
+    ),
+    Variable(
+        "GPUPLANE_DO_NOT_DISRUPT",
+        FLAG,
+        "bound pods with GPUs keep Karpenter from consolidating their node, by the annotation "
+        "`karpenter.sh/do-not-disrupt` in the Binding",
+        "1",
+    ),
+    Variable(
+        "GPUPLANE_PAUSE_IMAGE",
+        NAME,
+        "image of trigger pods, which never run for long",
+        "registry.k8s.io/pause:3.10",
+    ),
+    Variable(
+        "GPUPLANE_SLOT_START_SECONDS",
+        whole("seconds", 10, 86400),
+        "a slot of a model that is not ready within this time from its start has failed",
+        "600",
+    ),
+    Variable(
+        "GPUPLANE_SLOT_DRAIN_SECONDS",
+        whole("seconds", 0, 86400),
+        "a slot that is to go may finish its requests for so long before it is stopped",
+        "60",
     ),
     Variable(
         "GPUPLANE_IDLE_MINUTES",
-        _whole("minutes", 0, 24 * 60),
+        whole("minutes", 0, 24 * 60),
         "the GPUs of a preemptible pod that were below 5 % for so long are lent to pods with the label "
         '`gpu.scheduling/borrow-idle: "true"`; 0: never',
         "0",
     ),
     Variable(
         "GPUPLANE_HOURS_KEPT_DAYS",
-        _whole("days", 1, 3650),
+        whole("days", 1, 3650),
         "retention of the history by hour, of devices and of queues",
         "90",
     ),
-    Variable(
-        "GPUPLANE_TOKEN_DAYS", _whole("days", 1, 3650), "lifetime of a person's API token if none is chosen", "90"
-    ),
+    Variable("GPUPLANE_TOKEN_DAYS", whole("days", 1, 3650), "lifetime of a person's API token if none is chosen", "90"),
     Variable(
         "GPUPLANE_TOKEN_MOST_DAYS",
-        _whole("days", 1, 3650),
+        whole("days", 1, 3650),
         "longest lifetime that may be chosen for an API token",
         "366",
     ),
-    Variable("GPUPLANE_AUDIT_DAYS", _whole("days", 1, 3650), "retention of audit events", "90"),
+    Variable("GPUPLANE_AUDIT_DAYS", whole("days", 1, 3650), "retention of audit events", "90"),
     Variable(
         "GPUPLANE_BODY_LIMIT",
-        _whole("bytes", 1024, 1 << 30),
+        whole("bytes", 1024, 1 << 30),
         "largest request body under `/extender/`, and of any other path whose own limit "
         "(`gpuplane/listeners/body_limits.py`) is higher",
         "33554432",
     ),
     Variable(
+        "GPUPLANE_QUEUE_SECONDS",
+        whole("seconds", 0, 3600),
+        "how long an inference request waits for a slot; then it is answered 503 with the reason",
+        "60",
+    ),
+    Variable(
+        "GPUPLANE_QUEUE_LENGTH",
+        whole("number", 0, 100_000),
+        "how many inference requests of one model may wait; further ones are answered 429",
+        "1000",
+    ),
+    Variable(
+        "GPUPLANE_UPSTREAM_SECONDS",
+        whole("seconds", 1, 3600),
+        "how long a model's runtime may send nothing within an answer, its beginning included; then the request ends "
+        "(504 if nothing was sent yet)",
+        "300",
+    ),
+    Variable(
         "GPUPLANE_CONNECTIONS",
-        _whole("number", 16, 1_000_000),
+        whole("number", 16, 1_000_000),
         "maximum open connections of one listener, TLS handshakes included (and 512 fewer than the open files that "
         "the process may have); at the limit, the connection that has been without a request for longest is closed "
         "for a new one",
@@ -290,7 +375,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         "GPUPLANE_CONNECTIONS_PER_ADDRESS",
-        _whole("number", 4, 1_000_000),
+        whole("number", 4, 1_000_000),
         "the same for one address (of IPv6 a /64), not counting live streams of agents and browsers, which "
         "together with the others may be three quarters of a listener's; no limit for loopback and for the proxies "
         "of FORWARDED_ALLOW_IPS",
@@ -299,10 +384,11 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "GPUPLANE_SIMULATE",
         FLAG,
-        "`make run` starts a simulated fleet and workload (never with GPUPLANE_KUBECONFIG); 0: an empty control plane",
+        "`make run` starts a simulated cluster with fleet and workload, and sets GPUPLANE_KUBECONFIG to it (not where "
+        "that is set already); 0: an empty control plane",
         "1",
     ),
-    Variable("GPUPLANE_SIMULATE_NODES", _whole("number", 1, 5000), "number of nodes of the simulated fleet", "64"),
+    Variable("GPUPLANE_SIMULATE_NODES", whole("number", 1, 5000), "number of nodes of the simulated fleet", "64"),
     Variable("GPUPLANE_ALLOWED_HOSTS", WORDS, "further host names of the pages"),
     Variable(
         "FORWARDED_ALLOW_IPS",
@@ -313,7 +399,7 @@ VARIABLES: tuple[Variable, ...] = (
     ),
     Variable(
         "GPUPLANE_HSTS_SECONDS",
-        _whole("seconds", 0, 63_072_000),
+        whole("seconds", 0, 63_072_000),
         "how long browsers that used TLS must keep using it (`Strict-Transport-Security`), never for loopback "
         "names; 0: the header is not sent",
         "31536000",
@@ -329,7 +415,7 @@ VARIABLES: tuple[Variable, ...] = (
         "to `credentials.json`, with tokens",
     ),
     Variable(
-        "GPUPLANE_LOG_LEVEL", _one_of("debug", "info", "warning", "error"), "debug, info, warning or error", "info"
+        "GPUPLANE_LOG_LEVEL", one_of("debug", "info", "warning", "error"), "debug, info, warning or error", "info"
     ),
     Variable("GPUPLANE_DEBUG", FLAG, "Django's debug pages; never on a reachable address", "0"),
 )
@@ -351,6 +437,11 @@ def read(environ: Mapping[str, str]) -> dict[str, Any]:
         for name in sorted(environ)
         if name.startswith("GPUPLANE_") and name not in known and name not in OUTSIDE
     ]
+    if values.get("RESERVATION_NAMESPACE", "") == values.get("NAMESPACE"):
+        problems.append(
+            "GPUPLANE_RESERVATION_NAMESPACE: give another namespace than GPUPLANE_NAMESPACE; reservation pods may "
+            "change every pod of theirs"
+        )
     if problems:
         raise BadSetting("settings cannot be read:\n  " + "\n  ".join(problems))
     return values

@@ -6,9 +6,11 @@ from django.conf import settings
 
 from access import changes
 from gpuplane.start.background import BackgroundTask
+from gpuplane.start.gateway import DESK
+from inference import runner_wakes
 from storage.redis_listener import Listener
 
-SUBSCRIPTIONS = (changes.subscription(),)
+SUBSCRIPTIONS = (changes.subscription(), DESK.subscription(), runner_wakes.subscription())
 
 
 async def _listen() -> None:

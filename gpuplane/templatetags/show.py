@@ -29,6 +29,11 @@ _TAGS = {
     "ready": "ok", "suspect": "warn", "not-ready": "bad", "gone": "quiet",
     # allocations
     "held": "warn", "reserved": "info", "bound": "ok", "releasing": "warn", "released": "quiet", "failed": "bad",
+    # groups behind reservation pods
+    "wanted": "info", "starting": "info", "unprotected": "bad",
+    # slots, runners and requests of models
+    "planned": "info", "draining": "warn", "stopped": "quiet", "connected": "ok", "silent": "warn",
+    "waiting": "warn", "running": "ok", "done": "quiet", "cancelled": "quiet",
     # claims
     "Pending": "warn", "Allocated": "ok", "Invalid": "bad",
     # devices
@@ -43,9 +48,15 @@ _TAGS = {
 _STORY = {
     "claim.created": "info", "node.registered": "info", "allocation.held": "info", "allocation.reserved": "info",
     "allocation.bound": "ok", "allocation.adopted": "ok", "allocation.released": "", "allocation.releasing": "",
-    "allocation.failed": "bad", "allocation.expired": "warn", "pod.refused": "warn", "device.health": "warn",
-    "node.health": "warn", "device.taken": "warn", "claim.deleted": "bad", "reconcile.difference": "warn",
-    "access.sign-in-failed": "warn",
+    "allocation.failed": "bad", "allocation.expired": "warn", "allocation.resize-refused": "warn",
+    "pod.refused": "warn", "device.health": "warn", "node.health": "warn", "device.taken": "warn",
+    "claim.deleted": "bad", "reconcile.difference": "warn", "access.sign-in-failed": "warn",
+    "reservation.wanted": "info", "reservation.starting": "info", "reservation.ready": "ok",
+    "reservation.adopted": "ok", "reservation.unprotected": "bad", "reservation.failed": "bad",
+    "reservation.releasing": "", "reservation.gone": "",
+    "slot.planned": "info", "slot.starting": "info", "slot.ready": "ok", "slot.draining": "", "slot.stopped": "",
+    "slot.failed": "bad", "model.created": "info", "model.deleted": "bad", "runner.silent": "warn",
+    "runner.failed": "bad", "runner.connected": "ok",
 }  # fmt: skip
 
 
@@ -76,6 +87,14 @@ def size(value: float | None) -> str:
         unit += 1
     text = f"{amount:.1f}".removesuffix(".0") if amount < 100 else f"{amount:.0f}"
     return f"{text} {_UNITS[unit]}"
+
+
+@register.filter
+def sizes(amounts: Sequence[int]) -> str:
+    """Amounts of several devices: `2 × 80 GiB` where they are equal, else each."""
+    if len(amounts) > 1 and len(set(amounts)) == 1:
+        return f"{len(amounts)} × {size(amounts[0])}"
+    return " + ".join(str(size(amount)) for amount in amounts)
 
 
 @register.filter

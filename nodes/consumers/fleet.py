@@ -38,8 +38,11 @@ class FleetConsumer(SignedInConsumer):
         super().__init__()
         self._hub = hub
 
-    # Channels' signature
-    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:  # noqa: ARG002
+    async def receive(
+        self,
+        text_data: str | None = None,
+        bytes_data: bytes | None = None,  # noqa: ARG002 - Channels' signature
+    ) -> None:
         """Change the columns, or send everything again. Other messages are ignored."""
         if self._viewer is None or not text_data or len(text_data) > LONGEST_MESSAGE:
             return

@@ -128,8 +128,7 @@ class FrameSet:
         """(whether the block lists changes since the tick before, its bytes)."""
         known = self._smallest.get(at)
         if known is None:
-            # called only where there is one
-            coding, changed = _smallest(self._columns[at], self._previous[at])  # type: ignore[index]
+            coding, changed = _smallest(self._columns[at], self._previous[at])  # type: ignore[index]  # there is one
             if coding is Coding.WHOLE:
                 known = (False, self._block_whole(at))
             elif coding is Coding.ROWS:

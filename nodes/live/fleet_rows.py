@@ -25,6 +25,7 @@ from kube.device_types import GPU, type_order
 from nodes.choices import NodeState, Presence
 from nodes.labels import pool_of, rack_of
 from nodes.models import Node
+from nodes.selectors import shown_nodes
 from storage.revisioned_rows import RevisionedCache, Source
 
 log = structlog.get_logger(__name__)
@@ -241,7 +242,7 @@ def _ready(fleet: _Fleet) -> NDArray[np.bool_]:
 def _build(rows: list[_Row]) -> _Fleet:
     version = _NodesVersion.now()
     nodes = sorted(
-        ((rack_of(node.labels), node.name, node) for node in Node.objects.only("pk", "name", "mode", "labels")),
+        ((rack_of(node.labels), node.name, node) for node in shown_nodes().only("pk", "name", "mode", "labels")),
         key=lambda entry: (natural(entry[0]), natural(entry[1])),
     )
     found: dict[int, list[_Row]] = defaultdict(list)

@@ -16,7 +16,7 @@ from nodes.live.samples import DetailsView, SampleView
 CHANGED: Final = '{"kind":"changed"}'
 """Something that the page shows from the database changed."""
 AGAIN_SECONDS: Final = 5.0
-"""How often silence is repeated: it tells a silent agent from a dead connection."""
+"""How often silence is repeated: it distinguishes a silent agent from a dead connection."""
 
 
 class NodeStream:

@@ -23,11 +23,14 @@ dialog?.addEventListener("close", () => {
   waiting = null;
 });
 
-// Filter forms: a changed choice applies at once, typing after a pause. Whoever types stays where they are: only what is found is
-// replaced, and the form's words about it, so that what is typed meanwhile is kept.
+// Filter forms: a changed choice applies at once, typing after a pause. Whoever types stays where they are: only what
+// is found is replaced, and the form's words about it, so that what is typed meanwhile is kept.
 let pause = 0;
 let asking = null;
-const besidesFields = (form) => [...form.children].filter((child) => !child.matches("input, select, button") && !child.querySelector("input, select"));
+const besidesFields = (form) =>
+  [...form.children].filter(
+    (child) => !child.matches("input, select, button") && !child.querySelector("input, select"),
+  );
 
 async function find(form) {
   const query = new URLSearchParams(new FormData(form)).toString();

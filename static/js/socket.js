@@ -1,10 +1,12 @@
-// A socket that is kept open: back-off with jitter on failure, at once when the page is seen again, and one verdict on freshness.
+// A socket that is kept open: back-off with jitter on failure, at once when the page is seen again, and one verdict on
+// freshness.
 const LONGEST_WAIT_MS = 15000;
 const NOT_SIGNED_IN = 4401;
 
 /**
- * Base of the page's streams. They give `address()`, `receive(data)` and, if need be, `opened()` and `lost()`, and call `fresh()` whenever they
- * were told something new. `onState(state)`: "live", "stale", "signed-out", or what `ends` says of a code after which it is not tried again.
+ * Base of the page's streams. They give `address()`, `receive(data)` and, if need be, `opened()` and `lost()`, and call
+ * `fresh()` whenever they received something new. `onState(state)`: "live", "stale", "signed-out", or what `ends` says
+ * of a code after which it is not tried again.
  */
 export class KeptSocket {
   constructor({ onState, silentMs, ends = {} }) {
@@ -53,7 +55,7 @@ export class KeptSocket {
     this.timer = setTimeout(() => this.connect(), wait);
   }
 
-  /** Something new was told, and understood. */
+  /** A message came, and was understood. */
   fresh(state = "live") {
     this.failures = 0;
     this.heard = performance.now();

@@ -11,7 +11,8 @@ import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -78,11 +79,21 @@ def _measure_encoding(report: Report, feed: Feed, *, rounds: int) -> None:
         at = [bit for bit in range(len(COLUMNS)) if wanted >> bit & 1]
         for _ in range(rounds):
             feed.tick()
-            # called at once
-            found.product.append([timed(lambda: feed.picture().frame(wanted, wanted)) for _ in range(20)])  # noqa: B023
-            # called at once
-            found.floor.append([timed(lambda: [feed.columns[one].tobytes() for one in at]) for _ in range(20)])  # noqa: B023
+            found.product.append([timed(partial(_encoded, feed, wanted)) for _ in range(20)])
+            found.floor.append([timed(partial(_copied, feed, at)) for _ in range(20)])
         report.add(timed_figure(f"fleet frame, {feed.rows:,} GPUs, {name}", found, note="the floor copies the columns"))
+
+
+def _encoded(feed: Feed, wanted: int) -> object:
+    return feed.picture().frame(wanted, wanted)
+
+
+def _copied(feed: Feed, at: Sequence[int]) -> object:
+    return [feed.columns[one].tobytes() for one in at]
+
+
+def _figured(rows: FleetRows, samples: Mapping[str, SampleView]) -> object:
+    return figures_of(rows, columns_of(rows, samples, now=1.0))
 
 
 def _measure_ticks(report: Report, *, rounds: int) -> None:
@@ -95,8 +106,7 @@ def _measure_ticks(report: Report, *, rounds: int) -> None:
         floor = [timed(made.copy) for _ in range(5)]
         columns.floor.append(floor)
         refreshed.floor.append(floor)
-        # called at once
-        columns.product.append([timed(lambda: figures_of(rows, columns_of(rows, samples, now=1.0))) for _ in range(3)])  # noqa: B023
+        columns.product.append([timed(partial(_figured, rows, samples)) for _ in range(3)])
         refreshed.product.append([timed(rows.refresh) for _ in range(3)])
     report.add(timed_figure("fleet tick: samples to columns and figures", columns, note="the floor copies the columns"))
     report.add(timed_figure("fleet tick: the ledger asked what changed", refreshed, database="sqlite"))

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from tests.bench import frames, in_process, over_http, queueing, words
+from tests.bench import frames, gateway, growth, in_process, inference, over_http, queueing, reserving, words
 from tests.bench.agents.alone import measure_alone
 from tests.bench.agents.measuring import measure_agents
 from tests.bench.figures import Report
@@ -22,8 +22,8 @@ from tests.servers import postgres, session
 RESULTS = Path("bench-results")
 VENDORS = ("sqlite", "postgresql")
 PARTS = (
-    *("engine", "queues", "frames", "filter", "words", "nodes"),
-    *("bind", "mutate", "list", "memory", "agent", "agents"),
+    *("engine", "queues", "growth", "slots", "frames", "filter", "words", "nodes"),
+    *("bind", "mutate", "list", "memory", "reserve", "gateway", "agent", "agents"),
 )
 
 
@@ -42,7 +42,15 @@ def main() -> int:
     began = datetime.now(UTC)
     report = Report(machine=machine_told())
     folder = session.enter() / "bench"
-    _measure(report, folder, only=frozenset(given.only), vendors=given.database, rounds=given.rounds, nodes=given.nodes)
+    _measure(
+        report,
+        folder,
+        only=frozenset(given.only),
+        vendors=given.database,
+        rounds=given.rounds,
+        nodes=given.nodes,
+        seconds=min(given.seconds, 15),
+    )
     if "agent" in given.only:
         measure_alone(report, seconds=given.seconds)
     if "agents" in given.only:
@@ -59,12 +67,25 @@ def main() -> int:
 
 
 def _measure(
-    report: Report, folder: Path, *, only: frozenset[str], vendors: list[str], rounds: int, nodes: int
+    report: Report,
+    folder: Path,
+    *,
+    only: frozenset[str],
+    vendors: list[str],
+    rounds: int,
+    nodes: int,
+    seconds: float,
 ) -> None:
     if "engine" in only:
         in_process.measure_engine(report, rounds=min(rounds, 10))
     if "queues" in only:
         queueing.measure_queueing(report, rounds=min(rounds, 10))
+    if "reserve" in only:
+        reserving.measure_reserving(report, folder / "reserve", rounds=rounds)
+    if "slots" in only:
+        inference.measure_inference(report, rounds=min(rounds, 10))
+    if "growth" in only:
+        growth.measure_growth(report, rounds=min(rounds, 10))
     if "frames" in only:
         frames.measure_frames(report, folder / "frames", rounds=rounds, nodes=nodes)
     for vendor in vendors:
@@ -73,6 +94,8 @@ def _measure(
             continue
         if only & {"filter", "nodes", "bind", "mutate", "list", "memory"}:
             _measure_web(report, folder / vendor, vendor, only, rounds, nodes)
+        if "gateway" in only:
+            gateway.measure_gateway(report, folder, vendor, rounds=rounds, seconds=seconds)
         if "words" in only:
             with over_http.bench(vendor, folder / vendor / "words", nodes, nics=4) as at:
                 words.measure_words(at, report, rounds=rounds, each=20)

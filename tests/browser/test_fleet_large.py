@@ -43,8 +43,7 @@ def test_forty_thousand_gpus_are_shown_and_move(feed, sign_in, record_property):
     zooms = paints(page)[len(frames) :]
     told = [f"median {statistics.median(times):.1f} ms, longest {max(times):.1f} ms" for times in (frames, zooms)]
     record_property("painted", f"a frame: {told[0]}; zooming: {told[1]}")
-    # for `pytest -s` and reports, judged by nobody
-    print(f"40,000 GPUs: a frame painted in {told[0]}; while zooming {told[1]}")  # noqa: T201
+    print(f"40,000 GPUs: a frame painted in {told[0]}; while zooming {told[1]}")  # noqa: T201 - for reports
     assert len(frames) >= 12
     assert len(zooms) >= 8
     assert max(frames) < 1000, "a second for one frame is a stall on any machine"

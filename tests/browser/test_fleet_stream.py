@@ -44,7 +44,7 @@ def test_a_broken_stream_is_said_and_comes_back(sign_in, page):
     assert len(sockets) == 2
 
 
-def test_a_gap_is_answered_with_the_full_picture(sign_in, page):
+def test_a_gap_is_answered_with_the_full_state(sign_in, page):
     """VIEW-1 a lost frame never leaves a wrong picture behind."""
     asked: list[str] = []
     lost: list[bytes] = []

@@ -13,7 +13,7 @@ import httpx
 import msgspec
 import pytest
 from django.utils import timezone
-from playwright.sync_api import Locator, Page, WebSocketRoute, expect
+from playwright.sync_api import APIResponse, Locator, Page, Route, WebSocketRoute, expect
 
 from access.choices import Role, TokenScope
 from agent.protocol import Details, DeviceDetails, LinkDetails, ProcessDetails, Sample, encode
@@ -38,12 +38,13 @@ class Agent:
         self.uuids = [device.uuid for device in node.devices.order_by("minor")]
         self.seq = int(time.time() * 1000)
 
-    def say(self, *utilisation: int | None) -> None:
+    def say(self, *utilisation: int | None, **more: list[int | None]) -> None:
         self.seq += 1
         columns: dict[str, Any] = {
             "utilisation_percent": list(utilisation),
             "power_watts": [None if one is None else 70 + 6 * one for one in utilisation],
             "nvlink_tx_bytes": [None if one is None else one * 10**9 for one in utilisation],
+            **more,
         }
         self._post(Sample("b", self.seq, time.time(), devices=self.uuids, **columns))
 
@@ -174,6 +175,28 @@ def test_figures_of_an_agent_that_fell_silent_go(sign_in: Any, agent: Agent) -> 
     expect(figure).to_have_text("64 %")
     expect(figure).to_have_text("–", timeout=30_000)
     expect(page.locator(".live")).to_have_attribute("data-state", "silent")
+
+
+def test_a_change_while_a_part_is_fetched_is_shown(sign_in: Any, agent: Agent) -> None:
+    """VIEW-1 the answer may have been written before the change, so the part is fetched once more."""
+    agent.say(64, 5)
+    page: Page = sign_in()
+    kept: list[tuple[Route, APIResponse]] = []
+    page.route("**/nodes/n1/devices/", lambda route: kept.append((route, route.fetch())), times=1)
+    page.goto("/nodes/n1/")
+    for _ in range(1500):  # once at first
+        if kept:
+            break
+        page.wait_for_timeout(10)
+    ((first, written_before),) = kept
+    Device.objects.filter(node__name="n1").update(health_reason="a fan is loud")
+    Node.objects.filter(name="n1").update(problem="it is looked at")
+    expect(page.locator("#node-head")).to_contain_text("it is looked at")
+    first.fulfill(response=written_before)
+    expect(page.locator("#devices")).to_contain_text("a fan is loud")
+    Device.objects.filter(node__name="n1").update(health_reason="")
+    Node.objects.filter(name="n1").update(problem="")
+    expect(page.locator("#node-head")).not_to_contain_text("it is looked at")
 
 
 def test_a_part_that_is_read_is_not_taken_away(sign_in: Any, agent: Agent) -> None:

@@ -11,8 +11,9 @@ import pytest
 from playwright.sync_api import Page
 
 from nodes.models import Device
-from tests.browser import queues
+from tests.browser import groups, growth, models, queues
 from tests.browser.test_live_pages import Agent, agent
+from tests.servers.web import LiveApp
 
 __all__ = ["agent"]
 FOLDER = Path(__file__).resolve().parents[2] / "screenshots"
@@ -27,10 +28,20 @@ PAGES = {
     "claim": "/claims/research/own/",
     "claim-new": "/claims/new/",
     "allocations": "/allocations/",
+    "reservations": "/reservations/",
+    "node-of-kubelet": "/nodes/p1/",
+    "node-put-off": "/nodes/p2/",
+    "device-reserved": "/devices/{reserved}/",
+    "pending-put-off": "/pending/research/waits/",
     "queues": "/queues/",
     "queue": "/queues/training/",
     "gangs": "/gangs/",
     "gang": "/gangs/research/ring/",
+    "scaling": "/scaling/",
+    "models": "/inference/",
+    "model": "/inference/models/meta/llama-3-8b/",
+    "runners": "/inference/runners/",
+    "slot": "/inference/slots/{slot}/",
     "pending": "/pending/",
     "events": "/events/",
     "what-if": "/simulate/",
@@ -40,13 +51,29 @@ SETTLED = "() => document.querySelector('.live')?.dataset.state !== 'connecting'
 
 @pytest.fixture(scope="module", autouse=True)
 def decided(agent: Agent) -> None:
-    """Queues and a gang, decided about."""
+    """Queues and a gang, decided about; a node that is being launched."""
     queues.decided()
+    growth.launching()
+
+
+@pytest.fixture(scope="module")
+def slot(plugged: Agent) -> str:
+    """The id of a slot, among others."""
+    assert plugged
+    return models.served()
+
+
+@pytest.fixture(scope="module")
+def plugged(live_app: LiveApp, decided: None) -> Agent:
+    """The agent of a node whose GPUs are behind reservation pods."""
+    assert decided is None
+    first, _ = groups.reserved()
+    return Agent(live_app, first)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
-def test_every_page(sign_in: Any, agent: Agent, size: str, theme: Any) -> None:
+def test_every_page(sign_in: Any, agent: Agent, plugged: Agent, slot: str, size: str, theme: Any) -> None:
     """Light and dark, laptop and phone."""
     agent.say(37, 5)
     agent.tell(process="trainer")
@@ -55,8 +82,11 @@ def test_every_page(sign_in: Any, agent: Agent, size: str, theme: Any) -> None:
     page.set_viewport_size({"width": width, "height": height})
     page.emulate_media(color_scheme=theme)
     FOLDER.mkdir(exist_ok=True)
+    device = Device.objects.get(node=agent.node, minor=0).pk
+    reserved = Device.objects.get(uuid="GPU-p1-5").pk
     for name, path in PAGES.items():
-        page.goto(path.format(device=Device.objects.get(node=agent.node, minor=0).pk))
+        plugged.say(*[20] * 8, memory_used_bytes=[11 << 30] * 8)
+        page.goto(path.format(device=device, reserved=reserved, slot=slot))
         page.wait_for_function(SETTLED)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
         assert page.evaluate("document.documentElement.dataset.bsTheme") == theme

@@ -33,7 +33,8 @@ _FIRST: Final = "a"
 
 HEAD = f"""# Requirements and their proofs
 
-Written by `{AGAIN}` from `docs/requirements.toml` and the docstrings of the tests. What no test proves is marked open.
+Written by `{AGAIN}` from `docs/requirements.toml` and
+the docstrings of the tests. What no test proves is marked open.
 """
 
 

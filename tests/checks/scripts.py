@@ -1,4 +1,4 @@
-"""Lint of the pages' scripts and styles by Biome (`biome.jsonc`). Arguments go to `biome lint`."""
+"""Biome for the pages' scripts (lint, format) and styles (lint): `biome.jsonc`. Arguments go to `biome check`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ BIOME = ROOT / "node_modules" / "@biomejs" / "biome" / "bin" / "biome"
 
 
 def command(*arguments: str) -> list[str]:
-    """The command line of the linter; a warning fails as an error does. Raises NoNode."""
-    return [node.executable(), str(BIOME), "lint", "--error-on-warnings", *arguments]
+    """The command line; a warning fails as an error does. Raises NoNode."""
+    return [node.executable(), str(BIOME), "check", "--error-on-warnings", *arguments]
 
 
 def main() -> int:
-    """Exit status of the linter."""
+    """Exit status of Biome."""
     return subprocess.run(command(*sys.argv[1:]), cwd=ROOT, check=False).returncode
 
 

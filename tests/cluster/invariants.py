@@ -7,10 +7,11 @@ read, tested against a planted error of each kind in tests/cluster/test_invarian
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from tests.cluster.controlplane.stack import Stack
+from tests.cluster.group_promises import Records, group_problems, group_unrest, kubelet_problems
 from tests.cluster.truth import AllocationRow, Grant, PodView, Truth, read
 
 ALLOCATED = "gpu.scheduling/allocated"
@@ -40,13 +41,17 @@ class Amount:
         return f"{self.type} {self.minor} {size}, {self.memory} bytes"
 
 
-def settled(stack: Stack, *, seconds: float = 60.0) -> Truth:
-    """Wait until all is at rest and as promised. AssertionError after `seconds`, with every sentence."""
+def settled(stack: Stack, *, seconds: float = 60.0, records: Callable[[], Records] | None = None) -> Truth:
+    """Wait until all is at rest and as promised. AssertionError after `seconds`, with every sentence.
+
+    `records`: what the imitated kubelets have given, where a test has some.
+    """
     deadline = time.monotonic() + seconds
     good = 0
     while True:
         truth = read(stack)
-        found = [*problems(truth), *unrest(truth)]
+        given = kubelet_problems(truth, records()) if records is not None else []
+        found = [*problems(truth), *given, *unrest(truth)]
         good = 0 if found else good + 1
         if good == TWICE:
             return truth
@@ -67,7 +72,14 @@ def _programs(stack: Stack) -> Iterator[str]:
 
 def problems(truth: Truth) -> list[str]:
     """Every broken promise as a sentence; empty when all is well."""
-    return [*_use(truth), *_pods(truth), *_annotations(truth), *_handed_out(truth), *_leases(truth)]
+    return [
+        *_use(truth),
+        *_pods(truth),
+        *_annotations(truth),
+        *_handed_out(truth),
+        *_leases(truth),
+        *group_problems(truth),
+    ]
 
 
 def unrest(truth: Truth) -> list[str]:
@@ -80,7 +92,7 @@ def unrest(truth: Truth) -> list[str]:
                 found.append(
                     f"{pod.label} is neither bound nor unschedulable with a reason: {pod.scheduled or 'nothing'}"
                 )
-    return [*found, *_strangers(truth)]
+    return [*found, *group_unrest(truth), *_strangers(truth)]
 
 
 def _strangers(truth: Truth) -> Iterator[str]:

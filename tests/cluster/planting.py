@@ -100,8 +100,7 @@ def row(name: str, **fields: object) -> Callable[[Truth], None]:
 
     def plant(truth: Truth) -> None:
         place = next(at for at, one in enumerate(truth.allocations) if one.pod_name == name)
-        # a table's values
-        truth.allocations[place] = replace(truth.allocations[place], **fields)  # type: ignore[arg-type]
+        truth.allocations[place] = replace(truth.allocations[place], **fields)  # type: ignore[arg-type]  # by a table
 
     return plant
 
@@ -121,8 +120,7 @@ def seen(name: str, **fields: object) -> Callable[[Truth], None]:
     """What a pod looks like."""
 
     def plant(truth: Truth) -> None:
-        # a table's values
-        truth.pods[f"u-{name}"] = replace(truth.pods[f"u-{name}"], **fields)  # type: ignore[arg-type]
+        truth.pods[f"u-{name}"] = replace(truth.pods[f"u-{name}"], **fields)  # type: ignore[arg-type]  # by a table
 
     return plant
 

@@ -34,15 +34,15 @@ _BETWEEN: dict[int, Between] = {}
 
 
 @contextmanager
-def proxied_stack(plane: ControlPlane, vendor: str) -> Iterator[Stack]:
-    """gpuplane on that database, behind both proxies, and its scheduler."""
+def proxied_stack(plane: ControlPlane, vendor: str, **settings: str) -> Iterator[Stack]:
+    """gpuplane on that database with these settings, behind both proxies, and its scheduler."""
     stack = Stack(plane, plane.folder)
     api = Faults(port=free_ports(1)[0], upstream=plane.url, ca=plane.authority.certificate)
     try:
         stack.install()
         through = stack.accounts(url=api.url)
         with api.serving():
-            ours = stack.start_gpuplane(vendor=vendor, kubeconfigs=through, fronted=True)
+            ours = stack.start_gpuplane(vendor=vendor, settings=settings, kubeconfigs=through, fronted=True)
             door = Faults(port=stack.doors.extender, upstream=ours.extender_behind)
             with door.serving():
                 stack.start_scheduler()

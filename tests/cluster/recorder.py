@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster.controlplane.api import Api
-from tests.cluster.controlplane.chart import NAMESPACE, cluster_objects, render
+from tests.cluster.controlplane.chart import NAMESPACE, RESERVATIONS, cluster_objects, render
 from tests.cluster.controlplane.kubernetes import ControlPlane
 from tests.cluster.controlplane.program import free_ports
 
@@ -29,13 +29,13 @@ FOLLOWED_SECONDS = 20.0
 
 @contextmanager
 def bare_server() -> Iterator[ControlPlane]:
-    """An API server with the namespaces of the chart and of a team."""
+    """An API server with the namespaces of the chart and of a team. Nothing there would ever finish deleting one."""
     folder = Path(tempfile.mkdtemp(prefix="gpuplane-chart-"))
     plane = ControlPlane(folder)
     try:
         plane.etcd.start()
         plane.apiserver.start()
-        for name in (NAMESPACE, TEAM):
+        for name in (NAMESPACE, RESERVATIONS, TEAM):
             plane.namespace(name)
         yield plane
     finally:

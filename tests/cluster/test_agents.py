@@ -2,75 +2,24 @@
 no other.
 """
 
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.controlplane.api import Api, Observer
+from tests.cluster.agents import account, agent, agents_pod, token_of
+from tests.cluster.controlplane.api import Observer
 from tests.cluster.controlplane.chart import NAMESPACE
 from tests.cluster.controlplane.objects import node, pod
-from tests.cluster.controlplane.program import ROOT
 from tests.cluster.controlplane.stack import Stack, eventually
 from tests.cluster.waiting import bound, minors, pods_of
 
-ACCOUNT = "gpuplane-agent"
+__all__ = ["account"]
+
+pytestmark = pytest.mark.usefixtures("account")
+
 FORGOTTEN_SECONDS = 90.0
 """An answer about a token counts for a minute."""
-
-
-@pytest.fixture(autouse=True)
-def account(stack: Stack) -> Iterator[None]:
-    """The agents' ServiceAccount, as the chart makes it with agent.enabled."""
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts"
-    body = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}}
-    stack.api.create(path, body)
-    yield
-    stack.api.delete(f"/api/v1/namespaces/{NAMESPACE}/pods", grace_seconds=0)
-    stack.api.delete(f"{path}/{ACCOUNT}")
-
-
-def agents_pod(api: Api, name: str, on: str) -> str:
-    """A pod of the DaemonSet on that node; its UID."""
-    body = pod(name, NAMESPACE, serviceAccountName=ACCOUNT, nodeName=on)
-    return str(api.create(f"/api/v1/namespaces/{NAMESPACE}/pods", body)["metadata"]["uid"])
-
-
-def token_of(api: Api, name: str, uid: str, *, audience: str = "gpuplane") -> str:
-    """What the kubelet puts into the pod's projected volume."""
-    body = {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenRequest",
-        "spec": {
-            "audiences": [audience],
-            "expirationSeconds": 3600,
-            "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": uid},
-        },
-    }
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token"
-    return str(api.create(path, body)["status"]["token"])
-
-
-@contextmanager
-def agent(stack: Stack, on: str, token: str, folder: Path) -> Iterator[Path]:
-    """The program on a machine of eight GPUs; its log."""
-    path, log = folder / f"{on}.token", folder / f"{on}.log"
-    path.write_text(token)
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("GPUPLANE_")}
-    environment |= {"NODE_NAME": on, "GPUPLANE_URL": f"http://127.0.0.1:{stack.doors.main}"}
-    command = [sys.executable, "-m", "agent", "--source", "simulated:h100-8", "--token-file", str(path)]
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output)
-        try:
-            yield log
-        finally:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0
 
 
 def says(log: Path, words: str) -> Callable[[], bool]:

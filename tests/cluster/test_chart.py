@@ -22,6 +22,7 @@ from tests.cluster.controlplane.chart import (
     ChartRefused,
     example,
     helm,
+    of_kinds,
     render,
     scheduler_configuration,
     scheduler_gates,
@@ -53,6 +54,12 @@ def test_lint_is_clean(path: Path) -> None:
         pytest.param({"database": {"url": "sqlite:///here"}}, "/database/url", id="SQLite"),
         pytest.param({"webhook": {}}, "'webhook' not allowed", id="misspelt value"),
         pytest.param({"settings": {"GPUPLANE_PORT": 1}}, "GPUPLANE_PORT", id="setting that the chart sets"),
+        pytest.param({"settings": {"GPUPLANE_ISOLATION": "mps"}}, "GPUPLANE_ISOLATION", id="the same, of reservations"),
+        pytest.param({"reservation": {"namespace": NAMESPACE}}, "reservation.namespace", id="the release's namespace"),
+        pytest.param({"reservation": {"namespace": "a.b"}}, "/reservation/namespace", id="no name of a namespace"),
+        pytest.param({"reservation": {"isolation": "cuda"}}, "/reservation/isolation", id="unknown isolation"),
+        pytest.param({"reservation": {"seconds": 0}}, "/reservation/seconds", id="no time to name a GPU"),
+        pytest.param({"reservation": {"spareGroups": 65}}, "/reservation/spareGroups", id="too many spare groups"),
         pytest.param({"scheduler": {"leaseName": "gpu-n1-0"}}, "/scheduler/leaseName", id="lease like a device's"),
         pytest.param({"ingress": {"enabled": True}}, "/ingress/hosts", id="ingress without hosts"),
         pytest.param({"certificates": {"existingSecret": "own"}}, "certificates.caBundle", id="CA left out"),
@@ -75,6 +82,8 @@ def test_values_that_cannot_work_are_refused(values: Json, want: str) -> None:
 def test_every_object_is_accepted_by_an_api_server(server: ControlPlane, path: Path) -> None:
     others = ("cert-manager.io/", "monitoring.coreos.com/")  # kinds that their operators define
     rendered = [one for one in render(example(path)) if not one["apiVersion"].startswith(others)]
+    for one in of_kinds(rendered, "Namespace"):  # a dry run makes none for the objects in it
+        server.namespace(one["metadata"]["name"])
     told = server.api.kubectl(
         "apply", "--dry-run=server", "--validate=strict", "-f", "-", given="\n---\n".join(map(json.dumps, rendered))
     )
@@ -85,6 +94,7 @@ def test_install_and_upgrade_keep_what_was_made_once(server: ControlPlane) -> No
     """Secrets stay over an upgrade, the webhooks trust the CA of the Secret, and new names make a new certificate."""
     plane = [f"--kubeconfig={server.admin_kubeconfig}", f"--namespace={NAMESPACE}"]
     chart = [RELEASE, str(CHART), "--values", str(CHART / "ci" / "default-values.yaml")]
+    chart += ["--set", "reservation.createNamespace=false"]  # it is there
 
     def state() -> tuple[Json, set[str]]:
         secrets = {

@@ -39,7 +39,7 @@ def test_each_by_itself() -> None:
     assert of_kinds(render({"grafana": {"enabled": True}}), *KINDS) == []
 
 
-def test_monitors_find_the_doors() -> None:
+def test_monitors_find_the_listeners() -> None:
     labels = {"release": "prometheus"}
     values = {"monitoring": {"enabled": True, "labels": labels, "fleet": {"tokenSecret": "scraper"}}}
     objects = render(values)

@@ -1,4 +1,4 @@
-"""Who may come to the webhook door: by default the API server alone, at the addresses that a real one tells helm."""
+"""Who may come to the webhook listener: by default the API server alone, at addresses that a real one tells helm."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def webhook_rule(objects: list[Json]) -> Json:
 
 def asked(server: ControlPlane, values: Json | None = None) -> tuple[list[Json], str]:
     """What helm makes of the chart when it may ask this cluster: the objects, and the notes."""
-    given = json.dumps({**REQUIRED, **(values or {})})
+    # the server has the namespace of reservation pods already, which helm takes over from nobody
+    given = json.dumps({**REQUIRED, "reservation": {"createNamespace": False}, **(values or {})})
     where = ["--namespace", NAMESPACE, f"--kubeconfig={server.admin_kubeconfig}", "--values", "-"]
     text = helm("install", RELEASE, str(CHART), "--dry-run=server", "--output", "yaml", *where, given=given)
     release = yaml.safe_load(text)
@@ -153,7 +154,7 @@ def test_everybody_comes_in_where_they_are_not_known_and_the_notes_warn(server: 
     """CLAIM-7 rendered without a cluster, or where it does not say: without the API server no GPU pod is admitted."""
     objects, notes = asked(server)
     assert "from" not in webhook_rule(objects)
-    assert "WARNING: the webhook door is open to every pod" in notes
+    assert "WARNING: the webhook listener is open to every pod" in notes
     assert "from" not in webhook_rule(render())
 
 
@@ -168,7 +169,7 @@ def test_what_the_values_say_wins(server: ControlPlane, values: Json, want: list
     with endpoints(server.api, "192.0.2.10"):
         objects, notes = asked(server, values)
     assert webhook_rule(objects).get("from") == want
-    assert "The webhook door is open" not in notes
+    assert "The webhook listener is open" not in notes
     assert webhook_rule(render(values)).get("from") == want
 
 

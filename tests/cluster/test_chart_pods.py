@@ -15,6 +15,7 @@ from tests.cluster.controlplane.chart import (
     CHART,
     EXAMPLES,
     NAMESPACE,
+    RESERVATIONS,
     example,
     of_kinds,
     render,
@@ -38,6 +39,10 @@ def containers(spec: Json) -> list[Json]:
     return [*spec.get("initContainers", []), *spec["containers"]]
 
 
+ON_NODES = {"agent", "runner"}
+"""Programs on GPU nodes, which have settings of their own."""
+
+
 def environment(container: Json) -> dict[str, str]:
     """Values by name; those that come from elsewhere as text."""
     return {one["name"]: one.get("value", json.dumps(one.get("valueFrom"))) for one in container.get("env", [])}
@@ -58,8 +63,9 @@ def test_processes_run_what_the_procfile_says() -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_settings_of_every_process_are_known_and_agree(path: Path) -> None:
     known = {variable.name for variable in variables.VARIABLES}
+    reservation = example(path).get("reservation", {})
     for name, spec in pod_specs(render(example(path))).items():
-        if name == "agent":
+        if name in ON_NODES:
             continue
         for container in containers(spec):
             if container["name"] == "kube-scheduler":
@@ -73,6 +79,7 @@ def test_settings_of_every_process_are_known_and_agree(path: Path) -> None:
             # web and worker, and in every process the same: the webhook asks who wrote a result, whoever it was
             ours = f"system:serviceaccount:{NAMESPACE}:gpuplane"
             assert told["GPUPLANE_SERVICE_ACCOUNT"] == f"{ours},{ours}-worker"
+            assert told["GPUPLANE_RESERVATION_NAMESPACE"] == reservation.get("namespace", RESERVATIONS)
             assert ("GPUPLANE_ADMIN_PASSWORD" in told) == (container["name"] == "bootstrap")
             mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
             assert {one["name"] for one in spec["volumes"] if "emptyDir" in one} >= {
@@ -85,11 +92,91 @@ def test_settings_of_every_process_are_known_and_agree(path: Path) -> None:
             variables.read(values)
 
 
+@pytest.mark.parametrize(
+    ("values", "want"),
+    [
+        pytest.param(
+            {},
+            {
+                "IMAGE": "gpuplane:0.1.0",
+                "PULL_SECRETS": (),
+                "RUNTIME_CLASS": "",
+                "PRIORITY_CLASS": "system-node-critical",
+                "TOLERATIONS": ({"operator": "Exists"},),
+                "SECONDS": 30,
+            },
+            id="by default",
+        ),
+        pytest.param(
+            {
+                "image": {"repository": "registry.example/a", "tag": "2"},
+                "imagePullSecrets": [{"name": "one"}, {"name": "two"}],
+                "reservation": {"priorityClassName": "", "runtimeClassName": "nvidia", "tolerations": [], "seconds": 5},
+            },
+            {
+                "IMAGE": "registry.example/a:2",
+                "PULL_SECRETS": ("one", "two"),
+                "RUNTIME_CLASS": "nvidia",
+                "PRIORITY_CLASS": "",
+                "TOLERATIONS": (),
+                "SECONDS": 5,
+            },
+            id="as told",
+        ),
+        pytest.param(
+            {"image": {"digest": f"sha256:{'0' * 64}"}, "reservation": {"image": {"repository": "b"}}},
+            {"IMAGE": "b:0.1.0"},
+            id="an image of their own",
+        ),
+        pytest.param(
+            {"reservation": {"image": {"repository": "b", "digest": f"sha256:{'1' * 64}"}}},
+            {"IMAGE": f"b@sha256:{'1' * 64}"},
+            id="an image by digest",
+        ),
+    ],
+)
+def test_reservation_pods_are_what_the_values_say(values: Json, want: Json) -> None:
+    """SHARE-3 gpuplane makes them; its settings come from the chart's values."""
+    for process in ("web", "worker", "watch"):
+        told = environment(pod_specs(render(values))[process]["containers"][0])
+        given = {name: value for name, value in told.items() if name.startswith("GPUPLANE_RESERVATION_")}
+        read = variables.read(given)
+        assert {name: read[f"RESERVATION_{name}"] for name in want} == want
+
+
+def test_namespaces_of_kais_reservation_pods() -> None:
+    """SHARE-7 gpuplane and its reservation pods may do there what they may in their own; webhooks pass it by."""
+    before, after = render(), render({"reservation": {"adopt": ["runai-reservation"]}})
+    kinds = ("ServiceAccount", "Role", "RoleBinding")
+
+    def inside(objects: list[Json], namespace: str) -> list[tuple[str, str, object]]:
+        there = [one for one in of_kinds(objects, *kinds) if one["metadata"]["namespace"] == namespace]
+        return [(one["kind"], one["metadata"]["name"], one.get("rules")) for one in there]
+
+    assert inside(before, "runai-reservation") == []
+    assert inside(after, "runai-reservation") == inside(after, RESERVATIONS) == inside(before, RESERVATIONS)
+    assert len(inside(after, RESERVATIONS)) == 5
+    for hooks in of_kinds(after, "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
+        assert '"runai-reservation"' in json.dumps(hooks)
+
+
+def test_the_namespace_of_reservation_pods() -> None:
+    """SHARE-3 it holds them to the Pod Security level `restricted`, outlives the release, and lets nobody in."""
+    objects = render()
+    (namespace,) = of_kinds(objects, "Namespace")
+    assert namespace["metadata"]["name"] == RESERVATIONS
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert namespace["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    (policy,) = (one for one in of_kinds(objects, "NetworkPolicy") if one["metadata"]["namespace"] == RESERVATIONS)
+    assert policy["spec"] == {"podSelector": {}, "policyTypes": ["Ingress"]}
+    assert of_kinds(render({"reservation": {"createNamespace": False}}), "Namespace") == []
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_pods_have_no_more_than_they_need(path: Path) -> None:
     for name, spec in pod_specs(render(example(path))).items():
         assert spec["enableServiceLinks"] is False, name
-        if name != "agent":
+        if name not in ON_NODES:
             assert spec["securityContext"]["runAsNonRoot"] is True
             assert spec["priorityClassName"] == "system-cluster-critical"
         for container in containers(spec):
@@ -98,7 +185,7 @@ def test_pods_have_no_more_than_they_need(path: Path) -> None:
             assert context["allowPrivilegeEscalation"] is False
             assert context["capabilities"] == {"drop": ["ALL"]}
             assert set(container["resources"]) == {"requests", "limits"}
-        assert spec["automountServiceAccountToken"] is (name not in {"beat", "agent"})
+        assert spec["automountServiceAccountToken"] is (name not in {"beat", *ON_NODES})
 
 
 def test_every_open_port_is_let_in_and_no_other() -> None:
@@ -116,6 +203,25 @@ def test_every_open_port_is_let_in_and_no_other() -> None:
         assert {one["targetPort"] for one in service["spec"]["ports"]} == want
         ports = {one["name"] for container in pod_specs(objects)["web"]["containers"] for one in container["ports"]}
         assert ports == want | {"scheduler"}
+
+
+def test_runners() -> None:
+    """SLOT-4c options that the program knows, an address of the pod, and nobody but web at its slots' ports."""
+    objects = render({"runner": {"enabled": True, "ports": {"first": 30000, "last": 30099}}})
+    (container,) = pod_specs(objects)["runner"]["containers"]
+    told = environment(container)
+    assert container["command"] == ["python", "-m", "runner", "--end-slots"]
+    assert told["GPUPLANE_URL"] == f"https://gpuplane.{NAMESPACE}.svc:8000"
+    assert told["GPUPLANE_RUNNER_PORTS"] == "30000-30099"
+    assert "status.podIP" in told["GPUPLANE_RUNNER_HOST"]
+    program = (ROOT / "runner" / "__main__.py").read_text()
+    assert all(f'"{name}"' in program for name in told if name.startswith("GPUPLANE_"))
+    (policy,) = (one for one in of_kinds(objects, "NetworkPolicy") if one["metadata"]["name"].endswith("-runner"))
+    (rule,) = policy["spec"]["ingress"]
+    assert rule["ports"] == [{"port": 30000, "endPort": 30099, "protocol": "TCP"}]
+    assert [one["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for one in rule["from"]] == ["web"]
+    accounts = {one["metadata"]["name"] for one in of_kinds(objects, "ServiceAccount")}
+    assert pod_specs(objects)["runner"]["serviceAccountName"] in accounts
 
 
 def test_agents_speak_to_processes_of_their_own_when_asked() -> None:
@@ -184,7 +290,7 @@ def test_extender_entry_is_what_the_design_asks_for() -> None:
         ("latest", []),
     ],
 )
-def test_schedulers_that_preempt_beside_their_work_are_told_not_to(tag: str, want: list[str]) -> None:
+def test_schedulers_are_configured_not_to_preempt_asynchronously(tag: str, want: list[str]) -> None:
     """LEASE-2 a version that does not know the gate would not start with it."""
     assert scheduler_gates(render({"scheduler": {"image": {"tag": tag}}})) == want
 

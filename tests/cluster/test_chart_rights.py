@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.controlplane.api import Api
-from tests.cluster.controlplane.chart import NAMESPACE, RELEASE, of_kinds, render
+from tests.cluster.controlplane.chart import NAMESPACE, RELEASE, RESERVATIONS, of_kinds, render
 from tests.cluster.controlplane.kubernetes import ControlPlane
 from tests.cluster.recorder import Json, applied, bare_server, rights
 
@@ -22,7 +22,10 @@ def server() -> Iterator[ControlPlane]:
 
 
 LEASES = {f"{verb} leases.coordination.k8s.io in {NAMESPACE}" for verb in ("get", "list", "create", "update", "delete")}
-ALL = {"get pods", "list pods", "list nodes", "patch nodes", "patch nodes/status", *LEASES}
+RESERVES = {f"{verb} pods in {RESERVATIONS}" for verb in ("create", "get", "list", "watch", "delete")}
+PATCHES = f"patch pods in {RESERVATIONS}"
+"""Of gpuplane's processes because they may patch all pods."""
+ALL = {"get pods", "list pods", "list nodes", "patch nodes", "patch nodes/status", *LEASES, *RESERVES, PATCHES}
 """Of web, worker and watch."""
 BINDS = {"patch pods", "create pods/binding", "create pods/eviction", "get gpuclaims.gpu.scheduling"}
 KINDS = ("gpuclaims", "gpugangs", "gpuqueues")
@@ -34,6 +37,8 @@ VOLUMES = {
     "get resourceclaims.resource.k8s.io",
     "list resourceclaims.resource.k8s.io",
 }
+TRIGGERS = {f"{verb} pods in {NAMESPACE}" for verb in ("create", "delete")}
+"""Trigger pods of growth, in gpuplane's namespace alone."""
 MAY = {
     "web": {
         *ALL,
@@ -73,6 +78,10 @@ MAY = {
         "create pods/eviction",
         "list events",
         "watch events",
+        "create events",
+        "get nodeclaims.karpenter.sh",
+        *(f"{verb} {kind}.karpenter.sh" for verb in ("list", "watch") for kind in ("nodepools", "nodeclaims")),
+        *TRIGGERS,
         "get nodes",
         "watch nodes",
         *(f"{verb} {kind}.gpu.scheduling" for verb in ("get", "list", "watch") for kind in KINDS),
@@ -80,6 +89,8 @@ MAY = {
     "telemetry": TOKENS,
     "beat": set(),
     "agent": set(),
+    "runner": set(),
+    "reservation": {f"get pods in {RESERVATIONS}", PATCHES},
 }
 """By process; `verb resource[.group][/subresource] [in namespace]`."""
 NOBODY_MAY = {
@@ -92,6 +103,8 @@ NOBODY_MAY = {
     "patch resourceclaims.resource.k8s.io",
     "delete events",
     "delete nodes",
+    "create nodes",
+    *(f"{verb} {kind}.karpenter.sh" for verb in ("create", "delete", "patch") for kind in ("nodepools", "nodeclaims")),
     "update nodes",
     "get secrets",
     "list secrets",
@@ -118,13 +131,23 @@ NOBODY_MAY = {
     "patch gpunodestatuses.gpu.scheduling",
     "create pods/exec",
     "create pods/ephemeralcontainers",
+    f"create pods in {NAMESPACE}",
+    f"delete pods in {NAMESPACE}",
+    f"update pods in {RESERVATIONS}",
+    f"patch pods/status in {RESERVATIONS}",
+    f"deletecollection pods in {RESERVATIONS}",
+    f"get secrets in {RESERVATIONS}",
+    f"create serviceaccounts/token in {RESERVATIONS}",
+    f"create rolebindings.rbac.authorization.k8s.io in {RESERVATIONS}",
 }
 EVERY = sorted(NOBODY_MAY.union(*MAY.values()))
 
 
-def account(process: str) -> str:
-    """The ServiceAccount of a process."""
-    return RELEASE if process == "web" else f"{RELEASE}-{process}"
+def account(process: str) -> tuple[str, str]:
+    """Namespace and name of the ServiceAccount of a process."""
+    if process == "reservation":
+        return RESERVATIONS, "gpuplane-reservation"
+    return NAMESPACE, RELEASE if process == "web" else f"{RELEASE}-{process}"
 
 
 def allowed(api: Api, process: str, sentence: str) -> bool:
@@ -134,8 +157,9 @@ def allowed(api: Api, process: str, sentence: str) -> bool:
     resource, _, group = named.partition(".")
     attributes = {"verb": verb, "resource": resource, "group": group, "subresource": subresource}
     attributes["namespace"] = rest[1] if rest else ""
-    groups = ["system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}", "system:authenticated"]
-    user = f"system:serviceaccount:{NAMESPACE}:{account(process)}"
+    namespace, name = account(process)
+    groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
+    user = f"system:serviceaccount:{namespace}:{name}"
     body = {"spec": {"user": user, "groups": groups, "resourceAttributes": attributes}}
     answer = api.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", body)
     return bool(answer["status"]["allowed"])
@@ -180,5 +204,13 @@ def test_rules_name_no_more_than_the_table() -> None:
             for verb in rule["verbs"]
         }
         process = one["metadata"]["labels"].get("app.kubernetes.io/component")
-        want = MAY[process] - LEASES if process else {sentence.removesuffix(f" in {NAMESPACE}") for sentence in LEASES}
+        namespace = one["metadata"].get("namespace")
+        if namespace is None:
+            want = MAY[process] - LEASES - RESERVES - TRIGGERS - {PATCHES}
+        elif namespace == RESERVATIONS:
+            sentences = RESERVES if one["metadata"]["name"] == RELEASE else MAY["reservation"]
+            want = {sentence.removesuffix(f" in {RESERVATIONS}") for sentence in sentences}
+        else:
+            roles = TRIGGERS if one["metadata"]["name"].endswith("-growth") else LEASES
+            want = {sentence.removesuffix(f" in {NAMESPACE}") for sentence in roles}
         assert found == want, one["metadata"]["name"]

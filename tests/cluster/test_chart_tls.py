@@ -1,4 +1,4 @@
-"""TLS on the main door as helm renders it: clients ask by TLS, trust the chart's CA, and are handed no key."""
+"""TLS on the main listener as helm renders it: clients ask by TLS, trust the chart's CA, and are handed no key."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def probes(spec: Json) -> list[Json]:
     ],
 )
 def test_agents_trust_the_ca_and_have_no_key(values: Json, want: Json) -> None:
-    """VIEW-6 a kubelet may read whatever a pod of its node mounts: on GPU nodes that is never the key of the doors."""
+    """VIEW-6 a kubelet may read whatever a pod of its node mounts: on GPU nodes never the key of the listeners."""
     specs = pod_specs(render({**ALL, **values}))
     (ca,) = (volume for volume in specs["agent"]["volumes"] if volume["name"] == "ca")
     (kind,) = want
@@ -77,7 +77,7 @@ def test_cert_manager_makes_a_certificate_that_holds_the_ca_and_opens_nothing() 
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_everything_that_asks_the_main_door_asks_by_tls(path: Path) -> None:
+def test_every_client_of_the_main_listener_uses_tls(path: Path) -> None:
     """VIEW-6 no token in the clear: doors, probes, Services, agents, Ingress, Prometheus, `helm test`."""
     objects = render(example(path))
     specs = pod_specs(objects)
@@ -147,7 +147,7 @@ def test_forwarded_headers_are_believed_from_nobody_by_default() -> None:
             render({"ingress": {"enabled": True, "hosts": hosts, "trustedProxies": [anybody]}})
 
 
-def test_the_webhook_door_asks_for_a_certificate_when_told() -> None:
+def test_the_webhook_listener_asks_for_a_certificate_when_configured() -> None:
     spec = pod_specs(render({"webhooks": {"clientCaSecret": "apiserver-clients"}}))["web"]
     told = environment(spec["containers"][0])
     mounted = {one["mountPath"]: one["name"] for one in spec["containers"][0]["volumeMounts"]}

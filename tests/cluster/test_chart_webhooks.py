@@ -14,7 +14,7 @@ import yaml
 from claims.admission.recognise import looks_ours
 from claims.admission.trust import result_dialect
 from tests.cluster.controlplane.api import Api, ApiRefused
-from tests.cluster.controlplane.chart import CHART, NAMESPACE, RELEASE, of_kinds, render
+from tests.cluster.controlplane.chart import CHART, NAMESPACE, RELEASE, RESERVATIONS, of_kinds, render
 from tests.cluster.controlplane.kubernetes import ControlPlane
 from tests.cluster.controlplane.program import free_ports
 from tests.cluster.recorder import TEAM, Json, Recorder, applied, bare_server, followed, rights
@@ -190,7 +190,7 @@ def test_updates_are_heard_of_exactly_when_a_result_changes(
         server.api.delete(f"{path}/{name}", grace_seconds=0)
 
 
-@pytest.mark.parametrize("namespace", ["kube-system", NAMESPACE, "left-alone"])
+@pytest.mark.parametrize("namespace", ["kube-system", NAMESPACE, RESERVATIONS, "left-alone"])
 def test_excluded_namespaces_are_left_alone(server: ControlPlane, recorder: Recorder, namespace: str) -> None:
     server.namespace(namespace)
     body = pod(f"in-{namespace}", annotations={**CLAIM, RESULT: "n1:0"}, resources=both("nvidia.com/gpu"))

@@ -138,7 +138,7 @@ def test_conflicts_are_answered(doors: Doors) -> None:
     assert doors.agree("shared")["spec"]["devices"]["count"] == 1
 
 
-def test_writers_at_both_doors_lose_nothing(doors: Doors) -> None:
+def test_writers_at_both_endpoints_lose_nothing(doors: Doors) -> None:
     """CLAIM-1 forty labels by forty writers, half of them at each door, tried again on conflict as both advise: all are
     there.
     """
@@ -206,7 +206,7 @@ REFUSED: list[Any] = [
 
 
 @pytest.mark.parametrize(("devices", "field"), REFUSED)
-def test_both_doors_refuse_the_same(doors: Doors, devices: dict[str, Any], field: str) -> None:
+def test_both_endpoints_refuse_the_same(doors: Doors, devices: dict[str, Any], field: str) -> None:
     """CLAIM-3 a malformed claim is refused with its field, new or as a change of a good one; nothing of it is kept."""
     bad = claim("bad", doors.namespace, devices=devices)
     assert field in doors.kubectl("apply", "-f", "-", given=json.dumps(bad), refused=True)

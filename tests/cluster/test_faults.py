@@ -239,7 +239,7 @@ def test_a_shared_lease_written_by_another_in_between(stack: Stack, namespace: s
     settled(stack)
 
 
-def test_a_lease_that_a_stranger_holds(stack: Stack, namespace: str) -> None:
+def test_a_lease_that_somebody_else_holds(stack: Stack, namespace: str) -> None:
     """LEASE-1 a Lease made by somebody else takes its device: another is chosen; the last pod waits until it is
     gone.
     """

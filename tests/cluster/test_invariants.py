@@ -283,7 +283,7 @@ UNRESTFUL = [
 ]
 
 
-def test_a_sound_picture_has_no_problem() -> None:
+def test_a_sound_snapshot_has_no_problem() -> None:
     """LEASE-6 shares, mixed types, strangers, ended pods and pods that wait are all in order."""
     assert problems(sound()) == []
     assert unrest(sound()) == []

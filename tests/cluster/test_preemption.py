@@ -2,7 +2,7 @@
 help.
 
 kube-scheduler looks for victims by resource names alone, then asks the verb whether the devices of those would do.
-Where names do not tell it anything (claims, `koordinator.sh/`, shares of one device) a node makes way: the tests from
+Where names do not tell it anything (claims, `koordinator.sh/`, shares of one device) a node is reserved: the tests from
 `test_a_claim_takes_the_lowest` on.
 """
 

@@ -1,4 +1,4 @@
-"""The extender door over TLS: kube-scheduler shows a client certificate, and nobody else comes in."""
+"""The extender listener over TLS: kube-scheduler shows a client certificate, and nobody else comes in."""
 
 import ssl
 from collections.abc import Iterator

@@ -17,13 +17,17 @@ from tests.cluster.controlplane.stack import Stack
 
 LIVE_STATES = ("held", "reserved", "bound", "releasing")
 _DEVICES = (
-    "SELECT d.id, n.name, d.type, d.minor, d.uuid, d.memory_bytes, d.core_used, d.memory_used, d.presence, d.stranger "
-    "FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id"
+    "SELECT d.id, n.name, d.type, d.minor, d.uuid, d.memory_bytes, d.core_used, d.memory_used, d.presence, d.stranger, "
+    "d.gpu_group FROM nodes_device d JOIN nodes_node n ON n.id = d.node_id"
 )
 _ALLOCATIONS = (
     "SELECT a.id, a.state, a.namespace, a.pod_name, a.pod_uid, a.holder, n.name "
     "FROM allocations_allocation a JOIN nodes_node n ON n.id = a.node_id "
     "WHERE a.state IN ('held', 'reserved', 'bound', 'releasing')"
+)
+_GROUPS = (
+    "SELECT g.name, n.name, g.state, g.gpus, g.shared, g.uuids, g.pod_namespace, g.pod_name, g.pod_uid "
+    "FROM allocations_gpugroup g JOIN nodes_node n ON n.id = g.node_id WHERE g.state <> 'gone'"
 )
 _GRANTS = (
     "SELECT allocation_id, device_id, type, minor, uuid, core_percent, memory_bytes, whole, live FROM"
@@ -45,6 +49,8 @@ class DeviceRow:
     memory_used: int
     presence: str = "present"
     stranger: str = ""
+    group: str = ""
+    """The group whose reservation pod has it, or is to have it."""
 
     @property
     def label(self) -> str:
@@ -90,6 +96,26 @@ class AllocationRow:
 
 
 @dataclass(frozen=True)
+class GroupRow:
+    """A group of GPUs that is not gone: `uuids` are what its reservation pod reported, none before."""
+
+    name: str
+    node: str
+    state: str
+    gpus: int
+    shared: bool
+    uuids: tuple[str, ...]
+    pod_namespace: str
+    pod_name: str
+    pod_uid: str
+
+    @property
+    def label(self) -> str:
+        """For sentences."""
+        return f"group {self.name} of {self.node} ({self.state})"
+
+
+@dataclass(frozen=True)
 class PodView:
     """A pod as the API server shows it."""
 
@@ -104,6 +130,8 @@ class PodView:
     """Whether it asks for devices, by annotation or by resource name."""
     scheduled: str = ""
     """Status, reason and message of the condition PodScheduled, joined; empty where there is none."""
+    labels: dict[str, str] = field(default_factory=dict)
+    deleted: bool = False
 
     @property
     def label(self) -> str:
@@ -136,6 +164,7 @@ class Truth:
     pods: dict[str, PodView] = field(default_factory=dict)
     leases: dict[str, LeaseView] = field(default_factory=dict)
     nodes: set[str] = field(default_factory=set)
+    groups: list[GroupRow] = field(default_factory=list)
 
 
 def read(stack: Stack) -> Truth:
@@ -143,7 +172,8 @@ def read(stack: Stack) -> Truth:
     wrong ones.
     """
     truth = Truth()
-    devices, allocations, grants = rows(stack.gpuplane)
+    devices, allocations, grants, groups = select(stack.gpuplane, _DEVICES, _ALLOCATIONS, _GRANTS, _GROUPS)
+    truth.groups = [_group_row(row) for row in groups]
     truth.devices = {row[0]: DeviceRow(*row) for row in devices}
     held: dict[str, list[Grant]] = {}
     live = {str(row[0]) for row in allocations}
@@ -167,6 +197,12 @@ def rows(gpuplane: Gpuplane) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any
     """Devices, live allocations and grants in one read transaction."""
     devices, allocations, grants = select(gpuplane, _DEVICES, _ALLOCATIONS, _GRANTS)
     return devices, allocations, grants
+
+
+def _group_row(row: Sequence[Any]) -> GroupRow:
+    name, node, state, gpus, shared, told, *pod = row
+    uuids = json.loads(told) if isinstance(told, str) else told
+    return GroupRow(name, node, state, gpus, bool(shared), tuple(uuids), *pod)
 
 
 def select(gpuplane: Gpuplane, *statements: str) -> list[Sequence[Any]]:
@@ -203,6 +239,8 @@ def pod_view(found: Json) -> PodView:
         annotations=meta.get("annotations") or {},
         asks=_asks(found),
         scheduled=" ".join(filter(None, (told.get("status"), told.get("reason"), told.get("message")))),
+        labels=meta.get("labels") or {},
+        deleted="deletionTimestamp" in meta,
     )
 
 

@@ -6,10 +6,13 @@ version of a CRD.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
 import orjson
+
+from kube import resources
+from kube.resources import Resource
 
 T = TypeVar("T")
 
@@ -78,57 +81,37 @@ def invalid(kind: Kind, name: str, faults: list[tuple[str, str]]) -> ApiFault:
     )
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Resource, frozen=True, kw_only=True):
     """One collection of objects. `custom` ones exist only while their CRD does."""
 
-    group: str
-    version: str
-    plural: str
-    kind: str
-    namespaced: bool = True
     status: bool = False
     unconditional: bool = True
     create_on_update: bool = False
     custom: bool = False
 
-    @property
-    def qualified(self) -> str:
-        return f"{self.plural}.{self.group}" if self.group else self.plural
 
-    @property
-    def api_version(self) -> str:
-        return f"{self.group}/{self.version}" if self.group else self.version
+def _served(
+    resource: Resource, *, status: bool = False, unconditional: bool = True, create_on_update: bool = False
+) -> Kind:
+    return Kind(
+        **msgspec.structs.asdict(resource),
+        status=status,
+        unconditional=unconditional,
+        create_on_update=create_on_update,
+    )
 
 
-NAMESPACES = Kind("", "v1", "namespaces", "Namespace", namespaced=False)
-PODS = Kind("", "v1", "pods", "Pod", status=True)
-NODES = Kind("", "v1", "nodes", "Node", namespaced=False, status=True)
-EVENTS = Kind("", "v1", "events", "Event")
-VOLUME_CLAIMS = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
-STORAGE_CLASSES = Kind("storage.k8s.io", "v1", "storageclasses", "StorageClass", namespaced=False)
-RESOURCE_CLAIMS = Kind("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
-LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease", unconditional=False, create_on_update=True)
-MUTATING = Kind(
-    "admissionregistration.k8s.io",
-    "v1",
-    "mutatingwebhookconfigurations",
-    "MutatingWebhookConfiguration",
-    namespaced=False,
-)
-VALIDATING = Kind(
-    "admissionregistration.k8s.io",
-    "v1",
-    "validatingwebhookconfigurations",
-    "ValidatingWebhookConfiguration",
-    namespaced=False,
-)
-CRDS = Kind(
-    "apiextensions.k8s.io",
-    "v1",
-    "customresourcedefinitions",
-    "CustomResourceDefinition",
-    namespaced=False,
-    status=True,
-    unconditional=False,
-)
+NAMESPACES = _served(resources.NAMESPACES)
+PODS = _served(resources.PODS, status=True)
+NODES = _served(resources.NODES, status=True)
+EVENTS = _served(resources.EVENTS)
+VOLUME_CLAIMS = _served(resources.VOLUME_CLAIMS)
+STORAGE_CLASSES = _served(resources.STORAGE_CLASSES)
+RESOURCE_CLAIMS = _served(resources.RESOURCE_CLAIMS)
+ACCOUNTS = _served(resources.ACCOUNTS)
+ROLES = _served(resources.ROLES)
+ROLE_BINDINGS = _served(resources.ROLE_BINDINGS)
+LEASES = _served(resources.LEASES, unconditional=False, create_on_update=True)
+MUTATING = _served(resources.MUTATING_WEBHOOKS)
+VALIDATING = _served(resources.VALIDATING_WEBHOOKS)
+CRDS = _served(resources.CRDS, status=True, unconditional=False)

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tests.fakes.apikinds import (
+    ACCOUNTS,
     CRDS,
     EVENTS,
     LEASES,
@@ -29,6 +30,8 @@ from tests.fakes.apikinds import (
     NODES,
     PODS,
     RESOURCE_CLAIMS,
+    ROLE_BINDINGS,
+    ROLES,
     STORAGE_CLASSES,
     VALIDATING,
     VOLUME_CLAIMS,
@@ -54,6 +57,9 @@ from tests.fakes.apiselectors import matcher
 
 MOUNTED = (VOLUME_CLAIMS, STORAGE_CLASSES, RESOURCE_CLAIMS)
 """What pods use that kube-scheduler may have to wait for; spec and status are written in one."""
+
+RIGHTS = (ACCOUNTS, ROLES, ROLE_BINDINGS)
+"""Kept, and of no effect."""
 
 _MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 
@@ -83,7 +89,7 @@ class Store:
     snapshots: dict[str, tuple[int, list[Object]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for kind in (NAMESPACES, PODS, NODES, EVENTS, LEASES, CRDS, MUTATING, VALIDATING, *MOUNTED):
+        for kind in (NAMESPACES, PODS, NODES, EVENTS, LEASES, CRDS, MUTATING, VALIDATING, *MOUNTED, *RIGHTS):
             self.objects[kind] = {}
         for name in ("default", "kube-system"):
             self.create(NAMESPACES, "", {"metadata": {"name": name}})
@@ -329,10 +335,10 @@ class Store:
         spec = crd["spec"]
         for version in spec["versions"]:
             kind = Kind(
-                spec["group"],
-                version["name"],
-                spec["names"]["plural"],
-                spec["names"]["kind"],
+                group=spec["group"],
+                version=version["name"],
+                plural=spec["names"]["plural"],
+                kind=spec["names"]["kind"],
                 namespaced=spec["scope"] == "Namespaced",
                 status="status" in version.get("subresources", {}),
                 unconditional=False,

@@ -50,7 +50,7 @@ def test_every_node_that_can_serve_is_returned(client: ClusterClient) -> None:
     assert client.filter(pod, NAMES) == answer
 
 
-def test_a_race_lost_between_filter_and_bind_is_told(client: ClusterClient) -> None:
+def test_a_race_lost_between_filter_and_bind_is_reported(client: ClusterClient) -> None:
     """LEASE-2 LEASE-3 of two pods sent to the same node one is bound; the other hears why and holds nothing."""
     pods = [pod_shape(f"race-{number}", claim="two") for number in range(4)]
     for pod in pods:

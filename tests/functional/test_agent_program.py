@@ -89,7 +89,7 @@ def own(live_app: LiveApp) -> Callable[[str], str]:
     return lambda node: agent_token(node=node, actor=SYSTEM, now=database_now())
 
 
-def test_a_node_tells_what_it_has_and_does(live_app: LiveApp, own: Callable[[str], str], tmp_path: Path) -> None:
+def test_a_node_sends_inventory_and_samples(live_app: LiveApp, own: Callable[[str], str], tmp_path: Path) -> None:
     """NODE-1 NODE-2 NODE-4 inventory, link matrix and samples of a simulated machine; killed and started again nothing
     is doubled.
     """

@@ -55,7 +55,7 @@ def test_the_map_is_measured(tmp_path: Path) -> None:
     )
 
 
-def test_the_doors_are_measured(tmp_path: Path) -> None:
+def test_the_listeners_are_measured(tmp_path: Path) -> None:
     """What the cluster asks, and what people do."""
     measured(
         tmp_path,
@@ -70,6 +70,11 @@ def test_the_doors_are_measured(tmp_path: Path) -> None:
             "memory of",
         ),
     )
+
+
+def test_the_program_of_reservation_pods_is_measured(tmp_path: Path) -> None:
+    """SHARE-4"""
+    measured(tmp_path, ("reserve",), ("reservation pod, from its start", "reservation pod, memory"))
 
 
 def test_the_crowd_speaks_as_agents_do() -> None:

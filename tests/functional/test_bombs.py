@@ -12,7 +12,7 @@ import pytest
 from tests import bombs
 from tests.cluster_answers import well_formed_review
 from tests.functional.cluster_client import ClusterClient, cluster_client
-from tests.functional.test_bad_input_doors import WEBHOOKS, refuses, rows
+from tests.functional.test_bad_input import WEBHOOKS, refuses, rows
 from tests.ledger_truth import problems
 from tests.servers.web import LiveApp
 
@@ -111,7 +111,7 @@ def test_bombs_over_rest_are_problem_documents(
     assert answer.json()["status"] == answer.status_code
 
 
-def test_strangers_send_little(live_app: LiveApp) -> None:
+def test_unauthenticated_clients_send_little(live_app: LiveApp) -> None:
     """VIEW-5 without a credential 64 KiB are read, and no more."""
     with httpx.Client(base_url=live_app.url) as nobody:
         for path in ("/api/v1/simulations/", "/claims/new/", "/sign-in/"):

@@ -58,7 +58,7 @@ def client(live_app: LiveApp) -> Iterator[ClusterClient]:
 
 
 @pytest.mark.hypothesis
-def test_no_body_breaks_a_door(client: ClusterClient, live_app: LiveApp) -> None:
+def test_no_body_breaks_an_endpoint(client: ClusterClient, live_app: LiveApp) -> None:
     """CLAIM-3 every answer is 200 and well formed, and the process goes on."""
 
     @examples(EXAMPLES)

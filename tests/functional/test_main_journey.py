@@ -131,16 +131,17 @@ def test_pods_of_a_gang_are_held(client: ClusterClient) -> None:
     assert client.rest("GET", "pods/research/gang-1/explain/")["summary"] == soon
 
 
-def test_the_kubelets_own_nodes_take_no_shares_yet(client: ClusterClient) -> None:
-    """DEV-1 nodes in mode device-plugin refuse shares until reservation pods exist, and take whole GPUs of
-    their own.
+def test_nodes_with_a_device_plugin_take_shares_of_any_gpu(client: ClusterClient) -> None:
+    """DEV-1 SHARE-2 nodes in mode device-plugin take whole GPUs of the kubelet's choice and shares of any GPU, and no
+    request that restricts which GPUs they may be.
     """
     client.register("plugin", mode="device-plugin")
     client.claim("half", devices={"count": 1, "core": 50, "memoryRatio": 50})
-    told = "node is in device-plugin mode, reservation pods are not available yet"
-    assert client.refusal(pod_shape("plugin-1", claim="half"), ["plugin"]) == ({}, {"plugin": told})
-    share = pod_shape("plugin-2", resources={"kubernetes.io/gpu": "50"})
-    assert client.refusal(share, ["plugin"]) == ({}, {"plugin": told})
+    client.claim("linked", devices={"count": 2, "policy": "contiguous", "policyStrict": True})
+    told = "node is in device-plugin mode, where the kubelet chooses GPUs: the pod restricts which they may be"
+    assert client.refusal(pod_shape("plugin-0", claim="linked"), ["plugin"]) == ({}, {"plugin": told})
+    assert client.run(pod_shape("plugin-1", claim="half"), ["plugin"]) == "plugin"
+    assert client.run(pod_shape("plugin-2", resources={"kubernetes.io/gpu": "50"}), ["plugin"]) == "plugin"
     assert client.run(pod_shape("plugin-3", resources={"nvidia.com/gpu": "1"}), ["plugin"]) == "plugin"
 
 

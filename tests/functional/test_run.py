@@ -179,6 +179,31 @@ def test_what_dies_comes_back_and_the_worker_finds_redis_again(start):
     run.until(lambda: _collections(run.credentials) > 0)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_models_are_served(start):
+    """SLOT-1c a runner of the fleet starts a slot, which answers through the gateway; killed, nothing of it is left."""
+    run = start(GPUPLANE_SIMULATE="1", GPUPLANE_SIMULATE_NODES="16")
+    run.until_ready()
+    url, headers = run.credentials["url"], {"Authorization": f"Bearer {run.credentials['api_token']}"}
+    run.until(lambda: "made=True model=phi-4" in run.log and run.log.count("runner.session") == 2)
+    body = {"model": "phi-4", "max_tokens": 3, "messages": [{"role": "user", "content": "hello"}]}
+    answer = httpx.post(f"{url}/v1/chat/completions", json=body, headers=headers, timeout=PATIENCE_SECONDS)
+    assert answer.json()["choices"][0]["message"]["content"] == "word0 word1 word2 "
+    slots = httpx.get(f"{url}/api/v1/slots/", params={"model": "phi-4"}, headers=headers, timeout=10).json()["results"]
+    assert "ready" in {slot["state"] for slot in slots}
+    processes = _of_slots(run.data_dir)
+    assert processes
+    os.killpg(run.process.pid, signal.SIGKILL)
+    until_gone(processes)
+
+
+def _of_slots(data_dir):
+    """Process ids of slots' keepers and runtimes."""
+    mark = str(data_dir / "runners").encode()
+    found = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    return [one for one in found if running(one) and mark in Path(f"/proc/{one}/cmdline").read_bytes()]
+
+
 def _collections(credentials):
     """Turns of collection, which the worker counts, as Prometheus is told; 0 before the first."""
     headers = {"Authorization": f"Bearer {credentials['metrics_token']}"}

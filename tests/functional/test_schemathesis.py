@@ -22,7 +22,10 @@ from schemathesis.specs.openapi.checks import (
 
 from access.choices import Role
 from allocations import fleet
+from autoscaling.models import ScalingRequest
 from gpuplane.rest.idempotency import HEADER
+from inference.models import Slot
+from storage.clock import database_now
 from tests.exploring import examples
 from tests.integration.rest.conftest import claim_manifest, inventory, person
 
@@ -68,6 +71,19 @@ def test_every_operation_keeps_to_the_document(method, path):
     _, allocation = ada.post("allocations/", {"namespace": "team-a", "claim": "train"})
     known = {"namespace": "team-a", "name": "n1" if "/nodes/" in path else "train", "uid": allocation["uid"]}
     known["uuid"] = inventory()["devices"][0]["uuid"]
+    now = database_now()
+    known["id"] = known["pk"] = ScalingRequest.objects.create(pool="h100", shape="s", created_at=now, changed_at=now).pk
+    ada.post("models/", {"name": "train", "runtime": "simulated", "memory": "1Gi"})
+    slot = {
+        "model_name": "train",
+        "model_revision": 1,
+        "gpus": [0],
+        "memory": [1],
+        "planned_at": now,
+        "changed_at": now,
+    }
+    Slot.objects.create(id="warm", node="n1", **slot)
+    known |= {"slot_id": "warm", "node": "n1"}
     operation = operations()[method, path]
 
     @given(data=st.data())

@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -30,18 +30,24 @@ from access import tokens
 from access.actors import SYSTEM
 from access.choices import Role, TokenScope
 from access.models import Profile, Team, TeamNamespace
-from allocations.models import Allocation, PodRefusal
+from allocations.choices import GroupState
+from allocations.models import Allocation, GpuGroup, PodRefusal
 from allocations.services import claim_devices
+from autoscaling.models import Pool, ScalingRequest
 from claims.models import GpuClaim, GpuGang, GpuQueue
 from gpuplane import application, operations
 from gpuplane.listeners import LISTENER
 from gpuplane.listeners.cluster import ROUTES
+from gpuplane.listeners.gateway.app import COMPLETIONS, MODELS
 from gpuplane.listeners.plan import ListenAddress
 from gpuplane.listeners.threads import Lanes
+from inference.models import Model as InferenceModel
+from inference.models import Request as InferenceRequest
+from inference.models import Runner, Slot
 from nodes.inventory import parse_node
 from nodes.live import flush
 from nodes.live.hub import Hub
-from nodes.models import Device
+from nodes.models import Device, Node
 from nodes.routing import websocket_urlpatterns
 from nodes.services import inventory_put
 from storage.clock import database_now
@@ -69,10 +75,12 @@ def test_no_path_is_without_a_row() -> None:
     assert set(_django_paths(get_resolver())) == set(matrix.DJANGO)
     before_django = {path.strip("/") for path in (*operations.PATHS, *ROUTES)}
     assert before_django <= set(matrix.PLAIN)
+    assert {path.strip("/") for path in (*COMPLETIONS, MODELS)} <= set(matrix.PLAIN)
     known = {path for path in matrix.PLAIN if path.startswith(("extender/", "webhooks/")) and not path.endswith("/")}
     assert known == {path.strip("/") for path in ROUTES}
     assert {str(pattern.pattern) for pattern in websocket_urlpatterns(Hub(held_devices=list))} | {
         "ws/agents/n1/",
+        "ws/runners/n1/",
         "ws/nothing/",
     } == set(matrix.SOCKETS)
 
@@ -125,6 +133,10 @@ class World:
             "<uuid:uid>": str(UUID(SPARE[:32]) if "tokens/" in path else held),
             "<path:object_id>": "1",
             "<path:content_type_id>": "1",
+            "<path:name>": "chat",
+            "<str:node>": "n1",
+            "<str:slot_id>": "warm",
+            "<int:pk>": str(ScalingRequest.objects.get(state="wanted").pk),
             "<int:user_id>": str(User.objects.get(username="owner").pk),
             "<int:team_id>": str(Team.objects.get().pk),
             "^(?P<app_label>audit|auth|knox|access|nodes|claims|allocations)/$": "access/",
@@ -146,8 +158,15 @@ class World:
             namespace="research", name="ring", defaults={**_claim_fields(), "spec": {"minMember": 1}}
         )
         GpuQueue.objects.get_or_create(name="top", defaults={**_claim_fields(), "spec": {}})
+        now = database_now()
+        Pool.objects.get_or_create(name="h100", defaults={"changed_at": now})
+        ScalingRequest.objects.get_or_create(
+            pool="h100", state="wanted", defaults={"shape": "s", "created_at": now, "changed_at": now}
+        )
+        GpuGroup.objects.get_or_create(name="shares", defaults=_group_fields())
         if not Allocation.objects.filter(namespace="research", state="bound").exists():
             claim_devices(claim=claim, actor=SYSTEM)
+        _restore_slots(Allocation.objects.filter(namespace="research", state="bound").latest("created_at").pk, now)
         if not AuthToken.objects.filter(pk=SPARE).update(expiry=None):
             owner, _ = User.objects.get_or_create(username="owner")
             AuthToken.objects.bulk_create([AuthToken(digest=SPARE, token_key="5" * 15, user=owner)])
@@ -156,6 +175,24 @@ class World:
 def _claim_fields() -> dict[str, Any]:
     made = GpuClaimFactory.build()
     return {"spec": made.spec, "created_at": made.created_at, "changed_at": made.changed_at}
+
+
+def _group_fields() -> dict[str, Any]:
+    now = database_now()
+    node, pod = Node.objects.get(name="n1"), {"pod_namespace": "gpuplane-reservation", "pod_name": "shares"}
+    return {"node": node, "state": GroupState.WANTED, "shared": True, "created_at": now, "changed_at": now, **pod}
+
+
+def _restore_slots(request_id: UUID, now: datetime) -> None:
+    """A model, a runner, a slot and a request, which has the id of an allocation."""
+    times = {"registered_at": now, "seen_at": now, "changed_at": now}
+    InferenceModel.objects.get_or_create(
+        name="chat", defaults={"runtime": "simulated", "memory": 1, "created_at": now, "changed_at": now}
+    )
+    Runner.objects.get_or_create(node=Node.objects.get(name="n1"), defaults=times)
+    slot = {"model_name": "chat", "model_revision": 1, "node": "n1", "gpus": [0], "memory": [1], "changed_at": now}
+    Slot.objects.update_or_create(id="warm", defaults={**slot, "state": "planned", "planned_at": now})
+    InferenceRequest.objects.get_or_create(id=request_id, defaults={"model_name": "chat", "arrived_at": now})
 
 
 def _account(
@@ -228,10 +265,12 @@ def _peopled(app: application.Application) -> World:
 
 NAMED: Mapping[str, str] = {
     "pods/": "waits",
+    "pools/": "h100",
     "pending/": "waits",
     "claims/": "train",
     "gangs/": "ring",
     "queues/": "top",
+    "reservations/": "shares",
 }
 """What a path's name stands for, by a part of the path; a node elsewhere."""
 
@@ -255,7 +294,10 @@ BODIES: Mapping[tuple[str, str], Any] = {
     ("PUT", "api/v1/gangs/<str:namespace>/<str:name>/"): {"metadata": {"name": "ring"}, "spec": {"minMember": 1}},
     ("POST", "api/v1/queues/"): {"metadata": {"name": "more"}},
     ("PUT", "api/v1/queues/<str:name>/"): {"metadata": {"name": "top"}},
+    ("POST", "api/v1/models/"): {"name": "more", "runtime": "vllm"},
+    ("PUT", "api/v1/models/<path:name>/"): {"name": "chat", "runtime": "vllm"},
     ("POST", "api/v1/allocations/"): {"namespace": "research", "claim": "train"},
+    ("POST", "api/v1/allocations/<uuid:uid>/resize/"): {"core": 50},
     ("PATCH", "api/v1/tokens/<uuid:uid>/"): {"days": 3},
 }
 """What is sent with a method to a path, so that the refusal is about who asks; `{}` elsewhere."""
@@ -312,7 +354,7 @@ OTHER_DOORS = (
 
 
 @pytest.mark.parametrize("door", OTHER_DOORS, ids=lambda door: door.name)
-def test_other_doors_lead_to_their_own_paths_alone(world: World, door: ListenAddress) -> None:
+def test_other_listeners_serve_their_own_paths_alone(world: World, door: ListenAddress) -> None:
     """VIEW-6 of all paths, with an admin's credentials."""
 
     async def asked() -> set[str]:
@@ -406,7 +448,7 @@ async def _socket(world: World, path: str, caller: str, *, door: ListenAddress |
             if first["type"] == "websocket.http.response.start":
                 return str(first["status"])
             assert first["type"] == "websocket.accept", first
-            if path.startswith("/ws/agents/"):
+            if path.startswith(("/ws/agents/", "/ws/runners/")):
                 return "yes"
             second = await outbox.get()
     finally:

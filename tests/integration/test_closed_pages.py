@@ -39,7 +39,7 @@ def node(ledger_db: Any) -> Node:
         ),
     ],
 )
-def test_why_is_told_as_far_as_one_may_know(
+def test_why_is_reported_as_far_as_one_may_know(
     client: Client, node: Node, role: Role, namespaces: tuple[str, ...], want: str
 ) -> None:
     """DEV-12 on the pages of node and device, in the map's card, and over REST; names of pods to those alone who see

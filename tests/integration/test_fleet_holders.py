@@ -40,7 +40,7 @@ def fleet(ledger_db):
         ),
     ],
 )
-def test_teams_of_holders_are_told_as_on_the_card(client, fleet, role, namespaces, want_teams, want_others):
+def test_teams_of_holders_are_reported_as_on_the_card(client, fleet, role, namespaces, want_teams, want_others):
     """VIEW-1 VIEW-6 the fleet by team tells no more than a device's card: names of my own teams only."""
     user = UserFactory(role=role)
     readers = TeamFactory(name="the readers")
@@ -100,7 +100,7 @@ def test_by_what_else_holders_are_named(client, by, want):
     assert [minor_of[pk] for pk in told["others"]] == [2]
 
 
-def test_a_way_of_naming_that_is_none(client):
+def test_an_unknown_naming_is_refused(client):
     """Refused with those there are."""
     client.force_login(UserFactory(role=Role.VIEWER))
     answer = client.get("/fleet/holders/", {"by": "mood"})

@@ -133,7 +133,7 @@ def test_who_may_look(client: Client, as_user: AsUser, node: Node, told: redis.R
         "/nodes/n9/history/",
     ],
 )
-def test_what_there_is_not(as_user: AsUser, path: str) -> None:
+def test_unknown_names_are_404(as_user: AsUser, path: str) -> None:
     assert as_user().get(path).status_code == 404
 
 

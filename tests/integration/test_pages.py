@@ -192,7 +192,7 @@ def test_writes_follow_the_role_and_buttons_follow_the_writes(as_user, fleet, ro
         ),
     ],
 )
-def test_a_claim_that_cannot_be_made_is_told_why(as_user, fleet, manifest, want):
+def test_a_claim_that_cannot_be_made_gets_the_reason(as_user, fleet, manifest, want):
     answer = as_user(Role.OPERATOR, "research").post("/claims/new/", {"manifest": manifest})
     assert answer.status_code == want
     assert GpuClaim.objects.count() == 2
@@ -200,7 +200,7 @@ def test_a_claim_that_cannot_be_made_is_told_why(as_user, fleet, manifest, want)
         assert 'role="alert"' in answer.content.decode()
 
 
-def test_a_claims_page_explains_and_tells_its_story(as_user, fleet):
+def test_a_claims_page_explains_and_shows_its_history(as_user, fleet):
     """VIEW-3 a claim's page says who holds what through it, and why the others wait."""
     waiting = pod_manifest("late", claim="wide")
     GpuClaimFactory(name="wide", spec={"devices": {"count": 3}})
@@ -372,6 +372,12 @@ def test_the_theme_is_kept_with_the_account(as_user, theme, status, want):
             ["Evictions", "default/training", "reclaim", "Fair share"],
             id="queues",
         ),
+        pytest.param(
+            re.findall(r"```yaml\n(.*?)```", (DOCS / "inference.md").read_text(), re.DOTALL)[0],
+            200,
+            ["Slots to start", "new-1", "36 GiB", "1 served, 1 waiting", "no GPU has 90Gi free; best n1/1 with 35Gi"],
+            id="slots",
+        ),
         pytest.param("x" * 2_000_001, 400, ["at most"], id="too long"),
     ],
 )
@@ -416,7 +422,7 @@ def test_pages_say_that_the_cluster_is_away(as_user, fleet, settings, tmp_path):
             assert "The API server does not answer" in answer.content.decode()
 
 
-def test_a_sick_device_is_told_where_its_holder_is(fleet, as_user):
+def test_a_sick_device_is_reported_where_its_holder_is(fleet, as_user):
     """The list marks it, the holder's own page says what it is; others see no mark."""
     held = allocation_of("research").devices.get()
     Device.objects.filter(pk=held.device_id).update(healthy=False, health_reason="Xid 79")

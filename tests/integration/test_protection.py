@@ -55,7 +55,7 @@ def test_the_policy_lets_no_text_of_a_page_run():
         pytest.param("[::1]:8000", True, None, id="loopback of IPv6"),
     ],
 )
-def test_who_is_told_to_come_back_over_tls(root, host, secure, want):
+def test_who_is_redirected_to_tls(root, host, secure, want):
     answer = Client().get("/sign-in/", secure=secure, headers={"Host": host})
     assert answer.get("Strict-Transport-Security") == want
 

@@ -67,7 +67,7 @@ def test_names_that_differ_by_case_are_two_accounts():
     assert status("v0", PASSWORD) == 302
 
 
-def test_who_waits_is_told_how_long_and_no_password_is_looked_at(monkeypatch):
+def test_a_wait_is_stated_and_no_password_is_checked(monkeypatch):
     UserFactory(username="v0")
     for _ in range(attempts.PAIR_MOST):
         status()
@@ -192,7 +192,7 @@ def test_few_passwords_are_hashed_at_once(ledger_db, monkeypatch):
     assert told() == []
 
 
-def test_failures_are_told_by_name_and_address_with_their_count():
+def test_failures_are_reported_by_name_and_address_with_their_count():
     """VIEW-6 each failed sign-in is in the audit trail: the first at once, the rest of the window in one event."""
     for _ in range(3):
         status("ann", "not-to-be-seen")
@@ -207,14 +207,14 @@ def test_failures_are_told_by_name_and_address_with_their_count():
     assert not SignInCount.objects.exclude(scope="events").exists()
 
 
-def test_a_name_that_has_to_wait_is_told_once():
+def test_a_name_that_has_to_wait_is_reported_once():
     for _ in range(attempts.PAIR_MOST + 20):
         status("ann")
     assert told() == [("ann", 1), ("ann", attempts.PAIR_MOST - 1)]
     assert "have to wait" in Event.objects.latest("id").message
 
 
-def test_failures_before_a_right_password_are_told():
+def test_failures_before_a_right_password_are_reported():
     UserFactory(username="ann")
     for _ in range(3):
         status("ann")
@@ -222,7 +222,7 @@ def test_failures_before_a_right_password_are_told():
     assert told() == [("ann", 1), ("ann", 2)]
 
 
-def test_failures_of_a_window_that_is_over_are_told_before_the_next():
+def test_failures_of_a_window_that_is_over_are_reported_before_the_next():
     for _ in range(3):
         status("ann")
     later(minutes=6)

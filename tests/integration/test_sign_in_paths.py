@@ -88,7 +88,7 @@ def test_through_the_sign_in_page_into_the_admin(client, root):
     assert client.get("/admin/login/?next=/admin/auth/user/")["Location"] == "/admin/auth/user/"
 
 
-def test_who_may_not_use_the_admin_is_told_so(client):
+def test_the_admin_is_refused_with_a_reason(client):
     """And not sent to and fro between the two."""
     client.force_login(UserFactory(role=Role.ADMIN))
     answer = client.get("/admin/", follow=True)
@@ -117,7 +117,7 @@ def test_guesses_at_the_old_password_are_counted(client, root):
     assert Event.objects.filter(kind="access.sign-in-failed", name="root").count() == 2
 
 
-def test_ones_own_password_is_changed_and_told(client, root):
+def test_ones_own_password_is_changed_and_reported(client, root):
     """VIEW-6 this session goes on, the others end."""
     other = Client()
     for browser in (client, other):

@@ -121,7 +121,7 @@ def test_the_end_of_a_token_that_was_revoked_meanwhile(ledger_db: TestDatabase) 
 
 @sqlite
 @pytest.mark.parametrize("what", ["team", "account"])
-def test_what_is_deleted_on_a_page_is_told_when_it_is_gone(
+def test_what_is_deleted_on_a_page_is_reported_when_it_is_gone(
     ledger_db: TestDatabase, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """VIEW-6 whoever is told earlier reads the old once more, and remembers it."""

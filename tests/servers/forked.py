@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
@@ -119,7 +120,8 @@ class Process:
     def send_signal(self, number: int) -> None:
         """Nothing happens to one that has ended."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # its parent may wait for it at this moment
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -137,8 +139,7 @@ def start(
 
     `log` takes standard output and errors both; without it each has a file of its own.
     """
-    # closed by Process
-    streams = (log.open("ab+"),) if log else (tempfile.TemporaryFile(), tempfile.TemporaryFile())  # noqa: SIM115
+    streams = (log.open("ab+"),) if log else (_unnamed_file(), _unnamed_file())
     with tempfile.TemporaryFile() as source:
         source.write(given)
         source.seek(0)
@@ -157,6 +158,11 @@ def run(
     with start(module, *arguments, environment=environment, given=given) as process:
         process.wait(seconds)
     return process
+
+
+def _unnamed_file() -> IO[bytes]:
+    """Process closes it."""
+    return tempfile.TemporaryFile()
 
 
 def _content(stream: IO[bytes]) -> bytes:

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -47,6 +48,8 @@ class LiveApp:
     """End the process."""
     start: Callable[[], None]
     """Start it again at the same address, once it was stopped."""
+    kill: Callable[[], None]
+    """End a forked one by SIGKILL."""
 
     def token(
         self,
@@ -138,10 +141,10 @@ def on_database(
             guard = session.start(name, [sys.executable, "-m", module], folder=place, environment=environment)
             _wait(url, log, lambda: session.ended(guard))
 
-    def stop() -> None:
+    def stop(number: int = signal.SIGTERM) -> None:
         while processes:
             with processes.pop() as process:
-                process.send_signal(signal.SIGTERM)
+                process.send_signal(number)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(STOP_SECONDS)
             shutil.rmtree(place, ignore_errors=True)
@@ -151,7 +154,7 @@ def on_database(
 
     try:
         start()
-        yield LiveApp(url, database, log, stop=stop, start=start)
+        yield LiveApp(url, database, log, stop=stop, start=start, kill=partial(stop, signal.SIGKILL))
     finally:
         stop()
 

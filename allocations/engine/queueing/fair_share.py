@@ -98,9 +98,9 @@ def _rounded(shares: list[Amount], claimants: Sequence[Claimant], left: Amount, 
             lost[place] = above - floor(above)
             shares[place] -= lost[place]
     left += sum(lost.values(), NOTHING)
-    for place in sorted(lost, key=lambda place: (-lost[place], claimants[place].age)):
-        fits = shares[place] + 1 <= claimants[place].most
-        if left >= 1 and fits and claimants[place].priority == ran_out:
+    able = [place for place, one in enumerate(claimants) if one.whole and one.weight > 0 and one.priority == ran_out]
+    for place in sorted(able, key=lambda place: (-lost.get(place, NOTHING), claimants[place].age)):
+        if left >= 1 and shares[place] + 1 <= claimants[place].most:
             shares[place] += 1
             left -= 1
     return shares

@@ -29,14 +29,14 @@ class WaitingPod(msgspec.Struct, frozen=True):
     """Why it may not be in its queue."""
 
 
-class LinedUp(NamedTuple):
+class Grouped(NamedTuple):
     """`problems`: why pods are in no workload, by pod."""
 
     workloads: list[Workload]
     problems: dict[str, str]
 
 
-def line_up(
+def group_into_workloads(
     tree: QueueTree,
     waiting: Sequence[WaitingPod],
     running: Sequence[Running],
@@ -45,13 +45,13 @@ def line_up(
     gang_queues: Mapping[str, str],
     held_back: Mapping[str, str] | None = None,
     undone: Mapping[str, Age] | None = None,
-) -> LinedUp:
+) -> Grouped:
     """The workloads of these pods.
 
     `gang_queues`: the queue of each gang. `held_back`: why a gang is not looked at now; `undone`: the age of a gang
     that was undone.
     """
-    found = LinedUp([], {})
+    found = Grouped([], {})
     members: defaultdict[str, list[WaitingPod]] = defaultdict(list)
     for pod in waiting:
         if pod.gang:
@@ -60,10 +60,10 @@ def line_up(
             found.problems[pod.member.name] = problem
         else:
             found.workloads.append(_lone(pod, pod.queue))
-    beside: defaultdict[str, list[int]] = defaultdict(list)
+    beside: defaultdict[str, list[Running]] = defaultdict(list)
     for one in running:
         if one.gang and not one.leaving:
-            beside[one.gang].append(one.row)
+            beside[one.gang].append(one)
     for name, pods in members.items():
         oldest = sorted(pods, key=attrgetter("member.age"))
         gang, there = gangs.get(name), len(beside[name]) + len(oldest)
@@ -74,17 +74,19 @@ def line_up(
             found.problems.update((pod.member.name, problem) for pod in oldest)
         else:
             age = (undone or {}).get(name)
-            found.workloads.extend(_of_gang(gang, gang_queues[name], oldest, tuple(beside[name]), age))
+            found.workloads.extend(_of_gang(gang, gang_queues[name], oldest, beside[name], age))
     return found
 
 
 def _of_gang(
-    gang: Gang, queue: str, oldest: Sequence[WaitingPod], beside: tuple[int, ...], age: Age | None
+    gang: Gang, queue: str, oldest: Sequence[WaitingPod], beside: Sequence[Running], age: Age | None
 ) -> list[Workload]:
+    """The pods that the gang needs yet, which have the age and the highest priority of all its pods; those above."""
     missing = max(gang.min_member - len(beside), 0)
     needed, above = oldest[:missing], oldest[missing:]
+    rows = tuple(one.row for one in beside)
     workloads = [
-        msgspec.structs.replace(_lone(pod, queue), topology=gang.topology, beside=beside, above=gang.name)
+        msgspec.structs.replace(_lone(pod, queue), topology=gang.topology, beside=rows, above=gang.name)
         for pod in above
     ]
     if needed:
@@ -94,11 +96,11 @@ def _of_gang(
                 gang.name,
                 queue,
                 tuple(pod.member for pod in needed),
-                max(pod.priority for pod in oldest),
-                age or needed[0].member.age,
-                preemptible=all(pod.preemptible for pod in needed),
+                max([*(pod.priority for pod in oldest), *(one.priority for one in beside)]),
+                age or min([needed[0].member.age, *(one.age for one in beside)]),
+                preemptible=all(pod.preemptible for pod in needed) and all(one.preemptible for one in beside),
                 topology=gang.topology,
-                beside=beside,
+                beside=rows,
                 borrows_idle=all(pod.borrows_idle for pod in needed),
             ),
         )

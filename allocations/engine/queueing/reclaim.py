@@ -10,15 +10,17 @@ workload that borrows such, whatever the shares.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
+import numpy as np
 
-from allocations.engine.queueing.balance import summed
-from allocations.engine.queueing.placing import Placed
-from allocations.engine.queueing.standing import Standing
-from allocations.engine.queueing.workloads import Gang, Running, Workload
+from allocations.engine.queueing.decision_state import DecisionState
+from allocations.engine.queueing.evictable import Mask, Victims
+from allocations.engine.queueing.helpful import devices_that_help
+from allocations.engine.queueing.seats import Placed
+from allocations.engine.queueing.workloads import Workload
 from claims.queue_tree import TOP, Amount, Group, Name
 
 
@@ -29,41 +31,6 @@ class Means(StrEnum):
     PREEMPT = "preempt"
 
 
-class Victims(msgspec.Struct, frozen=True):
-    """Pods that go together: one above a gang's `minMember`, a lone pod, or what is left of a gang."""
-
-    pods: tuple[Running, ...]
-    queue: str
-    priority: int
-    rest_of: str = ""
-    """The gang whose last members these are."""
-
-    def rank(self) -> tuple[object, ...]:
-        """Orders victims: the lowest priority, then members above `minMember`, then the newest."""
-        newest = max(pod.age for pod in self.pods)
-        return self.priority, not self._is_extra, _Newest(newest)
-
-    @property
-    def _is_extra(self) -> bool:
-        return len(self.pods) == 1 and bool(self.pods[0].gang) and not self.rest_of
-
-
-class _Newest:
-    """Orders ages, the newest first."""
-
-    def __init__(self, age: tuple[object, ...]) -> None:
-        self.age = age
-
-    def __lt__(self, other: _Newest) -> bool:
-        return self.age > other.age
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Newest) and self.age == other.age
-
-    def __hash__(self) -> int:
-        return hash(self.age)
-
-
 class EvictionPlan(msgspec.Struct, frozen=True):
     """The victims, each with the means, and the seats once they have gone."""
 
@@ -71,111 +38,146 @@ class EvictionPlan(msgspec.Struct, frozen=True):
     placed: Placed
 
 
-def plan_evictions(
-    standing: Standing, workload: Workload, groups: Sequence[Group], gangs: Mapping[str, Gang]
-) -> EvictionPlan | None:
+Chosen = list[tuple[int, Means]]
+"""Places of units."""
+
+
+def plan_evictions(state: DecisionState, workload: Workload, groups: Sequence[Group]) -> EvictionPlan | None:
     """The plan for a workload, by the first group of models that has one; None where nothing would help."""
-    units: list[Victims] | None = None
     for group in groups:
-        for means in _allowed(standing, workload, group):
-            units = _units(standing.running.values(), gangs) if units is None else units
-            found = _Plan(standing, workload, group, means).make(units)
+        for means in _allowed(state, workload, group):
+            found = _Plan(state, workload, group, means).make()
             if found is not None:
                 return found
     return None
 
 
-def _allowed(standing: Standing, workload: Workload, group: Group) -> Iterator[frozenset[Means]]:
+def _allowed(state: DecisionState, workload: Workload, group: Group) -> Iterator[frozenset[Means]]:
     """The means to try in turn, without those that can find nobody, as can be told at once."""
-    queue, amount = workload.queue, standing.asked[workload.name].get(group, 0)
-    within = standing.balance.allocated[Name(queue, group)] + amount <= standing.share(queue, group)
-    if within or (workload.borrows_idle and standing.any_idle):
+    queue, amount = workload.queue, state.asked[workload.name].get(group, 0)
+    within = state.balance.allocated[Name(queue, group)] + amount <= state.share(queue, group)
+    if within or (workload.borrows_idle and state.any_idle):
         yield frozenset({Means.RECLAIM})
-    if standing.lowest_priority(queue) < workload.priority:
+    if state.lowest_priority(queue) < workload.priority:
         yield frozenset({Means.PREEMPT})
         yield frozenset(Means)  # preemption may bring the queue below its fair share
-
-
-def _units(running: Iterable[Running], gangs: Mapping[str, Gang]) -> list[Victims]:
-    """All that may be evicted, in the order in which it would be."""
-    units: list[Victims] = []
-    members: defaultdict[str, list[Running]] = defaultdict(list)
-    for pod in running:
-        if pod.gang:
-            members[pod.gang].append(pod)
-        elif pod.preemptible:
-            units.append(Victims((pod,), pod.queue, pod.priority))
-    for name, pods in members.items():
-        oldest = sorted(pods, key=lambda pod: pod.age)
-        least = gangs[name].min_member if name in gangs else len(pods)
-        units += [Victims((pod,), pod.queue, pod.priority) for pod in oldest[least:] if pod.preemptible]
-        rest = oldest[:least]
-        if all(pod.preemptible for pod in oldest):
-            units.append(Victims(tuple(rest), rest[0].queue, max(pod.priority for pod in rest), rest_of=name))
-    return sorted(units, key=lambda unit: unit.rank())
 
 
 class _Plan:
     """One attempt, with these means, counted by one group of models."""
 
-    def __init__(self, standing: Standing, workload: Workload, group: Group, means: Collection[Means]) -> None:
-        self.standing = standing
+    def __init__(self, state: DecisionState, workload: Workload, group: Group, means: Collection[Means]) -> None:
+        self.state = state
         self.workload = workload
         self.group = group
         self.means = means
-        self.amount = standing.asked[workload.name].get(group, 0)
+        self.amount = state.asked[workload.name].get(group, 0)
+        self.evictable = evictable = state.evictable
+        self.lent = evictable.idle if workload.borrows_idle else np.zeros_like(evictable.there)
+        """[u] taken whatever the shares are."""
+        self.able = self._able()
+        """[u] could be taken, whoever goes before it."""
+        devices = self._devices_that_help()
+        self.has_room = bool(devices.any())
+        """It could be placed if all of these had gone."""
+        self.useful = self.able & evictable.on(devices)
+        """[u] and holds devices that the workload could get then."""
 
-    def make(self, units: Sequence[Victims]) -> EvictionPlan | None:
+    def make(self) -> EvictionPlan | None:
         """The plan, or None where these victims do not suffice."""
-        chosen: list[tuple[Victims, Means]] = []
-        left = list(units)
-        while (following := self._next(left, chosen)) is not None:
-            for unit in (*_above(following[0], left), following[0]):
-                chosen.append((unit, following[1]))
-                left.remove(unit)
-            placed = self._placed(chosen)
+        if not self.has_room:
+            return None
+        limited = self._limited({})
+        tree = self.state.tree
+        lower = [name for name in self.evictable.queues if any(above in tree.paths[name] for above in limited)]
+        left = np.flatnonzero(self.useful | (self.able & self.evictable.of_queues(lower))).tolist()
+        chosen: Chosen = []
+        freed: defaultdict[Name, Amount] = defaultdict(int)
+        while (following := self._next(left, chosen, freed)) is not None:
+            for place in (*self._above(following[0], chosen), following[0]):
+                chosen.append((place, following[1]))
+                self._count(place, freed)
+                if place in left:
+                    left.remove(place)
+            placed = self._placed(chosen, freed)
             if placed is not None:
                 return self._least(chosen, placed)
         return None
 
-    def _next(self, left: Sequence[Victims], chosen: Sequence[tuple[Victims, Means]]) -> tuple[Victims, Means] | None:
+    def _able(self) -> Mask:
+        evictable, state, workload = self.evictable, self.state, self.workload
+        able = np.zeros_like(evictable.there)
+        if Means.RECLAIM in self.means:
+            able |= evictable.of_queues(name for name in evictable.queues if self._has_more(name)) | self.lent
+        if Means.PREEMPT in self.means:
+            able |= evictable.of_queues([workload.queue]) & (evictable.priority < workload.priority)
+        able &= evictable.there & ~(evictable.outside & (evictable.priority > workload.priority))
+        return able & self._counted(able) if self.amount and len(state.tree.groups) > 1 else able
+
+    def _counted(self, able: Mask) -> Mask:
+        """[u] those of `able` that hold GPUs of the group."""
+        units, state = self.evictable.units, self.state
+        found = np.zeros_like(able)
+        for place in np.flatnonzero(able).tolist():
+            found[place] = any(state.counts(pod).get(self.group) for pod in units[place].pods)
+        return found
+
+    def _has_more(self, queue: str) -> bool:
+        """Whether another queue holds more than its fair share, or than it deserves, before anybody goes."""
+        tree = self.state.tree
+        if queue == self.workload.queue:
+            return False
+        victim = _below_common(tree.paths[self.workload.queue], tree.paths[queue])[1][-1]
+        least = min(self.state.share(victim, self.group), tree.quota(victim, self.group).deserved)
+        return self.state.balance.allocated[Name(victim, self.group)] > least
+
+    def _devices_that_help(self) -> Mask:
+        """[d] see `helpful`."""
+        state = self.state
+        snapshot = self.evictable.without(state.later, self.able)
+        return devices_that_help(state.placer, snapshot, self.workload, blocked=state.blocked([self.group]))
+
+    def _next(self, left: Sequence[int], chosen: Chosen, freed: Mapping[Name, Amount]) -> tuple[int, Means] | None:
         """The first that may be taken now and whose devices could help."""
-        freed = self._freed(chosen)
-        limited = self.standing.balance.limited(self.workload.queue, self.group, self.amount, without=freed)
+        limited = self._limited(freed)
         lacks_devices = not limited or not self._fits(chosen)
-        for unit in left:
-            means = Means.PREEMPT if unit.queue == self.workload.queue and not self._is_lent(unit) else Means.RECLAIM
-            if means not in self.means or not self._helps(unit, limited, lacks_devices=lacks_devices):
+        paths, units = self.state.tree.paths, self.evictable.units
+        takes: dict[str, bool] = {}
+        for place in left:
+            unit = units[place]
+            helps = lacks_devices and self.useful[place]
+            if not helps and not any(above in paths[unit.queue] for above in limited):
                 continue
-            if all(self._may_take(one, means, freed) for one in (*_above(unit, left), unit)):
-                return unit, means
+            if unit.queue not in takes:
+                takes[unit.queue] = self._may_take(unit.queue, freed)
+            together = (*self._above(place, chosen), place)
+            if all(self.able[one] and (takes[unit.queue] or self.lent[one]) for one in together):
+                return place, self._means(place)
         return None
 
-    def _helps(self, unit: Victims, limited: Collection[str], *, lacks_devices: bool) -> bool:
-        """Whether what the unit holds brings a limit down, or is where the workload may stand."""
-        standing = self.standing
-        if self.amount and not any(standing.counts(pod).get(self.group) for pod in unit.pods):
-            return False
-        if any(above in standing.tree.paths[unit.queue] for above in limited):
+    def _means(self, place: int) -> Means:
+        own = self.evictable.units[place].queue == self.workload.queue
+        return Means.PREEMPT if own and not self.lent[place] else Means.RECLAIM
+
+    def _above(self, place: int, chosen: Chosen) -> list[int]:
+        """Members above `minMember` that are there still: they do not stay without the rest of their gang."""
+        rest_of = self.evictable.units[place].rest_of
+        if not rest_of:
+            return []
+        gone = {one for one, _ in chosen}
+        return [one for one in self.evictable.above[rest_of] if self.evictable.there[one] and one not in gone]
+
+    def _may_take(self, queue: str, freed: Mapping[Name, Amount]) -> bool:
+        """Whether a unit of the queue may go after `freed`: in the same queue its priority has been looked at."""
+        if queue == self.workload.queue:
             return True
-        rows = [member.rows for member in self.workload.members]
-        return lacks_devices and any(one is None or any(pod.row in one for pod in unit.pods) for one in rows)
+        tree, allocated = self.state.tree, self.state.balance.allocated
+        takers, theirs = _below_common(tree.paths[self.workload.queue], tree.paths[queue])
 
-    def _may_take(self, unit: Victims, means: Means, freed: Mapping[Name, Amount]) -> bool:
-        if any(pod.outside and pod.priority > self.workload.priority for pod in unit.pods):
-            return False
-        if self._is_lent(unit):
-            return True
-        if means is Means.PREEMPT:
-            return unit.priority < self.workload.priority
-        tree, allocated = self.standing.tree, self.standing.balance.allocated
-        takers, theirs = _below_common(tree.paths[self.workload.queue], tree.paths[unit.queue])
+        def held(name: str) -> Amount:
+            return allocated[Name(name, self.group)] - freed.get(Name(name, self.group), 0)
 
-        def held(queue: str) -> Amount:
-            name = Name(queue, self.group)
-            return allocated[name] - freed.get(name, 0)
-
-        share = self.standing.share
+        share = self.state.share
         if any(held(above) + self.amount > share(above, self.group) for above in takers):
             return False
         taker, victim = takers[-1], theirs[-1]
@@ -184,54 +186,51 @@ class _Plan:
         within = held(taker) + self.amount <= tree.quota(taker, self.group).deserved
         return within and held(victim) > tree.quota(victim, self.group).deserved
 
-    def _is_lent(self, unit: Victims) -> bool:
-        return self.workload.borrows_idle and all(pod.idle for pod in unit.pods)
+    def _limited(self, freed: Mapping[Name, Amount]) -> list[str]:
+        return self.state.balance.limited(self.workload.queue, self.group, self.amount, without=freed)
 
-    def _placed(self, chosen: Sequence[tuple[Victims, Means]]) -> Placed | None:
-        standing, workload = self.standing, self.workload
-        freed = self._freed(chosen)
-        if standing.balance.refusal(
+    def _placed(self, chosen: Chosen, freed: Mapping[Name, Amount]) -> Placed | None:
+        state, workload = self.state, self.workload
+        if state.balance.refusal(
             workload.queue, self.group, self.amount, preemptible=workload.preemptible, without=freed
         ):
             return None
         return self._fits(chosen)
 
-    def _fits(self, chosen: Sequence[tuple[Victims, Means]]) -> Placed | None:
+    def _fits(self, chosen: Chosen) -> Placed | None:
         """Seats once these have gone, whatever the limits."""
-        held = [one for pod in _pods(chosen) for one in pod.held]
-        placed = self.standing.fits_later(self.workload, [self.group], held)
+        held = [one for place, _ in chosen for pod in self.evictable.units[place].pods for one in pod.held]
+        placed = self.state.fits_later(self.workload, [self.group], held)
         return placed if isinstance(placed, Placed) else None
 
-    def _least(self, chosen: list[tuple[Victims, Means]], placed: Placed) -> EvictionPlan:
+    def _least(self, chosen: Chosen, placed: Placed) -> EvictionPlan:
         """Without those that need not go, the last chosen tried first."""
+        units = self.evictable.units
         for one in reversed(tuple(chosen)):
-            unit = one[0]
-            gangs = {other.rest_of for other, _ in chosen} - {""}
-            if not unit.rest_of and unit.pods[0].gang in gangs:
+            gangs = {units[other].rest_of for other, _ in chosen} - {""}
+            if units[one[0]].above in gangs:
                 continue
             fewer = [other for other in chosen if other is not one]
-            if fewer and self._all_allowed(fewer) and (found := self._placed(fewer)) is not None:
+            freed = self._freed_if_allowed(fewer)
+            if fewer and freed is not None and (found := self._placed(fewer, freed)) is not None:
                 chosen, placed = fewer, found
-        return EvictionPlan(tuple(chosen), placed)
+        return EvictionPlan(tuple((units[place], means) for place, means in chosen), placed)
 
-    def _all_allowed(self, chosen: Sequence[tuple[Victims, Means]]) -> bool:
-        """Whether each might still be taken after those before it."""
-        return all(
-            self._may_take(unit, means, self._freed(chosen[:place])) for place, (unit, means) in enumerate(chosen)
-        )
+    def _freed_if_allowed(self, chosen: Chosen) -> Mapping[Name, Amount] | None:
+        """What these free; None where one of them might not be taken after those before it."""
+        freed: defaultdict[Name, Amount] = defaultdict(int)
+        for place, _ in chosen:
+            if not self.lent[place] and not self._may_take(self.evictable.units[place].queue, freed):
+                return None
+            self._count(place, freed)
+        return freed
 
-    def _freed(self, chosen: Sequence[tuple[Victims, Means]]) -> dict[Name, Amount]:
-        parts = [(pod.queue, self.standing.counts(pod)) for pod in _pods(chosen)]
-        return summed(parts, self.standing.tree)
-
-
-def _above(unit: Victims, left: Sequence[Victims]) -> list[Victims]:
-    """Members above `minMember` that are there still: they do not stay without the rest of their gang."""
-    return [one for one in left if unit.rest_of and one is not unit and one.pods[0].gang == unit.rest_of]
-
-
-def _pods(chosen: Iterable[tuple[Victims, Means]]) -> Iterator[Running]:
-    return (pod for unit, _ in chosen for pod in unit.pods)
+    def _count(self, place: int, freed: defaultdict[Name, Amount]) -> None:
+        """Add what the unit holds to `freed`, for its queue and every ancestor."""
+        for pod in self.evictable.units[place].pods:
+            for above in self.state.tree.paths[pod.queue]:
+                for group, amount in self.state.counts(pod).items():
+                    freed[Name(above, group)] += amount
 
 
 def _below_common(one: Sequence[str], other: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""One decision: which waiting workloads go, who is evicted for them, and why the others wait.
+"""One decision: which waiting workloads are admitted, which pods are evicted for them, and why the others wait.
 
 Queues take turns, down the tree, by what they hold against their fair share; within a queue workloads go by priority
 and age. Rules: docs/queues.md.
@@ -9,21 +9,25 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import total_ordering
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from allocations.engine.decision import Decision
-from allocations.engine.queueing.placing import Labels, Placed
+from allocations.engine.queueing.decision_state import DecisionState
+from allocations.engine.queueing.placing import Labels
 from allocations.engine.queueing.reclaim import EvictionPlan, Means, plan_evictions
-from allocations.engine.queueing.standing import Standing
+from allocations.engine.queueing.seats import Placed
 from allocations.engine.queueing.workloads import Age, Gang, Running, Workload
 from allocations.engine.snapshot import Snapshot
 from claims.queue_tree import REST, TOP, Amount, Group, Name, QueueTree, Quotient
 
+NO_PART: Final = Quotient(0, 1)
+"""Of nothing: queues that are due nothing are alike."""
 
-class Question(msgspec.Struct, frozen=True):
-    """The picture. `labels` by node row; `gangs` by name."""
+
+class DecisionInput(msgspec.Struct, frozen=True):
+    """What is decided upon. `labels` by node row; `gangs` by name."""
 
     tree: QueueTree
     snapshot: Snapshot
@@ -55,14 +59,15 @@ class Eviction(msgspec.Struct, frozen=True):
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """Why a workload waits. `decision`: the engine's, of a lone pod."""
+    """Why a workload waits. `decision`: the engine's, of a lone pod. `devices`: these are all that it lacks."""
 
     reason: str
     decision: Decision | None = None
+    devices: bool = False
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """The decision. `waiting`: by workload; `shares` of the picture; `allocated` and `snapshot` after all decisions."""
+class QueueDecision(msgspec.Struct, frozen=True):
+    """The decision. `waiting`: by workload; `shares` of the input; `allocated` and `snapshot` after all decisions."""
 
     admissions: tuple[Admission, ...]
     evictions: tuple[Eviction, ...]
@@ -72,9 +77,9 @@ class Answer(msgspec.Struct, frozen=True):
     snapshot: Snapshot
 
 
-def decide(question: Question) -> Answer:
+def decide(decision_input: DecisionInput) -> QueueDecision:
     """Decide until no workload can be admitted."""
-    return _Round(question).run()
+    return _Round(decision_input).run()
 
 
 @total_ordering
@@ -91,11 +96,22 @@ class _Turn(msgspec.Struct, frozen=True):
 class _Round:
     """The course of one decision."""
 
-    def __init__(self, question: Question) -> None:
-        self.question = question
-        self.tree = question.tree
-        self.standing = Standing(question.tree, question.snapshot, question.running, question.waiting, question.labels)
-        self.lines = self._in_line(question.waiting)
+    def __init__(self, decision_input: DecisionInput) -> None:
+        self.decision_input = decision_input
+        self.tree = decision_input.tree
+        self.state = DecisionState(
+            decision_input.tree,
+            decision_input.snapshot,
+            decision_input.running,
+            decision_input.waiting,
+            decision_input.labels,
+            decision_input.gangs,
+        )
+        self.behind = self._behind_gangs(decision_input.waiting)
+        """Members above `minMember` of gangs that wait, by gang: they are admitted once it is complete."""
+        self.lines = self._in_line(one for one in decision_input.waiting if one.above not in self.behind)
+        self.ended: set[Name] = set()
+        """Queues of strict order whose turn has ended."""
         self.turns: dict[Name, _Turn | None] = {}
         self.admissions: list[Admission] = []
         self.evictions: list[Eviction] = []
@@ -105,30 +121,40 @@ class _Round:
         self.seated: defaultdict[str, list[int]] = defaultdict(list)
         """Node rows of the pods that were admitted, by gang."""
 
-    def run(self) -> Answer:
+    def run(self) -> QueueDecision:
         """Take turns until every workload was admitted or refused."""
         while (head := self._head()) is not None:
-            reason = self._admit(head)
             groups = self._leave_line(head)
+            reason = self._admit(head, groups)
             self._forget(head.queue)
             if reason is None:
                 self.refused.clear()
-                if self.question.most is not None and len(self.admissions) >= self.question.most:
+                self._bring_up(head)
+                if self.decision_input.most is not None and len(self.admissions) >= self.decision_input.most:
                     break
                 continue
-            self.waiting[head.name] = reason
+            self._wait(head, reason)
             if self.tree.queues[head.queue].strict:
                 self._end_turn(head.queue, groups)
             elif len(groups) == 1:
                 self._refuse_alike(head, groups[0])
-        return Answer(
+        return QueueDecision(
             tuple(self.admissions),
             tuple(self.evictions),
             self.waiting,
-            self.standing.shares,
-            dict(self.standing.balance.allocated),
-            self.standing.later,
+            self.state.shares,
+            dict(self.state.balance.allocated),
+            self.state.later,
         )
+
+    @staticmethod
+    def _behind_gangs(waiting: Sequence[Workload]) -> dict[str, list[Workload]]:
+        above = {one.above for one in waiting if one.above}
+        behind: dict[str, list[Workload]] = {one.name: [] for one in waiting if one.name in above}
+        for one in waiting:
+            if one.above in behind:
+                behind[one.above].append(one)
+        return behind
 
     def _in_line(self, waiting: Iterable[Workload]) -> defaultdict[Name, dict[str, Workload]]:
         """By queue and group of models, the last to go first; one that no group serves waits in that of the rest."""
@@ -140,7 +166,7 @@ class _Round:
             some.sort(key=_place_in_line, reverse=True)
             own = {group: lines[Name(queue, group)] for group in self.tree.groups}
             for one in some:
-                for group in self.standing.asked[one.name] or (REST,):
+                for group in self.state.asked[one.name] or (REST,):
                     own[group][one.name] = one
         return lines
 
@@ -168,98 +194,99 @@ class _Round:
 
     def _key(self, queue: str, group: Group, head: Workload) -> tuple[Any, ...]:
         """The rules (1) to (5) of the order."""
-        held = self.standing.balance.allocated[Name(queue, group)]
-        after = held + self.standing.asked[head.name].get(group, 0)
-        share, deserved = self.standing.share(queue, group), self.tree.quota(queue, group).deserved
+        held = self.state.balance.allocated[Name(queue, group)]
+        after = held + self.state.asked[head.name].get(group, 0)
+        share, deserved = self.state.share(queue, group), self.tree.quota(queue, group).deserved
         due = max(share, deserved)
         return (
             after > share,
             after > deserved,
             -self.tree.queues[queue].priority,
             not due,
-            Quotient.of(after, due or 1),
-            Quotient.of(held, due or 1),
+            Quotient.of(after, due) if due else NO_PART,
+            Quotient.of(held, due) if due else NO_PART,
             self.tree.age[queue],
             queue,
         )
 
-    def _admit(self, workload: Workload) -> Waiting | None:
-        """Admit the workload; the reason where it has to wait."""
-        standing = self.standing
-        if workload.above in self.waiting:
-            return self.waiting[workload.above]
+    def _admit(self, workload: Workload, groups: Sequence[Group]) -> Waiting | None:
+        """Admit the workload by these groups, those of its lines; the reason where it has to wait."""
+        state = self.state
         if seated := self.seated.get(workload.above or workload.name):
             workload = msgspec.structs.replace(workload, beside=(*workload.beside, *seated))
-        alike = _alike(workload)
+        alike = _alike(workload, groups)
         if alike in self.refused:
             return self.refused[alike]
-        asked = standing.asked[workload.name]
+        asked = state.asked[workload.name]
         if not asked:
             return self._seat_or_why(workload, self.tree.groups)
         problems = {
-            group: standing.balance.refusal(workload.queue, group, amount, preemptible=workload.preemptible, without={})
-            for group, amount in asked.items()
+            group: state.balance.refusal(
+                workload.queue, group, asked[group], preemptible=workload.preemptible, without={}
+            )
+            for group in groups
         }
         open_to = [group for group, problem in problems.items() if not problem]
         no_room: Waiting | None = None
-        if open_to:
+        if state.serve(open_to, workload):
             no_room = self._seat_or_why(workload, open_to)
             if no_room is None:
                 return None
-        ordered = sorted(asked, key=lambda group: self._key(workload.queue, group, workload))
-        eviction = plan_evictions(standing, workload, ordered, self.question.gangs)
+        ordered = sorted(groups, key=lambda group: self._key(workload.queue, group, workload))
+        eviction = plan_evictions(state, workload, ordered)
         if eviction is not None:
             self._evict_for(workload, eviction)
             return None
-        reason = no_room or Waiting(next(problem for problem in problems.values() if problem))
+        behind = f"waits behind others in queue {workload.queue}"
+        reason = no_room or Waiting(next(filter(None, problems.values()), behind))
         self.refused[alike] = reason
         return reason
 
     def _seat_or_why(self, workload: Workload, groups: Sequence[Group]) -> Waiting | None:
         """Take what is free now, else what is coming free."""
-        standing = self.standing
-        placed = standing.fits_now(workload, groups)
+        state = self.state
+        placed = state.fits_now(workload, groups)
         if isinstance(placed, Placed):
             self._seat(workload, placed, None)
             return None
-        if standing.leaving:
-            later = standing.fits_later(workload, groups)
+        if state.leaving:
+            later = state.fits_later(workload, groups)
             if isinstance(later, Placed):
-                self._seat(workload, later, standing.holders)
+                self._seat(workload, later, state.holders)
                 return None
-        return Waiting(placed.reason, placed.decision)
+        return Waiting(placed.reason, placed.decision, devices=True)
 
     def _evict_for(self, workload: Workload, plan: EvictionPlan) -> None:
         victims = [(pod, means) for unit, means in plan.victims for pod in unit.pods]
         for pod, means in victims:
-            self.standing.evict(pod)
+            self.state.evict(pod)
             self._forget(pod.queue)
             self.evictions.append(Eviction(pod.name, workload.name, means, pod.idle))
         names = [pod.name for pod, _ in victims]
-        self._seat(workload, plan.placed, lambda devices: (*names, *self.standing.holders(devices)))
+        self._seat(workload, plan.placed, lambda devices: (*names, *self.state.holders(devices)))
 
     def _seat(self, workload: Workload, placed: Placed, waits_for: Callable[[set[int]], Iterable[str]] | None) -> None:
         """`waits_for`: devices → the pods that have to be gone before a pod may have them; None: all are free now."""
         for seat in placed.seats:
             waits = waits_for({grant.device_id for grant in seat.decision.grants}) if waits_for is not None else ()
             self.admissions.append(Admission(seat.member.name, seat.decision, tuple(sorted(set(waits)))))
-            self.seated[workload.above or workload.name].append(self.standing.now.node_index[str(seat.decision.node)])
-        self.standing.seat(workload, placed, free_now=waits_for is None)
+            self.seated[workload.above or workload.name].append(self.state.now.node_index[str(seat.decision.node)])
+        self.state.seat(workload, placed, free_now=waits_for is None)
 
     def _refuse_alike(self, head: Workload, group: Group) -> None:
         """Refuse those right behind a workload that are like one that was refused.
 
         They ask for the same amount, so the turn is their queue's again, and again.
         """
-        line, asked = self.lines[Name(head.queue, group)], self.standing.asked
+        line, asked = self.lines[Name(head.queue, group)], self.state.asked
         while line:
             following = next(reversed(line.values()))
-            if asked[following.name] != asked[head.name] or following.above in self.waiting:
+            if asked[following.name] != asked[head.name] or following.above:
                 return
-            reason = self.refused.get(_alike(following))
-            if reason is None or following.above:
+            reason = self.refused.get(_alike(following, (group,)))
+            if reason is None:
                 return
-            self.waiting[following.name] = reason
+            self._wait(following, reason)
             del line[following.name]
 
     def _leave_line(self, workload: Workload) -> list[Group]:
@@ -268,11 +295,31 @@ class _Round:
         return [group for group, line in lines if line.pop(workload.name, None) is not None]
 
     def _end_turn(self, queue: str, groups: Sequence[Group]) -> None:
-        """StrictFIFO: nobody behind a workload that was refused goes."""
+        """StrictFIFO: nobody behind a workload that was refused goes, by the groups that it waited for."""
         for group in groups:
-            for place, name in enumerate(reversed(self.lines[Name(queue, group)]), start=2):
-                self.waiting.setdefault(name, Waiting(f"{_ordinal(place)} in queue {queue}"))
-            self.lines[Name(queue, group)].clear()
+            name = Name(queue, group)
+            self.ended.add(name)
+            line = self.lines.pop(name)
+            for place, one in enumerate(reversed(line.values()), start=2):
+                if not any(one.name in self.lines[Name(queue, other)] for other in self.tree.groups):
+                    self._wait(one, Waiting(f"{_ordinal(place)} in queue {queue}"))
+
+    def _wait(self, workload: Workload, reason: Waiting) -> None:
+        """Note why the workload waits, and with it its members above `minMember`."""
+        for one in (workload, *self.behind.pop(workload.name, ())):
+            self.waiting[one.name] = reason
+
+    def _bring_up(self, gang: Workload) -> None:
+        """The members above `minMember` of a gang that goes get in line."""
+        for one in self.behind.pop(gang.name, ()):
+            names = [Name(one.queue, group) for group in self.state.asked[one.name] or (REST,)]
+            lines = [self.lines[name] for name in names if name not in self.ended]
+            for line in lines:
+                some = sorted((*line.values(), one), key=_place_in_line, reverse=True)
+                line.clear()
+                line.update((other.name, other) for other in some)
+            if not lines:
+                self._wait(one, Waiting(f"waits behind others in queue {one.queue}"))
 
     def _forget(self, queue: str) -> None:
         """Turns above this queue are worked out again."""
@@ -281,7 +328,7 @@ class _Round:
                 self.turns.pop(Name(above, group), None)
 
 
-def _alike(workload: Workload) -> tuple[Any, ...]:
+def _alike(workload: Workload, groups: Sequence[Group]) -> tuple[Any, ...]:
     """What decides whether a workload can go, and why not: of a gang its name too, which its reason holds.
 
     Without its priority: who comes later in its queue has none that is higher, and may take from no more others.
@@ -289,9 +336,9 @@ def _alike(workload: Workload) -> tuple[Any, ...]:
     if len(workload.members) == 1 and workload.topology is None:
         member = workload.members[0]
         kind = workload.preemptible, workload.borrows_idle
-        return workload.queue, kind, workload.beside, member.request, member.rows
+        return workload.queue, kind, workload.beside, member.request, member.rows, *groups
     asks = tuple((member.request, member.rows) for member in workload.members)
-    return workload.name, asks
+    return workload.name, asks, *groups
 
 
 def _place_in_line(workload: Workload) -> tuple[int, bool, Age, str]:

@@ -100,6 +100,8 @@ class Running(msgspec.Struct, frozen=True):
     leaving: bool = False
     whole: bool = True
     """It asked for whole GPUs alone."""
+    movable: bool = True
+    """It may be evicted now, if it is preemptible: no budget forbade that a moment ago, and it is not being bound."""
     idle: bool = False
     """It has not used its GPUs for so long that they may be lent."""
     outside: bool = False
@@ -253,6 +255,12 @@ class Counting:
             fits = self._gpu_rows & np.array(able, np.bool_)[self.snapshot.device_model] & (totals >= least)
             self._smallest[key] = int(totals[fits].min()) if fits.any() else None
         return self._smallest[key]
+
+
+def holds_whole(snapshot: Snapshot, held: Sequence[Held]) -> bool:
+    """Whether these are whole GPUs, and devices of other types."""
+    parts = [device for device, core, _ in held if core < CORE_WHOLE]
+    return not (snapshot.device_type[snapshot.index.rows_of(parts)] == snapshot.type_code.get(GPU, -1)).any()
 
 
 def asks_whole(request: DeviceRequest) -> bool:

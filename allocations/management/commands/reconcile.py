@@ -33,7 +33,7 @@ class Command(BaseCommand):
         parser.add_argument("--format", choices=("json", "text"), default="text", help="of the answer (text)")
 
     def handle(self, *args: object, **options: str) -> None:
-        """One turn of garbage collection, then one comparison."""
+        """One run of garbage collection, then one comparison."""
         try:
             world = backends()
         except NotConfigured as error:

@@ -32,7 +32,7 @@ class Command(BaseCommand):
         if not options["check"]:
             for number, (name, title) in enumerate(TITLES.items(), 1):
                 self.stdout.write(f"{number}. {name}: {title}")
-            self.stdout.write("docs/takeover.md tells how; takeover --check says which hold")
+            self.stdout.write("docs/takeover.md says how; takeover --check says which hold")
             return
         steps = self._steps()
         if options["format"] == "json":

@@ -88,7 +88,7 @@ def _pods(node: str, ended: Ended, others: Sequence[PreemptionReservation]) -> i
     """As kube-scheduler counts: pods of the node that have not finished, those that are being bound to it, and those
     nominated to it.
 
-    It counts the nominated of at least the pod's priority: those whose victims it was told.
+    It counts the nominated of at least the pod's priority: those whose victims it knows.
     """
     there = ended.there or {}
     coming = Allocation.objects.filter(

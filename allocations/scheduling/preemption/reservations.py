@@ -18,7 +18,7 @@ from django.db.models import QuerySet
 
 from allocations.backends import Backends, backends
 from allocations.choices import LIVE, State
-from allocations.counters import WAYS_BEGUN, WAYS_ENDED
+from allocations.counters import RESERVATIONS_BEGUN, RESERVATIONS_ENDED
 from allocations.engine.amounts import Amounts
 from allocations.engine.victims import EvictionPlan
 from allocations.ledger import Live
@@ -39,7 +39,7 @@ LASTS = timedelta(seconds=30)
 LONGEST = timedelta(hours=1)
 """But no longer than that."""
 AHEAD = timedelta(seconds=12)
-"""The beat prolongs reservations that would end before its second next turn."""
+"""The beat prolongs reservations that would end before the run after the next."""
 SHUNNED = timedelta(minutes=5)
 """A node that was reserved for a pod, and where kube-scheduler looked for no victims, is not reserved for it again for
 so long.
@@ -111,7 +111,7 @@ def reserve(
     except IntegrityError as error:
         log.info("preemption.reserved_elsewhere", pod=meta.name, error=str(error))
         return False
-    WAYS_BEGUN.inc()
+    RESERVATIONS_BEGUN.inc()
     log.info("preemption.reserved", node=node, pod=meta.name, victims=len(made.victims), pods=pods_there, told=told)
     _advertise(node, now)
     if before is not None and before.node.name != node:
@@ -148,7 +148,7 @@ def end(reservations: Iterable[PreemptionReservation], now: datetime, *, vain: b
     ended = list(reservations)
     if not ended:
         return
-    WAYS_ENDED.labels("yes" if vain else "no").inc(_delete([one.pod_uid for one in ended], now, vain=vain))
+    RESERVATIONS_ENDED.labels("yes" if vain else "no").inc(_delete([one.pod_uid for one in ended], now, vain=vain))
     for node in sorted({one.node.name for one in ended}):
         log.info("preemption.ended", node=node, vain=vain)
         _advertise(node, now)

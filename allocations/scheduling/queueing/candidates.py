@@ -16,6 +16,7 @@ from claims.choices import Phase
 from claims.membership import Membership
 from claims.models import GpuGang
 from claims.queue_manifests import parse_gang_spec
+from kube.keys import HOSTNAME_LABEL
 from nodes.models import Node
 
 
@@ -32,9 +33,10 @@ def admitted_candidates(
     if not label or not able:
         return able
     names = [snapshot.node_names[row] for row in (own, *able)]
-    labels = dict(Node.objects.filter(name__in=names).values_list("name", "labels"))
-    value = labels.get(held, {}).get(label)
-    return [row for row in able if labels.get(snapshot.node_names[row], {}).get(label) == value]
+    rows_of_nodes = Node.objects.filter(name__in=names).values_list("name", "labels")
+    values = {name: ({HOSTNAME_LABEL: name} | labels).get(label, "") for name, labels in rows_of_nodes}
+    value = values.get(held, "")
+    return [row for row in able if value and values.get(snapshot.node_names[row]) == value]
 
 
 def _models(snapshot: Snapshot, row: int) -> set[int]:

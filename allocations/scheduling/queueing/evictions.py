@@ -1,4 +1,4 @@
-"""Carries evictions out, and keeps what comes free for the workloads it was taken for.
+"""Carries evictions out, and keeps the devices of the evicted for the workloads that get them.
 
 Invariants: nobody is evicted before every victim of the same taker passed a trial by the API server, which asks the
 disruption budgets; a pod whose budget forbids it is left alone for a while, so that the plan is made without it.
@@ -18,13 +18,11 @@ from allocations import ledger
 from allocations.choices import State
 from allocations.engine.queueing.rounds import Admission, Eviction
 from allocations.ledger.keeping import keep
-from allocations.models import Allocation, QueueReservation
+from allocations.models import QueueReservation
 from allocations.scheduling.binder import release_now
 from allocations.scheduling.queueing.admission import ACTOR
-from allocations.scheduling.queueing.picture import Picture
+from allocations.scheduling.queueing.round_input import RoundInput
 from allocations.scheduling.queueing.waiting_rows import Holder
-from audit.choices import EventKind
-from audit.services import record
 from kube import pods
 from kube.client import Cluster
 from kube.errors import ConflictInCluster, KubeError, Throttled
@@ -35,21 +33,21 @@ KEPT: Final = timedelta(seconds=60)
 log = structlog.get_logger(__name__)
 
 
-def evict(cluster: Cluster | None, picture: Picture, evictions: Sequence[Eviction]) -> set[str]:
+def evict(cluster: Cluster | None, inputs: RoundInput, evictions: Sequence[Eviction]) -> set[str]:
     """Evict the victims of each taker whose victims may all go; UIDs of pods that a budget protects."""
     by_taker: defaultdict[str, list[Eviction]] = defaultdict(list)
     for one in evictions:
         by_taker[one.taker].append(one)
     protected: set[str] = set()
     for taker, some in by_taker.items():
-        victims = [(picture.holders[one.pod], one) for one in some]
+        victims = [(inputs.holders[one.pod], one) for one in some]
         forbidden = {one.pod_uid for one, _ in victims if one.state is State.BOUND and not _passes(cluster, one)}
         protected |= forbidden
         if forbidden:
             log.info("queues.budget", taker=taker, pods=len(forbidden))
             continue
         for holder, eviction in victims:
-            if not _evict(cluster, holder, eviction, picture.now):
+            if not _evict(cluster, holder, eviction, inputs.now):
                 protected.add(holder.pod_uid)
                 break
     return protected
@@ -62,7 +60,7 @@ def _passes(cluster: Cluster | None, holder: Holder) -> bool:
     try:
         pods.evict(cluster, namespace=holder.namespace, name=holder.pod_name, uid=holder.pod_uid, trial=True)
     except ConflictInCluster:
-        return True  # another pod by that name: the watch will tell
+        return True  # another pod by that name: the watch sees the end of this one
     except KubeError as error:
         if not (isinstance(error, Throttled) and error.by_disruption_budget):
             log.warning("queues.eviction_untried", pod=holder.pod_name, error=str(error))
@@ -73,11 +71,11 @@ def _passes(cluster: Cluster | None, holder: Holder) -> bool:
 def _evict(cluster: Cluster | None, holder: Holder, eviction: Eviction, now: datetime) -> bool:
     taker = eviction.taker.rpartition("/")[0] if eviction.taker.count("/") > 1 else eviction.taker
     how = "its GPUs were idle" if eviction.idle else eviction.by.value
-    return send_away(cluster, holder, f"its devices go to {taker} ({how})", now)
+    return evict_or_drop(cluster, holder, f"its devices go to {taker} ({how})", now)
 
 
-def send_away(cluster: Cluster | None, holder: Holder, reason: str, now: datetime) -> bool:
-    """Ask the pod to go, or drop its hold; False where it stays.
+def evict_or_drop(cluster: Cluster | None, holder: Holder, reason: str, now: datetime) -> bool:
+    """Evict the pod, or drop its hold; False where it stays.
 
     Without a cluster there is nobody to ask: the devices are released.
     """
@@ -89,47 +87,30 @@ def send_away(cluster: Cluster | None, holder: Holder, reason: str, now: datetim
     try:
         pods.evict(cluster, namespace=holder.namespace, name=holder.pod_name, uid=holder.pod_uid)
     except ConflictInCluster:
-        return True  # another pod by that name: the watch will tell
+        return True  # another pod by that name: the watch sees the end of this one
     except KubeError as error:
         log.warning("queues.not_evicted", pod=holder.pod_name, error=str(error))
         return False
-    note_leaving(holder, f"{holder.namespace}/{holder.pod_name} was asked to go: {reason}", now)
+    ledger.note_evicted(allocation_id=holder.id, reason=reason, now=now, actor=ACTOR)
     return True
 
 
-@atomic_retry
-def note_leaving(holder: Holder, message: str, now: datetime) -> None:
-    """Note that the pod was asked to go, with an event."""
-    if not Allocation.objects.filter(pk=holder.id, leaving_at__isnull=True).update(leaving_at=now):
-        return
-    record(
-        kind=EventKind.ALLOCATION_EVICTED,
-        message=message,
-        actor=ACTOR,
-        now=now,
-        namespace=holder.namespace,
-        name=holder.pod_name,
-        node=holder.node,
-        allocation_id=holder.id,
-    )
-
-
-def keep_for_takers(picture: Picture, waiting: Iterable[Sequence[Admission]]) -> None:
+def keep_for_takers(inputs: RoundInput, waiting: Iterable[Sequence[Admission]]) -> None:
     """Keep for each of these pods the devices that it waits for, and no others any more."""
     wanted: dict[str, tuple[int, list[int]]] = {}
     for workload in waiting:
         for one in workload:
-            row = picture.waiting[one.pod]
+            row = inputs.waiting[one.pod]
             wanted[row.pod_uid] = (
                 row.pod.asks.membership.priority,
                 sorted(grant.device_id for grant in one.decision.grants),
             )
-    _keep(wanted, picture.now)
+    _keep(wanted, inputs.now)
 
 
 @atomic_retry
 def _keep(wanted: Mapping[str, tuple[int, list[int]]], now: datetime) -> None:
-    there = {row.pod_uid: row for row in QueueReservation.objects.select_for_update().all()}
+    there = {row.pod_uid: row for row in QueueReservation.objects.select_for_update().filter(growth=False)}
     changed = [
         uid
         for uid in {*there, *wanted}

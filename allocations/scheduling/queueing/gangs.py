@@ -1,8 +1,8 @@
-"""Where each gang is: admitted, standing, undone.
+"""The state of each gang: admitted, complete, undone.
 
 Invariants: a gang whose pods are not all bound within its `timeoutSeconds` is undone: unbound holds end, bound members
-are evicted, and it waits again, behind others, for longer each time. A gang that stood is left alone, unless its
-`onMemberFailure` says that all go with one.
+are evicted, and it waits again, behind others, for longer each time. A gang that was complete is left alone,
+unless its `onMemberFailure` says that all members are evicted when one ends.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import structlog
 
 from allocations.choices import State
 from allocations.models import Allocation, GangState
-from allocations.scheduling.queueing.evictions import send_away
-from allocations.scheduling.queueing.picture import Picture
+from allocations.scheduling.queueing.evictions import evict_or_drop
+from allocations.scheduling.queueing.round_input import RoundInput
 from allocations.scheduling.queueing.waiting_rows import Holder, WaitingRow
 from claims.queue_manifests import GangFields
 from kube.client import Cluster
@@ -38,27 +38,27 @@ def note_admitted(rows: Sequence[WaitingRow], now: datetime) -> None:
             GangState.objects.filter(pk=state.pk).update(admitted_at=now, retry_at=None, reason="")
 
 
-def follow_gangs(cluster: Cluster | None, picture: Picture) -> None:
-    """Note which gangs stand, undo those that took too long, and forget those that are gone."""
+def update_gangs(cluster: Cluster | None, inputs: RoundInput) -> None:
+    """Note which gangs are complete, undo those that took too long, and delete the state of those that are gone."""
     by_gang: defaultdict[str, list[Holder]] = defaultdict(list)
-    for holder in picture.holders.values():
+    for holder in inputs.holders.values():
         if holder.gang:
             by_gang[holder.gang].append(holder)
-    waiting = {row.gang for row in picture.waiting.values()}
-    for name, state in picture.states.items():
-        spec, members = picture.gangs.get(name), by_gang[name]
+    waiting = {row.gang for row in inputs.waiting.values()}
+    for name, state in inputs.states.items():
+        spec, members = inputs.gangs.get(name), by_gang[name]
         if not members and name not in waiting and spec is None:
             state.delete()
         elif spec is not None and state.admitted_at is not None:
-            _follow(cluster, state, spec, members, picture.now)
+            _update(cluster, state, spec, members, inputs.now)
 
 
-def _follow(
+def _update(
     cluster: Cluster | None, state: GangState, spec: GangFields, members: Sequence[Holder], now: datetime
 ) -> None:
     assert state.admitted_at is not None
-    stands = sum(one.state is State.BOUND and not one.leaving for one in members) >= spec.min_member
-    if state.stood_at is None and stands:
+    complete = sum(one.state is State.BOUND and not one.leaving for one in members) >= spec.min_member
+    if state.stood_at is None and complete:
         GangState.objects.filter(pk=state.pk).update(stood_at=now, undone=0)
     elif state.stood_at is None and now > state.admitted_at + timedelta(seconds=spec.timeout_seconds):
         _undo(cluster, state, members, f"not all its pods were bound within {spec.timeout_seconds} s", now)
@@ -69,7 +69,7 @@ def _follow(
 
 
 def _failed(state: GangState, now: datetime) -> bool:
-    """Whether a member has ended since the gang stood, other than by success."""
+    """Whether a member has ended since the gang was complete, other than by success."""
     members = Allocation.objects.filter(namespace=state.namespace, gang=state.name, bound_at__isnull=False)
     ended = members.filter(ended_at__gt=state.stood_at, ended_at__lte=now)
     return ended.exclude(reason=SUCCEEDED).exists()
@@ -80,7 +80,7 @@ def _undo(cluster: Cluster | None, state: GangState, members: Sequence[Holder], 
     reason = f"gang {state.name} is undone: {why}"
     for one in members:
         if one.state is State.HELD or (one.state is State.BOUND and not one.leaving):
-            send_away(cluster, one, reason, now)
+            evict_or_drop(cluster, one, reason, now)
     undone = state.undone + 1
     back_off = min(FIRST_BACK_OFF * 2 ** min(undone - 1, 10), LONGEST_BACK_OFF)
     GangState.objects.filter(pk=state.pk).update(
@@ -90,7 +90,7 @@ def _undo(cluster: Cluster | None, state: GangState, members: Sequence[Holder], 
 
 
 def note_reasons(states: Mapping[str, GangState], reasons: Mapping[str, str]) -> None:
-    """Keep why each gang waits, for its page and its status."""
+    """Write why each gang waits, for its page and its status."""
     for gang, reason in reasons.items():
         state = states.get(gang)
         if state is None:

@@ -1,4 +1,4 @@
-"""The loop: rounds, for as long as a turn lasts, on the one worker that holds the lock."""
+"""The loop: round after round for `RUN_SECONDS`, on the one worker that holds the lock."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from allocations.scheduling.queueing.rounds import Rounds
 from audit.queue_wake import waker
 from claims.models import GpuQueue
 from kube.client import Cluster
-from kube.watch_loop import TURN_SECONDS, Followed
+from kube.watch_loop import RUN_SECONDS, Followed
 from storage.leader_lock import leader_lock
 
 LOCK: Final = "queues"
@@ -33,9 +33,9 @@ log = structlog.get_logger(__name__)
 
 
 def run_queues(
-    *, cluster: Cluster | None, seconds: float = TURN_SECONDS, clock: Callable[[], float] = time.monotonic
+    *, cluster: Cluster | None, seconds: float = RUN_SECONDS, clock: Callable[[], float] = time.monotonic
 ) -> Followed:
-    """One turn. Raises Redis' errors and database errors; what was begun is made good by the next."""
+    """One run. Raises Redis' errors and database errors; the next run completes what was begun."""
     stop = threading.Event()
     with leader_lock(settings.GPUPLANE_REDIS_URL, LOCK, stop=stop) as held:
         if held is None:
@@ -47,7 +47,7 @@ def run_queues(
                 try:
                     again = is_in_use() and rounds.run().again
                 except MovedOn as error:
-                    log.info("queues.turn_over", why=str(error))
+                    log.info("queues.overtaken", why=str(error))
                     return Followed.STOPPED
                 took = clock() - began
                 if not again:

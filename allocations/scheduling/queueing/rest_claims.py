@@ -1,62 +1,71 @@
 """Admits claims over REST, which are workloads of their queue although they are no pods.
 
 Called by `allocations.services`. A claim does not wait in line: it is decided about at once, among all that wait, and
-holds its devices if it is its turn. It cannot be evicted, so it stays within what its queue deserves, and nobody is
-evicted for it. Invariants: a decision made before another admission holds nothing, and is made again.
+holds its devices if it comes first. It cannot be evicted, so it stays within what its queue deserves, and nobody is
+evicted for it. Invariants: a decision made before another admission holds nothing, and is made again by placement.
 """
 
 from __future__ import annotations
 
 import uuid
-from datetime import datetime
-from typing import Final
+from collections.abc import Callable, Collection
+from functools import partial
 
 import msgspec
 
-from access.errors import DoesNotFit
 from allocations.engine.queueing.members import WaitingPod
 from allocations.engine.queueing.rounds import decide
 from allocations.engine.queueing.workloads import Age, Member
-from allocations.errors import LostRace, MovedOn
-from allocations.ledger.hold import NewHold, hold_together
-from allocations.ledger.holder import Holder
-from allocations.ledger.queue_turns import read_fence
-from allocations.pod_request import PodRequest
-from allocations.scheduling.queueing.picture import Painter
+from allocations.ledger.hold import NewHold
+from allocations.ledger.queue_fence import read_fence
+from allocations.scheduling.placement import (
+    Found,
+    LostEveryRace,
+    Placed,
+    PlacementRequest,
+    RefusedByQueues,
+    hold_found,
+    hold_one,
+)
+from allocations.scheduling.queueing.round_input import InputReader
 from claims.membership import queue_of
 from claims.queues import stored_queues
 
-TRIES: Final = 12
+
+def place_in_queue(
+    request: PlacementRequest, *, then: Callable[[uuid.UUID], object]
+) -> Placed | RefusedByQueues | LostEveryRace:
+    """As `placement.place`, with the queues' decision."""
+    return hold_found(partial(_find, request), actor=request.actor, then=then)
 
 
-def admit_claim(holder: Holder, asks: PodRequest, *, actor: str) -> tuple[uuid.UUID, datetime]:
-    """Hold devices for the claim; the allocation, and when. Raises DoesNotFit with the queues' reason."""
-    for _ in range(TRIES):
-        fence, queues = read_fence(), stored_queues()
-        queue = queue_of(asks.membership, holder.namespace, queues)
-        picture = Painter().picture((), also=_waiting(holder, asks, queue, queues.barred(queue, holder.namespace)))
-        if problem := picture.problems.get(holder.identity):
-            raise DoesNotFit(problem)
-        answer = decide(msgspec.structs.replace(picture.question, most=None))
-        admission = next((one for one in answer.admissions if one.pod == holder.identity), None)
-        if admission is None:
-            why = answer.waiting[holder.identity]
-            raise DoesNotFit(why.reason if why.decision is None else why.decision.summary)
-        if admission.waits_for:
-            raise DoesNotFit(f"waits for {len(admission.waits_for)} pods that hold the devices; none is evicted for it")
-        terms = asks.terms(holder, by_kubelet=admission.decision.by_kubelet, actor=actor)
-        try:
-            (made,) = hold_together(
-                [NewHold(terms, admission.decision, asks.hold_seconds)], fence=fence, now=picture.now
-            )
-        except (LostRace, MovedOn):
-            continue
-        return made, picture.now
-    raise DoesNotFit("others took the devices first, again and again")
+def _find(request: PlacementRequest, lost: Collection[int]) -> Found | RefusedByQueues:
+    holder, asks = request.holder, request.asks
+    # the fence first: whatever is admitted from here on makes the hold fail
+    fence, queues = read_fence(), stored_queues()
+    queue = queue_of(asks.membership, holder.namespace, queues)
+    waiting = _waiting(request, queue, queues.barred(queue, holder.namespace))
+    inputs = InputReader().read((), also=waiting, without=lost)
+    if problem := inputs.problems.get(holder.identity):
+        return RefusedByQueues(problem, inputs.now)
+    decided = decide(msgspec.structs.replace(inputs.decision_input, most=None))
+    admission = next((one for one in decided.admissions if one.pod == holder.identity), None)
+    if admission is None:
+        why = decided.waiting[holder.identity]
+        return RefusedByQueues(why.reason if why.decision is None else why.decision.summary, inputs.now)
+    decision = admission.decision
+    if admission.waits_for:
+        count = len(admission.waits_for)
+        reason = f"waits for {count} pods that hold the devices; none is evicted for it"
+        return RefusedByQueues(reason, inputs.now)
+    terms = asks.terms(holder, by_kubelet=decision.by_kubelet, actor=request.actor)
+    hold = NewHold(terms, decision, asks.hold_seconds)
+    return Found(decision, partial(hold_one, hold, fence=fence, now=inputs.now), inputs.now)
 
 
-def _waiting(holder: Holder, asks: PodRequest, queue: str, barred: str) -> WaitingPod:
+def _waiting(request: PlacementRequest, queue: str, barred: str) -> WaitingPod:
+    asks = request.asks
     # as old as no other: it has just come
     age = Age(undated=True, created="", place=0)
-    member = Member(holder.identity, asks.request, age)
+    member = Member(request.holder.identity, asks.request, age)
     return WaitingPod(member, queue, asks.membership.priority, preemptible=False, barred=barred)

@@ -1,4 +1,4 @@
-"""Reads what a round decides by: waiting pods, holders, nodes, gangs."""
+"""Queries of a round: waiting pods, holders, nodes, gangs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from allocations.models import GangState
 from allocations.queued_pod import QueuedPod
 from claims.dialects.request import DeviceRequest
 from claims.models import GpuGang
+from kube.keys import HOSTNAME_LABEL
 from kube.node_rules import NodeTraits
 from kube.objects import Taint
 from nodes.models import Node
@@ -102,7 +103,7 @@ class Holder:
         return f"{self.namespace}/{self.gang_name}" if self.gang_name else ""
 
 
-class Members:
+class WaitingRowsReader:
     """Waiting pods, decoded once for as long as their rows do not change."""
 
     def __init__(self) -> None:
@@ -187,7 +188,9 @@ class NodesCache:
         if found != self._stamp:
             rows = Node.objects.values_list("name", "labels", "taints", "unschedulable")
             self._nodes = {
-                name: NodeTraits(name, labels, msgspec.convert(taints or [], _TAINTS), unschedulable)
+                name: NodeTraits(
+                    name, {HOSTNAME_LABEL: name} | labels, msgspec.convert(taints or [], _TAINTS), unschedulable
+                )
                 for name, labels, taints, unschedulable in rows
             }
             self._stamp = found
@@ -200,5 +203,5 @@ def read_gangs() -> dict[str, GpuGang]:
 
 
 def read_gang_states() -> dict[str, GangState]:
-    """`namespace/name` → where the gang is."""
+    """`namespace/name` → the state of the gang."""
     return {str(row): row for row in GangState.objects.all()}

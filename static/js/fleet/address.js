@@ -1,4 +1,5 @@
-// The view as the page's address: measure, grouping, type, state, filter, zoom and place, each only where it is not the usual. Pure.
+// The view as the page's address: measure, grouping, type, state, filter, zoom and place, each only where it is not the
+// usual. Pure.
 import { GROUPINGS } from "./groups.js";
 import { MEASURES, STATES } from "./measures.js";
 
@@ -17,7 +18,10 @@ export function readAddress(search) {
   return { ...view, place: placed ? { zoom, x, y } : null };
 }
 
-/** `?…` of a view, empty when all of it is usual, at the beginning of a fleet that is whole in view. `position`: {zoom, x, y}. */
+/**
+ * `?…` of a view, empty when all of it is usual, at the beginning of a fleet that is whole in view. `position`: {zoom,
+ * x, y}.
+ */
 export function writeAddress(view, position) {
   const query = new URLSearchParams();
   for (const [name, usual] of Object.entries(USUAL)) if (view[name] !== usual) query.set(name, view[name]);

@@ -1,5 +1,6 @@
-// Where every device sits: nodes as small trays, groups as blocks of trays side by side. Lines are broken once, so that the whole fleet
-// is in view with the largest cells possible; nearer, the same lines are laid out in larger cells. Pure; in CSS pixels.
+// Where every device sits: nodes as small trays, groups as blocks of trays side by side. Lines are broken once, so that
+// the whole fleet is in view with the largest cells possible; nearer, the same lines are laid out in larger cells.
+// Pure; in CSS pixels.
 const SIZES = [36, 33, 30, 28, 26, 24, 22, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2];
 const MARGIN = 14;
 const NAMES_FROM = 9;
@@ -10,7 +11,10 @@ export const LABEL_FONT = 11;
 const across = (count) => (count <= 4 ? Math.max(1, count) : count <= 8 ? 4 : 8);
 const within = (low, value, high) => Math.min(high, Math.max(low, value));
 
-/** What lies between cells of a size: grows with them, up to what a gap needs. `above`: a tray's name; `head`: a group's, none for specks. */
+/**
+ * What lies between cells of a size: grows with them, up to what a gap needs. `above`: a tray's name; `head`: a
+ * group's, none for specks.
+ */
 function spaces(cell, namesFrom) {
   const space = within(2, 0.9 * cell, 20);
   return {
@@ -23,9 +27,9 @@ function spaces(cell, namesFrom) {
 }
 
 /**
- * How `groups` (as `chooseGroups` gives them) break into lines in a view of this size, to be laid out: {cell: the size of cells with
- * which all is in view, newRow: groups that begin a line, newLine: trays that do, namesFrom: the size from which trays have names}.
- * Names wait for the zoom where cells can be much larger without them.
+ * How `groups` (as `chooseGroups` gives them) break into lines in a view of this size, to be laid out: {cell: the size
+ * of cells with which all is in view, newRow: groups that begin a line, newLine: trays that do, namesFrom: the size
+ * from which trays have names}. Names wait for the zoom where cells can be much larger without them.
  */
 export function breakLines(groups, width, height) {
   const named = largest(groups, width, height, NAMES_FROM);
@@ -37,11 +41,18 @@ export function breakLines(groups, width, height) {
 function largest(groups, width, height, namesFrom) {
   const most = Math.max(1, ...groups.map((group) => group.trays.length));
   const widths = [];
-  for (let abreast = groups.length > 1 ? Math.min(2, most) : most; ; abreast = Math.min(most, Math.ceil(abreast * 1.5))) {
+  for (
+    let abreast = groups.length > 1 ? Math.min(2, most) : most;
+    ;
+    abreast = Math.min(most, Math.ceil(abreast * 1.5))
+  ) {
     widths.push(abreast); // a group stands 2, 3, 5 … trays wide: the width that makes the whole the lowest wins
     if (abreast >= most) break;
   }
-  const lowest = (cell) => widths.map((abreast) => broken(groups, width, cell, abreast, namesFrom)).reduce((best, plan) => (plan.height < best.height ? plan : best));
+  const lowest = (cell) =>
+    widths
+      .map((abreast) => broken(groups, width, cell, abreast, namesFrom))
+      .reduce((best, plan) => (plan.height < best.height ? plan : best));
   let best = lowest(SIZES.at(-1));
   let [low, high] = [0, SIZES.length - 1]; // a larger cell is hardly ever lower: halve the list
   while (low < high) {
@@ -93,14 +104,25 @@ function broken(groups, width, cell, abreast, namesFrom) {
 }
 
 /**
- * Lay lines out in cells of a size: {cell, gap, width, height, order (rows), x, y (by index of `order`), placeOf (row → index, -1),
- * trays: [{label, x, y, width, height, columns, first, count}], heads: [{name, count, x, y, width}], above, head}. A tray's cells are
- * `first` … `first + count - 1` of `order`, from `y + above` on. `rows`: how many there are in all.
+ * Lay lines out in cells of a size: {cell, gap, width, height, order (rows), x, y (by index of `order`), placeOf (row →
+ * index, -1), trays: [{label, x, y, width, height, columns, first, count}], heads: [{name, count, x, y, width}], above,
+ * head}. A tray's cells are `first` … `first + count - 1` of `order`, from `y + above` on. `rows`: how many there are
+ * in all.
  */
 export function layOut(groups, rows, lines, cell) {
   const { gap, space, between, above, head: headRoom } = spaces(cell, lines.namesFrom);
   const count = groups.reduce((sum, group) => sum + group.count, 0);
-  const plan = { cell, gap, above, space, trays: [], heads: [], order: new Int32Array(count), x: new Float32Array(count), y: new Float32Array(count) };
+  const plan = {
+    cell,
+    gap,
+    above,
+    space,
+    trays: [],
+    heads: [],
+    order: new Int32Array(count),
+    x: new Float32Array(count),
+    y: new Float32Array(count),
+  };
   plan.placeOf = new Int32Array(rows).fill(-1);
   const named = groups.some((group) => group.name !== "");
   const head = named ? headRoom : 0;
@@ -160,7 +182,8 @@ export function cellAt(plan, x, y) {
   const reach = plan.gap / 2;
   const pitch = plan.cell + plan.gap;
   for (const tray of plan.trays) {
-    if (x < tray.x - reach || x > tray.x + tray.width + reach || y < tray.y - reach || y > tray.y + tray.height + reach) continue;
+    if (x < tray.x - reach || x > tray.x + tray.width + reach || y < tray.y - reach || y > tray.y + tray.height + reach)
+      continue;
     const column = Math.min(tray.columns - 1, Math.max(0, Math.floor((x - tray.x + reach) / pitch)));
     const line = Math.floor((y - tray.y - plan.above + reach) / pitch);
     const place = line * tray.columns + column;
@@ -185,12 +208,17 @@ export function neighbour(plan, at, direction) {
   return best;
 }
 
-/** The tray nearest to a point, and where in it the point lies, as parts of it: what stays in place while cells grow. */
+/**
+ * The tray nearest to a point, and where in it the point lies, as parts of it: what stays in place while cells grow.
+ */
 export function anchorAt(plan, x, y) {
   let best = 0;
   let least = Infinity;
   plan.trays.forEach((tray, at) => {
-    const away = Math.hypot(Math.max(tray.x - x, 0, x - tray.x - tray.width), Math.max(tray.y - y, 0, y - tray.y - tray.height));
+    const away = Math.hypot(
+      Math.max(tray.x - x, 0, x - tray.x - tray.width),
+      Math.max(tray.y - y, 0, y - tray.y - tray.height),
+    );
     if (away < least) [best, least] = [at, away];
   });
   const tray = plan.trays[best];

@@ -1,12 +1,14 @@
-// Which part of the world is in view, and how large: native scrolling, zoomed by ctrl or cmd with the wheel, by pinching, and by the page's keys and buttons; moved by dragging, too.
+// Which part of the world is in view, and how large: native scrolling, zoomed by ctrl or cmd with the wheel, by
+// pinching, and by the page's keys and buttons; moved by dragging, too.
 const LARGEST_CELL = 96;
 const STEP = 1.3;
 const DRAG_PIXELS = 4;
 
 export class Camera {
   /**
-   * `onChange(zoomed)`: something else is in view now. `layOut(cell)` lays the world out in cells of a size and gives {width, height};
-   * `hold(x, y)` gives a function that tells where that point of the world lies after the next layout.
+   * `onChange(zoomed)`: something else is in view now. `layOut(cell)` lays the world out in cells of a size and gives
+   * {width, height}; `hold(x, y)` gives a function that returns where that point of the world lies after the next
+   * layout.
    */
   constructor(view, world, { onChange, layOut, hold }) {
     Object.assign(this, { view, world, onChange, layOut, hold });
@@ -18,18 +20,33 @@ export class Camera {
     view.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     view.addEventListener("touchstart", (event) => this.pinchStart(event), { passive: false });
     view.addEventListener("touchmove", (event) => this.pinchMove(event), { passive: false });
-    view.addEventListener("touchend", () => { this.pinch = null; });
+    view.addEventListener("touchend", () => {
+      this.pinch = null;
+    });
     view.addEventListener("pointerdown", (event) => this.dragStart(event));
     view.addEventListener("pointermove", (event) => this.dragMove(event));
     view.addEventListener("pointerup", () => this.dragEnd());
     view.addEventListener("pointercancel", () => this.dragEnd());
     // a drag that ends over a cell is no click on it
-    view.addEventListener("click", (event) => { if (this.dragging) event.stopPropagation(); this.dragging = false; }, { capture: true });
+    view.addEventListener(
+      "click",
+      (event) => {
+        if (this.dragging) event.stopPropagation();
+        this.dragging = false;
+      },
+      { capture: true },
+    );
   }
 
-  get x() { return this.view.scrollLeft; }
-  get y() { return this.view.scrollTop; }
-  get most() { return Math.max(1, LARGEST_CELL / this.cell); }
+  get x() {
+    return this.view.scrollLeft;
+  }
+  get y() {
+    return this.view.scrollTop;
+  }
+  get most() {
+    return Math.max(1, LARGEST_CELL / this.cell);
+  }
 
   /** Another world, whole in view with cells of this size. What part of the old one was in the middle is so again. */
   fit(cell) {
@@ -45,13 +62,23 @@ export class Camera {
     Object.assign(this, { width, height });
     this.world.style.width = `${Math.max(this.view.clientWidth, Math.floor(width))}px`;
     this.world.style.height = `${Math.max(this.view.clientHeight, Math.ceil(height))}px`;
-    this.view.classList.toggle("movable", this.view.scrollHeight > this.view.clientHeight || this.view.scrollWidth > this.view.clientWidth);
+    this.view.classList.toggle(
+      "movable",
+      this.view.scrollHeight > this.view.clientHeight || this.view.scrollWidth > this.view.clientWidth,
+    );
   }
 
-  /** Zoom and the middle of the view, as parts of the world: the same whatever the window's size. At the world's beginning it is that. */
+  /**
+   * Zoom and the middle of the view, as parts of the world: the same whatever the window's size. At the world's
+   * beginning it is that.
+   */
   position() {
     const { x, y, view } = this;
-    return { zoom: this.zoom, x: x && (x + view.clientWidth / 2) / this.width, y: y && (y + view.clientHeight / 2) / this.height };
+    return {
+      zoom: this.zoom,
+      x: x && (x + view.clientWidth / 2) / this.width,
+      y: y && (y + view.clientHeight / 2) / this.height,
+    };
   }
 
   restore(position) {

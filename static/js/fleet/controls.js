@@ -17,7 +17,9 @@ const STATE_FLAGS = [
 const counted = new Intl.NumberFormat("en");
 
 export class Controls {
-  /** `onChange(part)`: another part of the view was chosen; `onZoom(step)`: nearer (1), further (-1), everything (0). */
+  /**
+   * `onChange(part)`: another part of the view was chosen; `onZoom(step)`: nearer (1), further (-1), everything (0).
+   */
   constructor(page, { onChange, onZoom }) {
     this.page = page;
     this.filter = page.querySelector("#fleet-filter");

@@ -29,7 +29,9 @@ function spark(svg, values) {
   const step = 100 / Math.max(20, values.length - 1);
   const start = 100 - step * (values.length - 1);
   const points = values
-    .map((value, index) => (value === null ? null : `${(start + index * step).toFixed(2)},${(19 - (16 * (value - low)) / range).toFixed(2)}`))
+    .map((value, index) =>
+      value === null ? null : `${(start + index * step).toFixed(2)},${(19 - (16 * (value - low)) / range).toFixed(2)}`,
+    )
     .filter(Boolean);
   svg.querySelector("polyline").setAttribute("points", points.join(" "));
   svg.querySelector("polygon").setAttribute("points", `${points[0].split(",")[0]},22 ${points.join(" ")} 100,22`);

@@ -1,5 +1,6 @@
 // The words of the filter field: plain ones and `key:value`, all of which must fit; `-` before one turns it round,
-// commas between values mean any of them. `h100 rack:a01 team:vision -state:free`, `model:h100,a100`, `pod:train`. Pure.
+// commas between values mean any of them. `h100 rack:a01 team:vision -state:free`, `model:h100,a100`, `pod:train`.
+// Pure.
 import { isState, stateOf } from "./measures.js";
 
 const TEXTS = {
@@ -16,14 +17,18 @@ export const KEYS = [...Object.keys(TEXTS), ...HOLDER_KEYS, "state"];
 
 /** [{key, words, not}]; `key` empty for plain words. A key that is none is taken as a plain word. */
 export function readFilter(text) {
-  return text.toLowerCase().split(/\s+/).map((part) => {
-    const not = part.length > 1 && part.startsWith("-");
-    const rest = not ? part.slice(1) : part;
-    const before = rest.includes(":") ? rest.slice(0, rest.indexOf(":")) : "";
-    const key = KEYS.includes(before) ? before : "";
-    const words = (key ? rest.slice(key.length + 1) : rest).split(",").filter(Boolean);
-    return { key, words, not };
-  }).filter((term) => term.words.length);
+  return text
+    .toLowerCase()
+    .split(/\s+/)
+    .map((part) => {
+      const not = part.length > 1 && part.startsWith("-");
+      const rest = not ? part.slice(1) : part;
+      const before = rest.includes(":") ? rest.slice(0, rest.indexOf(":")) : "";
+      const key = KEYS.includes(before) ? before : "";
+      const words = (key ? rest.slice(key.length + 1) : rest).split(",").filter(Boolean);
+      return { key, words, not };
+    })
+    .filter((term) => term.words.length);
 }
 
 /** Whether the filter looks at something that moves: states, or who holds what. */
@@ -34,7 +39,8 @@ export function fits(terms, device, row, columns, holdersOf) {
   for (const { key, words, not } of terms) {
     let found;
     if (key === "state") found = words.some((word) => isState(stateOf(columns, row), word));
-    else if (HOLDER_KEYS.includes(key)) found = words.some((word) => holdersOf(key, device).some((name) => name.toLowerCase().includes(word)));
+    else if (HOLDER_KEYS.includes(key))
+      found = words.some((word) => holdersOf(key, device).some((name) => name.toLowerCase().includes(word)));
     else if (key) found = words.some((word) => TEXTS[key](device).toLowerCase().includes(word));
     else found = words.some((word) => plainText(device).includes(word));
     if (Boolean(found) === not) return false;

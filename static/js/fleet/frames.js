@@ -90,10 +90,25 @@ export function readLayout(message) {
   const nodes = [];
   const devices = [];
   for (const [name, rack, pool, mode, list] of message.nodes) {
-    const node = { name, rack: message.racks[rack] ?? "", pool: message.pools[pool] ?? "", mode, first: devices.length, count: list.length };
+    const node = {
+      name,
+      rack: message.racks[rack] ?? "",
+      pool: message.pools[pool] ?? "",
+      mode,
+      first: devices.length,
+      count: list.length,
+    };
     nodes.push(node);
     for (const [id, minor, type, model, memoryMiB, island] of list) {
-      devices.push({ id, minor, type: message.types[type], model: message.models[model] ?? "", memoryMiB, island, node });
+      devices.push({
+        id,
+        minor,
+        type: message.types[type],
+        model: message.models[model] ?? "",
+        memoryMiB,
+        island,
+        node,
+      });
     }
   }
   return { version: message.version, types: message.types, models: message.models, nodes, devices };

@@ -33,7 +33,9 @@ export const namesTypes = (terms) => asksFor(terms, "type");
 export const choosingColumns = (view) => (moves(view) ? STATE_COLUMNS : []);
 
 /**
- * [{name, count, trays: [{node, rows}]}] of what `view` ({type, state, terms, group}) shows; a `type:` among its terms decides instead of `type`. `holdersOf(key, device)` gives names. Nodes stay whole within a group, in the layout's order.
+ * [{name, count, trays: [{node, rows}]}] of what `view` ({type, state, terms, group}) shows; a `type:` among its terms
+ * decides instead of `type`. `holdersOf(key, device)` gives names. Nodes stay whole within a group, in the layout's
+ * order.
  */
 export function chooseGroups(layout, columns, view, holdersOf) {
   const grouping = GROUPINGS[view.group];
@@ -47,7 +49,12 @@ export function chooseGroups(layout, columns, view, holdersOf) {
       if (!anyType && device.type !== view.type) continue;
       if (view.state && !isState(stateOf(columns, row), view.state)) continue;
       if (view.terms.length && !fits(view.terms, device, row, columns, holdersOf)) continue;
-      const name = view.group === "team" ? teamName(holdersOf("team", device), columns, row) : grouping.of ? grouping.of(device) || grouping.none : "";
+      const name =
+        view.group === "team"
+          ? teamName(holdersOf("team", device), columns, row)
+          : grouping.of
+            ? grouping.of(device) || grouping.none
+            : "";
       if (name !== trayName) {
         tray = trayIn(found, name, node);
         trayName = name;
@@ -55,8 +62,11 @@ export function chooseGroups(layout, columns, view, holdersOf) {
       tray.rows.push(row);
     }
   }
-  const groups = [...found.values()].sort((one, other) => place(grouping, one.name) - place(grouping, other.name) || byName(one.name, other.name));
-  if (view.group === "node") for (const group of groups) group.trays.sort((one, other) => byName(one.node.name, other.node.name));
+  const groups = [...found.values()].sort(
+    (one, other) => place(grouping, one.name) - place(grouping, other.name) || byName(one.name, other.name),
+  );
+  if (view.group === "node")
+    for (const group of groups) group.trays.sort((one, other) => byName(one.node.name, other.node.name));
   for (const group of groups) group.count = group.trays.reduce((sum, tray) => sum + tray.rows.length, 0);
   return groups;
 }
@@ -88,7 +98,8 @@ export function sameGroups(one, other) {
   if (!one || one.length !== other.length) return false;
   return one.every((group, at) => {
     const twin = other[at];
-    if (group.name !== twin.name || group.count !== twin.count || group.trays.length !== twin.trays.length) return false;
+    if (group.name !== twin.name || group.count !== twin.count || group.trays.length !== twin.trays.length)
+      return false;
     return group.trays.every((tray, index) => {
       const rows = twin.trays[index].rows;
       return tray.rows.length === rows.length && tray.rows.every((row, i) => row === rows[i]);

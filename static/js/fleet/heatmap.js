@@ -1,5 +1,5 @@
-// The canvas: paints the cells in view as pixels into one image, whose size is the view's. Whatever changes, the whole view
-// is painted anew, once a frame of the screen: tens of thousands of cells cost what their pixels cost.
+// The canvas: paints the cells in view as pixels into one image, whose size is the view's. Whatever changes, the whole
+// view is painted anew, once a frame of the screen: tens of thousands of cells cost what their pixels cost.
 import { measured } from "../measured.js";
 import { anchorAt, breakLines, cellAt, layOut, neighbour, placeOfAnchor } from "./arrange.js";
 import { Camera } from "./camera.js";
@@ -12,7 +12,10 @@ const NUMBERS_FROM = 30; // CSS pixels of a cell
 const RING_PIXELS = 3;
 
 export class Heatmap {
-  /** `view` holds the world, the world a lens that stays in view with two canvases, and the ring around the pointed cell. */
+  /**
+   * `view` holds the world, the world a lens that stays in view with two canvases, and the ring around the pointed
+   * cell.
+   */
   constructor(view, { onPoint, onOpen, onMove }) {
     Object.assign(this, { view, onPoint, onOpen, onMove });
     this.world = view.querySelector(".heat-world");
@@ -41,19 +44,29 @@ export class Heatmap {
     });
     this.readTheme();
     new ResizeObserver(() => this.rearrange()).observe(view);
-    document.addEventListener("gpuplane:theme", () => { this.readTheme(); this.queue(true); });
+    document.addEventListener("gpuplane:theme", () => {
+      this.readTheme();
+      this.queue(true);
+    });
     this.listen();
   }
 
   listen() {
     const { canvas } = this;
     let touched = false;
-    canvas.addEventListener("pointerdown", (event) => { touched = event.pointerType === "touch"; });
-    canvas.addEventListener("pointermove", (event) => { if (event.pointerType !== "touch" && !this.camera.dragging) this.point(this.at(event), event); });
-    canvas.addEventListener("pointerleave", (event) => { if (event.pointerType !== "touch") this.point(-1); });
+    canvas.addEventListener("pointerdown", (event) => {
+      touched = event.pointerType === "touch";
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      if (event.pointerType !== "touch" && !this.camera.dragging) this.point(this.at(event), event);
+    });
+    canvas.addEventListener("pointerleave", (event) => {
+      if (event.pointerType !== "touch") this.point(-1);
+    });
     canvas.addEventListener("click", (event) => {
       const at = this.at(event);
-      if (touched && at !== this.pointed) this.point(at, event); // a finger cannot hover: its first tap shows, its second opens
+      // a finger cannot hover: its first tap shows, its second opens
+      if (touched && at !== this.pointed) this.point(at, event);
       else if (at >= 0) this.onOpen(this.plan.order[at]);
     });
     canvas.addEventListener("keydown", (event) => this.key(event));
@@ -66,7 +79,13 @@ export class Heatmap {
     const dark = document.documentElement.dataset.bsTheme === "dark";
     this.colours = palette(dark);
     this.stateColours = statePalette(dark);
-    this.ink = { panel: fromHex(read("--gp-panel")), quiet: fromHex(read("--gp-ink-2")), line: fromHex(read("--gp-edge")), bad: fromHex(read("--gp-bad")), held: fromHex(read("--gp-held")) };
+    this.ink = {
+      panel: fromHex(read("--gp-panel")),
+      quiet: fromHex(read("--gp-ink-2")),
+      line: fromHex(read("--gp-edge")),
+      bad: fromHex(read("--gp-bad")),
+      held: fromHex(read("--gp-held")),
+    };
     this.family = getComputedStyle(document.body).fontFamily;
     this.labels.setTheme({ text: read("--gp-ink"), quiet: read("--gp-ink-2"), line: read("--gp-track") }, this.family);
     this.sprites.clear();
@@ -138,7 +157,8 @@ export class Heatmap {
   paint() {
     const began = performance.now();
     this.queued = 0;
-    if (!this.plan || !this.view.clientWidth || !this.view.clientHeight) return; // out of sight: `rearrange` paints when it is back
+    // out of sight: `rearrange` paints when it is back
+    if (!this.plan || !this.view.clientWidth || !this.view.clientHeight) return;
     this.resize();
     if (this.columns) this.paintCells();
     else this.pixels.fill(packed(this.ink.panel));
@@ -171,7 +191,13 @@ export class Heatmap {
     if (!found) {
       if (this.sprites.size > 6) this.sprites.clear(); // sizes passed through while zooming
       const states = Boolean(this.measure.states);
-      found = new Sprites({ size, scale: this.scale, colours: states ? this.stateColours : this.colours, ink: this.ink, states });
+      found = new Sprites({
+        size,
+        scale: this.scale,
+        colours: states ? this.stateColours : this.colours,
+        ink: this.ink,
+        states,
+      });
       this.sprites.set(kind, found);
     }
     return found;
@@ -214,7 +240,7 @@ export class Heatmap {
     context.font = `600 ${Math.min(16, Math.round(size * 0.34))}px ${this.family}`;
     context.textAlign = "center";
     context.textBaseline = "middle";
-    const [left, top] = [camera.x, camera.y]; // read once: the browser may have to lay the page out to tell
+    const [left, top] = [camera.x, camera.y]; // read once: the browser may have to lay the page out for it
     const [right, bottom] = [left + this.canvas.width / scale, top + this.canvas.height / scale];
     for (let at = 0; at < plan.order.length; at++) {
       const x = plan.x[at];
@@ -265,7 +291,12 @@ export class Heatmap {
     if (ring.hidden) return;
     const around = `${Math.floor(plan.cell) + 2 * RING_PIXELS}px`;
     const place = (at) => `${at - RING_PIXELS}px`;
-    Object.assign(ring.style, { left: place(plan.x[pointed]), top: place(plan.y[pointed]), width: around, height: around });
+    Object.assign(ring.style, {
+      left: place(plan.x[pointed]),
+      top: place(plan.y[pointed]),
+      width: around,
+      height: around,
+    });
   }
 
   key(event) {

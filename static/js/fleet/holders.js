@@ -1,6 +1,6 @@
 // Who holds what, by team, namespace, pod or claim: each asked for only while the page groups or filters by it.
 const EVERY_MS = 10000;
-const OTHERS = "another team"; // of these it is told that the device is taken, never by whom
+const OTHERS = "another team"; // the stream says that the device is taken, never by whom
 
 export class Holders {
   /** `address`: of the page's part, without its question. `onChange()`: something is known anew. */

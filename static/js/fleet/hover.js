@@ -3,7 +3,7 @@
 import { FLAG } from "./frames.js";
 import { allocated, MEASURES, stateOf, valueWords } from "./measures.js";
 
-/** What the card tells of: while it is shown the page looks at these, whatever the map shows. */
+/** What the card describes: while it is shown the page looks at these, whatever the map shows. */
 export const CARD_COLUMNS = ["core", "memory", "utilisation", "memory_in_use", "temperature", "power", "nvlink"];
 
 const WAIT_MS = 140;
@@ -38,24 +38,33 @@ export class HoverCard {
     const whole = columns.core[row] === columns.memory[row];
     const facts = [
       ["State", known ? stateOf(columns, row) : "…"],
-      ["Allocated", !known || whole ? shown("allocated") : `core ${columns.core[row]}%, memory ${columns.memory[row]}%`],
+      [
+        "Allocated",
+        !known || whole ? shown("allocated") : `core ${columns.core[row]}%, memory ${columns.memory[row]}%`,
+      ],
       ["Utilisation", shown("utilisation")],
       ["Memory in use", device.memoryMiB ? `${shown("memory")} of ${Math.round(device.memoryMiB / 1024)} GiB` : "–"],
       ["Temperature", shown("temperature")],
       ["Power", shown("power")],
       ["NVLink", shown("nvlink")],
     ];
-    const place = [device.model || "model unknown", device.node.rack && `rack ${device.node.rack}`, device.node.pool && `pool ${device.node.pool}`];
+    const place = [
+      device.model || "model unknown",
+      device.node.rack && `rack ${device.node.rack}`,
+      device.node.pool && `pool ${device.node.pool}`,
+    ];
     this.part("[data-title]").textContent = `${device.node.name} · ${device.type.toUpperCase()} ${device.minor}`;
     this.part("[data-sub]").textContent = place.filter(Boolean).join(" · ");
     const list = this.part("dl");
-    list.replaceChildren(...facts.flatMap(([name, value]) => {
-      const dt = document.createElement("dt");
-      const dd = document.createElement("dd");
-      dt.textContent = name;
-      dd.textContent = value;
-      return [dt, dd];
-    }));
+    list.replaceChildren(
+      ...facts.flatMap(([name, value]) => {
+        const dt = document.createElement("dt");
+        const dd = document.createElement("dd");
+        dt.textContent = name;
+        dd.textContent = value;
+        return [dt, dd];
+      }),
+    );
     if (other) this.asked = false;
     if (!this.asked && known) {
       this.asked = true;
@@ -90,7 +99,10 @@ export class HoverCard {
     this.timer = setTimeout(async () => {
       this.request = new AbortController();
       try {
-        const answer = await fetch(this.address.replace("/0/", `/${device.id}/`), { signal: this.request.signal, headers: { "HX-Request": "true" } });
+        const answer = await fetch(this.address.replace("/0/", `/${device.id}/`), {
+          signal: this.request.signal,
+          headers: { "HX-Request": "true" },
+        });
         if (!answer.ok || this.device !== device) return;
         const html = await answer.text();
         this.kept.set(device.id, { html, at: performance.now() });

@@ -1,4 +1,5 @@
-// The words over the heatmap: names of groups and nodes. A canvas of its own, drawn anew only when something else is in view.
+// The words over the heatmap: names of groups and nodes. A canvas of its own, drawn anew only when something else is in
+// view.
 import { LABEL_FONT } from "./arrange.js";
 
 export class Labels {

@@ -154,7 +154,7 @@ class FleetPage {
     }, CARD_RESTS_MS);
   }
 
-  /** Say what the keyboard came to, once the stream has told it: columns not looked at hold what was, or nothing. */
+  /** Say what the keyboard came to, once the stream has sent it: columns not looked at hold what was, or nothing. */
   speak() {
     if (this.unsaid === null) return;
     const known = this.map.wordColumns.every((name) => this.stream.knows(name));

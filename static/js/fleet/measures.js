@@ -16,9 +16,28 @@ export const MEASURES = {
   utilisation: { label: "Utilisation", columns: ["utilisation"], low: 0, high: 100, unit: "%", read: byte },
   memory: { label: "Memory in use", columns: ["memory_in_use"], low: 0, high: 100, unit: "%", read: byte },
   temperature: { label: "Temperature", columns: ["temperature"], low: 25, high: 90, unit: " °C", read: byte },
-  power: { label: "Power", columns: ["power"], low: 0, high: 800, unit: " W", read: (value) => value * POWER_STEP_WATTS },
-  nvlink: { label: "NVLink traffic", columns: ["nvlink"], low: 0, high: 900, unit: " GB/s", read: gigabytes, bend: Math.sqrt },
-  health: { label: "Health", columns: [], states: ["well", "taken outside", "node not ready", "unhealthy", "vanished"] },
+  power: {
+    label: "Power",
+    columns: ["power"],
+    low: 0,
+    high: 800,
+    unit: " W",
+    read: (value) => value * POWER_STEP_WATTS,
+  },
+  nvlink: {
+    label: "NVLink traffic",
+    columns: ["nvlink"],
+    low: 0,
+    high: 900,
+    unit: " GB/s",
+    read: gigabytes,
+    bend: Math.sqrt,
+  },
+  health: {
+    label: "Health",
+    columns: [],
+    states: ["well", "taken outside", "node not ready", "unhealthy", "vanished"],
+  },
 };
 
 for (const measure of Object.values(MEASURES)) {
@@ -86,4 +105,6 @@ export const STATES = {
 
 /** Whether a state is one that somebody asked for: `free`, `used`, `trouble`, or the beginning of its own word. */
 export const isState = (state, asked) =>
-  Object.hasOwn(STATES, asked) ? STATES[asked].includes(state) : state.replaceAll(" ", "-").startsWith(asked.replaceAll(" ", "-"));
+  Object.hasOwn(STATES, asked)
+    ? STATES[asked].includes(state)
+    : state.replaceAll(" ", "-").startsWith(asked.replaceAll(" ", "-"));

@@ -34,11 +34,27 @@ function colourAt(t, dark) {
 }
 
 // well, taken outside, node not ready, unhealthy, vanished
-const STATES_LIGHT = [[0.9, 0.05, 170], [0.79, 0.07, 290], [0.69, 0.14, 70], [0.54, 0.19, 20], [0.34, 0.02, 260]];
-const STATES_DARK = [[0.4, 0.06, 175], [0.52, 0.07, 290], [0.65, 0.13, 70], [0.77, 0.13, 18], [0.93, 0.02, 260]];
+const STATES_LIGHT = [
+  [0.9, 0.05, 170],
+  [0.79, 0.07, 290],
+  [0.69, 0.14, 70],
+  [0.54, 0.19, 20],
+  [0.34, 0.02, 260],
+];
+const STATES_DARK = [
+  [0.4, 0.06, 175],
+  [0.52, 0.07, 290],
+  [0.65, 0.13, 70],
+  [0.77, 0.13, 18],
+  [0.93, 0.02, 260],
+];
 
 const isDark = ([r, g, b]) => r * 0.299 + g * 0.587 + b * 0.114 < 128;
-const inked = (colours) => ({ rgb: colours, css: colours.map(([r, g, b]) => `rgb(${r} ${g} ${b})`), lightInk: colours.map(isDark) });
+const inked = (colours) => ({
+  rgb: colours,
+  css: colours.map(([r, g, b]) => `rgb(${r} ${g} ${b})`),
+  lightInk: colours.map(isDark),
+});
 
 /** 256 colours ([r, g, b] and CSS), and whether ink on each should be light. */
 export const palette = (dark) => inked(Array.from({ length: 256 }, (_, i) => colourAt(i / 255, dark)));

@@ -8,7 +8,10 @@ const DARK_MARK = [10, 16, 24];
 const covered = (distance) => Math.min(1, Math.max(0, 0.5 - distance));
 
 export class Sprites {
-  /** `size` and `scale` (device pixels a CSS pixel); `colours` of a palette; `ink`: panel, line, quiet, bad, held as [r, g, b]; `states`: levels are states. */
+  /**
+   * `size` and `scale` (device pixels a CSS pixel); `colours` of a palette; `ink`: panel, line, quiet, bad, held as [r,
+   * g, b]; `states`: levels are states.
+   */
   constructor({ size, scale, colours, ink, states }) {
     Object.assign(this, { size, scale, colours, ink, states });
     this.radius = size >= 10 * scale ? Math.min(4 * scale, size * 0.18) : 0;
@@ -48,7 +51,8 @@ export class Sprites {
   mask(cover) {
     const { size } = this;
     const mask = new Float32Array(size * size);
-    for (let line = 0, at = 0; line < size; line++) for (let column = 0; column < size; column++, at++) mask[at] = cover(column + 0.5, line + 0.5);
+    for (let line = 0, at = 0; line < size; line++)
+      for (let column = 0; column < size; column++, at++) mask[at] = cover(column + 0.5, line + 0.5);
     return mask;
   }
 
@@ -59,7 +63,9 @@ export class Sprites {
 
   dashMask() {
     const { size, scale } = this;
-    return this.mask((x, y) => (size >= 8 * scale ? covered(segment(x, y, size * 0.35, size / 2, size * 0.65, size / 2) - 0.75 * scale) : 0));
+    return this.mask((x, y) =>
+      size >= 8 * scale ? covered(segment(x, y, size * 0.35, size / 2, size * 0.65, size / 2) - 0.75 * scale) : 0,
+    );
   }
 
   /** [[ink, mask]] of what colour alone must not say. */
@@ -69,7 +75,10 @@ export class Sprites {
     if (!(flags & FLAG.NODE_READY)) {
       const stripe = Math.max(3, 4 * scale, size / 4);
       const thin = Math.min(scale, size / 3);
-      marks.push(["contrast", this.mask((x, y) => 0.85 * covered(Math.abs(((x + y) % stripe) - stripe / 2) / Math.SQRT2 - thin / 2))]);
+      marks.push([
+        "contrast",
+        this.mask((x, y) => 0.85 * covered(Math.abs(((x + y) % stripe) - stripe / 2) / Math.SQRT2 - thin / 2)),
+      ]);
     }
     if (!(flags & FLAG.HEALTHY) || !(flags & FLAG.PRESENT)) {
       const thick = size >= 14 * scale ? 2 * scale : Math.min(1.25 * scale, size / 3);
@@ -77,14 +86,16 @@ export class Sprites {
       if (!this.states) marks.push(["panel", this.mask(() => 0.6)]); // its colour says little now: the cross stands out
       marks.push(["bad", this.edgeMask(thick)]);
       if (size >= 6) {
-        if (flags & FLAG.PRESENT || size < 8 * scale) marks.push(["bad", this.mask((x, y) => covered(segment(x, y, near, near, far, far) - thick / 2))]);
+        if (flags & FLAG.PRESENT || size < 8 * scale)
+          marks.push(["bad", this.mask((x, y) => covered(segment(x, y, near, near, far, far) - thick / 2))]);
         marks.push(["bad", this.mask((x, y) => covered(segment(x, y, far, near, near, far) - thick / 2))]);
       }
     } else {
       const corner = Math.max(Math.min(4 * scale, size * 0.7), size * 0.38);
       const dot = Math.max(0.7, Math.min(1.5 * scale, size / 3), size * 0.14);
       if (flags & FLAG.HELD) marks.push(["held", this.mask((x, y) => covered((size - x + y - corner) / Math.SQRT2))]);
-      if (flags & FLAG.STRANGER) marks.push(["contrast", this.mask((x, y) => covered(Math.hypot(x - size / 2, y - size / 2) - dot))]);
+      if (flags & FLAG.STRANGER)
+        marks.push(["contrast", this.mask((x, y) => covered(Math.hypot(x - size / 2, y - size / 2) - dot))]);
     }
     for (const [, mask] of marks) for (let at = 0; at < mask.length; at++) mask[at] *= inside[at];
     return marks;

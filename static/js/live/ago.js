@@ -1,6 +1,10 @@
 // Keeps `<time>` elements true on a page that is not fetched anew: the words of the server's filter `ago`.
 const EVERY_MS = 5000;
-const UNITS = [["d", 86_400, "h", 3600], ["h", 3600, "min", 60], ["min", 60, "s", 1]];
+const UNITS = [
+  ["d", 86_400, "h", 3600],
+  ["h", 3600, "min", 60],
+  ["min", 60, "s", 1],
+];
 
 /** A length of time in its one or two largest units. */
 export function span(seconds) {

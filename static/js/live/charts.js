@@ -1,4 +1,5 @@
-// Series over time, by uPlot (a classic script, loaded before). Lines differ by colour and by dashes, in the legend too.
+// Series over time, by uPlot (a classic script, loaded before). Lines differ by colour and by dashes, in the legend
+// too.
 const LINES = ["#0072b2", "#d55e00", "#009e73", "#b3589a"];
 const DARK_LINES = ["#56b4e9", "#f0a050", "#3fc79a", "#e29ac8"];
 const DASHES = [undefined, [8, 3], [3, 3], [10, 3, 2, 3], [2, 5], [6, 6], [12, 4, 4, 4], [1, 3]];
@@ -28,13 +29,18 @@ function times(_, splits, __, ___, step) {
 /** Indices of points that no line reaches, so that one measurement between two gaps is seen. */
 function alone(plot, line) {
   const values = plot.data[line];
-  return values.flatMap((value, at) => (value !== null && (values[at - 1] ?? null) === null && (values[at + 1] ?? null) === null ? [at] : []));
+  return values.flatMap((value, at) =>
+    value !== null && (values[at - 1] ?? null) === null && (values[at + 1] ?? null) === null ? [at] : [],
+  );
 }
 
 export class Chart {
-  /** `write(value)`: text of a value; `low`, `high`: ends of the scale, null: by the data; `lines`: [{label, dashed}]. */
-  constructor(element, { title, write, low = null, high = null, binary = false, lines }) {
-    Object.assign(this, { element, title, write, low, high, binary, lines });
+  /**
+   * `write(value)`: text of a value; `low`, `high`: ends of the scale, null: by the data; `lines`: [{label, dashed}];
+   * `sparse`: a line has values at few of the times, each a point, and goes on over the others.
+   */
+  constructor(element, { title, write, low = null, high = null, binary = false, sparse = false, lines }) {
+    Object.assign(this, { element, title, write, low, high, binary, sparse, lines });
     this.data = [[], ...lines.map(() => [])];
     this.plot = null;
     this.span = null;
@@ -50,16 +56,40 @@ export class Chart {
     const read = (name) => style.getPropertyValue(name).trim();
     const colours = document.documentElement.dataset.bsTheme === "dark" ? DARK_LINES : LINES;
     const font = `11px ${getComputedStyle(document.body).fontFamily}`;
-    const axis = { stroke: read("--gp-ink-2"), font, ticks: { stroke: read("--gp-line"), width: 1 }, grid: { stroke: read("--gp-line"), width: 1 } };
+    const axis = {
+      stroke: read("--gp-ink-2"),
+      font,
+      ticks: { stroke: read("--gp-line"), width: 1 },
+      grid: { stroke: read("--gp-line"), width: 1 },
+    };
     this.plot = new uPlot(
       {
         width: Math.max(120, this.element.clientWidth),
         height: HEIGHT,
         hooks: { setSelect: [(plot) => this.zoom(plot)] },
-        cursor: { sync: { key: "gpuplane" }, points: { size: 5 }, drag: { x: true, y: false, setScale: false }, bind: { dblclick: () => () => this.unzoom() } },
-        legend: { live: true, markers: { dash: (_, line) => (line > 0 && this.dashOf(line - 1) ? "dashed" : "solid") } },
-        scales: { x: { time: true, range: (_, least, most) => this.zoomed ?? this.span ?? [least, most] }, y: { range: (_, least, most) => this.range(least, most) } },
-        axes: [{ ...axis, values: times, space: 66 }, { ...axis, size: 74, values: (_, values) => values.map((value) => this.write(value)), ...(this.binary ? { incrs: BINARY_STEPS } : {}) }],
+        cursor: {
+          sync: { key: "gpuplane" },
+          points: { size: 5 },
+          drag: { x: true, y: false, setScale: false },
+          bind: { dblclick: () => () => this.unzoom() },
+        },
+        legend: {
+          live: true,
+          markers: { dash: (_, line) => (line > 0 && this.dashOf(line - 1) ? "dashed" : "solid") },
+        },
+        scales: {
+          x: { time: true, range: (_, least, most) => this.zoomed ?? this.span ?? [least, most] },
+          y: { range: (_, least, most) => this.range(least, most) },
+        },
+        axes: [
+          { ...axis, values: times, space: 66 },
+          {
+            ...axis,
+            size: 74,
+            values: (_, values) => values.map((value) => this.write(value)),
+            ...(this.binary ? { incrs: BINARY_STEPS } : {}),
+          },
+        ],
         series: [
           { value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" },
           ...this.lines.map(({ label, dashed }, at) => ({
@@ -67,8 +97,8 @@ export class Chart {
             stroke: colours[at % colours.length],
             width: dashed ? 1 : 1.5,
             dash: this.dashOf(at),
-            spanGaps: false,
-            points: { size: 4, filter: alone },
+            spanGaps: this.sparse,
+            points: this.sparse ? { size: 7, show: true } : { size: 4, filter: alone },
             value: (_, value) => (value === null || value === undefined ? "–" : this.write(value)),
           })),
         ],
@@ -111,11 +141,15 @@ export class Chart {
     if (width && this.plot && width !== this.plot.width) this.plot.setSize({ width, height: HEIGHT });
   }
 
-  /** Everything anew: times in seconds since 1970, one list of values a line; `span`: [first, last] time to show, null: those of the values. */
+  /**
+   * Everything anew: times in seconds since 1970, one list of values a line; `span`: [first, last] time to show, null:
+   * those of the values.
+   */
   set(times, values, span = null) {
     this.span = span;
     this.zoomed = null;
-    this.data = [[...times], ...values.map((line) => [...line])]; // a chart's own: points are added to it and taken away
+    // a chart's own: points are added to it and taken away
+    this.data = [[...times], ...values.map((line) => [...line])];
     this.plot.setData(this.data);
     this.describe();
   }
@@ -135,7 +169,7 @@ export class Chart {
     this.describe();
   }
 
-  /** What somebody who does not see the picture is told. */
+  /** The chart in words, for those who do not see it. */
   describe() {
     const last = this.lines.map(({ label }, at) => {
       const value = this.data[at + 1].at(-1);

@@ -14,10 +14,14 @@ const csv = page.querySelector("[data-csv]");
 const charts = [...page.querySelectorAll("[data-chart]")].map((element) => {
   const columns = element.dataset.chart.split(" ");
   const { title, write, low, high, binary } = MEASURES[columns[0]];
-  const lines = columns.length > 1 ? columns.map((name) => ({ label: MEASURES[name].title })) : [{ label: title }, { label: "Largest", dashed: true }];
+  const lines =
+    columns.length > 1
+      ? columns.map((name) => ({ label: MEASURES[name].title }))
+      : [{ label: title }, { label: "Largest", dashed: true }];
   return { columns, chart: new Chart(element, { title, write, low, high, binary, lines }) };
 });
-const values = (columns, of) => (columns.length > 1 ? columns.map((name) => of(name, "mean")) : [of(columns[0], "mean"), of(columns[0], "max")]);
+const values = (columns, of) =>
+  columns.length > 1 ? columns.map((name) => of(name, "mean")) : [of(columns[0], "mean"), of(columns[0], "max")];
 
 async function load(chosen) {
   csv.href = `${csv.dataset.base}?range=${chosen}`;
@@ -26,7 +30,11 @@ async function load(chosen) {
   const unknown = body.times.map(() => null);
   const alone = chosen === LIVE; // second by second the largest value is the value
   for (const { columns, chart } of charts) {
-    chart.set(body.times, values(columns, (name, kind) => (kind === "max" && alone ? unknown : (body.columns[name]?.[kind] ?? unknown))), body.span);
+    chart.set(
+      body.times,
+      values(columns, (name, kind) => (kind === "max" && alone ? unknown : (body.columns[name]?.[kind] ?? unknown))),
+      body.span,
+    );
   }
 }
 const range = rangePicker(page.querySelector("[data-range]"), load);
@@ -41,7 +49,11 @@ const stream = new LiveStream(page.dataset.stream, {
     }
     if (range() !== LIVE) return;
     for (const { columns: names, chart } of charts) {
-      chart.add(time, values(names, (name, kind) => (kind === "max" ? null : (columns[name]?.[0] ?? null))), LIVE_SECONDS);
+      chart.add(
+        time,
+        values(names, (name, kind) => (kind === "max" ? null : (columns[name]?.[0] ?? null))),
+        LIVE_SECONDS,
+      );
     }
   },
   onDetails() {}, // they are in the part that is fetched

@@ -1,4 +1,5 @@
-// A node's page: the devices' figures and charts move with its stream; the link matrix shows links that are down and who sends how much.
+// A node's page: the devices' figures and charts move with its stream; the link matrix shows links that are down and
+// who sends how much.
 import { keepTimes } from "./ago.js";
 import { Chart } from "./charts.js";
 import { History, LIVE, LIVE_SECONDS, rangePicker, refreshed } from "./ranges.js";
@@ -12,7 +13,10 @@ const history = new History(page.querySelector("[data-history-note]"));
 const charts = new Map();
 for (const element of page.querySelectorAll("[data-chart]")) {
   const { title, write, low, high, binary } = MEASURES[element.dataset.chart];
-  charts.set(element.dataset.chart, new Chart(element, { title, write, low, high, binary, lines: gpus.map((gpu) => ({ label: `GPU ${gpu.minor}` })) }));
+  charts.set(
+    element.dataset.chart,
+    new Chart(element, { title, write, low, high, binary, lines: gpus.map((gpu) => ({ label: `GPU ${gpu.minor}` })) }),
+  );
 }
 
 async function load(chosen) {
@@ -20,7 +24,11 @@ async function load(chosen) {
   if (!body) return;
   const place = new Map(body.devices.map((device, at) => [device.uuid, at]));
   for (const [name, chart] of charts) {
-    chart.set(body.times, gpus.map((gpu) => body.columns[name]?.[place.get(gpu.uuid)] ?? body.times.map(() => null)), body.span);
+    chart.set(
+      body.times,
+      gpus.map((gpu) => body.columns[name]?.[place.get(gpu.uuid)] ?? body.times.map(() => null)),
+      body.span,
+    );
   }
 }
 const range = rangePicker(page.querySelector("[data-range]"), load);
@@ -43,7 +51,10 @@ function showNow() {
     const received = columns.nvlink_rx_bytes?.[at];
     cell.textContent = known(sent) || known(received) ? `↑ ${rate(sent)}  ↓ ${rate(received)}` : "–";
     const most = Number(cell.dataset.most);
-    cell.dataset.heat = most && (known(sent) || known(received)) ? String(Math.min(4, Math.ceil((4 * Math.max(sent ?? 0, received ?? 0)) / most))) : "";
+    cell.dataset.heat =
+      most && (known(sent) || known(received))
+        ? String(Math.min(4, Math.ceil((4 * Math.max(sent ?? 0, received ?? 0)) / most)))
+        : "";
   }
 }
 
@@ -55,7 +66,10 @@ function showLinks(devices) {
   for (const cell of page.querySelectorAll("[data-links]")) {
     const links = devices[cell.dataset.links]?.links ?? [];
     const down = links.filter(([, isUp]) => !isUp).length;
-    const errors = links.reduce((sum, [, , , replay, recovery, crc]) => sum + (replay ?? 0) + (recovery ?? 0) + (crc ?? 0), 0);
+    const errors = links.reduce(
+      (sum, [, , , replay, recovery, crc]) => sum + (replay ?? 0) + (recovery ?? 0) + (crc ?? 0),
+      0,
+    );
     cell.textContent = !links.length ? "–" : down ? `${down} of ${links.length} down` : `${links.length} up`;
     if (errors) cell.textContent += ` · ${errors} errors`;
     cell.classList.toggle("chip-bad", down > 0);
@@ -71,7 +85,12 @@ const stream = new LiveStream(page.dataset.stream, {
     page.querySelector("[data-heard] time")?.setAttribute("datetime", new Date(1000 * time).toISOString());
     if (range() !== LIVE) return;
     const place = new Map(devices.map((uuid, at) => [uuid, at]));
-    for (const [name, chart] of charts) chart.add(time, gpus.map((gpu) => columns[name]?.[place.get(gpu.uuid)] ?? null), LIVE_SECONDS);
+    for (const [name, chart] of charts)
+      chart.add(
+        time,
+        gpus.map((gpu) => columns[name]?.[place.get(gpu.uuid)] ?? null),
+        LIVE_SECONDS,
+      );
   },
   onDetails: showLinks,
   onChanged: () => parts.changed(),

@@ -9,8 +9,13 @@ export class Parts {
   constructor(ids) {
     this.ids = ids;
     this.due = new Map(); // id → when to fetch it
+    // What changes while a part is fetched may not be in the answer. htmx would queue a second request on an element
+    // that the answer replaces, and forget it; so it is asked for afterwards.
+    this.underWay = new Set();
+    document.body.addEventListener("htmx:beforeRequest", ({ detail }) => this.underWay.add(detail.elt.id));
     document.body.addEventListener("htmx:afterRequest", ({ detail }) => {
-      const { id } = detail.elt;
+      const { id } = detail.requestConfig.elt; // detail.elt is its parent, where the answer replaced it
+      this.underWay.delete(id);
       if (!detail.successful && ids.includes(id)) this.due.set(id, performance.now() + AFTER_FAILURE_MS);
     });
     document.addEventListener("visibilitychange", () => this.fetch());
@@ -27,7 +32,7 @@ export class Parts {
     if (document.visibilityState !== "visible") return;
     for (const [id, when] of this.due) {
       const part = document.getElementById(id);
-      if (when > performance.now() || isInUse(part)) continue;
+      if (when > performance.now() || this.underWay.has(id) || isInUse(part)) continue;
       this.due.delete(id);
       window.htmx.trigger(part, "changed");
     }

@@ -6,7 +6,8 @@ export const LIVE_SECONDS = 180;
 export function rangePicker(element, choose) {
   let chosen = element.dataset.range;
   const show = () => {
-    for (const button of element.querySelectorAll("button")) button.setAttribute("aria-pressed", String(button.dataset.value === chosen));
+    for (const button of element.querySelectorAll("button"))
+      button.setAttribute("aria-pressed", String(button.dataset.value === chosen));
   };
   element.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-value]");
@@ -27,7 +28,10 @@ const MINUTE_MS = 60_000;
 
 /** Loads a range anew as minutes come, while the page is seen and nobody looks at a part of it. */
 export function refreshed(range, load, isLookedAt) {
-  setInterval(() => document.visibilityState === "visible" && range() !== LIVE && !isLookedAt() && load(range()), MINUTE_MS);
+  setInterval(
+    () => document.visibilityState === "visible" && range() !== LIVE && !isLookedAt() && load(range()),
+    MINUTE_MS,
+  );
 }
 
 /** The answer of a history address; an error is said in `note`. Only the answer to the newest question counts. */
@@ -41,7 +45,9 @@ export class History {
     this.asked += 1;
     const number = this.asked;
     try {
-      const answer = await fetch(`${url}?${new URLSearchParams(parameters)}`, { headers: { Accept: "application/json" } });
+      const answer = await fetch(`${url}?${new URLSearchParams(parameters)}`, {
+        headers: { Accept: "application/json" },
+      });
       if (!answer.ok) throw new Error(`${answer.status}`);
       const body = await answer.json();
       if (number !== this.asked) return null;

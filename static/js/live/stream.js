@@ -40,9 +40,17 @@ export class LiveStream extends KeptSocket {
 const OLD_MS = 12_000;
 
 /** Whether what was said last says nothing about now: the agent is silent, or nothing was heard for long. */
-export const isOld = (state, stream) => state === "silent" || state === "gone" || (state === "stale" && performance.now() - (stream?.heard ?? 0) > OLD_MS);
+export const isOld = (state, stream) =>
+  state === "silent" || state === "gone" || (state === "stale" && performance.now() - (stream?.heard ?? 0) > OLD_MS);
 
-const WORDS = { connecting: "connecting", live: "live", silent: "agent silent", stale: "not live", "signed-out": "signed out", gone: "gone" };
+const WORDS = {
+  connecting: "connecting",
+  live: "live",
+  silent: "agent silent",
+  stale: "not live",
+  "signed-out": "signed out",
+  gone: "gone",
+};
 
 /** Writes a state into the sign at the head of the page. */
 export function showState(state) {

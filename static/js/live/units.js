@@ -12,7 +12,8 @@ export function bytes(value) {
   return `${amount >= 100 || Number.isInteger(amount) ? Math.round(amount) : amount.toFixed(1)} ${BINARY[unit]}`;
 }
 
-const number = (unit) => (value) => `${value >= 100 || Number.isInteger(value) ? Math.round(value) : value.toFixed(1)} ${unit}`;
+const number = (unit) => (value) =>
+  `${value >= 100 || Number.isInteger(value) ? Math.round(value) : value.toFixed(1)} ${unit}`;
 
 export const MEASURES = {
   utilisation_percent: { title: "Utilisation", write: number("%"), low: 0, high: 100 },

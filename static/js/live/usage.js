@@ -11,8 +11,17 @@ const count = (value) => (Number.isInteger(value) ? String(value) : value.toFixe
 
 const CHARTS = {
   gpus: { title: "GPUs", write: count, columns: { gpus: "All", held: "Held", used: "Used", idle: "Held and idle" } },
-  memory: { title: "GPU memory", write: bytes, binary: true, columns: { memory: "All", memory_given: "Allocated", memory_used: "In use" } },
-  power: { title: "Power", write: (value) => (value >= 10_000 ? `${(value / 1000).toFixed(1)} kW` : `${Math.round(value)} W`), columns: { power: "Power" } },
+  memory: {
+    title: "GPU memory",
+    write: bytes,
+    binary: true,
+    columns: { memory: "All", memory_given: "Allocated", memory_used: "In use" },
+  },
+  power: {
+    title: "Power",
+    write: (value) => (value >= 10_000 ? `${(value / 1000).toFixed(1)} kW` : `${Math.round(value)} W`),
+    columns: { power: "Power" },
+  },
 };
 const charts = [...page.querySelectorAll("[data-chart]")].map((element) => {
   const { columns, ...look } = CHARTS[element.dataset.chart];
@@ -24,13 +33,19 @@ async function load(chosen) {
   csv.href = `${csv.dataset.base}?${new URLSearchParams({ range: chosen, group: group.value })}`;
   const body = await history.get(page.dataset.history, { range: chosen, group: group.value });
   if (!body) return;
-  for (const { columns, chart } of charts) chart.set(body.times, columns.map((name) => body.columns[name]), body.span);
+  for (const { columns, chart } of charts)
+    chart.set(
+      body.times,
+      columns.map((name) => body.columns[name]),
+      body.span,
+    );
   const last = (name) => body.columns[name]?.at(-1) ?? null;
   for (const element of page.querySelectorAll("[data-total]")) {
     const [part, whole] = element.dataset.total.split("/");
     const above = last(part);
     const below = whole ? last(whole) : null;
-    element.textContent = above === null ? "–" : whole ? (below ? ((100 * above) / below).toFixed(0) : "–") : count(above);
+    element.textContent =
+      above === null ? "–" : whole ? (below ? ((100 * above) / below).toFixed(0) : "–") : count(above);
   }
 }
 

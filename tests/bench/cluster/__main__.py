@@ -23,8 +23,10 @@ import orjson
 
 from tests.bench.cluster.burst import Burst, burst
 from tests.bench.cluster.contender import Contender, Size
-from tests.bench.cluster.contenders import NAMES, close_all, contenders
+from tests.bench.cluster.contenders import NAMES as USUAL
+from tests.bench.cluster.contenders import close_all, contenders
 from tests.bench.cluster.ground import GPUS, Ground
+from tests.bench.cluster.halves import HALVES, with_halves
 from tests.bench.cluster.measuring import WatchEnded
 from tests.bench.cluster.printing import summary
 from tests.bench.machine import load, machine_told
@@ -34,6 +36,7 @@ from tests.servers import postgres, session
 
 RESULTS = Path("bench-results")
 SIZES = ("one", "four")
+NAMES = (*USUAL, *HALVES)
 FAILURES = (AssertionError, ApiRefused, ProgramFailed, WatchEnded, httpx.HTTPError)
 
 
@@ -57,7 +60,8 @@ def main() -> int:
     run = Run(ground, sizes, began=began, machine=machine)
     try:
         ground.start()
-        run.contenders = contenders(ground, names)
+        run.contenders = contenders(ground, [name for name in names if name in USUAL])
+        run.contenders += with_halves(ground, names, run.contenders, pods=max(size.pods for size in sizes))
         for number in range(given.rounds):
             run.round(number)
     finally:

@@ -39,6 +39,8 @@ class WithGpuplane(Contender):
         super().__init__(ground)
         self._gpuplane = gpuplane
         self._way = way
+        self._last: list[Json] = []
+        """Pods that come once the scheduler runs."""
         self.name = f"{gpuplane.vendor}-{way}"
         self.title = f"gpuplane on {gpuplane.vendor}, {_TITLES.get(way, NATIVE)}"
 

@@ -31,6 +31,11 @@ class ApiRefused(Exception):
         self.message = message
 
 
+REQUEST_SECONDS = 30.0
+DELETE_SECONDS = 120.0
+"""A whole collection is deleted one by one."""
+
+
 class _SharedContext(ssl.SSLContext):
     """Verifies servers for threads that connect at once.
 
@@ -58,7 +63,11 @@ class Api:
         context.set_alpn_protocols(["http/1.1"])
         limits = httpx.Limits(max_connections=64, max_keepalive_connections=32)
         self.http = httpx.Client(
-            base_url=url, verify=context, headers={"Authorization": f"Bearer {token}"}, timeout=30, limits=limits
+            base_url=url,
+            verify=context,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=REQUEST_SECONDS,
+            limits=limits,
         )
 
     def close(self) -> None:
@@ -68,7 +77,8 @@ class Api:
     def request(self, method: str, path: str, body: object | None = None, *, kind: str = "application/json") -> Json:
         """The answer's JSON. Raises ApiRefused, httpx.TransportError."""
         content = None if body is None else json.dumps(body).encode()
-        answer = self.http.request(method, path, content=content, headers={"Content-Type": kind})
+        seconds = DELETE_SECONDS if method == "DELETE" else REQUEST_SECONDS
+        answer = self.http.request(method, path, content=content, headers={"Content-Type": kind}, timeout=seconds)
         if answer.status_code >= 300:
             try:
                 message = answer.json().get("message", answer.text)
@@ -208,22 +218,9 @@ class Observer:
         return time.monotonic() - started
 
     def _told(self) -> str:
-        """What is there, as far as it tells why something has not happened."""
-        return json.dumps(
-            {
-                key: {
-                    **{
-                        name: one["spec"][name] for name in ("schedulerName", "nodeName") if name in one.get("spec", {})
-                    },
-                    "conditions": [
-                        {name: said[name] for name in ("type", "status", "reason", "message") if name in said}
-                        for said in one.get("status", {}).get("conditions", ())
-                    ],
-                    "annotations": one["metadata"].get("annotations", {}),
-                }
-                for key, one in self.now.items()
-            }
-        )
+        """What is there, a line each, those without a node first: they tell most of why something has not happened."""
+        lines = sorted((bool(one.get("spec", {}).get("nodeName")), _in_short(one)) for one in self.now.values())
+        return "".join(f"\n  {line}" for _, line in lines) or "nothing"
 
     def _follow(self, version: str) -> None:
         while not self._closing.is_set():
@@ -276,3 +273,23 @@ class Observer:
 def _key(item: Json) -> str:
     meta = item["metadata"]
     return f"{meta.get('namespace', '')}/{meta['name']}/{meta['uid']}"
+
+
+def _in_short(one: Json) -> str:
+    """An object in a line: uid, node, conditions that say more than True, annotations."""
+    meta, spec = one["metadata"], one.get("spec", {})
+    conditions = [
+        " ".join(
+            str(said[name]) for name in ("type", "status", "reason", "message", "lastTransitionTime") if said.get(name)
+        )
+        for said in one.get("status", {}).get("conditions", ())
+        if said["status"] != "True" or said.get("message")
+    ]
+    words = [
+        f"{meta['name']} {meta.get('uid', '')[:8]} since {meta.get('creationTimestamp', '')}",
+        str(one.get("status", {}).get("phase", "")),
+        f"on {spec['nodeName']}" if spec.get("nodeName") else "",
+        *conditions,
+        *(f"{key}={value[:80]}" for key, value in meta.get("annotations", {}).items()),
+    ]
+    return "; ".join(word for word in words if word)

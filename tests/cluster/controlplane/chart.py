@@ -14,6 +14,8 @@ from tests.cluster.controlplane.tools import program
 CHART = ROOT / "docker" / "helm" / "gpuplane"
 EXAMPLES = sorted((CHART / "ci").glob("*-values.yaml"))
 NAMESPACE = "gpuplane-system"
+RESERVATIONS = "gpuplane-reservation"
+"""The namespace of reservation pods."""
 RELEASE = "gpuplane"
 Json = dict[str, Any]
 # Several pods share neither a SQLite file nor a socket, so the chart wants both; the processes of the tests are given

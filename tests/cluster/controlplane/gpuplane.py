@@ -40,7 +40,7 @@ class Doors:
     serving: Pair
     authority: Authority
     tls: bool = False
-    """The extender door: HTTPS with a client certificate, else plain HTTP on loopback."""
+    """The extender listener: HTTPS with a client certificate, else plain HTTP on loopback."""
 
     @classmethod
     def fresh(cls, authority: Authority, *, tls: bool = False) -> "Doors":
@@ -70,10 +70,11 @@ class Gpuplane:
         doors: Doors,
         vendor: str = "sqlite",
         replicas: int = 1,
+        workers: int = 1,
         settings: Mapping[str, str] | None = None,
         fronted: bool = False,
     ) -> None:
-        """`kubeconfigs`: of ACCOUNTS.
+        """`kubeconfigs`: of ACCOUNTS. `workers`: of each kind: that many beats, workers and watches.
 
         `fronted`: the extender listens elsewhere (`extender_behind`), and the caller puts something at its address.
         """
@@ -96,11 +97,14 @@ class Gpuplane:
                 self.balancers.append(self._balancer(name, door))
         self.webs = [self._web(commands["web"], number) for number in range(replicas)]
         self.worker, self.watch, self.beat = (self._program(name, commands[name]) for name in WORKERS)
+        self.more = [
+            self._program(f"{name}-{number}", commands[name]) for number in range(1, workers) for name in WORKERS
+        ]
 
     @property
     def programs(self) -> list[Program]:
         """All of them, in the order of their start."""
-        return [self.redis, *self.webs, *self.balancers, self.worker, self.watch, self.beat]
+        return [self.redis, *self.webs, *self.balancers, self.worker, self.watch, self.beat, *self.more]
 
     @property
     def web(self) -> Program:
@@ -123,7 +127,7 @@ class Gpuplane:
         self.redis.start()
         for one in (*self.webs, *self.balancers):
             one.start(wait=False)
-        for one in (self.worker, self.watch, self.beat):
+        for one in (self.worker, self.watch, self.beat, *self.more):
             one.start(wait=False)
         for one in (*self.webs, *self.balancers):
             one.wait_ready()
@@ -223,7 +227,7 @@ class Gpuplane:
         ready: Callable[[], bool] | None = None,
     ) -> Program:
         own = ports or (self.doors.main, self.doors.extender, self.doors.webhook)
-        process = "web" if name.startswith("web") else name
+        process = name.partition("-")[0]
         return Program(
             name, command, folder=self.folder, environment=lambda: self.environment(process, *own), ready=ready
         )

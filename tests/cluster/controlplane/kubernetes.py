@@ -200,6 +200,7 @@ class ControlPlane:
             "--max-mutating-requests-inflight=1500",
             "--event-ttl=30m",
             "--profiling=false",
+            "--delete-collection-workers=16",
             "--endpoint-reconciler-type=none",
             f"--admission-control-config-file={self._admission()}",
         ]

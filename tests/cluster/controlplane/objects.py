@@ -11,6 +11,8 @@ Links = Sequence[tuple[int, int, int]]
 CLAIM = "gpu.scheduling/claim"
 SCHEDULER = "gpu-scheduler"
 GIB = 2**30
+KUBELET_PREFIX = "kubelet-"
+"""Pods on nodes whose name begins so are left to `controlplane/kubelet.py`; KWOK only keeps the nodes ready."""
 
 
 def all_linked(count: int, links: int = 18) -> Links:
@@ -162,6 +164,7 @@ spec:
       - {key: .metadata.deletionTimestamp, operator: DoesNotExist}
       - {key: .status.phase, operator: In, values: [Pending]}
       - {key: .spec.nodeName, operator: Exists}
+      - {key: '.spec.nodeName | select( . != null ) | select( startswith("kubelet-") )', operator: DoesNotExist}
   next:
     statusTemplate: |
       {{ $now := Now }}
@@ -206,6 +209,7 @@ spec:
   selector:
     matchExpressions:
       - {key: .metadata.deletionTimestamp, operator: Exists}
+      - {key: '.spec.nodeName | select( . != null ) | select( startswith("kubelet-") )', operator: DoesNotExist}
   next:
     finalizers: {empty: true}
     delete: true

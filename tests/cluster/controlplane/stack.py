@@ -4,13 +4,16 @@ that asks them.
 Used by the fixtures of the cluster tests, by `make cluster-up` and by `make bench-cluster`.
 """
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+import httpx
 
 from tests.cluster.controlplane import chart
 from tests.cluster.controlplane.api import Api, ApiRefused, Json
@@ -40,6 +43,8 @@ class Stack:
         self.kubeconfigs: dict[str, Path] = {}
         self._gpuplane: Gpuplane | None = None
         self.scheduler: Program | None = None
+        self.adopting: list[str] = []
+        """Namespaces of KAI's reservation pods, at the next `install`; they have to be there."""
 
     @property
     def gpuplane(self) -> Gpuplane:
@@ -64,6 +69,7 @@ class Stack:
                 "caFile": str(self.plane.authority.certificate),
             }
         return {
+            "reservation": {"adopt": self.adopting},
             "webhooks": {"url": doors.webhook_url, "caBundle": self.plane.authority.pem, "scope": scope},
             "scheduler": {
                 "kubeconfig": str(self.plane.scheduler_kubeconfig),
@@ -81,6 +87,8 @@ class Stack:
         # without a scheduler of its own the ServiceAccount has gpuplane's own rights and nothing more; ours is
         # system:kube-scheduler
         rendered = chart.render({**values, "scheduler": {**values["scheduler"], "enabled": False}})
+        # with its Pod Security level
+        self.api.apply(*chart.of_kinds(rendered, "Namespace"))
         self.api.apply(*chart.cluster_objects(rendered))
         self.kubeconfigs = self.accounts()
 
@@ -102,6 +110,7 @@ class Stack:
         *,
         vendor: str = "sqlite",
         replicas: int = 1,
+        workers: int = 1,
         settings: Mapping[str, str] | None = None,
         kubeconfigs: Mapping[str, Path] | None = None,
         doors: Doors | None = None,
@@ -114,6 +123,7 @@ class Stack:
             doors=doors or self.doors,
             vendor=vendor,
             replicas=replicas,
+            workers=workers,
             settings=settings,
             fronted=fronted,
         )
@@ -254,13 +264,42 @@ def eventually(true: Callable[[], object], *, seconds: float, what: str) -> floa
     return time.monotonic() - started
 
 
+WARNINGS_SHOWN: Final = 15
+"""Of each process, the last ones."""
+
+
 def keep_logs(plane: ControlPlane, stack: Stack | None, place: Path) -> None:
-    """Copy every log to `place`, for the one who looks into a failure."""
+    """Copy every log to `place`, for the one who looks into a failure, and print gpuplane's last warnings: pytest's
+    report outlives the machine.
+    """
     place.mkdir(parents=True, exist_ok=True)
     programs = [*plane.programs, *(stack.gpuplane.programs if stack is not None and stack._gpuplane else [])]
     for one in programs:
         if one.log.exists():
             shutil.copyfile(one.log, place / one.log.name)
+    for log in plane.folder.glob("*.log"):  # of programs that a test started beside them
+        shutil.copyfile(log, place / log.name)
+    if stack is not None and stack._gpuplane:
+        keep_state(stack, place)
+        for log in [one.log for one in stack.gpuplane.programs if one.log.exists()]:
+            lines = log.read_text(errors="replace").splitlines()
+            warned = [line[:400] for line in lines if "[warning" in line or "[error" in line]
+            print(f"{log.name}:", *warned[-WARNINGS_SHOWN:], sep="\n  ")
+
+
+def keep_state(stack: Stack, place: Path) -> None:
+    """Write down what gpuplane says of itself, and the pods that there are."""
+    kept: dict[str, object] = {}
+    for path in ("events", "scaling-requests", "node-claims", "pools", "reservations"):
+        try:
+            kept[path] = stack.gpuplane.rest.get(f"/api/v1/{path}/?page_size=500").json()
+        except (httpx.HTTPError, ValueError) as error:
+            kept[path] = f"not answered: {error}"
+    try:
+        kept["pods"] = list(stack.api.items("/api/v1/pods"))
+    except (httpx.HTTPError, ApiRefused) as error:
+        kept["pods"] = f"not answered: {error}"
+    (place / "state.json").write_text(json.dumps(kept, indent=1))
 
 
 def _schedulable(found: Json) -> bool:

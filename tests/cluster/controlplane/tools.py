@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +28,16 @@ class ToolsError(Exception):
 
 @dataclass(frozen=True)
 class Program:
-    """One program: the folder of its Go module under `tools/`, the module that carries its version, and its package."""
+    """One program: the folder of its Go module under `tools/`, the module that carries its version, and its package.
+
+    `definitions`: files of that module, beside the code, that are kept beside the program (`crds`).
+    """
 
     name: str
     folder: str
     module: str
     package: str
+    definitions: tuple[str, ...] = ()
 
     @property
     def version(self) -> str:
@@ -49,6 +53,11 @@ class Program:
         """Where the built program lies."""
         return tools_folder() / f"{self.folder}-{self.version}" / self.name
 
+    @property
+    def crds(self) -> list[Path]:
+        """The definitions that were kept."""
+        return sorted((self.place.parent / "crds").glob("*.yaml"))
+
 
 _KUBERNETES = "k8s.io/kubernetes"
 PROGRAMS = {
@@ -61,6 +70,13 @@ PROGRAMS = {
         Program("etcd", "etcd", "go.etcd.io/etcd/server/v3", "go.etcd.io/etcd/server/v3"),
         Program("kwok", "kwok", "sigs.k8s.io/kwok", "sigs.k8s.io/kwok/cmd/kwok"),
         Program("helm", "helm", "helm.sh/helm/v3", "helm.sh/helm/v3/cmd/helm"),
+        Program(
+            "karpenter",
+            "karpenter",
+            "sigs.k8s.io/karpenter",
+            "sigs.k8s.io/karpenter/kwok",
+            definitions=("kwok/charts/crds/*.yaml", "kwok/apis/crds/*.yaml"),
+        ),
     )
 }
 
@@ -107,8 +123,8 @@ def build_missing() -> list[str]:
             " golang-go, or an archive from Go's own site), or name a folder that has the programs in"
             " KUBEBUILDER_ASSETS.",
         )
-    print(f"building {', '.join(missing)} into {tools_folder()}: about eight minutes on two cores, once", flush=True)
-    with _one_at_a_time():
+    print(f"building {', '.join(missing)} into {tools_folder()}: about ten minutes on two cores, once", flush=True)
+    with one_at_a_time():
         for name in missing:
             if found(name) is None:
                 _build(go, PROGRAMS[name])
@@ -116,7 +132,7 @@ def build_missing() -> list[str]:
 
 
 @contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def one_at_a_time() -> Iterator[None]:
     """Two builders at once would only share the cores: the second waits and finds the first one's programs."""
     tools_folder().mkdir(parents=True, exist_ok=True)
     with (tools_folder() / "build.lock").open("w") as lock:
@@ -149,8 +165,24 @@ def _build(go: str, wanted: Program) -> None:
     if child.returncode:
         beside.unlink(missing_ok=True)
         raise ToolsError(f"{wanted.name} was not built (`{' '.join(command)}` in {folder}):\n{''.join(lines[-30:])}")
+    _keep_definitions(go, wanted, environment)
     beside.replace(wanted.place)
     print(f"  {wanted.name} {wanted.version}: {time.monotonic() - started:.0f} s", flush=True)
+
+
+def _keep_definitions(go: str, wanted: Program, environment: Mapping[str, str]) -> None:
+    """Copy the program's definitions out of its module."""
+    if not wanted.definitions:
+        return
+    command = [go, "list", "-m", "-f", "{{.Dir}}", wanted.module]
+    module = subprocess.run(
+        command, cwd=MODULES / wanted.folder, env=environment, check=True, capture_output=True, text=True
+    ).stdout.strip()
+    place = wanted.place.parent / "crds"
+    place.mkdir(exist_ok=True)
+    for pattern in wanted.definitions:
+        for path in sorted(Path(module).glob(pattern)):
+            (place / path.name).write_bytes(path.read_bytes())
 
 
 def main() -> int:

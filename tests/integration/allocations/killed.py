@@ -21,12 +21,13 @@ def die(*_: Any, **__: Any) -> None:
 
 
 def bind(pod: dict[str, Any], node: str, steps: int) -> None:
-    """Filter; `steps` steps of bind; death."""
+    """Filter; `steps` steps of a bind without reservation pods; death."""
     from allocations.scheduling import binder
     from tests.extender import bound, filtered
 
     assert filtered(pod, [node]) == node
-    steps_then = (*binder.BIND_STEPS[:steps], binder.Step("death", die))  # type: ignore[arg-type]  # it never returns
+    taken = [step for step in binder.BIND_STEPS if step not in binder.RESERVATION_STEPS]
+    steps_then = (*taken[:steps], binder.Step("death", die))  # type: ignore[arg-type]  # it never returns
     binder.BIND_STEPS = steps_then  # type: ignore[misc,assignment]  # a constant otherwise
     bound(pod, node)
 

@@ -77,8 +77,8 @@ def ledger() -> dict[str, tuple[int, int]]:
     return {uuid: (core, memory) for uuid, core, memory in rows if core or memory}
 
 
-@pytest.mark.parametrize("namespaces", [None, frozenset({"research"}), frozenset()])
-def test_what_is_held(fleet: Node, namespaces: frozenset[str] | None) -> None:
+@pytest.mark.parametrize("namespaces", [None, frozenset({"research"}), frozenset()], ids=["all", "one", "none"])
+def test_holders_in_a_live_scenario(fleet: Node, namespaces: frozenset[str] | None) -> None:
     """VIEW-4 to the byte, whoever looks; pods that one does not see have no name, and keep their queue."""
     actor = Actor("vera", Role.VIEWER, namespaces)
     scenario = live_scenario(actor=actor, limits=Limits())
@@ -136,3 +136,38 @@ def test_one_press(fleet: Node) -> None:
     assert answer.status_code == 200, answer.content
     (decision,) = answer.json()["decisions"]
     assert (decision["pod"], decision["node"]) == ("research/new", None)
+
+
+def test_a_changed_fleet_beside_today(fleet: Node) -> None:
+    """VIEW-7 loaded by one press; with a node, a queue and a pod more the answer stands beside that of today."""
+    page = Client()
+    page.force_login(UserFactory(role=Role.ADMIN))
+    loaded = page.get("/simulate/?from=fleet")
+    assert 'name="beside" value="fleet" checked' in loaded.content.decode()
+    scenario = yaml.safe_load(loaded.context["text"])
+    new = {"minor": 0, "type": "gpu", "uuid": "GPU-new-0", "model": "H100", "memory": "80Gi"}
+    scenario["nodes"].append({"name": "new", "devices": [new]})
+    scenario["queues"].append({"metadata": {"name": "extra"}, "spec": {"quotas": [{"deserved": 1}]}})
+    pod = pod_manifest("try-me", resources={"nvidia.com/gpu": "1"})
+    pod["metadata"]["labels"] = {"gpu.scheduling/queue": "extra"}
+    scenario["pods"].append(pod)
+
+    form = {"scenario": json.dumps(scenario), "beside": "fleet"}
+    today = loaded.context["today"]
+    assert "GPU-n1-0" in loaded.content.decode().partition('name="today"')[2].partition("</textarea>")[0]
+    NodeFactory(name="meanwhile", gpus=2)  # is no part of the change
+    assert page.post("/simulate/", form).context["beside"].devices == (8, 7)
+    answer = page.post("/simulate/", form | {"today": today})
+    assert answer.status_code == 200
+    found = answer.context["beside"]
+    assert (found.used, found.devices) == ((3, 4), (6, 7))
+    assert [(one.name, one.today, one.then) for one in found.nodes] == [("new", None, (1, 1))]
+    queues = {one.queue: (one.today, one.then) for one in found.queues}
+    assert queues["extra"] == (None, (1, 1))
+    assert queues["lab"][0] == queues["lab"][1]
+    assert [(one.pod, one.today, one.then) for one in found.pods] == [("research/try-me", "", "new")]
+    assert "Beside the fleet as it is" in answer.content.decode()
+
+    alone = page.post("/simulate/", {"scenario": json.dumps(scenario)})
+    assert "beside" not in alone.context
+    assert "Beside the fleet as it is" not in alone.content.decode()

@@ -61,7 +61,7 @@ def wanted(holder: ledger.Holder = POD, request: DeviceRequest = ONE, **more: An
 
 def placed(holder: ledger.Holder = POD, request: DeviceRequest = ONE, **options: Any) -> Outcome:
     """Place it anywhere."""
-    return place(wanted(holder, request), lambda _: None, **options)
+    return place(wanted(holder, request), lambda *_: None, **options)
 
 
 def minors() -> dict[str, list[int]]:
@@ -79,7 +79,7 @@ def minors() -> dict[str, list[int]]:
 )
 def test_devices_are_held_for_the_time_given(hold_seconds: Callable[[], int] | None, want: int) -> None:
     """LEASE-3 the length of a hold is the caller's setting, wherever the request comes from."""
-    outcome = place(replace(wanted(), hold_seconds=hold_seconds), lambda _: None)
+    outcome = place(replace(wanted(), hold_seconds=hold_seconds), lambda *_: None)
     assert isinstance(outcome, Placed)
     row = Allocation.objects.get(pk=outcome.allocation_id)
     assert row.hold_until is not None
@@ -138,7 +138,7 @@ def test_one_more_look_before_a_refusal(worth: bool, looks: int) -> None:
         asked.append(look)
         return worth
 
-    def candidates(_: object) -> None:
+    def candidates(*_: object) -> None:
         planned.append(None)
 
     assert isinstance(place(wanted(), candidates, once_more=once_more), Unplaced)
@@ -194,7 +194,7 @@ def test_races_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Allocation.objects.exists()
 
 
-def test_a_lease_of_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_of_an_external_holder(monkeypatch: pytest.MonkeyPatch) -> None:
     """LEASE-2 found by the next step: the device is marked, and another one is taken."""
     seen: list[uuid.UUID] = []
 

@@ -84,12 +84,12 @@ def test_the_database_itself_refuses(ledger_db: TestDatabase) -> None:
     assert grant.live
 
 
-def test_a_decision_from_an_old_picture_loses_cleanly(ledger_db: TestDatabase) -> None:
+def test_a_decision_from_an_old_snapshot_loses_cleanly(ledger_db: TestDatabase) -> None:
     """LEASE-2 a hold decided on a picture that is no longer true changes nothing."""
     assert ledger_db
     NodeFactory(name="node-a", gpus=2)
     request = DeviceRequest(asks=(DeviceAsk(type="gpu", count=2),))
-    picture, now, _ = fleet.current()
+    picture, now, *_ = fleet.current()
     decision = plan(picture, request)
     holders = (ledger.pod_holder("research", name, name) for name in ("first", "second"))
     first, second = (ledger.Terms(holder=holder, request=request) for holder in holders)

@@ -41,7 +41,7 @@ KINDS = {
 
 def held(*, previous: ledger.Live | None = None, node: str = "node-a") -> uuid.UUID:
     """A fresh hold on the node, in place of the pod's own hold before, if any."""
-    picture, now, _ = fleet.current()
+    picture, now, *_ = fleet.current()
     decision = plan(picture, REQUEST, candidates=[picture.node_index[node]])
     holder = ledger.pod_holder("research", "pod", f"uid-{uuid.uuid4()}") if previous is None else previous.holder
     terms = ledger.Terms(holder=holder, request=REQUEST)
@@ -49,7 +49,7 @@ def held(*, previous: ledger.Live | None = None, node: str = "node-a") -> uuid.U
 
 
 def adopted() -> uuid.UUID:
-    picture, now, _ = fleet.current()
+    picture, now, *_ = fleet.current()
     terms = ledger.Terms(holder=ledger.pod_holder("research", "pod", f"uid-{uuid.uuid4()}"), request=REQUEST)
     grants = plan(picture, REQUEST, candidates=[picture.node_index["node-a"]]).grants
     return ledger.adopt(terms, node="node-a", grants=grants, now=now)
@@ -243,6 +243,7 @@ def test_what_is_no_edge_is_refused(source: State, target: State) -> None:
 
 
 WRITERS = {"allocations/ledger/transitions.py", "allocations/ledger/rows.py"}
+GROUPS = "allocations/ledger/groups.py"
 
 
 def _written(tree: ast.AST) -> list[str]:
@@ -274,4 +275,32 @@ def test_states_are_written_in_one_place() -> None:
         for path in modules
         if (found := _written(ast.parse(path.read_text(encoding="utf-8"))))
     }
+    groups = writers.pop(GROUPS)
+    assert all(one.startswith("save()") for one in groups), groups
+    names = {
+        node.id
+        for node in ast.walk(ast.parse((ROOT / GROUPS).read_text(encoding="utf-8")))
+        if isinstance(node, ast.Name)
+    }
+    assert "Allocation" not in names, "what it saves are groups (test_group_states.py)"
     assert set(writers) == WRITERS, writers
+
+
+def test_allocations_are_written_by_the_ledger_alone() -> None:
+    """LEASE-2 no other module updates their rows; ended ones are deleted by a task."""
+    found = []
+    for path in (ROOT / "allocations").rglob("*.py"):
+        if "migrations" in path.parts or path.is_relative_to(ROOT / "allocations" / "ledger"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                text = ast.unparse(node.func)
+                if text.startswith("Allocation.objects") and node.func.attr in WRITES:
+                    found.append(f"{path.relative_to(ROOT).as_posix()}: {text}")
+            elif isinstance(node, ast.Constant) and WRITING.search(str(node.value)):
+                found.append(f"{path.relative_to(ROOT).as_posix()}: {node.value!r}")
+    assert found == ["allocations/tasks.py: Allocation.objects.filter(id__in=ids).delete"]
+
+
+WRITES = {"update", "create", "update_or_create", "get_or_create", "bulk_create", "bulk_update", "delete"}
+WRITING = re.compile(r"(UPDATE|INSERT INTO|DELETE FROM) allocations_allocation\b")

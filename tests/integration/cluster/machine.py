@@ -265,7 +265,7 @@ class ClusterMachine(RuleBasedStateMachine):
         node=st.sampled_from(NODES),
     )
     def something_changes(self, what: str, pick: int, claim: str, node: str) -> None:
-        """Each of these less often than what the promise hangs on."""
+        """Each of these less often than what the reservation depends on."""
         changes: dict[str, Callable[[], None]] = {
             "a claim": lambda: self.a_claim_goes_or_comes(claim),
             "a client": lambda: self.a_client_gives_them_back(pick),

@@ -49,7 +49,7 @@ def disputed() -> dict[int, str]:
 BOTH = {0: f"{NAMESPACE}/intruder", 1: f"{NAMESPACE}/intruder"}
 
 
-def test_a_device_in_conflict_is_closed_to_newcomers(world: World) -> None:
+def test_a_device_in_conflict_is_closed_to_new_pods(world: World) -> None:
     """LEASE-2 LEASE-6 of all that the intruder runs with, what nobody else holds too; who holds it keeps it."""
     world.reconcile()
     assert disputed() == BOTH

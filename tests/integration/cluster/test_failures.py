@@ -90,7 +90,7 @@ def test_binding_refused(world: World) -> None:
     assert world.leases() == {}
 
 
-def test_a_stranger_has_the_lease(world: World) -> None:
+def test_an_external_holder_has_the_lease(world: World) -> None:
     """LEASE-1 a lease in a stranger's hands: other devices of the same node are taken, and the stranger's is left
     alone.
     """
@@ -109,7 +109,7 @@ def test_a_stranger_has_the_lease(world: World) -> None:
     assert world.server.pods[NAMESPACE, "train"]["metadata"]["annotations"]["gpu.scheduling/allocated"] != "n1:0,1"
 
 
-def test_not_enough_without_the_strangers(world: World) -> None:
+def test_not_enough_without_externally_held_devices(world: World) -> None:
     """LEASE-1 where it does not suffice every lease of the attempt is deleted again."""
     world.node("n1", gpus=2)
     world.claim()

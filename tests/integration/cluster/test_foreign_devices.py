@@ -271,7 +271,7 @@ def test_env_written_later_closes_nothing(world: World) -> None:
     assert world.reconcile().closed == 0
 
 
-def test_a_native_pod_of_which_no_record_tells(world: World) -> None:
+def test_a_native_pod_of_which_no_record_names_devices(world: World) -> None:
     """DEV-8 LEASE-2 without the kubelet's record its GPU may be any; with a record that leaves it out it has none."""
     world.node("n1", gpus=2)
     runs(world, "theirs", limits=NATIVE)
@@ -331,7 +331,7 @@ def test_the_takeover_names_nodes_that_are_closed(world: World) -> None:
     assert any("n1" in line and "closed" in line for line in steps["pods"].missing)
 
 
-def test_why_is_told_to_who_waits(world: World) -> None:
+def test_a_waiting_pod_gets_the_reason(world: World) -> None:
     """CLAIM-4 LEASE-2 the refusal says that devices are closed, not that they are sick."""
     world.node("n1", gpus=1)
     given((runs(world, "theirs", limits=NATIVE), ["MIG-unknown"]))

@@ -12,6 +12,7 @@ from access.actors import SYSTEM
 from allocations.errors import MovedOn
 from allocations.models import Allocation
 from audit.models import Event
+from kube.karpenter import DO_NOT_DISRUPT
 from kube.keys import ALLOCATED, ATTEMPT, CHOSEN_BY
 from nodes.checkpoints import CheckpointGrant, checkpoint_put
 from nodes.models import Device, Node
@@ -65,7 +66,7 @@ def test_the_binding_names_no_device(plugin: World) -> None:
     native(plugin, "one")
     annotations = plugin.server.pods[NAMESPACE, "one"]["metadata"]["annotations"]
     assert annotations.pop(ATTEMPT)
-    assert annotations == {CHOSEN_BY: "kubelet"}
+    assert annotations == {CHOSEN_BY: "kubelet", DO_NOT_DISRUPT: "true"}
     assert ALLOCATED not in annotations
     assert Allocation.objects.get(pod_name="one").confined
     done = plugin.reconcile()
@@ -237,7 +238,7 @@ def test_a_guess_that_vanished(plugin: World) -> None:
     assert (holds("one"), holds("young")) == ([1], [0, 2])
 
 
-def test_a_strangers_device_is_no_guess(plugin: World) -> None:
+def test_a_external_holders_device_is_no_guess(plugin: World) -> None:
     """DEV-8 what somebody outside the ledger holds is not guessed again."""
     one = native(plugin, "one")
     native(plugin, "young")
@@ -275,7 +276,7 @@ def test_an_impossible_record_of_one_pod_holds_up_no_other(plugin: World) -> Non
     assert (holds("odd"), holds("plain")) == ([0], [3])
 
 
-def test_what_cannot_be_followed_is_told_of_each_pod_by_itself(plugin: World) -> None:
+def test_what_cannot_be_followed_is_reported_of_each_pod_by_itself(plugin: World) -> None:
     """DEV-8 VIEW-3 an event that names a pod stands in its namespace: nobody else reads it, and the pod's own page has
     it.
     """
@@ -291,7 +292,7 @@ def test_what_cannot_be_followed_is_told_of_each_pod_by_itself(plugin: World) ->
     assert dict(Device.objects.exclude(conflict="").values_list("minor", "conflict")) == {1: f"{NAMESPACE}/one"}
 
 
-def test_a_closed_device_is_told_on_the_pods_page(plugin: World) -> None:
+def test_a_closed_device_is_reported_on_the_pods_page(plugin: World) -> None:
     """DEV-8 VIEW-3 the event carries the pod's very name."""
     uid = native(plugin, "one")
     said = [CheckpointGrant(uid, "main", GPU, ("GPU-elsewhere",))]

@@ -143,7 +143,7 @@ def test_what_kubelets_gave_of_them(mixed: World) -> None:
     assert held("ours") == ["MIG-2-7"]
 
 
-def test_an_instance_of_which_only_the_agent_tells(world: World, settings: Any) -> None:
+def test_an_instance_of_which_only_the_agent_knows(world: World, settings: Any) -> None:
     """DEV-8 DEV-12 LEASE-2 by the agent's details: the pod has a part of that GPU, so nobody gets the GPU, nor another
     instance of it.
     """

@@ -8,7 +8,7 @@ import pytest
 
 from access.actors import SYSTEM
 from kube import nodes as kube_nodes
-from kube.keys import ADVERTISED, CAPACITY_CHANGED, MODEL_LABEL, PODS_RESOURCE
+from kube.keys import ADVERTISED, CAPACITY_CHANGED, MODEL_LABEL, NATIVE_GPU, PODS_RESOURCE
 from nodes.advertise import PLENTY, advertise, amounts_of
 from nodes.cluster import follow_one
 from nodes.inventory import model_label, parse_node
@@ -96,7 +96,7 @@ def test_a_device_plugin_runs_there(world: World) -> None:
 
 
 def test_mode_device_plugin(world: World) -> None:
-    """DEV-5 a node that leaves mode exclusive advertises no more devices, only that pods are counted, and keeps what is
+    """DEV-5 a node that leaves mode exclusive leaves nvidia.com/gpu to the device plugin, and keeps what is
     not ours.
     """
     world.node("n1")
@@ -105,7 +105,9 @@ def test_mode_device_plugin(world: World) -> None:
     world.server.store.patch(NODES, "", "n1", patch, content_type=MERGE)
     world.reconcile()
     assert Node.objects.get(name="n1").mode == "device-plugin"
-    assert world.server.nodes["n1"]["status"]["capacity"] == {"cpu": "8", PODS_RESOURCE: str(PLENTY)}
+    capacity = world.server.nodes["n1"]["status"]["capacity"]
+    assert (capacity["cpu"], capacity[PODS_RESOURCE], capacity["koordinator.sh/gpu-core"]) == ("8", str(PLENTY), "400")
+    assert NATIVE_GPU not in capacity, "the device plugin's"
 
 
 def test_inventory_of_a_node_in_the_cluster(world: World) -> None:

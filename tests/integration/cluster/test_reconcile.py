@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.core.management import call_command
 
 from allocations.cluster_health import cluster_state
 from allocations.models import Allocation, AllocationDevice
+from allocations.reconcile import run
+from allocations.reconcile.leases import compare_leases
+from allocations.reconcile.report import Found
+from allocations.scheduling.binder import release_now
 from kube.keys import CAPACITY_CHANGED, SHARED_HOLDER
 from nodes.models import Device
 from storage.clock import database_now
@@ -51,6 +56,27 @@ def test_pod_gone_or_finished(world: World) -> None:
     assert world.states("stays") == ["bound"]
     assert len(world.leases()) == 2
     assert sum(world.used("n1")) == 200
+
+
+def test_a_sharer_that_leaves_meanwhile_is_no_stranger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEASE-6 Released after leases and pods were listed, before leases are judged; the other one keeps the lease."""
+    world.node("n1", gpus=1)
+    world.claim(count=1, core=50, memoryRatio=50)
+    world.place("leaves")
+    world.place("stays")
+    world.reconcile()
+
+    def overtaken(**known: Any) -> Found:
+        world.remove("leaves")
+        left = Allocation.objects.get(pod_name="leaves")
+        assert release_now(allocation_id=left.pk, reason="the pod is gone", now=database_now(), actor="watch")
+        return compare_leases(**known)
+
+    monkeypatch.setattr(run, "compare_leases", overtaken)
+    done = world.reconcile()
+    assert (done.strangers_marked, done.leases_deleted) == (0, 0)
+    assert Device.objects.get().stranger == ""
+    assert (list(world.leases()), world.live(), world.used("n1")) == (["gpu-n1-0"], 1, [50])
 
 
 def test_a_pod_being_deleted_still_holds(world: World) -> None:
@@ -209,7 +235,7 @@ def test_orphan_sharer(world: World) -> None:
     assert f"{NAMESPACE}/stays/" in lease["metadata"]["annotations"]["gpu.scheduling/sharers"]
 
 
-def test_stranger(world: World) -> None:
+def test_an_external_holder(world: World) -> None:
     """LEASE-1 a stranger's lease takes the device out of use for as long as it is there; it is never touched."""
     world.node("n1", gpus=1)
     world.claim("one", count=1)

@@ -9,12 +9,12 @@ import pytest
 
 from allocations import ledger
 from allocations.choices import State
-from allocations.models import Allocation, PodRefusal
+from allocations.models import Allocation, GroupBackOff, PodRefusal
 from allocations.reconcile.requeue import RequeueNotifier
 from claims.models import GpuClaim
 from kube.keys import CAPACITY_CHANGED
 from kube.objects import Pod
-from nodes.models import Device
+from nodes.models import Device, Node
 from storage.clock import database_now
 from tests.integration.cluster.conftest import World
 
@@ -71,7 +71,7 @@ def waits(world: World) -> dict[str, Pod]:
     return {uid: msgspec.convert({"metadata": {}, "spec": {}, "status": {}}, Pod)}
 
 
-def test_they_are_told_by_the_next_comparison_once(waiting: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_comparison_announces_it_once(waiting: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """LEASE-4 LEASE-6 capacity that nobody announced is announced."""
     before = told(waiting)
     come_back_untold(waiting, monkeypatch)
@@ -82,7 +82,19 @@ def test_they_are_told_by_the_next_comparison_once(waiting: World, monkeypatch: 
     assert told(waiting) == after
 
 
-def test_nobody_is_told_for_nothing(waiting: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("over_since", "want"), [(MINUTE / 6, 1), (-MINUTE / 6, 0), (2 * MINUTE, 0)])
+def test_a_node_that_begins_groups_again(waiting: World, over_since: timedelta, want: int) -> None:
+    """SHARE-5 LEASE-4 the end of a node's back-off is announced, once; neither one to come, nor one that the pod was
+    refused after.
+    """
+    node = Node.objects.get(name="n1")
+    until = database_now() - over_since
+    GroupBackOff.objects.create(node=node, failures=1, until=until, reason="the kubelet refused")
+    assert waiting.reconcile().reminded == want
+    assert waiting.reconcile().reminded == 0
+
+
+def test_nothing_is_announced_without_a_gain(waiting: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing came free since; or just now, and telling is under way; or the pod has been asked for again, is placed,
     or is gone.
     """
@@ -109,7 +121,7 @@ def test_other_gains(waiting: World, what: str) -> None:
 @pytest.mark.parametrize(
     "what", [{"conflict": "research/other"}, {"closed": "a pod runs there"}, {"mig": True}], ids=str
 )
-def test_what_is_kept_from_newcomers_is_no_gain(waiting: World, what: dict[str, object]) -> None:
+def test_what_is_kept_from_new_pods_is_no_gain(waiting: World, what: dict[str, object]) -> None:
     """LEASE-4 a device that was closed since, by whatever it was, is nothing to wake pods for."""
     Device.objects.update(changed_at=database_now() - MINUTE / 2, **what)
     assert RequeueNotifier().remind(pods=waits(waiting), now=database_now()) == 0

@@ -82,7 +82,7 @@ def test_the_whole_way(world: World, capsys: pytest.CaptureFixture[str]) -> None
     pod = f"pod {NAMESPACE}/"
     assert missing(world) == {
         "webhooks": tuple(f"webhook {name} is not configured" for name in WEBHOOKS),
-        "nodes": ("node n1 has GPUs, and no agent or inventory has told of its devices",),
+        "nodes": ("node n1 has GPUs, and no agent or inventory has reported its devices",),
         "pods": (f"{pod}theirs runs on n1 with devices that the ledger does not know",),
         "pending": (f"{pod}waits waits for scheduler default-scheduler",),
         "namespaces": (f"namespace {NAMESPACE} is not labelled",),
@@ -183,7 +183,7 @@ def twelve_waiting(world: World) -> None:
     [
         (silent, {"nodes": "node n1 is suspect: its agent is silent"}),
         (another_plugin, {"device-plugins": "node n2 is in mode exclusive, and a device plugin hands out its GPUs"}),
-        (unknown_node, {"nodes": "node n3 has GPUs, and no agent or inventory has told of its devices"}),
+        (unknown_node, {"nodes": "node n3 has GPUs, and no agent or inventory has reported its devices"}),
         (unlabelled, {"namespaces": f"namespace {NAMESPACE} is not labelled"}),
         (twelve_waiting, {"pending": f"pod {NAMESPACE}/w00 waits for scheduler default-scheduler"}),
     ],

@@ -14,7 +14,7 @@ from access.actors import SYSTEM
 from access.errors import NotFound
 from allocations.explain import pod_explain
 from allocations.models import PodRefusal
-from allocations.publish.pending_events import tell_waiting
+from allocations.publish.pending_events import write as write_pending_events
 from allocations.selectors import pending_count, waiting_pods
 from allocations.waiting import SEEN_AGAIN, plan_waiting
 from allocations.watching import watch_pods
@@ -84,7 +84,7 @@ def test_a_pod_that_the_extender_never_saw(there: World) -> None:
     )
     cluster = there.backends.cluster
     assert cluster is not None
-    assert tell_waiting(cluster=cluster, now=database_now() + timedelta(seconds=3)) == 1
+    assert write_pending_events(cluster=cluster, now=database_now() + timedelta(seconds=3)) == 1
     assert [one["message"] for one in there.server.events.values()] == ["2 of 2 nodes: no whole gpu device free"]
 
 
@@ -100,7 +100,7 @@ def test_kept_off_by_the_scheduler_alone(there: World) -> None:
     assert told["scheduler"]["message"] == CPU
     cluster = there.backends.cluster
     assert cluster is not None
-    assert tell_waiting(cluster=cluster, now=database_now() + timedelta(seconds=3)) == 0, (
+    assert write_pending_events(cluster=cluster, now=database_now() + timedelta(seconds=3)) == 0, (
         "the scheduler tells that itself"
     )
 
@@ -216,7 +216,7 @@ def test_a_broken_claim(there: World) -> None:
     assert explain("lost")["summary"] == "2 of 2 nodes: fewer than 2 gpu devices"
 
 
-def test_before_anybody_has_told(there: World) -> None:
+def test_a_pod_without_a_row_is_read(there: World) -> None:
     """VIEW-3 a pod made a moment ago is read when it is asked about; other pods are nobody's business here."""
     there.pod("fresh", claim="one")
     there.server.add_pod("plain", namespace=NAMESPACE)
@@ -286,7 +286,7 @@ def test_a_pod_that_asks_for_something_else_while_it_is_planned(there: World) ->
     plan_waiting(now=database_now(), clock=clock, seconds=1.0)
     changed = row("changing")
     assert changed.request is not None
-    assert changed.request["ignored"] == ["annotation:mps"]
+    assert changed.request["ignored"] == ["annotation:pod-group-name"]
     assert changed.planned_at is None
     assert plan(there) == 1
     assert row("changing").planned_at is not None
@@ -295,7 +295,7 @@ def test_a_pod_that_asks_for_something_else_while_it_is_planned(there: World) ->
 def change_annotation(world: World, name: str) -> Callable[[], None]:
     def change() -> None:
         world.server.store.patch(
-            PODS, NAMESPACE, name, {"metadata": {"annotations": {"mps": "true"}}}, content_type=MERGE
+            PODS, NAMESPACE, name, {"metadata": {"annotations": {"pod-group-name": "ring"}}}, content_type=MERGE
         )
         world.reconcile()
 

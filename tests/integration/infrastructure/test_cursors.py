@@ -5,7 +5,7 @@ from django.db import IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from nodes.models import Node
-from storage.cursors import hot_cursor
+from storage.cursors import Query, Statement, Written, hot_cursor, run_together
 from tests.databases import TestDatabase
 from tests.factories import NodeFactory
 
@@ -41,3 +41,42 @@ def test_a_statement_that_comes_again_and_again_is_prepared(ledger_db: TestDatab
             cursor.execute(STATEMENT, [number])
         cursor.execute("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE %s", ["SELECT name FROM%"])
         assert cursor.fetchone() == (1,)
+
+
+def test_parts_run_one_after_the_other(ledger_db: TestDatabase) -> None:
+    """Rows of queries and what statements wrote, each part seeing those before it, on both databases alike."""
+    NodeFactory(name="n1")
+    NodeFactory(name="n2")
+    rename = "UPDATE nodes_node SET name = %s WHERE name = %s"
+    names = Query("SELECT name FROM nodes_node ORDER BY name", [])
+    with transaction.atomic():
+        found = run_together(
+            [
+                names,
+                [Statement(rename, ["n3", "n1"], "name"), Statement(rename, ["n4", "nobody"])],
+                names,
+                [Statement(rename, ["n5", "n2"])],
+            ]
+        )
+    assert found == [
+        [("n1",), ("n2",)],
+        [Written(1, ["n3"]), Written(0, [])],
+        [("n2",), ("n3",)],
+        found[3],
+    ]
+    assert found[3][0].rows == 1
+    assert sorted(Node.objects.values_list("name", flat=True)) == ["n3", "n5"]
+
+
+def test_an_error_of_one_part_undoes_all(ledger_db: TestDatabase) -> None:
+    """It is Django's, also where PostgreSQL gets the parts together."""
+    first, second = NodeFactory(name="n1"), NodeFactory(name="n2")
+    rename = "UPDATE nodes_node SET name = %s WHERE id = %s"
+
+    @transaction.atomic
+    def rename_both() -> None:
+        run_together([[Statement(rename, ["other", node.pk])] for node in (first, second)])
+
+    with pytest.raises(IntegrityError):
+        rename_both()
+    assert sorted(Node.objects.values_list("name", flat=True)) == ["n1", "n2"]

@@ -78,7 +78,7 @@ def test_a_subprocess_works_on_the_same_database(ledger_db: TestDatabase) -> Non
 
 
 @pytest.mark.parametrize("ledger_db", ["postgresql"], indirect=True)
-def test_a_database_that_is_given_out_again_is_as_new(ledger_db: TestDatabase) -> None:
+def test_a_reused_database_is_as_new(ledger_db: TestDatabase) -> None:
     """No row, no page of the tests before, sequences from the start, what migrations left; whoever held on is gone."""
     add_node("n1")
     ledger_db.fresh()
@@ -112,7 +112,7 @@ def test_a_database_that_is_given_out_again_is_as_new(ledger_db: TestDatabase) -
         pytest.param("ANALYZE nodes_node", id="statistics"),
     ],
 )
-def test_a_database_that_was_changed_is_not_given_out_again(ledger_db: TestDatabase, change: str) -> None:
+def test_a_changed_database_is_not_reused(ledger_db: TestDatabase, change: str) -> None:
     add_node("n1")
     with connection.cursor() as cursor:
         cursor.execute(change)

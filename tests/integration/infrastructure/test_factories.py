@@ -11,7 +11,7 @@ from tests.factories import PASSWORD, GpuClaimFactory, NodeFactory, UserFactory
 pytestmark = pytest.mark.django_db
 
 
-def test_a_node_with_gpus_is_in_the_picture() -> None:
+def test_a_node_with_gpus_is_in_the_snapshot() -> None:
     node = NodeFactory(gpus=4)
     picture = fleet.current().snapshot
     assert picture.node_names == (node.name,)

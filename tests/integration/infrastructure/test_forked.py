@@ -46,13 +46,13 @@ def test_a_module_is_found_in_the_repository() -> None:
     assert b"bootstrap\n" in done.output
 
 
-def test_a_fault_is_told_as_python_does() -> None:
+def test_a_fault_is_reported_as_python_does() -> None:
     done = forked.run("-c", "import atexit; atexit.register(print, 'at the end'); 1 / 0", environment=ENVIRONMENT)
     assert (done.poll(), done.output) == (1, b"at the end\n")
     assert done.errors.endswith("ZeroDivisionError: division by zero\n")
 
 
-def test_a_signal_is_told_as_subprocess_does() -> None:
+def test_a_signal_is_reported_as_subprocess_does() -> None:
     with forked.start("-c", ENDLESS, environment=ENVIRONMENT) as process:
         _until_it_runs(process)
         process.send_signal(signal.SIGTERM)

@@ -49,7 +49,7 @@ def told() -> list[str]:
 
 @pytest.mark.usefixtures("node")
 @pytest.mark.parametrize("say", [by_agent, by_inventory])
-def test_a_flapping_health_is_told_when_it_lasts(say: Any) -> None:
+def test_a_flapping_health_is_reported_when_it_lasts(say: Any) -> None:
     """NODE-2 two hundred changes in two hundred seconds: three events as it begins, and one with the count when it is
     over.
     """
@@ -69,7 +69,7 @@ def test_a_flapping_health_is_told_when_it_lasts(say: Any) -> None:
 
 
 @pytest.mark.usefixtures("node")
-def test_a_device_that_stays_sick_is_told_so() -> None:
+def test_a_device_that_stays_sick_is_reported() -> None:
     """NODE-2 with its reason, once."""
     for second, reason in enumerate((SICK, WELL, SICK, WELL, "Xid 48")):
         by_agent(reason, second)

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from django.db import transaction
 
+from access.actors import SYSTEM
 from agent.protocol import COLUMNS as SAMPLED
 from allocations.selectors import held_devices
 from nodes import revisions
@@ -12,6 +13,8 @@ from nodes.live.fleet_columns import COLUMNS, Figures, Flag, columns_of, figures
 from nodes.live.fleet_rows import FleetRows
 from nodes.live.samples import SampleView
 from nodes.models import Device, Node
+from nodes.services import node_remove
+from storage.clock import database_now
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import DeviceFactory, NodeFactory
 
@@ -119,6 +122,13 @@ def test_a_change_of_shape_makes_a_new_layout(fleet, act):
     assert fleet.refresh()
     assert fleet.layout.device_count == Device.objects.exclude(presence="removed").count()
     assert not fleet.refresh()
+
+
+def test_a_node_that_is_gone_with_its_devices_is_left_out(fleet):
+    """VIEW-1 SCALE-4 Karpenter's nodes come and go: one that went is no node of the fleet."""
+    node_remove(node=Node.objects.get(name="n2"), actor=SYSTEM, now=database_now())
+    assert fleet.refresh()
+    assert [node.name for node in fleet.layout.nodes] == ["n10"]
 
 
 def test_a_node_that_is_not_ready_marks_its_devices(fleet):

@@ -76,7 +76,7 @@ def test_growing_and_shrinking_at_once_end_in_one_of_the_two(ledger_db):
     assert present in (list(range(2)), list(range(6)))
 
 
-def test_health_comes_and_goes_and_is_told_once(ledger_db):
+def test_health_comes_and_goes_and_is_reported_once(ledger_db):
     """NODE-1 health by UUID; unknown ones are skipped."""
     put()
     sick = devices_health(node_name="n1", health={"GPU-0": "Xid 79", "GPU-1": "", "GPU-9": "x"}, **BY)

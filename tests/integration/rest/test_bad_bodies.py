@@ -142,7 +142,7 @@ def test_a_missing_slash_leads_on(admin):
     assert admin.call("POST", "/api/v1/claims", claim_manifest())[0] == 404
 
 
-def test_a_fault_of_ours_is_told_without_its_inside(admin, monkeypatch):
+def test_a_fault_of_ours_is_reported_without_its_inside(admin, monkeypatch):
     def fault(**_):
         raise RuntimeError("secret")
 

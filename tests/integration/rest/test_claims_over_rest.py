@@ -172,7 +172,7 @@ def test_the_address_and_the_manifest_must_agree(operator):
     assert world() == before
 
 
-def test_deleting_is_final_and_told(operator):
+def test_deleting_is_final_and_writes_an_event(operator):
     operator.post("claims/", claim_manifest())
     assert operator.delete("claims/team-a/train/") == (204, None)
     assert operator.get("claims/team-a/train/")[0] == 404

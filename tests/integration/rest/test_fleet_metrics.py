@@ -15,15 +15,18 @@ from rest_framework.test import APIClient
 from access.choices import Role, TokenScope
 from access.tokens import issue
 from agent.protocol import COLUMNS
+from allocations.choices import GROUP_LIVE, GroupState
+from allocations.ledger.groups import fail_group
 from allocations.models import Allocation, AllocationDevice, PodRefusal
 from allocations.publish.fleet_metrics import FRESH_SECONDS, MEASURED, fleet_metrics
 from allocations.publish.ledger_metrics import ledger_metrics
-from nodes.choices import NodeState
+from nodes.choices import Mode, NodeState
 from nodes.live.samples import SampleView
 from nodes.models import Device
 from nodes.unverified_devices import UNREAD
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import H100_BYTES, GpuClaimFactory, NodeFactory, UserFactory
+from tests.groups import share, whole
 
 pytestmark = pytest.mark.django_db
 NOW = 1_800_000_000.0
@@ -79,7 +82,7 @@ def test_what_each_gpu_does_and_who_holds_it() -> None:
     assert set(labels) == {"gpu", "uuid", "model", "node", "namespace", "pod", "container"}
 
 
-def test_what_is_given_away_is_what_the_ledger_says() -> None:
+def test_allocated_amounts_are_those_of_the_ledger() -> None:
     """VIEW-5 every GPU's figures and its holders' lines add up to the ledger's live grants, state by state."""
     for node in ("n1", "n2"):
         NodeFactory(name=node, gpus=4)
@@ -172,6 +175,12 @@ def test_the_ledger_as_a_whole() -> None:
         ("gpuplane_nodes", "not-ready"): 0,
         ("gpuplane_nodes", "gone"): 0,
         ("gpuplane_making_way",): 0,
+        ("gpuplane_reservations", "wanted"): 0,
+        ("gpuplane_reservations", "starting"): 0,
+        ("gpuplane_reservations", "ready"): 0,
+        ("gpuplane_reservations", "unprotected"): 0,
+        ("gpuplane_reservations", "releasing"): 0,
+        ("gpuplane_reservation_nodes_put_off",): 0,
         ("gpuplane_pods_waiting", "no-room"): 0,
         ("gpuplane_pod_waiting_longest_seconds",): 0,
     }
@@ -201,7 +210,7 @@ def test_the_ledger_as_a_whole() -> None:
     assert families(ledger_metrics(samples={}, now=NOW))["gpuplane_pods_waiting", "no-room"] == 3
 
 
-def test_nodes_agents_and_strangers() -> None:
+def test_nodes_agents_and_external_holders() -> None:
     """VIEW-5 nodes by state, how long agents are silent, and devices in strangers' hands; what is being read is no
     stranger's.
     """
@@ -225,6 +234,28 @@ def test_nodes_agents_and_strangers() -> None:
     assert strange == {("n1", "gpu"): 1}
 
 
+def test_groups_by_state_and_nodes_that_begin_none() -> None:
+    """VIEW-5 SHARE-7 groups behind reservation pods by state; a node is put off until its time has come."""
+    for name in ("n1", "n2"):
+        NodeFactory(name=name, gpus=4, mode=Mode.DEVICE_PLUGIN)
+    now = datetime.fromtimestamp(NOW, UTC)
+    share("a", node="n1", request=whole(1))
+    share("b", node="n1", request=whole(1), state=GroupState.UNPROTECTED)
+    group = share("c", node="n2", state=GroupState.STARTING)
+    fail_group(group.pk, "no GPU left", now=now, actor="test")
+    share("d", node="n1", state=GroupState.WANTED)
+    for seconds, put_off in ((29, 1), (31, 0)):
+        found = families(ledger_metrics(samples={}, now=NOW + seconds))
+        assert {state: found["gpuplane_reservations", state] for state in GROUP_LIVE} == {
+            "wanted": 1,
+            "starting": 0,
+            "ready": 1,
+            "unprotected": 1,
+            "releasing": 1,
+        }
+        assert found["gpuplane_reservation_nodes_put_off",] == put_off
+
+
 def test_what_collection_has_left_lying() -> None:
     """VIEW-5 a hold is overdue a minute after its end, and not before."""
     NodeFactory(name="n1", gpus=1)
@@ -240,7 +271,7 @@ def test_what_collection_has_left_lying() -> None:
 def test_as_many_queries_whatever_the_size(django_assert_num_queries: DjangoAssertNumQueries) -> None:
     for node in ("n1", "n2", "n3"):
         NodeFactory(name=node, gpus=4)
-        with django_assert_num_queries(9):
+        with django_assert_num_queries(11):
             fleet_metrics(samples={}, now=NOW)
             ledger_metrics(samples={}, now=NOW)
 

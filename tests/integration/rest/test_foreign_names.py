@@ -77,7 +77,7 @@ def reported(device):
         pytest.param(reported, id="a lease of ours in other hands"),
     ],
 )
-def test_a_strangers_name(happen, device, admin, operator, viewer, outsider):
+def test_a_foreign_name(happen, device, admin, operator, viewer, outsider):
     """LEASE-1 VIEW-6a the event is for everybody concerned, the name for those who see its namespace."""
     happen(device)
     for nobody in (operator, viewer):

@@ -74,5 +74,5 @@ def test_times_that_are_none(viewer: Any, node: Node, query: str, field: str) ->
         assert field in str(problem)
 
 
-def test_what_there_is_not(viewer: Any) -> None:
+def test_unknown_names_are_404(viewer: Any) -> None:
     assert viewer.get("devices/GPU-none/history/")[0] == 404

@@ -67,7 +67,7 @@ def test_keys_of_different_people_do_not_meet(operator, admin):
     assert admin.post("claims/", claim_manifest("other"), **key())[0] == 201
 
 
-def test_a_twin_that_still_runs_is_told_to_wait(operator):
+def test_a_twin_that_still_runs_has_to_wait(operator):
     """VIEW-5 of two requests at once one is done."""
     operator.post("claims/", claim_manifest(), **key())
     IdempotencyRecord.objects.update(status=None)

@@ -13,7 +13,10 @@ from audit.choices import EventKind
 from audit.events import NewEvent
 from audit.services import record_many
 from claims.models import GpuClaim
+from nodes.choices import Mode
 from nodes.models import Device
+from tests.factories import NodeFactory
+from tests.groups import share
 from tests.integration.rest.conftest import NOW, inventory
 
 pytestmark = pytest.mark.django_db
@@ -100,7 +103,7 @@ def test_rows_that_come_and_go_shift_nothing(operator):
     assert [row["metadata"]["name"] for row in second["results"]] == [f"c-{n:04}" for n in range(10, 20)]
 
 
-def test_equal_times_are_told_apart(admin):
+def test_equal_times_are_distinguished(admin):
     """VIEW-5 rows made in the same moment are not lost between pages."""
     admin.put("nodes/n1/inventory/", inventory(gpus=1))
     allocations(20)
@@ -123,7 +126,9 @@ def cursor(*values):
     return base64.urlsafe_b64encode(json.dumps(values).encode()).decode().rstrip("=")
 
 
-@pytest.mark.parametrize("path", ["claims/", "allocations/", "nodes/", "devices/", "events/", "leases/", "pods/"])
+@pytest.mark.parametrize(
+    "path", ["claims/", "allocations/", "nodes/", "devices/", "events/", "leases/", "pods/", "reservations/"]
+)
 @pytest.mark.parametrize(
     "values",
     [
@@ -163,6 +168,7 @@ def cost(api, path):
         pytest.param("events/", 1, id="events"),
         pytest.param("leases/", 1, id="leases"),
         pytest.param("pods/", 1, id="pods that wait"),
+        pytest.param("reservations/", 3, id="reservations: groups, devices, sharers"),
     ],
 )
 def test_a_list_costs_the_same_whatever_it_holds(admin, path, want):
@@ -178,6 +184,9 @@ def test_a_list_costs_the_same_whatever_it_holds(admin, path, want):
         PodRefusal.objects.create(
             pod_uid=f"u-{number}", namespace="team-a", pod_name=f"w-{number}", first_at=NOW, last_at=NOW
         )
+        NodeFactory(name=f"p{number}", gpus=2, mode=Mode.DEVICE_PLUGIN)
+        for pod in ("one", "two", "three"):
+            share(f"{pod}-{number}", node=f"p{number}")
 
     more(1)
     first, few = cost(admin, path)

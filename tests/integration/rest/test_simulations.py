@@ -78,9 +78,32 @@ def test_a_run_that_is_ended_says_so(operator, monkeypatch, confinement, want, w
     assert RUN_SLOTS.running == 0
 
 
-def test_the_document_tells_of_the_limits(operator):
+def test_the_document_states_the_limits(operator):
     document = yaml.load(operator.send("GET", "/api/schema/").content, Loader=yaml.CSafeLoader)
     answers = document["paths"]["/api/v1/simulations/"]["post"]["responses"]
     assert {"200", "422", "429", "503", "504"} <= set(answers)
     other = document["paths"]["/api/v1/claims/"]["post"]["responses"]
     assert "504" not in other
+
+
+def test_slots_over_rest(operator):
+    """SLOT-7, VIEW-4 slots, requests and the fleet as it will be; a model's file is not read, whatever it names."""
+    body = {
+        **SCENARIO,
+        "models": [
+            {"name": "m", "runtime": "ollama", "memory": "30Gi"},
+            {"name": "file", "runtime": "ollama", "gguf": "/etc/passwd"},
+        ],
+        "runners": [{"node": "n1", "runtimes": ["ollama"], "measured": {"0": "20Gi"}}],
+        "requests": [{"id": "r1", "model": "m"}, {"id": "r2", "model": "file"}],
+    }
+    answer = operator.send("POST", "simulations/", body).json()
+    assert answer["slots"] == [
+        {"id": "new-1", "model": "m", "lora": "", "runner": "n1", "gpus": [0], "memory": [30 << 30], "evicts": []}
+    ]
+    why = "the memory of model file is not known: /etc/passwd is a file, which only manage.py simulate reads"
+    assert answer["requests"] == [
+        {"id": "r1", "slot": "new-1", "reason": ""},
+        {"id": "r2", "slot": None, "reason": why},
+    ]
+    assert answer["fleet"] == {"n1": [{"uuid": "GPU-0", "core_used": 0, "memory_used": 30 << 30}]}

@@ -43,7 +43,7 @@ def test_teams_give_namespaces():
     assert actor_of(olga).namespaces == frozenset()
 
 
-def test_every_change_is_told_and_what_changes_nothing_is_not():
+def test_every_change_is_reported_and_what_changes_nothing_is_not():
     """VIEW-6 an audit trail of every change of access."""
     olga = account()
     team = team_services.team_create(name="red", **BY)
@@ -152,7 +152,7 @@ def test_bad_changes_are_refused(change, error, field):
     assert not Team.objects.filter(namespaces__isnull=False).exists()
 
 
-def test_sign_ins_are_told_whatever_was_typed():
+def test_sign_ins_are_reported_whatever_was_typed():
     """VIEW-6 sign-ins, good and bad, leave a trace."""
     services.signed_in(user=account(), address="192.0.2.1", now=NOW)
     name = "a\x00b\n" + "x" * 500

@@ -60,7 +60,7 @@ class Fragile(FaultySource):
         return Reading(reading.columns, {**reading.health, **health})
 
 
-def test_the_machine_is_told_once_and_when_it_changes() -> None:
+def test_the_machine_is_reported_once_and_when_it_changes() -> None:
     """NODE-1 inventory and link matrix on start and on change."""
     told = Told()
     first = told.look().inventory
@@ -104,7 +104,7 @@ def test_every_look_brings_a_sample() -> None:
         assert len(told.look().columns["power_watts"]) == 8
 
 
-def test_health_is_told_when_it_changes() -> None:
+def test_health_is_reported_when_it_changes() -> None:
     """NODE-2 once when a device falls sick, once when it is well."""
     told = Told()
     assert told.look().health == {}
@@ -169,7 +169,7 @@ def test_instances_stay_with_a_gpu_that_vanishes() -> None:
     assert news.health == dict.fromkeys(uuids, "fallen off the bus")
 
 
-def test_nics_are_told_beside_the_gpus() -> None:
+def test_nics_are_reported_beside_the_gpus() -> None:
     """health of their own, also while the driver is away; a NIC that is there no more stays known."""
     told = Told(machine="rdma-8")
     first = told.look().inventory
@@ -222,7 +222,7 @@ def test_a_driver_that_answers_every_other_second() -> None:
     assert [change for change in changes if change] == [dict.fromkeys(uuids, "the driver does not answer")]
 
 
-def test_another_fault_is_told_when_it_lasts() -> None:
+def test_another_fault_is_reported_when_it_lasts() -> None:
     """NODE-1 a sick GPU stays sick while its faults take turns."""
     told = Told()
     told.look()
@@ -336,7 +336,7 @@ def checkpoint(*pods: str) -> str:
     return json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1})
 
 
-def test_the_kubelets_record_is_told_when_it_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_kubelets_record_is_reported_when_it_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """DEV-8 read again only when the file is another one; what cannot be understood is not sent and hides nothing that
     was.
     """

@@ -127,7 +127,7 @@ def test_versions(version: str, than: str, want: bool) -> None:
         ),
     ],
 )
-def test_what_the_pod_tells(held: HoldRecord, seen: Pod, before: EarlierAttempts, want: Verdict) -> None:
+def test_verdict_by_the_pod(held: HoldRecord, seen: Pod, before: EarlierAttempts, want: Verdict) -> None:
     """LEASE-3 by version and text, never by time."""
     assert verdict_of_pod(held, seen, before) is want
 
@@ -199,14 +199,14 @@ SAME = ((Attempt("5"), 0),)
         ),
     ],
 )
-def test_what_an_event_tells(
+def test_verdict_by_an_event(
     held: HoldRecord, version: str, note: str, times: int, before: EarlierAttempts, want: Verdict
 ) -> None:
     """LEASE-3 a version's failures are counted as far as kube-scheduler writes them."""
     assert verdict_of_event(held, version=version, note=note, times=times, before=before) is want
 
 
-def test_failures_are_told_apart() -> None:
+def test_failures_are_distinguished() -> None:
     """LEASE-3 by text and moment of the condition, on one and the same clock."""
     seen = [pod("1", "a"), pod("2", "b"), pod("3", "a", turned="2026-01-01T00:00:01Z"), pod("4")]
     digests = [failure_digest(one) for one in seen]

@@ -69,7 +69,7 @@ def test_what_a_waiting_pod_waits_for_now() -> None:
     assert pod_explain("research", "q", OURS)["summary"].startswith("n1 can serve it now")
 
 
-def test_what_other_schedulers_go_by_is_told() -> None:
+def test_what_other_schedulers_go_by_is_reported() -> None:
     """VIEW-3 of a pod that waits and of one that was placed: what it has that nothing here looks at."""
     hint = {"scheduling.koordinator.sh/device-allocate-hint": "{}"}
     told = ["annotation scheduling.koordinator.sh/device-allocate-hint is ignored: any device that fits is taken"]
@@ -83,12 +83,12 @@ def test_what_other_schedulers_go_by_is_told() -> None:
     assert [pod["warnings"] for pod in claim_explain("research", "two", OURS)["pods"]] == [told, told]
 
 
-def test_nothing_is_told_where_nothing_is_ignored() -> None:
+def test_nothing_is_reported_where_nothing_is_ignored() -> None:
     run("p")
     assert pod_explain("research", "p", OURS)["warnings"] == []
 
 
-def test_a_broken_rule_is_told_as_it_was() -> None:
+def test_a_broken_rule_is_reported_as_it_was() -> None:
     """VIEW-3 CLAIM-3 there is no request to plan again."""
     assert filtered(pod_manifest("q", claim="nobody"), ["n1", "n2"]) is None
     told = pod_explain("research", "q", OURS)
@@ -144,7 +144,7 @@ def test_why_others_lost_on_a_fleet_too_large_to_say_it_at_once(monkeypatch: pyt
     assert pod_explain("research", "p", OURS)["reasons"] == [{"reason": "fewer than 2 gpu devices", "nodes": 1}]
 
 
-def test_a_claim_that_came_since_is_told() -> None:
+def test_a_claim_that_came_since_is_reported() -> None:
     """CLAIM-3 VIEW-3 a pod refused for a missing claim is not told so any longer than it is true."""
     late = pod_manifest("late", claim="late")
     assert filtered(late, ["n1"]) is None
@@ -153,7 +153,7 @@ def test_a_claim_that_came_since_is_told() -> None:
     assert "exists now" in pod_explain("research", "late", OURS)["summary"]
 
 
-def test_a_claim_tells_each_device_of_its_waiting_pods() -> None:
+def test_a_claim_shows_each_device_of_its_waiting_pods() -> None:
     """VIEW-3 node by node and device by device, once for the pods that ask the same."""
     run("p")
     for name in ("q", "r"):
@@ -174,7 +174,7 @@ def test_a_claim_tells_each_device_of_its_waiting_pods() -> None:
 
 
 @pytest.mark.parametrize("explain", [pod_explain, claim_explain])
-def test_nodes_are_told_in_pages(explain: Any) -> None:
+def test_nodes_are_reported_in_pages(explain: Any) -> None:
     """VIEW-3 by name, none is left out, forwards and back; a node that came or went shifts nothing."""
     for number in range(245):
         NodeFactory(name=f"m{number:03}", gpus=1)

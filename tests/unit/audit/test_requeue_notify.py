@@ -48,7 +48,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[Any, ...]]]:
     return found
 
 
-def test_a_process_for_agents_alone_has_a_worker_tell(
+def test_a_process_for_agents_alone_has_a_worker_announce(
     settings: Settings,
     announcer: Announcer,
     sent: list[tuple[str, tuple[Any, ...]]],

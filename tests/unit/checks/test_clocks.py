@@ -1,8 +1,8 @@
 """Clocks are read at the edge and handed down as `now`, and what is written is dated by the database's.
 
 Read from the source: whatever names a clock below the edges is found, called or handed on as a function. Programs of
-their own (agent, simulator) have no database and no edge; `time.monotonic` measures how long something takes and says
-no time.
+their own (agent, runner, simulator) have no database and no edge; `time.monotonic` measures how long something takes
+and says no time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-APPS = ("access", "allocations", "audit", "claims", "gpuplane", "kube", "nodes", "storage")
+APPS = ("access", "allocations", "audit", "claims", "gpuplane", "inference", "kube", "nodes", "storage")
 DATABASE = "database_now"
 PROCESS = frozenset({"timezone.now", "datetime.now", "datetime.utcnow", "date.today", "time.time", "time.time_ns"})
 
@@ -30,7 +30,7 @@ EDGES = {
     "*/consumers/*.py": "browsers' streams",
     "*/watching.py": "watch turns: an event of the API server comes in here",
     "allocations/extender/bind.py": "a verb of the extender, tried again for seconds",
-    "allocations/extender/filter.py": (
+    "allocations/extender/pod_filter.py": (
         "a verb of the extender; a look at the fleet brings the time; some refusals read it"
     ),
     "allocations/extender/preempt.py": "a verb of the extender",
@@ -38,6 +38,9 @@ EDGES = {
     "nodes/live/ingest.py": "agents' frames come in here",
     "nodes/live/flush.py": "the loop that runs a round a second",
     "nodes/live/hub.py": "the loop that makes a picture a second for browsers",
+    "inference/loop.py": "the loop of slots, and its binds beside it",
+    "inference/rounds/run.py": "rounds of that loop",
+    "inference/runner_socket.py": "runners' frames come in here",
     "access/sockets.py": "the loop that looks whether open sockets may stay",
 }
 """Modules (patterns) in which something comes in from outside."""
@@ -58,12 +61,14 @@ PROCESS_CLOCKS = {
     "allocations/scheduling/attempt.py": "notices that the process stood still",
     "gpuplane/pages/devices.py": "age of a sample, which is dated by the process that received it",
     "gpuplane/pages/nodes.py": "age of a sample",
-    "gpuplane/pages/fleet.py": "age of a sample",
+    "gpuplane/fresh_samples.py": "age of samples",
     "nodes/consumers/one_node.py": "age of a sample",
     "nodes/live/ingest.py": "dates samples",
     "nodes/live/flush.py": "age of samples, and of the processes that share them",
     "nodes/live/hub.py": "age of samples",
     "nodes/tasks.py": "age of the processes that share samples",
+    "inference/runner_socket.py": "the time of the server, for a runner's log",
+    "inference/tasks.py": "age of the processes that hear runners",
     "gpuplane/listeners/agent_tokens.py": "end of a token that the API server, not the database, keeps",
     "gpuplane/rest/fleet_metrics.py": "age of samples",
     "gpuplane/run/probes.py": "age of a file",

@@ -6,7 +6,19 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-APPS = ("access", "agent", "allocations", "audit", "claims", "gpuplane", "kube", "nodes", "simulator", "storage")
+APPS = (
+    "access",
+    "agent",
+    "allocations",
+    "audit",
+    "claims",
+    "gpuplane",
+    "inference",
+    "kube",
+    "nodes",
+    "simulator",
+    "storage",
+)
 POSITIONAL_MOST = 8
 LEDGER_MOST = 10
 """Of a function of the ledger, by position and by name."""

@@ -13,7 +13,7 @@ import pytest
 from django.apps import apps
 
 ROOT = Path(__file__).parents[3]
-FLOORS = {"storage": 0, "audit": 1, "access": 2, "claims": 3, "nodes": 3, "allocations": 4}
+FLOORS = {"storage": 0, "audit": 1, "access": 2, "claims": 3, "nodes": 3, "allocations": 4, "inference": 5}
 READS = frozenset(
     {"Avg", "Count", "F", "Max", "Min", "OuterRef", "Prefetch", "Sum", "defer", "only", "order_by", "prefetch_related",
      "select_related", "values", "values_list"}

@@ -43,7 +43,7 @@ def test_the_table_of_states_has_every_state() -> None:
         pytest.param(limits.BIND_DEADLINE, "own deadline of 20 s", id="a bind's deadline"),
     ],
 )
-def test_the_limits_told_are_the_limits(limit: timedelta, words: str) -> None:
+def test_documented_limits_are_the_limits(limit: timedelta, words: str) -> None:
     assert f"{int(limit.total_seconds())} s" in words
     assert words in (DOCS / "architecture.md").read_text()
 

@@ -20,7 +20,7 @@ def test_the_example() -> None:
     """VIEW-4 training goes for chat."""
     (decision,) = result().decisions
     assert (decision.pod, decision.node, decision.waits_for) == ("web/chat", "n1", ("default/training",))
-    (eviction,) = result().evictions
+    (eviction,) = result().evictions or ()
     assert (eviction.pod, eviction.taker, eviction.by) == ("default/training", "web/chat", "reclaim")
 
 

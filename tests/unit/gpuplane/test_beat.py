@@ -29,7 +29,10 @@ def test_watches_only_with_a_cluster():
         entries = beat.schedule(with_cluster=with_cluster).items()
         return {name for name, entry in entries if entry["options"]["queue"] == WATCH_QUEUE}
 
-    assert watching(with_cluster=False) == {"allocations.tasks.run_queues"}  # it decides without a cluster too
+    assert watching(with_cluster=False) == {
+        "allocations.tasks.run_queues",
+        "inference.tasks.run_slots",
+    }  # they decide without a cluster too
     assert watching(with_cluster=True) > watching(with_cluster=False)
 
 

@@ -34,7 +34,7 @@ def data_dir(settings, tmp_path):
     return tmp_path
 
 
-def test_file_opens_every_door(data_dir):
+def test_the_file_signs_in_at_every_listener(data_dir):
     made = credentials.ensure(url=URL)
 
     path = data_dir / "credentials.json"

@@ -121,7 +121,7 @@ def test_the_definition_is_what_the_requirements_say() -> None:
     ],
 )
 def test_claims_that_the_schema_accepts(server: ApiServer, cluster: Cluster, devices: dict[str, Any]) -> None:
-    claim = _create(cluster, {"devices": devices, "ttlSeconds": 1, "gangRef": "g"})
+    claim = _create(cluster, {"devices": devices, "ttlSeconds": 1, "gangRef": "g", "resize": True})
     assert claim.spec["devices"] == {"type": "gpu", "policy": "none", "policyStrict": False} | devices
     assert claim.metadata.generation == 1
 

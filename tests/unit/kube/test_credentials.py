@@ -146,14 +146,14 @@ def test_a_client_certificate_and_our_own_ca(tmp_path: Path, cluster_of: CLUSTER
         pytest.param("just text", id="a bare word"),
     ],
 )
-def test_an_unusable_kubeconfig_is_told_at_once(tmp_path: Path, text: str | None) -> None:
+def test_an_unusable_kubeconfig_is_reported_at_once(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "k").write_text(text)
     with pytest.raises(NotConfigured, match="kubeconfig"):
         configuration_source(tmp_path / "k")()
 
 
-def test_outside_of_any_cluster_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_of_any_cluster_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(NotConfigured, match="in-cluster"):
         configuration_source(None)()

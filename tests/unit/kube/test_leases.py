@@ -27,7 +27,7 @@ def _create(cluster: Cluster, holder: str = "a/train/u1", **options: object) -> 
     return cluster.run(leases.create(cluster, **asked))
 
 
-def test_create_makes_the_namespace_and_tells_people_what_is_locked(server: ApiServer, cluster: Cluster) -> None:
+def test_create_makes_the_namespace_and_names_what_is_locked(server: ApiServer, cluster: Cluster) -> None:
     lease = _create(cluster, node="n1", device_uuid="GPU-8a56")
     stored = server.leases[KEY]
     assert stored["spec"] == {"holderIdentity": "a/train/u1", "acquireTime": "2026-03-01T12:00:00.123456Z"}
@@ -114,7 +114,7 @@ def test_replace_of_a_lease_that_was_made_anew_is_refused(server: ApiServer, clu
     assert cluster.run(leases.find(cluster, namespace=NS, name="gpu-n1-0")) == anew
 
 
-def test_delete_counts_what_is_gone_and_spares_a_stranger(server: ApiServer, cluster: Cluster) -> None:
+def test_delete_counts_what_is_gone_and_spares_an_external_holder(server: ApiServer, cluster: Cluster) -> None:
     mine = _create(cluster)
     server.faults.append(Fault("DELETE", "leases", drop="after"))
     assert (
@@ -136,7 +136,7 @@ def test_delete_under_a_resource_version_is_refused_after_a_write(server: ApiSer
     assert KEY in server.leases
 
 
-def test_list_shows_strangers_unless_told_otherwise(server: ApiServer, cluster: Cluster) -> None:
+def test_list_shows_external_holders_unless_asked_otherwise(server: ApiServer, cluster: Cluster) -> None:
     _create(cluster)
     server.add_lease("gpu-n1-1", "somebody")
     assert [lease.name for lease in leases.list_all(cluster, namespace=NS)] == ["gpu-n1-0", "gpu-n1-1"]

@@ -121,7 +121,7 @@ def test_list_by_node(server: ApiServer, cluster: Cluster) -> None:
     assert pods.find(cluster, namespace="a", name="none") is None
 
 
-def test_an_event_is_told_once(server: ApiServer, cluster: Cluster) -> None:
+def test_an_event_is_reported_once(server: ApiServer, cluster: Cluster) -> None:
     """CLAIM-9 the holder gets an event."""
     uid = _uid(server)
     told = {"uid": uid, "reason": "ClaimEnded", "message": "m" * 5000, "now": NOW, "kind": "Warning"}

@@ -49,7 +49,7 @@ def test_sharers_come_and_go_and_the_last_one_out_deletes(server: ApiServer, clu
         pytest.param(SHARED_HOLDER, {SHARERS: "by hand"}, id="a list that cannot be read"),
     ],
 )
-def test_a_strangers_lease_is_not_joined_and_not_left(
+def test_a_external_holders_lease_is_not_joined_and_not_left(
     server: ApiServer, cluster: Cluster, holder: str, annotations: dict[str, str]
 ) -> None:
     stored = server.add_lease("gpu-n1-0", holder, annotations=annotations)

@@ -126,7 +126,7 @@ def test_a_connection_that_was_idle_for_long_is_not_used_again(
         pytest.param(lambda: Script([], [OK]), "no answer within 0.05 s", 0.05, id="silence"),
     ],
 )
-def test_a_lost_answer_is_told(
+def test_a_lost_answer_is_reported(
     run: Callable[..., Any],
     script: Callable[[], Script],
     text: str,

@@ -39,7 +39,7 @@ def test_threads_use_the_connections_of_a_loop_that_is_lent() -> None:
 
 
 @pytest.mark.parametrize(("method", "want"), [("GET", Unreachable), ("POST", OutcomeUnknown)])
-def test_what_is_under_way_when_a_loop_ends_is_told_so(method: str, want: type[Exception]) -> None:
+def test_what_is_under_way_when_a_loop_ends_is_reported(method: str, want: type[Exception]) -> None:
     """LEASE-3 its connection is closed with the others; a write may have been applied."""
 
     script = Script([], [])

@@ -53,7 +53,7 @@ def test_pod_is_one_that_a_cluster_would_send(template: Template) -> None:
     assert is_of_template(read.metadata.name, template)
 
 
-def test_names_tell_the_template() -> None:
+def test_names_contain_the_template() -> None:
     ranker = next(template for template in TEMPLATES if template.name == "ranker")
     wide = next(template for template in TEMPLATES if template.name == "ranker-wide")
     assert is_of_template("ranker-wide-bcdfg", wide)

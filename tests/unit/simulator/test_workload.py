@@ -7,14 +7,18 @@ import base64
 import json
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pytest
 
 from simulator import workload as module
-from simulator.api import Refused, ServerAway
+from simulator.api import Api, ServerAway
+from simulator.cluster.kinds import PODS
+from simulator.cluster.store import Store
+from simulator.controllers import nodes_make
 from simulator.fleet import make_fleet
+from simulator.kubelets import run_kubelets
 from simulator.occupancy import BUSIEST, Occupancy
 from simulator.pods import DOOMED, TEMPLATES, SimPod, make_pod
 from simulator.signals import Signals
@@ -27,7 +31,8 @@ RANKER = next(template for template in TEMPLATES if template.name == "ranker")
 class Doors:
     """Whole GPUs only: each pod gets as many free GPUs of the first node that has them as its template says."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Store) -> None:
+        self.store = store
         self.calls: list[str] = []
         self.claims: set[tuple[str, str]] = set()
         self.held: dict[str, dict[str, Any]] = {}
@@ -55,9 +60,10 @@ class Doors:
     async def allocations_of_pod(self, pod_uid: str) -> list[dict[str, Any]]:
         return [row for row in self.held.values() if row["pod_uid"] == pod_uid]
 
-    async def release(self, allocation_id: str) -> bool:
-        self._called("release")
-        return self.held.pop(allocation_id, None) is not None
+    def watch(self) -> None:
+        """Release what pods that are gone held."""
+        there = {pod["metadata"]["uid"] for pod in self.store.list(PODS)}
+        self.held = {uid: row for uid, row in self.held.items() if row["pod_uid"] in there}
 
     async def review(self, path: str, pod: Mapping[str, Any]) -> dict[str, Any]:
         self._called(path.rpartition("/")[2])
@@ -91,6 +97,7 @@ class Doors:
         meta, uid = pod["metadata"], str(uuid4())
         gpus = self._free(node)[: self._count(pod)]
         self.held[uid] = _row(uid, meta["namespace"], meta["name"], meta["uid"], node, gpus)
+        self.store.bind(meta["namespace"], meta["name"], {"metadata": {"uid": meta["uid"]}, "target": {"name": node}})
         return ""
 
     def _count(self, pod: Mapping[str, Any]) -> int:
@@ -126,8 +133,15 @@ def _row(uid: str, namespace: str, name: str, pod_uid: str, node: str, gpus: Seq
 
 
 @pytest.fixture
-def doors() -> Doors:
-    return Doors()
+def store() -> Store:
+    found = Store()
+    nodes_make(found, FLEET)
+    return found
+
+
+@pytest.fixture
+def doors(store: Store) -> Doors:
+    return Doors(store)
 
 
 @pytest.fixture
@@ -138,7 +152,8 @@ def occupancy() -> Occupancy:
 @pytest.fixture
 def workload(doors: Doors, occupancy: Occupancy) -> Workload:
     names = [node.name for node in FLEET]
-    return Workload(doors, occupancy, nodes=names, rng=random.Random(5))  # type: ignore[arg-type]  # a stand-in
+    api = cast("Api", doors)
+    return Workload(api, doors.store, occupancy, nodes=names, rng=random.Random(5))
 
 
 async def _settle(workload: Workload) -> None:
@@ -156,7 +171,9 @@ async def test_pod_goes_the_way_of_a_real_one(workload: Workload, doors: Doors, 
     assert doors.calls == ["mutate", "validate", "filter", "prioritize", "bind"]
     assert occupancy.busy == doors.busy == 1
     (allocation,) = doors.held
-    await workload._give_back(allocation)
+    workload._end_pod(allocation)
+    run_kubelets(doors.store)
+    doors.watch()
     assert (occupancy.busy, doors.held) == (0, {})
 
 
@@ -184,18 +201,23 @@ async def test_doomed_pod_waits_and_is_given_up(
     workload: Workload, doors: Doors, occupancy: Occupancy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pod = make_pod(DOOMED[0], random.Random(1), doomed=True)
+    assert await workload.admit(pod)
     await workload._try(pod)
     assert list(workload._pending) == [pod.uid]
     assert (doors.busy, occupancy.room) == (0, occupancy.room)
+    (waiting,) = doors.store.list(PODS)
+    assert waiting["status"]["conditions"][0]["message"] == "0/10 nodes are available: 10 full."
     pod.give_up_at = 0.0
     await workload._try(pod)
     assert not workload._pending
+    assert doors.store.list(PODS) == [], "its user deletes it"
 
 
 async def test_denied_pod_never_reaches_the_scheduler(workload: Workload, doors: Doors) -> None:
     doors.deny = "gpu-core-alone"
     await workload._new_pod(RANKER, doomed=False)
     assert doors.calls == ["mutate"]
+    assert doors.store.list(PODS) == []
 
 
 async def test_refused_bind_is_tried_again_a_bounded_number_of_times(
@@ -271,18 +293,26 @@ async def test_unknown_end_of_a_bind_is_found_by_the_next_comparison(
     assert len(workload._ends) == 1
 
 
-async def test_release_that_is_refused_is_tried_later(
-    workload: Workload, doors: Doors, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await workload._new_pod(RANKER, doomed=False)
-    await _settle(workload)
-    (allocation,) = doors.held
+async def test_a_pod_that_is_gone_is_not_scheduled(workload: Workload, doors: Doors) -> None:
+    """Nobody filters for it, whatever its scheduler has queued."""
+    pod = _ranker()
+    await workload.admit(pod)
+    doors.store.delete(PODS, "recsys", pod.manifest["metadata"]["name"])
+    await workload._try(pod)
+    assert doors.calls == ["mutate", "validate"]
+    assert not workload._pending
 
-    async def refuse(_: str) -> bool:
-        raise Refused(409, "its pod lives")
 
-    monkeypatch.setattr(doors, "release", refuse)
-    before = workload._ends[allocation]
-    workload._ends[allocation] = 0.0
-    await workload._give_back(allocation)
-    assert 0.0 < workload._ends[allocation] <= before + module.RETRY_SECONDS
+async def test_pods_of_an_earlier_run_do_not_wait_for_ever(workload: Workload, doors: Doors) -> None:
+    """Those that waited are deleted; those that run end later."""
+    for name, node in (("ranker-waits", ""), ("ranker-runs", FLEET[0].name)):
+        doors.store.create(PODS, "recsys", {"metadata": {"name": name}, "spec": {"nodeName": node}})
+    doors.store.create(PODS, "elsewhere", {"metadata": {"name": "waits"}, "spec": {}})
+    async with asyncio.timeout(5):
+        work = asyncio.create_task(workload.run())
+        while "list" not in doors.calls:  # noqa: ASYNC110 - the stand-in tells nobody
+            await asyncio.sleep(0)
+        work.cancel()
+    names = {pod["metadata"]["name"] for pod in doors.store.list(PODS)}
+    assert {"ranker-runs", "waits"} <= names
+    assert "ranker-waits" not in names

@@ -34,7 +34,7 @@ def test_placeholders_and_percent_signs_are_djangos(ledger_db: TestDatabase) -> 
         assert cursor.fetchone() is None
 
 
-def test_each_statement_tells_what_it_wrote(ledger_db: TestDatabase) -> None:
+def test_each_statement_returns_what_it_wrote(ledger_db: TestDatabase) -> None:
     """Rows are counted, and returned where a column is named, in the order of the statements."""
     groups("old")
     with transaction.atomic():

@@ -40,7 +40,7 @@ def test_a_watch_goes_on_after_a_turn_that_went_well(
     assert [name for name, _ in sent] == (["nodes.tasks.watch_nodes"] if ended is Followed.DONE else [])
 
 
-def test_a_broker_that_is_away_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_is_away_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The turn ends as a failed one, and the beat sends the next."""
 
     def away(*_: Any, **__: Any) -> None:

@@ -168,7 +168,7 @@ def test_a_writer_that_is_stopped_while_it_waits_takes_no_turn(monkeypatch: pyte
     assert not turn._plain
 
 
-def test_a_turn_is_given_back_after_an_error() -> None:
+def test_the_lock_is_released_after_an_error() -> None:
     turn = WriterLock(Precedence())
     with pytest.raises(ValueError, match="lost"), turn:
         raise ValueError("lost")

@@ -70,7 +70,7 @@ async def test_each_channel_is_handed_to_its_own(redis_url: str, fails: bool) ->
             assert [await other.told.get() for _ in range(2)] == [SUBSCRIBED, "b"]
 
 
-async def test_an_outage_is_told_to_all_once(mortal_redis: Mortal, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_outage_is_reported_to_all_once(mortal_redis: Mortal, monkeypatch: pytest.MonkeyPatch) -> None:
     """VIEW-6 each knows that it may have missed something before it hears anything else."""
     monkeypatch.setattr("storage.redis_listener.AGAIN_SECONDS", 0.05)
     subscribers = [Subscriber("one"), Subscriber("other")]

@@ -56,7 +56,11 @@ def test_it_is_bounded(monkeypatch):
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("error", [IntegrityError("x"), OperationalError("no such table"), ValueError("x")])
+@pytest.mark.parametrize(
+    "error",
+    [IntegrityError("x"), OperationalError("no such table"), ValueError("x")],
+    ids=lambda error: type(error).__name__,
+)
 def test_other_errors_pass_at_once(error):
     work, calls = failing(1, error)
     with pytest.raises(type(error)):

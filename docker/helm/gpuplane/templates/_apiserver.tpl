@@ -1,6 +1,6 @@
 {{/*
-Who may come to the webhook door, as JSON: what networkPolicy.webhookFrom says; where that is null the API server, at the addresses that the
-cluster tells: the endpoints of the Service `kubernetes`, and of the nodes among them those of the overlay networks of Calico and flannel, by
+Who may come to the webhook listener, as JSON: what networkPolicy.webhookFrom says; where that is null the API server, at the addresses that the
+cluster has: the endpoints of the Service `kubernetes`, and of the nodes among them those of the overlay networks of Calico and flannel, by
 which such a node comes to a pod. A provider's API server that comes through konnectivity's agents comes as one of their pods. Empty, for
 everybody: without a cluster to ask (helm template), with Cilium, where a policy of addresses matches no node, and where those agents are on
 their nodes' network.
@@ -45,11 +45,11 @@ their nodes' network.
 {{- range .status.addresses | default list }}
 {{- if eq .type "InternalIP" }}{{ $addresses = append $addresses .address }}{{ end }}
 {{- end }}
-{{- $told := .metadata.annotations | default dict }}
+{{- $annotations := .metadata.annotations | default dict }}
 {{- range list "projectcalico.org/IPv4VXLANTunnelAddr" "projectcalico.org/IPv4IPIPTunnelAddr" "projectcalico.org/IPv6VXLANTunnelAddr" }}
-{{- with get $told . }}{{ $addresses = append $addresses . }}{{ end }}
+{{- with get $annotations . }}{{ $addresses = append $addresses . }}{{ end }}
 {{- end }}
-{{- if hasKey $told "flannel.alpha.coreos.com/backend-type" }}
+{{- if hasKey $annotations "flannel.alpha.coreos.com/backend-type" }}
 {{- range .spec.podCIDRs | default list }}{{ $addresses = append $addresses (regexReplaceAll "/.*$" . "") }}{{ end }}
 {{- end }}
 {{- end }}

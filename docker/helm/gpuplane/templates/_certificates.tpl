@@ -1,4 +1,4 @@
-{{/* Certificates of the TLS doors. */}}
+{{/* Certificates of the TLS listeners. */}}
 {{- define "gpuplane.tlsSecret" -}}
 {{- default (printf "%s-tls" (include "gpuplane.fullname" .)) .Values.certificates.existingSecret }}
 {{- end }}
@@ -19,14 +19,14 @@
 {{- concat $names (list "localhost") .Values.certificates.extraNames | uniq | toJson }}
 {{- end }}
 
-{{/* Of the main door: also the name of its port. */}}
+{{/* Of the main listener: also the name of its port. */}}
 {{- define "gpuplane.scheme" -}}
 {{- ternary "https" "http" .Values.web.tls }}
 {{- end }}
 
 {{/*
-Where clients in the cluster have the CA of the main door from, as kind and name: a ConfigMap of ours (ca.crt), or, where cert-manager alone
-knows it, the Secret of a certificate that is for nothing. Never the Secret of the doors: whoever may mount that has their key.
+Where clients in the cluster have the CA of the main listener from, as kind and name: a ConfigMap of ours (ca.crt), or, where cert-manager alone
+knows it, the Secret of a certificate that is for nothing. Never the Secret of the listeners: whoever may mount that has their key.
 */}}
 {{- define "gpuplane.caSource" -}}
 {{- $own := and .Values.certificates.certManager.enabled (not .Values.certificates.existingSecret) (not .Values.certificates.caBundle) }}
@@ -75,23 +75,23 @@ the right ones and its end is far. Remembered for the time of one rendering: Sec
 {{- define "gpuplane.tlsPair" -}}
 {{- if not (hasKey .Values "_tlsPair") }}
 {{- $names := include "gpuplane.tlsNames" . | fromJsonArray }}
-{{- $told := dict "gpu.scheduling/certificate-for" (join "," $names) }}
+{{- $annotations := dict "gpu.scheduling/certificate-for" (join "," $names) }}
 {{- $found := lookup "v1" "Secret" .Release.Namespace (include "gpuplane.tlsSecret" .) | default dict }}
 {{- $kept := get $found "data" | default dict }}
 {{- $noted := get (get $found "metadata" | default dict) "annotations" | default dict }}
 {{- $renew := get $noted "gpu.scheduling/renew-after" | default "0" | int64 }}
-{{- $same := eq (get $noted "gpu.scheduling/certificate-for") (get $told "gpu.scheduling/certificate-for") }}
+{{- $same := eq (get $noted "gpu.scheduling/certificate-for") (get $annotations "gpu.scheduling/certificate-for") }}
 {{- $pair := dict }}
 {{- if and $same (gt $renew (now | unixEpoch | int64)) (get $kept "ca.crt") (get $kept "tls.crt") (get $kept "tls.key") }}
-{{- $_ := set $told "gpu.scheduling/renew-after" (toString $renew) }}
-{{- $pair = dict "ca" (get $kept "ca.crt") "certificate" (get $kept "tls.crt") "key" (get $kept "tls.key") "annotations" $told }}
+{{- $_ := set $annotations "gpu.scheduling/renew-after" (toString $renew) }}
+{{- $pair = dict "ca" (get $kept "ca.crt") "certificate" (get $kept "tls.crt") "key" (get $kept "tls.key") "annotations" $annotations }}
 {{- else }}
 {{- $days := int .Values.certificates.days }}
 {{- $end := add (now | unixEpoch | int64) (mul $days 69120) }}
-{{- $_ := set $told "gpu.scheduling/renew-after" (toString $end) }}
+{{- $_ := set $annotations "gpu.scheduling/renew-after" (toString $end) }}
 {{- $ca := genCAWithKey (printf "%s CA" (include "gpuplane.fullname" .)) $days (genPrivateKey "ecdsa") }}
 {{- $made := genSignedCertWithKey (first $names) nil $names $days $ca (genPrivateKey "ecdsa") }}
-{{- $pair = dict "ca" (b64enc $ca.Cert) "certificate" (b64enc $made.Cert) "key" (b64enc $made.Key) "annotations" $told }}
+{{- $pair = dict "ca" (b64enc $ca.Cert) "certificate" (b64enc $made.Cert) "key" (b64enc $made.Key) "annotations" $annotations }}
 {{- end }}
 {{- $_ := set .Values "_tlsPair" (toJson $pair) }}
 {{- end }}

@@ -40,11 +40,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
-{{/* metadata of an object. Takes root, name; optional: namespaced (default true), component, labels, annotations. */}}
+{{/*
+metadata of an object. Takes root, name; optional: namespaced (default true), namespace (default: the release's), component, labels,
+annotations.
+*/}}
 {{- define "gpuplane.metadata" -}}
 name: {{ .name }}
 {{- if ne (toString .namespaced) "false" }}
-namespace: {{ .root.Release.Namespace }}
+namespace: {{ default .root.Release.Namespace .namespace }}
 {{- end }}
 labels:
   {{- include "gpuplane.labels" .root | nindent 2 }}
@@ -66,6 +69,16 @@ annotations:
 {{- printf "%s@%s" .repository .digest }}
 {{- else }}
 {{- printf "%s:%s" .repository .tag }}
+{{- end }}
+{{- end }}
+
+{{/* Of reservation pods: the same unless another is given. */}}
+{{- define "gpuplane.reservationImage" -}}
+{{- $own := .Values.reservation.image }}
+{{- if or $own.repository $own.tag $own.digest }}
+{{- include "gpuplane.image" (dict "repository" (default .Values.image.repository $own.repository) "tag" (coalesce $own.tag .Values.image.tag .Chart.AppVersion) "digest" $own.digest) }}
+{{- else }}
+{{- include "gpuplane.ownImage" . }}
 {{- end }}
 {{- end }}
 
@@ -116,7 +129,7 @@ annotations:
 {{- regexReplaceAll "^.*:" .Values.scheduler.extender.listen "" }}
 {{- end }}
 
-{{/* "true" where the extender door can be reached from outside the pod. */}}
+{{/* "true" where the extender listener can be reached from outside the pod. */}}
 {{- define "gpuplane.extenderOpen" -}}
 {{- $host := .Values.scheduler.extender.listen | trimPrefix "https://" | trimPrefix "http://" | regexFind "^.*:" | trimSuffix ":" }}
 {{- if not (or (eq $host "localhost") (hasPrefix "127." $host) (eq $host "[::1]")) }}true{{ end }}

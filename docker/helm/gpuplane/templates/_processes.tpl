@@ -42,6 +42,30 @@
   value: {{ $root.Values.scheduler.name }}
 - name: GPUPLANE_GUARD
   value: {{ $root.Values.webhooks.scope }}
+{{- $reservation := $root.Values.reservation }}
+{{- if eq $reservation.namespace $root.Release.Namespace }}
+{{- fail "reservation.namespace: another one than the release's, since reservation pods may change every pod of theirs" }}
+{{- end }}
+- name: GPUPLANE_RESERVATION_NAMESPACE
+  value: {{ $reservation.namespace }}
+- name: GPUPLANE_RESERVATION_IMAGE
+  value: {{ include "gpuplane.reservationImage" $root }}
+{{- with $root.Values.imagePullSecrets }}
+- name: GPUPLANE_RESERVATION_PULL_SECRETS
+  value: {{ range $number, $secret := . }}{{ if $number }},{{ end }}{{ $secret.name }}{{ end }}
+{{- end }}
+- name: GPUPLANE_RESERVATION_RUNTIME_CLASS
+  value: {{ default "none" $reservation.runtimeClassName }}
+- name: GPUPLANE_RESERVATION_PRIORITY_CLASS
+  value: {{ default "none" $reservation.priorityClassName }}
+- name: GPUPLANE_RESERVATION_TOLERATIONS
+  value: {{ $reservation.tolerations | toJson | quote }}
+- name: GPUPLANE_RESERVATION_SECONDS
+  value: {{ $reservation.seconds | quote }}
+- name: GPUPLANE_SPARE_GROUPS
+  value: {{ $reservation.spareGroups | quote }}
+- name: GPUPLANE_ISOLATION
+  value: {{ $reservation.isolation }}
 - name: GPUPLANE_LOG_LEVEL
   value: {{ $root.Values.logLevel }}
 {{- range $name, $value := $root.Values.settings }}
@@ -117,8 +141,8 @@ annotations:
 {{/* Fields of a pod's spec that all have. Takes root, own, component; optional: priorityClassName, noToken. */}}
 {{- define "gpuplane.podSpec" -}}
 {{- $values := .root.Values -}}
-{{- /* The agent goes where the GPUs are, whatever the other pods are told. */ -}}
-{{- $placed := ternary dict $values (eq .component "agent") -}}
+{{- /* Agent and runner go where the GPUs are, wherever the other pods go. */ -}}
+{{- $placed := ternary dict $values (has .component (list "agent" "runner")) -}}
 # A Service called gpuplane would otherwise become GPUPLANE_PORT=tcp://... and its kin.
 enableServiceLinks: false
 {{- with $values.imagePullSecrets }}
@@ -179,7 +203,7 @@ lifecycle:
     sleep: {seconds: 5}
 {{- end }}
 
-{{/* Where the main door has its certificate from. */}}
+{{/* Where the main listener has its certificate from. */}}
 {{- define "gpuplane.tlsEnv" -}}
 {{- if .Values.web.tls }}
 - name: GPUPLANE_MAIN_TLS

@@ -54,8 +54,8 @@ object.spec.?schedulerName.orValue('') == '{{ .Values.scheduler.name }}'
 
 {{/* Carries a result among its annotations or labels. Takes root and prefix. */}}
 {{- define "gpuplane.cel.carriesResult" -}}
-[object.metadata.?annotations.orValue({}), object.metadata.?labels.orValue({})].exists(told,
-  told.exists(key, {{ include "gpuplane.cel.isResult" . }}))
+[object.metadata.?annotations.orValue({}), object.metadata.?labels.orValue({})].exists(written,
+  written.exists(key, {{ include "gpuplane.cel.isResult" . }}))
 {{- end }}
 
 {{/* This update touches an annotation or a label. Few do, and to look at each key costs the API server ten times as much. */}}

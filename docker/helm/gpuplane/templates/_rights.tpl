@@ -3,13 +3,13 @@ What each process may do at the API server beside the Leases of rbac.yaml. Each 
 tests/cluster/test_chart_rights.py asks the API server for each, and for what none may do.
 */}}
 
-{{/* Doors, pages and REST: decides, binds, guards, passes claims on, and asks whose an agent's token is. */}}
+{{/* Listeners, pages and REST: decides, binds, guards, passes claims on, and asks whose an agent's token is. */}}
 {{- define "gpuplane.rights.web" -}}
 # kube/pods.py: bind and preempt, the guard of Bindings, explanations, evictions by REST; a node's pods where some have just ended
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list]
-# allocations/bindings.py: a bind that is given up shuts out its Bindings that may come late
+# allocations/bindings.py: a bind that is given up shuts out its Bindings that may come late; a resized share's results
 - apiGroups: [""]
   resources: [pods]
   verbs: [patch]
@@ -27,7 +27,7 @@ tests/cluster/test_chart_rights.py asks the API server for each, and for what no
 - apiGroups: [resource.k8s.io]
   resources: [resourceclaims]
   verbs: [get, list]
-# kube/requeue_notify.py: an annotation of ours; allocations/making_way: the amount of gpu.scheduling/pods
+# kube/requeue_notify.py: an annotation of ours; allocations/scheduling/preemption: the amount of gpu.scheduling/pods
 - apiGroups: [""]
   resources: [nodes]
   verbs: [list, patch]
@@ -54,7 +54,7 @@ tests/cluster/test_chart_rights.py asks the API server for each, and for what no
 - apiGroups: [""]
   resources: [pods]
   verbs: [get, list]
-# allocations/bindings.py: a bind that is given up shuts out its Bindings that may come late
+# allocations/bindings.py: a bind that is given up shuts out its Bindings that may come late; a resized share's results
 - apiGroups: [""]
   resources: [pods]
   verbs: [patch]
@@ -127,6 +127,17 @@ tests/cluster/test_chart_rights.py asks the API server for each, and for what no
 - apiGroups: [""]
   resources: [events]
   verbs: [list, watch]
+# autoscaling/rounds/pod_events.py: which node a pod waits for
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create]
+# autoscaling/watching.py: Karpenter's objects, of which gpuplane writes none
+- apiGroups: [karpenter.sh]
+  resources: [nodepools]
+  verbs: [list, watch]
+- apiGroups: [karpenter.sh]
+  resources: [nodeclaims]
+  verbs: [get, list, watch]
 # nodes/watching.py; nodes/advertise.py and kube/requeue_notify.py, as reconciling does it
 - apiGroups: [""]
   resources: [nodes]

@@ -1,4 +1,4 @@
-"""A world in which every GPU is held, and what kube-scheduler asks there for a pod to which a node makes way."""
+"""A world in which every GPU is held, and what kube-scheduler asks there for a pod to which a node is reserved."""
 
 from __future__ import annotations
 
@@ -77,6 +77,6 @@ def pods_of(world: World, node: str) -> int:
     return int(status["allocatable"][PODS_RESOURCE])
 
 
-def promised() -> dict[str, tuple[str, bool]]:
+def reserved() -> dict[str, tuple[str, bool]]:
     """Pod → (node, whether kube-scheduler knows the victims)."""
     return {row.pod_name: (row.node.name, row.told) for row in PreemptionReservation.objects.select_related("node")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from access.actors import SYSTEM
-from allocations.models import Allocation, GangState
+from allocations.models import GangState
 from claims.kinds import GANG, QUEUE
 from claims.queues import DIRECTORY
 from claims.services import manifest_delete
@@ -159,10 +159,10 @@ def test_pods_above_the_least_come_one_by_one(queues: Queues) -> None:
 
 
 def test_a_queue_that_is_deleted_with_pods_in_it(queues: Queues) -> None:
-    """QUEUE-1 those that wait by its label say that it is gone; those of its namespaces go to `default`."""
+    """QUEUE-1 all go to `default`, those by its label as those of its namespaces; while they wait there they say so."""
     queues.world.node("n1", gpus=2)
     queues.queue("research", namespaces=[NAMESPACE], quotas=[{"limit": 0}])
-    queues.queue("other")
+    queues.queue("default", quotas=[{"limit": 1}])
     queues.pod("labelled", queue="research")
     queues.pod("by-namespace")
     queues.settle()
@@ -171,6 +171,36 @@ def test_a_queue_that_is_deleted_with_pods_in_it(queues: Queues) -> None:
     DIRECTORY.forget()
     queues.see("labelled", "by-namespace")
     queues.settle()
-    assert queues.why("labelled") == "queue research does not exist"
-    assert not queues.gated("by-namespace")
-    assert Allocation.objects.filter(pod_name="labelled").count() == 0
+    held, waits = sorted(("labelled", "by-namespace"), key=queues.gated)
+    assert (queues.gated(held), queues.gated(waits)) == (False, True)
+    gone = "queue research does not exist, so the pod is in queue default: "
+    assert queues.why(waits) == f"{gone if waits == 'labelled' else ''}queue default holds 1 of its limit of 1 GPUs"
+
+
+def test_a_queue_that_is_deleted_beside_an_untouched_default(queues: Queues) -> None:
+    """QUEUE-1 pods of an untouched `default` are kube-scheduler's: the gate of one whose queue is gone is taken off."""
+    queues.world.node("n1", gpus=2)
+    queues.queue("research", quotas=[{"limit": 0}])
+    queues.queue("other")
+    queues.pod("labelled", queue="research")
+    queues.settle()
+    assert queues.gated("labelled")
+    manifest_delete(QUEUE, namespace="", name="research", actor=SYSTEM, now=database_now())
+    DIRECTORY.forget()
+    queues.see("labelled")
+    queues.settle()
+    assert not queues.gated("labelled")
+
+
+def test_one_node_when_asked(queues: Queues) -> None:
+    """DEV-10b CLAIM-8 a topology by hostname, also where nobody labelled the nodes: all on one node, and none moves."""
+    queues.world.node("n1", gpus=1)
+    queues.world.node("n2", gpus=2)
+    queues.world.node("n3", gpus=1)
+    queues.gang("near", 2, topology={"required": "kubernetes.io/hostname"})
+    for name in ("a", "b"):
+        queues.pod(name, gang="near")
+    queues.settle()
+    assert {queues.node_of("a"), queues.node_of("b")} == {"n2"}
+    queues.world.server.remove_node("n2")  # kube-scheduler offers the others only
+    assert queues.world.filter("a") is None

@@ -34,7 +34,7 @@ def test_of_two_that_compute_usage_at_once_both_get_the_one_stored_first(monkeyp
     assert picture.usage == {0: found[0]}
 
 
-def test_threads_that_share_a_picture_decide_alike():
+def test_threads_that_share_a_snapshot_decide_alike():
     """CLAIM-4 the same picture and request give the same decision, whoever works out first what follows from it."""
     picture = fleet(*(node(f"n{number}", gpus=8, taken=set(range(number))) for number in range(6)))
     alone = plan(fleet(*(node(f"n{number}", gpus=8, taken=set(range(number))) for number in range(6))), whole(4))

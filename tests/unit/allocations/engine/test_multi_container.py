@@ -245,7 +245,7 @@ def test_shares_at_one_numa_node(policy: Policy) -> None:
     assert [grant.minor for grant in plan(picture, asked).grants] == [1, 3]
 
 
-def test_who_may_not_have_a_device_is_told() -> None:
+def test_who_may_not_have_a_device_is_reported() -> None:
     """VIEW-3 device by device."""
     picture = fleet(node("n", gpus=2))
     asked = request(DeviceAsk("gpu", 1, limits=Limits(models=("A100",))))

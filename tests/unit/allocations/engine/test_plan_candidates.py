@@ -1,9 +1,17 @@
 """What a plan may choose from: the devices that count as free, and the nodes that are candidates."""
 
+from typing import Any
+
+import pytest
+
 from allocations.engine.plan import feasible, plan
+from allocations.engine.reasons import GPUS_ALONE, KUBELET_CHOOSES
 from allocations.engine.snapshot import DEVICE_PLUGIN
-from claims.dialects.request import Dialect
-from tests.builders import GI, HALF, device_id, fleet, minors, node, share, told, whole
+from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect, Joint, Limits, Policy
+from tests.builders import GI, HALF, device_id, fleet, minors, node, request, share, told, whole
+
+NATIVE: dict[str, Any] = {"dialect": Dialect.NATIVE}
+GPU, NIC = DeviceAsk("gpu", 1), DeviceAsk("rdma", 1)
 
 
 class TestWhatCountsAsFree:
@@ -40,7 +48,7 @@ class TestWhatCountsAsFree:
     def test_devices_that_are_gone_are_passed_over(self):
         assert plan(fleet(node("a", gpus=1)), whole(), own={999_999: (100, GI)}, blocked=[999_998]).node == "a"
 
-    def test_the_picture_itself_is_never_written(self):
+    def test_the_snapshot_itself_is_never_written(self):
         picture = fleet(node("a", gpus=2, taken=[0]))
         before = picture.core_used.copy(), picture.memory_used.copy(), picture.device_healthy.copy()
         plan(picture, whole(2), own={device_id("a", "gpu", 0): (100, 80 * GI)}, blocked=[device_id("a", "gpu", 1)])
@@ -65,12 +73,28 @@ class TestCandidates:
         assert plan(picture, whole(), last=[picture.node_index["a"]]).node == "b"
         assert plan(picture, whole(2), last=[picture.node_index["b"]]).node == "b"
 
-    def test_device_plugin_nodes_take_whole_native_requests_only(self):
-        picture = fleet(node("a", gpus=2, mode=DEVICE_PLUGIN))
-        assert plan(picture, whole(dialect=Dialect.NATIVE)).node == "a"
-        for asked in (whole(), share(core=10, dialect=Dialect.NATIVE)):
-            ((_, reason),) = told(plan(picture, asked)).refused()
-            assert (reason.text, reason.resolvable) == (
-                "node is in device-plugin mode, reservation pods are not available yet",
-                False,
-            )
+    @pytest.mark.parametrize(
+        ("asked", "want_reason", "want_by_kubelet"),
+        [
+            pytest.param(whole(**NATIVE), "", True, id="whole GPUs of the kubelet's choice"),
+            pytest.param(whole(2), "", False, id="whole GPUs by a reservation pod of two"),
+            pytest.param(whole(2, policy=Policy.CONTIGUOUS), "", False, id="one island preferred"),
+            pytest.param(share(core=10), "", False, id="a share by a reservation pod"),
+            pytest.param(
+                whole(2, policy=Policy.CONTIGUOUS, policy_strict=True), KUBELET_CHOOSES, False, id="one island required"
+            ),
+            pytest.param(share(core=10, **NATIVE), KUBELET_CHOOSES, False, id="a share by the kubelet's name"),
+            pytest.param(request(NIC), GPUS_ALONE, False, id="a NIC"),
+            pytest.param(request(GPU, NIC, joint=Joint(("gpu", "rdma"))), GPUS_ALONE, False, id="joint"),
+            pytest.param(
+                request(DeviceAsk("gpu", 1, limits=Limits(uuids=("GPU-a-0",)))), KUBELET_CHOOSES, False, id="one UUID"
+            ),
+        ],
+    )
+    def test_what_a_device_plugin_node_takes(self, asked: DeviceRequest, want_reason: str, want_by_kubelet: bool):
+        """SHARE-2 A node whose kubelet chooses takes any GPUs: all but plain pods by reservation pods."""
+        decision = plan(fleet(node("a", gpus=2, mode=DEVICE_PLUGIN)), asked)
+        assert (decision.node, decision.by_kubelet) == (None if want_reason else "a", want_by_kubelet)
+        if want_reason:
+            ((_, reason),) = told(decision).refused()
+            assert (reason.text, reason.resolvable) == (want_reason, False)

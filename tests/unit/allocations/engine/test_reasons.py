@@ -178,7 +178,7 @@ def test_devices_that_are_kept(kept: list[Withheld], asked: Any, want: str) -> N
     assert (reason.text, reason.resolvable) == (want, False)
 
 
-def test_a_device_that_is_closed_and_opened_in_a_picture() -> None:
+def test_a_device_that_is_closed_and_opened_in_a_snapshot() -> None:
     """CLAIM-4 a picture that is brought up to date says the same as a new one."""
     there = node("a", gpus=1)
     (device,) = there.devices

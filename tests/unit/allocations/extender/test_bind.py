@@ -101,7 +101,7 @@ def test_a_hold_that_expired_and_was_taken() -> None:
 
 
 @pytest.mark.usefixtures("world")
-def test_a_strangers_lease_makes_bind_choose_again() -> None:
+def test_a_external_holders_lease_makes_bind_choose_again() -> None:
     """LEASE-1 already exists and not ours: taken; another device of the same node, else refused with nothing left."""
     Lease.objects.create(
         name="gpu-n1-0", holder_identity="stranger/p/u", node="n1", device_uuid="GPU-n1-0", acquired_at=LONG_AGO

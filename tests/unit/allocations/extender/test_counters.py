@@ -72,7 +72,7 @@ def test_the_ledger_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("error", ["", "no"])
-def test_the_door_of_binds_counts_each_once(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
+def test_the_listener_of_binds_counts_each_once(monkeypatch: pytest.MonkeyPatch, error: str) -> None:
     monkeypatch.setattr(views, "bind_pod", lambda _: error)
 
     async def in_thread(function: Any, /, *args: Any) -> Any:

@@ -14,7 +14,7 @@ from pytest_django import Settings
 from allocations import ledger
 from allocations.choices import State
 from allocations.extender import reasons, views
-from allocations.extender.filter import candidates_of
+from allocations.extender.pod_filter import candidates_of
 from allocations.models import Allocation, PodRefusal
 from allocations.pod_request import PodRequest, pod_request
 from allocations.scheduling.expired_holds import expire_holds

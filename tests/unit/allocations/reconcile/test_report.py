@@ -26,7 +26,7 @@ def test_a_comparison_is_the_sum_of_its_parts():
         pytest.param(["", "the server went away", "later"], "the server went away", id="the first one"),
     ],
 )
-def test_the_problem_that_came_first_is_told(problems, want):
+def test_the_problem_that_came_first_is_reported(problems, want):
     done = Reconciled.total([Reconciled(problem=problem) for problem in problems])
     assert (done.problem, done.quiet) == (want, not want)
 

@@ -93,7 +93,9 @@ def why(result: Result) -> dict[str, str]:
 
 def evicted(result: Result) -> list[tuple[str, str, str]]:
     """(pod, for, by)."""
-    return [(one.pod.removeprefix("default/"), one.taker.removeprefix("default/"), one.by) for one in result.evictions]
+    return [
+        (one.pod.removeprefix("default/"), one.taker.removeprefix("default/"), one.by) for one in result.evictions or ()
+    ]
 
 
 def waits(result: Result) -> dict[str, tuple[str, ...]]:

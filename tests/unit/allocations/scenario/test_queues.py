@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import msgspec
 import pytest
 
@@ -89,6 +91,13 @@ def test_what_is_not_preemptible_stays_within_deserved() -> None:
     assert why(result)["fixed-1"].startswith("queue a holds 1 of the 1 GPUs that it deserves with pods that are not")
 
 
+def test_a_limit_below_deserved_holds() -> None:
+    """QUEUE-1 of four deserved the queue gets the two of its limit, and its share is no more."""
+    result = run(nodes=[node("n1", 8)], queues=[queue("a", quota(4, limit=2))], pods=pods(4, "a", queue="a"))
+    assert len(placed(result)) == 2
+    assert (result.queues["a"][0].fair_share, result.queues["a"][0].allocated) == (2, 2)
+
+
 def test_shares_count_by_their_larger_part() -> None:
     """A share by memory counts what it takes of the device; RDMA would count nothing."""
     result = run(
@@ -97,6 +106,16 @@ def test_shares_count_by_their_larger_part() -> None:
         pods=[pod("half", memory="40Gi", queue="a"), pod("more", memory="40Gi", queue="a")],
     )
     assert set(placed(result)) == {"half"}
+    assert result.queues["a"][0].allocated == 0.5
+
+
+def test_a_share_of_which_the_annotation_alone_tells() -> None:
+    """QUEUE-1 half a GPU counts a half, whatever the running pod's spec says of it."""
+    half = pod("half", 0, queue="a", on="n1:0")
+    given = {"koordinator.sh/gpu-core": "50", "koordinator.sh/gpu-memory-ratio": "50"}
+    told = {"gpu": [{"minor": 0, "resources": given}]}
+    half["metadata"]["annotations"] = {"scheduling.koordinator.sh/device-allocated": json.dumps(told)}
+    result = run(nodes=[node("n1", 1)], queues=[queue("a", quota(0))], pods=[half])
     assert result.queues["a"][0].allocated == 0.5
 
 
@@ -296,6 +315,17 @@ def test_preemption_brings_a_limit_down() -> None:
     assert waits(result) == {"new": ("low",)}
 
 
+def test_a_limit_is_brought_down_on_a_node_where_the_taker_may_not_be() -> None:
+    """QUEUE-3 the victim's device helps nobody; its going lets the other have one that is free."""
+    result = run(
+        nodes=[node("n1", 1, zone="x"), node("n2", 1, zone="y")],
+        queues=[queue("a", quota(0, limit=1))],
+        pods=[pod("low", queue="a", on="n1:0"), pod("new", queue="a", priority=5, selector={"zone": "y"})],
+    )
+    assert evicted(result) == [("low", "new", "preempt")]
+    assert placed(result) == {"new": "n2"}
+
+
 def test_a_limit_and_a_lack_of_devices_at_once() -> None:
     """The one below the limit is evicted for it, on the wrong node; the other for its devices."""
     result = run(
@@ -395,7 +425,6 @@ def test_a_queue_that_takes_no_pods(name: str, reason: str) -> None:
             id="other groups of models",
         ),
         pytest.param([queue("a", quota(-1))], "queues[0].spec.quotas[0].deserved", "schema", id="negative"),
-        pytest.param([queue("a", quota(2, limit=1))], "queues[0].spec.quotas[0].limit", "limit", id="limit too low"),
         pytest.param([queue("a", queueingStrategy="x")], "queues[0].spec.queueingStrategy", "schema", id="strategy"),
         pytest.param([queue("A b")], "queues[0].metadata.name", "dns-subdomain", id="name"),
         pytest.param([{"metadata": {}}], "queues[0].metadata.name", "dns-subdomain", id="no name"),

@@ -89,7 +89,7 @@ def test_a_digest_for_the_page():
         pytest.param(b'{"a\\u0000": 1}', "json", ("a\x00", "unknown-field"), id="a NUL"),
     ],
 )
-def test_what_breaks_a_rule_is_told_with_its_field(text, kind, want, processes):
+def test_a_broken_rule_is_reported_with_its_field(text, kind, want, processes):
     with pytest.raises(BadInput) as caught:
         ask(text, Task(kind=kind, form="result"))
     assert (caught.value.field, caught.value.rule) == want

@@ -112,7 +112,7 @@ def test_others_get_none_and_may_take_none(obj, want):
     assert validate_pod(review(obj), trust=TRUST).allowed is want
 
 
-def test_it_is_no_way_of_asking():
+def test_the_counted_resource_requests_no_device():
     """DEV-3 neither alone nor beside a dialect."""
     assert not asks_for_devices(decoded(pod(requests=ONE)))
     assert not looks_ours(msgspec.Raw(msgspec.json.encode({"spec": {"containers": [{"resources": {"limits": ONE}}]}})))

@@ -1,10 +1,13 @@
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from claims.admission.confinement import is_confined
 from claims.admission.mutate import mutate_pod
+from kube.objects import Pod
 from tests.unit.claims.admission.reviews import (
     CLAIM,
     CUDA,
@@ -378,3 +381,26 @@ def test_after_the_patch_no_other_value_is_left(containers, init, annotations, u
         assert by_name[CUDA] == [literal(CUDA, "1,2") if known else ref(CUDA)]
         assert by_name[NVIDIA] == ([] if known else [ref(NVIDIA)])
         assert by_name[ORDER] == [PCI] or not known
+
+
+def test_the_container_that_uses_kais_fraction_alone_sees_it():
+    """SHARE-1 CLAIM-7 `gpu-fraction-container-name`: other containers, init containers too, see no GPU at all."""
+    manifest = {
+        "metadata": {
+            "name": "p",
+            "annotations": {"gpu-fraction": "0.5", "gpu-fraction-container-name": "train"},
+        },
+        "spec": {
+            "initContainers": [{"name": "load"}],
+            "containers": [{"name": "train"}, {"name": "logs", "env": [literal(NVIDIA, "all")]}],
+        },
+    }
+    after = patched(manifest, mutate_pod(review(manifest), trust=TRUST))
+    env = {
+        one["name"]: {entry["name"]: entry.get("value") for entry in one["env"]}
+        for one in (*after["spec"]["initContainers"], *after["spec"]["containers"])
+    }
+    assert env["load"] == env["logs"] == {CUDA: "-1", NVIDIA: "void"}
+    assert env["train"] == {CUDA: None, NVIDIA: None}, "by downward API"
+    assert operations(mutate_pod(review(after), trust=TRUST)) == []
+    assert is_confined(msgspec.convert(after, Pod))

@@ -280,7 +280,7 @@ def test_while_a_cluster_is_taken_over_others_go_on(target, want):
     assert not bind(target, everywhere=False, metadata=planted).allowed
 
 
-@pytest.mark.parametrize("target", [None, pod()])
+@pytest.mark.parametrize("target", [None, pod()], ids=["no target", "a pod"])
 @pytest.mark.parametrize("user", EVERYONE)
 @pytest.mark.parametrize(("planted", "trusted"), PLANTED)
 def test_a_binding_cannot_plant_a_result(planted, trusted, user, target):

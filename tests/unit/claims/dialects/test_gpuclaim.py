@@ -213,6 +213,7 @@ def test_a_claim_without_pods():
         ),
         pytest.param(manifest({"count": 1}, ttlSeconds=0), "spec.ttlSeconds", "range", id="ttl 0"),
         pytest.param(manifest({"count": 1}, ttlSeconds=10**12), "spec.ttlSeconds", "range", id="ttl for ever"),
+        pytest.param(manifest({"count": 1}, resize="yes"), "spec.resize", "type", id="resize is a word"),
         pytest.param(manifest({"count": 1}, ttlSeconds=1.0), "spec.ttlSeconds", "type", id="ttl is a float"),
         pytest.param(manifest({"count": 1}, gangRef="A/b"), "spec.gangRef", "dns-subdomain", id="bad gang"),
         pytest.param(manifest({"count": 1}, gangRef=5), "spec.gangRef", "dns-subdomain", id="gang is a number"),

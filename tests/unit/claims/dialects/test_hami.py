@@ -111,6 +111,7 @@ def test_each_container_is_planned_by_itself() -> None:
         ),
         dialect=Dialect.HAMI,
         containers=("c0", "c1", "c2"),
+        kubelet_gpus=True,
     )
     assert found.several
 

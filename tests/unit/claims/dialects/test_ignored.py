@@ -118,8 +118,8 @@ def test_each_is_found_where_it_stands_and_nowhere_else(row: Any) -> None:
             id="a resource of an init container",
         ),
         pytest.param(
-            pod(annotations={"gpu.scheduling/claim": "c", "pod-group-name": "g", "mps": "true"}),
-            ("annotation:mps", "annotation:pod-group-name"),
+            pod(annotations={"gpu.scheduling/claim": "c", "pod-group-name": "g", "kai.scheduler/topology": "t"}),
+            ("annotation:kai.scheduler/topology", "annotation:pod-group-name"),
             id="two, sorted",
         ),
         pytest.param(
@@ -143,5 +143,5 @@ def test_a_request_carries_what_was_ignored(asked: Pod, want: Any) -> None:
     assert msgspec.convert(msgspec.to_builtins(request), DeviceRequest) == request
 
 
-def test_a_row_that_left_the_table_is_told_no_more() -> None:
+def test_a_row_that_left_the_table_is_reported_no_more() -> None:
     assert sentences(("annotation:once-ignored",)) == []

@@ -138,7 +138,7 @@ def test_reasons(annotations: dict[str, str], reason: str) -> None:
     assert parse(kai_pod(**annotations)).reason == reason
 
 
-def test_the_dialect_is_told_without_its_rules() -> None:
+def test_the_dialect_is_reported_without_its_rules() -> None:
     """CLAIM-7 the webhook that sets env needs to know the dialect only."""
     assert dialect_of(kai_pod(**{"gpu-fraction": "0.5"})) is Dialect.KAI
     assert dialect_of(kai_pod(**{"gpu-fraction": "much"})) is Dialect.KAI

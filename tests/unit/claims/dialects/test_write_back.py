@@ -177,7 +177,7 @@ def test_the_result_of_hamis_pods():
     assert "gpu.scheduling/amounts" not in whole
 
 
-def test_containers_planned_one_by_one_are_told_apart():
+def test_containers_planned_one_by_one_are_distinguished():
     """DEV-7 what several containers have of one device is told for each of them, and together it is what was
     granted.
     """
@@ -261,3 +261,57 @@ def test_what_is_written_reads_back(visible, dialect, grants, want):
     assert isinstance(adoption, Adoption), adoption
     assert adoption.node == "node-a"
     assert list(adoption.devices) == want
+
+
+THREADS, MEMORY = "gpu.scheduling/isolation-threads", "gpu.scheduling/isolation-memory"
+
+
+@pytest.mark.parametrize(
+    ("how", "grants", "want"),
+    [
+        pytest.param("mps", [share(2, 50, 4 * GI)], {THREADS: "50", MEMORY: "0=4096M"}, id="MPS, by ordinal"),
+        pytest.param(
+            "mps",
+            [share(5, 30, 2 * GI), share(1, 30, 4 * GI)],
+            {THREADS: "30", MEMORY: "0=4096M,1=2048M"},
+            id="MPS, ordinals by minor as the variables name the devices",
+        ),
+        pytest.param("mps", [share(0, 0, GI)], {THREADS: "100", MEMORY: "0=1024M"}, id="memory alone: all threads"),
+        pytest.param("mps", [share(0, 30, 0)], {THREADS: "30", MEMORY: "0=81920M"}, id="core alone: all memory"),
+        pytest.param("mps", [share(0, 30, 5)], {THREADS: "30", MEMORY: "0=1M"}, id="less than a MiB"),
+        pytest.param("mps", [share(0, 30, GI - 1)], {THREADS: "30", MEMORY: "0=1023M"}, id="rounded down"),
+        pytest.param("mps", [gpu(0)], {THREADS: "100", MEMORY: "0=81920M"}, id="a whole device of a claim"),
+        pytest.param("mps", [rdma(0)], {THREADS: "100", MEMORY: ""}, id="no GPU to limit"),
+        pytest.param("hami-core", [share(2, 50, 4 * GI)], {THREADS: "50", MEMORY: "4096m"}, id="HAMi-core"),
+        pytest.param(
+            "hami-core",
+            [share(0, 50, 4 * GI), share(1, 50, 2 * GI)],
+            {THREADS: "50", MEMORY: "2048m"},
+            id="HAMi-core, the least of different devices",
+        ),
+        pytest.param("", [share(2, 50, 4 * GI)], {}, id="none"),
+    ],
+)
+def test_what_keeps_a_share_to_its_amounts(how, grants, want):
+    """SHARE-8 the Binding carries the values in the format of CUDA MPS or HAMi-core."""
+    asked = request(Dialect.GPUCLAIM, DeviceAsk("gpu", len(grants), core_percent=1), isolation=how)
+    annotations = write(asked, *grants)
+    assert {key: value for key, value in annotations.items() if "isolation" in key} == want
+
+
+def test_what_keeps_containers_to_their_amounts():
+    """SHARE-8 a container that HAMi's dialect plans by itself has values of its own."""
+    asked = request(
+        Dialect.HAMI,
+        hami_ask("a", core_percent=10, memory_bytes=1000 * MIB, given=(1,)),
+        hami_ask("b", core_percent=0, memory_ratio=50, given=(1, 2), count=2),
+        containers=("a", "b"),
+        isolation="mps",
+    )
+    annotations = write(asked, share(1, 10, 1000 * MIB + 40 * GI), share(2, 0, 40 * GI))
+    assert {key: value for key, value in annotations.items() if "isolation" in key and key[-2] == "."} == {
+        f"{THREADS}.a": "10",
+        f"{MEMORY}.a": "0=1000M",
+        f"{THREADS}.b": "100",
+        f"{MEMORY}.b": "0=40960M,1=40960M",
+    }

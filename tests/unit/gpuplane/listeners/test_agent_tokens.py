@@ -211,7 +211,7 @@ async def test_tokens_that_are_refused_are_paced_in_all(world: World, threads: L
     assert len(world.asked) == most
 
 
-async def test_a_slow_api_server_makes_only_strangers_wait(world: World, threads: Lanes) -> None:
+async def test_a_slow_api_server_makes_only_unknown_tokens_wait(world: World, threads: Lanes) -> None:
     """VIEW-6 while reviews of tokens never seen are held, who is known is let in, and who was good before is asked
     about at once.
     """
@@ -306,7 +306,7 @@ async def test_who_may_speak_for_a_node(world: World, threads: Lanes, token: str
         assert refused.value.detail.startswith(f"this needs a token of scope agent of node {node};")
 
 
-async def test_an_agent_opens_no_other_door(world: World, threads: Lanes) -> None:
+async def test_an_agent_opens_no_other_listener(world: World, threads: Lanes) -> None:
     """VIEW-6 the scheduler's and the webhooks' paths are not for agents, however they sign in."""
     bearer = Bearer(KNOWN.get, KNOWN.get, threads, agents=world.tokens)
     for token, status in (("agent", 403), (TOKEN, 401)):

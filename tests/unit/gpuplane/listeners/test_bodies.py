@@ -69,6 +69,7 @@ def behind_guard(
         pytest.param("/api/v1/simulations/", COOKIE, 4 * MIB, id="a simulation by session"),
         pytest.param("/api/v1/claims/", TOKEN, MIB, id="other REST"),
         pytest.param("/claims/new/", COOKIE, MIB, id="a page"),
+        pytest.param("/api/v1/gguf-headers/", TOKEN, 16 * MIB, id="a GGUF header"),
         pytest.param("/api/v1/simulations/", {}, 64 * KIB, id="a simulation without a credential"),
         pytest.param("/claims/new/", {"Cookie": "csrftoken=x"}, 64 * KIB, id="a page without a session"),
         pytest.param("/sign-in/", COOKIE, 64 * KIB, id="signing in"),
@@ -240,7 +241,7 @@ def test_the_pool_has_a_connection_for_every_thread() -> None:
     assert all(one.at_once >= 1 for one in django_slots(2).values())
 
 
-async def test_who_waits_too_long_for_a_turn_is_told_so() -> None:
+async def test_too_long_a_wait_for_a_slot_is_answered() -> None:
     turns = {kind: Slots(kind, at_once=1, waiting=1, patience_seconds=0.0) for kind in RequestKind}
     async with turns[RequestKind.PAGES], behind_guard(reader, slots=turns) as http:
         assert (await http.get("/nodes/", headers=COOKIE)).status_code == 503

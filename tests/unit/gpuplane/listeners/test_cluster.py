@@ -138,7 +138,7 @@ def auth(token):
         pytest.param("/extender/broken", auth("extender"), 500, id="a defect"),
     ],
 )
-async def test_main_door(client, path, headers, want):
+async def test_main_listener(client, path, headers, want):
     async with client(MAIN) as http:
         answer = await http.post(path, content=b"{}", headers=headers)
 
@@ -149,7 +149,7 @@ async def test_main_door(client, path, headers, want):
     assert ("www-authenticate" in answer.headers) == (want == 401)
 
 
-async def test_loopback_door_asks_for_no_token(client, asked):
+async def test_loopback_listener_asks_for_no_token(client, asked):
     async with client(LOOPBACK) as http:
         answer = await http.post("/extender/echo", content=b"12345")
 

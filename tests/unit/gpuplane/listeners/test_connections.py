@@ -159,7 +159,7 @@ def test_loopback(loopback_trusted, want):
     assert len(listener.closed) == want
 
 
-def test_refusals_are_counted_each_and_told_once_a_second():
+def test_refusals_are_counted_each_and_reported_once_a_second():
     listener = Listener(per_address=1)
     listener.comes("a")
     listener["a"].busy()

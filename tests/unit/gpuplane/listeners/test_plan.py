@@ -37,7 +37,7 @@ def listen_addresses(*, port: int = 8000, **given: Any) -> tuple[plan.ListenAddr
         pytest.param("https://0.0.0.0:9000", MTLS, Tls(Path("/c"), Path("/k"), Path("/ca")), id="https everywhere"),
     ],
 )
-def test_extender_door(listen, files, want_tls):
+def test_extender_listener(listen, files, want_tls):
     main, extender = listen_addresses(host="127.0.0.1", port=8000, extender_listen=listen, **files)
 
     assert (main.bearer, main.tls, main.prefixes) == (True, None, ())
@@ -66,7 +66,7 @@ def test_refused(settings, want):
         listen_addresses(host="127.0.0.1", port=8000, **settings)
 
 
-def test_webhook_door_asks_for_no_certificate():
+def test_webhook_listener_asks_for_no_certificate():
     _, webhook = listen_addresses(host="127.0.0.1", port=8000, webhook_listen="0.0.0.0:9443", **MTLS)
 
     assert webhook.tls == Tls(Path("/c"), Path("/k"))
@@ -75,7 +75,7 @@ def test_webhook_door_asks_for_no_certificate():
     assert webhook.url == "https://localhost:9443"
 
 
-def test_webhook_door_asks_for_a_certificate_of_its_own_ca():
+def test_webhook_listener_asks_for_a_certificate_of_its_own_ca():
     """The extender's clients are not the API server: each door has its CA."""
     _, extender, webhook = listen_addresses(
         host="127.0.0.1",
@@ -102,7 +102,7 @@ def test_webhook_door_asks_for_a_certificate_of_its_own_ca():
         ),
     ],
 )
-def test_which_doors_know_nobody(settings, want):
+def test_which_listeners_authenticate_nobody(settings, want):
     planned = listen_addresses(
         host="0.0.0.0", port=8000, extender_listen="127.0.0.1:8001", webhook_listen="0.0.0.0:9443", **TLS, **settings
     )
@@ -110,7 +110,7 @@ def test_which_doors_know_nobody(settings, want):
     assert {door.name: "plain" if door.plain else "anonymous" if door.anonymous else "" for door in planned} == want
 
 
-def test_main_door_speaks_tls_when_told():
+def test_main_listener_speaks_tls_when_configured():
     (main,) = listen_addresses(host="0.0.0.0", port=8000, main_tls=True, **MTLS)
 
     assert main.tls == Tls(Path("/c"), Path("/k")), "no client certificate is asked of people and agents"
@@ -123,6 +123,7 @@ def test_main_door_speaks_tls_when_told():
     ("path", "want"),
     [
         ("/ws/agents/n1/", True),
+        ("/ws/runners/n1/", True),
         ("/api/v1/agents/n1/samples/", True),
         ("/livez", True),
         ("/readyz", True),

@@ -99,7 +99,7 @@ async def test_a_refusal_holds_no_turn(monkeypatch):
         one.task.cancel()
 
 
-@pytest.mark.parametrize("parts", [[b"x" * 20_000], [b"x" * 9_000, b"x" * 9_000]])
+@pytest.mark.parametrize("parts", [[b"x" * 20_000], [b"x" * 9_000, b"x" * 9_000]], ids=["one part", "two parts"])
 async def test_long_bodies_are_refused(parts):
     page = Page()
     assert await Attempt(SignInGate(page), *parts).status() == 413

@@ -7,7 +7,7 @@ import pytest
 from gpuplane.run import lock
 
 
-def test_second_runner_is_told_who_runs(tmp_path):
+def test_second_runner_learns_who_runs(tmp_path):
     first = lock.take(tmp_path)
     try:
         with pytest.raises(lock.AlreadyRunning, match=f"process {os.getpid()}"):

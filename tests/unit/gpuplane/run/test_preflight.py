@@ -9,7 +9,7 @@ from gpuplane.run import preflight
 from gpuplane.run.redis import LONGEST_SOCKET_PATH
 
 
-def test_port_taken_is_told_with_a_way_out(monkeypatch):
+def test_port_taken_is_reported_with_a_way_out(monkeypatch):
     monkeypatch.setattr(preflight, "PORT_WAIT_SECONDS", 0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         door = ListenAddress("main", "127.0.0.1", taken.getsockname()[1])

@@ -21,8 +21,9 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[str]:
     return found
 
 
-def test_it_listens_to_changes_of_accounts() -> None:
-    assert [one.channel for one in subscriptions.SUBSCRIPTIONS] == ["gpuplane:access"]
+def test_it_listens_to_changes_of_accounts_slots_and_runners() -> None:
+    channels = [one.channel for one in subscriptions.SUBSCRIPTIONS]
+    assert channels == ["gpuplane:access", "gpuplane:requests", "gpuplane:runners"]
 
 
 async def test_it_hears_between_start_and_stop(redis_url: str, settings: Any, heard: asyncio.Queue[str]) -> None:

@@ -127,7 +127,7 @@ async def test_two_browsers_share_one_computation(quick_hub):
     await other.leave()
 
 
-async def test_a_database_that_is_away_is_said_and_the_last_picture_stays(quick_hub, monkeypatch):
+async def test_a_database_that_is_away_is_said_and_the_last_state_stays(quick_hub, monkeypatch):
     communicator = Browser(quick_hub, SIGNED_IN)
     await communicator.connect()
     await communicator.hear()

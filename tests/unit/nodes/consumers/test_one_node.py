@@ -139,7 +139,7 @@ def of_details(world: World) -> None:
         pytest.param(of_details, {"device"}, id="processes"),
     ],
 )
-async def test_a_change_is_told(world: World, at: str, change: Callable[[World], None], pages: set[str]) -> None:
+async def test_a_change_is_reported(world: World, at: str, change: Callable[[World], None], pages: set[str]) -> None:
     """VIEW-1 at first and with each change, and never when only time went by."""
     socket = at_node() if at == "node" else at_device(world.devices[0].pk)
     await socket.connect()
@@ -182,7 +182,7 @@ async def test_who_is_not_signed_in(world: World, user: Any) -> None:
         assert await socket.closed() == 4401
 
 
-async def test_what_there_is_not(world: World) -> None:
+async def test_unknown_names_are_404(world: World) -> None:
     for socket in (at_node("n9"), at_device(10**9)):
         await socket.connect()
         assert await socket.closed() == 4404

@@ -73,7 +73,9 @@ def test_devices_that_came_and_went() -> None:
     assert combined([]) is None
 
 
-@pytest.mark.parametrize("body", [b"", b"nonsense", figures.pack(Figures(DEVICES, {}))[:-4]])
-def test_what_cannot_be_read(body: bytes) -> None:
+@pytest.mark.parametrize(
+    "body", [b"", b"nonsense", figures.pack(Figures(DEVICES, {}))[:-4]], ids=["empty", "text", "cut off"]
+)
+def test_damaged_rows_are_unreadable(body: bytes) -> None:
     with pytest.raises(figures.Unreadable):
         figures.unpack(body)

@@ -118,7 +118,7 @@ async def test_a_slow_viewer_skips_to_the_newest():
     assert await nothing_new(viewer)
 
 
-async def test_a_viewer_that_never_reads_keeps_one_picture():
+async def test_a_viewer_that_never_reads_keeps_one_state():
     """VIEW-1 a browser that hangs costs the server one tick's memory, shared with all the others, for as long as it
     hangs.
     """
@@ -136,7 +136,7 @@ async def test_a_viewer_that_never_reads_keeps_one_picture():
     assert stuck._tick is lively._tick
 
 
-async def test_a_viewer_that_missed_something_is_told_all_again():
+async def test_a_viewer_that_missed_something_is_sent_all_again():
     viewer = Viewer(ALL)
     await taken(viewer, moment(1), moment(2))
     viewer.reset()

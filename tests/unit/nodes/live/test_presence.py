@@ -142,7 +142,9 @@ def test_node_registered_after_its_agent_came_gets_its_boot() -> None:
         pytest.param({b"a": (500, DEAD_LISTENER_SECONDS + 1), b"b": (300, 0)}, 300, [b"a"], id="a death long ago"),
     ],
 )
-def test_ears(ears: dict[bytes, tuple[float, float]], want_since: float | None, want_drop: list[bytes]) -> None:
+def test_silence_counts_from_when_a_process_listened(
+    ears: dict[bytes, tuple[float, float]], want_since: float | None, want_drop: list[bytes]
+) -> None:
     """LEASE-5 agents get a moment to find another process before anybody calls them silent."""
     now = NOW.timestamp()
     marks = {name: listener_mark(started=now - started, last=now - last) for name, (started, last) in ears.items()}

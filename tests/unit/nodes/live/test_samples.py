@@ -195,8 +195,9 @@ def test_counts_that_are_none_are_unknown(count: float) -> None:
     links = [LinkDetails(0, True, "switch", count, 1, 2)]
     processes = [ProcessDetails(count, "no pid"), ProcessDetails(7, "", count)]
     frame = Details("b1", 1, 1.0, [DeviceDetails(links, count, 3, processes), DeviceDetails()])
-    # it is one
-    assert table.put_details("n1", decode(encode(frame)), now=1.0, received_at=1.0) == (FrameResult.NEW, 4)  # type: ignore[arg-type]
+    received = decode(encode(frame))
+    assert isinstance(received, Details)
+    assert table.put_details("n1", received, now=1.0, received_at=1.0) == (FrameResult.NEW, 4)
     found = table.details("n1")
     assert found is not None
     assert found.of("GPU-0") == DeviceDetails(

@@ -55,11 +55,11 @@ def test_every_decision(scenario: dict[str, Any]) -> None:
     """VIEW-4 no device twice, no limit passed, all of a gang or none, nobody evicted who may not be or for nothing."""
     result = run(**scenario)
     manifests = {f"default/{one['metadata']['name']}": one for one in scenario["pods"]}
-    gone = {one.pod for one in result.evictions}
+    gone = {one.pod for one in result.evictions or ()}
     _check_devices(result, manifests, gone)
     _check_queues(result, scenario, manifests, gone)
     _check_gangs(result, scenario, manifests)
-    takers = {one.taker for one in result.evictions}
+    takers = {one.taker for one in result.evictions or ()}
     served = {one.pod for one in result.decisions if one.node is not None}
     served |= {f"default/{_gang(manifests[name])}" for name in served}
     assert takers <= served
@@ -134,14 +134,14 @@ def _check_gangs(result: Result, scenario: dict[str, Any], manifests: dict[str, 
     for one in scenario["gangs"]:
         name, spec = one["metadata"]["name"], one["spec"]
         members = [key for key, manifest in manifests.items() if _gang(manifest) == name]
-        standing = [
+        state = [
             key
             for key in members
             if manifests[key]["spec"].get("nodeName") and "deletionTimestamp" not in manifests[key]["metadata"]
         ]
         new = [key for key in members if key in served]
-        assert not new or len(new) + len(standing) >= spec["minMember"]
+        assert not new or len(new) + len(state) >= spec["minMember"]
         if new and "required" in spec.get("topology", {}):
-            beside = {nodes[manifests[key]["spec"]["nodeName"]] for key in standing}
+            beside = {nodes[manifests[key]["spec"]["nodeName"]] for key in state}
             values = {nodes[str(served[key])] for key in new}
             assert values <= beside if beside else len(values) == 1

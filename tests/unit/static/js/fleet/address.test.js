@@ -8,7 +8,14 @@ const WHOLE = { zoom: 1, x: 0, y: 0 };
 describe("an address is read", () => {
   const cases = {
     "": { ...USUAL, place: null },
-    "?by=power&group=team&state=free&q=a:b": { ...USUAL, by: "power", group: "team", state: "free", q: "a:b", place: null },
+    "?by=power&group=team&state=free&q=a:b": {
+      ...USUAL,
+      by: "power",
+      group: "team",
+      state: "free",
+      q: "a:b",
+      place: null,
+    },
     "?zoom=2.5&at=0.25,1": { ...USUAL, place: { zoom: 2.5, x: 0.25, y: 1 } },
     "?by=constructor&group=__proto__&state=toString": { ...USUAL, place: null },
     "?zoom=NaN&at=0,0": { ...USUAL, place: null },
@@ -16,7 +23,8 @@ describe("an address is read", () => {
     "?zoom=2&at=7,-3": { ...USUAL, place: null },
     "?zoom=2&at=x": { ...USUAL, place: null },
   };
-  for (const [search, want] of Object.entries(cases)) test(search || "nothing", () => assert.deepEqual(readAddress(search), want));
+  for (const [search, want] of Object.entries(cases))
+    test(search || "nothing", () => assert.deepEqual(readAddress(search), want));
 });
 
 describe("an address has only what is not usual", () => {

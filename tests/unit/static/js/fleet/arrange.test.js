@@ -1,6 +1,13 @@
 import assert from "node:assert/strict";
 import { describe, test } from "node:test";
-import { anchorAt, breakLines, cellAt, layOut, neighbour, placeOfAnchor } from "../../../../../static/js/fleet/arrange.js";
+import {
+  anchorAt,
+  breakLines,
+  cellAt,
+  layOut,
+  neighbour,
+  placeOfAnchor,
+} from "../../../../../static/js/fleet/arrange.js";
 import { chooseGroups } from "../../../../../static/js/fleet/groups.js";
 import { freeColumns, layoutOf } from "./fleet.js";
 
@@ -26,7 +33,10 @@ describe("every device has a place of its own, in view", () => {
     test(name, () => {
       const { plan, layout } = planOf(nodes, options);
       const { width = 1000, height = 500 } = options;
-      assert.deepEqual([...plan.order].sort((one, other) => one - other), layout.devices.map((_, row) => row));
+      assert.deepEqual(
+        [...plan.order].sort((one, other) => one - other),
+        layout.devices.map((_, row) => row),
+      );
       const places = new Set();
       for (const [at, row] of plan.order.entries()) {
         assert.equal(plan.placeOf[row], at);
@@ -78,8 +88,20 @@ test("a point of a tray stays at its part of the tray", () => {
 
 test("what all names begin with is not written on every tray; groups have heads", () => {
   const { plan } = planOf(4);
-  assert.deepEqual(plan.trays.map((tray) => tray.label), ["0", "1", "2", "3"]);
-  assert.deepEqual(plan.heads.map(({ name, count }) => [name, count]), [["r0", 8], ["r1", 8]]);
+  assert.deepEqual(
+    plan.trays.map((tray) => tray.label),
+    ["0", "1", "2", "3"],
+  );
+  assert.deepEqual(
+    plan.heads.map(({ name, count }) => [name, count]),
+    [
+      ["r0", 8],
+      ["r1", 8],
+    ],
+  );
   assert.deepEqual(planOf(4, { group: "node" }).plan.heads, []);
-  assert.deepEqual(planOf(1).plan.trays.map((tray) => tray.label), ["gpu-a-0"]);
+  assert.deepEqual(
+    planOf(1).plan.trays.map((tray) => tray.label),
+    ["gpu-a-0"],
+  );
 });

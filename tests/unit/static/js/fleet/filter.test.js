@@ -8,7 +8,7 @@ describe("the words are read", () => {
   const cases = {
     "": [],
     "  ": [],
-    "H100": [{ key: "", words: ["h100"], not: false }],
+    H100: [{ key: "", words: ["h100"], not: false }],
     "model:H100,a100": [{ key: "model", words: ["h100", "a100"], not: false }],
     "-state:free": [{ key: "state", words: ["free"], not: true }],
     "-": [{ key: "", words: ["-"], not: false }],

@@ -13,13 +13,18 @@ for (const dark of [false, true]) {
     test("a colour a level, each a whole byte a channel, and the same in CSS", () => {
       assert.equal(measure.rgb.length, 256);
       for (const colour of [...measure.rgb, ...states.rgb]) {
-        assert.ok(colour.every((part) => Number.isInteger(part) && part >= 0 && part <= 255), String(colour));
+        assert.ok(
+          colour.every((part) => Number.isInteger(part) && part >= 0 && part <= 255),
+          String(colour),
+        );
       }
       assert.equal(measure.css[128], `rgb(${measure.rgb[128].join(" ")})`);
     });
 
     test("more is always further from the page", () => {
-      const tenths = [1, ...Array.from({ length: 10 }, (_, at) => 25 * (at + 1))].map((level) => further * lightness(measure.rgb[level]));
+      const tenths = [1, ...Array.from({ length: 10 }, (_, at) => 25 * (at + 1))].map(
+        (level) => further * lightness(measure.rgb[level]),
+      );
       for (let at = 1; at < tenths.length; at++) assert.ok(tenths[at] > tenths[at - 1], `level ${25 * at}`);
     });
 

@@ -1,0 +1,62 @@
+"""Pods that run and ask for devices, and that the ledger knows nothing of.
+
+Called by `allocations.reconcile.run` and `unverified_devices`. Invariant: such a pod may hold any device of its node,
+so new devices stay closed while it may still be told which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from datetime import datetime, timedelta
+from typing import Final
+
+from allocations.reconcile.report import Difference
+from claims.dialects.parse import asks_for_devices
+from claims.dialects.registry import RESULT_SOURCES
+from kube.objects import Pod
+from nodes.choices import Presence
+from nodes.models import Device, Node
+
+CHECKPOINT_WITHIN: Final = timedelta(seconds=60)
+"""No new node waits longer for the kubelet's record, which its agent sends right after the inventory."""
+
+
+def bound_elsewhere(suspects: Collection[Pod]) -> list[Difference]:
+    """Those of the pods without devices that run on a node with devices: bound past gpuplane."""
+    names = {pod.spec.node_name for pod in suspects}
+    there = Device.objects.filter(node__name__in=names).exclude(presence=Presence.REMOVED)
+    ours = set(there.values_list("node__name", flat=True))
+    return [
+        Difference(
+            f"pod {pod.metadata.namespace}/{pod.metadata.name} ({pod.metadata.uid}) asks for devices and runs on "
+            f"{pod.spec.node_name}, where gpuplane gave it none",
+            namespace=pod.metadata.namespace,
+            name=pod.metadata.name,
+            node=pod.spec.node_name,
+        )
+        for pod in suspects
+        if pod.spec.node_name in ours
+    ]
+
+
+def awaiting_checkpoint(suspects: Collection[Pod], now: datetime) -> set[str]:
+    """New nodes of pods without devices, whose kubelet's record may still come."""
+    names = {pod.spec.node_name for pod in suspects}
+    young = Node.objects.filter(name__in=names, registered_at__gt=now - CHECKPOINT_WITHIN, checkpoint__isnull=True)
+    return set(young.values_list("name", flat=True))
+
+
+def without_devices(pods: Iterable[Pod], known: Collection[str]) -> list[Pod]:
+    """The pods that run and ask for devices, without a row or a result.
+
+    `known`: UIDs of pods that had a row before the pods were listed. A pod bound by gpuplane has a result.
+    """
+    return [
+        pod
+        for pod in pods
+        if pod.spec.node_name
+        and not pod.finished
+        and pod.metadata.uid not in known
+        and not any(key in pod.annotations for key in RESULT_SOURCES)
+        and asks_for_devices(pod)
+    ]

@@ -1,0 +1,113 @@
+"""Pools as the plan reads them: what their nodes have, whom they take, how many may still be made.
+
+`fields_of` parses a NodePool; `refusal` says whether its nodes would take a pod. Invariants: a label that several
+values are allowed for takes the one that the pod asks for (its picks), so that one node is never for two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from autoscaling.models import Pool
+from autoscaling.shapes import gpus_of, stated_shape
+from kube.karpenter import INSTANCE_TYPE_LABEL, WELL_KNOWN, NodePool
+from kube.keys import NATIVE_GPU, NODEPOOL_LABEL
+from kube.node_rules import NodeTraits, refusal_of, required_of
+from kube.objects import NodeSelectorRequirement, PodSpec, Taint
+from kube.quantities import QuantityError, parse_quantity
+
+TRIGGER_MEMORY: Final = "gpu.scheduling/trigger-memory"
+NODES_LIMIT: Final = "nodes"
+_TAINTS: Final = list[Taint]
+
+Picks = dict[str, str]
+"""Label → value, of labels that the pool leaves open."""
+
+
+def fields_of(pool: NodePool) -> dict[str, Any]:
+    """The columns of `Pool` that follow from the NodePool."""
+    template = pool.spec.template
+    fixed, choices = _requirements(template.spec.requirements or ())
+    labels = {NODEPOOL_LABEL: pool.metadata.name, **fixed, **(template.metadata.labels or {})}
+    stated, problem = stated_shape(pool, labels)
+    memory = 0
+    try:
+        memory = parse_quantity(pool.annotations.get(TRIGGER_MEMORY, 0))
+    except QuantityError as error:
+        problem = problem or f"{TRIGGER_MEMORY}: {error}"
+    return {
+        "weight": pool.spec.weight or 0,
+        "labels": labels,
+        "choices": choices,
+        "taints": msgspec.to_builtins(template.spec.taints or []),
+        "limits": {key: str(value) for key, value in (pool.spec.limits or {}).items()},
+        "used": {key: str(value) for key, value in (pool.status.resources or {}).items()},
+        "instance_type": labels.get(INSTANCE_TYPE_LABEL, ""),
+        "trigger_memory": memory,
+        "stated": stated,
+        "problem": problem[:300],
+        "deleted_at": None,
+    }
+
+
+def _requirements(requirements: Iterable[NodeSelectorRequirement]) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """(labels of one value, values of the others; an empty list allows any)."""
+    fixed: dict[str, str] = {}
+    choices: dict[str, list[str]] = {}
+    for one in requirements:
+        values = one.values or []
+        if one.operator == "In" and len(values) == 1:
+            fixed[one.key] = values[0]
+        elif one.operator == "In":
+            choices[one.key] = sorted(values)
+        elif one.operator in ("Exists", "NotIn", "Gt", "Lt"):
+            choices.setdefault(one.key, [])
+    return fixed, choices
+
+
+def refusal(spec: PodSpec, pool: Pool) -> tuple[str, Picks]:
+    """(why no node of the pool takes the pod, empty where one does; the picks that it takes)."""
+    picks: Picks = {}
+    asked = [(key, [value]) for key, value in (spec.node_selector or {}).items()]
+    required = required_of(spec)
+    for term in (required.node_selector_terms if required else None) or ():
+        asked += [(one.key, one.values or []) for one in term.match_expressions or () if one.operator == "In"]
+    for key, values in asked:
+        if key in pool.labels or key in picks:
+            continue
+        if key in pool.choices:
+            allowed = pool.choices[key]
+            picked = next((value for value in values if not allowed or value in allowed), None)
+        else:
+            picked = values[0] if values and key in WELL_KNOWN else None
+        if picked is not None:
+            picks[key] = picked
+    traits = NodeTraits("", {**pool.labels, **picks}, msgspec.convert(pool.taints, _TAINTS))
+    return refusal_of(spec, traits), picks
+
+
+def most_of(pool: Pool, *, coming: int) -> int | None:
+    """How many nodes may still be made, by limits of GPUs and nodes; None: any number. `coming`: those not counted."""
+    shape = pool.shape
+    found: list[int] = []
+    for key, each in ((NATIVE_GPU, gpus_of(shape) if shape is not None else 0), (NODES_LIMIT, 1)):
+        if key in pool.limits and each:
+            found.append((_amount(pool.limits[key]) - _amount(pool.used.get(key, "0"))) // each - coming)
+    return max(min(found), 0) if found else None
+
+
+def known_labels(pool: Pool, selector: Mapping[str, str]) -> dict[str, str]:
+    """The part of a selector that Karpenter understands for this pool: it refuses labels that it does not know."""
+    return {
+        key: value for key, value in selector.items() if key in pool.labels or key in pool.choices or key in WELL_KNOWN
+    }
+
+
+def _amount(text: str) -> int:
+    try:
+        return parse_quantity(text)
+    except QuantityError:
+        return 0

@@ -1,0 +1,350 @@
+"""What a round decides from: who waits, which pools there are, what is coming, as a question for the engine.
+
+Invariants: a pod is asked about only where it lacks nothing but devices, as far as its rows say; and once it
+has waited long enough, or is about to while another one has, so that pods that come together share nodes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import msgspec
+from django.conf import settings
+from django.db.models import Count, Exists, OuterRef
+
+from allocations import fleet
+from allocations.choices import LIVE
+from allocations.engine.growth import ComingNode, GrowthQuestion, Need, Pool, Wanting
+from allocations.engine.growth.shapes import Shape, packed
+from allocations.engine.queueing.rounds import DecisionInput, decide
+from allocations.engine.queueing.workloads import Age, Member, Workload
+from allocations.models import Allocation, PodRefusal
+from allocations.pod_request import PodRequest, pod_request
+from allocations.scheduling.queueing.loop import is_in_use
+from allocations.scheduling.queueing.round_input import InputReader, without_kept
+from allocations.scheduling.queueing.waiting_rows import NodesCache
+from allocations.waiting import NOT_ASKED, NOT_OURS, QUEUED
+from autoscaling import pools, shapes
+from autoscaling.choices import COMING, TAKEN_UP, TriggerState
+from autoscaling.models import NodeClaim, Trigger
+from autoscaling.models import Pool as PoolRow
+from autoscaling.rounds.failures import EarlierFailures
+from claims.admission.counted import takes_some
+from claims.dialects.request import DeviceRequest, Dialect
+from claims.lookup import ClaimFinder
+from kube.client import Cluster
+from kube.device_types import GPU
+from kube.keys import NODEPOOL_LABEL
+from kube.node_rules import NodeTraits, refusal_of
+from kube.objects import Pod, PodSpec
+from kube.resources import PODS
+from nodes.models import Device
+
+TOGETHER: Final = timedelta(seconds=0.5)
+"""Pods that come within this time of each other share a plan."""
+PENDING: Final = "spec.nodeName=,status.phase=Pending"
+FORGOTTEN: Final = timedelta(minutes=30)
+"""A NodeClaim that nobody wants of us, and whose node tells nothing for so long, is no GPU node that is coming."""
+EXCLUDED: Final = "its attempts there failed"
+
+
+class Waiter(NamedTuple):
+    """A pod that waits. `since`: when it was seen first."""
+
+    pod: Pod
+    since: datetime
+    queued: bool
+
+    @property
+    def name(self) -> str:
+        """What the plan knows it by: as the queues do."""
+        meta = self.pod.metadata
+        return f"{meta.namespace}/{meta.name}/{meta.uid}"
+
+    @property
+    def uid(self) -> str:
+        """Its UID."""
+        return self.pod.metadata.uid
+
+
+class Entry(NamedTuple):
+    """A pool as the plan sees it: with the values of labels that pods pick (`pools.Picks`)."""
+
+    row: PoolRow
+    picks: pools.Picks
+
+
+class RoundInput(NamedTuple):
+    """`entries`: by place in the question; `coming`: triggers in the order of the question; `skipped`: pod → why it is
+    not asked about.
+    """
+
+    question: GrowthQuestion
+    queues: DecisionInput | None
+    entries: Sequence[Entry]
+    coming: Sequence[Trigger]
+    waiters: Mapping[str, Waiter]
+    skipped: Mapping[str, str]
+
+
+class Waiting(NamedTuple):
+    """Who is asked about, whether one of them has waited long enough, and when the next has (None: nobody is to)."""
+
+    waiters: list[Waiter]
+    due: bool
+    next_due: datetime | None
+
+
+def read_waiting(cluster: Cluster, now: datetime) -> Waiting:
+    """The pods that wait and hold nothing. Raises `kube.errors`."""
+    held = Allocation.objects.filter(state__in=LIVE).exclude(pod_uid="").values("pod_uid")
+    rows = PodRefusal.objects.exclude(rule__in=set(NOT_OURS) - {NOT_ASKED}).exclude(pod_uid__in=held)
+    since = {uid: (first, queued == QUEUED) for uid, first, queued in rows.values_list("pod_uid", "first_at", "rule")}
+    if not since:
+        return Waiting([], due=False, next_due=None)
+    listed = cluster.list(PODS.path(), Pod, field_selector=PENDING).items
+    waiters = [
+        Waiter(pod, *since[pod.metadata.uid])
+        for pod in listed
+        if pod.metadata.uid in since and not pod.metadata.deletion_timestamp
+    ]
+    if not waiters:
+        return Waiting([], due=False, next_due=None)
+    return due_of(waiters, now)
+
+
+def due_of(waiters: Sequence[Waiter], now: datetime) -> Waiting:
+    """Of those that wait, who has waited long enough, or is about to: those share a plan."""
+    after = timedelta(seconds=settings.GPUPLANE_SCALE_AFTER_SECONDS)
+    later = [one.since + after for one in waiters if one.since + after > now]
+    asked = [one for one in waiters if one.since + after <= now + TOGETHER]
+    return Waiting(asked, due=len(later) < len(waiters), next_due=min(later, default=None))
+
+
+class GrowthInputReader:
+    """Makes the inputs of one process; keeps what did not change."""
+
+    def __init__(self) -> None:
+        self._nodes = NodesCache()
+        self._queues_reader = InputReader()
+
+    def take(self, waiters: Sequence[Waiter], now: datetime) -> RoundInput:
+        """The input for these pods."""
+        return _Builder(waiters, now, self._nodes.read(), self._queues_reader).build()
+
+
+class _Builder:
+    def __init__(
+        self, waiters: Sequence[Waiter], now: datetime, nodes: Mapping[str, NodeTraits], queues_reader: InputReader
+    ) -> None:
+        self.now = now
+        self.nodes = nodes
+        self.queues_reader = queues_reader
+        self.rows = [row for row in PoolRow.objects.filter(deleted_at__isnull=True) if row.shape is not None]
+        self.failures = EarlierFailures.read(now)
+        self.skipped: dict[str, str] = {}
+        self.coming = list(Trigger.objects.filter(state__in=COMING).select_related("request").order_by("pk"))
+        self.coming.sort(key=lambda one: -list(COMING).index(TriggerState(one.state)))
+        self.look = fleet.current()
+        # who took devices since the pods were read is counted in the picture: asked about again, a node more would come
+        rows = Allocation.objects.filter(state__in=LIVE, pod_uid__in=[waiter.uid for waiter in waiters])
+        holding = set(rows.values_list("pod_uid", flat=True))
+        self.waiters = {waiter.name: waiter for waiter in waiters if waiter.uid not in holding}
+        self.snapshot = without_kept(self.look, {waiter.uid for waiter in waiters})
+        self._rules: dict[bytes, tuple[int, ...] | None] = {}
+
+    def build(self) -> RoundInput:
+        """Everything as of now."""
+        wanted, queues = self._workloads()
+        picks: dict[str, dict[int, pools.Picks]] = {}
+        refusals: dict[str, dict[int, str]] = {}
+        for workload in wanted:
+            for member in workload.members:
+                refusals[member.name], picks[member.name] = self._by_rules(self.waiters[member.name].pod.spec)
+        entries = self._entries(picks)
+        chosen = [
+            Pool(
+                f"{entry.row.name}",
+                shapes.node_row(entry.row.name, entry.row.shape or {}, entry.row.labels),
+                weight=entry.row.weight,
+                most=pools.most_of(entry.row, coming=self._uncounted(entry.row.name)),
+                labels={**entry.row.labels, **entry.picks},
+            )
+            for entry in entries
+        ]
+        self._forms = [Shape(pool.node) for pool in chosen]
+        wanting = []
+        for workload in wanted:
+            needs = tuple(
+                self._need(member, entries, refusals[member.name], picks[member.name]) for member in workload.members
+            )
+            wanting.append(
+                Wanting(
+                    workload.name,
+                    needs,
+                    topology=workload.topology,
+                    beside=workload.beside,
+                    above=workload.above,
+                )
+            )
+        placed = [(one, self._entry_of(one, entries)) for one in self.coming]
+        there = [(one, at) for one, at in placed if at is not None]
+        ours = tuple(ComingNode(one.name, at) for one, at in there)
+        surely, perhaps = self._of_others(entries)
+        coming = (*surely, *ours, *perhaps)
+        labels = [self._labels(name) for name in self.snapshot.node_names]
+        question = GrowthQuestion(self.snapshot, labels, tuple(chosen), tuple(wanting), coming)
+        return RoundInput(question, queues, entries, [one for one, _ in there], self.waiters, self.skipped)
+
+    def _workloads(self) -> tuple[list[Workload], DecisionInput | None]:
+        """Workloads that lack devices alone: what the queues say of theirs, and every other pod by itself."""
+        found: list[Workload] = []
+        finder = ClaimFinder()
+        for place, waiter in enumerate(self.waiters.values()):
+            asks = None if waiter.queued else pod_request(waiter.pod, finder)
+            if not isinstance(asks, PodRequest) or self._is_skipped(waiter):
+                continue
+            age = Age(False, f"{waiter.since:%Y-%m-%dT%H:%M:%S.%fZ}", place)
+            member = Member(waiter.name, asks.request, age, self._rows_for(waiter.pod.spec))
+            found.append(Workload(waiter.name, "", (member,), 0, age))
+        queues: DecisionInput | None = None
+        if any(waiter.queued for waiter in self.waiters.values()) and is_in_use():
+            asked = self.queues_reader.read(()).decision_input
+            queues = msgspec.structs.replace(asked, snapshot=self.snapshot)
+            answer = decide(queues)
+            for workload in queues.waiting:
+                why = answer.waiting.get(workload.name)
+                there = [self.waiters.get(member.name) for member in workload.members]
+                if why is None or not why.devices or None in there:
+                    continue
+                if not any(self._is_skipped(waiter) for waiter in there if waiter is not None):
+                    found.append(workload)
+        return found, queues
+
+    def _is_skipped(self, waiter: Waiter) -> bool:
+        why = self.failures.why_not_now(waiter.uid, self.rows)
+        if why:
+            self.skipped[waiter.name] = why
+        return bool(why)
+
+    def _by_rules(self, spec: PodSpec) -> tuple[dict[int, str], dict[int, pools.Picks]]:
+        """(row of a pool → why its nodes exclude the pod, row → picks)."""
+        refused, picks = {}, {}
+        for at, row in enumerate(self.rows):
+            why, picked = pools.refusal(spec, row)
+            if why:
+                refused[at] = why
+            elif picked:
+                picks[at] = picked
+        return refused, picks
+
+    def _entries(self, picks: Mapping[str, Mapping[int, pools.Picks]]) -> list[Entry]:
+        entries = [Entry(row, {}) for row in self.rows]
+        for of_pod in picks.values():
+            entries += [Entry(self.rows[at], picked) for at, picked in of_pod.items()]
+        for trigger in self.coming:
+            row = next((row for row in self.rows if row.name == trigger.request.pool), None)
+            if row is not None and (picked := _picked(trigger, row)):
+                entries.append(Entry(row, picked))
+        return [one for at, one in enumerate(entries) if one not in entries[:at]]
+
+    def _need(
+        self,
+        member: Member,
+        entries: Sequence[Entry],
+        refused: Mapping[int, str],
+        picks: Mapping[int, pools.Picks],
+    ) -> Need:
+        waiter = self.waiters[member.name]
+        excluded: dict[int, str] = {}
+        for place, entry in enumerate(entries):
+            at = next(at for at, row in enumerate(self.rows) if row.name == entry.row.name)
+            if at in refused:
+                excluded[place] = refused[at]
+            elif picks.get(at, entry.picks) != entry.picks:
+                excluded[place] = "its nodes are for other values of a label"
+        failed = self.failures.pools_of(waiter.uid, self.rows)
+        request = packed(member.request)
+        able = [at for at in range(len(entries)) if at not in excluded and not self._forms[at].refusal(request)]
+        if any(entries[at].row.name not in failed for at in able):
+            excluded |= {at: EXCLUDED for at in able if entries[at].row.name in failed}
+        return Need(member, excluded, by_itself=self._by_itself(waiter, member.request))
+
+    def _by_itself(self, waiter: Waiter, request: DeviceRequest) -> bool:
+        """Whether Karpenter makes a node for the pod without a trigger pod."""
+        if request.dialect != Dialect.NATIVE or waiter.queued or takes_some(waiter.pod):
+            return False
+        asked = sum(ask.count for ask in request.asks if ask.type == GPU)
+        rows = self._rows_for(waiter.pod.spec)
+        names = self.snapshot.node_names
+        here = names if rows is None else [names[row] for row in rows]
+        return not any(self._free_by_requests.get(name, 0) >= asked for name in here)
+
+    @cached_property
+    def _free_by_requests(self) -> Mapping[str, int]:
+        """Node → GPUs that nobody holds by `nvidia.com/gpu`, which is what Karpenter counts."""
+        gpus = Device.objects.filter(type=GPU, parent="").values_list("node__name").annotate(Count("pk"))
+        free: defaultdict[str, int] = defaultdict(int, dict(gpus))
+        native = Allocation.objects.filter(state__in=LIVE, dialect=Dialect.NATIVE)
+        for name, count in native.values_list("node__name").annotate(Count("devices")):
+            free[name] -= count
+        return free
+
+    def _rows_for(self, spec: PodSpec) -> tuple[int, ...] | None:
+        """Rows of the nodes there that the pod's rules allow, None for all."""
+        key = msgspec.json.encode((spec.node_selector, spec.affinity, spec.tolerations))
+        if key not in self._rules:
+            there = [self.nodes.get(name) or NodeTraits(name, {}) for name in self.snapshot.node_names]
+            rows = tuple(row for row, node in enumerate(there) if not refusal_of(spec, node))
+            self._rules[key] = rows if len(rows) < len(there) else None
+        return self._rules[key]
+
+    def _labels(self, name: str) -> Mapping[str, str]:
+        return self.nodes[name].labels if name in self.nodes else {}
+
+    def _uncounted(self, pool: str) -> int:
+        """Nodes of the pool that are wanted, and that its NodePool has not counted yet."""
+        return sum(one.request.pool == pool and one.state not in TAKEN_UP for one in self.coming)
+
+    def _of_others(self, entries: Sequence[Entry]) -> tuple[list[ComingNode], list[ComingNode]]:
+        """Nodes that Karpenter makes for pods that it sees by itself, until they tell what they have.
+
+        Those that are surely no trigger pod's, older than any that has no NodeClaim yet; and the others.
+        """
+        untied: dict[str, datetime] = {}
+        for one in self.coming:
+            if not one.node_claim:
+                made = one.created_at or self.now
+                untied[one.request.pool] = min(made, untied.get(one.request.pool, made))
+        place_of = {entry.row.name: at for at, entry in reversed(list(enumerate(entries))) if not entry.picks}
+        told = Device.objects.filter(node__name=OuterRef("node"))
+        claims = NodeClaim.objects.filter(trigger="", deleted_at__isnull=True, created_at__gt=self.now - FORGOTTEN)
+        claims = claims.filter(~Exists(told), pool__in=list(place_of)).order_by("pk")
+        found: tuple[list[ComingNode], list[ComingNode]] = [], []
+        for claim in claims:
+            doubtful = claim.pool in untied and claim.created_at >= untied[claim.pool].replace(microsecond=0)
+            found[doubtful].append(ComingNode(claim.name, place_of[claim.pool], ours=False))
+        return found
+
+    @staticmethod
+    def _entry_of(trigger: Trigger, entries: Sequence[Entry]) -> int | None:
+        """The entry that the coming node is of; None where its pool is gone or has no shape any more."""
+        for at, entry in enumerate(entries):
+            if entry.row.name == trigger.request.pool and entry.picks == _picked(trigger, entry.row):
+                return at
+        return None
+
+
+def _picked(trigger: Trigger, row: PoolRow) -> pools.Picks:
+    """The values that the trigger pod selects of labels that its pool leaves open."""
+    selector: Mapping[str, str] = trigger.request.need.get("selector", {})
+    return {key: value for key, value in selector.items() if key not in row.labels and key != NODEPOOL_LABEL}
+
+
+def uids(names: Collection[str], waiters: Mapping[str, Waiter]) -> list[str]:
+    """UIDs of these pods, sorted."""
+    return sorted(waiters[name].uid for name in names if name in waiters)

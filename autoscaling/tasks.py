@@ -1,0 +1,40 @@
+"""Periodic work of growth. Each task is idempotent and may run any number of times at once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from celery import shared_task
+from django.conf import settings
+
+from allocations.watch_runs import run_on_cluster
+from autoscaling import loop, watching
+from autoscaling.choices import ENDED
+from autoscaling.models import NodeClaim, ScalingRequest
+from storage.clock import database_now
+
+
+@shared_task(name="autoscaling.tasks.watch_node_pools", ignore_result=True)
+def watch_node_pools() -> None:
+    """One run of the watch of NodePools; the next follows at once, or by the beat where this one ended badly."""
+    run_on_cluster(watch_node_pools.name, "node pools", lambda cluster: watching.watch_node_pools(cluster=cluster))
+
+
+@shared_task(name="autoscaling.tasks.watch_node_claims", ignore_result=True)
+def watch_node_claims() -> None:
+    """The same of NodeClaims."""
+    run_on_cluster(watch_node_claims.name, "node claims", lambda cluster: watching.watch_node_claims(cluster=cluster))
+
+
+@shared_task(name="autoscaling.tasks.run_growth", ignore_result=True)
+def run_growth() -> None:
+    """One run of the growth loop; the next follows as for the watches."""
+    run_on_cluster(run_growth.name, "growth", lambda cluster: loop.run_growth(cluster=cluster))
+
+
+@shared_task(name="autoscaling.tasks.prune", ignore_result=True)
+def prune() -> int:
+    """Delete ended requests, and NodeClaims that are gone, older than the audit trail."""
+    limit = database_now() - timedelta(days=settings.GPUPLANE_AUDIT_DAYS)
+    deleted = ScalingRequest.objects.filter(state__in=ENDED, ended_at__lt=limit).delete()[0]
+    return deleted + NodeClaim.objects.filter(deleted_at__lt=limit).delete()[0]

@@ -1,0 +1,310 @@
+"""The process's part of the queue: reports what happens to its requests, and waits for their places.
+
+Used by `app`, started and stopped by `gpuplane.start.gateway`. All that happens at one moment is one round
+(`inference.dispatch.rounds`), in one thread. A waiting request is woken by the round that starts it, here or by a
+message of another process; each second the database is read in case a message was lost. Invariants:
+- Each request that the database may know of gets its ending written, also while the database is away for moments.
+- Once this process has not renewed its row for LEASE_SECONDS, nothing of it runs: others may give its places away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+from uuid import UUID
+
+import structlog
+from django.db import DatabaseError, InterfaceError
+
+from allocations.scheduling.batcher import Batcher
+from gpuplane.listeners.answers import RETRY_SOON, Header, Refused
+from gpuplane.listeners.gateway import figures
+from gpuplane.listeners.gateway.flights import Flight, GatewayEnded, SlotLost
+from gpuplane.listeners.gateway.lease import Lease
+from gpuplane.listeners.gateway.replies import GatewayRefusal
+from gpuplane.listeners.threads import Lane
+from gpuplane.start.interpreter import SHORT_SWITCH_INTERVAL
+from inference.choices import REQUEST_OPEN, RequestState
+from inference.dispatch.reading import Seen, lost_requests, requests_seen
+from inference.dispatch.records import Again, Arrival, Ending, Look, Outcome, Place, Standing, Started, Step
+from inference.dispatch.rounds import dispatch
+from inference.wake import REQUESTS
+from storage.redis_listener import Subscription
+
+LOOK_SECONDS: Final = 1.0
+AGAIN_SECONDS: Final = 1.0
+"""Pause before the database is tried again."""
+FULL_SECONDS: Final = 0.25
+"""How long a queue that was full is taken for full, so that a flood costs no transactions."""
+STOP_SECONDS: Final = 3.0
+LOST_SECONDS: Final = 2.0
+PAUSE_SECONDS: Final = 0.1
+"""Between two reads of what was lost, however many messages come."""
+RETRY_FULL: Final[Header] = (b"retry-after", b"5")
+RETRY_LATER: Final[Header] = (b"retry-after", b"10")
+AWAY: Final = (DatabaseError, InterfaceError, Refused)
+"""What a call in a thread raises while the database is away."""
+
+log = structlog.get_logger(__name__)
+
+
+class Desk:
+    """The flights of one process. `queue_seconds`, `queue_length`: bounds of waiting, the latter by model."""
+
+    def __init__(self, *, queue_seconds: float, queue_length: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.lease = Lease(clock=clock, lost=self._end_all)
+        self._queue_seconds = queue_seconds
+        self._queue_length = queue_length
+        self._flights: dict[UUID, Flight] = {}
+        self._waiting: dict[UUID, Flight] = {}
+        self._full_until: dict[str, float] = {}
+        self._wanted: set[str] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._writing: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Begin, in the running loop. The database may be away."""
+        self._loop = asyncio.get_running_loop()
+        self._look = asyncio.Event()
+        self._look_for_lost = asyncio.Event()
+        self._rounds = Lane("requests", threads=1, waiting=1)
+        self._reads = Lane("request-reads", threads=1, waiting=64)
+        self._batcher: Batcher[Step, Outcome] = Batcher(self._round, self._rounds.run)
+        self.lease.start()
+        self._tasks = [asyncio.create_task(self._look_again()), asyncio.create_task(self._cut_lost())]
+
+    async def stop(self) -> None:
+        """End all flights, write that, and end the row of this process."""
+        self._end_all("the web process stops")
+        await _cancelled(self._tasks)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                while self._writing:
+                    await asyncio.wait(self._writing)
+        await _cancelled(list(self._writing))
+        await self.lease.stop()
+        for lane in (self._rounds, self._reads):
+            lane.shutdown()
+
+    # -- one request
+
+    async def place(self, flight: Flight) -> Place:
+        """A place for a request that has arrived. Raises Refused, and what a cut of the flight says."""
+        if self._full_until.get(flight.model, 0.0) > self.clock():
+            raise self._queue_full(flight.model)
+        await self.lease.held()
+        self._flights[flight.id] = flight
+        flight.written = True
+        arrival = Arrival(
+            id=flight.id,
+            model=flight.model,
+            lora=flight.lora,
+            priority=flight.priority,
+            user=flight.user,
+            token=flight.token,
+            at=flight.arrived,
+        )
+        return await self._settled(flight, arrival)
+
+    async def place_again(self, flight: Flight, reason: str) -> Place:
+        """Another place for a request that its slot did not take. Raises Refused, and what a cut says."""
+        before, flight.place = flight.place, None
+        if before is None:
+            raise GatewayRefusal(502, reason)
+        tried, at = dict(flight.tried), self.clock()
+        flight.tried[before.slot] = at
+        again = Again(id=flight.id, model=flight.model, slot=before.slot, reason=reason, tried=tried, at=at)
+        return await self._settled(flight, again)
+
+    def close(self, flight: Flight, state: RequestState, reason: str = "") -> None:
+        """The request is over. Written in the background; a second time does nothing."""
+        if self._flights.pop(flight.id, None) is None:
+            return
+        figures.REQUESTS.labels(flight.model, state.value).inc()
+        if flight.written:
+            ending = Ending(
+                id=flight.id,
+                model=flight.model,
+                state=state,
+                reason=reason,
+                tokens=flight.tokens,
+                first_byte_at=flight.first_byte_at,
+                at=self.clock(),
+            )
+            task = asyncio.create_task(self._write(ending))
+            self._writing.add(task)
+            task.add_done_callback(self._writing.discard)
+
+    def subscription(self) -> Subscription:
+        """Messages of other processes, by which waiting requests are looked at."""
+        return Subscription(
+            channel=REQUESTS.name,
+            on_message=lambda data: self._woken(data.decode("utf-8", "replace")),
+            on_subscribed=lambda: None,  # each second the database is read anyway
+            on_lost=lambda why: log.warning("gateway.redis_down", why=why),
+        )
+
+    def _woken(self, model: str) -> None:
+        if any(flight.model == model for flight in self._waiting.values()):
+            self._wanted.add(model)
+            self._look.set()
+        if self._flights:
+            self._look_for_lost.set()
+
+    # -- inside
+
+    async def _settled(self, flight: Flight, step: Arrival | Again) -> Place:
+        """What becomes of the step, after waiting where it has to wait."""
+        began = self.clock()
+        flight.started = asyncio.get_running_loop().create_future()
+        self._waiting[flight.id] = flight
+        try:
+            outcome = await self._batcher.do(step)
+            if outcome is Standing.WAITS:
+                with figures.WAITING.labels(flight.model).track_inprogress():
+                    outcome = await self._waited(flight, flight.started, began)
+        except (DatabaseError, InterfaceError) as error:
+            log.warning("gateway.not_dispatched", why=str(error))
+            raise GatewayRefusal(
+                503, "the database does not answer; come again", RETRY_SOON, code="not_ready"
+            ) from error
+        finally:
+            self._waiting.pop(flight.id, None)
+            flight.waited += self.clock() - began
+        if isinstance(outcome, Place):
+            await self.lease.held()  # this process may have stood still
+            flight.place = outcome
+            figures.QUEUE_SECONDS.labels(flight.model).observe(self.clock() - began)
+            return outcome
+        raise self._refusal(flight, outcome)
+
+    async def _waited(self, flight: Flight, started: asyncio.Future[Place], began: float) -> Place:
+        left = self._queue_seconds - flight.waited - (self.clock() - began)
+        try:
+            async with asyncio.timeout(left):
+                return await started
+        except TimeoutError:
+            why = flight.reason or "all slots of the model are busy"
+            raise WaitedTooLong(self._queue_seconds, why) from None
+
+    def _refusal(self, flight: Flight, outcome: Outcome) -> GatewayRefusal:
+        if outcome is Standing.UNKNOWN_MODEL:
+            self._forget(flight)
+            return GatewayRefusal(404, f"there is no model {flight.model}", code="model_not_found")
+        if outcome is Standing.QUEUE_FULL:
+            self._forget(flight)
+            self._full_until[flight.model] = self.clock() + FULL_SECONDS
+            return self._queue_full(flight.model)
+        return GatewayRefusal(503, flight.reason or "the request was ended while it waited", RETRY_LATER)
+
+    def _queue_full(self, model: str) -> GatewayRefusal:
+        detail = f"{self._queue_length} requests of model {model} wait already; come again"
+        return GatewayRefusal(429, detail, RETRY_FULL)
+
+    def _forget(self, flight: Flight) -> None:
+        """The database does not know of it."""
+        flight.written = False
+        self._flights.pop(flight.id, None)
+
+    def _round(self, steps: Sequence[Step]) -> Sequence[Outcome]:
+        """One round; in the thread of rounds."""
+        gateway, now = self.lease.gateway, self.lease.now()
+        with SHORT_SWITCH_INTERVAL:
+            done = dispatch(steps, gateway=gateway, now=now, monotonic=self.clock(), queue_length=self._queue_length)
+        own = [one for one in done.started if one.gateway == gateway]
+        if own:
+            self._loop.call_soon_threadsafe(self._start, own)
+        return done.outcomes
+
+    def _start(self, started: Sequence[Started]) -> None:
+        for one in started:
+            flight = self._waiting.get(one.request)
+            if flight is not None and flight.started is not None and not flight.started.done():
+                flight.started.set_result(one.place)
+
+    async def _write(self, ending: Ending) -> None:
+        """Write the ending; until it succeeds, or others have ended this gateway."""
+        gateway = self.lease.gateway
+        while self.lease.gateway == gateway:
+            try:
+                await self._batcher.do(ending)
+            except AWAY as error:
+                log.warning("gateway.ending_not_written", why=str(error))
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                return
+
+    async def _look_again(self) -> None:
+        """Read what became of waiting requests, when it is asked for and each LOOK_SECONDS."""
+        while True:
+            await _set_or_late(self._look, LOOK_SECONDS)
+            wanted, self._wanted = self._wanted, set()
+            names = wanted or {flight.model for flight in self._waiting.values()}
+            ids = [flight.id for flight in self._waiting.values() if flight.model in names]
+            if not ids:
+                continue
+            try:
+                await asyncio.gather(*(self._batcher.do(Look(model=name)) for name in names))
+                self._saw(await self._reads.run(requests_seen, ids))
+            except AWAY as error:
+                log.warning("gateway.not_looked", why=str(error))
+                await asyncio.sleep(AGAIN_SECONDS)
+
+    def _saw(self, seen: dict[UUID, Seen]) -> None:
+        for pk, one in seen.items():
+            flight = self._waiting.get(pk)
+            if flight is None or flight.started is None or flight.started.done():
+                continue
+            flight.reason = one.reason
+            if one.place is not None:
+                flight.started.set_result(one.place)
+            elif one.state not in REQUEST_OPEN:
+                flight.started.set_exception(GatewayRefusal(503, one.reason or "the request was ended", RETRY_LATER))
+
+    async def _cut_lost(self) -> None:
+        """Cut flights whose slot has failed, when a slot has moved and each LOST_SECONDS."""
+        while True:
+            await asyncio.sleep(PAUSE_SECONDS)
+            await _set_or_late(self._look_for_lost, LOST_SECONDS)
+            if not self._flights or not self.lease.gateway:
+                continue
+            try:
+                lost = await self._reads.run(lost_requests, self.lease.gateway)
+            except AWAY as error:
+                log.warning("gateway.not_looked", why=str(error))
+                continue
+            for pk, why in lost.items():
+                flight = self._flights.get(pk)
+                if flight is not None and flight.place is not None:
+                    flight.cut(SlotLost(why))
+
+    def _end_all(self, why: str) -> None:
+        if self._flights:
+            log.warning("gateway.flights_ended", why=why, flights=len(self._flights))
+        for flight in list(self._flights.values()):
+            flight.cut(GatewayEnded(why))
+
+
+class WaitedTooLong(GatewayRefusal):
+    """No place became free in time."""
+
+    def __init__(self, seconds: float, why: str) -> None:
+        super().__init__(503, f"no slot became free within {seconds:.0f} s: {why}", RETRY_LATER)
+
+
+async def _set_or_late(event: asyncio.Event, seconds: float) -> None:
+    """Wait for the event, so long at most, and clear it."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    event.clear()
+
+
+async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

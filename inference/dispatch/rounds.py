@@ -1,0 +1,254 @@
+"""One round: what gateways report is written down, and free places go to the requests whose turn it is.
+
+`dispatch` is one transaction. Called by gateways (`gpuplane.listeners.gateway`) with what happened to their requests
+since their last call, by `inference.dispatch.gateways` for requests of gateways that have ended, and by the task
+`dispatch_requests`. Invariants: rounds of one model are serial (its row is locked; SQLite has one writer); a slot that
+has moved meanwhile costs another try, never a place too many; messages are sent after the commit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from allocations.engine.slots.records import Runtime, SlotModel
+from inference.dispatch import rows
+from inference.dispatch.endings import Leaving, Moment, ended, recount
+from inference.dispatch.order import Waiting, in_turn
+from inference.dispatch.places import OpenSlot, give
+from inference.dispatch.records import (
+    Again,
+    Arrival,
+    Ending,
+    Look,
+    Outcome,
+    Round,
+    Standing,
+    Started,
+    Step,
+)
+from inference.models import Turn
+from inference.wake import wake_requests, wake_slots
+from storage.cursors import Statement, run_all, run_together
+from storage.transactions import atomic_retry
+
+AVOID_SECONDS: Final = 3.0
+"""How long a request is not sent to a slot that did not take it."""
+TRIES: Final = 5
+
+
+class _SlotMoved(Exception):
+    """A slot began to drain, or was given to others, since it was read: nothing of the round is kept."""
+
+
+def dispatch(steps: Sequence[Step], *, gateway: str, now: datetime, monotonic: float, queue_length: int) -> Round:
+    """Write the steps down and give places.
+
+    `gateway`: whose steps these are, "" for none; `monotonic`: the reading at `now` of the clock that `at` of the steps
+    is read from; `queue_length`: how many requests of one model may wait.
+    """
+    for _ in range(TRIES - 1):
+        try:
+            return _dispatch(steps, gateway, now, monotonic, queue_length, gives=True)
+        except _SlotMoved:
+            continue
+    return _dispatch(steps, gateway, now, monotonic, queue_length, gives=False)
+
+
+@atomic_retry
+def _dispatch(
+    steps: Sequence[Step], gateway: str, now: datetime, monotonic: float, queue_length: int, *, gives: bool
+) -> Round:
+    """One try. `gives`: whether places are given; else all that is written, and everybody waits."""
+
+    def moment(at: float) -> datetime:
+        return now - timedelta(seconds=max(0.0, monotonic - at))
+
+    outcomes: list[Outcome] = [Standing.WAITS] * len(steps)
+    leaving = {place: step for place, step in enumerate(steps) if isinstance(step, Ending | Again)}
+    models, read = _read({step.model for step in steps}, Leaving(leaving, moment, now=now), outcomes, now=now)
+    over = {step.id: step for step in leaving.values() if isinstance(step, Ending)}
+    arrivals = {place: step for place, step in enumerate(steps) if isinstance(step, Arrival)}
+    coming = [
+        _waiting_of(step, moment, gateway) for step in arrivals.values() if step.model in models and step.id not in over
+    ]
+    given = _places(models, read, coming, now=now) if gives and models else _Given({}, {}, set())
+    came = _Came(arrivals, models, over, given.places, gateway, queue_length)
+    _write(given, {one.id for one in coming}, _new_requests(came, outcomes, moment), now=now)
+    started = _started(given, {one.id for one in coming})
+    places = {one.request: one.place for one in started}
+    for place, step in leaving.items():
+        if isinstance(step, Again) and step.id in places:
+            outcomes[place] = places[step.id]
+    waits = any(
+        outcome is Standing.WAITS and not isinstance(step, Look) for step, outcome in zip(steps, outcomes, strict=True)
+    )
+    _wake(started, gateway, waits=waits)
+    return Round(outcomes, started)
+
+
+def _read(
+    names: set[str], leaving: Leaving, outcomes: list[Outcome], *, now: datetime
+) -> tuple[dict[str, rows.ModelRow], list[Any]]:
+    """Lock the models, write who leaves, give their places back, and read slots and who waits."""
+    reads = [rows.reading_slots(names), rows.reading_waiting(names)]
+    if not leaving.statements:
+        locked, *read = run_together([rows.locking(names), *reads])
+        return rows.model_rows(locked), read
+    locked, written = run_together([rows.locking(names), leaving.statements])
+    standings, freed = leaving.standings(written)
+    for place, standing in standings.items():
+        outcomes[place] = standing
+    if not freed:
+        return rows.model_rows(locked), run_together(reads)
+    slots = sorted(freed)
+    back, *read = run_together([[rows.giving_back(slot_id, freed[slot_id], now=now) for slot_id in slots], *reads])
+    for slot_id, one in zip(slots, back, strict=True):
+        if not one.rows:
+            recount(slot_id)
+    return rows.model_rows(locked), read
+
+
+def _waiting_of(step: Arrival, moment: Moment, gateway: str) -> Waiting:
+    return Waiting(
+        id=step.id,
+        model=step.model,
+        lora=step.lora,
+        priority=step.priority,
+        token=step.token[: rows.TOKEN_LENGTH],
+        arrived_at=moment(step.at),
+        gateway=gateway,
+    )
+
+
+class _Given(NamedTuple):
+    """Request → its slot, the requests among them, and the turns that were taken: model, LoRA and token."""
+
+    places: dict[UUID, OpenSlot]
+    requests: dict[UUID, Waiting]
+    turns: set[tuple[str, str, str]]
+
+
+def _places(
+    models: Mapping[str, rows.ModelRow], read: Sequence[Any], coming: Sequence[Waiting], *, now: datetime
+) -> _Given:
+    """Which free places go to requests that wait and to those that arrive."""
+    given = _Given({}, {}, set())
+    slots = rows.open_slots(read[0], models.values(), now=now)
+    free = {(slot.model, slot.lora) for slot in slots if slot.free}
+    if not free:
+        return given
+    waited = rows.waiting_requests(read[1], avoided_since=now - timedelta(seconds=AVOID_SECONDS))
+    by_key: defaultdict[tuple[str, str], list[Waiting]] = defaultdict(list)
+    for one in (*waited, *coming):
+        if (one.model, one.lora) in free:
+            by_key[one.model, one.lora].append(one)
+    has_waited = {(one.model, one.lora) for one in waited}
+    for (name, lora), some in by_key.items():
+        own = [slot for slot in slots if (slot.model, slot.lora) == (name, lora)]
+        row = models[name]
+        model = SlotModel(name=name, runtime=Runtime(row.runtime), parallel=row.parallel)
+        places = give(in_turn(some, _served_at(name, lora, some)), own, model, now=now)
+        asked = {one.id: one for one in some}
+        given.places.update(places)
+        given.requests.update({pk: asked[pk] for pk in places})
+        if len(some) > len(places) or (name, lora) in has_waited:
+            given.turns.update((name, lora, token) for pk in places if (token := asked[pk].token))
+    return given
+
+
+def _served_at(name: str, lora: str, waiting: Sequence[Waiting]) -> dict[str, datetime]:
+    """Token → when it had its last turn; not asked where only one token waits."""
+    tokens = {one.token for one in waiting}
+    if len(tokens) < 2:
+        return {}
+    return dict(Turn.objects.filter(model_name=name, lora=lora, token__in=tokens).values_list("token", "served_at"))
+
+
+class _Came(NamedTuple):
+    """Requests that arrive, and what is known of them: endings in the same round, and places."""
+
+    steps: Mapping[int, Arrival]
+    models: Mapping[str, rows.ModelRow]
+    over: Mapping[UUID, Ending]
+    places: Mapping[UUID, OpenSlot]
+    gateway: str
+    queue_length: int
+
+
+def _new_requests(came: _Came, outcomes: list[Outcome], moment: Moment) -> list[rows.NewRequest]:
+    """What is to be written of them. Those beyond the queue are refused, and nothing is written of them."""
+    known = {place: step for place, step in came.steps.items() if step.model in came.models}
+    for place in came.steps.keys() - known.keys():
+        outcomes[place] = Standing.UNKNOWN_MODEL
+    to_wait = {one.model for one in known.values() if one.id not in came.places and one.id not in came.over}
+    lengths = Counter(rows.queue_lengths(to_wait) if to_wait else {})
+    found = []
+    for place, step in known.items():
+        slot, ending = came.places.get(step.id), came.over.get(step.id)
+        if ending is not None:
+            outcomes[place] = Standing.OVER
+        elif slot is not None:
+            outcomes[place] = slot.place
+        elif lengths[step.model] >= came.queue_length:
+            outcomes[place] = Standing.QUEUE_FULL
+            continue
+        else:
+            lengths[step.model] += 1
+        found.append(
+            rows.NewRequest(
+                id=step.id,
+                model=step.model,
+                lora=step.lora,
+                priority=step.priority,
+                user=step.user,
+                token=step.token,
+                gateway=came.gateway,
+                arrived_at=moment(step.at),
+                slot=slot.id if slot is not None else "",
+                over=ended(ending, moment) if ending is not None else None,
+            )
+        )
+    return found
+
+
+def _write(given: _Given, coming: set[UUID], new: Sequence[rows.NewRequest], *, now: datetime) -> None:
+    """Write places, requests and turns. Raises _SlotMoved."""
+    slots = {slot.id: slot for slot in given.places.values()}
+    counts = Counter(slot.id for slot in given.places.values())
+    statements: list[Statement] = [rows.taking(slots[pk], counts[pk], now=now) for pk in sorted(counts)]
+    statements += [rows.starting(pk, slot.id, now=now) for pk, slot in given.places.items() if pk not in coming]
+    if new:
+        statements.append(rows.inserting(new, now=now))
+    if not statements:
+        return
+    for statement, written in zip(statements, run_all(statements), strict=True):
+        if not written.rows:
+            raise _SlotMoved(statement.text)
+    if given.turns:
+        Turn.objects.bulk_create(
+            [Turn(model_name=name, lora=lora, token=token, served_at=now) for name, lora, token in sorted(given.turns)],
+            update_conflicts=True,
+            unique_fields=["model_name", "lora", "token"],
+            update_fields=["served_at"],
+        )
+
+
+def _started(given: _Given, coming: set[UUID]) -> list[Started]:
+    """Requests among them that waited."""
+    return [
+        Started(pk, one.model, one.gateway, given.places[pk].place)
+        for pk, one in given.requests.items()
+        if pk not in coming
+    ]
+
+
+def _wake(started: Sequence[Started], gateway: str, *, waits: bool) -> None:
+    """Wake the gateways of others' requests that were started, and the loop of slots for those that wait."""
+    if waits:
+        wake_slots()
+    for name in {one.model for one in started if one.gateway != gateway}:
+        wake_requests(name)

@@ -1,0 +1,1 @@
+"""Django finds management commands here."""

@@ -1,0 +1,111 @@
+"""From waiting pods to a node that serves them, step by step, and what goes wrong on the way."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pytest_django import Settings
+
+from kube.karpenter import DO_NOT_DISRUPT
+from tests.fakes.apikinds import NODES
+from tests.integration.cluster.conftest import NAMESPACE
+from tests.integration.cluster.growth.conftest import Growing
+
+
+def test_from_zero_to_served(growing: Growing) -> None:
+    """SCALE-1 SCALE-2 SCALE-3 SCALE-4 SCALE-5 sixteen halves: one request, one trigger for eight GPUs, one node."""
+    growing.karpenter.pool()
+    growing.pods(16)
+    growing.round()
+    (pod,) = growing.triggers
+    assert pod["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] == "8"
+    assert growing.states == ["created"]
+    (request,) = growing.requests
+    assert (request.state, request.wanted, request.pool, request.model) == ("triggered", 1, "h100", "H100")
+    node = growing.to_ready()
+    assert growing.triggers == [], "deleted as soon as the node is ready"
+    assert growing.states == ["ready"]
+    assert growing.server.store.get(NODES, "", node)["metadata"]["annotations"][DO_NOT_DISRUPT] == "true"
+    assert growing.karpenter.is_in_use(node)
+    growing.inventory(node)
+    growing.round()
+    (request,) = growing.requests
+    assert (growing.states, request.state) == (["served"], "served")
+    growing.round(3)
+    assert len(growing.requests) == 1, "nobody is planned for twice"
+    (claim,) = growing.claims
+    assert None not in (claim.launched_at, claim.registered_at, claim.ready_at, claim.inventory_at)
+
+
+def test_the_letter_of_the_trigger_pod(growing: Growing) -> None:
+    """SCALE-2 Everything that the rules say of it."""
+    growing.karpenter.pool(taints=[{"key": "gpu", "value": "yes", "effect": "NoSchedule"}])
+    own = {
+        "tolerations": [{"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}],
+        "containers": [{"name": "c", "resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}}],
+    }
+    growing.pods(2, spec=own)
+    growing.round()
+    (pod,) = growing.triggers
+    meta, spec = pod["metadata"], pod["spec"]
+    assert meta["name"].startswith("gpu-trigger-h100-")
+    assert (
+        meta["labels"].items()
+        >= {
+            "gpu.scheduling/component": "trigger",
+            "gpu.scheduling/gpu-model": "H100",
+            "gpu.scheduling/pool": "h100",
+            "gpu.scheduling/trigger-type": "gpu-scaling",
+        }.items()
+    )
+    annotations = meta["annotations"]
+    assert annotations["gpu.scheduling/created-by"] == "gpuplane"
+    assert annotations["gpu.scheduling/purpose"] == "trigger-karpenter-scaling"
+    assert annotations["gpu.scheduling/cleanup-after"] == "node-ready"
+    assert json.loads(annotations["gpu.scheduling/original-request"])["pods"] == [
+        f"{NAMESPACE}/p-0",
+        f"{NAMESPACE}/p-1",
+    ]
+    assert (spec["restartPolicy"], spec["schedulerName"]) == ("Never", "default-scheduler")
+    assert spec["activeDeadlineSeconds"] == 600
+    assert spec["nodeSelector"] == {"karpenter.sh/nodepool": "h100"}
+    assert {"key": "nvidia.com/gpu", "operator": "Exists"} in spec["tolerations"]
+    assert {"key": "gpu", "operator": "Equal", "value": "yes", "effect": "NoSchedule"} in spec["tolerations"]
+    (container,) = spec["containers"]
+    amounts = {"nvidia.com/gpu": "1", "cpu": "1000m", "memory": "2Gi"}
+    assert container["resources"] == {"requests": amounts, "limits": amounts}
+    terms = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert terms == [{"matchExpressions": [{"key": "gpu.scheduling/in-use", "operator": "NotIn", "values": ["true"]}]}]
+    (apart,) = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert apart["topologyKey"] == "kubernetes.io/hostname"
+
+
+def test_a_node_that_karpenter_makes_by_itself_counts_as_coming(growing: Growing) -> None:
+    """SCALE-5 Nobody is counted twice: halves wait for a node that comes for others, and has room."""
+    growing.karpenter.pool()
+    growing.watch()
+    growing.server.store.create(
+        growing.karpenter.claims,
+        "",
+        {"metadata": {"name": "theirs", "labels": {"karpenter.sh/nodepool": "h100"}}},
+    )
+    growing.wait(2)
+    growing.pods(16)
+    growing.round(2)
+    assert growing.triggers == []
+    growing.pods(2, "more")
+    growing.round(2)
+    (pod,) = growing.triggers
+    assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
+
+
+@pytest.mark.parametrize(("setting", "want"), [(True, "true"), (False, None)], ids=["by default", "off"])
+def test_bound_pods_keep_their_node(growing: Growing, settings: Settings, setting: bool, want: str | None) -> None:
+    """SCALE-4 The Binding of a pod with GPUs carries do-not-disrupt, where the setting is on."""
+    settings.GPUPLANE_DO_NOT_DISRUPT = setting
+    growing.world.node("n1", gpus=8)
+    growing.world.place("bound", claim="eight")
+    pod = growing.server.pods[NAMESPACE, "bound"]
+    assert pod["spec"]["nodeName"] == "n1"
+    assert pod["metadata"]["annotations"].get(DO_NOT_DISRUPT) == want

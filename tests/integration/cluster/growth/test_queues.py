@@ -1,0 +1,63 @@
+"""Growth for pods that queues admit: gates hide them from Karpenter, and quotas come before nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from autoscaling.models import PodGrowth
+from claims.queues import DIRECTORY
+from tests.integration.cluster.growth.conftest import Growing
+from tests.integration.cluster.queueing.conftest import Queues
+
+
+@pytest.fixture
+def queues(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queues]:
+    """The queues of the same world."""
+    DIRECTORY.forget()
+    monkeypatch.setattr("storage.enqueue.current_app.send_task", lambda _task, **_: None)
+    yield Queues(growing.world)
+    DIRECTORY.forget()
+
+
+def test_a_gang_grows_whole(growing: Growing, queues: Queues) -> None:
+    """SCALE-4 SCALE-5 Gated pods by nvidia.com/gpu have triggers: two nodes for three pods of four, none for two."""
+    growing.karpenter.pool()
+    queues.gang("ring", 3)
+    for number in range(2):
+        queues.pod(f"r-{number}", gpus=4, gang="ring")
+    queues.settle()
+    growing.round(2)
+    assert growing.triggers == []
+    queues.pod("r-2", gpus=4, gang="ring")
+    queues.settle()
+    growing.wait(6)
+    growing.round(2)
+    assert sorted(
+        int(one["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]) for one in growing.triggers
+    ) == [4, 8]
+    names = [growing.karpenter.nominate(one) for one in growing.triggers]
+    growing.round()
+    for name in names:
+        growing.karpenter.ready(name)
+    growing.round()
+    for name in names:
+        growing.inventory(name)
+    growing.round()
+    queues.settle()
+    assert {queues.node_of(f"r-{number}") for number in range(3)} == set(names)
+    assert set(growing.states) == {"served"}
+
+
+def test_a_limit_comes_before_nodes(growing: Growing, queues: Queues) -> None:
+    """SCALE-1 A node for what the queue's limit lets in, and none for the rest, which is told so."""
+    growing.karpenter.pool()
+    queues.queue("q", quotas=[{"deserved": 0, "limit": 8}])
+    for number in range(3):
+        queues.pod(f"p-{number}", gpus=8, queue="q")
+    queues.settle()
+    growing.round(2)
+    assert len(growing.triggers) == 1
+    told = list(PodGrowth.objects.filter(pool="").values_list("reason", flat=True))
+    assert told == ["queue q holds 8 of its limit of 8 GPUs"] * 2

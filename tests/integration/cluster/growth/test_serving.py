@@ -1,0 +1,149 @@
+"""A node that is ready: its devices serve those it was made for, each pod once, or its trigger fails."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+
+import msgspec
+import pytest
+from pytest_django import Settings
+
+from allocations.waiting import forget_waiting
+from allocations.watching import Watching
+from autoscaling.models import Pool, Trigger
+from autoscaling.rounds import run
+from autoscaling.rounds.round_input import Waiting, read_waiting
+from autoscaling.shapes import gpus_of
+from kube.client import Cluster
+from kube.karpenter import DO_NOT_DISRUPT
+from kube.objects import Pod
+from kube.watch import Changed
+from nodes.models import Device
+from tests.fakes.apikinds import NODES
+from tests.integration.cluster.growth.conftest import Growing
+
+
+def test_ready_without_an_agent(growing: Growing, settings: Settings) -> None:
+    """SCALE-4 The node is let go of after `GPUPLANE_INVENTORY_SECONDS`."""
+    growing.karpenter.pool()
+    growing.pods(2)
+    growing.round()
+    name = growing.to_ready()
+    growing.wait(settings.GPUPLANE_INVENTORY_SECONDS + 1)
+    growing.round(2)
+    assert growing.states[0] == "failed"
+    assert "no agent told" in Trigger.objects.order_by("pk")[0].reason
+    annotations = growing.server.store.get(NODES, "", name)["metadata"].get("annotations", {})
+    assert DO_NOT_DISRUPT not in annotations
+
+
+def test_other_gpus_than_the_shape_said(growing: Growing) -> None:
+    """SCALE-4 The shape is corrected, and the plan made again by what the nodes have."""
+    growing.karpenter.pool()
+    growing.pods(16)
+    growing.round()
+    name = growing.to_ready()
+    growing.inventory(name, gpus=4)
+    growing.round(2)
+    pool = Pool.objects.get()
+    assert (pool.source, gpus_of(pool.shape or {})) == ("inventory", 4)
+    assert growing.states == ["served", "created"], "eight of the sixteen have room on the first, eight on another"
+
+
+def test_devices_are_kept_for_those_they_were_made_for(growing: Growing) -> None:
+    """SCALE-4 For a minute nobody else of that priority gets them."""
+    growing.karpenter.pool()
+    growing.pods(1, claim="eight")
+    growing.round()
+    name = growing.to_ready()
+    growing.inventory(name)
+    growing.round()
+    uid = growing.server.pods["research", "p-0"]["metadata"]["uid"]
+    assert set(Device.objects.values_list("kept_for", flat=True)) == {uid}
+    growing.round(2)
+    assert growing.states == ["served"]
+    growing.wait(61)
+    growing.round()
+    assert set(Device.objects.values_list("kept_for", flat=True)) == {""}
+    annotations = growing.server.store.get(NODES, "", name)["metadata"].get("annotations", {})
+    assert DO_NOT_DISRUPT not in annotations, "nobody came within a minute"
+
+
+def test_shares_are_kept_for_all_that_share_a_device(growing: Growing) -> None:
+    """SCALE-4 Nobody else of that priority gets a part of the devices; those that the node was made for get theirs in
+    any order, and what is left over is free once they have it.
+    """
+    growing.karpenter.pool()
+    names = growing.pods(15)
+    growing.round()
+    node = growing.to_ready()
+    growing.inventory(node)
+    growing.round()
+    assert growing.states == ["served"]
+    uids = {growing.server.pods["research", name]["metadata"]["uid"] for name in names}
+    kept = [said.split(",") for said in Device.objects.values_list("kept_for", flat=True)]
+    assert sorted(len(sharers) for sharers in kept) == [1, *[2] * 7]
+    assert {uid for sharers in kept for uid in sharers} == uids
+    (other,) = growing.pods(1, "other")
+    assert growing.world.filter(other) is None
+    for name in reversed(names):
+        assert growing.world.filter(name) == node
+        assert growing.world.bind(name, node) == ""
+    forget_waiting(uids)  # as the watch of pods does
+    growing.round()
+    assert set(Device.objects.values_list("kept_for", flat=True)) == {""}
+    assert growing.world.filter(other) == node
+
+
+def test_pods_that_take_devices_while_the_plan_is_made(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SCALE-2 They are held between the look at the pods and that at the devices: no node comes for them."""
+    growing.world.node("there", gpus=1)
+    growing.karpenter.pool()
+    names = growing.pods(2)
+
+    def then_held(cluster: Cluster, now: datetime) -> Waiting:
+        found = read_waiting(cluster, now)
+        assert [growing.world.filter(name) for name in names] == ["there", "there"]
+        return found
+
+    monkeypatch.setattr(run, "read_waiting", then_held)
+    growing.round()
+    assert growing.states == []
+
+
+def test_pods_that_take_devices_before_the_node_serves(growing: Growing) -> None:
+    """SCALE-4 For those who have theirs just that is kept, so everybody the node was made for finds room there."""
+    growing.karpenter.pool()
+    names = growing.pods(16)
+    growing.round()
+    node = growing.to_ready()
+    growing.inventory(node)
+    quick = names[:3]
+    assert {growing.world.filter(name) for name in quick} == {node}
+    growing.round()
+    assert growing.states == ["served"]
+    assert {growing.world.filter(name) for name in names} == {node}
+
+
+def test_the_end_of_a_trigger_pod_opens_the_devices_of_its_node(growing: Growing) -> None:
+    """SCALE-4 LEASE-2 The agent was quicker than Ready: its devices stayed closed for the pod that asked for GPUs, and
+    are opened by the event of its end, not by the next comparison.
+    """
+    growing.karpenter.pool()
+    growing.pods(2)
+    growing.round()
+    trigger = growing.triggers[0]
+    name = growing.karpenter.nominate(trigger)
+    growing.karpenter.step(name, "Launched", "Registered")
+    growing.karpenter.bind(trigger, name)
+    growing.inventory(name)
+    assert Device.objects.exclude(stranger="").count() == 8
+    meta = trigger["metadata"]
+    gone = msgspec.convert(growing.server.pods[meta["namespace"], meta["name"]], Pod)
+    growing.server.remove_pod(meta["name"], namespace=meta["namespace"])
+    with ThreadPoolExecutor(1) as threads:
+        watching = Watching(threads)
+        watching.handle(Changed("DELETED", gone.key, gone))
+        watching.settle()
+    assert Device.objects.exclude(stranger="").count() == 0

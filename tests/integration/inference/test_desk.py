@@ -1,0 +1,187 @@
+"""The desk of a web process on a real database: its row, its flights, and what becomes of them without a database."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import OperationalError
+
+from gpuplane.listeners.answers import Refused
+from gpuplane.listeners.gateway import desk as desk_module
+from gpuplane.listeners.gateway.desk import Desk
+from gpuplane.listeners.gateway.flights import Flight, GatewayEnded
+from inference.choices import RequestState
+from inference.dispatch import gateways
+from inference.dispatch.rounds import dispatch
+from inference.models import Gateway, Request, Slot
+from storage.clock import database_now
+from tests.databases import TestDatabase
+from tests.gateway import ready_slots
+from tests.slots import SlotWorld
+
+pytestmark = pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
+
+
+class Clock:
+    """The monotonic clock, which may jump."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def desk(
+    ledger_db: TestDatabase, redis_url: str, settings: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Desk]:
+    settings.GPUPLANE_REDIS_URL = redis_url
+    monkeypatch.setattr(desk_module, "AGAIN_SECONDS", 0.05)
+
+    def world() -> None:
+        made = SlotWorld()
+        made.runner(gpus=1, memory=40)
+        made.model(parallel=1)
+        ready_slots(made, "127.0.0.1:1")
+
+    await asyncio.to_thread(world)
+    found = Desk(queue_seconds=30, queue_length=10, clock=clock)
+    await found.start()
+    yield found
+    await found.stop()
+
+
+def flight(clock: Clock) -> Flight:
+    return Flight(request_id=uuid4(), model="chat", lora="", priority=0, user="", token="t", arrived=clock())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """The desk writes in the background."""
+    async with asyncio.timeout(10):
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - it is written by other threads
+            await asyncio.sleep(0.02)
+
+
+def states() -> list[str]:
+    return list(Request.objects.exclude(token="").order_by("arrived_at").values_list("state", flat=True))
+
+
+async def test_a_stop_ends_what_is_under_way(desk: Desk, clock: Clock) -> None:
+    """SLOT-9 places are free, endings written and the row ended when it returns."""
+    cut: list[str] = []
+
+    async def one() -> None:
+        mine = flight(clock)
+        try:
+            with mine.cuts():
+                await desk.place(mine)
+                await asyncio.Event().wait()
+        except GatewayEnded as ended:
+            cut.append(str(ended))
+            desk.close(mine, RequestState.FAILED, str(ended))
+
+    tasks = [asyncio.create_task(one()) for _ in range(2)]
+    await until(lambda: states() == ["running", "waiting"])
+    await desk.stop()
+    await asyncio.gather(*tasks)
+    await until(lambda: states() == ["failed", "failed"])
+    assert cut == ["the web process stops"] * 2
+    ended, active = await asyncio.to_thread(lambda: (Gateway.objects.get().ended_at, Slot.objects.get().active))
+    assert ended is not None
+    assert active == 0
+    await desk.start()
+
+
+async def test_a_process_that_stood_still_sends_nothing(desk: Desk, clock: Clock) -> None:
+    """SLOT-9 its flights are cut and new ones refused before others may give its places away; then it has a new row."""
+    mine = flight(clock)
+    await desk.place(mine)
+    clock.ahead += gateways.LEASE_SECONDS + 1
+    with pytest.raises(Refused, match="the database does not answer"):
+        await desk.place(flight(clock))
+    with pytest.raises(GatewayEnded, match="not answered for too long"), mine.cuts():
+        await asyncio.Event().wait()
+    desk.close(mine, RequestState.FAILED, "cut")
+    await until(lambda: states()[0] == "failed")
+
+
+async def test_a_process_taken_for_dead_begins_anew(desk: Desk, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLOT-9"""
+    monkeypatch.setattr(gateways, "RENEW_SECONDS", 0.05)
+    await desk.lease.stop()
+    desk.lease.start()
+    mine = flight(clock)
+    await desk.place(mine)
+    before = desk.lease.gateway
+    await asyncio.to_thread(lambda: gateways.end(before, now=database_now()))
+    with pytest.raises(GatewayEnded, match="took the web process for dead"), mine.cuts():
+        await asyncio.Event().wait()
+    desk.close(mine, RequestState.FAILED, "cut")
+    await until(lambda: Gateway.objects.filter(ended_at=None).exists())
+    await desk.lease.held()
+    assert desk.lease.gateway not in {"", before}
+
+
+async def test_an_ending_is_written_when_the_database_is_back(
+    desk: Desk, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SLOT-9 the place is not lost."""
+    mine = flight(clock)
+    await desk.place(mine)
+    works, failures = dispatch, iter(range(3))
+
+    def failing(*args: Any, **options: Any) -> Any:
+        if next(failures, None) is not None:
+            raise OperationalError("the connection is closed")
+        return works(*args, **options)
+
+    monkeypatch.setattr(desk_module, "dispatch", failing)
+    desk.close(mine, RequestState.DONE)
+    await until(lambda: states() == ["done"])
+    assert await asyncio.to_thread(lambda: Slot.objects.get().active) == 0
+
+
+async def test_an_arrival_without_a_database_is_refused(
+    desk: Desk, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SLOT-9"""
+
+    def failing(*args: Any, **options: Any) -> Any:
+        raise OperationalError("the connection is closed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(desk_module, "dispatch", failing)
+        mine = flight(clock)
+        with pytest.raises(Refused, match="the database does not answer") as refused:
+            await desk.place(mine)
+    assert refused.value.status == 503
+    desk.close(mine, RequestState.FAILED, "no database")
+
+
+async def test_who_waits_is_found_without_a_message(desk: Desk, clock: Clock) -> None:
+    """SLOT-9 a request that another process started runs within a second, Redis or not."""
+    first, second = flight(clock), flight(clock)
+    await desk.place(first)
+    waiting = asyncio.create_task(desk.place(second))
+    await until(lambda: states() == ["running", "waiting"])
+
+    def started_elsewhere() -> None:
+        Request.objects.filter(pk=first.id).update(state=RequestState.DONE)
+        Request.objects.filter(pk=second.id).update(state=RequestState.RUNNING, slot=Slot.objects.get())
+
+    await asyncio.to_thread(started_elsewhere)
+    place = await waiting
+    assert place.address == "127.0.0.1:1"
+    desk.close(first, RequestState.DONE)
+    desk.close(second, RequestState.DONE)

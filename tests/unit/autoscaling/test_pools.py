@@ -1,0 +1,175 @@
+"""Pools and shapes from NodePools; whom their nodes take; how many may still be made."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from access.errors import BadInput
+from autoscaling.models import Pool
+from autoscaling.pools import fields_of, most_of, refusal
+from autoscaling.shapes import agrees, checked, gpus_of, model_of
+from autoscaling.triggers import trigger_name
+from kube.karpenter import NodePool, nominated_node_claim
+from kube.objects import PodSpec
+from kube.quantities import QuantityError, parse_milli
+
+SAID = {"gpu.scheduling/model": "H100", "gpu.scheduling/gpus": "2", "gpu.scheduling/gpu-memory": "80Gi"}
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def node_pool(annotations: dict[str, str] | None = None, labels: dict[str, str] | None = None, **spec: Any) -> NodePool:
+    """A NodePool as the API server has it."""
+    template = {"metadata": {"labels": labels or {}}, "spec": spec.pop("template", {})}
+    body = {"metadata": {"name": "a", "annotations": annotations or {}}, "spec": {"template": template, **spec}}
+    return msgspec.convert(body, NodePool)
+
+
+def pool(made: NodePool) -> Pool:
+    """Its row."""
+    return Pool(name="a", changed_at=NOW, **fields_of(made))
+
+
+@pytest.mark.parametrize(
+    ("annotations", "labels", "want_model", "want_gpus"),
+    [
+        pytest.param(SAID, {}, "H100", 2, id="annotations"),
+        pytest.param({}, SAID, "H100", 2, id="labels of the template"),
+        pytest.param(
+            {},
+            {
+                "nvidia.com/gpu.product": "A100",
+                "karpenter.k8s.aws/instance-gpu-count": "8",
+                "karpenter.k8s.aws/instance-gpu-memory": "40960",
+            },
+            "A100",
+            8,
+            id="labels of others",
+        ),
+        pytest.param({"gpu.scheduling/model": "B200"}, SAID, "B200", 2, id="annotations go before labels"),
+    ],
+)
+def test_shapes_that_are_stated(
+    annotations: dict[str, str], labels: dict[str, str], want_model: str, want_gpus: int
+) -> None:
+    row = pool(node_pool(annotations, labels))
+    assert row.source == "nodepool"
+    assert (model_of(row.shape or {}), gpus_of(row.shape or {})) == (want_model, want_gpus)
+
+
+@pytest.mark.parametrize(
+    ("change", "want_problem"),
+    [
+        pytest.param({"gpu.scheduling/gpus": "many"}, "gpu.scheduling/gpus is 'many'", id="no number"),
+        pytest.param({"gpu.scheduling/gpus": "0"}, "gpu.scheduling/gpus is '0'", id="none"),
+        pytest.param({"gpu.scheduling/gpu-memory": "80GiB"}, "gpu.scheduling/gpu-memory: ", id="no quantity"),
+        pytest.param({"gpu.scheduling/links": "some"}, "gpu.scheduling/links is 'some'", id="links"),
+        pytest.param({"gpu.scheduling/model": ""}, "gpu.scheduling/model not given", id="no model"),
+    ],
+)
+def test_shapes_that_cannot_be_read(change: dict[str, str], want_problem: str) -> None:
+    row = pool(node_pool(SAID | change))
+    assert (row.shape, row.source) == (None, "")
+    assert row.problem.startswith(want_problem)
+
+
+def test_links_of_all() -> None:
+    row = pool(node_pool({**SAID, "gpu.scheduling/links": "all"}))
+    assert (row.shape or {})["links"] == [[0, 1, 18]]
+
+
+def test_the_order_of_sources() -> None:
+    """An inventory overrules what the NodePool says, until that changes; an operator comes last."""
+    row = pool(node_pool(SAID))
+    row.seen = checked({"devices": [{"minor": 0, "model": "H100", "memory": "80Gi"}]})
+    row.given = checked({"devices": [{"minor": 0, "model": "L4", "memory": "24Gi"}]})
+    assert gpus_of(row.shape or {}) == 2
+    row.overruled = row.stated
+    assert (row.source, gpus_of(row.shape or {})) == ("inventory", 1)
+    row.seen = row.stated = None
+    assert (row.source, model_of(row.shape or {})) == ("operator", "L4")
+
+
+def test_an_inventory_agrees_but_for_rounding() -> None:
+    stated = checked({"devices": [{"minor": 0, "model": "H100", "memory": "80Gi"}]})
+    assert agrees(stated, checked({"devices": [{"minor": 0, "model": "H100", "memory": "79647Mi"}]}))
+    assert not agrees(stated, checked({"devices": [{"minor": 0, "model": "H100", "memory": "40Gi"}]}))
+    assert not agrees(stated, checked({"devices": [{"minor": 0, "model": "A100", "memory": "80Gi"}]}))
+
+
+@pytest.mark.parametrize(
+    "shape", [None, [], {"devices": []}, {"devices": [{}]}, {"name": "n", "devices": []}, {"x": 1}]
+)
+def test_shapes_that_are_refused(shape: object) -> None:
+    with pytest.raises(BadInput):
+        checked(shape)
+
+
+def test_whom_the_nodes_take() -> None:
+    """Fixed labels, choices of a requirement, labels that Karpenter knows, and taints."""
+    requirements = [
+        {"key": "zone", "operator": "In", "values": ["a", "b"]},
+        {"key": "arch", "operator": "In", "values": ["amd64"]},
+    ]
+    taints = [{"key": "gpu", "effect": "NoSchedule"}]
+    row = pool(node_pool(SAID, {"team": "x"}, template={"requirements": requirements, "taints": taints}))
+    tolerated: Any = {"tolerations": [{"key": "gpu", "operator": "Exists"}]}
+
+    def asked(**selector: str) -> tuple[str, dict[str, str]]:
+        return refusal(msgspec.convert({"nodeSelector": selector, **tolerated}, PodSpec), row)
+
+    assert asked() == ("", {})
+    assert asked(zone="b", team="x", arch="amd64") == ("", {"zone": "b"})
+    assert asked(zone="c")[0]
+    assert asked(rack="r")[0]
+    assert refusal(PodSpec(), row)[0].startswith("node has taint")
+
+
+@pytest.mark.parametrize(
+    ("limits", "used", "coming", "want_most"),
+    [
+        pytest.param({}, {}, 0, None, id="no limit"),
+        pytest.param({"cpu": "10"}, {}, 0, None, id="limits of others are Karpenter's"),
+        pytest.param({"nvidia.com/gpu": "8"}, {"nvidia.com/gpu": "2"}, 1, 2, id="GPUs"),
+        pytest.param({"nodes": "3", "nvidia.com/gpu": "80"}, {"nodes": "1"}, 0, 2, id="nodes"),
+        pytest.param({"nodes": "1"}, {"nodes": "2"}, 0, 0, id="never below none"),
+    ],
+)
+def test_limits(limits: dict[str, str], used: dict[str, str], coming: int, want_most: int | None) -> None:
+    row = pool(node_pool(SAID, limits=limits))
+    row.used = used
+    assert most_of(row, coming=coming) == want_most
+
+
+def test_names_of_trigger_pods() -> None:
+    """SCALE-2 The same for the same request and ordinal; a DNS label whatever the model."""
+    assert trigger_name("H100", 1, 0, scope="s") == trigger_name("H100", 1, 0, scope="s")
+    assert len({trigger_name("H100", request, ordinal, scope="s") for request in (1, 2) for ordinal in (0, 1)}) == 4
+    for model in ("NVIDIA H100 80GB HBM3", "", "Ä/ö", "x" * 200):
+        name = trigger_name(model, 1, 0, scope="s")
+        assert name.startswith("gpu-trigger-")
+        assert len(name) <= 63
+        assert all(letter.isascii() and (letter.isalnum() or letter == "-") for letter in name)
+
+
+@pytest.mark.parametrize(
+    ("message", "want_claim"),
+    [
+        ("Pod should schedule on: nodeclaim/h100-abc", "h100-abc"),
+        ("Pod should schedule on: nodeclaim/h100-abc, node/n1", "h100-abc"),
+        ("Pod should schedule on: node/n1", ""),
+    ],
+)
+def test_nominations(message: str, want_claim: str) -> None:
+    """SCALE-3 As Karpenter writes them."""
+    assert nominated_node_claim(message) == want_claim
+
+
+def test_thousandths() -> None:
+    assert [parse_milli(text) for text in ("100m", "0.5", 2, 0.25, "1Ki")] == [100, 500, 2000, 250, 1_024_000]
+    for text in ("", "-1", "x"):
+        with pytest.raises(QuantityError):
+            parse_milli(text)
