@@ -149,9 +149,13 @@ class Watching:
             self._changed(event.object, deleted=event.type == "DELETED")
 
     def settle(self) -> None:
-        """Return when all that was begun has ended."""
+        """Return when all that was begun has ended. Raises what failed and nothing foresaw, each time: such a
+        run stores no newer place, so that its events come again.
+        """
         wait(self._begun)
-        self._begun = set()
+        self._begun = {job for job in self._begun if job.exception() is not None}
+        for job in self._begun:
+            job.result()
 
     def _changed(self, pod: Pod, *, deleted: bool) -> None:
         if is_reservation(pod):
@@ -190,7 +194,7 @@ class Watching:
 
     def _begin(self, failure: str, work: Callable[[], None], **about: str) -> None:
         """Run in a thread. What fails is logged as `failure`, and done later by collection or a comparison."""
-        self._begun = {job for job in self._begun if not job.done()}
+        self._begun = {job for job in self._begun if not job.done() or job.exception() is not None}
         self._begun.add(self._threads.submit(_run, failure, work, about))
 
 

@@ -104,6 +104,29 @@ def test_a_pod_that_ends_before_its_bind_is_written(world: World, monkeypatch: p
     ]
 
 
+def test_the_events_of_a_run_that_failed_come_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEASE-4 a release that fails in a way that nobody foresaw ends the run, which stores no newer place."""
+    cluster = world.backends.cluster
+    assert cluster is not None
+    world.node("n1", gpus=8)
+    world.claim()
+    world.place("early")
+    assert watch_pods(cluster=cluster, seconds=0.2) is Followed.DONE
+    world.remove("early")
+
+    def fail(**_: object) -> bool:
+        raise ValueError("nobody foresaw this")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("allocations.watching.release_now", fail)
+        with pytest.raises(ValueError, match="nobody foresaw this"):
+            watch_pods(cluster=cluster, seconds=0.2)
+    assert world.states("early") == ["bound"]
+    assert watch_pods(cluster=cluster, seconds=0.2) is Followed.DONE
+    assert world.states("early") == ["released"]
+    assert world.used("n1") == [0] * 8
+
+
 def test_a_pod_that_ends(world: World) -> None:
     """LEASE-4 deleted, finished and replaced pods are released by the watch, without any comparison."""
     world.node("n1", gpus=8)
