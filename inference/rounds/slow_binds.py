@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
 import structlog
@@ -38,7 +38,7 @@ class SlowBinds:
             if slot.pk in self._under_way:
                 return
             self._under_way.add(slot.pk)
-        self._pool.submit(self._run, slot)
+        self._pool.submit(self._run, slot).add_done_callback(_report)
 
     def close(self) -> None:
         """Begin no more."""
@@ -53,3 +53,10 @@ class SlowBinds:
             with self._lock:
                 self._under_way.discard(slot.pk)
             connections.close_all()
+
+
+def _report(job: Future[None]) -> None:
+    """Log what nothing foresaw, which the pool would keep to itself; garbage collection ends such a bind."""
+    error = None if job.cancelled() else job.exception()
+    if error is not None:
+        log.error("slots.bind_failed", exc_info=error)
