@@ -75,8 +75,8 @@ def follow(
 ) -> Followed:
     """Call `handle` with every event for about `seconds`. `settle()` waits until all events are handled.
 
-    `from_now`: skip existing objects, at the start and after a gap. Raises what `handle` and `lock` raise, and
-    `kube.errors` when the run ends with the API server unreachable.
+    `from_now`: skip existing objects, at the start and after a gap. Raises what `handle`, `settle` and `lock` raise,
+    and `kube.errors` when the run ends with the API server unreachable.
     """
     stop = Stop()
     with lock(name, stop=stop) as held:

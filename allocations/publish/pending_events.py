@@ -13,16 +13,14 @@ import time
 from datetime import datetime, timedelta
 from typing import Final
 
-import structlog
 from django.db.models import Exists, OuterRef, Q
 
 from allocations.choices import LIVE
 from allocations.engine.reasons import summary_text
 from allocations.models import Allocation, PodRefusal
+from allocations.publish.pod_events import PodEvents
 from allocations.waiting import SOON
-from kube import pods
 from kube.client import Cluster
-from kube.errors import AlreadyExists, KubeError, PermanentKubeError
 
 REASON: Final = "WaitingForDevices"
 SETTLED: Final = timedelta(seconds=2)
@@ -37,46 +35,24 @@ RUN_SECONDS: Final = 20.0
 
 _NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
-log = structlog.get_logger(__name__)
-
 
 def write(*, cluster: Cluster, now: datetime) -> int:
     """Write an event for every pod whose reasons have changed since its last, `MOST` at most; how many were written.
 
     A namespace whose events cannot be written for the moment waits for the next run, and delays no other.
     """
-    done, failing, ends = 0, set[str](), time.monotonic() + RUN_SECONDS
+    events, ends = PodEvents(cluster, reason=REASON, now=now), time.monotonic() + RUN_SECONDS
     for refusal in _unpublished(now):
-        if refusal.namespace in failing:
+        if refusal.namespace in events.failing:
             continue
-        if done == MOST or time.monotonic() > ends:
+        if events.written == MOST or time.monotonic() > ends:
             break
         message = refusal.summary
         if refusal.member is None:
             message = summary_text(sum(refusal.reasons.values()), refusal.reasons.items())
-        try:
-            pods.event_record(
-                cluster,
-                namespace=refusal.namespace,
-                name=refusal.pod_name,
-                uid=refusal.pod_uid,
-                reason=REASON,
-                message=message,
-                now=now,
-                kind="Warning",
-            )
-        except AlreadyExists:
-            log.debug("pending_events.written_already", pod=f"{refusal.namespace}/{refusal.pod_name}")
-        except PermanentKubeError as error:  # the namespace is being deleted, say
-            log.info("pending_events.refused", pod=f"{refusal.namespace}/{refusal.pod_name}", error=str(error))
-        except KubeError as error:
-            log.warning("pending_events.interrupted", namespace=refusal.namespace, error=str(error))
-            failing.add(refusal.namespace)
-            continue
-        else:
-            done += 1
-        PodRefusal.objects.filter(pk=refusal.pk).update(told=_reasons(refusal))
-    return done
+        if events.write(message, namespace=refusal.namespace, name=refusal.pod_name, uid=refusal.pod_uid):
+            PodRefusal.objects.filter(pk=refusal.pk).update(told=_reasons(refusal))
+    return events.written
 
 
 def _unpublished(now: datetime) -> list[PodRefusal]:
