@@ -17,6 +17,7 @@ from django.db import transaction
 from audit.choices import EventKind
 from audit.services import record
 from inference.choices import EDGES, RUNNER_EDGES, RunnerState, State
+from inference.counters import MOVES, START_SECONDS
 from inference.models import Runner, Slot
 from inference.wake import wake_requests, wake_runner, wake_slots
 
@@ -85,6 +86,7 @@ def slot_moved(
     wake_runner(slot.node)
     wake_requests(slot.model_name)
     transaction.on_commit(partial(_set, slot, values))  # a retried transaction starts from the state before
+    transaction.on_commit(partial(_count, slot, state, now))
     return True
 
 
@@ -109,6 +111,12 @@ def runner_moved(
 def place_text(slot: Slot) -> str:
     """`n1, GPU 0,1`."""
     return f"{slot.node}, GPU {','.join(str(minor) for minor in slot.gpus)}"
+
+
+def _count(slot: Slot, state: State, now: datetime) -> None:
+    MOVES.labels(slot.model_name, state.value).inc()
+    if state is State.READY:
+        START_SECONDS.labels(slot.model_name).observe((now - slot.planned_at).total_seconds())
 
 
 def _set(row: Slot | Runner, values: Mapping[str, object]) -> None:

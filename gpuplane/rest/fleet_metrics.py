@@ -19,6 +19,7 @@ from allocations.publish.ledger_metrics import ledger_metrics
 from autoscaling.metrics import growth_metrics
 from gpuplane.metrics_relay import relayed
 from gpuplane.rest.authentication import request_actor
+from inference.metrics import slot_metrics
 from nodes.live.reads import latest_for
 from storage.redis_client import Purpose, client
 
@@ -33,7 +34,8 @@ class FleetMetrics(APIView):
         description=(
             "Names of pods and namespaces are among the labels: a token needs the scope `metrics`; a session is an"
             " admin's. Figures of GPUs older than 15 seconds are left out. Beside the GPUs: live allocations by state,"
-            " waiting pods by rule, nodes by state, how long agents are silent, and what all workers have counted."
+            " waiting pods by rule, nodes by state, how long agents are silent, slots and waiting inference requests by"
+            " model, and what all workers have counted."
         ),
         responses={(200, "text/plain"): OpenApiTypes.STR},
     )
@@ -46,7 +48,7 @@ class FleetMetrics(APIView):
             raise NotAllowed("only machine accounts of scope metrics, and admins, may read the whole fleet")
         samples, now = latest_for(request), time.time()
         text = fleet_metrics(samples=samples, now=now) + ledger_metrics(samples=samples, now=now)
-        text += growth_metrics()
+        text += growth_metrics() + slot_metrics()
         with client(settings.GPUPLANE_REDIS_URL, Purpose.WORK) as connection:
             text += relayed(connection)
         return HttpResponse(text, content_type=CONTENT_TYPE_LATEST)

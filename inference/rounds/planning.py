@@ -18,12 +18,14 @@ from uuid import UUID
 
 import msgspec
 import structlog
+from django.db import transaction
 
 from allocations.engine.slots.plan import plan_slots
 from allocations.engine.slots.records import Answer, NewSlot
 from audit.choices import EventKind
 from audit.services import record
 from inference.choices import RequestState, State
+from inference.counters import EVICTED
 from inference.launch import Launch
 from inference.models import Model, Request, Runner, Slot
 from inference.moves import ACTOR, REASON_LONGEST, place_text, slot_moved
@@ -95,6 +97,7 @@ def write_slot(new: NewSlot, round_input: RoundInput, number: int) -> Slot:
         victim = round_input.slots[name]
         if not slot_moved(victim, State.DRAINING, now=now, reason=why, only_idle=True):
             raise _InputOld(f"slot {name} is not idle any more")
+        transaction.on_commit(EVICTED.labels(victim.model_name).inc)
     record(
         kind=EventKind.SLOT_PLANNED,
         message=f"a slot of {slot.model_name} is planned on {place_text(slot)}",

@@ -308,4 +308,5 @@ def test_who_may_scrape(role: Role, scope: TokenScope, signed_in: bool, status: 
         told = families(answer.content.decode())
         assert ("gpuplane_allocations", "held") in told
         assert any(name == "gpuplane_gpu_healthy" for name, *_ in told)
+        assert ("gpuplane_runners", "connected") in told
     assert client.get(URL).status_code == 401
