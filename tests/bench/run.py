@@ -12,7 +12,18 @@ from typing import Any
 
 import orjson
 
-from tests.bench import frames, gateway, growth, in_process, inference, over_http, queueing, reserving, words
+from tests.bench import (
+    frames,
+    gateway,
+    growth,
+    in_process,
+    inference,
+    over_http,
+    queueing,
+    reserving,
+    slot_rounds,
+    words,
+)
 from tests.bench.agents.alone import measure_alone
 from tests.bench.agents.measuring import measure_agents
 from tests.bench.figures import Report
@@ -23,7 +34,7 @@ RESULTS = Path("bench-results")
 VENDORS = ("sqlite", "postgresql")
 PARTS = (
     *("engine", "queues", "growth", "slots", "frames", "filter", "words", "nodes"),
-    *("bind", "mutate", "list", "memory", "reserve", "gateway", "agent", "agents"),
+    *("bind", "mutate", "list", "memory", "reserve", "slot-rounds", "gateway", "agent", "agents"),
 )
 
 
@@ -94,6 +105,8 @@ def _measure(
             continue
         if only & {"filter", "nodes", "bind", "mutate", "list", "memory"}:
             _measure_web(report, folder / vendor, vendor, only, rounds, nodes)
+        if "slot-rounds" in only:
+            slot_rounds.measure_slot_rounds(report, folder, vendor, rounds=min(rounds, 10))
         if "gateway" in only:
             gateway.measure_gateway(report, folder, vendor, rounds=rounds, seconds=seconds)
         if "words" in only:

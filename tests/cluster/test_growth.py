@@ -55,17 +55,6 @@ def kept_by(stack: Stack) -> list[str]:
     return pods + [name for name, annotations in nodes.items() if "karpenter.sh/do-not-disrupt" in annotations]
 
 
-def kept_by(stack: Stack) -> list[str]:
-    """What keeps Karpenter from consolidating a node of its own: pods on it, and a mark not to disrupt it."""
-    nodes = {
-        node["metadata"]["name"]: node["metadata"].get("annotations", {})
-        for node in stack.api.items("/api/v1/nodes")
-        if POOL in node["metadata"]["labels"]
-    }
-    pods = [one["metadata"]["name"] for one in stack.api.items("/api/v1/pods") if one["spec"].get("nodeName") in nodes]
-    return pods + [name for name, annotations in nodes.items() if "karpenter.sh/do-not-disrupt" in annotations]
-
-
 def test_what_no_pool_can_make(stack: Stack, karpenter: Karpenter, namespace: str) -> None:
     """SCALE-1 SCALE-4 a pool without shape, one at its limit, a model that none has: a reason, and no trigger."""
     karpenter.pool("unknown", shape=False)

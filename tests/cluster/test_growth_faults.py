@@ -22,6 +22,7 @@ from tests.cluster.waiting import bound, count_bound, pods_of
 __all__ = ["cleared", "karpenter"]
 
 SECONDS = 15
+WAITS = [f"GPUPLANE_{name}_SECONDS" for name in ("TRIGGER", "REGISTRATION", "INVENTORY")]
 GROUP = "made-for"
 """Label of a pool's nodes, and what pods select."""
 
@@ -30,10 +31,9 @@ GROUP = "made-for"
 def module_stack(plane: ControlPlane) -> Iterator[Stack]:
     """gpuplane with two of each worker, that waits a few seconds for each step of a node."""
     stack = Stack(plane, plane.folder)
-    settings = {f"GPUPLANE_{name}_SECONDS": str(SECONDS) for name in ("TRIGGER", "REGISTRATION", "INVENTORY")}
     try:
         stack.install()
-        stack.start_gpuplane(workers=2, settings=settings)
+        stack.start_gpuplane(workers=2, settings={name: str(SECONDS) for name in WAITS})
         stack.start_scheduler()
         yield stack
     finally:
@@ -177,6 +177,25 @@ def _is_ready(node: Json) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in node["status"].get("conditions", []))
 
 
+@pytest.fixture
+def unhurried(stack: Stack) -> Iterator[None]:
+    """The module's time-outs are not those of this test: thirteen NodeClaims at once take Karpenter what they take."""
+    ours = stack.gpuplane
+    watches = [ours.watch, *(one for one in ours.more if one.name.startswith("watch"))]
+
+    def restarted(seconds: int) -> None:
+        ours.configure(**{name: str(seconds) for name in WAITS})
+        for one in watches:
+            one.stop()
+        for one in watches:
+            one.start()
+
+    restarted(300)
+    yield
+    restarted(SECONDS)
+
+
+@pytest.mark.usefixtures("unhurried")
 def test_a_thousand_pods_at_once(stack: Stack, karpenter: Karpenter, namespace: str) -> None:
     """SCALE-1 SCALE-2 SCALE-5 one request, as many triggers as nodes, each once, though two of each worker run."""
     seen_triggers: dict[str, int] = {}
