@@ -18,10 +18,10 @@ from typing import Final, cast
 
 import orjson
 import structlog
-from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
+from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 
+from allocations.publish.exposition import exposition
 from storage.redis_client import REDIS_ERRORS, Purpose, Redis
 
 KEY: Final = "gpuplane:counted"
@@ -93,15 +93,6 @@ class Relay:
                     yield orjson.dumps(field).decode(), sample.value
 
 
-class _Families(Collector):
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        """Called by Prometheus' library."""
-        return iter(self._families)
-
-
 def relayed(connection: Redis) -> str:
     """The sums of all workers, text format 0.0.4; empty while Redis is away."""
     try:
@@ -114,9 +105,7 @@ def relayed(connection: Redis) -> str:
         name, kind, sample, labels = orjson.loads(field)
         family = families.setdefault(name, Metric(name, "Counted by all workers together", kind))
         family.add_sample(sample, labels, float(value))
-    registry = CollectorRegistry()
-    registry.register(_Families(list(families.values())))
-    return generate_latest(registry).decode()
+    return exposition(families.values())
 
 
 def _order(item: tuple[bytes, bytes]) -> tuple[str, str, float, str]:

@@ -6,29 +6,18 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from django.db.models import Count, Min
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
+from allocations.publish.exposition import exposition
 from inference.choices import HOLDING, RequestState, RunnerState
 from inference.models import Model, Request, Runner, Slot
 from storage.clock import database_now
 
 
 def slot_metrics() -> str:
-    """Prometheus' text format, in four queries whatever the size; each model that there is has a line of zeros."""
-    registry = CollectorRegistry()
-    registry.register(_Families())
-    return generate_latest(registry).decode()
-
-
-class _Families(Collector):
-    def collect(self) -> Iterator[Metric]:
-        """As Prometheus' library asks for them."""
-        names = list(Model.objects.order_by("name").values_list("name", flat=True))
-        yield from _slots(names)
-        yield _runners()
-        yield from _waiting(names)
+    """Prometheus' text format, in four queries and the clock's; a model without slots has lines with 0."""
+    names = list(Model.objects.order_by("name").values_list("name", flat=True))
+    return exposition([*_slots(names), _runners(), *_waiting(names)])
 
 
 def _slots(names: list[str]) -> Iterator[Metric]:

@@ -11,13 +11,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from django.db.models import Count, Min, Q
-from prometheus_client import generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from access.actors import SYSTEM
 from allocations.choices import GROUP_LIVE, LIVE, GroupState, State
 from allocations.models import Allocation, GpuGroup, GroupBackOff, QueueState
+from allocations.publish.exposition import exposition
 from allocations.reconcile.garbage_collection import RELEASING_LIMIT
 from allocations.scheduling.limits import RESERVED_LIMIT
 from allocations.selectors import waiting_pods
@@ -46,16 +45,7 @@ def ledger_metrics(*, samples: Mapping[str, SampleView], now: float) -> str:
         *_groups(moment),
         *_queues(),
     ]
-    return generate_latest(_Families(families)).decode()
-
-
-class _Families(Collector):
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        """As Prometheus' library asks for them."""
-        return iter(self._families)
+    return exposition(families)
 
 
 def _allocations(now: datetime) -> Iterator[Metric]:

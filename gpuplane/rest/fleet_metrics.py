@@ -40,7 +40,7 @@ class FleetMetrics(APIView):
         responses={(200, "text/plain"): OpenApiTypes.STR},
     )
     def get(self, request: Request) -> HttpResponse:
-        """A dozen queries, whatever the size."""
+        """About twenty queries, whatever the size."""
         actor = request_actor(request)
         if actor.token:
             actor.require_scope(TokenScope.METRICS)

@@ -58,7 +58,7 @@ def _created(stack: Stack, body: Json) -> bool:
 # servers go away during a burst
 
 
-# Python's ssl does not close a socket whose peer resets it before the handshake begins: no test can (it has no raddr)
+# Python's ssl leaves a socket open whose peer resets it before the handshake: it has no remote address, unlike others
 @pytest.mark.filterwarnings(r"ignore:unclosed <ssl.SSLSocket .*laddr=\([^)]*\)>:ResourceWarning")
 def test_the_api_server_is_killed_and_started_again(stack: Stack, namespace: str) -> None:
     """LEASE-3 LEASE-6 kube-apiserver dies in the middle of a burst and comes back."""

@@ -14,6 +14,7 @@ from tests.cluster.controlplane.chart import NAMESPACE
 from tests.cluster.controlplane.karpenter import NODE_POOLS, Karpenter
 from tests.cluster.controlplane.kubernetes import ControlPlane
 from tests.cluster.controlplane.objects import claim, pod
+from tests.cluster.controlplane.program import Program
 from tests.cluster.controlplane.stack import Stack, eventually
 from tests.cluster.growing import POOL, cleared, gpus_of, inventories, karpenter, requests, triggers
 from tests.cluster.proxied import watching
@@ -47,6 +48,12 @@ def shares(stack: Stack, namespace: str, group: str, count: int, core: int = 50)
     names = [f"{group}-{number}" for number in range(count)]
     stack.add_pods([pod(name, namespace, claimed=group, nodeSelector={GROUP: group}) for name in names])
     return names
+
+
+def watches(stack: Stack) -> list[Program]:
+    """Both processes that run the loop of growth."""
+    ours = stack.gpuplane
+    return [ours.watch, *(one for one in ours.more if one.name.startswith("watch"))]
 
 
 def reasons(stack: Stack, pool: str) -> list[str]:
@@ -142,14 +149,12 @@ def test_trigger_pods_that_are_lost(stack: Stack, karpenter: Karpenter, namespac
 def test_killed_between_every_two_steps(stack: Stack, karpenter: Karpenter, namespace: str) -> None:
     """SCALE-4 both watches are killed as a trigger is wanted, created, taken up, and as its node is ready: one node."""
     karpenter.pool("h100", labels={GROUP: "killed"})
-    ours = stack.gpuplane
-    watches = [ours.watch, *(one for one in ours.more if one.name.startswith("watch"))]
     made: set[str] = set()
 
     def kill() -> None:
-        for one in watches:
+        for one in watches(stack):
             one.kill()
-        for one in watches:
+        for one in watches(stack):
             one.start()
 
     steps: dict[str, Callable[[], object]] = {
@@ -180,14 +185,12 @@ def _is_ready(node: Json) -> bool:
 @pytest.fixture
 def unhurried(stack: Stack) -> Iterator[None]:
     """The module's time-outs are not those of this test: thirteen NodeClaims at once take Karpenter what they take."""
-    ours = stack.gpuplane
-    watches = [ours.watch, *(one for one in ours.more if one.name.startswith("watch"))]
 
     def restarted(seconds: int) -> None:
-        ours.configure(**{name: str(seconds) for name in WAITS})
-        for one in watches:
+        stack.gpuplane.configure(**{name: str(seconds) for name in WAITS})
+        for one in watches(stack):
             one.stop()
-        for one in watches:
+        for one in watches(stack):
             one.start()
 
     restarted(300)
