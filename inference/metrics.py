@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from datetime import datetime
 
 from django.db.models import Count, Min
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
@@ -11,13 +12,12 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from allocations.publish.exposition import exposition
 from inference.choices import HOLDING, RequestState, RunnerState
 from inference.models import Model, Request, Runner, Slot
-from storage.clock import database_now
 
 
-def slot_metrics() -> str:
-    """Prometheus' text format, in four queries and the clock's; a model without slots has lines with 0."""
+def slot_metrics(*, now: datetime) -> str:
+    """Prometheus' text format, in four queries; a model without slots has lines with 0. `now`: of the database."""
     names = list(Model.objects.order_by("name").values_list("name", flat=True))
-    return exposition([*_slots(names), _runners(), *_waiting(names)])
+    return exposition([*_slots(names), _runners(), *_waiting(names, now)])
 
 
 def _slots(names: list[str]) -> Iterator[Metric]:
@@ -45,8 +45,7 @@ def _runners() -> Metric:
     return family
 
 
-def _waiting(names: list[str]) -> Iterator[Metric]:
-    now = database_now()
+def _waiting(names: list[str], now: datetime) -> Iterator[Metric]:
     waiting = Request.objects.filter(state=RequestState.WAITING).order_by().values("model_name")
     rows = {row["model_name"]: row for row in waiting.annotate(count=Count("pk"), since=Min("arrived_at"))}
     queued = GaugeMetricFamily(

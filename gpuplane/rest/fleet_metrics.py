@@ -21,6 +21,7 @@ from gpuplane.metrics_relay import relayed
 from gpuplane.rest.authentication import request_actor
 from inference.metrics import slot_metrics
 from nodes.live.reads import latest_for
+from storage.clock import database_now
 from storage.redis_client import Purpose, client
 
 
@@ -48,7 +49,7 @@ class FleetMetrics(APIView):
             raise NotAllowed("only machine accounts of scope metrics, and admins, may read the whole fleet")
         samples, now = latest_for(request), time.time()
         text = fleet_metrics(samples=samples, now=now) + ledger_metrics(samples=samples, now=now)
-        text += growth_metrics() + slot_metrics()
+        text += growth_metrics() + slot_metrics(now=database_now())
         with client(settings.GPUPLANE_REDIS_URL, Purpose.WORK) as connection:
             text += relayed(connection)
         return HttpResponse(text, content_type=CONTENT_TYPE_LATEST)

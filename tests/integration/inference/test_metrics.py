@@ -17,7 +17,7 @@ from tests.slots import GI, SlotWorld
 
 def gauges() -> dict[tuple[str, ...], float]:
     """(metric, values of its labels) → value."""
-    families = list(text_string_to_metric_families(slot_metrics()))
+    families = list(text_string_to_metric_families(slot_metrics(now=database_now())))
     assert {family.type for family in families} == {"gauge"}
     return {(one.name, *one.labels.values()): one.value for family in families for one in family.samples}
 
@@ -27,7 +27,7 @@ def counted(name: str, **labels: str) -> float:
 
 
 def test_gauges(world: SlotWorld, django_assert_num_queries: DjangoAssertNumQueries) -> None:
-    """SLOT-1b slots by state, their memory, runners by state and who waits, in four queries and the clock's."""
+    """SLOT-1b slots by state, their memory, runners by state and who waits, in four queries."""
     world.model("chat", memory=30)
     world.model("other", memory=100)
     world.runner(memory=40)
@@ -36,8 +36,9 @@ def test_gauges(world: SlotWorld, django_assert_num_queries: DjangoAssertNumQuer
     Runner.objects.filter(node__name="n2").update(state=RunnerState.SILENT)
     world.requests("other", 2)
     world.requests("other", arrived_at=database_now() - timedelta(seconds=90))
+    now = database_now()
     with django_assert_num_queries(4):
-        text = slot_metrics()
+        text = slot_metrics(now=now)
     found = gauges()
     assert text.count("# TYPE") == 5
     assert found["gpuplane_slots", "chat", "ready"] == 1
