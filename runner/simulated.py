@@ -52,7 +52,7 @@ class Server:
         await asyncio.sleep(options.start_seconds)
         if options.die_at_start:
             say("something is missing: the model cannot be loaded")
-            sys.exit(3)
+            os._exit(3)  # asyncio would write of open connections after it, and the last line is the reason
         self.ready = not options.never_ready
         say("ready" if self.ready else "still loading")
         async with server:

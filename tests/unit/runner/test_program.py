@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import sys
 
 import httpx
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from runner import lives
 from runner.program import NoPort, Ports, State, StateTaken
 from runner.protocol import Desired, DesiredSlot
+from runner.runtimes.simulated import PROGRAM
 from runner.simulated import held_memory
 from tests.unit.runner.machine import Machine, ask, one, state, until, wanted
 
@@ -83,6 +85,20 @@ async def test_slots_that_fail(machine: Machine, slot: DesiredSlot, want_reason:
         assert want_line in again.lines
         program.apply(one(wanted(run=False)))
         assert [report.state for report in program.reports()] == ["stopped"]
+
+
+async def test_the_last_line_of_a_slot_that_fails_while_it_is_asked(machine: Machine) -> None:
+    """SLOT-4c the last line of a process tells of its end, whatever connections are open to it then."""
+    options = [f"--host={machine.host}", "--port=22000", "--start-seconds=1", "--die-at-start"]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-SE", str(PROGRAM), *options, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"loading simulated\n", "it listens by now"
+    _, writer = await asyncio.open_connection(machine.host, 22000)
+    output, _ = await process.communicate()
+    writer.close()
+    assert (process.returncode, output) == (3, b"something is missing: the model cannot be loaded\n")
 
 
 async def test_a_runtime_that_dies_under_load(machine: Machine) -> None:
