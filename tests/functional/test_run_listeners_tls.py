@@ -63,7 +63,7 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
     made = forked.run("manage", "bootstrap", environment=environment)
     assert made.poll() == 0, made.errors
     log = folder / "web.log"
-    with forked.start("gpuplane.serve", environment=environment, log=log) as process:
+    with forked.start("gpuplane.serve", environment=environment, log=log, new_session=True) as process:
         deadline = time.monotonic() + 60
         while not all(map(_listens, ports.values())):
             assert process.poll() is None, log.read_text()

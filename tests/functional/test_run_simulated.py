@@ -49,4 +49,4 @@ def test_a_node_is_asked_for_and_serves(run):
     os.kill(run.process.pid, signal.SIGINT)
     assert run.process.wait(timeout=60) == 0
     until_gone(children)
-    assert "Traceback" not in run.log
+    assert not run.tracebacks, "\n".join(run.tracebacks)

@@ -134,10 +134,11 @@ def start(
     folder: Path = ROOT,
     given: bytes = b"",
     log: Path | None = None,
+    new_session: bool = False,
 ) -> Process:
     """`python -m module arguments…` in `folder`, with `given` as standard input; a module called `-c` is a program.
 
-    `log` takes standard output and errors both; without it each has a file of its own.
+    `log` takes standard output and errors both; without it each has a file of its own. `new_session` is for servers.
     """
     streams = (log.open("ab+"),) if log else (_unnamed_file(), _unnamed_file())
     with tempfile.TemporaryFile() as source:
@@ -145,10 +146,13 @@ def start(
         source.seek(0)
         numbers = [source.fileno(), streams[0].fileno(), streams[-1].fileno()]
         if hasattr(os, "pidfd_open"):
-            return Process(_forked([module, *arguments], environment, folder, numbers), streams)
+            asked = {"arguments": [module, *arguments], "environment": dict(environment)}
+            asked |= {"folder": str(folder), "new_session": new_session}
+            return Process(_forked(asked, numbers), streams)
         command = [sys.executable, *(() if module == "-c" else ("-m",)), module, *arguments]
         kept: Any = dict(zip(("stdin", "stdout", "stderr"), numbers, strict=True))
-        return Process(subprocess.Popen(command, env=dict(environment), cwd=folder, **kept), streams)
+        kept |= {"env": dict(environment), "cwd": folder, "start_new_session": new_session}
+        return Process(subprocess.Popen(command, **kept), streams)
 
 
 def run(
@@ -170,8 +174,8 @@ def _content(stream: IO[bytes]) -> bytes:
     return os.pread(stream.fileno(), os.fstat(stream.fileno()).st_size, 0)
 
 
-def _forked(arguments: list[str], environment: Mapping[str, str], folder: Path, streams: list[int]) -> _Forked:
-    asked = {"arguments": arguments, "environment": dict(environment), "folder": str(folder)}
+def _forked(asked: Mapping[str, Any], streams: list[int]) -> _Forked:
+    """`asked`: a `forkserver.Request`."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(session.once("forkserver", _start)["path"])
     line = json.dumps(asked).encode() + b"\n"

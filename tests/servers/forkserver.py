@@ -45,6 +45,8 @@ class Request(TypedDict):
     arguments: list[str]
     environment: dict[str, str]
     folder: str
+    new_session: bool
+    """Linux shares the CPU by sessions first: what such a process starts at a low priority gives way to it alone."""
 
 
 @dataclass
@@ -128,6 +130,8 @@ def _become(asked: Request, streams: list[int], server: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != server:
         os._exit(1)
+    if asked["new_session"]:
+        os.setsid()
     for number, stream in enumerate(streams):
         os.dup2(stream, number, inheritable=True)
         os.close(stream)

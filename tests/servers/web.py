@@ -135,7 +135,9 @@ def on_database(
     def start() -> None:
         place.mkdir(exist_ok=True)  # a server that is stopped takes its folder along
         if is_forked:
-            processes.append(forked.start("tests.servers.serving", environment=environment, folder=place, log=log))
+            processes.append(
+                forked.start("tests.servers.serving", environment=environment, folder=place, log=log, new_session=True)
+            )
             _wait(url, log, lambda: processes[-1].poll() is not None)
         else:
             guard = session.start(name, [sys.executable, "-m", module], folder=place, environment=environment)

@@ -59,6 +59,13 @@ def test_a_signal_is_reported_as_subprocess_does() -> None:
         assert process.wait(30) == -signal.SIGTERM
 
 
+@pytest.mark.parametrize("new_session", [True, False])
+def test_a_server_has_a_session_of_its_own(new_session: bool) -> None:
+    with forked.start("-c", ENDLESS, environment=ENVIRONMENT, new_session=new_session) as process:
+        _until_it_runs(process)
+        assert (os.getsid(process.pid) == process.pid) is new_session
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="pidfds")
 def test_none_outlives_who_asked_for_it() -> None:
     """At the end of the context, and when the connection breaks, as it does with a test run that is killed."""
