@@ -1,10 +1,14 @@
 """Events on pods that wait for a node: which pool, which NodeClaim, how far; or why none is made for them.
 
-Invariant: an event is written when what it says has changed.
+Called by a periodic task, not by the rounds: nodes wait neither for events nor for an API server that is slow to take
+them. Invariants: an event is written when what it says has changed; a burst becomes at most `MOST` events a run, of
+those that were told longest ago.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
@@ -14,17 +18,19 @@ from autoscaling.selectors import growth_texts
 from kube.client import Cluster
 
 REASON: Final = "GpuScaling"
-MOST: Final = 50
+MOST: Final = 100
+RUN_SECONDS: Final = 4.0
+"""A run begins no further event after so long."""
 
 
-def write_pod_events(cluster: Cluster, *, now: datetime) -> int:
-    """Write an event for every pod of which something else is said than before, `MOST` at most."""
-    rows = list(PodGrowth.objects.all())
+def write_pod_events(cluster: Cluster, *, now: datetime, clock: Callable[[], float] = time.monotonic) -> int:
+    """Write an event for every pod of which something else is said than before; how many were written."""
+    rows = list(PodGrowth.objects.order_by("changed_at", "pk"))
     texts = growth_texts(rows)
-    events = PodEvents(cluster, reason=REASON, now=now)
+    events, ends = PodEvents(cluster, reason=REASON, now=now), clock() + RUN_SECONDS
     for row in rows:
         text = texts[row.pod_uid]
-        if events.written >= MOST:
+        if events.written == MOST or clock() > ends:
             break
         if text != row.told and events.write(
             text,

@@ -7,11 +7,14 @@ from datetime import timedelta
 from celery import shared_task
 from django.conf import settings
 
+from allocations.backends import backends
 from allocations.watch_runs import run_on_cluster
-from autoscaling import loop, watching
+from autoscaling import loop, pod_events, watching
 from autoscaling.choices import ENDED
 from autoscaling.models import NodeClaim, ScalingRequest
+from autoscaling.rounds.planning import WRITE_POD_EVENTS
 from storage.clock import database_now
+from storage.leader_lock import leader_lock
 
 
 @shared_task(name="autoscaling.tasks.watch_node_pools", ignore_result=True)
@@ -30,6 +33,16 @@ def watch_node_claims() -> None:
 def run_growth() -> None:
     """One run of the growth loop; the next follows as for the watches."""
     run_on_cluster(run_growth.name, "growth", lambda cluster: loop.run_growth(cluster=cluster))
+
+
+@shared_task(name=WRITE_POD_EVENTS, ignore_result=True)
+def write_pod_events() -> int:
+    """Write events on pods that wait for a node (every 5 s, and after a new plan); one worker at a time."""
+    cluster = backends().cluster
+    if cluster is None:
+        return 0
+    with leader_lock(settings.GPUPLANE_REDIS_URL, "growth-events") as ours:
+        return 0 if ours is None else pod_events.write_pod_events(cluster, now=database_now())
 
 
 @shared_task(name="autoscaling.tasks.prune", ignore_result=True)

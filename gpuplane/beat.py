@@ -67,6 +67,7 @@ PERIODIC = (
     Periodic(growth_tasks.watch_node_pools, 5, WATCH_QUEUE, cluster=True),
     Periodic(growth_tasks.watch_node_claims, 5, WATCH_QUEUE, cluster=True),
     Periodic(growth_tasks.run_growth, 5, WATCH_QUEUE, cluster=True),
+    Periodic(growth_tasks.write_pod_events, 5, cluster=True),
     Periodic(growth_tasks.prune, 3600),
     Periodic(slot_tasks.run_slots, 5, WATCH_QUEUE),
     Periodic(slot_tasks.notice_silent_runners, 5),

@@ -26,8 +26,10 @@ from autoscaling.rounds.fence import pass_fence
 from autoscaling.rounds.round_input import Entry, RoundInput, Waiter, uids
 from autoscaling.triggers import manifest, need_of, trigger_name
 from storage.cursors import write_rows
+from storage.enqueue import send_after_commit
 from storage.transactions import atomic_retry
 
+WRITE_POD_EVENTS: Final = "autoscaling.tasks.write_pod_events"
 UNNEEDED: Final = "nobody waits for it any more"
 NO_POOL: Final = "its pool is gone, or the shape of its nodes is not known any more"
 TOO_SMALL: Final = "more of the node is needed"
@@ -222,3 +224,5 @@ def _write_said(by_uid: Mapping[str, tuple[Waiter, tuple[str, str, str]]], now: 
         PodGrowth.objects.filter(pod_uid__in=gone[start : start + 500]).delete()
     PodGrowth.objects.bulk_create(made, batch_size=500)
     write_rows(changed, ["pool", "trigger", "reason", "changed_at"])
+    if made or changed:
+        send_after_commit(WRITE_POD_EVENTS)

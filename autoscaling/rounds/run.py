@@ -11,7 +11,6 @@ from autoscaling.choices import COMING
 from autoscaling.models import PodGrowth, Pool, ScalingRequest, Trigger
 from autoscaling.rounds.fence import begin
 from autoscaling.rounds.planning import plan_of, write_plan
-from autoscaling.rounds.pod_events import write_pod_events
 from autoscaling.rounds.round_input import GrowthInputReader, Waiter, read_waiting
 from autoscaling.rounds.serving import end_keeping, end_protection
 from autoscaling.rounds.trigger_pods import delete_ended, make_wanted, trigger_pods
@@ -63,7 +62,6 @@ class Rounds:
             self._plan(waiting.waiters if waiting.due or coming else [], now)
         make_wanted(self._cluster, pods=pods, now=now)
         delete_ended(self._cluster, pods=pods, now=now)
-        write_pod_events(self._cluster, now=now)
         return RoundResult(busy=coming or under_way, next_due=waiting.next_due)
 
     def _is_to_look(self, now: datetime) -> bool:

@@ -198,6 +198,7 @@ def unhurried(stack: Stack) -> Iterator[None]:
     restarted(SECONDS)
 
 
+@pytest.mark.timeout(600)  # most of it is the API server's, which takes a thousand pods, and gives them up one by one
 @pytest.mark.usefixtures("unhurried")
 def test_a_thousand_pods_at_once(stack: Stack, karpenter: Karpenter, namespace: str) -> None:
     """SCALE-1 SCALE-2 SCALE-5 one request, as many triggers as nodes, each once, though two of each worker run."""

@@ -18,6 +18,7 @@ from autoscaling.rounds import run
 from autoscaling.rounds.run import Rounds
 from kube import karpenter as kube_karpenter
 from kube import nodes as kube_nodes
+from kube.client import Cluster
 from kube.keys import CLAIM
 from kube.objects import Pod
 from kube.resources import NODE_CLAIMS, NODE_POOLS, PODS
@@ -42,6 +43,12 @@ class Growing:
         monkeypatch.setattr(run, "database_now", self.now)
         self.rounds: Rounds | None = None
 
+    @property
+    def cluster(self) -> Cluster:
+        """The API server, as gpuplane reaches it."""
+        assert self.world.backends.cluster is not None
+        return self.world.backends.cluster
+
     def now(self) -> datetime:
         """The time of the loop."""
         return database_now() + self.later
@@ -62,9 +69,7 @@ class Growing:
 
     def watch(self) -> None:
         """All watches see everything."""
-        cluster = self.world.backends.cluster
-        assert cluster is not None
-        now = self.now()
+        cluster, now = self.cluster, self.now()
         pools = cluster.list(NODE_POOLS.path(), kube_karpenter.NodePool).items
         watching.handle_pool(Relisted({one.key: one for one in pools}, ""), now=now)
         claims = cluster.list(NODE_CLAIMS.path(), kube_karpenter.NodeClaim).items
@@ -75,10 +80,8 @@ class Growing:
 
     def round(self, times: int = 1) -> None:
         """Watches, then rounds of the loop."""
-        cluster = self.world.backends.cluster
-        assert cluster is not None
         self.watch()
-        self.rounds = self.rounds or Rounds(cluster)
+        self.rounds = self.rounds or Rounds(self.cluster)
         for _ in range(times):
             self.rounds.run()
 

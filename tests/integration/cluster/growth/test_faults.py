@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+import itertools
 
 import pytest
 from django.db import IntegrityError
@@ -11,8 +11,10 @@ from django.db.transaction import atomic
 from allocations.errors import MovedOn
 from allocations.models import PodRefusal
 from allocations.waiting import forget_waiting
+from autoscaling import pod_events
 from autoscaling.choices import EDGES, TRIGGER_EDGES, RequestState, TriggerState
 from autoscaling.models import NodeClaim, Pool, ScalingRequest, Trigger
+from autoscaling.pod_events import write_pod_events
 from autoscaling.requests import settle, trigger_moved
 from autoscaling.rounds.run import Rounds
 from autoscaling.services import request_cancel
@@ -251,7 +253,7 @@ def test_every_edge_of_a_trigger(growing: Growing) -> None:
     """SCALE-4 Each move that the table has, and no other."""
     del growing
     now = database_now()
-    for before, after in product(TriggerState, TriggerState):
+    for before, after in itertools.product(TriggerState, TriggerState):
         request = _request("triggered")
         trigger = Trigger.objects.create(request=request, ordinal=0, name="t", gpus=1, state=before)
         allowed = after in TRIGGER_EDGES[before]
@@ -266,7 +268,7 @@ def test_every_edge_of_a_request(growing: Growing) -> None:
     """SCALE-4 Its state follows its trigger's; an ended one stays as it ended."""
     del growing
     reached: dict[str, set[str]] = {state: set() for state in RequestState}
-    for before, state in product(RequestState, TriggerState):
+    for before, state in itertools.product(RequestState, TriggerState):
         request = _request(before)
         Trigger.objects.create(request=request, ordinal=0, name="t", gpus=1, state=state, reason="why")
         with atomic():
@@ -308,11 +310,29 @@ def test_node_claims_are_tied_by_pool_and_time(growing: Growing) -> None:
 
 
 def test_pods_are_told(growing: Growing) -> None:
-    """SCALE-4 Of the pool and the NodeClaim that they wait for."""
+    """SCALE-4 Of the pool and the NodeClaim that they wait for, once; the rounds wait for no event."""
     growing.karpenter.pool()
     growing.pods(1)
     growing.round()
     growing.karpenter.nominate(growing.triggers[0])
     growing.round(2)
-    told = [one["message"] for one in growing.server.events.values() if one["reason"] == "GpuScaling"]
-    assert told[-1] == "waits for a new node of pool h100, NodeClaim h100-1: it is being launched"
+    assert told(growing) == []
+    assert [write_pod_events(growing.cluster, now=growing.now()) for _ in range(2)] == [1, 0]
+    assert told(growing) == ["waits for a new node of pool h100, NodeClaim h100-1: it is being launched"]
+
+
+def test_events_on_many_pods(growing: Growing) -> None:
+    """SCALE-4 a run writes so many at most, and begins none after its time; the others are written by the next."""
+    growing.karpenter.pool()
+    growing.pods(pod_events.MOST + 20)
+    growing.round()
+    cluster, now = growing.cluster, growing.now()
+    times = itertools.chain([0.0, 1.0, 2.0, pod_events.RUN_SECONDS], itertools.repeat(pod_events.RUN_SECONDS + 0.1))
+    assert write_pod_events(cluster, now=now, clock=lambda: next(times)) == 3
+    assert [write_pod_events(cluster, now=now) for _ in range(3)] == [pod_events.MOST, 17, 0]
+    assert len(told(growing)) == pod_events.MOST + 20
+
+
+def told(growing: Growing) -> list[str]:
+    """What pods were told of nodes."""
+    return [one["message"] for one in growing.server.events.values() if one["reason"] == pod_events.REASON]
