@@ -146,7 +146,7 @@ def start(
         source.seek(0)
         numbers = [source.fileno(), streams[0].fileno(), streams[-1].fileno()]
         if hasattr(os, "pidfd_open"):
-            asked = {"arguments": [module, *arguments], "environment": dict(environment)}
+            asked: dict[str, object] = {"arguments": [module, *arguments], "environment": dict(environment)}
             asked |= {"folder": str(folder), "new_session": new_session}
             return Process(_forked(asked, numbers), streams)
         command = [sys.executable, *(() if module == "-c" else ("-m",)), module, *arguments]
@@ -174,7 +174,7 @@ def _content(stream: IO[bytes]) -> bytes:
     return os.pread(stream.fileno(), os.fstat(stream.fileno()).st_size, 0)
 
 
-def _forked(asked: Mapping[str, Any], streams: list[int]) -> _Forked:
+def _forked(asked: Mapping[str, object], streams: list[int]) -> _Forked:
     """`asked`: a `forkserver.Request`."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(session.once("forkserver", _start)["path"])
