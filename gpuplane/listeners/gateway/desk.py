@@ -39,6 +39,8 @@ AGAIN_SECONDS: Final = 1.0
 """Pause before the database is tried again."""
 FULL_SECONDS: Final = 0.25
 """How long a queue that was full is taken for full, so that a flood costs no transactions."""
+ENDINGS_SECONDS: Final = 0.02
+"""How long an ending may wait for an arrival whose round takes it along, while nobody here waits for its place."""
 STOP_SECONDS: Final = 3.0
 LOST_SECONDS: Final = 2.0
 PAUSE_SECONDS: Final = 0.1
@@ -64,11 +66,15 @@ class Desk:
         self._full_until: dict[str, float] = {}
         self._wanted: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
+        self._ended: list[Ending] = []
+        self._ended_timer: asyncio.TimerHandle | None = None
+        self._queued = 0
+        self._stops = False
         self._writing: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begin, in the running loop. The database may be away."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._stops = asyncio.get_running_loop(), False
         self._look = asyncio.Event()
         self._look_for_lost = asyncio.Event()
         self._rounds = Lane("requests", threads=1, waiting=1)
@@ -79,7 +85,9 @@ class Desk:
 
     async def stop(self) -> None:
         """End all flights, write that, and end the row of this process."""
+        self._stops = True
         self._end_all("the web process stops")
+        self._write_ended()
         await _cancelled(self._tasks)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
@@ -135,9 +143,11 @@ class Desk:
                 first_byte_at=flight.first_byte_at,
                 at=self.clock(),
             )
-            task = asyncio.create_task(self._write(ending))
-            self._writing.add(task)
-            task.add_done_callback(self._writing.discard)
+            self._ended.append(ending)
+            if self._queued or self._stops:
+                self._write_ended()
+            elif self._ended_timer is None:
+                self._ended_timer = self._loop.call_later(ENDINGS_SECONDS, self._write_ended)
 
     def subscription(self) -> Subscription:
         """Messages of other processes, by which waiting requests are looked at."""
@@ -162,6 +172,7 @@ class Desk:
         began = self.clock()
         flight.started = asyncio.get_running_loop().create_future()
         self._waiting[flight.id] = flight
+        self._write_ended()  # in the same round
         try:
             outcome = await self._batcher.do(step)
             if outcome is Standing.WAITS:
@@ -184,12 +195,16 @@ class Desk:
 
     async def _waited(self, flight: Flight, started: asyncio.Future[Place], began: float) -> Place:
         left = self._queue_seconds - flight.waited - (self.clock() - began)
+        self._queued += 1
+        self._write_ended()  # their places may be what it waits for
         try:
             async with asyncio.timeout(left):
                 return await started
         except TimeoutError:
             why = flight.reason or "all slots of the model are busy"
             raise WaitedTooLong(self._queue_seconds, why) from None
+        finally:
+            self._queued -= 1
 
     def _refusal(self, flight: Flight, outcome: Outcome) -> GatewayRefusal:
         if outcome is Standing.UNKNOWN_MODEL:
@@ -225,6 +240,17 @@ class Desk:
             flight = self._waiting.get(one.request)
             if flight is not None and flight.started is not None and not flight.started.done():
                 flight.started.set_result(one.place)
+
+    def _write_ended(self) -> None:
+        """Have the endings written that wait for company."""
+        if self._ended_timer is not None:
+            self._ended_timer.cancel()
+            self._ended_timer = None
+        ended, self._ended = self._ended, []
+        for ending in ended:
+            task = asyncio.create_task(self._write(ending))
+            self._writing.add(task)
+            task.add_done_callback(self._writing.discard)
 
     async def _write(self, ending: Ending) -> None:
         """Write the ending; until it succeeds, or others have ended this gateway."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +17,7 @@ from gpuplane.listeners.gateway.desk import Desk
 from gpuplane.listeners.gateway.flights import Flight, GatewayEnded
 from inference.choices import RequestState
 from inference.dispatch import gateways
+from inference.dispatch.records import Round, Step
 from inference.dispatch.rounds import dispatch
 from inference.models import Gateway, Request, Slot
 from storage.clock import database_now
@@ -131,6 +132,51 @@ async def test_a_process_taken_for_dead_begins_anew(desk: Desk, clock: Clock, mo
     await until(lambda: Gateway.objects.filter(ended_at=None).exists())
     await desk.lease.held()
     assert desk.lease.gateway not in {"", before}
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What the desk reports, round by round; an ending waits for an arrival however long it takes."""
+    found: list[list[str]] = []
+
+    def noted(steps: Sequence[Step], **about: Any) -> Round:
+        found.append(sorted(type(step).__name__ for step in steps))
+        return dispatch(steps, **about)
+
+    monkeypatch.setattr(desk_module, "dispatch", noted)
+    monkeypatch.setattr(desk_module, "ENDINGS_SECONDS", 600)
+    monkeypatch.setattr(desk_module, "LOOK_SECONDS", 600)
+    return found
+
+
+async def test_an_ending_goes_along_with_an_arrival(desk: Desk, clock: Clock, rounds: list[list[str]]) -> None:
+    """SLOT-9 One round gives the place back and away."""
+    first, second = flight(clock), flight(clock)
+    before = await desk.place(first)
+    desk.close(first, RequestState.DONE)
+    assert (await desk.place(second)).slot == before.slot
+    assert rounds == [["Arrival"], ["Arrival", "Ending"]]
+
+
+async def test_an_ending_does_not_wait_where_its_place_is_waited_for(
+    desk: Desk, clock: Clock, rounds: list[list[str]]
+) -> None:
+    """SLOT-9"""
+    first, second = flight(clock), flight(clock)
+    before = await desk.place(first)
+    waits = asyncio.create_task(desk.place(second))
+    await until(lambda: states() == ["running", "waiting"])
+    desk.close(first, RequestState.DONE)
+    assert (await waits).slot == before.slot
+    assert rounds == [["Arrival"], ["Arrival"], ["Ending"]]
+
+
+async def test_an_ending_waits_for_a_moment(desk: Desk, clock: Clock) -> None:
+    """SLOT-9 It is written also where nobody comes."""
+    mine = flight(clock)
+    await desk.place(mine)
+    desk.close(mine, RequestState.DONE)
+    await until(lambda: states() == ["done"])
 
 
 async def test_an_ending_is_written_when_the_database_is_back(
