@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import os
 import random
 import socket
 import statistics
@@ -308,7 +309,8 @@ def _program(*words: str) -> Iterator[Door]:
     folder = session.enter() / name
     folder.mkdir()
     command = [sys.executable, "-m", "tests.bench.streaming", words[0], str(port), *words[1:]]
-    session.start(name, command, folder=folder)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+    session.start(name, command, folder=folder, environment=environment)
     try:
         _until(lambda: _listens(port))
         yield Door(port, pid=_pid(port))
