@@ -201,7 +201,9 @@ def unhurried(stack: Stack) -> Iterator[None]:
 @pytest.mark.timeout(600)  # most of it is the API server's, which takes a thousand pods, and gives them up one by one
 @pytest.mark.usefixtures("unhurried")
 def test_a_thousand_pods_at_once(stack: Stack, karpenter: Karpenter, namespace: str) -> None:
-    """SCALE-1 SCALE-2 SCALE-5 one request, as many triggers as nodes, each once, though two of each worker run."""
+    """SCALE-1 SCALE-2 SCALE-5 one request, as many triggers as nodes, each once, though two of each worker run. Then all
+    pods are deleted at once, and every device comes back.
+    """
     seen_triggers: dict[str, int] = {}
     with inventories(stack), watching(stack, namespace).watching() as seen:
         shares(stack, namespace, "many", 1000, core=10)
@@ -216,6 +218,9 @@ def test_a_thousand_pods_at_once(stack: Stack, karpenter: Karpenter, namespace: 
     assert len(karpenter.claims()) == 13
     rows = [one for one in requests(stack) if seen_triggers.keys() & {trigger["name"] for trigger in one["triggers"]}]
     assert len(rows) == 1
+    stack.api.delete(f"/api/v1/namespaces/{namespace}/pods", grace_seconds=0)
+    live = "/api/v1/allocations/?live=true&page_size=1"
+    eventually(lambda: not stack.gpuplane.rest.get(live).json()["results"], seconds=240, what="all devices are back")
 
 
 def _is_refused(found: Json) -> bool:
