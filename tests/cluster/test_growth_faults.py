@@ -201,8 +201,8 @@ def unhurried(stack: Stack) -> Iterator[None]:
 @pytest.mark.timeout(600)  # most of it is the API server's, which takes a thousand pods, and gives them up one by one
 @pytest.mark.usefixtures("unhurried")
 def test_a_thousand_pods_at_once(stack: Stack, karpenter: Karpenter, namespace: str) -> None:
-    """SCALE-1 SCALE-2 SCALE-5 one request, as many triggers as nodes, each once, though two of each worker run. Then all
-    pods are deleted at once, and every device comes back.
+    """SCALE-1 SCALE-2 SCALE-5 one request, as many triggers as nodes, each once, though two of each worker run. Then
+    all pods are deleted at once, and every device comes back.
     """
     seen_triggers: dict[str, int] = {}
     with inventories(stack), watching(stack, namespace).watching() as seen:
