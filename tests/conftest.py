@@ -80,6 +80,14 @@ from tests.servers import postgres, redis, web  # noqa: E402 - after _settle()
 exploring.register()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put heavy tests first. Of several workers the first begins with them and the others take from its end, so that
+    no two disturb each other, or what waits for a browser, and none is left for last.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("heavy") is None)
+
+
 def pytest_collection_finish() -> None:
     """Set aside what lives as long as the process: else the collector of garbage looks through thousands of tests and
     all modules again and again.

@@ -16,6 +16,8 @@ import pytest
 from agent.protocol import COLUMNS, Sample, decode
 from tests.bench.agents import frames
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).resolve().parents[2]
 NODES = 800  # fewer have not enough pods for a full page of the list, nor room for what a bench holds at once
 

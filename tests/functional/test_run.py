@@ -12,6 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+pytestmark = pytest.mark.heavy
+
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 120
 

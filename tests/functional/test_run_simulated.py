@@ -9,6 +9,8 @@ import pytest
 
 from tests.functional.test_run import Run, until_gone
 
+pytestmark = pytest.mark.heavy
+
 NODES = 4
 MODELS = {"B200", "L4"}
 

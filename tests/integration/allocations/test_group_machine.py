@@ -26,6 +26,7 @@ HISTORIES = {"sqlite": 15, "postgresql": 6}
 STEPS = 30
 
 
+@pytest.mark.heavy
 @pytest.mark.hypothesis
 @pytest.mark.timeout(900)
 def test_any_history_of_groups_gives_nothing_twice(ledger_db: TestDatabase) -> None:

@@ -36,6 +36,7 @@ def machine_of(world: World, database: TestDatabase, patch: pytest.MonkeyPatch) 
     return type("Machine", (ClusterMachine,), {"world": world, "database": database, "deaths": Deaths(patch)})
 
 
+@pytest.mark.heavy
 @pytest.mark.hypothesis
 @pytest.mark.timeout(900)
 def test_any_history_keeps_the_ledger_whole(

@@ -25,6 +25,7 @@ ATTEMPTS = {"postgresql": 10_000, "sqlite": 2_400}
 """Of all processes together. A file has one writer at a time, so that fewer of them meet there in the time."""
 
 
+@pytest.mark.heavy
 @pytest.mark.timeout(600)
 def test_eight_processes_race_for_the_last_devices(world: World, ledger_db: TestDatabase) -> None:
     """LEASE-2 thousands of attempts by 8 processes on 8 GPUs: ledger, Leases and annotations agree, no double booking,

@@ -16,6 +16,7 @@ HISTORIES = 8
 STEPS = 30
 
 
+@pytest.mark.heavy
 @pytest.mark.hypothesis
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)

@@ -24,7 +24,7 @@ from access.choices import Role
 from tests.factories import NodeFactory, UserFactory
 
 ROOT = Path(__file__).resolve().parents[3]
-ROOMS = ("access", "allocations", "audit", "claims", "gpuplane", "nodes")
+ROOMS = ("access", "allocations", "audit", "autoscaling", "claims", "gpuplane", "inference", "nodes")
 ODD = (
     "",
     "\x00",
@@ -168,6 +168,7 @@ def signed_in(ledger_db: Any) -> Client:
     return client
 
 
+@pytest.mark.heavy
 def test_no_address_is_a_fault(ledger_db: Any) -> None:
     """VIEW-5 whatever stands in path and query, on both databases."""
     client = signed_in(ledger_db)
