@@ -198,7 +198,7 @@ def unhurried(stack: Stack) -> Iterator[None]:
     restarted(SECONDS)
 
 
-@pytest.mark.timeout(600)  # most of it is the API server's, which takes a thousand pods, and gives them up one by one
+@pytest.mark.timeout(1000)  # most of it is the API server's, which takes a thousand pods, and gives them up one by one
 @pytest.mark.usefixtures("unhurried")
 def test_a_thousand_pods_at_once(stack: Stack, karpenter: Karpenter, namespace: str) -> None:
     """SCALE-1 SCALE-2 SCALE-5 one request, as many triggers as nodes, each once, though two of each worker run. Then
@@ -212,7 +212,7 @@ def test_a_thousand_pods_at_once(stack: Stack, karpenter: Karpenter, namespace: 
         started = time.monotonic()
         while not count_bound(1000)(seen):
             made |= {one["metadata"]["uid"]: (one["metadata"]["name"], gpus_of(one)) for one in triggers(stack)}
-            assert time.monotonic() - started < 240, f"not all of {len(pods_of(seen))} pods are bound"
+            assert time.monotonic() - started < 400, f"not all of {len(pods_of(seen))} pods are bound"
             time.sleep(0.2)
     assert sorted(gpus for _, gpus in made.values()) == [4, *[8] * 12], "ten shares a GPU; none is made a second time"
     names = {name for name, _ in made.values()}
@@ -224,7 +224,7 @@ def test_a_thousand_pods_at_once(stack: Stack, karpenter: Karpenter, namespace: 
     assert len(karpenter.claims()) >= 13
     stack.api.delete(f"/api/v1/namespaces/{namespace}/pods", grace_seconds=0)
     live = "/api/v1/allocations/?live=true&page_size=1"
-    eventually(lambda: not stack.gpuplane.rest.get(live).json()["results"], seconds=240, what="all devices are back")
+    eventually(lambda: not stack.gpuplane.rest.get(live).json()["results"], seconds=300, what="all devices are back")
 
 
 def _is_refused(found: Json) -> bool:
