@@ -31,7 +31,7 @@ from kube.errors import KubeError
 from nodes import device_objects
 from nodes.unverified_devices import TASK as NEWCOMERS
 from storage.clock import database_now
-from storage.leader_lock import leader_lock
+from storage.leader_lock import leader_lock, run_alone
 
 PRUNE_BATCH = 1000
 PRUNE_BATCHES = 100
@@ -95,9 +95,7 @@ def reconcile() -> None:
 
 
 def _alone(name: str, work: Callable[[], Result]) -> Result | None:
-    """Do this work unless another worker is at it; None then."""
-    with leader_lock(settings.GPUPLANE_REDIS_URL, name) as ours:
-        return None if ours is None else work()
+    return run_alone(settings.GPUPLANE_REDIS_URL, name, work)
 
 
 @shared_task(name=NEWCOMERS, ignore_result=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
 from celery import shared_task
 from django.conf import settings
@@ -14,7 +15,7 @@ from autoscaling.choices import ENDED
 from autoscaling.models import NodeClaim, ScalingRequest
 from autoscaling.rounds.planning import WRITE_POD_EVENTS
 from storage.clock import database_now
-from storage.leader_lock import leader_lock
+from storage.leader_lock import run_alone
 
 
 @shared_task(name="autoscaling.tasks.watch_node_pools", ignore_result=True)
@@ -41,8 +42,8 @@ def write_pod_events() -> int:
     cluster = backends().cluster
     if cluster is None:
         return 0
-    with leader_lock(settings.GPUPLANE_REDIS_URL, "growth-events") as ours:
-        return 0 if ours is None else pod_events.write_pod_events(cluster, now=database_now())
+    write = partial(pod_events.write_pod_events, cluster, now=database_now())
+    return run_alone(settings.GPUPLANE_REDIS_URL, "growth-events", write) or 0
 
 
 @shared_task(name="autoscaling.tasks.prune", ignore_result=True)

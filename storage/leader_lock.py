@@ -8,14 +8,16 @@ holds the lock; a holder that lost its lock is stopped.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 import structlog
 
 from storage.redis_client import REDIS_ERRORS, Purpose, Redis, client
+
+T = TypeVar("T")
 
 PREFIX: Final = "gpuplane:leader:"
 LOCK_SECONDS: Final = 10.0
@@ -96,6 +98,12 @@ def leader_lock(redis_url: str, name: str, *, stop: threading.Event | None = Non
         held = LeaderLock(connection, name, int(number), stop or threading.Event())
         with _kept(held):
             yield held
+
+
+def run_alone(redis_url: str, name: str, work: Callable[[], T]) -> T | None:
+    """Do this work unless another worker is at it; None then. Raises REDIS_ERRORS and what the work raises."""
+    with leader_lock(redis_url, name) as ours:
+        return None if ours is None else work()
 
 
 @contextmanager
