@@ -2,7 +2,7 @@
 
 Called by a periodic task, not by the rounds: nodes wait neither for events nor for an API server that is slow to take
 them. Invariants: an event is written when what it says has changed; a burst becomes at most `MOST` events a run, of
-those that were told longest ago.
+those whose answer is the oldest first.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def write_pod_events(cluster: Cluster, *, now: datetime, clock: Callable[[], flo
     """Write an event for every pod of which something else is said than before; how many were written."""
     rows = list(PodGrowth.objects.order_by("changed_at", "pk"))
     texts = growth_texts(rows)
-    events, ends = PodEvents(cluster, reason=REASON, now=now), clock() + RUN_SECONDS
+    events = PodEvents(cluster, reason=REASON, now=now, most=MOST, seconds=RUN_SECONDS, clock=clock)
     for row in rows:
         text = texts[row.pod_uid]
-        if events.written == MOST or clock() > ends:
+        if events.over:
             break
         if text != row.told and events.write(
             text,

@@ -9,7 +9,6 @@ refusals becomes at most `MOST` events a run, of those that wait longest first.
 from __future__ import annotations
 
 import re
-import time
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -41,11 +40,11 @@ def write(*, cluster: Cluster, now: datetime) -> int:
 
     A namespace whose events cannot be written for the moment waits for the next run, and delays no other.
     """
-    events, ends = PodEvents(cluster, reason=REASON, now=now), time.monotonic() + RUN_SECONDS
+    events = PodEvents(cluster, reason=REASON, now=now, most=MOST, seconds=RUN_SECONDS)
     for refusal in _unpublished(now):
         if refusal.namespace in events.failing:
             continue
-        if events.written == MOST or time.monotonic() > ends:
+        if events.over:
             break
         message = refusal.summary
         if refusal.member is None:

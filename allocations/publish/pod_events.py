@@ -6,6 +6,8 @@ waits for the next run, and delays no other.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from datetime import datetime
 from typing import Literal
 
@@ -21,12 +23,29 @@ log = structlog.get_logger(__name__)
 class PodEvents:
     """`written`: how many this run has written. `failing`: namespaces that wait for the next run."""
 
-    def __init__(self, cluster: Cluster, *, reason: str, now: datetime) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        reason: str,
+        now: datetime,
+        most: int,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`most`: events of the run. `seconds`: after so long it is to begin no further one."""
         self.written = 0
         self.failing: set[str] = set()
         self._cluster = cluster
         self._reason = reason
         self._now = now
+        self._most = most
+        self._clock, self._ends = clock, clock() + seconds
+
+    @property
+    def over(self) -> bool:
+        """Whether the others are left to the next run."""
+        return self.written >= self._most or self._clock() > self._ends
 
     def write(
         self, message: str, *, namespace: str, name: str, uid: str, kind: Literal["Normal", "Warning"] = "Warning"
