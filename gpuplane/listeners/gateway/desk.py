@@ -67,7 +67,6 @@ class Desk:
         self._wanted: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._ended: list[Ending] = []
-        self._ended_timer: asyncio.TimerHandle | None = None
         self._queued = 0
         self._stops = False
         self._writing: set[asyncio.Task[None]] = set()
@@ -146,8 +145,8 @@ class Desk:
             self._ended.append(ending)
             if self._queued or self._stops:
                 self._write_ended()
-            elif self._ended_timer is None:
-                self._ended_timer = self._loop.call_later(ENDINGS_SECONDS, self._write_ended)
+            elif len(self._ended) == 1:
+                self._loop.call_later(ENDINGS_SECONDS, self._write_ended)
 
     def subscription(self) -> Subscription:
         """Messages of other processes, by which waiting requests are looked at."""
@@ -243,9 +242,6 @@ class Desk:
 
     def _write_ended(self) -> None:
         """Have the endings written that wait for company."""
-        if self._ended_timer is not None:
-            self._ended_timer.cancel()
-            self._ended_timer = None
         ended, self._ended = self._ended, []
         for ending in ended:
             task = asyncio.create_task(self._write(ending))
