@@ -111,12 +111,17 @@ def server(
     return ListenerServer(config, name=listener.name, limits=limits)
 
 
-async def serve(planned: tuple[ListenAddress, ...], application: App, limits: Limits) -> int:
-    """Serve until a signal. Returns the exit status. Raises ListenAddressRefused when TLS cannot be set up."""
+async def serve(
+    planned: tuple[ListenAddress, ...], application: App, limits: Limits, *, stopping: Callable[[], None]
+) -> int:
+    """Serve until a signal; then `stopping` is called first. Returns the exit status. Raises ListenAddressRefused
+    when TLS cannot be set up.
+    """
     certificates = {one.name: Certificates(one.tls) for one in planned if one.tls is not None}
     servers = [server(one, application, certificates.get(one.name), limits) for one in planned]
 
     def stop() -> None:
+        stopping()
         for one in servers:
             one.force_exit = one.should_exit
             one.should_exit = True
@@ -172,6 +177,7 @@ def main() -> int:
     from django.conf import settings
 
     from gpuplane.asgi import application
+    from gpuplane.start.requests import end_waits
 
     try:
         planned = listen_addresses(settings, port=settings.GPUPLANE_PORT)
@@ -184,7 +190,7 @@ def main() -> int:
             listeners=len(planned),
         )
         interpreter_set()
-        return uvloop.run(serve(planned, application, bounds))
+        return uvloop.run(serve(planned, application, bounds, stopping=end_waits))
     except ListenAddressRefused as error:
         sys.stderr.write(f"{error}\n")
         return 2

@@ -10,6 +10,7 @@ import asyncio
 from django.conf import settings
 
 from kube import event_loop
+from kube.client import Cluster
 from kube.errors import NotConfigured
 from kube.shared import shared_cluster
 
@@ -19,12 +20,23 @@ async def start() -> None:
     event_loop.lend(asyncio.get_running_loop())
 
 
+def end_waits() -> None:
+    """End the waits between two attempts of a request, as soon as the process is told to stop: who asked is answered.
+    Requests go out as before.
+    """
+    if (cluster := _cluster()) is not None:
+        cluster.close()
+
+
 async def stop() -> None:
     """Take it back; threads that send requests later get another loop. Close the loop's connections."""
     event_loop.lend(None)
-    try:
-        cluster = shared_cluster(settings.GPUPLANE_KUBECONFIG)
-    except NotConfigured:
-        return  # then nothing was sent
-    if cluster is not None:
+    if (cluster := _cluster()) is not None:
         cluster.close_here()
+
+
+def _cluster() -> Cluster | None:
+    try:
+        return shared_cluster(settings.GPUPLANE_KUBECONFIG)
+    except NotConfigured:
+        return None  # then nothing was sent

@@ -210,8 +210,11 @@ def test_the_address_holds_the_view(fleet_page):
     fleet_page.get_by_role("application").focus()
     for _ in range(5):
         fleet_page.keyboard.press("+")
+    address = re.compile(r"\?by=temperature&group=pool&state=used&q=-model:l40s&zoom=3\.713&at=")
+    fleet_page.wait_for_url(address)
+    zoomed = fleet_page.url
     fleet_page.evaluate("document.querySelector('.heat').scrollTo(120, 90)")
-    fleet_page.wait_for_url(re.compile(r"\?by=temperature&group=pool&state=used&q=-model:l40s&zoom=3\.713&at="))
+    fleet_page.wait_for_url(lambda url: url != zoomed and bool(address.search(url)))
     before = view_of(fleet_page)
     fleet_page.reload()
     assert view_of(ready(fleet_page)) == before
