@@ -47,7 +47,12 @@ from allocations.reconcile.reservation_pods import (
     reservations_of,
 )
 from allocations.reconcile.rows import Row, live_rows
-from allocations.reconcile.unallocated import awaiting_checkpoint, bound_elsewhere, without_devices
+from allocations.reconcile.unallocated import (
+    awaiting_checkpoint,
+    bound_elsewhere,
+    without_devices,
+    without_ended_triggers,
+)
 from allocations.reconcile.unverified_devices import UnverifiedDevices, open_devices, unverified
 from allocations.scheduling.binder import release_now
 from allocations.scheduling.reservation_pods.settle import settle_groups
@@ -177,7 +182,7 @@ def _parts(world: Backends, cluster: Cluster, before: _Before, seen: _Seen, now:
     settled = settle_groups(cluster, now=now, sharing=sharing)
     yield Found(Reconciled(lines=tuple(settled.lines())))
     known = {live.holder.pod_uid for live in adopted.allocations}.union(row.pod_uid for row in before.rows)
-    suspects = without_devices(seen.pods.values(), known)
+    suspects = without_ended_triggers(cluster, without_devices(seen.pods.values(), known))
     yield Found(differences=[*bound_elsewhere(suspects), *overlaps()])
     waiting = awaiting_checkpoint(suspects, now)
     causes = {

@@ -6,14 +6,19 @@ so new devices stay closed while it may still be told which.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
+
+from django.conf import settings
 
 from allocations.reconcile.report import Difference
 from claims.dialects.parse import asks_for_devices
 from claims.dialects.registry import RESULT_SOURCES
+from kube.client import Cluster
+from kube.keys import COMPONENT_LABEL, TRIGGER
 from kube.objects import Pod
+from kube.resources import PODS
 from nodes.choices import Presence
 from nodes.models import Device, Node
 
@@ -21,8 +26,28 @@ CHECKPOINT_WITHIN: Final = timedelta(seconds=60)
 """No new node waits longer for the kubelet's record, which its agent sends right after the inventory."""
 
 
+def is_trigger(pod: Pod) -> bool:
+    """Whether the pod makes Karpenter make a node, which kube-scheduler then binds it to."""
+    return (
+        pod.metadata.namespace == settings.GPUPLANE_NAMESPACE
+        and (pod.metadata.labels or {}).get(COMPONENT_LABEL) == TRIGGER
+    )
+
+
+def without_ended_triggers(cluster: Cluster, suspects: Sequence[Pod]) -> list[Pod]:
+    """The suspects, without trigger pods that ended since they were listed: they are deleted once their node is ready,
+    and would keep its devices closed until the next comparison. Raises `kube.errors`.
+    """
+    if not any(map(is_trigger, suspects)):
+        return list(suspects)
+    path = PODS.path(namespace=settings.GPUPLANE_NAMESPACE)
+    listed = cluster.list(path, Pod, label_selector=f"{COMPONENT_LABEL}={TRIGGER}").items
+    there = {pod.metadata.uid for pod in listed if not pod.finished}
+    return [pod for pod in suspects if not is_trigger(pod) or pod.metadata.uid in there]
+
+
 def bound_elsewhere(suspects: Collection[Pod]) -> list[Difference]:
-    """Those of the pods without devices that run on a node with devices: bound past gpuplane."""
+    """Those of the pods without devices that run on a node with devices: bound past gpuplane, trigger pods aside."""
     names = {pod.spec.node_name for pod in suspects}
     there = Device.objects.filter(node__name__in=names).exclude(presence=Presence.REMOVED)
     ours = set(there.values_list("node__name", flat=True))
@@ -35,7 +60,7 @@ def bound_elsewhere(suspects: Collection[Pod]) -> list[Difference]:
             node=pod.spec.node_name,
         )
         for pod in suspects
-        if pod.spec.node_name in ours
+        if pod.spec.node_name in ours and not is_trigger(pod)
     ]
 
 

@@ -22,6 +22,7 @@ from allocations.engine.growth import ComingNode, GrowthQuestion, Need, Pool, Wa
 from allocations.engine.growth.shapes import Shape, packed
 from allocations.engine.queueing.rounds import DecisionInput, decide
 from allocations.engine.queueing.workloads import Age, Member, Workload
+from allocations.engine.snapshot import Withheld
 from allocations.models import Allocation, PodRefusal
 from allocations.pod_request import PodRequest, pod_request
 from allocations.scheduling.queueing.loop import is_in_use
@@ -79,8 +80,8 @@ class Entry(NamedTuple):
 
 
 class RoundInput(NamedTuple):
-    """`entries`: by place in the question; `coming`: triggers in the order of the question; `skipped`: pod → why it is
-    not asked about.
+    """`entries`: by place in the question; `coming`: triggers in the order of the question, but not those whose nodes
+    are in the snapshot; `skipped`: pod → why it is not asked about.
     """
 
     question: GrowthQuestion
@@ -155,6 +156,9 @@ class _Builder:
         holding = set(rows.values_list("pod_uid", flat=True))
         self.waiters = {waiter.name: waiter for waiter in waiters if waiter.uid not in holding}
         self.snapshot = without_kept(self.look, {waiter.uid for waiter in waiters})
+        named = [one.node_claim for one in self.coming if one.node_claim]
+        self.node_of = dict(NodeClaim.objects.filter(name__in=named).order_by("pk").values_list("name", "node"))
+        self.coming = [one for one in self.coming if not self._is_there(one)]
         self._rules: dict[bytes, tuple[int, ...] | None] = {}
 
     def build(self) -> RoundInput:
@@ -305,6 +309,19 @@ class _Builder:
 
     def _labels(self, name: str) -> Mapping[str, str]:
         return self.nodes[name].labels if name in self.nodes else {}
+
+    def _is_there(self, trigger: Trigger) -> bool:
+        """Whether devices of its node can be given by now: the snapshot counts them, and who took them already."""
+        name = trigger.node or self.node_of.get(trigger.node_claim, "")
+        at = self.snapshot.node_index.get(name)
+        if at is None or self.snapshot.node_problem[at] or name not in self.nodes:
+            return False
+        kept = self.snapshot.device_kept[self.snapshot.rows_of_node(at)]
+        if not kept.size or (kept == Withheld.CLOSED).any():
+            return False
+        pool = next((row for row in self.rows if row.name == trigger.request.pool), None)
+        node = self.nodes[name]
+        return pools.lets_pods_on(pool, taints=node.taints, unschedulable=node.unschedulable)
 
     def _uncounted(self, pool: str) -> int:
         """Nodes of the pool that are wanted, and that its NodePool has not counted yet."""

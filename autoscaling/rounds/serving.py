@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
+import msgspec
 import structlog
 from django.conf import settings
 from django.db import transaction
@@ -28,14 +29,14 @@ from autoscaling import shapes
 from autoscaling.choices import Step, TriggerState
 from autoscaling.counters import OUTCOMES, PROVISION, SERVED
 from autoscaling.models import NodeClaim, Pool, Trigger
+from autoscaling.pools import lets_pods_on
 from autoscaling.rounds.moves import fail, move
 from autoscaling.rounds.trigger_pods import IN_USE, delete
 from kube import nodes as kube_nodes
 from kube.client import Cluster
 from kube.errors import NotFoundInCluster
 from kube.karpenter import DO_NOT_DISRUPT
-from kube.node_rules import NO_EXECUTE, NO_SCHEDULE
-from kube.objects import Pod
+from kube.objects import Pod, Taint
 from kube.resources import NODES
 from nodes.choices import NodeState, Presence
 from nodes.models import Device, Node
@@ -85,10 +86,8 @@ class Serving:
         if node.state != NodeState.READY or not node.cluster_uid:
             return False
         pool = Pool.objects.filter(name=trigger.request.pool).first()
-        own = [(one["key"], one["effect"]) for one in (pool.taints if pool is not None else [])]
-        closing = (NO_SCHEDULE, NO_EXECUTE)
-        taints = [one for one in node.taints or [] if one.get("effect") in closing]
-        if any((one.get("key"), one.get("effect")) not in own for one in taints) or node.unschedulable:
+        taints = msgspec.convert(node.taints or [], list[Taint])
+        if not lets_pods_on(pool, taints=taints, unschedulable=node.unschedulable):
             return False
         there = Device.objects.filter(node=node, presence=Presence.PRESENT)
         # the trigger pod itself may count as a stranger there until it is gone

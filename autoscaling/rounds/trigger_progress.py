@@ -125,14 +125,17 @@ class TriggerProgress:
         return NodeClaim.objects.filter(name=trigger.node_claim, trigger=trigger.name).order_by("-pk").first()
 
     def _tie(self, trigger: Trigger, pod: Pod | None, nominated: str) -> NodeClaim | None:
-        """Find its NodeClaim: by the name in Karpenter's event, by the pod's node, else by pool and time."""
+        """Find its NodeClaim: by the name in Karpenter's event, by the pod's node, else by pool and time. A trigger pod
+        may run on the node of another one's: each is tied to one of their NodeClaims, and either will do.
+        """
         free = NodeClaim.objects.filter(pool=trigger.request.pool, trigger="", deleted_at__isnull=True)
         free = free.order_by("created_at", "pk")
         since = trigger.created_at or self.now
-        found: NodeClaim | None = None
+        found = NodeClaim.objects.filter(name=nominated).order_by("-pk").first() if nominated else None
+        if found is not None and found.trigger:
+            found, nominated = None, ""  # kube-scheduler put another trigger pod on its node, which ties it to that
         if nominated:
-            # one that is gone by now as well: it fails the trigger
-            found = NodeClaim.objects.filter(name=nominated, trigger="").order_by("-pk").first()
+            # one that is gone by now is found as well: it fails the trigger
             if found is None:  # its row comes in a moment; till then nobody takes the trigger for untaken
                 Trigger.objects.filter(pk=trigger.pk).update(node_claim=nominated)
         elif pod is not None and pod.spec.node_name:

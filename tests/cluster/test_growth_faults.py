@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.cluster.controlplane.api import Json
+from tests.cluster.controlplane.api import Json, Observer
 from tests.cluster.controlplane.chart import NAMESPACE
 from tests.cluster.controlplane.karpenter import NODE_POOLS, Karpenter
 from tests.cluster.controlplane.kubernetes import ControlPlane
@@ -212,6 +212,7 @@ def test_a_thousand_pods_at_once(stack: Stack, karpenter: Karpenter, namespace: 
         started = time.monotonic()
         while not count_bound(1000)(seen):
             made |= {one["metadata"]["uid"]: (one["metadata"]["name"], gpus_of(one)) for one in triggers(stack)}
+            assert len(pods_of(seen)) == 1000, why_gone(stack, karpenter, seen)
             assert time.monotonic() - started < 400, f"not all of {len(pods_of(seen))} pods are bound"
             time.sleep(0.2)
     assert sorted(gpus for _, gpus in made.values()) == [4, *[8] * 12], "ten shares a GPU; none is made a second time"
@@ -231,6 +232,19 @@ def test_a_thousand_pods_at_once(stack: Stack, karpenter: Karpenter, namespace: 
     stack.api.delete(f"/api/v1/namespaces/{namespace}/pods", grace_seconds=0)
     live = "/api/v1/allocations/?live=true&page_size=1"
     eventually(lambda: not stack.gpuplane.rest.get(live).json()["results"], seconds=300, what="all devices are back")
+
+
+def why_gone(stack: Stack, karpenter: Karpenter, seen: Observer) -> str:
+    """What is known of pods that went though nobody deleted them: what Karpenter and the cluster say."""
+    nodes = {node["metadata"]["name"]: node["spec"].get("taints", []) for node in stack.api.items("/api/v1/nodes")}
+    claims = {one["metadata"]["name"]: one["metadata"].get("deletionTimestamp") for one in karpenter.claims()}
+    said = [
+        f"{one['reason']} {one['involvedObject']['name']}: {one['message']}"
+        for one in stack.api.items("/api/v1/events")
+        if one["involvedObject"]["kind"] in {"Node", "NodeClaim"}
+    ]
+    log = [line for line in karpenter.program.log.read_text().splitlines() if "could not schedule" not in line]
+    return "\n".join([f"{len(pods_of(seen))} pods are left", str(nodes), str(claims), *said[-60:], *log[-60:]])
 
 
 def _is_refused(found: Json) -> bool:

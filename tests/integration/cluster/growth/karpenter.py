@@ -72,12 +72,14 @@ class Karpenter:
             if namespace == settings.GPUPLANE_NAMESPACE and pod["metadata"].get("labels", {}).get(COMPONENT_LABEL)
         ]
 
-    def nominate(self, pod: Object) -> str:
-        """A NodeClaim for a trigger pod; its name."""
+    def nominate(self, pod: Object, *, says: bool = True) -> str:
+        """A NodeClaim for a trigger pod; its name. `says`: whether an event on the pod says so."""
         self.made += 1
         pool = pod["spec"]["nodeSelector"][NODEPOOL_LABEL]
         name = f"{pool}-{self.made}"
         self.server.store.create(self.claims, "", {"metadata": {"name": name, "labels": {NODEPOOL_LABEL: pool}}})
+        if not says:
+            return name
         meta = pod["metadata"]
         about = {"kind": "Pod", "namespace": meta["namespace"], "name": meta["name"], "uid": meta["uid"]}
         event = {

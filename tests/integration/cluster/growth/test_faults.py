@@ -309,6 +309,37 @@ def test_node_claims_are_tied_by_pool_and_time(growing: Growing) -> None:
     assert NodeClaim.objects.get().trigger == Trigger.objects.get().name
 
 
+@pytest.mark.parametrize("bound", [True, False])
+def test_a_trigger_pod_on_the_node_of_another(growing: Growing, bound: bool) -> None:
+    """SCALE-3 SCALE-4 kube-scheduler binds it to a node that Karpenter made for another one, whose event is seen later.
+    The other one is tied to the NodeClaim that is left, both nodes serve, and no trigger pod stays.
+    """
+    growing.karpenter.pool()
+    growing.pods(32)
+    growing.round(2)
+    pods = {one["metadata"]["name"]: one for one in growing.triggers}
+    early, late = (pods[trigger.name] for trigger in Trigger.objects.order_by("pk"))
+    claims = [growing.karpenter.nominate(late), growing.karpenter.nominate(early, says=False)]
+    growing.karpenter.step(claims[0], "Launched", "Registered")
+    growing.karpenter.bind(early, claims[0])
+    growing.round()
+    if bound:
+        growing.karpenter.step(claims[1], "Launched", "Registered")
+        growing.karpenter.bind(late, claims[1])
+    else:
+        growing.wait(11)  # by pool and time
+    growing.round()
+    assert [trigger.node_claim for trigger in Trigger.objects.order_by("pk")] == claims
+    for claim in claims:
+        growing.karpenter.ready(claim)
+    growing.round(2)
+    assert growing.triggers == []
+    for claim in claims:
+        growing.inventory(claim)
+    growing.round()
+    assert growing.states == ["served", "served"]
+
+
 def test_pods_are_told(growing: Growing) -> None:
     """SCALE-4 Of the pool and the NodeClaim that they wait for, once; the rounds wait for no event."""
     growing.karpenter.pool()

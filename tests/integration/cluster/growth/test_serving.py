@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 import pytest
 from pytest_django import Settings
 
+from allocations.reconcile import run as comparing
 from allocations.waiting import forget_waiting
 from allocations.watching import Watching
+from audit.choices import EventKind
+from audit.models import Event
 from autoscaling.models import Pool, Trigger
 from autoscaling.rounds import run
 from autoscaling.rounds.round_input import Waiting, read_waiting
@@ -19,7 +22,7 @@ from kube.client import Cluster
 from kube.karpenter import DO_NOT_DISRUPT
 from kube.objects import Pod
 from kube.watch import Changed
-from nodes.models import Device
+from nodes.models import Device, Node
 from tests.fakes.apikinds import NODES
 from tests.integration.cluster.growth.conftest import Growing
 
@@ -112,6 +115,37 @@ def test_pods_that_take_devices_while_the_plan_is_made(growing: Growing, monkeyp
     assert growing.states == []
 
 
+@pytest.mark.parametrize("seen", ["ready", "launching"])
+def test_a_node_that_is_filled_while_the_plan_is_made(
+    growing: Growing, monkeypatch: pytest.MonkeyPatch, seen: str
+) -> None:
+    """SCALE-2 SCALE-4 Its devices are counted once: the trigger that the other pods wait for is not withdrawn."""
+    growing.karpenter.pool()
+    names = growing.pods(32)
+    growing.round(2)
+    node = growing.karpenter.nominate(growing.triggers[0])
+    growing.round()
+    if seen == "ready":
+        growing.karpenter.ready(node)
+        growing.round()
+    assert sorted(growing.states) == sorted([seen, "created"])
+
+    def once_filled(cluster: Cluster, now: datetime) -> Waiting:
+        if seen == "launching":
+            growing.karpenter.ready(node)
+        growing.inventory(node)
+        assert {growing.world.filter(name) for name in names[:16]} == {node}
+        return read_waiting(cluster, now)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run, "read_waiting", once_filled)
+        growing.round()
+    assert sorted(growing.states) == sorted([seen, "created"])
+    growing.round(3)
+    assert sorted(growing.states) == ["created", "served"]
+    assert len(growing.requests) == 1
+
+
 def test_pods_that_take_devices_before_the_node_serves(growing: Growing) -> None:
     """SCALE-4 For those who have theirs just that is kept, so everybody the node was made for finds room there."""
     growing.karpenter.pool()
@@ -147,3 +181,33 @@ def test_the_end_of_a_trigger_pod_opens_the_devices_of_its_node(growing: Growing
         watching.handle(Changed("DELETED", gone.key, gone))
         watching.settle()
     assert Device.objects.exclude(stranger="").count() == 0
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_trigger_pod_that_ends_while_ledger_and_cluster_are_compared(
+    growing: Growing, monkeypatch: pytest.MonkeyPatch, ends: bool
+) -> None:
+    """SCALE-4 LEASE-2 A slow API server: it was listed, and is gone before its devices would be closed for it. One that
+    still runs keeps them closed; neither is a pod that somebody bound past gpuplane.
+    """
+    growing.karpenter.pool()
+    growing.pods(2)
+    growing.round()
+    trigger = growing.triggers[0]
+    name = growing.karpenter.nominate(trigger)
+    growing.karpenter.step(name, "Launched", "Registered")
+    growing.inventory(name)
+    growing.karpenter.bind(trigger, name)
+    Node.objects.update(registered_at=growing.now() - timedelta(minutes=2))  # no record of the kubelet came
+    look = comparing._look
+
+    def then_ended(cluster: Cluster) -> comparing._Seen:
+        seen = look(cluster)
+        if ends:
+            growing.server.remove_pod(trigger["metadata"]["name"], namespace=trigger["metadata"]["namespace"])
+        return seen
+
+    monkeypatch.setattr(comparing, "_look", then_ended)
+    comparing.reconcile(world=growing.world.backends, now=growing.now())
+    assert Device.objects.exclude(closed="").count() == (0 if ends else 8)
+    assert not Event.objects.filter(kind=EventKind.DIFFERENCE).exists()
