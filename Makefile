@@ -9,7 +9,7 @@ TESTS ?=
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev run migrate migrations test test-explore attack-test check check-lint check-types \
 	check-floors check-django check-pages docs bench bench-cluster cluster-tools cluster-test cluster-up runtime-tools \
-	runtime-test lock clean
+	runtime-test image-tools image-test lock clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -86,6 +86,12 @@ runtime-tools: install-dev  ## build llama-cpp-python, once (needs cmake and a C
 runtime-test: runtime-tools  ## run the tests of slots with a real runtime, llama.cpp
 	@$(PY) -m pytest $(or $(TESTS),tests/runtime)
 
+image-tools: install-dev  ## build the images with buildah, as root on Debian (8 min, then seconds)
+	@$(PY) -m tests.images.tools
+
+image-test: image-tools  ## test the images: what is inside, and how their programs start
+	@$(PY) -m pytest $(or $(TESTS),tests/images)
+
 cluster-up: cluster-tools  ## start that cluster for manual use; Ctrl-C stops it
 	@exec $(PY) -m tests.cluster.controlplane
 
@@ -93,6 +99,7 @@ COMPILE = --quiet --universal --python-version 3.11 --generate-hashes --no-heade
 lock: install-dev  ## update requirements/*.txt and package-lock.json
 	@cd requirements && ../$(PY) -m uv pip compile $(COMPILE) base.in -o base.txt
 	@cd requirements && ../$(PY) -m uv pip compile $(COMPILE) dev.in -o dev.txt
+	@cd requirements && ../$(PY) -m uv pip compile $(COMPILE) -c base.txt agent.in -o agent.txt
 	@cd requirements && ../$(PY) -m uv pip compile $(COMPILE) runtime.in -o runtime.txt
 	@npm install --package-lock-only --ignore-scripts --no-audit --no-fund
 
