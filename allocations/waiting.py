@@ -23,6 +23,7 @@ from django.db.models import F, Q
 
 from allocations import fleet
 from allocations.attempts import LONGEST_VERSION, refused_condition
+from allocations.component_pods import is_trigger
 from allocations.engine.plan import plan
 from allocations.engine.reasons import summary_text
 from allocations.ledger.reads import request_of
@@ -39,7 +40,7 @@ from claims.dialects.request import DeviceRequest, Refusal
 from claims.lookup import ClaimFinder
 from claims.membership import is_queued
 from claims.queues import DIRECTORY, FRESH_SECONDS
-from kube.keys import CLAIM, COMPONENT_LABEL, TRIGGER
+from kube.keys import CLAIM
 from kube.objects import Pod
 from nodes.choices import NodeState
 from nodes.models import Node
@@ -103,12 +104,7 @@ class Planned(NamedTuple):
 
 def is_waiting(pod: Pod) -> bool:
     """Whether the pod asks for devices, in any dialect, and is bound nowhere. Trigger pods ask for a node."""
-    over = (
-        pod.labels.get(COMPONENT_LABEL) == TRIGGER
-        or pod.spec.node_name
-        or pod.finished
-        or pod.metadata.deletion_timestamp
-    )
+    over = is_trigger(pod) or pod.spec.node_name or pod.finished or pod.metadata.deletion_timestamp
     return not over and bool(pod.metadata.uid) and asks_for_devices(pod)
 
 

@@ -25,6 +25,7 @@ from allocations.attempts import refused_condition
 from allocations.backends import backends
 from allocations.choices import GroupState, State
 from allocations.cluster_health import cluster_answered, cluster_failed
+from allocations.component_pods import is_slot
 from allocations.counters import CollectionCause, collected
 from allocations.models import Allocation, GpuGroup, PodRefusal
 from allocations.reconcile import reconcile
@@ -36,7 +37,6 @@ from allocations.reconcile.unverified_devices import verify_devices
 from allocations.scheduling import preemption
 from allocations.scheduling.binder import release_now
 from allocations.scheduling.reservation_pods.settle import settle_groups
-from allocations.scheduling.slot_memory import is_slot
 from allocations.waiting import forget_waiting, is_waiting, note_waiting
 from audit.queue_wake import wake_queues
 from claims.dialects.parse import asks_for_devices

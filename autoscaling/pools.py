@@ -15,7 +15,7 @@ from autoscaling.models import Pool
 from autoscaling.shapes import gpus_of, stated_shape
 from kube.karpenter import INSTANCE_TYPE_LABEL, WELL_KNOWN, NodePool
 from kube.keys import NATIVE_GPU, NODEPOOL_LABEL
-from kube.node_rules import NO_EXECUTE, NO_SCHEDULE, NodeTraits, refusal_of, required_of
+from kube.node_rules import NodeTraits, refusal_of, required_of
 from kube.objects import NodeSelectorRequirement, PodSpec, Taint
 from kube.quantities import QuantityError, parse_quantity
 
@@ -87,13 +87,6 @@ def refusal(spec: PodSpec, pool: Pool) -> tuple[str, Picks]:
             picks[key] = picked
     traits = NodeTraits("", {**pool.labels, **picks}, msgspec.convert(pool.taints, _TAINTS))
     return refusal_of(spec, traits), picks
-
-
-def lets_pods_on(pool: Pool | None, *, taints: Iterable[Taint], unschedulable: bool) -> bool:
-    """Whether a node of the pool is past its start: not cordoned, and tainted by its pool alone."""
-    own = {(one["key"], one["effect"]) for one in (pool.taints if pool is not None else [])}
-    closing = {(one.key, one.effect) for one in taints if one.effect in (NO_SCHEDULE, NO_EXECUTE)}
-    return not unschedulable and closing <= own
 
 
 def most_of(pool: Pool, *, coming: int) -> int | None:

@@ -26,7 +26,6 @@ from kube.quantities import QuantityError, format_bytes, parse_milli
 MODEL: Final = f"{GROUP}/gpu-model"
 POOL: Final = f"{GROUP}/pool"
 TYPE: Final = f"{GROUP}/trigger-type"
-SELECTOR: Final = f"{COMPONENT_LABEL}={TRIGGER}"
 DEADLINE_SECONDS: Final = 600
 CPU_LEAST: Final = 100
 """Thousandths of a CPU."""

@@ -19,6 +19,7 @@ from allocations import ledger
 from allocations.backends import Backends
 from allocations.choices import State
 from allocations.cluster_health import cluster_answered, cluster_failed
+from allocations.component_pods import is_slot
 from allocations.counters import (
     COMPARISONS,
     DIFFERENCES,
@@ -47,17 +48,11 @@ from allocations.reconcile.reservation_pods import (
     reservations_of,
 )
 from allocations.reconcile.rows import Row, live_rows
-from allocations.reconcile.unallocated import (
-    awaiting_checkpoint,
-    bound_elsewhere,
-    without_devices,
-    without_ended_triggers,
-)
+from allocations.reconcile.unallocated import awaiting_checkpoint, bound_elsewhere, without_devices
 from allocations.reconcile.unverified_devices import UnverifiedDevices, open_devices, unverified
 from allocations.scheduling.binder import release_now
 from allocations.scheduling.reservation_pods.settle import settle_groups
 from allocations.scheduling.resizing import write_result
-from allocations.scheduling.slot_memory import is_slot
 from allocations.waiting import compare_waiting
 from claims.dialects.adopted import Adoption, Unreadable
 from claims.dialects.read_back import read_allocation
@@ -182,7 +177,7 @@ def _parts(world: Backends, cluster: Cluster, before: _Before, seen: _Seen, now:
     settled = settle_groups(cluster, now=now, sharing=sharing)
     yield Found(Reconciled(lines=tuple(settled.lines())))
     known = {live.holder.pod_uid for live in adopted.allocations}.union(row.pod_uid for row in before.rows)
-    suspects = without_ended_triggers(cluster, without_devices(seen.pods.values(), known))
+    suspects = without_devices(cluster, seen.pods.values(), known)
     yield Found(differences=[*bound_elsewhere(suspects), *overlaps()])
     waiting = awaiting_checkpoint(suspects, now)
     causes = {

@@ -6,44 +6,21 @@ so new devices stay closed while it may still be told which.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
-from django.conf import settings
-
+from allocations.component_pods import is_trigger, trigger_pods
 from allocations.reconcile.report import Difference
 from claims.dialects.parse import asks_for_devices
 from claims.dialects.registry import RESULT_SOURCES
 from kube.client import Cluster
-from kube.keys import COMPONENT_LABEL, TRIGGER
 from kube.objects import Pod
-from kube.resources import PODS
 from nodes.choices import Presence
 from nodes.models import Device, Node
 
 CHECKPOINT_WITHIN: Final = timedelta(seconds=60)
 """No new node waits longer for the kubelet's record, which its agent sends right after the inventory."""
-
-
-def is_trigger(pod: Pod) -> bool:
-    """Whether the pod makes Karpenter make a node, which kube-scheduler then binds it to."""
-    return (
-        pod.metadata.namespace == settings.GPUPLANE_NAMESPACE
-        and (pod.metadata.labels or {}).get(COMPONENT_LABEL) == TRIGGER
-    )
-
-
-def without_ended_triggers(cluster: Cluster, suspects: Sequence[Pod]) -> list[Pod]:
-    """The suspects, without trigger pods that ended since they were listed: they are deleted once their node is ready,
-    and would keep its devices closed until the next comparison. Raises `kube.errors`.
-    """
-    if not any(map(is_trigger, suspects)):
-        return list(suspects)
-    path = PODS.path(namespace=settings.GPUPLANE_NAMESPACE)
-    listed = cluster.list(path, Pod, label_selector=f"{COMPONENT_LABEL}={TRIGGER}").items
-    there = {pod.metadata.uid for pod in listed if not pod.finished}
-    return [pod for pod in suspects if not is_trigger(pod) or pod.metadata.uid in there]
 
 
 def bound_elsewhere(suspects: Collection[Pod]) -> list[Difference]:
@@ -71,12 +48,13 @@ def awaiting_checkpoint(suspects: Collection[Pod], now: datetime) -> set[str]:
     return set(young.values_list("name", flat=True))
 
 
-def without_devices(pods: Iterable[Pod], known: Collection[str]) -> list[Pod]:
-    """The pods that run and ask for devices, without a row or a result.
+def without_devices(cluster: Cluster, pods: Iterable[Pod], known: Collection[str]) -> list[Pod]:
+    """The pods that run and ask for devices, without a row or a result. Raises `kube.errors`.
 
-    `known`: UIDs of pods that had a row before the pods were listed. A pod bound by gpuplane has a result.
+    `known`: UIDs of pods that had a row before the pods were listed. A pod bound by gpuplane has a result. Trigger pods
+    are deleted once their node is ready: one that ended since the list would keep its devices closed until the next.
     """
-    return [
+    found = [
         pod
         for pod in pods
         if pod.spec.node_name
@@ -85,3 +63,7 @@ def without_devices(pods: Iterable[Pod], known: Collection[str]) -> list[Pod]:
         and not any(key in pod.annotations for key in RESULT_SOURCES)
         and asks_for_devices(pod)
     ]
+    if not any(map(is_trigger, found)):
+        return found
+    there = {pod.metadata.uid for pod in trigger_pods(cluster) if not pod.finished}
+    return [pod for pod in found if not is_trigger(pod) or pod.metadata.uid in there]

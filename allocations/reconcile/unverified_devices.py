@@ -63,7 +63,7 @@ def verify_devices(*, world: Backends, now: datetime) -> int:
         live = Allocation.objects.filter(state__in=LIVE)
         uids = [pod.metadata.uid for pod in found.items]
         known = set(live.filter(pod_uid__in=uids).values_list("pod_uid", flat=True))
-        suspects = without_devices(found.items, known)
+        suspects = without_devices(world.cluster, found.items, known)
         if awaiting_checkpoint(suspects, now):
             continue  # reconciling opens them, with the record or without
         named = set(live.filter(node__name=node).values_list("namespace", "pod_name"))

@@ -29,8 +29,6 @@ from allocations.scheduling import binder
 from allocations.scheduling.placement import Found, LostEveryRace, NotFree, Placed, hold_found, hold_planned
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect
 from kube.device_types import GPU
-from kube.keys import COMPONENT_LABEL, SLOT
-from kube.objects import Pod
 from storage.transactions import atomic_retry
 
 PREFIX: Final = "slot/"
@@ -56,11 +54,6 @@ class SlotMemory:
     shares: Sequence[Share]
     note: Callable[[uuid.UUID], None]
     actor: str
-
-
-def is_slot(pod: Pod) -> bool:
-    """Whether the pod is a slot of a model: its memory is the slot's, whatever its variables name."""
-    return pod.metadata.namespace == settings.GPUPLANE_NAMESPACE and pod.labels.get(COMPONENT_LABEL) == SLOT
 
 
 def slot_holder(model: str, slot: str) -> str:

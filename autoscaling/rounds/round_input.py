@@ -22,7 +22,6 @@ from allocations.engine.growth import ComingNode, GrowthQuestion, Need, Pool, Wa
 from allocations.engine.growth.shapes import Shape, packed
 from allocations.engine.queueing.rounds import DecisionInput, decide
 from allocations.engine.queueing.workloads import Age, Member, Workload
-from allocations.engine.snapshot import Withheld
 from allocations.models import Allocation, PodRefusal
 from allocations.pod_request import PodRequest, pod_request
 from allocations.scheduling.queueing.loop import is_in_use
@@ -34,6 +33,7 @@ from autoscaling.choices import COMING, TAKEN_UP, TriggerState
 from autoscaling.models import NodeClaim, Trigger
 from autoscaling.models import Pool as PoolRow
 from autoscaling.rounds.failures import EarlierFailures
+from autoscaling.rounds.serving import is_usable
 from claims.admission.counted import takes_some
 from claims.dialects.request import DeviceRequest, Dialect
 from claims.lookup import ClaimFinder
@@ -43,7 +43,7 @@ from kube.keys import NODEPOOL_LABEL
 from kube.node_rules import NodeTraits, refusal_of
 from kube.objects import Pod, PodSpec
 from kube.resources import PODS
-from nodes.models import Device
+from nodes.models import Device, Node
 
 TOGETHER: Final = timedelta(seconds=0.5)
 """Pods that come within this time of each other share a plan."""
@@ -148,17 +148,13 @@ class _Builder:
         self.rows = [row for row in PoolRow.objects.filter(deleted_at__isnull=True) if row.shape is not None]
         self.failures = EarlierFailures.read(now)
         self.skipped: dict[str, str] = {}
-        self.coming = list(Trigger.objects.filter(state__in=COMING).select_related("request").order_by("pk"))
-        self.coming.sort(key=lambda one: -list(COMING).index(TriggerState(one.state)))
         self.look = fleet.current()
         # who took devices since the pods were read is counted in the picture: asked about again, a node more would come
         rows = Allocation.objects.filter(state__in=LIVE, pod_uid__in=[waiter.uid for waiter in waiters])
         holding = set(rows.values_list("pod_uid", flat=True))
         self.waiters = {waiter.name: waiter for waiter in waiters if waiter.uid not in holding}
         self.snapshot = without_kept(self.look, {waiter.uid for waiter in waiters})
-        named = [one.node_claim for one in self.coming if one.node_claim]
-        self.node_of = dict(NodeClaim.objects.filter(name__in=named).order_by("pk").values_list("name", "node"))
-        self.coming = [one for one in self.coming if not self._is_there(one)]
+        self.coming = self._coming()
         self._rules: dict[bytes, tuple[int, ...] | None] = {}
 
     def build(self) -> RoundInput:
@@ -310,18 +306,23 @@ class _Builder:
     def _labels(self, name: str) -> Mapping[str, str]:
         return self.nodes[name].labels if name in self.nodes else {}
 
-    def _is_there(self, trigger: Trigger) -> bool:
-        """Whether devices of its node can be given by now: the snapshot counts them, and who took them already."""
-        name = trigger.node or self.node_of.get(trigger.node_claim, "")
-        at = self.snapshot.node_index.get(name)
-        if at is None or self.snapshot.node_problem[at] or name not in self.nodes:
-            return False
-        kept = self.snapshot.device_kept[self.snapshot.rows_of_node(at)]
-        if not kept.size or (kept == Withheld.CLOSED).any():
-            return False
-        pool = next((row for row in self.rows if row.name == trigger.request.pool), None)
-        node = self.nodes[name]
-        return pools.lets_pods_on(pool, taints=node.taints, unschedulable=node.unschedulable)
+    def _coming(self) -> list[Trigger]:
+        """Triggers whose node is coming, those furthest on first. A node that is usable by now is in the snapshot, with
+        what others took of it: it would be counted twice.
+        """
+        found = list(Trigger.objects.filter(state__in=COMING).select_related("request").order_by("pk"))
+        found.sort(key=lambda one: -list(COMING).index(TriggerState(one.state)))
+        claims = NodeClaim.objects.filter(trigger__in=[one.name for one in found]).order_by("pk")
+        node_of = dict(claims.values_list("trigger", "node"))
+        followed = Node.objects.filter(name__in=node_of.values()).exclude(cluster_uid="")
+        nodes = {name: self.nodes[name] for name in followed.values_list("name", flat=True) if name in self.nodes}
+        pool_of = {row.name: row for row in self.rows}
+
+        def is_there(trigger: Trigger) -> bool:
+            node = nodes.get(node_of.get(trigger.name, ""))
+            return node is not None and is_usable(node, pool_of.get(trigger.request.pool), self.snapshot)
+
+        return [one for one in found if not is_there(one)]
 
     def _uncounted(self, pool: str) -> int:
         """Nodes of the pool that are wanted, and that its NodePool has not counted yet."""

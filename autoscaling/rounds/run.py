@@ -7,13 +7,14 @@ from typing import Final, NamedTuple
 
 from django.db.models import Max, Q
 
+from allocations.component_pods import trigger_pods
 from autoscaling.choices import COMING
 from autoscaling.models import PodGrowth, Pool, ScalingRequest, Trigger
 from autoscaling.rounds.fence import begin
 from autoscaling.rounds.planning import plan_of, write_plan
 from autoscaling.rounds.round_input import GrowthInputReader, Waiter, read_waiting
 from autoscaling.rounds.serving import end_keeping, end_protection
-from autoscaling.rounds.trigger_pods import delete_ended, make_wanted, trigger_pods
+from autoscaling.rounds.trigger_pods import delete_ended, make_wanted
 from autoscaling.rounds.trigger_progress import TriggerProgress
 from kube.client import Cluster
 from storage.clock import database_now
@@ -53,7 +54,7 @@ class Rounds:
         pods = {}
         if under_way or self._is_to_look(now):
             self._looked = now
-            pods = trigger_pods(self._cluster)
+            pods = {pod.metadata.name: pod for pod in trigger_pods(self._cluster)}
             TriggerProgress(self._cluster, pods, now).run()
             end_protection(self._cluster, now=now)
         waiting = read_waiting(self._cluster, now)

@@ -20,6 +20,7 @@ from allocations import fleet
 from allocations.choices import LIVE, State
 from allocations.engine.plan import plan
 from allocations.engine.queueing.seats import taken
+from allocations.engine.snapshot import Snapshot, Withheld
 from allocations.ledger.keeping import keep
 from allocations.ledger.reads import request_of
 from allocations.models import Allocation, AllocationDevice, PodRefusal, QueueReservation
@@ -29,22 +30,40 @@ from autoscaling import shapes
 from autoscaling.choices import Step, TriggerState
 from autoscaling.counters import OUTCOMES, PROVISION, SERVED
 from autoscaling.models import NodeClaim, Pool, Trigger
-from autoscaling.pools import lets_pods_on
 from autoscaling.rounds.moves import fail, move
 from autoscaling.rounds.trigger_pods import IN_USE, delete
 from kube import nodes as kube_nodes
 from kube.client import Cluster
 from kube.errors import NotFoundInCluster
 from kube.karpenter import DO_NOT_DISRUPT
+from kube.node_rules import NO_EXECUTE, NO_SCHEDULE, NodeTraits
 from kube.objects import Pod, Taint
 from kube.resources import NODES
-from nodes.choices import NodeState, Presence
+from nodes.choices import Presence
 from nodes.models import Device, Node
 from storage.transactions import atomic_retry
 
 KEPT: Final = timedelta(seconds=60)
 
 log = structlog.get_logger(__name__)
+
+
+def is_usable(node: NodeTraits, pool: Pool | None, snapshot: Snapshot) -> bool:
+    """Whether pods get devices of a new node by now: it is ready, all of its devices are open (the trigger pod itself
+    may count as a stranger until it is gone), and its taints are its pool's own. From then on it is coming no more.
+    """
+    at = snapshot.node_index.get(node.name)
+    if at is None or snapshot.node_problem[at] or node.unschedulable:
+        return False
+    own = {(one["key"], one["effect"]) for one in (pool.taints if pool is not None else [])}
+    closing = {(one.key, one.effect) for one in node.taints if one.effect in (NO_SCHEDULE, NO_EXECUTE)}
+    kept = snapshot.device_kept[snapshot.rows_of_node(at)]
+    return closing <= own and bool(kept.size) and not (kept == Withheld.CLOSED).any()
+
+
+def _traits(node: Node) -> NodeTraits:
+    taints = msgspec.convert(node.taints or [], list[Taint])
+    return NodeTraits(node.name, node.labels, taints, node.unschedulable)
 
 
 class Serving:
@@ -72,7 +91,8 @@ class Serving:
     def follow(self, trigger: Trigger, claim: NodeClaim | None) -> None:
         """A node that is ready, and may have told what it has."""
         node = Node.objects.filter(name=trigger.node).first()
-        if node is not None and self._is_usable(node, trigger):
+        pool = Pool.objects.filter(name=trigger.request.pool).first()
+        if node is not None and node.cluster_uid and is_usable(_traits(node), pool, fleet.current().snapshot):
             self._serve(trigger, node, claim)
             return
         if claim is None or claim.deleted_at is not None:
@@ -80,18 +100,6 @@ class Serving:
         elif trigger.ready_at and self.now > trigger.ready_at + timedelta(seconds=settings.GPUPLANE_INVENTORY_SECONDS):
             within = f"within {settings.GPUPLANE_INVENTORY_SECONDS} s"
             self._fail(trigger, f"node {trigger.node} is ready, but {_lacking(node)} {within}")
-
-    def _is_usable(self, node: Node, trigger: Trigger) -> bool:
-        """Whether its devices can be given to pods by now."""
-        if node.state != NodeState.READY or not node.cluster_uid:
-            return False
-        pool = Pool.objects.filter(name=trigger.request.pool).first()
-        taints = msgspec.convert(node.taints or [], list[Taint])
-        if not lets_pods_on(pool, taints=taints, unschedulable=node.unschedulable):
-            return False
-        there = Device.objects.filter(node=node, presence=Presence.PRESENT)
-        # the trigger pod itself may count as a stranger there until it is gone
-        return there.exists() and not there.exclude(closed="", stranger="", conflict="").exists()
 
     @atomic_retry
     def _serve(self, trigger: Trigger, node: Node, claim: NodeClaim | None) -> None:

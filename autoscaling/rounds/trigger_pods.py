@@ -16,7 +16,6 @@ from autoscaling.choices import TriggerState
 from autoscaling.counters import CLEANUP_FAILURES, CREATED
 from autoscaling.models import Trigger
 from autoscaling.rounds.moves import fail, move
-from autoscaling.triggers import SELECTOR
 from kube import nodes as kube_nodes
 from kube.client import Cluster
 from kube.errors import AlreadyExists, KubeError, NotFoundInCluster, PermanentKubeError
@@ -30,12 +29,6 @@ IN_USE: Final = {IN_USE_LABEL: "true"}
 MADE_A_TURN: Final = 100
 
 log = structlog.get_logger(__name__)
-
-
-def trigger_pods(cluster: Cluster) -> dict[str, Pod]:
-    """The trigger pods that are there, by name. Raises `kube.errors`."""
-    path = PODS.path(namespace=settings.GPUPLANE_NAMESPACE)
-    return {pod.metadata.name: pod for pod in cluster.list(path, Pod, label_selector=SELECTOR).items}
 
 
 def label_nodes_in_use(cluster: Cluster) -> None:

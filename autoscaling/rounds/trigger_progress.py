@@ -134,11 +134,9 @@ class TriggerProgress:
         found = NodeClaim.objects.filter(name=nominated).order_by("-pk").first() if nominated else None
         if found is not None and found.trigger:
             found, nominated = None, ""  # kube-scheduler put another trigger pod on its node, which ties it to that
-        if nominated:
-            # one that is gone by now is found as well: it fails the trigger
-            if found is None:  # its row comes in a moment; till then nobody takes the trigger for untaken
-                Trigger.objects.filter(pk=trigger.pk).update(node_claim=nominated)
-        elif pod is not None and pod.spec.node_name:
+        if nominated and found is None:  # its row comes in a moment; till then nobody takes the trigger for untaken
+            Trigger.objects.filter(pk=trigger.pk).update(node_claim=nominated)
+        elif not nominated and pod is not None and pod.spec.node_name:
             found = free.filter(node=pod.spec.node_name, created_at__gte=since - CLOCKS).first()
         if found is None and not nominated and self.now > since + UNTIED and not trigger.said:
             found = free.filter(created_at__gte=since - CLOCKS).first()

@@ -23,7 +23,7 @@ from kube.karpenter import DO_NOT_DISRUPT
 from kube.objects import Pod
 from kube.watch import Changed
 from nodes.models import Device, Node
-from tests.fakes.apikinds import NODES
+from tests.fakes.apikinds import NODES, Object
 from tests.integration.cluster.growth.conftest import Growing
 
 
@@ -160,16 +160,22 @@ def test_pods_that_take_devices_before_the_node_serves(growing: Growing) -> None
     assert {growing.world.filter(name) for name in names} == {node}
 
 
-def test_the_end_of_a_trigger_pod_opens_the_devices_of_its_node(growing: Growing) -> None:
-    """SCALE-4 LEASE-2 The agent was quicker than Ready: its devices stayed closed for the pod that asked for GPUs, and
-    are opened by the event of its end, not by the next comparison.
-    """
+def to_registered(growing: Growing) -> tuple[Object, str]:
+    """A trigger pod, and the node that Karpenter made for it, on which no round has looked yet."""
     growing.karpenter.pool()
     growing.pods(2)
     growing.round()
     trigger = growing.triggers[0]
     name = growing.karpenter.nominate(trigger)
     growing.karpenter.step(name, "Launched", "Registered")
+    return trigger, name
+
+
+def test_the_end_of_a_trigger_pod_opens_the_devices_of_its_node(growing: Growing) -> None:
+    """SCALE-4 LEASE-2 The agent was quicker than Ready: its devices stayed closed for the pod that asked for GPUs, and
+    are opened by the event of its end, not by the next comparison.
+    """
+    trigger, name = to_registered(growing)
     growing.karpenter.bind(trigger, name)
     growing.inventory(name)
     assert Device.objects.exclude(stranger="").count() == 8
@@ -190,12 +196,7 @@ def test_a_trigger_pod_that_ends_while_ledger_and_cluster_are_compared(
     """SCALE-4 LEASE-2 A slow API server: it was listed, and is gone before its devices would be closed for it. One that
     still runs keeps them closed; neither is a pod that somebody bound past gpuplane.
     """
-    growing.karpenter.pool()
-    growing.pods(2)
-    growing.round()
-    trigger = growing.triggers[0]
-    name = growing.karpenter.nominate(trigger)
-    growing.karpenter.step(name, "Launched", "Registered")
+    trigger, name = to_registered(growing)
     growing.inventory(name)
     growing.karpenter.bind(trigger, name)
     Node.objects.update(registered_at=growing.now() - timedelta(minutes=2))  # no record of the kubelet came
