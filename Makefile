@@ -9,7 +9,7 @@ TESTS ?=
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev run migrate migrations test test-explore attack-test check check-lint check-types \
 	check-floors check-django check-pages docs bench bench-cluster cluster-tools cluster-test cluster-up runtime-tools \
-	runtime-test image-tools image-test lock clean
+	runtime-test images image-test lock clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -86,10 +86,10 @@ runtime-tools: install-dev  ## build llama-cpp-python, once (needs cmake and a C
 runtime-test: runtime-tools  ## run the tests of slots with a real runtime, llama.cpp
 	@$(PY) -m pytest $(or $(TESTS),tests/runtime)
 
-image-tools: install-dev  ## build the images with buildah, as root on Debian (8 min, then seconds)
+images: install-dev  ## build the images with buildah, as root on Debian (8 min, then less)
 	@$(PY) -m tests.images.tools
 
-image-test: image-tools  ## test the images: what is inside, and how their programs start
+image-test: install-dev  ## build and test the images: what is inside, and how their programs start
 	@$(PY) -m pytest $(or $(TESTS),tests/images)
 
 cluster-up: cluster-tools  ## start that cluster for manual use; Ctrl-C stops it

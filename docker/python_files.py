@@ -33,7 +33,7 @@ NOT_NEEDED: Final = frozenset(
         "dist-packages",
         "site-packages",
         "sqlite3",
-        "config-3.11-x86_64-linux-gnu",
+        "config-*",
     ]
 )
 CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
@@ -43,7 +43,8 @@ _LINKED = re.compile(r"(?:=> )?(/\S+) \(0x")
 
 def linked(file: Path) -> set[Path]:
     """The shared libraries of a program or module, the loader among them."""
-    done = subprocess.run(["ldd", str(file)], capture_output=True, text=True, check=False)  # noqa: S603, S607 - in a build
+    # one that is linked to none is no error
+    done = subprocess.run(["ldd", file], capture_output=True, text=True, check=False)  # noqa: S603, S607
     return {Path(found) for found in _LINKED.findall(done.stdout)}
 
 

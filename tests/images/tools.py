@@ -1,7 +1,7 @@
 """buildah builds the images where no container engine runs: as root, with chroot isolation, on a Debian base that
 mmdebstrap makes once.
 
-Called by `make image-tools` (`python -m tests.images.tools`) and by the tests. Both programs are Debian's packages; the
+Called by `make images` (`python -m tests.images.tools`) and by the tests. Both programs are Debian's packages; the
 base and the layers are kept beside the cluster's programs.
 """
 
@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.cluster.controlplane.tools import ToolsError, one_at_a_time, tools_folder
+from tests.cluster.controlplane.program import ROOT
+from tests.cluster.controlplane.tools import ToolsError, one_at_a_time, run, tools_folder
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("buildah", "mmdebstrap")
 SUITE: Final = "bookworm"
 BASE: Final = "base"
@@ -27,7 +27,6 @@ LEFT_OUT: Final = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*"
 """What Debian's own slim images leave out as well."""
 IMAGES: Final = {"gpuplane": "docker/Dockerfile", "gpuplane-agent": "docker/agent.Dockerfile"}
 """Image → its file."""
-
 CERTIFICATES: Final = "/etc/ssl/certs/ca-certificates.crt"
 OF_THE_MACHINE: Final = ("/etc/pip.conf", CERTIFICATES)
 """How packages are reached from here, which a build needs to know as well."""
@@ -77,8 +76,8 @@ def install_missing() -> None:
     if all(shutil.which(name) for name in PACKAGES):
         return
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    _run(["apt-get", "update", "-qq"], environment)
-    _run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES], environment)
+    run(["apt-get", "update", "-qq"], environment)
+    run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *PACKAGES], environment)
 
 
 def build(name: str) -> Image:
@@ -126,7 +125,7 @@ def _make_base() -> None:
     if not tarball.exists():
         beside = tarball.with_suffix(".part.tar")
         left_out = [f"--dpkgopt=path-exclude={path}" for path in LEFT_OUT]
-        _run(["mmdebstrap", "--quiet", "--variant=minbase", f"--include={WITH}", *left_out, SUITE, str(beside)])
+        run(["mmdebstrap", "--quiet", "--variant=minbase", f"--include={WITH}", *left_out, SUITE, str(beside)])
         beside.replace(tarball)
     made = _buildah("from", "scratch").strip()
     _buildah("add", "--quiet", made, str(tarball), "/")
@@ -138,18 +137,11 @@ def _make_base() -> None:
 def _buildah(*words: str) -> str:
     store = tools_folder() / "images"
     options = ["--storage-driver=vfs", f"--root={store}", f"--runroot={store / 'run'}"]
-    return _run(["buildah", *options, *words], {**os.environ, "BUILDAH_ISOLATION": "chroot"})
-
-
-def _run(command: list[str], environment: dict[str, str] | None = None) -> str:
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise ToolsError(f"`{' '.join(command)}` failed:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
-    return done.stdout
+    return run(["buildah", *options, *words], {**os.environ, "BUILDAH_ISOLATION": "chroot"})
 
 
 def main() -> int:
-    """`make image-tools`: build what is not there, and say where it is."""
+    """`make images`: build what has changed, and tell the sizes."""
     try:
         for name in IMAGES:
             image = build(name)

@@ -7,12 +7,11 @@ requirements/runtime.txt, by their hashes; it appears whole or not at all, in a 
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 
-from tests.cluster.controlplane.tools import ToolsError, one_at_a_time, tools_folder
+from tests.cluster.controlplane.tools import ToolsError, one_at_a_time, run, tools_folder
 
 PACKAGES = Path(__file__).resolve().parents[2] / "requirements" / "runtime.txt"
 SOURCE = "llama-cpp-python"
@@ -54,20 +53,12 @@ def _build() -> None:
     shutil.rmtree(beside, ignore_errors=True)
     environment = {**os.environ, "CMAKE_ARGS": " ".join(f"-D{name}=OFF" for name in OFF)}
     environment.setdefault("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1))
-    _run([sys.executable, "-m", "venv", str(beside)], environment)
+    run([sys.executable, "-m", "venv", str(beside)], environment)
     options = ("--quiet", "--disable-pip-version-check", "--require-hashes", "--no-binary", SOURCE)
     pip = [str(beside / "bin" / "python"), "-m", "pip", "install", *options, "--requirement", str(PACKAGES)]
-    _run(["nice", *pip], environment)
+    run(["nice", *pip], environment)
     beside.replace(place())
     print(f"  {SOURCE}: {time.monotonic() - began:.0f} s", flush=True)
-
-
-def _run(command: list[str], environment: dict[str, str]) -> None:
-    done = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    if done.returncode:
-        raise ToolsError(f"`{' '.join(command)}` failed:\n{done.stdout[-4000:]}")
 
 
 def main() -> int:

@@ -140,6 +140,14 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
+def run(command: list[str], environment: Mapping[str, str] | None = None) -> str:
+    """The program's output. ToolsError, with the end of all that it wrote, where it fails."""
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ToolsError(f"`{' '.join(command)}` failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
+    return done.stdout
+
+
 def _build(go: str, wanted: Program) -> None:
     """Build one program; the output of a build that fails is shown whole."""
     folder = MODULES / wanted.folder

@@ -34,17 +34,22 @@ for name in {modules!r}:
 """
 
 
-def names(file: str) -> set[str]:
-    """Distributions that a lock file names."""
-    return {
-        re.sub(r"[-_.]+", "-", found).lower()
-        for found in re.findall(r"^([A-Za-z0-9._-]+)==", (ROOT / "requirements" / file).read_text(), re.MULTILINE)
-    }
+def pins(file: str) -> dict[str, str]:
+    """Distribution → version, of a lock file."""
+    text = (ROOT / "requirements" / file).read_text()
+    found = re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", text, re.MULTILINE)
+    return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in found}
+
+
+def test_the_agents_image_has_the_same_versions() -> None:
+    """requirements/agent.txt is a part of base.txt."""
+    assert pins("agent.txt").keys() >= {"msgspec", "websockets", "nvidia-ml-py"}
+    assert pins("agent.txt").items() <= pins("base.txt").items()
 
 
 def test_what_runs_in_production_needs_the_base_packages_alone() -> None:
     """A module of a package that only the tests install is as absent as on a machine of production."""
-    only_tests = names("dev.txt") - names("base.txt")
+    only_tests = pins("dev.txt").keys() - pins("base.txt").keys()
     absent = {
         module
         for module, owners in packages_distributions().items()
