@@ -1,4 +1,6 @@
-"""Profiles of accounts, teams, uses of tokens, idempotency records, first accounts, counts of sign-in attempts."""
+"""Profiles of accounts, identities at providers, teams, uses of tokens, idempotency records, first accounts, counts of
+sign-in attempts.
+"""
 
 from django.conf import settings
 from django.db import models
@@ -94,6 +96,22 @@ class TeamNamespace(models.Model):
     def __str__(self) -> str:
         """The namespace."""
         return self.namespace
+
+
+class ExternalIdentity(models.Model):
+    """Who somebody is at a provider of sign-in: the issuer's own key of a person, which no other person gets."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="identities")
+    issuer = models.CharField(max_length=1024)
+    subject = models.CharField(max_length=255)
+    since = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["issuer", "subject"], name="external_identity_once")]
+
+    def __str__(self) -> str:
+        """Subject and issuer."""
+        return f"{self.subject} of {self.issuer}"
 
 
 class IdempotencyRecord(models.Model):

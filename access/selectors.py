@@ -140,6 +140,11 @@ def account_of(user: User) -> Account:
     )
 
 
+def first_sign_in_pending() -> bool:
+    """Whether nobody has signed in here yet."""
+    return not User.objects.filter(last_login__isnull=False).exists()
+
+
 def account_named(name: str) -> User:
     """The account of a name. Raises NotFound."""
     return _first(User.objects.filter(username=name), f"there is no account {name}")

@@ -221,11 +221,16 @@ def theme_set(*, user: User, theme: str) -> None:
 
 
 @atomic_retry
-def signed_in(*, user: User, address: str, now: datetime) -> None:
-    """Record a sign-in."""
+def signed_in(*, user: User, address: str, now: datetime, provider: str = "") -> None:
+    """Record a sign-in. `provider`: the id of the one that named the person; empty: by password."""
     name = user.get_username()
     audit.record(
-        kind=EventKind.SIGNED_IN, message=f"{name} signed in", actor=name, name=name, now=now, data={"address": address}
+        kind=EventKind.SIGNED_IN,
+        message=f"{name} signed in{f' by {provider}' if provider else ''}",
+        actor=name,
+        name=name,
+        now=now,
+        data={"address": address} | ({"provider": provider} if provider else {}),
     )
 
 

@@ -66,6 +66,7 @@ class Application:
         )
         self._django = behind_proxies(pages, settings.GPUPLANE_TRUSTED_PROXIES)
         self._sign_in = SignInGate(self._django)
+        self._provider_sign_in = SignInGate(self._django, name="provider sign-in")
         self._static = StaticFiles()
         # `nodes` may not import `allocations`, so the holders of devices are passed in here
         streams = URLRouter([*websocket_urlpatterns(Hub(held_devices=held_devices)), _NOWHERE])
@@ -96,6 +97,8 @@ class Application:
             await self._static(scope, receive, send)
         elif path == settings.LOGIN_URL and scope["method"] == "POST":
             await self._sign_in(scope, receive, send)
+        elif path.startswith(_BY_PROVIDER):
+            await self._provider_sign_in(scope, receive, send)
         else:
             await self._django(scope, receive, send)
 
@@ -111,6 +114,7 @@ class Application:
             await self._sockets(scope, receive, send)
 
 
+_BY_PROVIDER = f"{settings.LOGIN_URL}with/"
 _NOT_HERE = "this address does not serve that path"
 
 

@@ -208,6 +208,9 @@ DJANGO: Mapping[str, Row] = {
         **dict.fromkeys(("POST", "PUT"), "signing in"),
         "*": "signing in, no such method",
     },
+    # no provider is configured there
+    "sign-in/with/<slug:provider_id>/": {"GET": "nothing", "*": "no such method"},
+    "sign-in/with/<slug:provider_id>/callback/": {"GET": "nothing", "*": "no such method"},
     "sign-out/": {"POST": "open", "*": "no such method"},
     "theme/": POSTED,
     "tokens/": {"GET": "page", "POST": "page", "*": "no such method"},

@@ -1,7 +1,8 @@
 """Limits how many sign-ins are worked on at once, so that guessing passwords takes neither the process's threads nor
 its interpreter lock.
 
-Put before Django by `gpuplane.application` for POST of the sign-in page. Invariants: a body is read whole, up to
+Put before Django by `gpuplane.application` for POST of the sign-in page, and, one of its own, for sign-in by providers,
+whose requests wait for the provider. Invariants: a body is read whole, up to
 LONGEST_BYTES, before it takes a slot, so a slow sender holds none; a refusal for too many failures is answered after
 REFUSAL_SECONDS, which holds no thread and no slot.
 """
@@ -28,10 +29,10 @@ BUDGET_BYTES: Final = 4 * 1024 * 1024
 class SignInGate:
     """Passes sign-ins on to `application`, AT_ONCE at a time."""
 
-    def __init__(self, application: App) -> None:
+    def __init__(self, application: App, *, name: str = "sign-in") -> None:
         self._application = application
-        self._budget = Budget("sign-in", BUDGET_BYTES)
-        self._slots = Slots("sign-in", at_once=AT_ONCE, waiting=WAITING_MOST, patience_seconds=WAIT_SECONDS)
+        self._budget = Budget(name, BUDGET_BYTES)
+        self._slots = Slots(name, at_once=AT_ONCE, waiting=WAITING_MOST, patience_seconds=WAIT_SECONDS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one sign-in."""

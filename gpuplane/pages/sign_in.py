@@ -12,7 +12,7 @@ from django.contrib.auth import update_session_auth_hash
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.models import User
 from django.contrib.auth.views import LoginView, LogoutView
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.debug import sensitive_post_parameters
@@ -22,6 +22,7 @@ from access import services
 from access.attempts import Attempt, attempt_of
 from access.backends import AttemptRefused, counted, refusal_of
 from access.errors import BadInput
+from gpuplane.pages import provider_sign_in
 from gpuplane.pages.form_fields import FormProblem, form_problem, fresh_password
 from gpuplane.pages.page import PageRequest, page, protected
 from storage.clock import database_now
@@ -34,6 +35,10 @@ class SignIn(LoginView):
 
     template_name = "registration/sign_in.html"
     redirect_authenticated_user = True
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        """With the other ways to sign in."""
+        return super().get_context_data(**provider_sign_in.ways(self.request) | kwargs)
 
     def render_to_response(self, context: dict[str, Any], **response_kwargs: Any) -> HttpResponse:
         """Like every page."""
@@ -58,9 +63,19 @@ class SignIn(LoginView):
 
 
 class SignOut(LogoutView):
-    """Ends the session; POST only."""
+    """Ends the session, and the provider's of somebody who came by one; POST only."""
 
     http_method_names = ["post"]
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """The browser leaves for the provider by the page, since forms may be sent to this origin alone."""
+        address = provider_sign_in.sign_out_address(request)
+        answer = super().post(request, *args, **kwargs)
+        if not address:
+            return answer
+        page = protected(render(request, "registration/signed_out.html", {"address": address}))
+        page.headers["Refresh"] = f"0; url={address}"
+        return page
 
 
 @require_POST

@@ -13,6 +13,7 @@ from gpuplane.pages import (
     inference,
     nodes,
     pending,
+    provider_sign_in,
     queues,
     reservations,
     scaling,
@@ -25,6 +26,8 @@ from gpuplane.pages import (
 
 urlpatterns = [
     path("sign-in/", sign_in.SignIn.as_view(), name="sign-in"),
+    path("sign-in/with/<slug:provider_id>/", provider_sign_in.begin, name="provider-sign-in"),
+    path("sign-in/with/<slug:provider_id>/callback/", provider_sign_in.callback, name="provider-callback"),
     path("sign-out/", sign_in.SignOut.as_view(), name="sign-out"),
     path("theme/", sign_in.theme, name="theme"),
     path("tokens/", tokens.tokens, name="tokens"),

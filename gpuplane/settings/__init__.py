@@ -12,6 +12,7 @@ import secrets
 from pathlib import Path
 from typing import Any
 
+from access.oidc.providers import Provider
 from gpuplane import logs
 from gpuplane.listeners import body_limits
 from gpuplane.settings import databases, variables
@@ -89,6 +90,11 @@ GPUPLANE_CONNECTIONS_PER_ADDRESS: int = _values["CONNECTIONS_PER_ADDRESS"]
 GPUPLANE_SIMULATE: bool = _values["SIMULATE"] and GPUPLANE_KUBECONFIG in ("", str(SIMULATED_KUBECONFIG))
 GPUPLANE_SIMULATE_NODES: int = _values["SIMULATE_NODES"]
 GPUPLANE_ADMIN_PASSWORD: str = _values["ADMIN_PASSWORD"]
+GPUPLANE_OIDC: tuple[Provider, ...] = _values["OIDC"]
+GPUPLANE_OIDC_SECRETS: dict[str, str] = _values["OIDC_SECRETS"]
+GPUPLANE_LOCAL_ACCOUNTS: str = _values["LOCAL_ACCOUNTS"]
+GPUPLANE_BREAK_GLASS_ACCOUNT: str = _values["BREAK_GLASS_ACCOUNT"]
+GPUPLANE_SERVICE_ACCOUNT_ROLE: str = _values["SERVICE_ACCOUNT_ROLE"]
 GPUPLANE_HSTS_SECONDS: int = _values["HSTS_SECONDS"]
 GPUPLANE_TRUSTED_PROXIES: tuple[str, ...] = _values["FORWARDED_ALLOW_IPS"]
 GPUPLANE_LOG_LEVEL: str = _values["LOG_LEVEL"]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from access.oidc.providers import parse_providers, parse_secrets
 from kube.names import check_label, check_subdomain
 
 NONE: Final = "none"
@@ -153,3 +154,5 @@ IMAGE = Kind("image", _image)
 OBJECT_NAME = Kind("name", _object_name)
 OBJECT_NAMES = Kind("list", _object_names)
 TOLERATIONS = Kind("JSON", _tolerations)
+OIDC = Kind("JSON", parse_providers)
+OIDC_SECRETS = Kind("secret", parse_secrets)

@@ -20,6 +20,8 @@ from gpuplane.settings.kinds import (
     NAMESPACE,
     OBJECT_NAME,
     OBJECT_NAMES,
+    OIDC,
+    OIDC_SECRETS,
     PATH,
     PROXIES,
     SECRET,
@@ -115,7 +117,12 @@ VARIABLES: tuple[Variable, ...] = (
         "the ServiceAccount of agents: a token bound to an agent's pod is valid for that pod's node",
         "system:serviceaccount:gpuplane-system:gpuplane-agent",
     ),
-    Variable("GPUPLANE_AGENT_AUDIENCE", TEXT, "audience of agents' ServiceAccount tokens", "gpuplane"),
+    Variable(
+        "GPUPLANE_AGENT_AUDIENCE",
+        TEXT,
+        "audience of ServiceAccount tokens: those of agents, and those of callers of REST",
+        "gpuplane",
+    ),
     Variable(
         "GPUPLANE_SCHEDULER_NAME",
         TEXT,
@@ -415,6 +422,33 @@ VARIABLES: tuple[Variable, ...] = (
         "to `credentials.json`, with tokens",
     ),
     Variable(
+        "GPUPLANE_OIDC",
+        OIDC,
+        "providers of sign-in by OpenID Connect, as a JSON list (docs/sign-in.md); empty: none",
+    ),
+    Variable(
+        "GPUPLANE_OIDC_SECRETS",
+        OIDC_SECRETS,
+        "their client secrets, as a JSON object from the provider's `id`; one without is a public client",
+    ),
+    Variable(
+        "GPUPLANE_LOCAL_ACCOUNTS",
+        one_of("all", "break-glass"),
+        "whose password opens a session: everybody's, or, where GPUPLANE_OIDC names a provider, that of "
+        "GPUPLANE_BREAK_GLASS_ACCOUNT alone",
+        "all",
+    ),
+    Variable(
+        "GPUPLANE_BREAK_GLASS_ACCOUNT", TEXT, "the account that signs in by password when no provider answers", "admin"
+    ),
+    Variable(
+        "GPUPLANE_SERVICE_ACCOUNT_ROLE",
+        one_of("none", "viewer", "operator"),
+        "what a ServiceAccount whose namespace is a team's may do over REST, with a token of its own of audience "
+        "GPUPLANE_AGENT_AUDIENCE; `none`: such tokens are refused",
+        "viewer",
+    ),
+    Variable(
         "GPUPLANE_LOG_LEVEL", one_of("debug", "info", "warning", "error"), "debug, info, warning or error", "info"
     ),
     Variable("GPUPLANE_DEBUG", FLAG, "Django's debug pages; never on a reachable address", "0"),
@@ -430,7 +464,8 @@ def read(environ: Mapping[str, str]) -> dict[str, Any]:
         try:
             values[variable.name.removeprefix("GPUPLANE_")] = variable.kind.parse(given)
         except ValueError as error:
-            problems.append(f"{variable.name}={given!r}: {error}")
+            shown = "" if variable.kind.label == SECRET.label else f"={given!r}"
+            problems.append(f"{variable.name}{shown}: {error}")
     known = {variable.name for variable in VARIABLES}
     problems += [
         f"{name}: no such setting; docs/settings.md lists them"
@@ -442,9 +477,22 @@ def read(environ: Mapping[str, str]) -> dict[str, Any]:
             "GPUPLANE_RESERVATION_NAMESPACE: give another namespace than GPUPLANE_NAMESPACE; reservation pods may "
             "change every pod of theirs"
         )
+    problems += _sign_in_problems(values)
     if problems:
         raise BadSetting("settings cannot be read:\n  " + "\n  ".join(problems))
     return values
+
+
+def _sign_in_problems(values: Mapping[str, Any]) -> list[str]:
+    ids = {provider.id for provider in values.get("OIDC", ())}
+    problems = [
+        f"GPUPLANE_OIDC_SECRETS: GPUPLANE_OIDC names no provider {name}"
+        for name in sorted(set(values.get("OIDC_SECRETS", {})) - ids)
+        if "OIDC" in values
+    ]
+    if values.get("LOCAL_ACCOUNTS") == "break-glass" and "OIDC" in values and not ids:
+        problems.append("GPUPLANE_LOCAL_ACCOUNTS=break-glass: GPUPLANE_OIDC names no provider, so nobody could sign in")
+    return problems
 
 
 OUTSIDE = frozenset({"GPUPLANE_TOOLS_DIR", "GPUPLANE_TEST_DATABASE", "GPUPLANE_TEST_POSTGRES_BIN", "GPUPLANE_CHROMIUM"})

@@ -136,6 +136,7 @@ class World:
             "<path:name>": "chat",
             "<str:node>": "n1",
             "<str:slot_id>": "warm",
+            "<slug:provider_id>": "corp",
             "<int:pk>": str(ScalingRequest.objects.get(state="wanted").pk),
             "<int:user_id>": str(User.objects.get(username="owner").pk),
             "<int:team_id>": str(Team.objects.get().pk),

@@ -6,6 +6,7 @@ its module's version, and appears there whole or not at all: it is built beside 
 """
 
 import fcntl
+import hashlib
 import os
 import re
 import shutil
@@ -50,8 +51,10 @@ class Program:
 
     @property
     def place(self) -> Path:
-        """Where the built program lies."""
-        return tools_folder() / f"{self.folder}-{self.version}" / self.name
+        """Where the built program lies: by version, and by its own source where we wrote it."""
+        own = MODULES / self.folder / "main.go"
+        source = f"-{hashlib.sha256(own.read_bytes()).hexdigest()[:8]}" if own.exists() else ""
+        return tools_folder() / f"{self.folder}-{self.version}{source}" / self.name
 
     @property
     def crds(self) -> list[Path]:
@@ -77,6 +80,7 @@ PROGRAMS = {
             "sigs.k8s.io/karpenter/kwok",
             definitions=("kwok/charts/crds/*.yaml", "kwok/apis/crds/*.yaml"),
         ),
+        Program("oidc-provider", "oidc", "github.com/zitadel/oidc/v3", "."),
     )
 }
 

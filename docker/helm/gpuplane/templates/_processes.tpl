@@ -66,6 +66,21 @@
   value: {{ $reservation.spareGroups | quote }}
 - name: GPUPLANE_ISOLATION
   value: {{ $reservation.isolation }}
+- name: GPUPLANE_OIDC
+  value: {{ $root.Values.oidc.providers | toJson | quote }}
+{{- with $root.Values.oidc.existingSecret }}
+- name: GPUPLANE_OIDC_SECRETS
+  valueFrom:
+    secretKeyRef:
+      name: {{ . }}
+      key: {{ $root.Values.oidc.existingSecretKey }}
+{{- end }}
+- name: GPUPLANE_LOCAL_ACCOUNTS
+  value: {{ $root.Values.oidc.localAccounts }}
+- name: GPUPLANE_BREAK_GLASS_ACCOUNT
+  value: {{ $root.Values.oidc.breakGlassAccount }}
+- name: GPUPLANE_SERVICE_ACCOUNT_ROLE
+  value: {{ $root.Values.serviceAccountRole }}
 - name: GPUPLANE_LOG_LEVEL
   value: {{ $root.Values.logLevel }}
 {{- range $name, $value := $root.Values.settings }}
