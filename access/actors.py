@@ -25,7 +25,7 @@ class Actor:
     """The node whose agent it is; empty for everybody else."""
     scope: TokenScope = TokenScope.REST
     token: str = field(default="", compare=False, repr=False)
-    """Digest of the API token of the request; empty for a session and for a ServiceAccount's token."""
+    """Digest of the token of the request; empty for a session, and for an agent's ServiceAccount token."""
 
     def sees(self, namespace: str) -> bool:
         """Whether the actor may read objects of the namespace."""

@@ -16,7 +16,7 @@ from knox.models import AuthToken
 
 from access.actors import Actor
 from access.choices import Role, TokenScope
-from access.errors import NotAllowed, NotFound
+from access.errors import BadInput, NotAllowed, NotFound
 from access.models import Profile, Team, TeamNamespace
 
 M = TypeVar("M", bound=Model)
@@ -155,6 +155,11 @@ def account_get(*, user_id: int, actor: Actor) -> Account:
     return account_of(_first(account_query(actor=actor).filter(pk=user_id), "there is no such account"))
 
 
+def account_by_name(*, name: str, actor: Actor) -> Account:
+    """One of them by name. Raises NotAllowed, NotFound."""
+    return account_of(_first(account_query(actor=actor).filter(username=name), f"there is no account {name}"))
+
+
 def team_query(*, actor: Actor, search: str = "") -> QuerySet[Team]:
     """Teams by name, with namespaces and members; `search` in the name, or a namespace. Raises NotAllowed."""
     actor.require_admin()
@@ -168,6 +173,27 @@ def team_query(*, actor: Actor, search: str = "") -> QuerySet[Team]:
 def team_get(*, team_id: int, actor: Actor) -> Team:
     """One of them. Raises NotAllowed, NotFound."""
     return _first(team_query(actor=actor).filter(pk=team_id), "there is no such team")
+
+
+def team_by_name(*, name: str, actor: Actor) -> Team:
+    """One of them by name. Raises NotAllowed, NotFound."""
+    return _first(team_query(actor=actor).filter(name=name), f"there is no team {name}")
+
+
+def teams_named(names: Sequence[str]) -> list[Team]:
+    """The teams of these names. Raises BadInput for one that is not there."""
+    found = list(Team.objects.filter(name__in=names))
+    if missing := sorted(set(names) - {team.name for team in found}):
+        raise BadInput(f"there is no team {missing[0]}", field="teams", rule="team")
+    return found
+
+
+def accounts_named(names: Sequence[str]) -> list[User]:
+    """The accounts of these names. Raises BadInput for one that is not there."""
+    found = list(User.objects.filter(username__in=names))
+    if missing := sorted(set(names) - {user.get_username() for user in found}):
+        raise BadInput(f"there is no account {missing[0]}", field="members", rule="member")
+    return found
 
 
 def team_choices(ids: Sequence[int] | None = None) -> list[Team]:

@@ -1,9 +1,9 @@
 """Writes of accounts. Each leaves one audit event, but the choice of a theme.
 
 Called by pages and management commands; tokens have `access.token_services`, teams `access.team_services`. Invariants:
-only admins change access; every account made here has a profile; no admin shuts, deletes or turns into a machine their
-own account, or the last admin; a change of what tokens open revokes them; caches of an account that changed are dropped
-(`access.changes`).
+only admins change access; no token makes an admin or sets a password; every account made here has a profile; no admin
+shuts, deletes or turns into a machine their own account, or the last admin; a change of what tokens open revokes them;
+caches of an account that changed are dropped (`access.changes`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from django.db.models import Q
 from access import changes, tokens
 from access.actors import SYSTEM, Actor
 from access.choices import Role, TokenScope
-from access.errors import BadInput, Conflict, NotFound
+from access.errors import BadInput, Conflict, NotAllowed, NotFound
 from access.models import Profile, Team
 from access.selectors import profile_of, role_of
 from audit import services as audit
@@ -64,6 +64,8 @@ def user_create(
     Raises NotAllowed, BadInput, Conflict.
     """
     actor.require_admin()
+    if password is not None or (role == Role.ADMIN and scope == TokenScope.REST):
+        _require_session(actor)
     _check_machine(service=service, scope=scope, node=node)
     if service and password is not None:
         raise BadInput("a machine has tokens and no password", field="password", rule="machine")
@@ -111,7 +113,9 @@ def role_set(*, user: User, role: Role, actor: Actor, now: datetime) -> None:
     before = role_of(user)
     if before == role:
         return
-    if role != Role.ADMIN:
+    if role == Role.ADMIN:
+        _require_session(actor)
+    else:
         _require_another_admin(user, actor)
     profile = profile_of(user)
     profile.role = role
@@ -206,6 +210,7 @@ def password_set(*, user: User, password: str, actor: Actor, now: datetime) -> N
     name = user.get_username()
     if actor.name != name:
         actor.require_admin()
+    _require_session(actor)
     user = user_lock(user)
     if profile_of(user).service:
         raise BadInput("a machine has tokens and no password", field="password", rule="machine")
@@ -286,6 +291,12 @@ def _check_machine(*, service: bool, scope: TokenScope, node: str) -> None:
         raise BadInput(str(error), field="node", rule="node") from error
     if Profile.objects.filter(node=node).exists():
         raise Conflict(f"there is already an account of the agent of {node}")
+
+
+def _require_session(actor: Actor) -> None:
+    """Raise NotAllowed for a token, which would outlive its end by an admin or a password that it makes."""
+    if actor.token:
+        raise NotAllowed("a token makes no admins and sets no passwords: sign in, and use the page of accounts")
 
 
 def _refuse_oneself(user: User, actor: Actor, what: str) -> None:

@@ -1,7 +1,7 @@
 """Writes of teams: their namespaces and members. Each leaves one audit event.
 
-Called by pages. Invariants: only admins change teams; namespaces are DNS-1123 labels; caches of members concerned are
-dropped (`access.changes`).
+Called by pages and REST. Invariants: only admins change teams; namespaces are DNS-1123 labels; caches of members
+concerned are dropped (`access.changes`).
 """
 
 from __future__ import annotations
@@ -87,6 +87,28 @@ def team_member_remove(*, team: Team, user: User, actor: Actor, now: datetime) -
         raise NotFound(f"{name} is not in team {team.name}")
     team.members.remove(user)
     record_change(f"{name} left team {team.name}", name=name, actor=actor, now=now, team=team.name)
+
+
+@atomic_retry
+def team_set(
+    *, team: Team, namespaces: Iterable[str] | None, members: Iterable[User] | None, actor: Actor, now: datetime
+) -> None:
+    """Give the team these namespaces and members and no others; None leaves them. Raises NotAllowed, BadInput."""
+    actor.require_admin()
+    if namespaces is not None:
+        wanted = {_namespace(namespace) for namespace in namespaces}
+        owned = set(team.namespaces.values_list("namespace", flat=True))
+        for namespace in sorted(wanted - owned):
+            team_namespace_add(team=team, namespace=namespace, actor=actor, now=now)
+        for namespace in sorted(owned - wanted):
+            team_namespace_remove(team=team, namespace=namespace, actor=actor, now=now)
+    if members is not None:
+        by_name = {user.get_username(): user for user in members}
+        there = {user.get_username(): user for user in team.members.all()}
+        for name in sorted(by_name.keys() - there.keys()):
+            team_member_add(team=team, user=by_name[name], actor=actor, now=now)
+        for name in sorted(there.keys() - by_name.keys()):
+            team_member_remove(team=team, user=there[name], actor=actor, now=now)
 
 
 def _namespace(name: str) -> str:

@@ -162,6 +162,21 @@ def verify_user(token: str, *, clock: Callable[[], float] = time.monotonic) -> V
     return _noted(verified, now)
 
 
+def verify_elsewhere(
+    token: str, look_up: Callable[[], Verified | None], *, clock: Callable[[], float] = time.monotonic
+) -> Verified | None:
+    """Like `verify_user`, for a token that somebody else issued: `look_up` says whose. Only good answers are cached."""
+    digest, now = _digest(token), clock()
+    found, verified = _good.get(digest, now=now)
+    if found:
+        return verified
+    revision = _good.revision
+    verified = look_up()
+    if verified is not None:
+        _good.put(digest, verified, until=clock() + verified.fresh_seconds, revision=revision)
+    return verified
+
+
 def forget(account: str = "") -> None:
     """Drop this process's cached answers about one account, or about all."""
     _good.drop(account)

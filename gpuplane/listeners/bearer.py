@@ -20,9 +20,10 @@ import structlog
 from access.actors import Actor
 from access.choices import TokenScope
 from gpuplane.listeners import Scope, client_address, header
-from gpuplane.listeners.agent_tokens import AgentTokens, ReviewFailed, is_jwt, token_digest
+from gpuplane.listeners.agent_tokens import AgentTokens
 from gpuplane.listeners.answers import Header, Refused
 from gpuplane.listeners.recent import Recent
+from gpuplane.listeners.reviewed_tokens import ReviewFailed, is_jwt, token_digest
 from gpuplane.listeners.threads import Busy, Lane, Lanes
 from gpuplane.listeners.unverified import LONGEST
 

@@ -1,7 +1,7 @@
-"""Reads a token's claims without verifying them, to refuse what cannot be an agent's token.
+"""Reads a token's claims without verifying them, to refuse what cannot be a ServiceAccount's token.
 
-Used by `agent_tokens`. Nothing is accepted here: a token with plausible claims is sent to the API server, which alone
-can check the signature. Shape and claims of ServiceAccount tokens:
+Used by `agent_tokens` and by REST. Nothing is accepted here: a token with plausible claims is sent to the API server,
+which alone can check the signature. Shape and claims of ServiceAccount tokens:
 https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#bound-service-account-tokens
 """
 
@@ -37,10 +37,11 @@ _CLAIMS: Final = msgspec.json.Decoder(_Claims)
 _UNREADABLE: Final = (binascii.Error, msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 
 
-def why_never(token: str, *, account: str, audience: str, now: float) -> str:
+def why_never(token: str, *, account: str, audience: str, now: float, any_account: bool = False) -> str:
     """Why no API server would accept it as a token of this ServiceAccount and audience; empty where one may.
 
-    `now`: seconds since 1970. The issuer may be any, since an API server may have several.
+    `any_account`: `account` is the beginning of its name. `now`: seconds since 1970. The issuer may be any, since an
+    API server may have several.
     """
     parts = token.split(".")
     if len(parts) != 3 or not all(parts) or len(token) > LONGEST or not token.isascii():
@@ -52,7 +53,7 @@ def why_never(token: str, *, account: str, audience: str, now: float) -> str:
         return "it is no JWT"
     if header.alg.lower() == "none":
         return "it is not signed"
-    if claims.sub != account:
+    if not (claims.sub.startswith(account) if any_account else claims.sub == account):
         return "it is another account's"
     if audience not in ([claims.aud] if isinstance(claims.aud, str) else claims.aud):
         return "it is for another audience"

@@ -1,4 +1,5 @@
-"""Accounts, for admins: the list, the form for a new one, and one account with the forms that change it.
+"""Accounts, for admins: the list, the form for a new one, one account with the forms that change it, and the first
+steps of a new installation.
 
 Invariants: only admins get these pages; a refused change shows the page again with the reason at its field, and has
 changed nothing.
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Final
 
+from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.models import User
 from django.http import HttpResponse
@@ -20,6 +22,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from access import services
 from access.choices import Role, TokenScope
 from access.errors import BadInput, Conflict
+from access.first_steps import first_steps
 from access.models import Team
 from access.selectors import ACCOUNT_KINDS, account_get, account_of, account_query, team_choices
 from access.token_services import tokens_revoke
@@ -41,6 +44,14 @@ def accounts(request: PageRequest) -> HttpResponse:
     rows = [account_of(user) for user in found.rows]
     context = filters | {"slice": found, "rows": rows, "kinds": list(ACCOUNT_KINDS), "filtered": any(filters.values())}
     return render(request, "accounts/list.html", context)
+
+
+@require_GET
+@page
+def steps(request: PageRequest) -> HttpResponse:
+    """What a new installation lacks, step by step."""
+    context = {"steps": first_steps(actor=request.actor), "providers": settings.GPUPLANE_OIDC}
+    return render(request, "accounts/first_steps.html", context)
 
 
 @sensitive_post_parameters()

@@ -11,6 +11,8 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from access.actors import Actor
+from access.choices import Role
+from access.first_steps import first_steps
 from access.selectors import team_of_namespace
 from agent.protocol import COLUMNS
 from allocations.fleet_holders import ANSWERS, HolderKey
@@ -51,7 +53,8 @@ FORMULA: Final = frozenset("=+-@\t\r\n")
 @page
 def fleet(request: PageRequest) -> HttpResponse:
     """The live heatmap; everything that moves comes over `WS /ws/fleet/`."""
-    return render(request, "fleet/fleet.html")
+    steps = first_steps(actor=request.actor) if request.actor.role == Role.ADMIN else None
+    return render(request, "fleet/fleet.html", {"steps": steps})
 
 
 @require_GET

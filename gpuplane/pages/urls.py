@@ -33,6 +33,7 @@ urlpatterns = [
     path("tokens/", tokens.tokens, name="tokens"),
     path("tokens/<uuid:uid>/revoke/", tokens.token_end, name="token-revoke"),
     path("accounts/", accounts.accounts, name="accounts"),
+    path("first-steps/", accounts.steps, name="first-steps"),
     path("accounts/new/", accounts.account_new, name="account-create"),
     path("accounts/<int:user_id>/", accounts.account, name="account"),
     path("teams/", teams.teams, name="teams"),

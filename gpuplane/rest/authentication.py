@@ -22,6 +22,7 @@ from access.choices import TokenScope
 from access.errors import NotAllowed
 from access.selectors import actor_of
 from access.tokens import verify_user
+from gpuplane.rest.service_accounts import is_service_account_token, verify_service_account
 
 if TYPE_CHECKING:
     # REST framework's views import this module by the settings
@@ -31,7 +32,7 @@ SCHEME = "Bearer"
 
 
 class BearerAuthentication(BaseAuthentication):
-    """`Authorization: Bearer <token>`; `request.auth` is the Actor."""
+    """`Authorization: Bearer <token>`, an API token or a ServiceAccount's; `request.auth` is the Actor."""
 
     def authenticate(self, request: Request) -> tuple[User, Actor] | None:
         """The account and the actor; None without such a header. Raises AuthenticationFailed."""
@@ -40,7 +41,11 @@ class BearerAuthentication(BaseAuthentication):
             return None
         if len(parts) != 2:
             raise AuthenticationFailed("write the header as Authorization: Bearer <token>")
-        verified = verify_user(parts[1].decode("latin-1"))
+        token = parts[1].decode("latin-1")
+        if is_service_account_token(token):
+            verified = verify_service_account(token, address=str(request.META.get("REMOTE_ADDR", "")))
+        else:
+            verified = verify_user(token)
         if verified is None:
             raise AuthenticationFailed("the token is not known, was revoked, or has ended")
         return verified.user, verified.actor

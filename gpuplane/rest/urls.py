@@ -15,6 +15,7 @@ from rest_framework.views import APIView
 from typing_extensions import override
 
 from access.errors import NotFound
+from gpuplane.rest.accounts import AccountViewSet, TeamViewSet
 from gpuplane.rest.allocations import AllocationResize, AllocationViewSet, ClaimRenew
 from gpuplane.rest.claims import ClaimViewSet
 from gpuplane.rest.devices import DeviceViewSet
@@ -45,6 +46,7 @@ def at(route: str, view: View, name: str, *, repeatable: bool = False) -> URLPat
 COLLECTION: Final[dict[str, Any]] = {"get": "list", "post": "create"}
 OBJECT: Final[dict[str, Any]] = {"get": "retrieve", "put": "update", "patch": "partial_update", "delete": "destroy"}
 """Methods of manifests, by HTTP verb."""
+PATCHED: Final[dict[str, Any]] = {verb: method for verb, method in OBJECT.items() if verb != "put"}
 
 resources = [
     at("nodes/", NodeViewSet.as_view({"get": "list"}), "nodes"),
@@ -94,6 +96,10 @@ resources = [
     at("devices/<str:uuid>/history/", DeviceHistory.as_view(), "device-history"),
     at("fleet/history/", FleetHistory.as_view(), "fleet-history"),
     at("fleet/metrics/", FleetMetrics.as_view(), "fleet-metrics"),
+    at("accounts/", AccountViewSet.as_view(COLLECTION), "accounts"),
+    at("accounts/<str:username>/", AccountViewSet.as_view(PATCHED), "account"),
+    at("teams/", TeamViewSet.as_view(COLLECTION), "teams"),
+    at("teams/<str:name>/", TeamViewSet.as_view(PATCHED), "team"),
     # not idempotent: a token that was issued would be kept with the answer
     path("tokens/", bounded(TokenViewSet.as_view({"get": "list", "post": "create"})), name="tokens"),
     at("tokens/<uuid:uid>/", TokenViewSet.as_view({"patch": "partial_update", "delete": "destroy"}), "token"),

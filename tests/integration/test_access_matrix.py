@@ -134,12 +134,13 @@ class World:
             "<path:object_id>": "1",
             "<path:content_type_id>": "1",
             "<path:name>": "chat",
+            "<str:username>": "spare",
             "<str:node>": "n1",
             "<str:slot_id>": "warm",
             "<slug:provider_id>": "corp",
             "<int:pk>": str(ScalingRequest.objects.get(state="wanted").pk),
             "<int:user_id>": str(User.objects.get(username="owner").pk),
-            "<int:team_id>": str(Team.objects.get().pk),
+            "<int:team_id>": str(Team.objects.exclude(name__in=("spare", "more")).get().pk),
             "^(?P<app_label>audit|auth|knox|access|nodes|claims|allocations)/$": "access/",
             "(?P<url>.*)$": "nothing/at/all",
         }
@@ -160,6 +161,8 @@ class World:
         )
         GpuQueue.objects.get_or_create(name="top", defaults={**_claim_fields(), "spec": {}})
         now = database_now()
+        User.objects.get_or_create(username="spare")
+        Team.objects.get_or_create(name="spare")
         Pool.objects.get_or_create(name="h100", defaults={"changed_at": now})
         ScalingRequest.objects.get_or_create(
             pool="h100", state="wanted", defaults={"shape": "s", "created_at": now, "changed_at": now}
@@ -272,6 +275,7 @@ NAMED: Mapping[str, str] = {
     "gangs/": "ring",
     "queues/": "top",
     "reservations/": "shares",
+    "teams/": "spare",
 }
 """What a path's name stands for, by a part of the path; a node elsewhere."""
 
@@ -300,6 +304,8 @@ BODIES: Mapping[tuple[str, str], Any] = {
     ("POST", "api/v1/allocations/"): {"namespace": "research", "claim": "train"},
     ("POST", "api/v1/allocations/<uuid:uid>/resize/"): {"core": 50},
     ("PATCH", "api/v1/tokens/<uuid:uid>/"): {"days": 3},
+    ("POST", "api/v1/accounts/"): {"username": "more"},
+    ("POST", "api/v1/teams/"): {"name": "more"},
 }
 """What is sent with a method to a path, so that the refusal is about who asks; `{}` elsewhere."""
 

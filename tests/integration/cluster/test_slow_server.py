@@ -114,7 +114,7 @@ def test_filter_answers_while_token_reviews_wait(world: World, door: Door) -> No
     world.pod("free")
     held = threading.Event()
     world.server.faults.append(Fault("POST", "tokenreviews", stall=held, times=1000))
-    agents = AgentTokens(lambda: shared_cluster(settings.GPUPLANE_KUBECONFIG), AGENTS, "gpuplane")
+    agents = AgentTokens(lambda: shared_cluster(settings.GPUPLANE_KUBECONFIG), "gpuplane", account=AGENTS)
     bearer = Bearer(lambda _: None, {"known": None}.get, door.lanes, agents=agents)
 
     async def status(text: str, address: str) -> int:

@@ -69,7 +69,7 @@ PROCESS_CLOCKS = {
     "nodes/tasks.py": "age of the processes that share samples",
     "inference/runner_socket.py": "the time of the server, for a runner's log",
     "inference/tasks.py": "age of the processes that hear runners",
-    "gpuplane/listeners/agent_tokens.py": "end of a token that the API server, not the database, keeps",
+    "gpuplane/listeners/reviewed_tokens.py": "end of a token that the API server, not the database, keeps",
     "gpuplane/pages/provider_sign_in.py": "end of a token that the provider, not the database, keeps",
     "gpuplane/rest/fleet_metrics.py": "age of samples",
     "gpuplane/run/probes.py": "age of a file",

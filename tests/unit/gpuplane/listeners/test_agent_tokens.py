@@ -15,19 +15,19 @@ import pytest
 
 from access.actors import Actor
 from access.choices import Role, TokenScope
-from gpuplane.listeners import agent_tokens
-from gpuplane.listeners.agent_tokens import (
+from gpuplane.listeners import reviewed_tokens
+from gpuplane.listeners.agent_tokens import AgentTokens
+from gpuplane.listeners.answers import Refused
+from gpuplane.listeners.bearer import Bearer
+from gpuplane.listeners.reviewed_tokens import (
     ALL_FAILURES,
     FAILURES,
     FRESH_SECONDS,
     MOST_KNOWN,
     REFUSED_SECONDS,
-    AgentTokens,
     ReviewFailed,
     is_jwt,
 )
-from gpuplane.listeners.answers import Refused
-from gpuplane.listeners.bearer import Bearer
 from gpuplane.listeners.threads import Lanes
 from kube.client import Cluster
 from kube.errors import TemporaryKubeError
@@ -64,9 +64,9 @@ class World:
         self.answers: dict[str, Reviewed | None] = {TOKEN: Reviewed(AGENTS, "n1")}
         self.away = False
         self.hold: threading.Event | None = None
-        monkeypatch.setattr(agent_tokens, "review", self._review)
+        monkeypatch.setattr(reviewed_tokens, "review", self._review)
         self.tokens = AgentTokens(
-            lambda: cast("Cluster", self), AGENTS, "gpuplane", clock=lambda: self.now, wall=lambda: NOW
+            lambda: cast("Cluster", self), "gpuplane", account=AGENTS, clock=lambda: self.now, wall=lambda: NOW
         )
 
     def _review(self, _cluster: object, *, token: str, audience: str, timeout: float) -> Reviewed | None:
@@ -130,7 +130,7 @@ def test_an_api_server_that_is_away(world: World) -> None:
 
 
 def test_without_a_cluster_there_are_none() -> None:
-    assert AgentTokens(lambda: None, AGENTS, "gpuplane").verify(TOKEN) is None
+    assert AgentTokens(lambda: None, "gpuplane", account=AGENTS).verify(TOKEN) is None
 
 
 def test_memory_is_bounded(world: World) -> None:
