@@ -25,7 +25,11 @@ WITH: Final = "python3,python3-venv,ca-certificates"
 """Debian's packages in the base."""
 LEFT_OUT: Final = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 """What Debian's own slim images leave out as well."""
-IMAGES: Final = {"gpuplane": "docker/Dockerfile", "gpuplane-agent": "docker/agent.Dockerfile"}
+IMAGES: Final = {
+    "gpuplane": "docker/Dockerfile",
+    "gpuplane-agent": "docker/agent.Dockerfile",
+    "gpuplane-runner": "docker/runner.Dockerfile",
+}
 """Image → its file."""
 CERTIFICATES: Final = "/etc/ssl/certs/ca-certificates.crt"
 OF_THE_MACHINE: Final = ("/etc/pip.conf", CERTIFICATES)
