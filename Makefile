@@ -89,7 +89,7 @@ runtime-test: runtime-tools  ## run the tests of slots with a real runtime, llam
 images: install-dev  ## build the images with buildah, as root on Debian (8 min, then less)
 	@$(PY) -m tests.images.tools
 
-image-test: install-dev  ## build and test the images: what is inside, and how their programs start
+image-test: images  ## build and test the images: what is inside, and how their programs start
 	@$(PY) -m pytest $(or $(TESTS),tests/images)
 
 cluster-up: cluster-tools  ## start that cluster for manual use; Ctrl-C stops it
@@ -100,6 +100,7 @@ lock: install-dev  ## update requirements/*.txt and package-lock.json
 	@cd requirements && ../$(PY) -m uv pip compile $(COMPILE) base.in -o base.txt
 	@cd requirements && ../$(PY) -m uv pip compile $(COMPILE) dev.in -o dev.txt
 	@cd requirements && ../$(PY) -m uv pip compile $(COMPILE) -c base.txt agent.in -o agent.txt
+	@cd requirements && ../$(PY) -m uv pip compile $(COMPILE) -c base.txt runner.in -o runner.txt
 	@cd requirements && ../$(PY) -m uv pip compile $(COMPILE) runtime.in -o runtime.txt
 	@npm install --package-lock-only --ignore-scripts --no-audit --no-fund
 

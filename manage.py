@@ -10,7 +10,10 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuplane.settings")
     from django.core.management import execute_from_command_line
 
-    execute_from_command_line(sys.argv)
+    from gpuplane.errors import refusals_end_the_program
+
+    with refusals_end_the_program():
+        execute_from_command_line(sys.argv)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,8 @@ from autoscaling import tasks as growth_tasks
 from claims import tasks as claim_tasks
 from gpuplane import tasks
 from gpuplane.celery import DEFAULT_QUEUE
+from gpuplane.data_folder import be_writable
+from gpuplane.errors import refusals_end_the_program
 from inference import tasks as slot_tasks
 from nodes import tasks as node_tasks
 from storage.enqueue import WATCH_QUEUE
@@ -95,6 +97,8 @@ class Scheduler(PersistentScheduler):  # type: ignore[misc]  # celery carries no
     """Celery's own with this schedule; it keeps last runs in the data folder, for the hourly tasks."""
 
     def setup_schedule(self) -> None:
-        """Set the schedule, then what Celery does."""
+        """Set the schedule, then what Celery does: it opens a file, and shows a traceback where it cannot."""
+        with refusals_end_the_program():
+            be_writable(settings.GPUPLANE_DATA_DIR)
         self.app.conf.beat_schedule = schedule(with_cluster=bool(settings.GPUPLANE_KUBECONFIG))
         super().setup_schedule()

@@ -13,16 +13,20 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from celery import Celery
-from celery.signals import setup_logging, worker_ready, worker_shutdown, worker_shutting_down
+from celery.signals import celeryd_init, setup_logging, worker_ready, worker_shutdown, worker_shutting_down
 from django.conf import settings
 from kombu.transport import TRANSPORT_ALIASES
 
+from gpuplane.data_folder import be_writable
+from gpuplane.errors import refusals_end_the_program
 from gpuplane.metrics_relay import Relay
 from storage import leader_lock
 from storage.enqueue import WATCH_QUEUE
 from storage.redis_client import Purpose, client
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuplane.settings")
+with refusals_end_the_program():
+    settings.GPUPLANE_REDIS_URL  # noqa: B018 - reads the settings, before Celery would print a traceback
 
 DEFAULT_QUEUE = "default"
 WATCHES = (
@@ -89,6 +93,13 @@ app.autodiscover_tasks()
 @setup_logging.connect
 def _keep_logging(**_: Any) -> None:
     """Leave logging as Django's settings set it up."""
+
+
+@celeryd_init.connect
+def _check_the_data_folder(**_: Any) -> None:
+    """End a worker that could not write its canary."""
+    with refusals_end_the_program():
+        be_writable(settings.GPUPLANE_DATA_DIR)
 
 
 @worker_ready.connect

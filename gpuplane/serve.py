@@ -24,6 +24,8 @@ import uvicorn
 import uvloop
 from uvicorn.config import STARTUP_FAILURE
 
+from gpuplane.data_folder import be_writable
+from gpuplane.errors import refusals_end_the_program
 from gpuplane.listeners import LISTENER, App, Receive, Scope, Send
 from gpuplane.listeners.accepting import Accepting, listening_sockets
 from gpuplane.listeners.bounded_http import BoundedHttp
@@ -176,6 +178,8 @@ def main() -> int:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gpuplane.settings")
     from django.conf import settings
 
+    with refusals_end_the_program():
+        be_writable(settings.GPUPLANE_DATA_DIR)
     from gpuplane.asgi import application
     from gpuplane.start.requests import end_waits
 

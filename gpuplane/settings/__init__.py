@@ -2,7 +2,8 @@
 
 Other modules read `django.conf.settings`, which also has each variable as `GPUPLANE_<NAME>`, typed. Invariants:
 - No setting is read from the environment after this module.
-- A value that does not parse, and a name that is not listed (`variables`), stop the start with one message.
+- A value that is missing or does not parse, and a name that is not listed (`variables`), stop the start with one
+  message.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from access.oidc.providers import Provider
-from gpuplane import logs
+from gpuplane import data_folder, logs
 from gpuplane.listeners import body_limits
 from gpuplane.settings import databases, variables
 
@@ -109,7 +110,7 @@ def _secret_key() -> str:
     try:
         return path.read_text().strip()
     except FileNotFoundError:
-        GPUPLANE_DATA_DIR.mkdir(parents=True, exist_ok=True)
+        data_folder.be_writable(GPUPLANE_DATA_DIR)
     fresh = secrets.token_urlsafe(50)
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

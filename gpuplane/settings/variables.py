@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +93,13 @@ VARIABLES: tuple[Variable, ...] = (
         "30",
     ),
     Variable("GPUPLANE_REDIS_URL", URL, "`redis://…` or `unix://…`; empty: the embedded Redis of the data folder"),
+    Variable(
+        "GPUPLANE_EMBEDDED",
+        FLAG,
+        "0: nothing starts without GPUPLANE_DATABASE_URL and GPUPLANE_REDIS_URL; the images set it, since processes "
+        "in containers share no data folder",
+        "1",
+    ),
     Variable(
         "GPUPLANE_KUBECONFIG",
         Kind("path", str.strip),
@@ -466,6 +473,9 @@ def read(environ: Mapping[str, str]) -> dict[str, Any]:
         except ValueError as error:
             shown = "" if variable.kind.label == SECRET.label else f"={given!r}"
             problems.append(f"{variable.name}{shown}: {error}")
+    missing = [name for name in SHARED if not environ.get(name, "").strip()]
+    if missing and not values.get("EMBEDDED", True):
+        problems.append(f"{' and '.join(missing)} must be set where GPUPLANE_EMBEDDED is 0, as in the images")
     known = {variable.name for variable in VARIABLES}
     problems += [
         f"{name}: no such setting; docs/settings.md lists them"
@@ -479,7 +489,7 @@ def read(environ: Mapping[str, str]) -> dict[str, Any]:
         )
     problems += _sign_in_problems(values)
     if problems:
-        raise BadSetting("settings cannot be read:\n  " + "\n  ".join(problems))
+        raise BadSetting("settings cannot be read:" + (f" {problems[0]}" if problems[1:] == [] else _lines(problems)))
     return values
 
 
@@ -494,6 +504,13 @@ def _sign_in_problems(values: Mapping[str, Any]) -> list[str]:
         problems.append("GPUPLANE_LOCAL_ACCOUNTS=break-glass: GPUPLANE_OIDC names no provider, so nobody could sign in")
     return problems
 
+
+def _lines(problems: Iterable[str]) -> str:
+    return "".join(f"\n  {problem}" for problem in problems)
+
+
+SHARED = ("GPUPLANE_DATABASE_URL", "GPUPLANE_REDIS_URL")
+"""What processes of several machines have in common."""
 
 OUTSIDE = frozenset({"GPUPLANE_TOOLS_DIR", "GPUPLANE_TEST_DATABASE", "GPUPLANE_TEST_POSTGRES_BIN", "GPUPLANE_CHROMIUM"})
 """Variables of the test and build tools, not of the product."""

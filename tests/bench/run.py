@@ -22,6 +22,7 @@ from tests.bench import (
     queueing,
     reserving,
     slot_rounds,
+    starts,
     words,
 )
 from tests.bench.agents.alone import measure_alone
@@ -34,7 +35,7 @@ RESULTS = Path("bench-results")
 VENDORS = ("sqlite", "postgresql")
 PARTS = (
     *("engine", "queues", "growth", "slots", "frames", "filter", "words", "nodes"),
-    *("bind", "mutate", "list", "memory", "reserve", "slot-rounds", "gateway", "agent", "agents"),
+    *("bind", "mutate", "list", "memory", "reserve", "slot-rounds", "gateway", "starts", "agent", "agents"),
 )
 
 
@@ -62,6 +63,8 @@ def main() -> int:
         nodes=given.nodes,
         seconds=min(given.seconds, 15),
     )
+    if "starts" in given.only:
+        starts.measure_starts(report, folder / "starts", rounds=min(given.rounds, 3))
     if "agent" in given.only:
         measure_alone(report, seconds=given.seconds)
     if "agents" in given.only:

@@ -51,10 +51,10 @@ def environment(container: Json) -> dict[str, str]:
 def test_processes_run_what_the_procfile_says() -> None:
     specs = pod_specs(render())
     commands = procfile.read(ROOT / "Procfile")
-    assert {name: spec["containers"][0]["command"] for name, spec in specs.items()} == {
-        name: command for name, command in commands.items() if name in specs
-    }
-    assert set(specs) == {"web", "worker", "watch", "beat"}
+    started = {name: spec["containers"][0]["command"] for name, spec in specs.items()}
+    assert started.pop("agent")[:3] == ["python", "-m", "agent"]
+    assert started == {name: command for name, command in commands.items() if name in specs}
+    assert set(specs) == {"web", "worker", "watch", "beat", "agent"}
     assert [one["name"] for one in specs["web"]["containers"]] == ["web", "kube-scheduler"]
     migrating = {name for name, spec in specs.items() if "initContainers" in spec}
     assert migrating == {"web", "worker", "watch"}
@@ -224,13 +224,32 @@ def test_runners() -> None:
     assert pod_specs(objects)["runner"]["serviceAccountName"] in accounts
 
 
+def test_agents_are_on_every_node_unless_nobody_wants_them() -> None:
+    """NODE-1 by the image that is built for them where it is named, else by gpuplane's; an account without rights."""
+    objects = render()
+    (agent,) = of_kinds(objects, "DaemonSet")
+    spec = agent["spec"]["template"]["spec"]
+    assert "nodeSelector" not in spec
+    assert spec["tolerations"] == [{"operator": "Exists"}]
+    accounts = {one["metadata"]["name"]: one for one in of_kinds(objects, "ServiceAccount")}
+    assert spec["serviceAccountName"] in accounts
+    bound = [one for one in of_kinds(objects, "ClusterRoleBinding", "RoleBinding") if "subjects" in one]
+    assert spec["serviceAccountName"] not in {who["name"] for one in bound for who in one["subjects"]}
+    own = {"agent": {"image": {"repository": "gpuplane-agent", "tag": "2"}}}
+    images = [pod_specs(render(values))["agent"]["containers"][0]["image"] for values in ({}, own)]
+    assert images == ["gpuplane:0.1.0", "gpuplane-agent:2"]
+    without = render({"agent": {"enabled": False}})
+    assert of_kinds(without, "DaemonSet") == []
+    assert spec["serviceAccountName"] not in {one["metadata"]["name"] for one in of_kinds(without, "ServiceAccount")}
+
+
 def test_agents_speak_to_processes_of_their_own_when_asked() -> None:
     """NODE-2 the address, the Service, the policy and the pods agree; without them the web processes take the agents
     along.
     """
-    (agent,) = (spec for name, spec in pod_specs(render({"agent": {"enabled": True}})).items() if name == "agent")
+    agent = pod_specs(render())["agent"]
     assert environment(agent["containers"][0])["GPUPLANE_URL"] == f"https://gpuplane.{NAMESPACE}.svc:8000"
-    objects = render({"agent": {"enabled": True}, "telemetry": {"replicas": 2}})
+    objects = render({"telemetry": {"replicas": 2}})
     specs = pod_specs(objects)
     host = f"gpuplane-telemetry.{NAMESPACE}.svc"
     assert environment(specs["agent"]["containers"][0])["GPUPLANE_URL"] == f"https://{host}:8000"

@@ -1,5 +1,5 @@
-"""`make bench` in small, but for the engine and the agents, which take minutes: a bench that nobody has run for long
-still runs. No time is judged.
+"""`make bench` in small, but for the engine, the starts and the agents, which take minutes: a bench that nobody has
+run for long still runs. No time is judged.
 """
 
 from __future__ import annotations

@@ -5,6 +5,9 @@ import subprocess
 
 import pytest
 
+from gpuplane.errors import CONFIGURATION
+from gpuplane.run import procfile
+from tests.cluster.controlplane.program import ROOT
 from tests.images.container import environment, words
 from tests.images.tools import Image
 
@@ -78,7 +81,7 @@ def test_a_reservation_pods_program_starts(images: dict[str, Image]) -> None:
 def test_the_programs_of_the_main_image_are_whole(images: dict[str, Image], module: str) -> None:
     """Each is there with all that it imports."""
     code = f"import os; os.environ['DJANGO_SETTINGS_MODULE'] = 'gpuplane.settings'; import {module}"
-    done = run(images["gpuplane"], "python", "-c", code)
+    done = run(images["gpuplane"], "python", "-c", code, GPUPLANE_EMBEDDED="1")
     assert done.returncode == 0, done.stderr
 
 
@@ -93,6 +96,31 @@ def test_files_that_code_reads(images: dict[str, Image]) -> None:
 
 def test_bootstrap_serves(images: dict[str, Image]) -> None:
     """The chart's first command, on files that it cannot change: the database is made in the data folder."""
-    done = run(images["gpuplane"], "python", "manage.py", "bootstrap")
+    done = run(images["gpuplane"], "python", "manage.py", "bootstrap", GPUPLANE_EMBEDDED="1")
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
+
+
+PROGRAMS = [
+    ["python", "manage.py", "bootstrap"],
+    *(
+        command
+        for name, command in procfile.read(ROOT / "Procfile").items()
+        if name in {"web", "worker", "watch", "beat"}
+    ),
+]
+
+
+@pytest.mark.parametrize("command", PROGRAMS, ids=["bootstrap", "web", "worker", "watch", "beat"])
+def test_what_cannot_start_says_why(images: dict[str, Image], command: list[str]) -> None:
+    """One sentence and exit status 78: where settings are missing, and where the data folder is read-only."""
+    image = images["gpuplane"]
+    missing = run(image, *command)
+    names = "GPUPLANE_DATABASE_URL and GPUPLANE_REDIS_URL"
+    want = f"settings cannot be read: {names} must be set where GPUPLANE_EMBEDDED is 0, as in the images\n"
+    assert (missing.returncode, missing.stdout + missing.stderr) == (CONFIGURATION, want)
+    given = {"GPUPLANE_DATABASE_URL": "postgres://a:b@127.0.0.1:1/c", "GPUPLANE_REDIS_URL": "redis://127.0.0.1:1/0"}
+    # a folder of the image itself, all of which is read-only
+    refused = run(image, *command, **given, GPUPLANE_SECRET_KEY="key", GPUPLANE_DATA_DIR="/opt/gpuplane/data")
+    said = "GPUPLANE_DATA_DIR=/opt/gpuplane/data cannot be written to: Read-only file system\n"
+    assert (refused.returncode, refused.stdout + refused.stderr) == (CONFIGURATION, said)

@@ -25,7 +25,11 @@ WITH: Final = "python3,python3-venv,ca-certificates"
 """Debian's packages in the base."""
 LEFT_OUT: Final = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 """What Debian's own slim images leave out as well."""
-IMAGES: Final = {"gpuplane": "docker/Dockerfile", "gpuplane-agent": "docker/agent.Dockerfile"}
+IMAGES: Final = {
+    "gpuplane": "docker/Dockerfile",
+    "gpuplane-agent": "docker/agent.Dockerfile",
+    "gpuplane-runner": "docker/runner.Dockerfile",
+}
 """Image → its file."""
 CERTIFICATES: Final = "/etc/ssl/certs/ca-certificates.crt"
 OF_THE_MACHINE: Final = ("/etc/pip.conf", CERTIFICATES)
@@ -104,8 +108,25 @@ def build(name: str) -> Image:
             str(ROOT),
         )
         print(f"  {name}: {time.monotonic() - began:.0f} s", flush=True)
-        made = _buildah("from", "--pull-never", f"--name={name}-{os.getpid()}", f"localhost/{name}").strip()
-        root = Path(_buildah("mount", made).strip())
+        return _opened(name)
+
+
+def sizes() -> dict[str, int]:
+    """Bytes of each image that was built, as it was built last; builds and installs nothing."""
+    if why_not() or not all(shutil.which(name) for name in PACKAGES):
+        return {}
+    found = {}
+    for name in IMAGES:
+        if _buildah("images", "--quiet", "--filter", f"reference=localhost/{name}").strip():
+            image = _opened(name)
+            found[name] = image.size
+            forget(image)
+    return found
+
+
+def _opened(name: str) -> Image:
+    made = _buildah("from", "--pull-never", f"--name={name}-{os.getpid()}", f"localhost/{name}").strip()
+    root = Path(_buildah("mount", made).strip())
     config = json.loads(_buildah("inspect", "--type=image", f"localhost/{name}"))["OCIv1"]["config"]
     return Image(name, root, config)
 

