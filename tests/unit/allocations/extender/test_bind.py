@@ -135,6 +135,6 @@ def test_without_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*_: object) -> None:
         raise OperationalError("gone")
 
-    monkeypatch.setattr("allocations.ledger.read_pod_allocation", away)
+    monkeypatch.setattr("allocations.ledger.read_pod_live", away)
     told = answered(PodName="p", PodNamespace="research", PodUID="u", Node="n1")
     assert told == reasons.LEDGER_AWAY.text
