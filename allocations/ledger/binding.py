@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from allocations.choices import State
 from allocations.ledger.reads import Live, lives_of, read_held
 from allocations.ledger.transitions import LiveMove, move_live, reserving_held
-from storage.clock import RunningClock, database_now
+from storage.clock import RunningClock
 from storage.columns import identity, read_identity
 from storage.cursors import Query, Statement, moment, on_postgresql, run_together
 from storage.transactions import atomic_retry, one_trip_retry
@@ -26,15 +26,19 @@ FIRST_ATTEMPT = 1
 RESERVED = "{label} reserved its devices on {node}"
 
 
-def reserve_held(nodes: Mapping[str, str]) -> tuple[dict[str, Live], RunningClock]:
+def reserve_held(
+    nodes: Mapping[str, str], *, read_clock: Callable[[], datetime]
+) -> tuple[dict[str, Live], RunningClock]:
     """Held → reserved for those of these pods that hold usable devices on their node, by pod UID; and the database's
     clock as it was then.
 
-    `nodes`: pod UID → the node that it is to be bound to. On PostgreSQL it is one round trip.
+    `nodes`: pod UID → the node that it is to be bound to. On PostgreSQL it is one round trip, whose statement reads the
+    clock itself. `read_clock`: reads it elsewhere, and where nothing was reserved.
     """
     if on_postgresql():
-        return _reserve_held_at_once(nodes)
-    clock = RunningClock(database_now())
+        found, clock = _reserve_held_at_once(nodes)
+        return found, clock or RunningClock(read_clock())
+    clock = RunningClock(read_clock())
     return _reserve_held(nodes, clock.now), clock
 
 
@@ -47,11 +51,11 @@ def _reserve_held(nodes: Mapping[str, str], now: datetime) -> dict[str, Live]:
 
 
 @one_trip_retry
-def _reserve_held_at_once(nodes: Mapping[str, str]) -> tuple[dict[str, Live], RunningClock]:
+def _reserve_held_at_once(nodes: Mapping[str, str]) -> tuple[dict[str, Live], RunningClock | None]:
     began = time.monotonic()  # before the database's clock is read, so that no deadline is later than it thinks
     (rows,) = run_together([reserving_held(nodes, attempt=FIRST_ATTEMPT, message=RESERVED, actor=SCHEDULER)])
     found = {uid: live.taken_up(FIRST_ATTEMPT) for uid, live in lives_of([row[:-1] for row in rows]).items()}
-    return found, RunningClock(rows[0][-1].astimezone(UTC) if rows else datetime.now(UTC), began)
+    return found, RunningClock(rows[0][-1].astimezone(UTC), began) if rows else None
 
 
 @one_trip_retry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,7 +17,7 @@ from allocations.engine.decision import Grant
 from allocations.ledger.holder import Holder
 from claims.dialects.request import DeviceRequest
 from kube.device_types import GPU
-from storage.clock import CLOCK, RunningClock, database_now
+from storage.clock import CLOCK, RunningClock
 from storage.columns import identity, read_identity, read_moment
 from storage.cursors import Query, hot_cursor, moment, on_postgresql, run_together
 
@@ -114,12 +114,15 @@ def read_pod_allocation(pod_uid: str, now: datetime) -> PodAllocation:
         return pod_allocation_of(cursor.fetchall())
 
 
-def read_pod_live(pod_uid: str) -> tuple[Live | None, RunningClock]:
-    """The pod's live allocation, and the database's clock before it was read; on PostgreSQL in one round trip."""
+def read_pod_live(pod_uid: str, *, read_clock: Callable[[], datetime]) -> tuple[Live | None, RunningClock]:
+    """The pod's live allocation, and the database's clock before it was read.
+
+    On PostgreSQL it is one round trip, with the clock; `read_clock` reads it elsewhere.
+    """
     if on_postgresql():
         ((now,),), rows = run_together([Query(CLOCK, []), pod_query(pod_uid)])
         return pod_allocation_of(rows).live, RunningClock(now.astimezone(UTC))
-    clock = RunningClock(database_now())
+    clock = RunningClock(read_clock())
     return read_pod_allocation(pod_uid, clock.read_at).live, clock
 
 

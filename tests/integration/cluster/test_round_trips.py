@@ -117,7 +117,7 @@ def test_the_steps_of_many_binds(world: World, proxy: DatabaseProxy) -> None:
     pods = [filtered(world, f"pod-{number}", claim="brief" if number % 2 else "train") for number in range(6)]
     nodes = {uid: node for _, uid, node in pods}
     before = proxy.round_trips
-    found, clock = ledger.reserve_held(nodes)
+    found, clock = ledger.reserve_held(nodes, read_clock=database_now)
     assert proxy.round_trips - before == 1
     assert set(found) == set(nodes)
     attempts = {live.id: live.bind_attempt for live in found.values()}
@@ -136,7 +136,7 @@ def test_the_steps_of_many_binds(world: World, proxy: DatabaseProxy) -> None:
 def test_an_attempt_is_taken_up(world: World, proxy: DatabaseProxy) -> None:
     """LEASE-3 one round trip to go on with what another process left, and one to note that the pod has ended."""
     _, uid, node = filtered(world, "pod", claim="train")
-    found, clock = ledger.reserve_held({uid: node})
+    found, clock = ledger.reserve_held({uid: node}, read_clock=database_now)
     before = proxy.round_trips
     assert ledger.take_up(allocation_id=found[uid].id, attempt=1, now=clock.now) == 2
     assert proxy.round_trips - before == 1

@@ -132,7 +132,7 @@ def test_without_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
     """LEASE-3 the pod is told, and comes again."""
     from django.db import OperationalError
 
-    def away(*_: object) -> None:
+    def away(*_: object, **__: object) -> None:
         raise OperationalError("gone")
 
     monkeypatch.setattr("allocations.ledger.read_pod_live", away)
