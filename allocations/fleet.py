@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import structlog
@@ -27,6 +27,7 @@ from kube.device_types import mig_type
 from nodes.choices import Mode, NodeState, Presence
 from nodes.models import Device, Node
 from storage.columns import read_moment
+from storage.cursors import Query
 from storage.revisioned_rows import AsText, RevisionedCache, Source
 
 log = structlog.get_logger(__name__)
@@ -265,6 +266,12 @@ def current() -> FleetSnapshot:
     """The fleet as of now."""
     state, now = _CACHE.refresh()
     return FleetSnapshot(state.snapshot, now, state.kept, state.shunned)
+
+
+def current_beside(queries: Sequence[Query]) -> tuple[FleetSnapshot, Sequence[list[Any]]]:
+    """The same, and the rows of queries that run after it, on PostgreSQL in the same round trip."""
+    state, now, rows = _CACHE.refresh_beside(queries)
+    return FleetSnapshot(state.snapshot, now, state.kept, state.shunned), rows
 
 
 def loaded() -> bool:

@@ -6,9 +6,10 @@ answer, the refusal says so instead of calling the claim missing.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -24,12 +25,14 @@ from kube.errors import KubeError, NotFoundInCluster
 from kube.objects import Pod
 from kube.shared import shared_cluster
 from storage.clock import database_now
-from storage.cursors import hot_cursor
+from storage.cursors import Query, rows_of
 
 READ_SECONDS = 2.0
 CACHED_MOST = 4096
 CACHED_LONGEST = 1024
 """Most characters of a cached spec: with its request some 4 KB, so 16 MB in all. A claim for one model has 80."""
+
+_CLAIM_OF_NAME: Final = "SELECT id, spec FROM claims_gpuclaim WHERE namespace = %s AND name = %s"
 
 log = structlog.get_logger(__name__)
 
@@ -51,9 +54,10 @@ NO_CLAIM: Final = FoundClaim(None, None)
 
 
 class ClaimFinder:
-    """The `FindClaim` of one or of several requests: each claim is looked up once."""
+    """The `FindClaim` of one or of several requests: each claim is looked up once. `rows`: runs the query for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: Callable[[Query], Sequence[Any]] = rows_of) -> None:
+        self._rows = rows
         self._found: dict[tuple[str, str], FoundClaim] = {}
 
     def __call__(self, namespace: str, name: str) -> ClaimSpec | Refusal | None:
@@ -74,11 +78,10 @@ class ClaimFinder:
         return self.find(pod.metadata.namespace or DEFAULT_NAMESPACE, parsed.claim)
 
     def _look_up(self, namespace: str, name: str) -> FoundClaim:
-        with hot_cursor() as cursor:
-            cursor.execute("SELECT id, spec FROM claims_gpuclaim WHERE namespace = %s AND name = %s", [namespace, name])
-            row = cursor.fetchone()
-        if row is not None:
-            return FoundClaim(row[0], _parsed(name, row[1]))
+        found = self._rows(Query(_CLAIM_OF_NAME, [namespace, name]))
+        if found:
+            claim_id, spec = found[0]
+            return FoundClaim(claim_id, _parsed(name, spec))
         return _read_through(namespace, name) if settings.GPUPLANE_KUBECONFIG else NO_CLAIM
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from django.db import connection
 
 from storage.cursors import on_postgresql
+
+CLOCK: Final = "SELECT clock_timestamp()"
+"""PostgreSQL's clock, for a pipeline."""
 
 
 def database_now() -> datetime:
@@ -16,7 +20,7 @@ def database_now() -> datetime:
     if not on_postgresql():
         return datetime.now(UTC)
     with connection.cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
+        cursor.execute(CLOCK)
         moment: datetime = cursor.fetchone()[0]
     return moment.astimezone(UTC)
 

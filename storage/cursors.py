@@ -119,25 +119,29 @@ def run_all(statements: Sequence[Statement]) -> list[Written]:
 def run_together(parts: Sequence[Query | Sequence[Statement]]) -> list[Any]:
     """Run the parts in the current transaction, one after the other: rows of a query, `run_all` of statements.
 
-    On PostgreSQL they are sent together, and each sees what was committed before it begins.
+    On PostgreSQL they are sent together, in one round trip, and each sees what was committed before it begins. Outside
+    a transaction they are one there: all of them are committed when this returns, or none.
     """
     if not on_postgresql():
-        return [_rows(part) if isinstance(part, Query) else run_all(part) for part in parts]
+        return [rows_of(part) if isinstance(part, Query) else run_all(part) for part in parts]
     connection: Any = connections[DEFAULT_DB_ALIAS]
-    connection.ensure_connection()
+    if connection.connection is None:
+        connection.ensure_connection()
     with connection.wrap_database_errors, connection.connection.pipeline():
         cursors = []
         for part in parts:
             cursor = hot_cursor()
             cursor.execute(*(part if isinstance(part, Query) else _one_query(part)))
             cursors.append(cursor)
-        return [
-            cursor.fetchall() if isinstance(part, Query) else _written(cursor.fetchone())
-            for part, cursor in zip(parts, cursors, strict=True)
-        ]
+    # after the end of the pipeline, which reads all answers: a read inside would be a round trip of its own
+    return [
+        cursor.fetchall() if isinstance(part, Query) else _written(cursor.fetchone())
+        for part, cursor in zip(parts, cursors, strict=True)
+    ]
 
 
-def _rows(query: Query) -> list[Any]:
+def rows_of(query: Query) -> list[Any]:
+    """The rows of one query."""
     with hot_cursor() as cursor:
         cursor.execute(query.text, query.values)
         found: list[Any] = cursor.fetchall()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from storage.cursors import hot_cursor, on_postgresql
+from storage.cursors import Query, hot_cursor, on_postgresql, run_together
 
 EVERYTHING: Final = -1
 """A mark below every revision."""
@@ -49,11 +49,14 @@ class AsText(NamedTuple):
 
 
 class Changes(NamedTuple, Generic[Row]):
-    """Rows that changed since a mark. `mark`: that of the next read; `now`: the database's clock."""
+    """Rows that changed since a mark. `mark`: that of the next read; `now`: the database's clock; `beside`: the rows of
+    queries that were run with this one.
+    """
 
     mark: int
     now: datetime
     rows: list[Row]
+    beside: Sequence[list[Any]] = ()
 
 
 class Source(Generic[Row]):
@@ -74,16 +77,20 @@ class Source(Generic[Row]):
             f"LEFT JOIN {joined} ON {revision} >= %s"
         )
 
-    def since(self, mark: int) -> Changes[Row]:
-        """Rows that changed since the read that returned this mark. One query."""
+    def since(self, mark: int, beside: Sequence[Query] = ()) -> Changes[Row]:
+        """Rows that changed since the read that returned this mark. One query.
+
+        `beside`: queries that run after it, on PostgreSQL in the same round trip.
+        """
         make = self._make
         if on_postgresql():
-            found = _fetched(self._postgresql, [mark])
+            found, *others = run_together([Query(self._postgresql, [mark]), *beside])
             at = 2 + self._names.index("revision")
             rows = [make(row[2:]) for row in found if row[at] is not None]
-            return Changes(found[0][0], _EPOCH + timedelta(microseconds=found[0][1]), rows)
+            return Changes(found[0][0], _EPOCH + timedelta(microseconds=found[0][1]), rows, others)
         rows = [make(row) for row in _fetched(self._lite, [mark])]
-        return Changes(max(row.revision for row in rows) if rows else mark, datetime.now(UTC), rows)
+        newest = max(row.revision for row in rows) if rows else mark
+        return Changes(newest, datetime.now(UTC), rows, run_together(beside) if beside else ())
 
     def having(self, column: str, values: Iterable[object]) -> list[Row]:
         """Rows with one of the values in this column. One query."""
@@ -152,14 +159,19 @@ class RevisionedCache(Generic[Whole, Row, State]):
 
     def refresh(self) -> tuple[State, datetime]:
         """The current state, and the database's clock."""
+        state, now, _ = self.refresh_beside(())
+        return state, now
+
+    def refresh_beside(self, queries: Sequence[Query]) -> tuple[State, datetime, Sequence[list[Any]]]:
+        """The same, and the rows of queries that run after the refresh, on PostgreSQL in the same round trip."""
         with self._lock:
             snapshot = self._snapshot
             if snapshot is None:
                 snapshot = self._snapshot = self._load()
-            changes = self._changed.since(snapshot.mark)
+            changes = self._changed.since(snapshot.mark, queries) if queries else self._changed.since(snapshot.mark)
             if changes.rows or changes.mark != snapshot.mark:
                 snapshot = self._snapshot = self._updated(snapshot, changes) or self._load()
-            return snapshot.state, changes.now
+            return snapshot.state, changes.now, changes.beside
 
     def compare(self) -> int:
         """Rebuild the state from all rows, and return how many rows differed from the old state."""

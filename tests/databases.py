@@ -75,6 +75,16 @@ class TestDatabase:
         """Make this Django's database in every thread."""
         self._before = _swap(databases.describe(url=self.url, data_dir=self.data_dir, pool_size=POOL_SIZE))
 
+    @contextlib.contextmanager
+    def through(self, url: str) -> Iterator[None]:
+        """Reach this PostgreSQL by another URL, that of a proxy in front of it, for the body of the `with`."""
+        _close_pool()
+        before = _swap(databases.describe(url=url, data_dir=self.data_dir, pool_size=POOL_SIZE))
+        try:
+            yield
+        finally:
+            _restore(*before)
+
     def disconnect(self) -> None:
         """Give Django back the database that it had; this one ends."""
         if self._before is not None:
@@ -136,13 +146,18 @@ def _swap(entry: dict[str, Any]) -> tuple[Any, Any]:
 
 def _restore(settings: Any, connection: Any) -> None:
     _forget_in_async_threads()
-    connection_now = connections["default"]
-    connection_now.close()
-    if isinstance(connection_now, PostgresWrapper):
-        connection_now.close_pool()
+    _close_pool()
     connections.settings["default"] = settings
     connections["default"] = connection
     forget_memory()
+
+
+def _close_pool() -> None:
+    """Close this thread's connection, and the pool that all threads share."""
+    connection = connections["default"]
+    connection.close()
+    if isinstance(connection, PostgresWrapper):
+        connection.close_pool()
 
 
 def forget_memory() -> None:

@@ -30,6 +30,7 @@ VERBS = (
     "reserve",
     "take_up",
     "bound",
+    "all_bound",
     "begin_release",
     "finish_release",
     "drop_hold",

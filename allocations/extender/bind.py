@@ -36,7 +36,7 @@ from kube.client import Cluster
 from kube.errors import KubeError
 from kube.names import InvalidName, check_subdomain
 from kube.objects import Pod
-from storage.clock import RunningClock, database_now
+from storage.clock import database_now
 
 ATTEMPTS = 6
 NO_HOLD = "the pod has no live hold and what it asks for is not known: filter it again"
@@ -71,9 +71,8 @@ def bind_problem(args: BindArgs) -> str:
 def _bind(args: BindArgs, world: Backends) -> str:
     overtaken = False
     for _ in range(ATTEMPTS):
-        clock = RunningClock(database_now())
+        live, clock = ledger.read_pod_live(args.PodUID, read_clock=database_now)
         now = clock.now
-        live = ledger.read_pod_allocation(args.PodUID, now).live
         if live is not None and live.state is State.BOUND:
             return "" if live.node == args.Node else f"the pod already has devices on {live.node}"
         if live is not None and live.state is State.RELEASING:

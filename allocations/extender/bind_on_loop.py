@@ -24,7 +24,7 @@ from allocations.scheduling import preemption
 from allocations.scheduling.attempt import Attempt, BindFailed, OutcomeOpen
 from allocations.scheduling.batcher import Batcher, InThread
 from allocations.scheduling.binder import Binder
-from storage.clock import RunningClock, database_now
+from storage.clock import database_now
 
 _under_way = Gauge("gpuplane_binds_under_way", "Binds that have begun and not ended in this process")
 
@@ -76,8 +76,9 @@ class Binds:
 
 def _reserve(batch: Sequence[BindArgs]) -> list[Attempt | None]:
     """Reserve the holds that the pods have on the nodes named; an attempt for each that is reserved."""
-    clock, world = RunningClock(database_now()), backends()
-    found = ledger.reserve_held({args.PodUID: args.Node for args in batch}, now=clock.now)
+    nodes = {args.PodUID: args.Node for args in batch}
+    found, clock = ledger.reserve_held(nodes, read_clock=database_now)
+    world = backends()
     attempts: list[Attempt | None] = []
     for args in batch:
         live = found.get(args.PodUID)

@@ -11,7 +11,9 @@ from allocations.extender.pod_filter import PodFilter, refused_by_rule
 from allocations.extender.reasons import malformed
 from allocations.extender.wire import FilterRequest
 from allocations.pod_request import Malformed, PodRequest, pod_request
+from allocations.scheduling.planning_input import WithClaim
 from claims.dialects.request import Refusal
+from claims.lookup import ClaimFinder
 
 
 def filter_pod(request: FilterRequest) -> FilterResult:
@@ -19,12 +21,13 @@ def filter_pod(request: FilterRequest) -> FilterResult:
     pod, names = request.pod, request.names
     if pod is None:
         return refused(names, malformed(request.pod_problem))
-    match pod_request(pod):
+    first = WithClaim(pod.metadata.uid)
+    match pod_request(pod, ClaimFinder(first.rows)):
         case None:
             return FilterResult(names)
         case Malformed(problem):
             return refused(names, malformed(problem))
         case PodRequest() as asks:
-            return PodFilter(names, pod, asks).result()
+            return PodFilter(names, pod, asks, first).result()
         case Refusal() as refusal:
             return refused_by_rule(names, pod, refusal)

@@ -39,6 +39,7 @@ from allocations.scheduling.placement import (
     Unplaced,
     place,
 )
+from allocations.scheduling.planning_input import WithClaim
 from allocations.scheduling.queueing.candidates import admitted_candidates
 from allocations.scheduling.release_ended import release_finished
 from allocations.scheduling.unbound import hold_seconds
@@ -68,12 +69,13 @@ def candidates_of(snapshot: Snapshot, names: Sequence[str]) -> Candidates:
 
 
 class PodFilter:
-    """The filter of one pod."""
+    """The filter of one pod. `first`: has what was read with its claim."""
 
-    def __init__(self, names: Sequence[str], pod: Pod, asks: PodRequest) -> None:
+    def __init__(self, names: Sequence[str], pod: Pod, asks: PodRequest, first: WithClaim) -> None:
         self.names = names
         self.pod = pod
         self.asks = asks
+        self._first = first
         self._candidates = Candidates(rows=None, unknown=())
 
     def result(self) -> FilterResult:
@@ -81,7 +83,7 @@ class PodFilter:
         meta = self.pod.metadata
         holder = ledger.pod_holder(meta.namespace, meta.name, meta.uid)
         outcome = place(
-            PlacementRequest(holder, self.asks, partial(hold_seconds, self.asks)),
+            PlacementRequest(holder, self.asks, partial(hold_seconds, self.asks), first=self._first.take),
             self._rows,
             once_more=self._victims_gone,
             holds=settings.GPUPLANE_EXTENDER_MODE != "advisory",

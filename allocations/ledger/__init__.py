@@ -9,10 +9,18 @@ Invariants:
 """
 
 from allocations.ledger.adopt import adopt
-from allocations.ledger.binding import bound, current, note_ended, reserve, reserve_held, take_up
+from allocations.ledger.binding import all_bound, bound, current, note_ended, reserve, reserve_held, take_up
 from allocations.ledger.hold import hold
 from allocations.ledger.holder import Holder, Terms, pod_holder
-from allocations.ledger.reads import Live, PodAllocation, read_live, read_pod_allocation
+from allocations.ledger.reads import (
+    Live,
+    PodAllocation,
+    pod_allocation_of,
+    pod_query,
+    read_live,
+    read_pod_allocation,
+    read_pod_live,
+)
 from allocations.ledger.reassign import Reassignment, reassign_devices
 from allocations.ledger.recount import recount
 from allocations.ledger.release import (
@@ -32,6 +40,7 @@ __all__ = [
     "Reassignment",
     "Terms",
     "adopt",
+    "all_bound",
     "begin_release",
     "bound",
     "current",
@@ -41,9 +50,12 @@ __all__ = [
     "note_ended",
     "note_evicted",
     "note_leaving",
+    "pod_allocation_of",
     "pod_holder",
+    "pod_query",
     "read_live",
     "read_pod_allocation",
+    "read_pod_live",
     "reassign_devices",
     "recount",
     "renew",

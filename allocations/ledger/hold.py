@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 from django.conf import settings
+from django.db import connection
 
 from allocations.attempts import UNKNOWN, Attempt
 from allocations.choices import State
@@ -20,14 +21,14 @@ from allocations.ledger.holder import Terms
 from allocations.ledger.keeping import Taker
 from allocations.ledger.queue_fence import Fence, pass_fence
 from allocations.ledger.reads import Live
-from allocations.ledger.rows import AllocationRow, constraint_errors, write_taken
+from allocations.ledger.rows import AllocationRow, constraint_errors, write_taken, write_taken_at_once
 from allocations.ledger.transitions import move
 from allocations.models import Allocation
 from audit.choices import EventKind
 from audit.events import NewEvent
 from storage.columns import identity
-from storage.cursors import hot_cursor, moment
-from storage.transactions import atomic_retry
+from storage.cursors import Statement, moment, on_postgresql, run_together
+from storage.transactions import atomic_retry, one_trip_retry
 
 PROLONGED_UP_TO = 3
 """Times its length that a short hold lasts in all, however often its pod is filtered again: not every failed attempt
@@ -50,7 +51,8 @@ def hold(terms: Terms, *, decision: Decision, previous: Live | None, now: dateti
         return _prolong(previous.id, min(until, _longest(previous, hold_seconds)), now, terms.attempt)
     row = _row(terms, decision, now, until)
     with constraint_errors(terms.holder, decision.grants):
-        _replace(row, decision.grants, _event(row, decision), previous)
+        if previous is not None or not _hold_at_once(row, decision):
+            _replace(row, decision.grants, _event(row, decision), previous)
     return row.id
 
 
@@ -134,24 +136,38 @@ _NEXT_ATTEMPT = _PROLONG.format(
 """The columns of the attempt before are compared and replaced in one statement."""
 
 
-@atomic_retry
+@one_trip_retry
 def _prolong(allocation_id: uuid.UUID, until: datetime, now: datetime, attempt: Attempt) -> uuid.UUID:
-    with hot_cursor() as cursor:
-        if attempt == UNKNOWN:
-            cursor.execute(_SAME_ATTEMPT, [moment(until), moment(now), identity(allocation_id)])
-        else:
-            seen = [attempt.version, attempt.version, attempt.failure, attempt.failure]
-            cursor.execute(_NEXT_ATTEMPT, [moment(until), moment(now), *seen, identity(allocation_id)])
-        if cursor.rowcount != 1:
-            raise MovedOn("the pod's hold changed meanwhile")
+    statement, seen = _SAME_ATTEMPT, []
+    if attempt != UNKNOWN:
+        statement, seen = _NEXT_ATTEMPT, [attempt.version, attempt.version, attempt.failure, attempt.failure]
+    values = [moment(until), moment(now), *seen, identity(allocation_id)]
+    ((prolonged,),) = run_together([[Statement(statement, values)]])
+    if prolonged.rows != 1:
+        raise MovedOn("the pod's hold changed meanwhile")
     return allocation_id
+
+
+def _hold_at_once(row: AllocationRow, decision: Decision) -> bool:
+    """Hold by one statement, where PostgreSQL can; False: nothing was written."""
+    if not on_postgresql() or connection.in_atomic_block:
+        return False
+    return _written_at_once(row, decision.grants, _event(row, decision))
+
+
+@one_trip_retry
+def _written_at_once(row: AllocationRow, grants: Sequence[Grant], event: NewEvent) -> bool:
+    return write_taken_at_once(row, grants, event, taker=_taker(row))
+
+
+def _taker(row: AllocationRow) -> Taker:
+    return Taker(row.terms.holder.pod_uid, row.terms.rank, row.now)
 
 
 @atomic_retry
 def _replace(row: AllocationRow, grants: Sequence[Grant], event: NewEvent, previous: Live | None) -> None:
     events = [] if previous is None else _let_go(previous, row)
-    taker = Taker(row.terms.holder.pod_uid, row.terms.rank, row.now)
-    write_taken(row, grants, [*events, event], taker=taker)
+    write_taken(row, grants, [*events, event], taker=_taker(row))
 
 
 def _let_go(previous: Live, row: AllocationRow) -> list[NewEvent]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -17,8 +17,9 @@ from allocations.engine.decision import Grant
 from allocations.ledger.holder import Holder
 from claims.dialects.request import DeviceRequest
 from kube.device_types import GPU
+from storage.clock import CLOCK, RunningClock
 from storage.columns import identity, read_identity, read_moment
-from storage.cursors import hot_cursor, moment
+from storage.cursors import Query, hot_cursor, moment, on_postgresql, run_together
 
 SHUN = timedelta(minutes=5)
 """A node on which an attempt of the pod ended unbound ranks last for it so long."""
@@ -97,6 +98,11 @@ LEFT JOIN allocations_allocationdevice g ON g.allocation_id = a.id AND g.live
 LEFT JOIN nodes_device d ON d.id = g.device_id
 WHERE """
 _OF_POD = f"{_SELECT} a.pod_uid = %s AND (a.state IN ({_LIVE}) OR (a.state = 'failed' AND a.ended_at > %s))"
+_OF_POD_NOW = (
+    f"{_SELECT} a.pod_uid = %s AND (a.state IN ({_LIVE}) "
+    "OR (a.state = 'failed' AND a.ended_at > clock_timestamp() - make_interval(secs => %s)))"
+)
+"""The same by PostgreSQL's own clock."""
 _BY_ID = f"{_SELECT} a.id = %s AND a.state IN ({_LIVE})"
 _REQUEST = msgspec.json.Decoder(DeviceRequest)
 
@@ -105,7 +111,28 @@ def read_pod_allocation(pod_uid: str, now: datetime) -> PodAllocation:
     """One query: the pod's live allocation with its devices, and the nodes to rank last for it."""
     with hot_cursor() as cursor:
         cursor.execute(_OF_POD, [pod_uid, moment(now - SHUN)])
-        rows = cursor.fetchall()
+        return pod_allocation_of(cursor.fetchall())
+
+
+def read_pod_live(pod_uid: str, *, read_clock: Callable[[], datetime]) -> tuple[Live | None, RunningClock]:
+    """The pod's live allocation, and the database's clock before it was read.
+
+    On PostgreSQL it is one round trip, with the clock; `read_clock` reads it elsewhere.
+    """
+    if on_postgresql():
+        ((now,),), rows = run_together([Query(CLOCK, []), pod_query(pod_uid)])
+        return pod_allocation_of(rows).live, RunningClock(now.astimezone(UTC))
+    clock = RunningClock(read_clock())
+    return read_pod_allocation(pod_uid, clock.read_at).live, clock
+
+
+def pod_query(pod_uid: str) -> Query:
+    """The query of `read_pod_allocation` by PostgreSQL's clock, for a pipeline; `pod_allocation_of` reads its rows."""
+    return Query(_OF_POD_NOW, [pod_uid, SHUN.total_seconds()])
+
+
+def pod_allocation_of(rows: Sequence[Sequence[Any]]) -> PodAllocation:
+    """What the rows of the query say."""
     return PodAllocation(
         live=_live([row for row in rows if row[1] != State.FAILED]),
         shunned=frozenset(row[2] for row in rows if row[1] == State.FAILED),
@@ -117,7 +144,20 @@ def read_held(pod_uids: Sequence[str]) -> dict[str, Live]:
     marks = ", ".join(["%s"] * len(pod_uids))
     with hot_cursor() as cursor:
         cursor.execute(f"{_SELECT} a.pod_uid IN ({marks}) AND a.state = 'held'", pod_uids)
-        rows = cursor.fetchall()
+        return lives_of(cursor.fetchall())
+
+
+_HELD_COLUMNS = 26
+_HELD_NAMES = ", ".join(f"c{place}" for place in range(_HELD_COLUMNS))
+_ON_NODES = "(a.pod_uid, n.name) IN (SELECT * FROM unnest(%s::text[], %s::text[]))"
+_HELD_ROWS = f"{_SELECT} a.state = 'held' AND {_ON_NODES}"
+HELD_ON = f"held ({_HELD_NAMES}) AS MATERIALIZED ({_HELD_ROWS})"
+"""PostgreSQL, after WITH: the rows of holds on the nodes named. Parameters: UIDs of pods, and a node for each."""
+HELD_ID, HELD_USABLE, HELD_DEVICE = "c0", "c21", "c13"
+
+
+def lives_of(rows: Sequence[Sequence[Any]]) -> dict[str, Live]:
+    """The allocations in these rows, by pod UID."""
     by_pod: dict[str, list[Sequence[Any]]] = defaultdict(list)
     for row in rows:
         by_pod[row[5]].append(row)

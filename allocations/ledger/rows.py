@@ -1,7 +1,8 @@
 """The rows of a new allocation, written by `hold` and `adopt` with the devices taken and the events.
 
-Called inside their transaction. Invariants: a device that is not free any more is a lost race, whichever statement or
-constraint notices it; an allocation that lacks one of its devices is not committed.
+Called inside their transaction, or on PostgreSQL as one statement that is a transaction of its own. Invariants: a
+device that is not free any more is a lost race, whichever statement or constraint notices it; an allocation that lacks
+one of its devices is not committed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -26,7 +29,7 @@ from audit.events import NewEvent
 from audit.services import recording
 from nodes.revisions import next_stamp
 from storage.columns import document, identity
-from storage.cursors import Statement, moment, on_postgresql, run_all
+from storage.cursors import Query, Statement, moment, on_postgresql, run_all, run_together
 
 
 class AllocationRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,18 +65,26 @@ class AllocationRow(msgspec.Struct, frozen=True, kw_only=True):
 
 _INSERT = """
 INSERT INTO allocations_allocation
-  (id, state, outcome, reason, namespace, pod_name, pod_uid, holder, node_id, claim_id, claim_name, dialect, request,
+  (node_id, id, state, outcome, reason, namespace, pod_name, pod_uid, holder, claim_id, claim_name, dialect, request,
    summary, explanation, priority, confined, created_by, ttl_seconds, created_at, hold_until, changed_at,
    attempt_version, failure_seen, bound_at, expires_at, queue, gang, preemptible, pod_created,
    pod_priority)
-SELECT %s, %s, '', '', %s, %s, %s, %s, n.id, {claim}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
+SELECT {node}, %s, %s, '', '', %s, %s, %s, %s, {claim}, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s,
   %s, %s, %s, %s, %s
-FROM nodes_node n WHERE n.name = %s
-"""
+{rest}"""
+_FROM_NODE = "FROM nodes_node n WHERE n.name = %s\n"
+_NODE_IF_TAKEN = (
+    "CASE WHEN (SELECT count(*) FROM taken) = %s THEN (SELECT n.id FROM nodes_node n WHERE n.name = %s) END"
+)
+"""No node unless all devices were taken: the table refuses the row, and PostgreSQL undoes the whole statement."""
 _CLAIM = "(SELECT c.id FROM claims_gpuclaim c WHERE c.id = %s{lock})"
 """The claim as it is now: null where it was deleted since the decision."""
-_SQLITE_INSERT = _INSERT.format(claim=_CLAIM.format(lock=""))
-_POSTGRESQL_INSERT = _INSERT.format(claim=_CLAIM.format(lock=" FOR KEY SHARE"))
+_SQLITE_INSERT = _INSERT.format(node="n.id", claim=_CLAIM.format(lock=""), rest=_FROM_NODE)
+_LOCKED_CLAIM = _CLAIM.format(lock=" FOR KEY SHARE")
+_POSTGRESQL_INSERT = _INSERT.format(node="n.id", claim=_LOCKED_CLAIM, rest=_FROM_NODE)
+_INSERT_IF_TAKEN = _INSERT.format(node=_NODE_IF_TAKEN, claim=_LOCKED_CLAIM, rest="")
+_NOT_NULL_VIOLATION = "23502"
+"""PostgreSQL's SQLSTATE."""
 _GRANT = "(%s, %s, %s, %s, %s, %s, %s, %s, %s)"
 _INSERT_GRANTS = (
     "INSERT INTO allocations_allocationdevice "
@@ -100,6 +111,41 @@ def write_taken(
         raise MovedOn("the node is gone")
 
 
+def write_taken_at_once(row: AllocationRow, grants: Sequence[Grant], event: NewEvent, *, taker: Taker) -> bool:
+    """The same by one statement of PostgreSQL, a transaction of its own, in one round trip.
+
+    False, and nothing was written, where a device was not free or the node is gone; `write_taken` says which. Raises
+    IntegrityError as that does. Call outside a transaction.
+    """
+    take = taking(grants, next_stamp(), taker=taker)
+    inserted = Statement(_INSERT_IF_TAKEN, [len(grants), row.node, *_values(row)])
+    rest = [granting(row.id, grants), recording([event])]
+    text = _at_once(tuple(one.text for one in take), inserted.text, tuple(one.text for one in rest))
+    try:
+        run_together([Query(text, [*chain.from_iterable(one.values for one in (*take, inserted, *rest))])])
+    except IntegrityError as error:
+        if _is_without_node(error):
+            return False
+        raise
+    return True
+
+
+@lru_cache(maxsize=512)
+def _at_once(take: tuple[str, ...], insert: str, rest: tuple[str, ...]) -> str:
+    """One statement. `allocation` reads `taken`, and is read itself: so devices come first, and the rest last."""
+    parts = [f"take{place} AS ({text} RETURNING id)" for place, text in enumerate(take)]
+    union = " UNION ALL ".join(f"SELECT id FROM take{place}" for place in range(len(take)))  # noqa: S608 - numbers only
+    parts += [f"taken AS ({union})", f"allocation AS ({insert} RETURNING id)"]
+    parts += [f"rest{place} AS ({text})" for place, text in enumerate(rest)]
+    return f"WITH {', '.join(parts)} SELECT id FROM allocation"  # noqa: S608 - statements of the ledger
+
+
+def _is_without_node(error: IntegrityError) -> bool:
+    found: Any = getattr(error.__cause__, "diag", None)
+    said = (getattr(error.__cause__, "sqlstate", None), getattr(found, "column_name", None))
+    return said == (_NOT_NULL_VIOLATION, "node_id")
+
+
 @contextmanager
 def constraint_errors(holder: Holder, grants: Sequence[Grant]) -> Iterator[None]:
     """Raise PodHasOne or LostRace for the violation of a constraint that says so."""
@@ -115,42 +161,43 @@ def constraint_errors(holder: Holder, grants: Sequence[Grant]) -> Iterator[None]
 
 
 def _allocation(row: AllocationRow) -> Statement:
+    return Statement(_POSTGRESQL_INSERT if on_postgresql() else _SQLITE_INSERT, [*_values(row), row.node])
+
+
+def _values(row: AllocationRow) -> list[object]:
+    """The parameters of the insert, without the node's."""
     terms = row.terms
     holder, request = terms.holder, terms.request
-    return Statement(
-        _POSTGRESQL_INSERT if on_postgresql() else _SQLITE_INSERT,
-        [
-            identity(row.id),
-            row.state.value,
-            holder.namespace,
-            holder.pod_name,
-            holder.pod_uid,
-            holder.identity,
-            terms.claim_id,
-            request.claim,
-            str(request.dialect),
-            document(request),
-            row.summary[:500],
-            document(row.explanation),
-            terms.priority,
-            terms.confined,
-            terms.actor,
-            request.ttl_seconds,
-            moment(row.now),
-            moment(row.until),
-            moment(row.now),
-            terms.attempt.version,
-            terms.attempt.failure,
-            moment(row.bound_at),
-            moment(row.expires_at),
-            terms.membership.queue,
-            terms.membership.gang,
-            terms.membership.preemptible,
-            terms.membership.created,
-            terms.membership.priority,
-            row.node,
-        ],
-    )
+    return [
+        identity(row.id),
+        row.state.value,
+        holder.namespace,
+        holder.pod_name,
+        holder.pod_uid,
+        holder.identity,
+        terms.claim_id,
+        request.claim,
+        str(request.dialect),
+        document(request),
+        row.summary[:500],
+        document(row.explanation),
+        terms.priority,
+        terms.confined,
+        terms.actor,
+        request.ttl_seconds,
+        moment(row.now),
+        moment(row.until),
+        moment(row.now),
+        terms.attempt.version,
+        terms.attempt.failure,
+        moment(row.bound_at),
+        moment(row.expires_at),
+        terms.membership.queue,
+        terms.membership.gang,
+        terms.membership.preemptible,
+        terms.membership.created,
+        terms.membership.priority,
+    ]
 
 
 def granting(allocation_id: uuid.UUID, grants: Sequence[Grant]) -> Statement:

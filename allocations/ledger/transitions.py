@@ -11,17 +11,18 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from allocations.choices import EDGES, LIVE, State
 from allocations.ledger.capacity import return_capacity
+from allocations.ledger.reads import HELD_DEVICE, HELD_ID, HELD_ON, HELD_USABLE
 from audit.choices import EventKind
 from audit.events import NewEvent
 from audit.requeue_notify import announce
 from audit.services import record_many
 from nodes.revisions import next_stamp
 from storage.columns import identity, read_identity
-from storage.cursors import hot_cursor, moment
+from storage.cursors import Query, hot_cursor, moment, on_postgresql, run_together
 
 KINDS = {
     State.RESERVED: EventKind.ALLOCATION_RESERVED,
@@ -87,9 +88,7 @@ def move(
     `unchanged_since`: only rows of this attempt, with this outcome, and with this `changed_at`. `message`: the text of
     the event.
     """
-    for source in sources:
-        if target not in EDGES[source]:
-            raise ValueError(f"no move from {source} to {target}")
+    _check_edges(sources, target)
     if not allocation_ids:
         return {}
     sets = {"state": target.value, "changed_at": now, **columns}
@@ -118,6 +117,114 @@ def move(
     for node in {one.node for one in moved.values()} if revision else ():
         announce(node=node)
     return {key: one.event(KINDS[target], message(one), key, now=now, actor=actor) for key, one in moved.items()}
+
+
+class LiveMove(NamedTuple):
+    """A move between live states, for `move_live`: it gives no devices back.
+
+    `message`: the text of the event, in which `{label}` is `Moved.label` and `{node}` the node. `outcome`: only rows
+    with this outcome.
+    """
+
+    allocation_ids: Sequence[uuid.UUID]
+    source: State
+    target: State
+    message: str
+    columns: Mapping[str, Any]
+    outcome: str | None = None
+
+
+def move_live(moves: Sequence[LiveMove], *, now: datetime, actor: str) -> set[uuid.UUID]:
+    """Make these moves, with their events; the ids of the rows that moved. On PostgreSQL it is one round trip.
+
+    It is the only access to the database, so callers may use `one_trip_retry`.
+    """
+    for one in moves:
+        _check_edges([one.source], one.target)
+        if one.target not in LIVE:
+            raise ValueError(f"{one.target} gives devices back")
+    moves = [one for one in moves if one.allocation_ids]
+    if not moves:
+        return set()
+    if on_postgresql():
+        found = run_together([_live_move(one, now, actor) for one in moves])
+        return {read_identity(row[0]) for rows in found for row in rows}
+    moved = set()
+    for one in moves:
+        text = one.message
+        events = move(
+            one.allocation_ids,
+            [one.source],
+            one.target,
+            now=now,
+            actor=actor,
+            message=lambda row, text=text: text.format(label=row.label, node=row.node),  # type: ignore[misc]
+            columns=one.columns,
+            outcome=one.outcome,
+        )
+        moved |= record_moves(events)
+    return moved
+
+
+_NOTED = """
+  INSERT INTO audit_event (at, kind, actor, namespace, name, node, claim, allocation_id, message, data)
+  SELECT {at}, %s, %s, namespace, pod_name, node, claim_name, id,
+    left(replace(replace(%s, '{{node}}', node), '{{label}}',
+      CASE WHEN pod_name = '' THEN holder ELSE namespace || '/' || pod_name END), 500), '{{}}'
+  FROM moved"""
+"""PostgreSQL: one event for each row of `moved`, which has the columns of `MOVED`."""
+_LIVE_MOVE = """
+WITH moved AS (
+  UPDATE allocations_allocation SET {sets} WHERE id = ANY(%s) AND state = %s{outcome}
+  RETURNING id, {returned} AS node
+), noted AS (
+{noted}
+)
+SELECT id FROM moved"""
+
+
+def _live_move(one: LiveMove, now: datetime, actor: str) -> Query:
+    """A move with its events as one statement of PostgreSQL."""
+    sets = {"state": one.target.value, "changed_at": now, **one.columns}
+    text = _LIVE_MOVE.format(
+        sets=", ".join([*(f"{column} = %s" for column in sets), NOT_STUCK]),
+        outcome="" if one.outcome is None else " AND outcome = %s",
+        returned=MOVED,
+        noted=_NOTED.format(at="%s"),
+    )
+    outcome = [] if one.outcome is None else [one.outcome]
+    noted = [now, str(KINDS[one.target]), actor[:150], one.message]
+    return Query(text, [*sets.values(), [*one.allocation_ids], one.source.value, *outcome, *noted])
+
+
+_RESERVE_HELD = f"""
+WITH clock AS MATERIALIZED (SELECT clock_timestamp() AS now), {HELD_ON}, moved AS (
+  UPDATE allocations_allocation SET state = 'reserved', changed_at = (SELECT now FROM clock),
+    reserved_at = (SELECT now FROM clock), hold_until = NULL, bind_attempt = %s, {NOT_STUCK}
+  WHERE state = 'held' AND id IN (
+    SELECT {HELD_ID} FROM held GROUP BY {HELD_ID}
+    HAVING bool_and({HELD_DEVICE} IS NULL OR COALESCE({HELD_USABLE}, FALSE))
+  )
+  RETURNING id, {MOVED} AS node
+), noted AS ({_NOTED.format(at="(SELECT now FROM clock)")})
+SELECT held.*, (SELECT now FROM clock) FROM held JOIN moved ON moved.id = held.{HELD_ID}"""  # noqa: S608 - constants
+
+
+def reserving_held(nodes: Mapping[str, str], *, attempt: int, message: str, actor: str) -> Query:
+    """Held → reserved for those of these pods that hold usable devices on their node, as one statement of PostgreSQL.
+
+    It returns the rows that `allocations.ledger.reads.lives_of` reads, as they were before, and after them the clock.
+    `nodes`: pod UID → node; `message`: as for `LiveMove`.
+    """
+    _check_edges([State.HELD], State.RESERVED)
+    noted = [str(KINDS[State.RESERVED]), actor[:150], message]
+    return Query(_RESERVE_HELD, [[*nodes], [*nodes.values()], attempt, *noted])
+
+
+def _check_edges(sources: Sequence[State], target: State) -> None:
+    for source in sources:
+        if target not in EDGES[source]:
+            raise ValueError(f"no move from {source} to {target}")
 
 
 def record_moves(events: Mapping[uuid.UUID, NewEvent]) -> set[uuid.UUID]:

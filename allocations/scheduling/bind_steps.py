@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -118,13 +119,11 @@ def confirm(attempts: Sequence[Attempt]) -> list[StepOutcome]:
     the attempt goes on to release what it bound.
     """
     now, actor = max(one.now for one in attempts), attempts[0].actor
-    ends: dict[datetime | None, list[Attempt]] = defaultdict(list)
+    ends: dict[datetime | None, list[uuid.UUID]] = defaultdict(list)
     for one in attempts:
         ttl = one.live.request.ttl_seconds
-        ends[now + timedelta(seconds=ttl) if ttl else None].append(one)
-    bound = set()
-    for end, some in ends.items():
-        bound |= ledger.bound([one.live.id for one in some], now=now, expires_at=end, actor=actor)
+        ends[now + timedelta(seconds=ttl) if ttl else None].append(one.live.id)
+    bound = ledger.all_bound(ends, now=now, actor=actor)
     left = [one for one in attempts if one.live.id not in bound]
     ended = ledger.bound([one.live.id for one in left], now=now, actor=actor, ended=True) if left else set()
     for one in left:

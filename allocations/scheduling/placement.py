@@ -37,6 +37,7 @@ from allocations.ledger.hold import NewHold, hold_all
 from allocations.ledger.queue_fence import Fence
 from allocations.pod_request import PodRequest
 from allocations.scheduling.expired_holds import expire_holds, lapsed_drop
+from allocations.scheduling.planning_input import PlanningInput, planning_input
 from claims.membership import queues_admit
 
 TRIES: Final = 12
@@ -64,12 +65,14 @@ class PlacementRequest:
     """Who asks for what.
 
     `hold_seconds`: replaces the asks' own; called once, when devices were found, since it may read from the API server.
+    `first`: what the first try plans with, where that was read already.
     """
 
     holder: ledger.Holder
     asks: PodRequest
     hold_seconds: Callable[[], int] | None = None
     actor: str = "scheduler"
+    first: Callable[[], PlanningInput | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,6 @@ class LostEveryRace:
 
 NotPlaced = Advised | AlreadyAllocated | Unplaced | NotAdmitted
 Outcome = Placed | LostEveryRace | NotPlaced
-_NOTHING: Final = ledger.PodAllocation(live=None, shunned=frozenset())
 
 
 class Found(NamedTuple):
@@ -228,8 +230,8 @@ class _PodPlacement:
         """Plan with the ledger as it is now."""
         request = self._request
         uid, asks = request.holder.pod_uid, request.asks
-        look = fleet.current()
-        own = ledger.read_pod_allocation(uid, look.now) if uid else _NOTHING
+        first = None if request.first is None else request.first()
+        look, own = first or planning_input(uid)
         live = own.live
         if live is not None and live.state is not State.HELD:
             return AlreadyAllocated(live)

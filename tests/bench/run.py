@@ -18,6 +18,7 @@ from tests.bench import (
     growth,
     in_process,
     inference,
+    network,
     over_http,
     queueing,
     reserving,
@@ -35,7 +36,8 @@ RESULTS = Path("bench-results")
 VENDORS = ("sqlite", "postgresql")
 PARTS = (
     *("engine", "queues", "growth", "slots", "frames", "filter", "words", "nodes"),
-    *("bind", "mutate", "list", "memory", "reserve", "slot-rounds", "gateway", "starts", "agent", "agents"),
+    *("bind", "network", "mutate", "list", "memory", "reserve", "slot-rounds", "gateway"),
+    *("starts", "agent", "agents"),
 )
 
 
@@ -110,6 +112,8 @@ def _measure(
             _measure_web(report, folder / vendor, vendor, only, rounds, nodes)
         if "slot-rounds" in only:
             slot_rounds.measure_slot_rounds(report, folder, vendor, rounds=min(rounds, 10))
+        if "network" in only and vendor == "postgresql":
+            network.measure_network(report, folder / "network", rounds=rounds, nodes=nodes)
         if "gateway" in only:
             gateway.measure_gateway(report, folder, vendor, rounds=rounds, seconds=seconds)
         if "words" in only:

@@ -15,6 +15,7 @@ import pytest
 
 from agent.protocol import COLUMNS, Sample, decode
 from tests.bench.agents import frames
+from tests.bench.run import missing_postgres
 
 pytestmark = pytest.mark.heavy
 
@@ -72,6 +73,15 @@ def test_the_listeners_are_measured(tmp_path: Path) -> None:
             "memory of",
         ),
     )
+
+
+def test_the_network_is_measured(tmp_path: Path) -> None:
+    """Filter with a proxy in front of PostgreSQL."""
+    if missing := missing_postgres():
+        pytest.skip(missing)
+    found = figures(tmp_path, "--database", "postgresql", "--only", "network")
+    (value,) = (value for name, value in found.items() if "1 ms away" in name)
+    assert value > 4, "two round trips of 2 ms"
 
 
 def test_the_program_of_reservation_pods_is_measured(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def finished(allocation_id: uuid.UUID, outcome: State) -> bool:
 
 def batch_reserved(allocation_id: uuid.UUID) -> bool:
     row = Allocation.objects.get(pk=allocation_id)
-    return row.pod_uid in ledger.reserve_held({row.pod_uid: "node-a"}, now=NOW)
+    return row.pod_uid in ledger.reserve_held({row.pod_uid: "node-a"}, read_clock=lambda: NOW)[0]
 
 
 def replaced(allocation_id: uuid.UUID) -> bool:

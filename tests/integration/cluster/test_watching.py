@@ -79,7 +79,7 @@ def test_a_pod_that_ends_before_its_bind_is_written(world: World, monkeypatch: p
     world.node("n1", gpus=8)
     world.claim()
     world.place("other")
-    confirmed = ledger.bound
+    confirmed = ledger.all_bound
 
     def late(*args: Any, **about: Any) -> set[UUID]:
         """The watch hears of both ends before the ledger says bound."""
@@ -90,7 +90,7 @@ def test_a_pod_that_ends_before_its_bind_is_written(world: World, monkeypatch: p
         return confirmed(*args, **about)
 
     with watching(world, watch_pods, "pods"):
-        monkeypatch.setattr(ledger, "bound", late)
+        monkeypatch.setattr(ledger, "all_bound", late)
         world.place("early")
         wait_for(lambda: world.live() == 0)
     assert world.states("early") == ["released"]

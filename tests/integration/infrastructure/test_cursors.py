@@ -80,3 +80,16 @@ def test_an_error_of_one_part_undoes_all(ledger_db: TestDatabase) -> None:
     with pytest.raises(IntegrityError):
         rename_both()
     assert sorted(Node.objects.values_list("name", flat=True)) == ["n1", "n2"]
+
+
+@pytest.mark.parametrize("ledger_db", ["postgresql"], indirect=True)
+def test_parts_outside_a_transaction_are_one(ledger_db: TestDatabase) -> None:
+    """PostgreSQL commits all of them or none."""
+    first, second = NodeFactory(name="n1"), NodeFactory(name="n2")
+    rename = "UPDATE nodes_node SET name = %s WHERE id = %s"
+    with pytest.raises(IntegrityError):
+        run_together([[Statement(rename, ["other", node.pk])] for node in (first, second)])
+    assert sorted(Node.objects.values_list("name", flat=True)) == ["n1", "n2"]
+    run_together([[Statement(rename, [f"new-{node.pk}", node.pk])] for node in (first, second)])
+    connection.close()
+    assert sorted(Node.objects.values_list("name", flat=True)) == sorted(f"new-{node.pk}" for node in (first, second))

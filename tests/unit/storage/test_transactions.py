@@ -5,6 +5,7 @@ from django.contrib.auth.models import Group
 from django.db import IntegrityError, OperationalError, connection, transaction
 from structlog.testing import capture_logs
 
+from storage.cursors import Statement, run_together
 from storage.transactions import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
@@ -12,6 +13,7 @@ from storage.transactions import (
     atomic_retry,
     is_full,
     is_transient,
+    one_trip_retry,
     pause_seconds,
     release_connection,
 )
@@ -187,3 +189,25 @@ def test_deadlocks_end_well_on_both_databases(ledger_db):
     assert connection.vendor == ledger_db.vendor
     for _ in range(4):
         assert ledger_db.race([bump("a"), bump("b")]) == ["counter"] * 2
+
+
+def test_one_access_is_retried_and_needs_a_transaction_on_sqlite_alone(ledger_db):
+    """Also PostgreSQL commits it, and within a transaction it is part of that."""
+    within = []
+
+    @one_trip_retry
+    def insert(name, fails):
+        within.append(connection.in_atomic_block)
+        if len(within) <= fails:
+            raise OperationalError("database is locked")
+        run_together([[Statement("INSERT INTO auth_group (name) VALUES (%s)", [name])]])
+
+    insert("a", 2)
+    assert within == [ledger_db.vendor == "sqlite"] * 3
+    connection.close()
+    assert Group.objects.filter(name="a").exists()
+    with transaction.atomic():
+        insert("b", 0)
+        assert within[-1]
+        transaction.set_rollback(True)
+    assert not Group.objects.filter(name="b").exists()

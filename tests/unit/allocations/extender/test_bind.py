@@ -132,9 +132,9 @@ def test_without_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
     """LEASE-3 the pod is told, and comes again."""
     from django.db import OperationalError
 
-    def away(*_: object) -> None:
+    def away(*_: object, **__: object) -> None:
         raise OperationalError("gone")
 
-    monkeypatch.setattr("allocations.ledger.read_pod_allocation", away)
+    monkeypatch.setattr("allocations.ledger.read_pod_live", away)
     told = answered(PodName="p", PodNamespace="research", PodUID="u", Node="n1")
     assert told == reasons.LEDGER_AWAY.text
