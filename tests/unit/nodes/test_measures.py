@@ -45,7 +45,7 @@ def test_blocks_are_joined_as_columns(samples: list[list[Values]]) -> None:
 def test_a_kept_block_is_of_its_sample(sample: dict[str, list[float | None]], want: list[int | None]) -> None:
     """VIEW-1, NODE-2 the block of a frame that was taken is that of its view, however it had to be cleaned."""
     table = SampleTable()
-    frame = decode_received(encode(Sample("b", 1, 1.0, **sample, devices=["GPU-0", "GPU-1"])))  # type: ignore[arg-type]
+    frame = decode_received(encode(Sample("b", 1, 1.0, **sample, devices=["GPU-0", "GPU-1"])))
     assert isinstance(frame, Sample)
     assert table.put("n1", frame, now=1.0, received_at=1.0)[0] is FrameResult.NEW
     kept = table.latest_kept()["n1"]
