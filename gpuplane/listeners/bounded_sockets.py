@@ -27,7 +27,7 @@ from gpuplane.listeners.limits import SOCKET_FRAMES_A_SECOND, SOCKET_FRAMES_AT_O
 from gpuplane.listeners.parsing_turns import turns_of
 from gpuplane.listeners.reader_timeout import ReaderTimeout
 from gpuplane.listeners.whole_frames import FrameBoundary, whole_binary
-from nodes.live.ingest import AT_ONCE
+from nodes.live.at_once import AT_ONCE
 
 if TYPE_CHECKING:
     from asyncio.transports import BaseTransport

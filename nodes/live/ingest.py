@@ -42,6 +42,7 @@ from kube.device_types import GPU
 from nodes import inventory, services
 from nodes.checkpoints import CheckpointGrant, checkpoint_put
 from nodes.live import flush, presence
+from nodes.live.at_once import AT_ONCE
 from nodes.live.rate_limit import TooFast
 from nodes.live.sample_lag import note_lag
 from nodes.live.samples import TABLE, FrameResult, SampleTable
@@ -75,11 +76,6 @@ Send = Callable[[Message], Awaitable[None]]
 
 Result = TypeVar("Result")
 Stamped = TypeVar("Stamped", bound=AgentFrame)
-
-AT_ONCE: Final = "gpuplane.at_once"
-"""Extension of a WebSocket's scope: takes a function to which binary messages are offered as they arrive. It returns
-whether it took the message; others are received as usual. None is offered while an earlier one waits to be received.
-"""
 
 
 class Record:
