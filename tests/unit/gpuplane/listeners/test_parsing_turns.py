@@ -18,8 +18,8 @@ class Busy:
         self._error = error
 
     def parse_waiting(self) -> None:
-        until = time.perf_counter() + SLICE_SECONDS / 2
-        while time.perf_counter() < until:
+        until = time.thread_time() + SLICE_SECONDS / 2
+        while time.thread_time() < until:
             pass
         self._parsed.append(self.name)
         if self._error is not None:
