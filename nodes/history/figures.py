@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from agent.protocol import COLUMNS
-from nodes.history.ring import Moment
+from nodes.history.ring_seconds import Moment
 
 TENTHS: Final = frozenset({"utilisation_percent", "temperature_celsius", "power_watts"})
 """Columns whose means are kept to a tenth; those of others as whole numbers."""
@@ -22,7 +24,7 @@ LARGEST: Final = 2**20
 """Bytes of one node's figures, unpacked."""
 
 
-class Column(msgspec.Struct, array_like=True, frozen=True):
+class Column(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One value a GPU: times measured, mean (in tenths for columns in TENTHS), maximum."""
 
     counts: tuple[int, ...]
@@ -30,7 +32,7 @@ class Column(msgspec.Struct, array_like=True, frozen=True):
     largest: tuple[int, ...]
 
 
-class Figures(msgspec.Struct, array_like=True, frozen=True):
+class Figures(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """UUIDs of GPUs, and their measured columns."""
 
     devices: tuple[str, ...]
@@ -80,7 +82,7 @@ def of_moments(devices: Sequence[str], moments: Sequence[Moment]) -> Figures | N
     counts = known.sum(axis=0)
     sums = np.where(known, measured, 0).sum(axis=0)
     largest = np.where(known, measured, 0).max(axis=0)
-    return _figures(tuple(devices), counts, sums, largest)
+    return figures_of_spans([tuple(devices)], Spans(counts, sums, largest))[0]
 
 
 def combined(parts: Iterable[Figures]) -> Figures | None:
@@ -100,21 +102,41 @@ def combined(parts: Iterable[Figures]) -> Figures | None:
                 counts[row, at] += column.counts
                 sums[row, at] += np.array(column.means) / unit_of(name) * column.counts
                 largest[row, at] = np.maximum(largest[row, at], column.largest)
-    return _figures(devices, counts, sums, largest)
+    return figures_of_spans([devices], Spans(counts, sums, largest))[0]
 
 
-def _figures(devices: tuple[str, ...], counts: np.ndarray, sums: np.ndarray, largest: np.ndarray) -> Figures | None:
-    """Figures from arrays of [columns, GPUs]."""
-    columns = {}
-    for row, name in enumerate(COLUMNS):
-        if counts[row].any():
-            means = np.rint(sums[row] * unit_of(name) / np.maximum(counts[row], 1)).astype(np.int64)
-            columns[name] = Column(
-                tuple(counts[row].tolist()), tuple(means.tolist()), tuple(largest[row].astype(np.int64).tolist())
-            )
-    return Figures(devices, columns) if columns else None
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """What was measured of GPUs over a span: [len(COLUMNS), GPUs] how often, the sums, the maxima (0: not measured)."""
+
+    counts: NDArray[np.int64]
+    sums: NDArray[np.int64] | NDArray[np.float64]
+    largest: NDArray[np.int64] | NDArray[np.float64]
+
+
+def figures_of_spans(devices: Sequence[tuple[str, ...]], spans: Spans) -> list[Figures | None]:
+    """Figures of several nodes, whose GPUs are one after the other in `spans`; None for a node of which nothing was
+    measured.
+    """
+    means = np.rint(spans.sums * _UNITS / np.maximum(spans.counts, 1)).astype(np.int64).tolist()
+    counts, largest = spans.counts.tolist(), spans.largest.astype(np.int64).tolist()
+    found: list[Figures | None] = []
+    first = 0
+    for uuids in devices:
+        end = first + len(uuids)
+        columns = {
+            name: Column(tuple(times), tuple(means[row][first:end]), tuple(largest[row][first:end]))
+            for row, name in enumerate(COLUMNS)
+            if any(times := counts[row][first:end])
+        }
+        found.append(Figures(uuids, columns) if columns else None)
+        first = end
+    return found
 
 
 def unit_of(column: str) -> int:
     """How many of the stored unit make one of the column's."""
     return 10 if column in TENTHS else 1
+
+
+_UNITS: Final = np.array([unit_of(name) for name in COLUMNS])[:, None]

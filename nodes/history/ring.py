@@ -2,23 +2,27 @@
 
 Written by `nodes.live.flush` once a second, read by `rollups` (all nodes) and `series` (one). Nodes share BUCKETS
 streams by a hash of their names: a second costs a hundred commands instead of thousands, and a node is read without
-reading all. Invariants: samples older than KEPT_SECONDS are trimmed; without a writer all expire after twice that.
+reading all. An entry is a `ring_seconds.Second`, compressed. Invariants: samples older than KEPT_SECONDS are trimmed;
+without a writer all expire after twice that.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import groupby
 from typing import Any, Final, cast
 
-import msgspec
 import structlog
 from django.conf import settings
 
-from agent.protocol import COLUMNS, Values
-from nodes.live.samples import SAMPLES_KEY, SampleView, read_sample
+from nodes.history.ring_seconds import Moment, Second, Unreadable, moments_of, planes_of, second_of
+from nodes.live.samples import SAMPLES_KEY, KeptSample, SampleView, read_sample
+from nodes.measures import measures_of
 from storage import redis_client
 from storage.redis_client import Purpose, Redis
+
+__all__ = ["Moment"]
 
 KEY: Final = "gpuplane:ring:"
 FIELD: Final = b"m"
@@ -26,23 +30,8 @@ BUCKETS: Final = 128
 KEPT_SECONDS: Final = 180
 SLACK_SECONDS: Final = 5
 """Streams are ordered by the clock of Redis, samples by that of their receivers."""
-LARGEST_BUCKET: Final = 64 * 2**20
-"""Bytes of one second of a bucket, unpacked."""
 
 log = structlog.get_logger(__name__)
-
-
-class Moment(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One node's sample. `order`: checksum of the devices' UUIDs; `columns` as in `agent.protocol.COLUMNS`."""
-
-    node: str
-    order: int
-    received_at: float
-    columns: tuple[Values, ...]
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[list[Moment]] = msgspec.msgpack.Decoder(list[Moment])
 
 
 def bucket_of(node: str) -> int:
@@ -50,13 +39,22 @@ def bucket_of(node: str) -> int:
     return zlib.crc32(node.encode()) % BUCKETS
 
 
-def pack(views: Iterable[SampleView]) -> dict[int, bytes]:
-    """Bucket → packed samples. Takes milliseconds for thousands of nodes: for a thread."""
-    buckets: dict[int, list[Moment]] = {}
-    for view in views:
-        moment = Moment(view.node, view.order, view.received_at, tuple([getattr(view, name) for name in COLUMNS]))
-        buckets.setdefault(bucket_of(view.node), []).append(moment)
-    return {bucket: zlib.compress(_encoder.encode(moments), 1) for bucket, moments in buckets.items()}
+def pack(samples: Iterable[KeptSample | SampleView]) -> dict[int, bytes]:
+    """Bucket → packed samples. Takes milliseconds for thousands of nodes, most of them without the interpreter's lock:
+    for a thread.
+    """
+    ordered = sorted(
+        ((bucket_of(one.view.node), one) for one in map(KeptSample.of, samples)), key=lambda entry: entry[0]
+    )
+    gpus = [len(one.view.devices) for _, one in ordered]
+    planes = planes_of(measures_of([one.block for _, one in ordered], gpus))
+    packed, first = {}, 0
+    for bucket, entries in groupby(ordered, key=lambda entry: entry[0]):
+        views = [one.view for _, one in entries]
+        end = first + sum(len(view.devices) for view in views)
+        packed[bucket] = Second.of(views, planes[:, first:end]).packed()
+        first = end
+    return packed
 
 
 def append(pipeline: Any, packed: Mapping[int, bytes], *, oldest: float | None) -> None:
@@ -75,20 +73,26 @@ def client() -> Redis:
     return redis_client.client(settings.GPUPLANE_REDIS_URL, Purpose.BULK)
 
 
-def read_bucket(connection: Redis, bucket: int, *, since: float, until: float) -> Iterator[Moment]:
-    """Samples of a bucket's nodes received in [since, until), seconds since 1970, the oldest first."""
+def read_bucket(connection: Redis, bucket: int, *, since: float, until: float) -> list[Second]:
+    """The seconds of a bucket with all samples received in [since, until), seconds since 1970, and some beside them;
+    the oldest first.
+    """
     low, high = int((since - SLACK_SECONDS) * 1000), int((until + SLACK_SECONDS) * 1000)
     entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", connection.xrange(f"{KEY}{bucket}", min=low, max=high))
+    found = []
     for _, fields in entries:
-        for moment in _moments(fields.get(FIELD, b"")):
-            if since <= moment.received_at < until and len(moment.columns) == len(COLUMNS):  # else another version
-                yield moment
+        try:
+            found.append(second_of(fields.get(FIELD, b"")))
+        except Unreadable as error:  # another version's
+            log.info("ring.unreadable", why=str(error))
+    return found
 
 
 def read_node(connection: Redis, node: str, *, since: float, until: float) -> list[Moment]:
-    """Samples of one node, the oldest first."""
-    found = read_bucket(connection, bucket_of(node), since=since, until=until)
-    return sorted((one for one in found if one.node == node), key=lambda one: one.received_at)
+    """Samples of one node received in [since, until), the oldest first."""
+    seconds = read_bucket(connection, bucket_of(node), since=since, until=until)
+    found = [moment for second in seconds for moment in moments_of(second, node)]
+    return sorted((one for one in found if since <= one.received_at < until), key=lambda one: one.received_at)
 
 
 def order_of(connection: Redis, node: str) -> tuple[int, tuple[str, ...]]:
@@ -105,13 +109,3 @@ def orders_of_all(connection: Redis) -> dict[str, tuple[int, tuple[str, ...]]]:
 def _order(raw: bytes | None) -> tuple[int, tuple[str, ...]]:
     view = read_sample(raw)
     return (0, ()) if view is None else (view.order, view.devices)
-
-
-def _moments(packed: bytes) -> list[Moment]:
-    """Unpack samples; none of another version's format."""
-    try:
-        unpacker = zlib.decompressobj()
-        return _decoder.decode(unpacker.decompress(packed, LARGEST_BUCKET))
-    except (zlib.error, msgspec.MsgspecError) as error:
-        log.info("ring.unreadable", why=str(error))
-        return []

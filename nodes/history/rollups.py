@@ -7,7 +7,7 @@ ran) stays missing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -15,12 +15,10 @@ import msgspec
 import structlog
 from django.db.models import Q
 
-from kube.device_types import GPU
-from nodes.choices import Presence
-from nodes.history import figures, ring, totals
+from nodes.history import figures, fleet_count, minutes, ring, totals
 from nodes.history.figures import Figures
 from nodes.history.totals import Totals
-from nodes.models import Device, FleetRollup, Node, Rollup
+from nodes.models import FleetRollup, Node, Rollup
 from storage.redis_client import Redis
 
 MINUTE: Final = 60
@@ -33,13 +31,8 @@ HOURS_BACK: Final = 24
 NODES_AT_ONCE: Final = 100
 ROWS_AT_ONCE: Final = 500
 """Rows a statement and transaction, for which the ledger's own writes may wait."""
-OFTEN_ENOUGH: Final = 20
-"""Measurements a minute that it takes to call a GPU idle."""
 
 log = structlog.get_logger(__name__)
-
-Measured = Mapping[str, Figures]
-"""Node's name → figures."""
 
 
 def roll_up(connection: Redis, *, now: datetime) -> list[datetime]:
@@ -57,27 +50,14 @@ def _write_minute(connection: Redis, start: datetime) -> None:
     orders = ring.orders_of_all(connection)
     pks = dict(Node.objects.order_by().values_list("name", "pk"))
     measured: dict[str, Figures] = {}
+    since = start.timestamp()
     for bucket in range(ring.BUCKETS):
-        found = dict(_figures_of(connection, bucket, start, orders))
+        seconds = ring.read_bucket(connection, bucket, since=since, until=since + MINUTE)
+        found = minutes.figures_of(seconds, orders, since=since, until=since + MINUTE)
         _store(start, MINUTE, {pks[name]: one for name, one in found.items() if name in pks})
         measured |= found
-    _store_totals(start, MINUTE, _count(measured, start))
+    _store_totals(start, MINUTE, fleet_count.count(measured, start, at_once=ROWS_AT_ONCE))
     log.info("history.minute", start=start.isoformat(), nodes=len(measured))
-
-
-def _figures_of(
-    connection: Redis, bucket: int, start: datetime, orders: Mapping[str, tuple[int, tuple[str, ...]]]
-) -> Iterator[tuple[str, Figures]]:
-    """Figures of the bucket's nodes, without samples that list other devices than the newest."""
-    since = start.timestamp()
-    moments: dict[str, list[ring.Moment]] = {}
-    for moment in ring.read_bucket(connection, bucket, since=since, until=since + MINUTE):
-        if moment.node in orders and moment.order == orders[moment.node][0]:
-            moments.setdefault(moment.node, []).append(moment)
-    for node, some in moments.items():
-        found = figures.of_moments(orders[node][1], some)
-        if found is not None:
-            yield node, found
 
 
 def _store(start: datetime, seconds: int, found: Mapping[int, Figures]) -> None:
@@ -89,46 +69,6 @@ def _store(start: datetime, seconds: int, found: Mapping[int, Figures]) -> None:
 def _store_totals(start: datetime, seconds: int, groups: Mapping[str, Totals]) -> None:
     row = FleetRollup(seconds=seconds, start=start, groups=msgspec.to_builtins(groups))
     FleetRollup.objects.bulk_create([row], ignore_conflicts=True)
-
-
-def _count(measured: Measured, start: datetime) -> dict[str, Totals]:
-    """The fleet's totals. Updates `Device.idle_since`."""
-    groups: dict[str, Totals] = {}
-    fell_idle, woke = [], []
-    nodes = Node.objects.only("name", "labels").in_bulk()  # labels are JSON: read once a node
-    gpus = Device.objects.filter(type=GPU).exclude(presence=Presence.REMOVED).order_by()
-    for device in gpus.only(*_COUNTED).iterator(chunk_size=2000):
-        if device.node_id not in nodes:
-            continue  # added since
-        device.node = nodes[device.node_id]
-        found = measured.get(device.node.name)
-        values = {name: None if found is None else found.of(device.uuid, name) for name in _MEASURED}
-        for group in totals.groups_of(device):
-            totals.add(groups.setdefault(group, Totals()), device, values)
-        utilisation = values["utilisation_percent"]
-        idle = totals.is_idle(device, utilisation)
-        if idle and device.idle_since is None and utilisation is not None and utilisation[0] >= OFTEN_ENOUGH:
-            fell_idle.append(device.pk)
-        elif device.idle_since is not None and not idle and measured:
-            woke.append(device.pk)  # without any measurement Redis was down, and nothing is known of the GPUs
-    for pks, since in ((fell_idle, start), (woke, None)):
-        for at in range(0, len(pks), ROWS_AT_ONCE):
-            Device.objects.filter(pk__in=pks[at : at + ROWS_AT_ONCE]).update(idle_since=since)
-    return groups
-
-
-_MEASURED: Final = ("utilisation_percent", "memory_used_bytes", "power_watts")
-_COUNTED: Final = (
-    "uuid",
-    "parent",
-    "model",
-    "healthy",
-    "memory_bytes",
-    "core_used",
-    "memory_used",
-    "idle_since",
-    "node_id",
-)
 
 
 def roll_up_hours(*, now: datetime) -> list[datetime]:

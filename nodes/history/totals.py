@@ -6,14 +6,14 @@ pools, add up to those of `all`; used and idle count measured GPUs only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
 import msgspec
-
-from nodes.labels import pool_of
-from nodes.models import Device
+import numpy as np
+from numpy.typing import NDArray
 
 EVERYTHING: Final = "all"
 IDLE_BELOW: Final = 5
@@ -51,40 +51,66 @@ class Totals(msgspec.Struct):
     power_measured: float = 0
 
 
-def is_idle(device: Device, utilisation: tuple[int, float, int] | None) -> bool:
-    """Whether it is held and idle. `utilisation`: (times measured, mean, maximum), None: not measured."""
-    return device.is_allocated and utilisation is not None and utilisation[2] < IDLE_BELOW
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One column over the span: times measured, mean, maximum of each GPU."""
+
+    counts: NDArray[np.int64]
+    means: NDArray[np.float64]
+    largest: NDArray[np.int64]
 
 
-def groups_of(device: Device) -> tuple[str, ...]:
-    """The groups that a GPU is counted in."""
-    return EVERYTHING, f"model:{device.model}", f"pool:{pool_of(device.node.labels)}"
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """GPUs and MIG instances as columns. `is_part`: a MIG instance; core use in percent, memory in bytes."""
+
+    is_part: NDArray[np.bool_]
+    healthy: NDArray[np.bool_]
+    core_used: NDArray[np.int64]
+    memory_used: NDArray[np.int64]
+    memory_bytes: NDArray[np.int64]
+    utilisation: Measured
+    memory: Measured
+    power: Measured
+
+    @property
+    def allocated(self) -> NDArray[np.bool_]:
+        """Which the ledger has allocated, wholly or in part."""
+        return (self.core_used > 0) | (self.memory_used > 0)
+
+    @property
+    def idle(self) -> NDArray[np.bool_]:
+        """Which are allocated, measured, and idle."""
+        measured = self.utilisation.counts > 0
+        return self.allocated & measured & (self.utilisation.largest < IDLE_BELOW)
 
 
-def add(totals: Totals, device: Device, measured: Mapping[str, tuple[int, float, int] | None]) -> None:
-    """Count one GPU; of a MIG instance, a part of its GPU, only the allocated memory. `measured`: column → (times
-    measured, mean, maximum).
+def totals_of(gpus: Gpus, groups: NDArray[np.int64], *, count: int) -> list[Totals]:
+    """The totals of `count` groups; `groups`: the number of each GPU's. Of a MIG instance, a part of its GPU, only the
+    allocated memory counts.
     """
-    if device.parent:
-        totals.memory_given += device.memory_used
-        return
-    utilisation = measured.get("utilisation_percent")
-    totals.gpus += 1
-    totals.unhealthy += not device.healthy
-    totals.held += device.is_allocated
-    totals.allocated += device.core_used / 100
-    totals.memory += device.memory_bytes
-    totals.memory_given += device.memory_used
-    if utilisation is not None:
-        totals.measured += 1
-        totals.used += utilisation[1] / 100
-        totals.idle += is_idle(device, utilisation)
-    if (memory := measured.get("memory_used_bytes")) is not None:
-        totals.memory_measured += device.memory_bytes
-        totals.memory_used += memory[1]
-    if (power := measured.get("power_watts")) is not None:
-        totals.power_measured += 1
-        totals.power += power[1]
+    whole = ~gpus.is_part
+    measured = {
+        name: whole & (one.counts > 0)
+        for name, one in (("used", gpus.utilisation), ("memory", gpus.memory), ("power", gpus.power))
+    }
+    columns = {
+        "gpus": whole,
+        "unhealthy": whole & ~gpus.healthy,
+        "held": whole & gpus.allocated,
+        "allocated": whole * (gpus.core_used / 100),
+        "measured": measured["used"],
+        "used": measured["used"] * (gpus.utilisation.means / 100),
+        "idle": whole & gpus.idle,
+        "memory": whole * gpus.memory_bytes,
+        "memory_given": gpus.memory_used,
+        "memory_used": measured["memory"] * gpus.memory.means,
+        "power": measured["power"] * gpus.power.means,
+        "memory_measured": measured["memory"] * gpus.memory_bytes,
+        "power_measured": measured["power"],
+    }
+    sums = {name: np.bincount(groups, column, count).tolist() for name, column in columns.items()}
+    return [Totals(**{name: column[at] for name, column in sums.items()}) for at in range(count)]
 
 
 def mean_of(parts: Iterable[Totals]) -> Totals:

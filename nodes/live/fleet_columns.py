@@ -14,8 +14,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from nodes.live.fleet_rows import FleetRows, Layout
-from nodes.live.samples import SampleView
+from agent.protocol import COLUMNS as MEASURED
+from nodes.live.fleet_rows import FleetRows, Layout, LayoutNode
+from nodes.live.samples import KeptSample, SampleView
+from nodes.measures import measures_of
 
 UNKNOWN: Final = 255
 POWER_STEP_WATTS: Final = 6
@@ -26,8 +28,24 @@ COLUMNS: Final = ("core", "memory", "utilisation", "memory_in_use", "temperature
 steps of 6 W, NVLink traffic by its square root; the bits of `Flag`.
 """
 
+Samples = Mapping[str, KeptSample | SampleView]
+"""Node → its latest sample."""
+
 Columns = NDArray[np.uint8]
 """[len(COLUMNS), devices], C order."""
+
+_SHOWN: Final = [
+    MEASURED.index(name)
+    for name in (
+        "utilisation_percent",
+        "memory_used_bytes",
+        "temperature_celsius",
+        "power_watts",
+        "nvlink_tx_bytes",
+        "nvlink_rx_bytes",
+    )
+]
+"""The measures that are shown, as rows of what `nodes.measures` joins."""
 
 
 class Flag(IntFlag):
@@ -55,7 +73,7 @@ class Figures:
     utilisation_percent: float | None
 
 
-def columns_of(rows: FleetRows, samples: Mapping[str, SampleView], *, now: float) -> Columns:
+def columns_of(rows: FleetRows, samples: Samples, *, now: float) -> Columns:
     """The columns of one tick; `now` in seconds since 1970."""
     layout, devices = rows.layout, rows.columns
     columns = np.full((len(COLUMNS), layout.device_count), UNKNOWN, np.uint8)
@@ -98,33 +116,41 @@ def figures_of(rows: FleetRows, columns: Columns) -> Figures:
     )
 
 
-def _measured(layout: Layout, samples: Mapping[str, SampleView], now: float) -> tuple[NDArray[np.float64], ...]:
-    """Six columns of the latest samples, NaN where unknown."""
-    measured: tuple[list[int | None], ...] = ([], [], [], [], [], [])
+def _measured(layout: Layout, samples: Samples, now: float) -> NDArray[np.float64]:
+    """The shown measures of every device by the latest samples: [len(_SHOWN), devices], NaN: unknown."""
+    measures = np.full((len(_SHOWN), layout.device_count), np.nan)
+    blocks, gpus, firsts = [], [], []
+    others: list[tuple[int, LayoutNode, SampleView]] = []
+    row = 0
     for node in layout.nodes:
+        first, row = row, row + len(node.devices)
         sample = samples.get(node.name)
-        if sample is None or sample.is_old(now=now):
-            for column in measured:
-                column.extend([None] * len(node.devices))
+        if sample is None:
             continue
-        values = (
-            sample.utilisation_percent,
-            sample.memory_used_bytes,
-            sample.temperature_celsius,
-            sample.power_watts,
-            sample.nvlink_tx_bytes,
-            sample.nvlink_rx_bytes,
-        )
-        if sample.devices == node.gpus:
-            others = [None] * (len(node.devices) - len(node.gpus))
-            for column, reported in zip(measured, values, strict=True):
-                column.extend(reported)
-                column.extend(others)
+        view = sample.view if isinstance(sample, KeptSample) else sample
+        if view.is_old(now=now):
+            continue
+        if view.devices == node.gpus:
+            blocks.append(KeptSample.of(sample).block)
+            gpus.append(len(view.devices))
+            firsts.append(first)
         else:
-            places = [sample.row_of.get(device.uuid) for device in node.devices]
-            for column, reported in zip(measured, values, strict=True):
-                column.extend(None if place is None else reported[place] for place in places)
-    return tuple(np.array(column, np.float64) for column in measured)
+            others.append((first, node, view))
+    if blocks:
+        counts = np.array(gpus, np.int64)
+        places = np.repeat(np.array(firsts) - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+        measures[:, places] = measures_of(blocks, gpus)[_SHOWN, :]
+    for first, node, view in others:
+        _put_by_uuid(measures, first, node, view)
+    return measures
+
+
+def _put_by_uuid(measures: NDArray[np.float64], first: int, node: LayoutNode, view: SampleView) -> None:
+    """Fill in a node, `first` its first row, whose sample lists other devices than the layout, or in another order."""
+    places = [(at, view.row_of[device.uuid]) for at, device in enumerate(node.devices) if device.uuid in view.row_of]
+    found = measures_of([KeptSample.of(view).block], [len(view.devices)])[_SHOWN, :]
+    for at, place in places:
+        measures[:, first + at] = found[:, place]
 
 
 def _bytes(values: NDArray[np.float64]) -> NDArray[np.uint8]:

@@ -28,6 +28,7 @@ from nodes.live.samples import (
     SAMPLES_KEY,
     TABLE,
     DetailsView,
+    KeptSample,
     LastHeard,
     SampleTable,
     SampleView,
@@ -179,11 +180,11 @@ class Flusher:
         self._present |= heard.keys()
 
 
-def _packed(views: list[SampleView]) -> tuple[dict[int, bytes], list[str | bytes]]:
+def _packed(samples: list[KeptSample]) -> tuple[dict[int, bytes], list[str | bytes]]:
     """What `ring.append` takes, and the names and values of the hash, alternating. Takes tens of milliseconds for
     thousands of nodes: for a thread.
     """
-    return ring.pack(views), [part for view in views for part in (view.node, _encoder.encode(view))]
+    return ring.pack(samples), [part for one in samples for part in (one.view.node, _encoder.encode(one.view))]
 
 
 class _Running:
@@ -230,11 +231,21 @@ def read_latest() -> Mapping[str, SampleView]:
     Inside an event loop it also has this process fetch other processes' samples, which are about a second older. With
     Redis down only the process's own samples are known.
     """
+    _note_reader()
+    return TABLE.latest()
+
+
+def read_latest_kept() -> Mapping[str, KeptSample | SampleView]:
+    """As `read_latest`; samples that this process received with their blocks."""
+    _note_reader()
+    return TABLE.latest_kept()
+
+
+def _note_reader() -> None:
     with contextlib.suppress(RuntimeError):  # no running loop: a command or a test reads its own table
         ensure_running()
         if _Running.flusher is not None:
             _Running.flusher.read_until = time.monotonic() + READERS_SECONDS
-    return TABLE.latest()
 
 
 async def read_node(node: str, *, epoch: float) -> tuple[SampleView | None, DetailsView | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -18,11 +18,10 @@ import structlog
 from channels.db import database_sync_to_async
 from django.db import DatabaseError, connections
 
-from nodes.live.fleet_columns import Columns, Figures, columns_of, figures_of
+from nodes.live.fleet_columns import Columns, Figures, Samples, columns_of, figures_of
 from nodes.live.fleet_frames import ALL, Condition, FrameSet, layout_message
 from nodes.live.fleet_rows import FleetRows
-from nodes.live.flush import read_latest, redis_is_down
-from nodes.live.samples import SampleView
+from nodes.live.flush import read_latest_kept, redis_is_down
 
 TICK_SECONDS = 1.0
 
@@ -101,7 +100,7 @@ class Hub:
         self,
         *,
         held_devices: Callable[[], Collection[int]],
-        read_samples: Callable[[], Mapping[str, SampleView]] = read_latest,
+        read_samples: Callable[[], Samples] = read_latest_kept,
         redis_down: Callable[[], bool] = redis_is_down,
         clock: Callable[[], float] = time.time,
         tick_seconds: float = TICK_SECONDS,
@@ -198,6 +197,6 @@ class Hub:
             viewer.put(self._last)
 
 
-def _columns_and_figures(rows: FleetRows, samples: Mapping[str, SampleView], *, now: float) -> tuple[Columns, Figures]:
+def _columns_and_figures(rows: FleetRows, samples: Samples, *, now: float) -> tuple[Columns, Figures]:
     columns = columns_of(rows, samples, now=now)
     return columns, figures_of(rows, columns)

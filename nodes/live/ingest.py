@@ -42,6 +42,7 @@ from kube.device_types import GPU
 from nodes import inventory, services
 from nodes.checkpoints import CheckpointGrant, checkpoint_put
 from nodes.live import flush, presence
+from nodes.live.at_once import AT_ONCE
 from nodes.live.rate_limit import TooFast
 from nodes.live.sample_lag import note_lag
 from nodes.live.samples import TABLE, FrameResult, SampleTable
@@ -74,6 +75,7 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 Result = TypeVar("Result")
+Stamped = TypeVar("Stamped", bound=AgentFrame)
 
 
 class Record:
@@ -127,17 +129,37 @@ class Session:
         self.table = table
         self.record = record
         self.boot = ""
+        self.until = float("inf")
+        """Monotonic seconds at which the session ends."""
+        self.is_waiting = False
+        """Whether the session's task has handled everything that came, and waits for the next frame."""
+
+    def take_at_once(self, body: bytes) -> bool:
+        """Take a sample where it arrives, without waking the session's task; False, and nothing done, for all that
+        needs an answer or an error, which is the task's to give.
+        """
+        if not self.is_waiting or len(body) > INLINE_BYTES:
+            return False
+        now = time.monotonic()
+        if now > self.until or self.table.boot_of(self.node) != self.boot:
+            return False
+        try:
+            frame = decode_received(body)
+            if not isinstance(frame, Sample) or frame.boot != self.boot or not self.table.knows_order(self.node):
+                return False
+            self.table.rate_limits.take(self.node, now)
+            return self.sample(frame, now=now, epoch=time.time()) is None
+        except FrameError:
+            return False
 
     async def take(self, frame: AgentFrame, *, now: float, epoch: float) -> Ack | None:
         """Handle one frame; the ack, None for samples and details that need none. Raises FrameError.
 
         `now` monotonic seconds, `epoch` seconds since 1970.
         """
-        sent = frame.time
-        if sent > epoch:  # a later boot with a correct clock would look like a replay
-            frame = msgspec.structs.replace(frame, time=epoch)
         if isinstance(frame, Sample):
-            return self._sample(frame, sent=sent, now=now, epoch=epoch)
+            return self.sample(frame, now=now, epoch=epoch)
+        frame = _not_after(frame, epoch)
         if isinstance(frame, Details):
             taken, unreadable = self.table.put_details(self.node, frame, now=now, received_at=epoch)
             UNREADABLE.inc(unreadable)
@@ -173,8 +195,10 @@ class Session:
             problem, again = str(error), isinstance(error, Unavailable)
         return Ack(frame.boot, frame.seq, epoch, problem, self._want(), again)
 
-    def _sample(self, frame: Sample, *, sent: float, now: float, epoch: float) -> Ack | None:
-        taken, unreadable = self.table.put(self.node, frame, now=now, received_at=epoch)
+    def sample(self, frame: Sample, *, now: float, epoch: float) -> Ack | None:
+        """As `take`, of a sample. Raises BadFrame."""
+        sent = frame.time
+        taken, unreadable = self.table.put(self.node, _not_after(frame, epoch), now=now, received_at=epoch)
         if unreadable:
             UNREADABLE.inc(unreadable)
         if taken is FrameResult.NEW:
@@ -195,6 +219,11 @@ class Session:
         return "" if self.table.knows_order(self.node) else "inventory"
 
 
+def _not_after(frame: Stamped, epoch: float) -> Stamped:
+    """The frame, with its time no later than now: a later boot with a correct clock would look like a replay."""
+    return msgspec.structs.replace(frame, time=epoch) if frame.time > epoch else frame
+
+
 def is_agent_of(actor: Actor, *, node: str) -> bool:
     """Whether the caller is the node's own agent. The listener checks it too."""
     return actor.scope == TokenScope.AGENT and actor.node == node
@@ -211,7 +240,6 @@ async def agent_socket(
     record: Record = RECORD,
 ) -> None:
     """Serve one agent's session, from `websocket.connect` to its end."""
-    del scope
     if (await receive())["type"] != "websocket.connect":
         return
     if not is_agent_of(actor, node=node):
@@ -223,7 +251,11 @@ async def agent_socket(
     with SESSIONS.track_inprogress():
         try:
             lasts = SESSION_SECONDS * random.uniform(0.9, 1.1)  # noqa: S311 - jitter, no secret
-            await _talk(session, receive, send, until=time.monotonic() + lasts)
+            session.until = time.monotonic() + lasts
+            offer = scope.get("extensions", {}).get(AT_ONCE)
+            if offer is not None:
+                offer(session.take_at_once)
+            await _talk(session, receive, send)
         except FrameTooLarge as error:
             await _close(send, session, TOO_LARGE, error.reason, str(error))
         except _SessionExpired:
@@ -241,7 +273,7 @@ class _SessionExpired(Exception):
     """SESSION_SECONDS are over."""
 
 
-async def _talk(session: Session, receive: Receive, send: Send, *, until: float) -> None:
+async def _talk(session: Session, receive: Receive, send: Send) -> None:
     """Answer frames until the peer leaves. Raises FrameError, _SessionExpired and, without a hello, TimeoutError."""
     async with asyncio.timeout(HELLO_SECONDS):
         body = await _next(receive)
@@ -261,10 +293,14 @@ async def _talk(session: Session, receive: Receive, send: Send, *, until: float)
             raise Superseded("another agent of this node has begun")
         if ack is not None:
             await send({"type": "websocket.send", "bytes": encode(ack)})
-        if time.monotonic() > until:
+        if time.monotonic() > session.until:
             raise _SessionExpired
         del frame, ack, body  # thousands of sessions wait here, and need no memory for these
-        body = await _next(receive)
+        session.is_waiting = True
+        try:
+            body = await _next(receive)
+        finally:
+            session.is_waiting = False
         if body is None:
             return
         frame = await _decoded(body)

@@ -8,7 +8,7 @@ made once a node and second are not tracked by the garbage collector (`gc=False`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import lru_cache
 from itertools import islice
@@ -20,6 +20,7 @@ import msgspec
 
 from agent.protocol import COLUMNS, BadFrame, Details, DeviceDetails, Sample, Values, details_of, values_of
 from nodes.live.rate_limit import RateLimits
+from nodes.measures import block_of
 
 MOST_NODES: Final = 20_000
 FORGET_SECONDS: Final = 600.0
@@ -97,6 +98,20 @@ def _rows_of(devices: tuple[str, ...]) -> Mapping[str, int]:
     return MappingProxyType({uuid: row for row, uuid in enumerate(devices)})
 
 
+class KeptSample(msgspec.Struct, frozen=True, gc=False):
+    """A sample, and its columns as `nodes.measures` joins them."""
+
+    view: SampleView
+    block: bytes
+
+    @staticmethod
+    def of(sample: KeptSample | SampleView) -> KeptSample:
+        """The same sample; the block is made where there is none yet, as of another process's sample."""
+        if isinstance(sample, KeptSample):
+            return sample
+        return KeptSample(sample, block_of([getattr(sample, name) for name in COLUMNS]))
+
+
 class DetailsView(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One node's latest details, as in Redis: links, errors, processes and MIG devices, in the order of `devices`."""
 
@@ -154,7 +169,7 @@ class _Entry:
     objects.
     """
 
-    __slots__ = ("boot", "details", "devices", "heard", "mark", "seq", "time", "view")
+    __slots__ = ("boot", "details", "devices", "heard", "mark", "sample", "seq", "time")
 
     def __init__(self, node: str) -> None:
         self.mark = crc32(node.encode())
@@ -163,7 +178,7 @@ class _Entry:
         self.time = 0.0
         self.heard = 0.0
         self.devices: tuple[str, ...] | None = None
-        self.view: SampleView | None = None
+        self.sample: KeptSample | None = None
         self.details: bytes | None = None
 
 
@@ -214,7 +229,8 @@ class SampleTable:
             return FrameResult.OLD, 0
         entry = self._entries[node]
         entry.devices = devices
-        entry.view = SampleView(node, sample.boot, sample.seq, sample.time, received_at, devices, **columns)
+        view = SampleView(node, sample.boot, sample.seq, sample.time, received_at, devices, **columns)
+        entry.sample = KeptSample(view, block_of(columns.values()))
         self._dirty.add(node)
         return FrameResult.NEW, unreadable
 
@@ -249,7 +265,7 @@ class SampleTable:
     def view(self, node: str) -> SampleView | None:
         """The newest sample that this process received of a node."""
         entry = self._entries.get(node)
-        return None if entry is None else entry.view
+        return None if entry is None or entry.sample is None else entry.sample.view
 
     def details(self, node: str) -> DetailsView | None:
         """The newest details that this process received of a node."""
@@ -273,11 +289,11 @@ class SampleTable:
         """Mark details as changed again, since they could not be flushed."""
         self._dirty_details.update(names)
 
-    def take_changed(self) -> dict[str, SampleView]:
+    def take_changed(self) -> dict[str, KeptSample]:
         """Samples that came since the last call. `put_back` undoes it."""
         names, self._dirty = self._dirty, set()
         entries = ((name, self._entries.get(name)) for name in names)
-        return {name: entry.view for name, entry in entries if entry is not None and entry.view is not None}
+        return {name: entry.sample for name, entry in entries if entry is not None and entry.sample is not None}
 
     def put_back(self, names: Iterable[str]) -> None:
         """Mark samples as changed again, since they could not be flushed."""
@@ -310,16 +326,27 @@ class SampleTable:
 
     def own_nodes(self) -> int:
         """How many nodes this process has a sample of its own for."""
-        return sum(entry.view is not None for entry in self._entries.values())
+        return sum(entry.sample is not None for entry in self._entries.values())
 
     def latest(self) -> dict[str, SampleView]:
         """The newest sample of every node, whichever process received it."""
         views = dict(self._foreign)
-        for name, entry in self._entries.items():
-            view = entry.view
-            if view is not None and (name not in views or view.received_at >= views[name].received_at):
-                views[name] = view
+        views.update((name, sample.view) for name, sample in self._own_newest())
         return views
+
+    def latest_kept(self) -> dict[str, KeptSample | SampleView]:
+        """As `latest`; samples of this process with their blocks."""
+        samples: dict[str, KeptSample | SampleView] = dict(self._foreign)
+        samples.update(self._own_newest())
+        return samples
+
+    def _own_newest(self) -> Iterator[tuple[str, KeptSample]]:
+        """Samples of this process that no other process has a newer one of, by node."""
+        foreign = self._foreign
+        for name, entry in self._entries.items():
+            sample = entry.sample
+            if sample is not None and (name not in foreign or sample.view.received_at >= foreign[name].received_at):
+                yield name, sample
 
     def _admit(self, node: str) -> _Entry:
         if len(self._entries) >= self._most_nodes:

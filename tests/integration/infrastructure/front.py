@@ -156,8 +156,8 @@ def heard(wire):
 
 
 @contextmanager
-def front(*, within: Limits, tls: Tls | None = None) -> Iterator[Front]:
-    """Start it, and stop it as a signal would."""
+def front(*, within: Limits, tls: Tls | None = None, kind: type[Application] = Application) -> Iterator[Front]:
+    """Start it with an application of this kind, and stop it as a signal would."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -165,7 +165,7 @@ def front(*, within: Limits, tls: Tls | None = None) -> Iterator[Front]:
     ready, made, failed = threading.Event(), [], []
 
     async def run():
-        application = Application()
+        application = kind()
         certificates = Certificates(tls) if tls else None
         one = serve.server(door, application, certificates, within)
         made.append(Front(one, application, asyncio.get_running_loop(), port))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import zlib
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import cast
 
@@ -15,6 +14,7 @@ from django.db import OperationalError
 
 from agent.protocol import Details, DeviceDetails, Sample
 from nodes.history import ring
+from nodes.history.ring_seconds import moments_of, second_of
 from nodes.live import presence
 from nodes.live.flush import DETAILS_ROUNDS, PRESENCE_SECONDS, PRUNE_ROUNDS, Flusher
 from nodes.live.samples import DETAILS_KEY, FORGET_SECONDS, SAMPLES_KEY, DetailsView, LastHeard, SampleTable
@@ -172,7 +172,7 @@ async def test_details_and_the_ring(client: redis.asyncio.Redis, redis_url: str)
     entries = cast("list[tuple[bytes, dict[bytes, bytes]]]", reader.xrange(f"{ring.KEY}{ring.bucket_of('n1')}"))
     reader.close()
     assert len(entries) == 1
-    (moment,) = msgspec.msgpack.decode(zlib.decompress(entries[0][1][ring.FIELD]), type=list[ring.Moment])
+    (moment,) = moments_of(second_of(entries[0][1][ring.FIELD]), "n1")
     assert (moment.node, moment.received_at, moment.columns[0]) == ("n1", EPOCH, (11,))
 
 
