@@ -72,10 +72,18 @@ def main() -> int:
     FleetRollup.objects.create(seconds=rollups.MINUTE, start=before, groups={})
     holds = Holds(connection)
     began, cpu = time.perf_counter(), time.process_time()
-    written = rollups.roll_up(ring.client(), now=now)
+    client = ring.client()
+    written = rollups.roll_up(client, now=now)
+    seconds, used = time.perf_counter() - began, time.process_time() - cpu
+    cpu = time.process_time()
+    for start in written:
+        since = start.timestamp()
+        for bucket in range(ring.BUCKETS):
+            ring.read_bucket(client, bucket, since=since, until=since + rollups.MINUTE)
     found = {
-        "seconds": time.perf_counter() - began,
-        "cpu": time.process_time() - cpu,
+        "seconds": seconds,
+        "cpu": used,
+        "floor": time.process_time() - cpu,
         "minutes": len(written),
         "nodes": Rollup.objects.filter(start__in=written).count(),
         "holds": sorted(holds.seconds),

@@ -129,7 +129,12 @@ def test_more_than_waits_to_be_parsed_arrives_in_order(monkeypatch):
     monkeypatch.setattr(bounded_sockets, "UNPARSED_BYTES", 1024)
     with front(within=MANY) as listener, websockets.sync.client.connect(f"ws://127.0.0.1:{listener.port}/") as wire:
         texts = [f"{number} " + "x" * 20_000 for number in range(100)]
-        sender = threading.Thread(target=lambda: [wire.send(text) for text in texts])
+
+        def send() -> None:
+            for text in texts:
+                wire.send(text)
+
+        sender = threading.Thread(target=send)
         sender.start()
         assert [wire.recv(PATIENCE_SECONDS) for _ in texts] == texts
         sender.join()
