@@ -31,6 +31,8 @@ from storage.transactions import atomic_retry
 
 RESERVED_NAMES = frozenset({"anonymous", "system"})
 """Actors of audit events that are no accounts: an account of such a name could read those events as its own."""
+MACHINE_PREFIXES: Final = ("agent@", "serviceaccount@")
+"""Of names of machines: a person of such a name could read their events, and keep them out."""
 ADMINS: Final = Q(is_superuser=True) | Q(profile__role=Role.ADMIN)
 
 
@@ -64,6 +66,7 @@ def user_create(
     Raises NotAllowed, BadInput, Conflict.
     """
     actor.require_admin()
+    username = User.normalize_username(username)
     if password is not None or (role == Role.ADMIN and scope == TokenScope.REST):
         _require_session(actor)
     _check_machine(service=service, scope=scope, node=node)
@@ -73,6 +76,8 @@ def user_create(
         User.username_validator(username)
     except ValidationError as error:
         raise BadInput(" ".join(error.messages), field="username", rule="username") from error
+    if not service and username.startswith(MACHINE_PREFIXES):
+        raise BadInput("agents and ServiceAccounts have such names", field="username", rule="reserved")
     if username in RESERVED_NAMES:
         raise BadInput(f"{username} names gpuplane itself in the audit trail", field="username", rule="reserved")
     if not 1 <= len(username) <= 150:
@@ -214,6 +219,8 @@ def password_set(*, user: User, password: str, actor: Actor, now: datetime) -> N
     user = user_lock(user)
     if profile_of(user).service:
         raise BadInput("a machine has tokens and no password", field="password", rule="machine")
+    if user.identities.exists():
+        raise BadInput("who signs in by a provider has no password", field="password", rule="provider")
     _check_password(password, name)
     user.set_password(password)
     user.save(update_fields=["password"])

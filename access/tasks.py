@@ -7,6 +7,7 @@ from typing import Final
 
 import structlog
 from celery import shared_task
+from django.contrib.sessions.backends.db import SessionStore
 
 from access.attempts import attempts_close
 from access.models import IdempotencyRecord
@@ -31,6 +32,12 @@ def close_sign_in_counts() -> None:
     """Record failed sign-ins of windows that are over, and delete their counts (every minute)."""
     if count := attempts_close(now=database_now()):
         log.info("access.sign_in_counts_closed", count=count)
+
+
+@shared_task(ignore_result=True)
+def prune_sessions() -> None:
+    """Delete sessions that are over (every hour)."""
+    SessionStore.clear_expired()
 
 
 def idempotency_prune(*, now: datetime, batch: int = BATCH, most_batches: int = MOST_BATCHES) -> int:

@@ -109,6 +109,8 @@ class _Uses:
 # two caches, so that guesses cannot push good tokens out
 _good = _Answers(MOST_KNOWN)
 _bad = _Answers(MOST_KNOWN)
+_elsewhere = _Answers(MOST_KNOWN)
+"""Tokens of other issuers, which open REST alone."""
 _uses = _Uses(MOST_KNOWN)
 
 
@@ -167,19 +169,20 @@ def verify_elsewhere(
 ) -> Verified | None:
     """Like `verify_user`, for a token that somebody else issued: `look_up` says whose. Only good answers are cached."""
     digest, now = _digest(token), clock()
-    found, verified = _good.get(digest, now=now)
+    found, verified = _elsewhere.get(digest, now=now)
     if found:
         return verified
-    revision = _good.revision
+    revision = _elsewhere.revision
     verified = look_up()
     if verified is not None:
-        _good.put(digest, verified, until=clock() + verified.fresh_seconds, revision=revision)
+        _elsewhere.put(digest, verified, until=clock() + verified.fresh_seconds, revision=revision)
     return verified
 
 
 def forget(account: str = "") -> None:
     """Drop this process's cached answers about one account, or about all."""
     _good.drop(account)
+    _elsewhere.drop(account)
     if not account:
         _bad.drop("")
 

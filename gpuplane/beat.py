@@ -53,6 +53,7 @@ PERIODIC = (
     Periodic(allocation_tasks.prune, 3600),
     Periodic(audit_tasks.prune, 3600),
     Periodic(access_tasks.prune_idempotency, 3600),
+    Periodic(access_tasks.prune_sessions, 3600),
     Periodic(access_tasks.close_sign_in_counts, 60),
     Periodic(allocation_tasks.publish_claims, 2, cluster=True),
     Periodic(allocation_tasks.publish_devices, 30, cluster=True),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from datetime import datetime
 
 import structlog
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 
@@ -59,7 +60,9 @@ def _account(*, identity: Identity, role: Role, teams: list[Team], now: datetime
 
 
 def _created(*, identity: Identity, role: Role, teams: list[Team], now: datetime) -> User:
-    name = identity.username
+    name = User.normalize_username(identity.username)
+    if name == settings.GPUPLANE_BREAK_GLASS_ACCOUNT:
+        raise SignInRefused(f"the account {name} signs in by password alone", rule="name")
     try:
         user = services.user_create(username=name, password=None, role=role, actor=SYSTEM, now=now, teams=teams)
     except BadInput as error:

@@ -1,33 +1,35 @@
 """OpenID Connect with one provider: discovery, authorization by code with PKCE, and the checks of ID tokens.
 
-Authlib makes the requests of the protocol, joserfc checks signatures. Safe between threads. Sources: OpenID Connect
-Core 1.0 (3.1.3.7, ID token validation), Discovery 1.0 (4.3), RP-Initiated Logout 1.0, RFC 7636 (PKCE), RFC 8725
-(algorithms are chosen here, not by the token). Invariants:
-- The provider is asked about its endpoints once in FRESH_SECONDS, about its keys also when a token names a new one, at
-  most once in KEYS_SECONDS; while it is away, once in AWAY_SECONDS.
-- No answer is read beyond LONGEST_BYTES, and each ends after DEADLINE_SECONDS.
+Authlib makes the address of the request and checks claims, joserfc checks signatures. Safe between threads. Sources:
+OpenID Connect Core 1.0 (3.1.3.7, ID token validation), Discovery 1.0 (4.3), RP-Initiated Logout 1.0, RFC 7636 (PKCE),
+RFC 8725 (algorithms are chosen here, not by the token). Invariants:
+- The provider is asked about its endpoints once in FRESH_SECONDS, about its keys also when a token is of none that is
+  known, at most once in KEYS_SECONDS; once it did not answer, no sooner than after AWAY_SECONDS.
+- No answer is read beyond LONGEST_BYTES, or for longer than DEADLINE_SECONDS and one time-out.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlencode
+from urllib.parse import quote_plus, urlencode
 
 import msgspec
 import requests
 import structlog
-from authlib.common.errors import AuthlibBaseError
 from authlib.integrations.requests_client import OAuth2Session
 from authlib.oidc.core import CodeIDToken
 from joserfc import jwt
-from joserfc.errors import InvalidKeyIdError, JoseError
+from joserfc.errors import BadSignatureError, InvalidKeyIdError, JoseError
 from joserfc.jwk import KeySet
 from joserfc.jws import JWSRegistry
+from urllib3.exceptions import HTTPError
 
 from access.oidc.errors import ProviderAway, SignInRefused
 from access.oidc.providers import Provider, is_safe_address
@@ -45,6 +47,12 @@ LONGEST_BYTES: Final = 1 << 20
 LEEWAY_SECONDS: Final = 60
 """How much the provider's clock and this one may differ."""
 MOST_GROUPS: Final = 10_000
+HINT_LONGEST: Final = 2048
+"""Characters of an ID token that is sent along at the sign-out; proxies refuse longer addresses."""
+OK: Final = 200
+REFUSALS: Final = frozenset({400, 401})
+"""Statuses of a token endpoint that refuses a code (RFC 6749, 5.2)."""
+_SUBJECT: Final = re.compile(r"[ -~]{1,255}")
 
 log = structlog.get_logger(__name__)
 
@@ -80,6 +88,8 @@ class Identity:
     username: str
     groups: frozenset[str]
     id_token: str
+    end_session_endpoint: str
+    """Where the session at the provider ends; empty where it offers no such place."""
 
 
 class OidcClient:
@@ -99,7 +109,7 @@ class OidcClient:
     def begin(self, *, redirect_uri: str) -> Begun:
         """Where the browser goes to sign in. Raises ProviderAway."""
         endpoints = self._discovered()
-        with self._session(endpoints, redirect_uri=redirect_uri) as session:
+        with self._session(redirect_uri) as session:
             verifier, nonce = _secret_text(), _secret_text()
             url, state = session.create_authorization_url(
                 endpoints.authorization_endpoint, code_verifier=verifier, nonce=nonce
@@ -112,58 +122,52 @@ class OidcClient:
         Raises ProviderAway, SignInRefused.
         """
         endpoints = self._discovered()
-        with self._session(endpoints, redirect_uri=redirect_uri) as session:
-            try:
-                token = session.fetch_token(
-                    endpoints.token_endpoint,
-                    grant_type="authorization_code",
-                    code=code,
-                    code_verifier=code_verifier,
-                    redirect_uri=redirect_uri,
-                    allow_redirects=False,
-                )
-            except AuthlibBaseError as error:
-                log.warning("oidc.code_refused", provider=self.provider.id, why=str(error))
-                raise SignInRefused(
-                    f"{self.provider.label} does not accept this sign-in any more: begin again", rule="code"
-                ) from error
-            except (requests.RequestException, ValueError) as error:
-                raise self._away("oidc.token_failed", error) from error
+        token = self._token(endpoints, code=code, code_verifier=code_verifier, redirect_uri=redirect_uri)
         id_token, access_token = token.get("id_token"), token.get("access_token")
-        if not isinstance(id_token, str) or not id_token:
-            raise self._refused("it sent no ID token", "token")
+        if not isinstance(id_token, str) or not id_token or not isinstance(access_token, str):
+            raise self._refused("it sent no ID token, or no access token", "token")
         claims = self._checked(id_token, access_token=access_token, nonce=nonce, endpoints=endpoints, now=int(now))
         return self._identity(claims, id_token, access_token=access_token, endpoints=endpoints)
 
-    def sign_out_url(self, *, id_token: str, back: str) -> str:
-        """Where the browser goes to sign out at the provider; empty where it offers no such place or is away."""
-        if not self.provider.sign_out:
-            return ""
-        try:
-            endpoint = self._discovered().end_session_endpoint
-        except ProviderAway:
-            return ""
-        query = {"id_token_hint": id_token, "client_id": self.provider.client_id, "post_logout_redirect_uri": back}
-        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}" if endpoint else ""
+    def sign_out_url(self, *, endpoint: str, id_token: str, back: str) -> str:
+        """Where the browser goes to sign out at the provider, whose `end_session_endpoint` this is."""
+        query = {"client_id": self.provider.client_id, "post_logout_redirect_uri": back}
+        if len(id_token) <= HINT_LONGEST:
+            query["id_token_hint"] = id_token
+        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(query)}"
 
-    def _session(self, endpoints: Endpoints | None = None, *, redirect_uri: str = "") -> OAuth2Session:
-        method = "none"
-        if self._secret:
-            offered = () if endpoints is None else endpoints.token_endpoint_auth_methods_supported
-            basic = "client_secret_basic" in offered or "client_secret_post" not in offered
-            method = "client_secret_basic" if basic else "client_secret_post"
-        session = OAuth2Session(
+    def _session(self, redirect_uri: str) -> OAuth2Session:
+        return OAuth2Session(
             self.provider.client_id,
-            self._secret or None,
-            token_endpoint_auth_method=method,
             scope=" ".join(self.provider.scopes),
             redirect_uri=redirect_uri,
             code_challenge_method="S256",
-            default_timeout=TIMEOUT_SECONDS,
         )
-        if self.provider.ca:
-            session.verify = self.provider.ca
-        return session
+
+    def _token(self, endpoints: Endpoints, **exchanged: str) -> dict[str, Any]:
+        """The answer to the code, whose values may be of any type. Raises ProviderAway, SignInRefused."""
+        form = {"grant_type": "authorization_code", **exchanged}
+        headers = {"Accept": "application/json"}
+        if not self._secret:
+            form["client_id"] = self.provider.client_id
+        elif self._is_basic(endpoints):  # RFC 6749, 2.3.1
+            pair = f"{quote_plus(self.provider.client_id)}:{quote_plus(self._secret)}"
+            headers["Authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+        else:
+            form |= {"client_id": self.provider.client_id, "client_secret": self._secret}
+        answer = self._asked("POST", endpoints.token_endpoint, headers, form)
+        if not isinstance(answer, dict):
+            raise self._away("oidc.bad_token", ValueError("the answer to the code is no object"))
+        if isinstance(answer.get("error"), str):
+            log.warning("oidc.code_refused", provider=self.provider.id, why=answer["error"][:100])
+            raise SignInRefused(
+                f"{self.provider.label} does not accept this sign-in any more: begin again", rule="code"
+            )
+        return answer
+
+    def _is_basic(self, endpoints: Endpoints) -> bool:
+        offered = endpoints.token_endpoint_auth_methods_supported
+        return "client_secret_basic" in offered or "client_secret_post" not in offered
 
     def _discovered(self) -> Endpoints:
         with self._lock:
@@ -204,39 +208,44 @@ class OidcClient:
         headers = {"Accept": "application/json"}
         if access_token:
             headers["Authorization"] = f"Bearer {access_token}"
+        return self._asked("GET", url, headers)
+
+    def _asked(self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str] | None = None) -> Any:
+        """The JSON of the answer; to a form also that of a refusal. Raises ProviderAway."""
         ends_at = self._clock() + DEADLINE_SECONDS
         try:
             with (
                 requests.Session() as session,
-                session.get(
+                session.request(
+                    method,
                     url,
                     headers=headers,
+                    data=form,
                     timeout=TIMEOUT_SECONDS,
                     verify=self.provider.ca or True,
                     allow_redirects=False,
                     stream=True,
                 ) as answer,
             ):
-                answer.raise_for_status()
-                if answer.is_redirect:
-                    raise self._away("oidc.redirected", ValueError(answer.headers.get("Location", "")))
+                if not (answer.status_code == OK or (form and answer.status_code in REFUSALS)):
+                    raise self._away("oidc.status", ValueError(f"{answer.status_code} of {url}"))
                 body = bytearray()
-                for part in answer.iter_content(65_536):
+                while part := answer.raw.read1(65_536, decode_content=True):
                     body += part
                     if len(body) > LONGEST_BYTES or self._clock() > ends_at:
                         raise self._away("oidc.too_long", ValueError(f"{len(body)} bytes"))
             return msgspec.json.decode(bytes(body))
-        except (requests.RequestException, msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
+        except (requests.RequestException, HTTPError, OSError, ValueError, RecursionError) as error:
             raise self._away("oidc.unreachable", error) from error
 
     def _checked(
-        self, id_token: str, *, access_token: object, nonce: str, endpoints: Endpoints, now: int
+        self, id_token: str, *, access_token: str, nonce: str, endpoints: Endpoints, now: int
     ) -> Mapping[str, Any]:
         registry = JWSRegistry(algorithms=list(ALGORITHMS), strict_check_header=False)
         try:
             try:
                 decoded = jwt.decode(id_token, self._key_set(endpoints), registry=registry)
-            except InvalidKeyIdError:
+            except (InvalidKeyIdError, BadSignatureError):
                 decoded = jwt.decode(id_token, self._key_set(endpoints, newer=True), registry=registry)
             claims = CodeIDToken(
                 decoded.claims,
@@ -249,7 +258,7 @@ class OidcClient:
                 params={"nonce": nonce, "client_id": self.provider.client_id, "access_token": access_token},
             )
             claims.validate(now=now, leeway=LEEWAY_SECONDS)
-        except (JoseError, ValueError) as error:
+        except (JoseError, ValueError, TypeError, AttributeError) as error:  # claims may be of any type
             log.warning("oidc.token_refused", provider=self.provider.id, why=str(error) or type(error).__name__)
             raise self._refused("its ID token is not valid", "token") from error
         return dict(claims)
@@ -259,7 +268,13 @@ class OidcClient:
             age = self._clock() - self._keys_at
             if self._keys is not None and age < (KEYS_SECONDS if newer else FRESH_SECONDS):
                 return self._keys
-            document = self._get(endpoints.jwks_uri)
+            if self._clock() < self._away_until:
+                raise ProviderAway(_away_words(self.provider))
+            try:
+                document = self._get(endpoints.jwks_uri)
+            except ProviderAway:
+                self._away_until = self._clock() + AWAY_SECONDS
+                raise
             try:
                 self._keys = KeySet.import_key_set(document)
             except (JoseError, ValueError, KeyError, TypeError) as error:
@@ -268,10 +283,10 @@ class OidcClient:
             return self._keys
 
     def _identity(
-        self, claims: Mapping[str, Any], id_token: str, *, access_token: object, endpoints: Endpoints
+        self, claims: Mapping[str, Any], id_token: str, *, access_token: str, endpoints: Endpoints
     ) -> Identity:
         wanted = (self.provider.username_claim, self.provider.groups_claim)
-        if any(name not in claims for name in wanted) and endpoints.userinfo_endpoint and isinstance(access_token, str):
+        if any(name not in claims for name in wanted) and endpoints.userinfo_endpoint:
             more = self._get(endpoints.userinfo_endpoint, access_token=access_token)
             if not isinstance(more, dict) or more.get("sub") != claims["sub"]:
                 raise self._refused("its user info is about somebody else", "userinfo")
@@ -280,18 +295,24 @@ class OidcClient:
         if not isinstance(username, str) or not username.strip():
             raise self._refused(f"it sent no {self.provider.username_claim}", "username")
         subject = claims["sub"]
-        if not isinstance(subject, str) or not 1 <= len(subject) <= 255:
-            raise self._refused("it sent no subject of 1 to 255 characters", "subject")
+        if not isinstance(subject, str) or not _SUBJECT.fullmatch(subject):
+            raise self._refused("it sent no subject of 1 to 255 ASCII characters", "subject")
         return Identity(
             issuer=endpoints.issuer,
             subject=subject,
             username=f"{self.provider.username_prefix}{username.strip()}",
-            groups=self._groups(claims.get(self.provider.groups_claim, [])),
+            groups=self._groups(claims),
             id_token=id_token,
+            end_session_endpoint=endpoints.end_session_endpoint if self.provider.sign_out else "",
         )
 
-    def _groups(self, sent: object) -> frozenset[str]:
-        groups = [sent] if isinstance(sent, str) else sent
+    def _groups(self, claims: Mapping[str, Any]) -> frozenset[str]:
+        name = self.provider.groups_claim
+        elsewhere = claims.get("_claim_names")
+        if name not in claims and isinstance(elsewhere, dict) and name in elsewhere:  # OpenID Connect Core, 5.6.2
+            raise self._refused(f"it sent too many {name} to be in the token: configure it to send fewer", "groups")
+        sent = claims.get(name)
+        groups = [] if sent is None else [sent] if isinstance(sent, str) else sent
         if not isinstance(groups, list) or not all(isinstance(group, str) for group in groups):
             raise self._refused(f"its {self.provider.groups_claim} is no list of names", "groups")
         if len(groups) > MOST_GROUPS:
@@ -299,7 +320,7 @@ class OidcClient:
         return frozenset(groups)
 
     def _refused(self, why: str, rule: str) -> SignInRefused:
-        return SignInRefused(f"{self.provider.label} cannot be believed here: {why}", rule=rule)
+        return SignInRefused(f"gpuplane refuses the answer of {self.provider.label}: {why}", rule=rule)
 
     def _away(self, event: str, error: Exception) -> ProviderAway:
         log.warning(event, provider=self.provider.id, why=str(error)[:300])

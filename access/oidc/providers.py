@@ -6,6 +6,7 @@ Read by the settings, so nothing of Django is imported. Field names in JSON are 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
@@ -28,13 +29,13 @@ class Provider(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
     lasts. `ca`: a file with the CA of the provider's certificate. `sign_out`: end the session at the provider too.
     """
 
-    id: Annotated[str, Meta(pattern="^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")]
+    id: Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?\Z")]
     issuer: _Text
     client_id: _Text
     name: Annotated[str, Meta(max_length=60)] = ""
     scopes: tuple[_Text, ...] = ("openid", "profile", "email")
     username_claim: _Text = "preferred_username"
-    username_prefix: Annotated[str, Meta(pattern="^[A-Za-z0-9@.+_-]{0,32}$")] = ""
+    username_prefix: Annotated[str, Meta(pattern=r"^[A-Za-z0-9@.+_-]{0,32}\Z")] = ""
     groups_claim: _Text = "groups"
     roles: Mapping[RoleName, _Groups] = {}
     default_role: Literal["none", "viewer", "operator"] = "viewer"
@@ -77,10 +78,14 @@ def parse_providers(text: str) -> tuple[Provider, ...]:
     ids = [provider.id for provider in found]
     if len(set(ids)) < len(ids):
         raise ValueError("two providers have the same id")
+    if len({provider.issuer for provider in found}) < len(found):
+        raise ValueError("two providers have the same issuer, which names the same people")
     for provider in found:
         _check_address(provider)
         if "openid" not in provider.scopes:
             raise ValueError(f"scopes of {provider.id} lack openid")
+        if provider.ca and not Path(provider.ca).is_file():
+            raise ValueError(f"ca of {provider.id}: there is no file {provider.ca}")
     return found
 
 
@@ -96,14 +101,16 @@ def parse_secrets(text: str) -> dict[str, str]:
 
 def is_safe_address(url: str) -> bool:
     """Whether tokens may be sent there: HTTPS, or this machine."""
-    parts = urlsplit(url)
+    if not (url.isascii() and url.isprintable()):
+        return False
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - raises for a number that is none
+    except ValueError:
+        return False
     return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK))
 
 
 def _check_address(provider: Provider) -> None:
-    try:
-        safe = is_safe_address(provider.issuer)
-    except ValueError as error:
-        raise ValueError(f"issuer of {provider.id}: {error}") from error
-    if not safe or urlsplit(provider.issuer).query or urlsplit(provider.issuer).fragment:
+    if not is_safe_address(provider.issuer) or urlsplit(provider.issuer).query or urlsplit(provider.issuer).fragment:
         raise ValueError(f"issuer of {provider.id}: give an https:// address without ? and #")

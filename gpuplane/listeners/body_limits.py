@@ -58,6 +58,10 @@ class RequestKind(StrEnum):
     """What-if, over REST and by its page, each of which may take ten seconds; headers of models' files."""
     ANONYMOUS = "anonymous"
     """Signing in, and every caller without a credential."""
+    PROVIDERS = "providers"
+    """Signing in by a provider, for which the provider is waited for."""
+    SERVICE_ACCOUNTS = "service-accounts"
+    """REST by ServiceAccounts' tokens, for which the API server is waited for."""
     PROBES = "probes"
     """Readiness and metrics."""
     ALIVE = "alive"
@@ -116,6 +120,7 @@ _INVENTORY: Final = re.compile(r"/api/v1/nodes/[^/]*/inventory/?")
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _PROBES: Final = frozenset({"/readyz", "/metrics"})
 _WHAT_IF: Final = "/simulate/"
+_BY_PROVIDER: Final = "/sign-in/with/"
 _SIGN_IN: Final = frozenset({"/sign-in/", "/admin/login/"})
 
 
@@ -143,6 +148,7 @@ class BodyLimits:
         self._pages = bound(OTHER_BYTES, signed_in)
         self._what_if_page = bound(OTHER_BYTES, signed_in, RequestKind.SIMULATIONS)
         self._anonymous = bound(ANONYMOUS_BYTES, anonymous, RequestKind.ANONYMOUS)
+        self._providers = bound(ANONYMOUS_BYTES, anonymous, RequestKind.PROVIDERS)
         self._probes = bound(ANONYMOUS_BYTES, anonymous, RequestKind.PROBES)
         self._alive = bound(ANONYMOUS_BYTES, anonymous, RequestKind.ALIVE)
 
@@ -159,6 +165,8 @@ class BodyLimits:
             return self._alive
         if path in _PROBES:
             return self._probes
+        if path.startswith(_BY_PROVIDER):
+            return self._providers
         if path in _SIGN_IN or not credential_key(scope):
             return self._anonymous
         if not path.startswith("/api/"):
@@ -167,9 +175,15 @@ class BodyLimits:
             return self._simulations
         if path.startswith("/api/v1/gguf-headers"):
             return self._gguf_headers
-        if scope["method"] in _READS:
-            return self._rest
-        return self._inventories if _INVENTORY.fullmatch(path) else self._writes
+        found = self._rest
+        if scope["method"] not in _READS:
+            found = self._inventories if _INVENTORY.fullmatch(path) else self._writes
+        return replace(found, kind=RequestKind.SERVICE_ACCOUNTS) if _brings_jwt(scope) else found
+
+
+def _brings_jwt(scope: Scope) -> bool:
+    """Whether the caller brings a ServiceAccount's token, for which the API server may be asked."""
+    return any(name == b"authorization" and value.count(b".") == 2 for name, value in scope["headers"])
 
 
 def credential_key(scope: Scope) -> str:

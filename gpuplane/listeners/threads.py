@@ -178,6 +178,8 @@ def django_slots(pool_size: int | None) -> dict[RequestKind, Slots]:
         RequestKind.WRITES: share // 12 if pool_size else 1,
         RequestKind.SIMULATIONS: RUNS_MOST + REFUSED_AT_ONCE,
         RequestKind.ANONYMOUS: share // 6,
+        RequestKind.PROVIDERS: share // 6,
+        RequestKind.SERVICE_ACCOUNTS: share // 6,
         RequestKind.PROBES: share // 6,
         RequestKind.ALIVE: 4,
     }

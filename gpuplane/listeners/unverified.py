@@ -62,5 +62,10 @@ def why_never(token: str, *, account: str, audience: str, now: float, any_accoun
     return ""
 
 
+def ends_at(token: str) -> float:
+    """Seconds since 1970 at which a token ends that was good, and so can be read."""
+    return _CLAIMS.decode(_decoded(token.split(".")[1])).exp
+
+
 def _decoded(part: str) -> bytes:
     return base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True)

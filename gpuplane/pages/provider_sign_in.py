@@ -1,13 +1,16 @@
 """Sign-in by an OpenID Connect provider: the way there, and the way back.
 
 What the return is checked by travels in a signed cookie of the browser that began, so nothing is stored for people who
-are not signed in. Invariants: a return is accepted once, within FLOW_SECONDS, by the browser that began it; a refusal
-shows the page of sign-in with its reason; a session lasts as long as the provider's settings say.
+are not signed in. Invariants: a return is accepted within FLOW_SECONDS, from the browser that began it, for as long as
+the provider accepts its code; an address is refused after many that the provider refused; a refusal shows the page of
+sign-in with its reason; a session lasts as long as the provider's settings say.
 """
 
 from __future__ import annotations
 
+import threading
 import time
+from datetime import timedelta
 from hmac import compare_digest
 from typing import Any, Final
 
@@ -15,7 +18,7 @@ import structlog
 from django.conf import settings
 from django.contrib.auth import login
 from django.core import signing
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render, resolve_url
 from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -29,6 +32,7 @@ from access.oidc.client import Identity, OidcClient
 from access.oidc.clients import client_of
 from access.oidc.errors import ProviderAway, SignInRefused
 from access.selectors import first_sign_in_pending
+from gpuplane.listeners.rate_limits import AddressRateLimit, Rate
 from gpuplane.pages.page import protected
 from storage.clock import database_now
 
@@ -36,10 +40,17 @@ FLOW_SECONDS: Final = 600
 SESSION_KEY: Final = "provider"
 """In the session of somebody who came by a provider: its id and the ID token, for the sign-out there."""
 LONGEST_CODE: Final = 4096
+LONGEST_COOKIE: Final = 3500
+"""Browsers drop one of more than 4,096 bytes with its name and attributes."""
+REFUSED_CODES: Final = Rate(burst=20.0, a_second=0.1)
+ALL_REFUSED_CODES: Final = Rate(burst=200.0, a_second=2.0)
+"""Returns that the provider is asked about in vain, by address and in all."""
 _COOKIE: Final = "gpuplane_sign_in"
 _SALT: Final = "gpuplane.pages.provider_sign_in"
 
 log = structlog.get_logger(__name__)
+_refusals = AddressRateLimit(REFUSED_CODES, ALL_REFUSED_CODES)
+_refusals_lock = threading.Lock()
 
 
 @require_GET
@@ -52,10 +63,13 @@ def begin(request: HttpRequest, provider_id: str) -> HttpResponse:
     except ProviderAway as error:
         return refusal(request, str(error), status=503)
     answer = protected(redirect(begun.url))
-    flow = {"state": begun.state, "nonce": begun.nonce, "verifier": begun.code_verifier, "next": back[:1000]}
+    flow = {"state": begun.state, "nonce": begun.nonce, "verifier": begun.code_verifier, "next": back}
+    cookie = signing.dumps(flow, salt=_SALT, compress=True)
+    if len(cookie) > LONGEST_COOKIE:
+        cookie = signing.dumps(flow | {"next": ""}, salt=_SALT, compress=True)
     answer.set_cookie(
         _COOKIE,
-        signing.dumps(flow, salt=_SALT, compress=True),
+        cookie,
         max_age=FLOW_SECONDS,
         path=_folder(provider_id),
         httponly=True,
@@ -82,14 +96,14 @@ def callback(request: HttpRequest, provider_id: str) -> HttpResponse:
 def sign_out_address(request: HttpRequest) -> str:
     """Where the browser goes after gpuplane's own sign-out, to sign out at the provider; empty: nowhere."""
     found = request.session.get(SESSION_KEY)
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or not found.get("end"):
         return ""
     try:
         client = client_of(str(found.get("id")))
     except NotFound:
         return ""
     back = request.build_absolute_uri(resolve_url(settings.LOGOUT_REDIRECT_URL))
-    return client.sign_out_url(id_token=str(found.get("id_token")), back=back)
+    return client.sign_out_url(endpoint=str(found["end"]), id_token=str(found.get("id_token")), back=back)
 
 
 def ways(request: HttpRequest) -> dict[str, Any]:
@@ -119,6 +133,10 @@ def _signed_in(request: HttpRequest, client: OidcClient) -> HttpResponse:
     code = request.GET.get("code", "")
     if not 1 <= len(code) <= LONGEST_CODE:
         raise SignInRefused("the address lacks what the provider adds to it: begin again", rule="code")
+    address = str(request.META.get("REMOTE_ADDR", ""))[:64]
+    with _refusals_lock:
+        if not _refusals.take(address):
+            raise SignInRefused("too many sign-ins from your address were refused; wait a few minutes", rule="rate")
     identity = client.finish(
         code=code,
         nonce=flow["nonce"],
@@ -126,7 +144,8 @@ def _signed_in(request: HttpRequest, client: OidcClient) -> HttpResponse:
         redirect_uri=_callback(request, provider.id),
         now=time.time(),
     )
-    address = str(request.META.get("REMOTE_ADDR", ""))[:64]
+    with _refusals_lock:
+        _refusals.give_back(address)
     now = database_now()
     try:
         user = identity_account(provider=provider, identity=identity, now=now)
@@ -134,13 +153,17 @@ def _signed_in(request: HttpRequest, client: OidcClient) -> HttpResponse:
         _record_refusal(identity, address, error)
         raise
     login(request, user, backend=settings.AUTHENTICATION_BACKENDS[0])
-    request.session.set_expiry(provider.session_hours * 3600)
-    request.session[SESSION_KEY] = {"id": provider.id, "id_token": identity.id_token}
+    request.session.set_expiry(now + timedelta(hours=provider.session_hours))
+    request.session[SESSION_KEY] = {
+        "id": provider.id,
+        "id_token": identity.id_token,
+        "end": identity.end_session_endpoint,
+    }
     services.signed_in(user=user, now=now, address=address, provider=provider.id)
-    safe = url_has_allowed_host_and_scheme(
+    safe = flow["next"].startswith("/") and url_has_allowed_host_and_scheme(
         flow["next"], allowed_hosts={request.get_host()}, require_https=request.is_secure()
     )
-    return redirect(flow["next"] if flow["next"] and safe else settings.LOGIN_REDIRECT_URL)
+    return HttpResponseRedirect(flow["next"] if safe else settings.LOGIN_REDIRECT_URL)
 
 
 def _flow(request: HttpRequest) -> dict[str, str]:

@@ -21,8 +21,7 @@ from access.actors import Actor
 from access.choices import TokenScope
 from access.errors import NotAllowed
 from access.selectors import actor_of
-from access.tokens import verify_user
-from gpuplane.rest.service_accounts import is_service_account_token, verify_service_account
+from gpuplane.rest.service_accounts import verify_bearer
 
 if TYPE_CHECKING:
     # REST framework's views import this module by the settings
@@ -42,10 +41,7 @@ class BearerAuthentication(BaseAuthentication):
         if len(parts) != 2:
             raise AuthenticationFailed("write the header as Authorization: Bearer <token>")
         token = parts[1].decode("latin-1")
-        if is_service_account_token(token):
-            verified = verify_service_account(token, address=str(request.META.get("REMOTE_ADDR", "")))
-        else:
-            verified = verify_user(token)
+        verified = verify_bearer(token, address=str(request.META.get("REMOTE_ADDR", "")))
         if verified is None:
             raise AuthenticationFailed("the token is not known, was revoked, or has ended")
         return verified.user, verified.actor

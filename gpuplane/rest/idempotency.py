@@ -12,7 +12,6 @@ done. Of a response longer than `LONGEST_ANSWER` no body is kept: a repeat is no
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -25,11 +24,13 @@ from django.db import IntegrityError, transaction
 from django.db.models import Count, Sum
 from django.db.models.functions import Length
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, UnreadablePostError
+from django.utils.crypto import salted_hmac
 
 from access.choices import TokenScope
+from access.errors import TooManyUnderWay, Unavailable
 from access.models import IdempotencyRecord
-from access.tokens import verify_user
 from gpuplane.problems import Problem, problem_response
+from gpuplane.rest.service_accounts import verify_bearer
 from storage.clock import database_now
 from storage.transactions import atomic_retry
 
@@ -89,7 +90,7 @@ def idempotent(view: View, *, repeatable: bool = False) -> View:
             key=key,
             method=request.method,
             path=request.get_full_path()[:1000],
-            digest=hashlib.sha256((request.content_type or "").encode() + b"\0" + request.body).hexdigest(),
+            digest=_digest(request),
         )
         try:
             earlier = _begin(record=record, now=database_now())
@@ -108,11 +109,20 @@ def idempotent(view: View, *, repeatable: bool = False) -> View:
     return run
 
 
+def _digest(request: HttpRequest) -> str:
+    """Of the body, which may hold a password: by our key, so that nobody else can guess at it."""
+    content = (request.content_type or "").encode() + b"\0" + request.body
+    return salted_hmac("gpuplane.rest.idempotency", content, algorithm="sha256").hexdigest()
+
+
 def _user(request: HttpRequest, view: View) -> User | None:
     """The user by token or session, None also for a token of another scope. The view itself checks again."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        verified = verify_user(token.strip())
+        try:
+            verified = verify_bearer(token.strip(), address=str(request.META.get("REMOTE_ADDR", "")))
+        except (TooManyUnderWay, Unavailable):  # the view raises it again, and says so
+            return None
         if verified is None:
             return None
         scopes = getattr(getattr(view, "cls", None), "machine_scope", {}).values()

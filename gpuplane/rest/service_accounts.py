@@ -1,6 +1,7 @@
 """REST by the token of a Kubernetes ServiceAccount: whose it is, says the API server.
 
-Called by `authentication`. Invariants: at most REVIEWS_MOST TokenReviews are waited for in a process, so that a slow
+Called by `authentication` and `idempotency`. Invariants: requests with such a token have slots of their own
+(`gpuplane.listeners.body_limits`), and at most REVIEWS_MOST TokenReviews are waited for in a process, so that a slow
 API server does not take the threads of pages and REST; an answer is used for as long as that of an API token, and
 dropped as soon as the account changes (`access.tokens`).
 """
@@ -22,7 +23,7 @@ from access.selectors import actor_of
 from access.service_accounts import service_account_user
 from access.tokens import Verified
 from gpuplane.listeners.reviewed_tokens import ReviewedTokens, ReviewFailed, is_jwt
-from gpuplane.listeners.unverified import why_never
+from gpuplane.listeners.unverified import ends_at, why_never
 from kube.shared import shared_cluster
 from kube.token_reviews import Reviewed
 from storage.clock import database_now
@@ -34,6 +35,7 @@ RETRY_SECONDS: Final = 5
 
 log = structlog.get_logger(__name__)
 _turns = threading.BoundedSemaphore(REVIEWS_MOST)
+_failures_lock = threading.Lock()
 
 
 @dataclass(slots=True)
@@ -70,6 +72,16 @@ def is_service_account_token(token: str) -> bool:
     return is_jwt(token) and settings.GPUPLANE_SERVICE_ACCOUNT_ROLE != "none"
 
 
+def verify_bearer(token: str, *, address: str) -> Verified | None:
+    """The account of a bearer token of either kind; None for one that opens nothing.
+
+    Raises TooManyUnderWay, Unavailable.
+    """
+    if is_service_account_token(token):
+        return verify_service_account(token, address=address)
+    return tokens.verify_user(token)
+
+
 def verify_service_account(token: str, *, address: str) -> Verified | None:
     """The machine account of the token; None for a token that opens nothing.
 
@@ -82,18 +94,32 @@ def _reviewed(token: str, address: str) -> Verified | None:
     if _reviews.refused(token):
         return None
     seen = _reviews.seen(token)
-    if not seen and not _reviews.failures.take(address):
+    if not seen and not _counted(address):
         raise TooManyUnderWay(
             "too many tokens that are nobody's; come again later", rule="tokens", retry_after_seconds=RETRY_SECONDS
         )
     if not _turns.acquire(timeout=WAIT_SECONDS):
+        _give_back(address, seen=seen)
         raise Unavailable("too many tokens are being checked; come again")
     try:
         found = _reviews.verify(token)
     except ReviewFailed as error:
+        _give_back(address, seen=seen)
         raise Unavailable("the API server does not say whose token this is; come again") from error
     finally:
         _turns.release()
-    if found is not None and not seen:
-        _reviews.failures.give_back(address)
-    return found
+    if found is None:
+        return None
+    _give_back(address, seen=seen)
+    return replace(found, fresh_seconds=min(found.fresh_seconds, max(0.0, ends_at(token) - _reviews.wall())))
+
+
+def _counted(address: str) -> bool:
+    with _failures_lock:
+        return _reviews.failures.take(address)
+
+
+def _give_back(address: str, *, seen: bool) -> None:
+    if not seen:
+        with _failures_lock:
+            _reviews.failures.give_back(address)

@@ -502,6 +502,8 @@ def _sign_in_problems(values: Mapping[str, Any]) -> list[str]:
     ]
     if values.get("LOCAL_ACCOUNTS") == "break-glass" and "OIDC" in values and not ids:
         problems.append("GPUPLANE_LOCAL_ACCOUNTS=break-glass: GPUPLANE_OIDC names no provider, so nobody could sign in")
+    if not values.get("BREAK_GLASS_ACCOUNT", "admin"):
+        problems.append("GPUPLANE_BREAK_GLASS_ACCOUNT: name the account")
     return problems
 
 

@@ -16,6 +16,7 @@ import structlog
 from channels.auth import get_user
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
+from django.contrib.sessions.backends.db import SessionStore
 from django.db import DatabaseError
 
 from access.sockets import SOCKETS, OpenSocket
@@ -91,7 +92,8 @@ class SignedInConsumer(AsyncWebsocketConsumer, ABC):
         if session is None:
             return True
         try:
-            if not await database_sync_to_async(session.exists)(session.session_key):
+            kept = SessionStore(session.session_key)
+            if not await database_sync_to_async(kept.load)():  # empty where it has ended, or is over
                 return False
             user = await get_user(self.scope)
         except DatabaseError as error:

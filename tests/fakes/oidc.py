@@ -8,6 +8,7 @@ gives the query that the provider would send the browser back with.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from secrets import token_urlsafe
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, quote_plus, urlsplit
 
 from joserfc import jws
 from joserfc.jwk import RSAKey
@@ -39,6 +40,8 @@ class FakeProvider:
         self.published = ["first"]
         self.algorithm = "RS256"
         self.pages: dict[str, tuple[int, bytes]] = {}
+        self.dripping = False
+        """Whether answers are sent a byte at a time."""
         self.metadata: dict[str, Any] = {}
         self.asked: list[str] = []
         self._codes: dict[str, dict[str, str]] = {}
@@ -95,7 +98,7 @@ class FakeProvider:
         }
 
     def _token(self, body: Mapping[str, str], headers: Any) -> tuple[int, bytes]:
-        basic = base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
+        basic = base64.b64encode(f"{quote_plus(CLIENT)}:{quote_plus(SECRET)}".encode()).decode()
         query = self._codes.pop(body.get("code", ""), None)
         challenge = hashlib.sha256(body.get("code_verifier", "").encode()).digest()
         if query is None or headers["Authorization"] != f"Basic {basic}":
@@ -141,7 +144,12 @@ def _handler(provider: FakeProvider) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content)
+            pieces = [content[at : at + 1] for at in range(len(content))] if provider.dripping else [content]
+            with contextlib.suppress(ConnectionError):
+                for piece in pieces:
+                    self.wfile.write(piece)
+                    if provider.dripping:
+                        time.sleep(0.005)
 
         def log_message(self, *_args: Any) -> None:
             """Nothing: pytest shows what matters."""

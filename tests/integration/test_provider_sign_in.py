@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -13,14 +14,21 @@ from django.contrib.sessions.models import Session
 from django.test import Client
 from pytest_django import Settings
 
+from access.actors import SYSTEM
 from access.choices import Role
+from access.errors import BadInput
 from access.models import ExternalIdentity, Profile, Team
 from access.oidc import clients
 from access.oidc.client import KEYS_SECONDS, OidcClient
+from access.oidc.errors import ProviderAway
 from access.oidc.providers import Provider
 from access.selectors import role_of
+from access.services import password_set
 from audit.choices import EventKind
 from audit.models import Event
+from gpuplane.listeners.rate_limits import AddressRateLimit
+from gpuplane.pages import provider_sign_in
+from storage.clock import database_now
 from tests.factories import PASSWORD, TeamFactory, UserFactory
 from tests.fakes.oidc import CLIENT, SECRET, FakeProvider
 
@@ -59,6 +67,13 @@ class Browser(Client):
 def provider() -> Iterator[FakeProvider]:
     with FakeProvider().serving() as made:
         yield made
+
+
+@pytest.fixture(autouse=True)
+def refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of other tests."""
+    limit = AddressRateLimit(provider_sign_in.REFUSED_CODES, provider_sign_in.ALL_REFUSED_CODES)
+    monkeypatch.setattr(provider_sign_in, "_refusals", limit)
 
 
 @pytest.fixture
@@ -149,7 +164,8 @@ def test_claims_that_only_the_user_info_has(browser: Browser, provider: FakeProv
 
 def test_the_page_that_was_asked_for(browser: Browser, provider: FakeProvider) -> None:
     """VIEW-6b the way back leads to the page that asked for the sign-in, and to no other origin."""
-    for asked, shown in {"/nodes/?q=x": "/nodes/?q=x", "https://evil.example/": "/", "//evil.example": "/"}.items():
+    elsewhere = dict.fromkeys(("https://evil.example/", "//evil.example", "nodes", "foo", "/é" * 2000), "/")
+    for asked, shown in ({"/nodes/?q=x": "/nodes/?q=x"} | elsewhere).items():
         answer = browser.come_back(provider.returned(browser.begin(next=asked)))
         assert answer["Location"] == shown
 
@@ -179,13 +195,26 @@ def test_sign_out_there_too(browser: Browser, provider: FakeProvider) -> None:
     }
 
 
-def test_sign_out_when_the_provider_is_away(browser: Browser, provider: FakeProvider) -> None:
-    """VIEW-6b gpuplane's own session ends whether the provider answers or not."""
+def test_sign_out_asks_the_provider_nothing(browser: Browser, provider: FakeProvider) -> None:
+    """VIEW-6b gpuplane's own session ends whether the provider answers or not, and does not wait for it."""
     browser.sign_in()
     clients._client.cache_clear()
-    provider.pages["/.well-known/openid-configuration"] = (503, b"")
-    answer = browser.post("/sign-out/")
-    assert (answer.status_code, answer["Location"], browser.user) == (302, "/sign-in/", None)
+    provider.asked.clear()
+    assert "Refresh" in browser.post("/sign-out/").headers
+    assert (browser.user, provider.asked) == (None, [])
+
+
+def test_sign_out_where_the_provider_has_no_page_for_it(
+    browser: Browser, configured: Settings, provider: FakeProvider
+) -> None:
+    """VIEW-6b gpuplane's own session ends, and that is all; also where the settings say so."""
+    provider.metadata = {"end_session_endpoint": ""}
+    browser.sign_in()
+    assert browser.post("/sign-out/")["Location"] == "/sign-in/"
+    provider.metadata = {}
+    configure(configured, provider, sign_out=False)
+    browser.sign_in()
+    assert browser.post("/sign-out/")["Location"] == "/sign-in/"
 
 
 @pytest.mark.parametrize(
@@ -203,10 +232,20 @@ def test_sign_out_when_the_provider_is_away(browser: Browser, provider: FakeProv
         pytest.param({"sub": None}, "not valid", id="no subject"),
         pytest.param({"sub": "x" * 256}, "subject", id="subject that is too long"),
         pytest.param({"at_hash": "AAAA"}, "not valid", id="hash of another access token"),
+        pytest.param({"at_hash": ["x"]}, "not valid", id="hash that is a list"),
+        pytest.param({"sub": "\ud800x"}, "subject", id="subject that is no text"),
+        pytest.param({"sub": "a\x00b"}, "subject", id="subject with a NUL"),
         pytest.param({"preferred_username": " "}, "preferred_username", id="no name"),
         pytest.param({"preferred_username": 7}, "preferred_username", id="name that is a number"),
         pytest.param({"preferred_username": "a b"}, "No account can have the name", id="name no account may have"),
         pytest.param({"preferred_username": "system"}, "No account can have the name", id="name of gpuplane itself"),
+        pytest.param({"preferred_username": "ｓｙｓｔｅｍ"}, "names gpuplane itself", id="the same in wide letters"),
+        pytest.param({"preferred_username": "agent@n1"}, "have such names", id="name of an agent"),
+        pytest.param({"preferred_username": "serviceaccount@a.b"}, "have such names", id="name of a ServiceAccount"),
+        pytest.param({"preferred_username": "admin"}, "by password alone", id="name of the break-glass account"),
+        pytest.param(
+            {"groups": None, "_claim_names": {"groups": "src1"}}, "too many groups", id="groups that are elsewhere"
+        ),
         pytest.param({"groups": {"admin": True}}, "no list of names", id="groups that are no list"),
         pytest.param({"groups": ["dev", 7]}, "no list of names", id="group that is a number"),
         pytest.param({"groups": ["x"] * 10_001}, "more than 10000 groups", id="too many groups"),
@@ -368,6 +407,7 @@ def test_a_provider_that_is_away(browser: Browser, provider: FakeProvider, path:
     ("path", "page"),
     [
         pytest.param("/token", (500, b"oops"), id="the token endpoint fails"),
+        pytest.param("/token", (200, b'"' + b"x" * (1 << 21)), id="the token is megabytes"),
         pytest.param("/token", (200, b"[]"), id="the token is no object"),
         pytest.param("/keys", (503, b""), id="the keys are away"),
         pytest.param("/keys", (200, b'{"keys": [{"kty": "?"}]}'), id="the keys are none"),
@@ -434,6 +474,53 @@ def test_only_the_break_glass_account_has_a_password(client: Client, configured:
     UserFactory(username="admin", role=Role.ADMIN)
     assert client.post("/sign-in/", {"username": "ada", "password": PASSWORD}).status_code == 401
     assert client.post("/sign-in/", {"username": "admin", "password": PASSWORD}).status_code == 302
+
+
+def test_answers_of_odd_types(browser: Browser, provider: FakeProvider) -> None:
+    """VIEW-6b a token answer whose values are of other types is refused."""
+    for answer in (b'{"id_token": [1], "access_token": "a"}', b'{"id_token": "a.b.c", "access_token": {"a": 1}}'):
+        query = provider.returned(browser.begin())
+        provider.pages["/token"] = (200, answer)
+        assert "no ID token" in refusal(browser.come_back(query), status=403)
+
+
+def test_no_groups_at_all(browser: Browser, provider: FakeProvider) -> None:
+    """VIEW-6b a provider that sends null where somebody has none."""
+    provider.claims = {}
+    query = provider.returned(browser.begin())
+    provider.claims |= {"groups": None}
+    provider.userinfo = {"groups": None}
+    assert browser.come_back(query).status_code == 302
+    assert role_of(User.objects.get()) == Role.VIEWER
+
+
+def test_a_provider_that_sends_a_byte_at_a_time(configured: Settings, provider: FakeProvider) -> None:
+    """VIEW-6b an answer ends at its deadline, however it comes."""
+    seconds = itertools.count(0.0, 4.0)
+    slow = OidcClient(configured.GPUPLANE_OIDC[0], secret=SECRET, clock=lambda: next(seconds))
+    provider.dripping = True
+    with pytest.raises(ProviderAway):
+        slow.begin(redirect_uri="http://testserver/")
+    assert next(seconds) < 40.0
+
+
+def test_returns_that_the_provider_refuses_are_limited(browser: Browser, provider: FakeProvider) -> None:
+    """VIEW-6b a stranger makes gpuplane ask the provider so often, and no more."""
+    query = provider.returned(browser.begin()) | {"code": "made up"}
+    cookie = browser.cookies["gpuplane_sign_in"].value
+    provider.asked.clear()
+    for _ in range(30):
+        browser.cookies["gpuplane_sign_in"] = cookie
+        last = browser.come_back(query)
+    assert "too many sign-ins" in refusal(last, status=403).lower()
+    assert provider.asked.count("/token") == 20
+
+
+def test_a_person_of_a_provider_gets_no_password(browser: Browser) -> None:
+    """VIEW-6b or it would outlive what the provider says of them."""
+    browser.sign_in()
+    with pytest.raises(BadInput, match="by a provider"):
+        password_set(user=User.objects.get(), password="a new and quiet river", actor=SYSTEM, now=database_now())
 
 
 def test_two_providers(browser: Browser, configured: Settings, provider: FakeProvider) -> None:

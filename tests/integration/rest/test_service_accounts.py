@@ -109,6 +109,28 @@ def test_a_controller(world: World, team: Team, settings: Settings) -> None:
     )
 
 
+def test_a_repeated_write(world: World, team: Team, settings: Settings) -> None:
+    """VIEW-5 an Idempotency-Key counts for controllers too."""
+    settings.GPUPLANE_SERVICE_ACCOUNT_ROLE = "operator"
+    key = {"Idempotency-Key": "one"}
+    assert [world.api().post("claims/", CLAIM, headers=key)[0] for _ in range(2)] == [201, 201]
+
+
+def test_other_listeners_do_not_take_it(world: World, team: Team) -> None:
+    """VIEW-6 the token is known to REST, and to nothing else."""
+    assert world.api().get("claims/")[0] == 200
+    assert tokens.verify_cached(world.token) is None
+    assert tokens.verify(world.token) is None
+
+
+def test_a_token_that_ends_soon(world: World, team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
+    """VIEW-6 it is not believed beyond its end."""
+    ends = time.time() + 2.0
+    found = service_accounts.verify_service_account(jwt(exp=ends), address="")
+    assert found is not None
+    assert found.fresh_seconds <= 2.0
+
+
 def test_a_viewer_by_default(world: World, team: Team) -> None:
     """VIEW-6 reads, and writes nothing."""
     assert world.api().get("claims/")[0] == 200

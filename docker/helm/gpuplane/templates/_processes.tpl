@@ -78,7 +78,7 @@
 - name: GPUPLANE_LOCAL_ACCOUNTS
   value: {{ $root.Values.oidc.localAccounts }}
 - name: GPUPLANE_BREAK_GLASS_ACCOUNT
-  value: {{ $root.Values.oidc.breakGlassAccount }}
+  value: {{ $root.Values.oidc.breakGlassAccount | quote }}
 - name: GPUPLANE_SERVICE_ACCOUNT_ROLE
   value: {{ $root.Values.serviceAccountRole }}
 - name: GPUPLANE_LOG_LEVEL
