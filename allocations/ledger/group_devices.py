@@ -22,7 +22,7 @@ import msgspec
 
 from allocations.choices import GroupState, State
 from allocations.engine.needs import amounts
-from allocations.ledger.groups import end_back_off, group_rows, lock_gpus, move_group
+from allocations.ledger.groups import end_back_off, group_rows, lock_gpus, move_group, write_groups
 from allocations.ledger.holder import Holder
 from allocations.ledger.reads import request_of
 from allocations.models import Allocation, AllocationDevice, GpuGroup
@@ -142,6 +142,26 @@ def vacate_guesses(*, node_id: int, uuids: Collection[str], now: datetime) -> in
         moved += 1
     exchange.write()
     return moved
+
+
+@atomic_retry
+def move_ending_guesses(*, node_id: int, given: Collection[str], left: Collection[str]) -> int:
+    """Move groups that end, and never knew their GPUs, off GPUs that the kubelet gave to others; how many.
+
+    `given`: UUIDs of those GPUs; `left`: of those that their new holders leave, one of which the group's reservation
+    pod has until it is gone. A group that finds no other GPU stays.
+    """
+    devices = lock_gpus([node_id])
+    ending = GpuGroup.objects.filter(node=node_id, state=GroupState.RELEASING, uuids=[]).values_list("name", flat=True)
+    names = set(ending)
+    guesses = [one for one in devices.values() if one.gpu_group in names and one.uuid in given]
+    others = [one for one in devices.values() if one.uuid in left and one.uuid not in given and not one.gpu_group]
+    moved = list(zip(guesses, others, strict=False))
+    for guess, other in moved:
+        other.gpu_group, other.gpu_group_open = guess.gpu_group, guess.gpu_group_open
+        guess.gpu_group, guess.gpu_group_open = "", False
+    write_groups([device for pair in moved for device in pair])
+    return len(moved)
 
 
 def _real(row: GpuGroup, uuids: tuple[str, ...], devices: Mapping[int, Device]) -> list[Device]:

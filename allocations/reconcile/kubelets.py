@@ -21,7 +21,7 @@ from allocations import ledger
 from allocations.choices import State
 from allocations.errors import LostRace, MovedOn
 from allocations.leases.port import Want, lease_name
-from allocations.ledger.group_devices import vacate_guesses
+from allocations.ledger.group_devices import move_ending_guesses, vacate_guesses
 from allocations.ledger.holder import Holder
 from allocations.models import Allocation
 from allocations.reconcile.adoption import Closed, GivenByPod, drop_holds, names_of, whole_grant
@@ -219,10 +219,12 @@ def _write(node: str, changed: Sequence[_Choice], devices: Mapping[str, Device],
         )
         for choice in changed
     ]
+    given = {uuid for choice in changed if choice.known for uuid in choice.gets}
+    left = {uuid for choice in changed for uuid in choice.has} - {uuid for choice in changed for uuid in choice.gets}
+    move_ending_guesses(node_id=changed[0].row.node_id, given=given, left=left)
     try:
         ledger.reassign_devices(changes, now=now, actor=ACTOR)
     except LostRace as lost:
-        given = {uuid for choice in changed if choice.known for uuid in choice.gets}
         moved = vacate_guesses(node_id=changed[0].row.node_id, uuids=given, now=now)
         if not (moved or drop_holds(lost.device_ids, now)):
             raise

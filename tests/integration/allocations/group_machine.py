@@ -125,9 +125,13 @@ class GroupMachine(RuleBasedStateMachine):
         """The whole way, with what all reservation pods say that are waited for."""
         self.a_pod_comes(words, node)
         for group in self._groups(GroupState.WANTED):
-            self._made(group)
+            group.refresh_from_db()
+            if group.state == GroupState.WANTED:
+                self._made(group)
         for group in self._groups(GroupState.STARTING):
-            self._tells(group, lie)
+            group.refresh_from_db()  # the pod's other group ends with one that is refused
+            if group.state == GroupState.STARTING:
+                self._tells(group, lie)
 
     @rule(count=st.sampled_from(sorted(PLAIN)), node=st.sampled_from(sorted(NODES)), bound=st.booleans())
     def a_plain_pod_comes(self, count: int, node: str, bound: bool) -> None:

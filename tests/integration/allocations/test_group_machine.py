@@ -37,6 +37,32 @@ def test_any_history_of_groups_gives_nothing_twice(ledger_db: TestDatabase) -> N
     run_state_machine_as_test(machine, settings=examples(HISTORIES[ledger_db.vendor], stateful_step_count=STEPS))
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_plain_pod_gets_the_guess_of_a_group_that_ends(ledger_db: TestDatabase, seed: int) -> None:
+    """SHARE-2 DEV-8 the group's reservation pod has another GPU until it is gone: the group's guess moves there."""
+    machine = type("Machine", (GroupMachine,), {"database": ledger_db})()
+    machine.begin(seed=seed)
+    machine.a_pod_is_bound(words="half", node="b", lie=0)  # a GPU of the other node: refused
+    machine.a_plain_pod_comes(count=1, node="b", bound=True)
+    machine.the_record_is_told(node="b")
+    machine.groups_have_their_gpus()
+    machine.nothing_is_given_twice()
+    (group,) = GpuGroup.objects.filter(state__in=GROUP_LIVE)
+    (kept,) = Device.objects.filter(gpu_group=group.name).values_list("uuid", flat=True)
+    assert (kept,) == machine.kubelets["b"].record[group.pod_uid]
+    machine.teardown()
+
+
+def test_two_groups_of_one_pod_of_which_one_is_refused(ledger_db: TestDatabase) -> None:
+    """SHARE-2 SHARE-5 the other one ends with it."""
+    machine = type("Machine", (GroupMachine,), {"database": ledger_db})()
+    machine.begin(seed=0)
+    machine.a_pod_is_bound(words="two thirds", node="b", lie=0)
+    assert set(GpuGroup.objects.values_list("state", flat=True)) == {"releasing"}
+    machine.groups_have_their_gpus()
+    machine.teardown()
+
+
 def take(number: int, plain: bool) -> str:
     """Filter and the first steps of bind; the GPU's UUID, empty where nothing was left."""
     request = PLAIN[1] if plain else WORDS["half"]
