@@ -44,7 +44,7 @@ _LINKED = re.compile(r"(?:=> )?(/\S+) \(0x")
 def linked(file: Path) -> set[Path]:
     """The shared libraries of a program or module, the loader among them."""
     # one that is linked to none is no error
-    done = subprocess.run(["ldd", file], capture_output=True, text=True, check=False)  # noqa: S603, S607
+    done = subprocess.run(["ldd", file], capture_output=True, text=True, check=False)  # noqa: S603, S607 - of the builder's own PATH
     return {Path(found) for found in _LINKED.findall(done.stdout)}
 
 

@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
@@ -87,7 +88,14 @@ class DatabaseProxy:
         self._start(late.run)
         self._start(self._read, source, turn, asks, late.put, None)
 
-    def _read(self, source: socket.socket, turn: _Turn, asks: bool, put: object, target: socket.socket | None) -> None:
+    def _read(
+        self,
+        source: socket.socket,
+        turn: _Turn,
+        asks: bool,
+        put: Callable[[bytes], object],
+        target: socket.socket | None,
+    ) -> None:
         while True:
             try:
                 found = source.recv(CHUNK_BYTES)
@@ -96,7 +104,7 @@ class DatabaseProxy:
             if found:
                 self._note(turn, asks=asks)
             try:
-                put(found)  # type: ignore[operator]
+                put(found)
             except OSError:
                 return
             if not found:

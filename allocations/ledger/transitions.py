@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from allocations.choices import EDGES, LIVE, State
@@ -151,19 +152,22 @@ def move_live(moves: Sequence[LiveMove], *, now: datetime, actor: str) -> set[uu
         return {read_identity(row[0]) for rows in found for row in rows}
     moved = set()
     for one in moves:
-        text = one.message
         events = move(
             one.allocation_ids,
             [one.source],
             one.target,
             now=now,
             actor=actor,
-            message=lambda row, text=text: text.format(label=row.label, node=row.node),  # type: ignore[misc]
+            message=partial(_event_text, one.message),
             columns=one.columns,
             outcome=one.outcome,
         )
         moved |= record_moves(events)
     return moved
+
+
+def _event_text(message: str, row: Moved) -> str:
+    return message.format(label=row.label, node=row.node)
 
 
 _NOTED = """

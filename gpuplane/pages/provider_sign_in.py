@@ -106,20 +106,19 @@ def sign_out_address(request: HttpRequest) -> str:
     return client.sign_out_url(endpoint=str(found["end"]), id_token=str(found.get("id_token")), back=back)
 
 
-def ways(request: HttpRequest) -> dict[str, Any]:
+def ways() -> dict[str, Any]:
     """What the page of sign-in offers: providers, and whose password."""
     everybody = settings.GPUPLANE_LOCAL_ACCOUNTS == "all"
     return {
         "providers": settings.GPUPLANE_OIDC,
         "break_glass": "" if everybody else settings.GPUPLANE_BREAK_GLASS_ACCOUNT,
         "first_steps": opens_by_password("admin") and first_sign_in_pending(),
-        "next": request.GET.get("next", request.POST.get("next", "")),
     }
 
 
 def refusal(request: HttpRequest, why: str, *, status: int) -> HttpResponse:
     """The page of sign-in with the reason."""
-    context = ways(request) | {"why": why[:1].upper() + why[1:] + ".", "next": ""}
+    context = ways() | {"why": why[:1].upper() + why[1:] + "."}
     return protected(render(request, "registration/sign_in.html", context, status=status))
 
 

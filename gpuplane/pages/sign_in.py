@@ -38,7 +38,7 @@ class SignIn(LoginView):
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         """With the other ways to sign in."""
-        return super().get_context_data(**provider_sign_in.ways(self.request) | kwargs)
+        return super().get_context_data(**provider_sign_in.ways() | kwargs)
 
     def render_to_response(self, context: dict[str, Any], **response_kwargs: Any) -> HttpResponse:
         """Like every page."""
