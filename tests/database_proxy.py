@@ -1,8 +1,9 @@
 """A TCP proxy in front of PostgreSQL on loopback: it counts round trips, and delays what passes like a network does.
 
-Used by the test of round trips and by `tests.bench.network`. A round trip begins where a client sends after its server
-has sent: what a client sends without an answer in between is one round trip. PostgreSQL keeps its answers until it has
-read a Sync or a Flush, so a pipeline of psycopg is one round trip however its writes are cut.
+Used by the test of round trips and by `tests.bench.network`. A client waits for the ReadyForQuery that answers each of
+its Query and Sync messages. A round trip begins with such a message while no answer to an earlier one is awaited, so a
+pipeline is one round trip. Messages are counted, not pieces of the stream, which are cut as the machine likes. Format:
+https://www.postgresql.org/docs/current/protocol-message-formats.html
 """
 
 from __future__ import annotations
@@ -17,6 +18,12 @@ from typing import Self
 from urllib.parse import urlsplit, urlunsplit
 
 CHUNK_BYTES = 1 << 16
+ASKING = frozenset(b"QSF")
+"""Query, Sync, FunctionCall."""
+READY = ord("Z")
+"""ReadyForQuery."""
+ENCRYPTION = frozenset({80877103, 80877104})
+"""SSLRequest and GSSENCRequest, which are answered by one byte."""
 
 
 class DatabaseProxy:
@@ -73,26 +80,25 @@ class DatabaseProxy:
             except OSError:
                 return
             server = socket.create_connection((self._parts.hostname or "", self._parts.port or 5432))
-            turn = _Turn()
+            session = _Session()
             for one in (client, server):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._sockets += [client, server]
-            self._pass_on(client, server, turn, asks=True)
-            self._pass_on(server, client, turn, asks=False)
+            self._pass_on(client, server, session.asked)
+            self._pass_on(server, client, session.answered)
 
-    def _pass_on(self, source: socket.socket, target: socket.socket, turn: _Turn, *, asks: bool) -> None:
+    def _pass_on(self, source: socket.socket, target: socket.socket, note: Callable[[bytes], int]) -> None:
         if not self._delay_seconds:
-            self._start(self._read, source, turn, asks, target.sendall, target)
+            self._start(self._read, source, note, target.sendall, target)
             return
         late = _Late(target, self._delay_seconds)
         self._start(late.run)
-        self._start(self._read, source, turn, asks, late.put, None)
+        self._start(self._read, source, note, late.put, None)
 
     def _read(
         self,
         source: socket.socket,
-        turn: _Turn,
-        asks: bool,
+        note: Callable[[bytes], int],
         put: Callable[[bytes], object],
         target: socket.socket | None,
     ) -> None:
@@ -101,8 +107,8 @@ class DatabaseProxy:
                 found = source.recv(CHUNK_BYTES)
             except OSError:
                 found = b""
-            if found:
-                self._note(turn, asks=asks)
+            with self._lock:  # before it is passed on, so that no answer is noted before what it answers
+                self._trips += note(found)
             try:
                 put(found)
             except OSError:
@@ -113,18 +119,56 @@ class DatabaseProxy:
                         target.shutdown(socket.SHUT_WR)
                 return
 
-    def _note(self, turn: _Turn, *, asks: bool) -> None:
-        with self._lock:
-            if asks and not turn.asking:
-                self._trips += 1
-            turn.asking = asks
 
-
-class _Turn:
-    """Of one connection: whether the client sent last."""
+class _Session:
+    """One connection: `asked` and `answered` take what passes, and return how many round trips begin with it."""
 
     def __init__(self) -> None:
-        self.asking = False
+        self._client = self._server = b""
+        self._is_starting = True
+        self._awaited = 1  # the ReadyForQuery that ends the start
+        self._single = 0
+        """Answers of one byte that are awaited."""
+
+    def asked(self, data: bytes) -> int:
+        """Of the client."""
+        self._client += data
+        while self._is_starting and len(self._client) >= 8:
+            size, code = (int.from_bytes(self._client[at : at + 4], "big") for at in (0, 4))
+            if len(self._client) < size:
+                return 0
+            self._client = self._client[size:]
+            self._is_starting = code in ENCRYPTION
+            self._single += self._is_starting
+        if self._is_starting:
+            return 0
+        kinds, self._client = _messages(self._client)
+        begun = 0
+        for _ in filter(ASKING.__contains__, kinds):
+            begun += self._awaited == 0
+            self._awaited += 1
+        return begun
+
+    def answered(self, data: bytes) -> int:
+        """Of the server."""
+        self._server += data
+        single = min(self._single, len(self._server))
+        self._single -= single
+        kinds, self._server = _messages(self._server[single:])
+        self._awaited -= kinds.count(READY)
+        return 0
+
+
+def _messages(data: bytes) -> tuple[list[int], bytes]:
+    """The types of the whole messages, and what follows them."""
+    kinds, at = [], 0
+    while at + 5 <= len(data):
+        end = at + 1 + int.from_bytes(data[at + 1 : at + 5], "big")
+        if end > len(data):
+            break
+        kinds.append(data[at])
+        at = end
+    return kinds, data[at:]
 
 
 class _Late:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,10 +54,19 @@ class Signing:
         self.page.get_by_role("button", name="Login").click()
 
 
+@pytest.fixture
+def signing(servers: Callable[[], Signing]) -> Iterator[Signing]:
+    """In a browser profile of its own: no page of an earlier test goes on there."""
+    found = servers()
+    with found.page.context:
+        yield found
+
+
 @pytest.fixture(scope="module")
-def signing(
+def servers(
     chromium: str, tmp_path_factory: pytest.TempPathFactory, django_db_blocker: DjangoDbBlocker
-) -> Iterator[Signing]:
+) -> Iterator[Callable[[], Signing]]:
+    """Opens a new page; gpuplane, the provider and the browser run."""
     folder = tmp_path_factory.mktemp("provider")
     (port,) = free_ports(1)
     corp = {
@@ -97,7 +106,7 @@ def signing(
         provider.start()
         started = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
         try:
-            yield Signing(started.new_page(), app.url, provider, people)
+            yield lambda: Signing(started.new_page(), app.url, provider, people)
         finally:
             started.close()
             provider.stop()
@@ -133,12 +142,12 @@ def test_the_whole_way(signing: Signing) -> None:
 def test_the_provider_is_away(signing: Signing) -> None:
     """VIEW-6b the page says so, and a local account still opens."""
     UserFactory(username="admin", role=Role.ADMIN)
-    signing.page.context.clear_cookies()
     signing.provider.stop()
     try:
         signing.page.goto(f"{signing.url}/nodes/")
         signing.page.get_by_role("link", name="Sign in with Zitadel").click()
         # what the provider said before is known for minutes: the browser finds nobody there
+        signing.page.wait_for_url("chrome-error://chromewebdata/")
         signing.page.goto(f"{signing.url}/sign-in/")
         signing.page.get_by_label("User name").fill("admin")
         signing.page.get_by_label("Password").fill(PASSWORD)

@@ -17,6 +17,7 @@ from allocations import ledger
 from allocations.choices import State
 from allocations.extender import views
 from allocations.models import Allocation
+from claims import membership
 from gpuplane.listeners.threads import Lane
 from kube.keys import NATIVE_GPU
 from storage.clock import database_now
@@ -37,8 +38,12 @@ pytestmark = pytest.mark.parametrize("ledger_db", ["postgresql"], indirect=True)
 
 
 @pytest.fixture
-def proxy(world: World, ledger_db: TestDatabase) -> Iterator[DatabaseProxy]:
-    """The database, with all connections of the pool open, and eight GPUs on each of four nodes."""
+def proxy(world: World, ledger_db: TestDatabase, monkeypatch: pytest.MonkeyPatch) -> Iterator[DatabaseProxy]:
+    """The database, with all connections of the pool open, and eight GPUs on each of four nodes.
+
+    Queues stay as they were read: in a web process `gpuplane.start.queue_reader` reads them, beside the filters.
+    """
+    monkeypatch.setattr(membership, "FRESH_SECONDS", 3600.0)
     for name in ("n1", "n2", "n3", "n4"):
         world.node(name, gpus=8)
     world.claim("train")
