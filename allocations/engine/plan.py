@@ -11,7 +11,7 @@ the one chosen is searched device by device.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 NodeKey = Callable[[NDArray[np.intp]], NDArray[np.generic]]
 """[a] numbers to rank a nodes by, from their rows; higher is better."""
 
+EXPLAINED_UP_TO: Final = 256
+"""Candidates up to which a success has the reasons of other nodes; past it they are worked out when asked for."""
 _ISLAND_FIRST = 1 << 52
 """Added by `contiguous` to the score of a set that one island holds; above any score."""
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from allocations import fleet, ledger
 from allocations.choices import State
 from allocations.engine.decision import Decision
-from allocations.engine.plan import plan
+from allocations.engine.plan import EXPLAINED_UP_TO, plan
 from allocations.engine.snapshot import Snapshot
 from allocations.errors import LostRace, MovedOn, PodHasOne
 from allocations.leases.port import LeaseTaken
@@ -43,8 +43,6 @@ from claims.membership import queues_admit
 TRIES: Final = 12
 TRUSTED_TRIES: Final = TRIES // 2
 """After so many tries the devices of a lost race are left out; before, the next snapshot is trusted to show them."""
-EXPLAINED_UP_TO: Final = 256
-"""CandidateRows up to which a success has the reasons of other nodes; past it that is left to explain."""
 
 PODS_A_TRANSACTION: Final = 64
 """Pods of workloads that are held in one transaction, which costs the same for one pod as for many."""

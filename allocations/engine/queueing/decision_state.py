@@ -39,8 +39,8 @@ class DecisionState:
         self.counting = Counting(tree, snapshot)
         self.balance = Balance(tree)
         self.placer = Placer(labels)
-        self._staying = [pod for pod in running if not pod.leaving]
         self.leaving = {pod.name: pod for pod in running if pod.leaving}
+        self._staying = [pod for pod in running if not pod.leaving] if self.leaving else running
         sums = self.counting.sums(self._staying)
         self._lowest: dict[str, int] = {}
         for sort, counts in sums.items():

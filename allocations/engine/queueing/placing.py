@@ -15,7 +15,7 @@ import numpy as np
 
 from allocations.engine.decision import Decision
 from allocations.engine.needs import Need
-from allocations.engine.plan import feasible, plan
+from allocations.engine.plan import EXPLAINED_UP_TO, feasible, plan
 from allocations.engine.queueing.seats import (
     Placed,
     Seat,
@@ -209,7 +209,7 @@ def _rows_of(values: Mapping[str, Sequence[int]], chosen: Iterable[str]) -> list
 
 
 def _plan(snapshot: Snapshot, member: Member, rows: Sequence[int] | None, blocked: Collection[int]) -> Decision:
-    return plan(snapshot, member.request, candidates=rows, blocked=blocked)
+    return plan(snapshot, member.request, candidates=rows, blocked=blocked, verdicts_up_to=EXPLAINED_UP_TO)
 
 
 def _short(workload: Workload, members: Sequence[Member], most: int) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -123,6 +123,7 @@ class Sort(NamedTuple):
 
 
 _SORT: Final = attrgetter(*Sort._fields)
+_DEVICE: Final = itemgetter(0)
 
 
 class Counting:
@@ -178,23 +179,33 @@ class Counting:
 
     def sums(self, running: Collection[Running]) -> dict[Sort, Counts]:
         """What running pods count, those of one sort together."""
-        sorts: defaultdict[Any, list[tuple[Held, ...]]] = defaultdict(list)
-        for pod, key in zip(running, map(_SORT, running), strict=True):
-            sorts[key].append(pod.held)
-        sums: dict[Sort, Counts] = {}
-        for key, parts in sorts.items():
-            sort = Sort(*key)
-            if sort.whole:
-                rows = self.snapshot.index.rows_of([one[0] for held in parts for one in held])
-                rows = rows[rows >= 0]
-                sums[sort] = self._whole(rows[self._gpu_rows[rows]])
-            else:
-                sums[sort] = self.held([*chain.from_iterable(parts)])
-        return sums
+        codes: dict[Any, int] = {}
+        sort_of = [codes.setdefault(key, len(codes)) for key in map(_SORT, running)]
+        held = [pod.held for pod in running]
+        sizes = np.fromiter(map(len, held), np.intp, len(held))
+        devices = np.fromiter(map(_DEVICE, chain.from_iterable(held)), np.int64, int(sizes.sum()))
+        rows = self.snapshot.index.rows_of(devices)
+        sort_of_held = np.repeat(np.array(sort_of, np.intp), sizes)
+        gpus = rows >= 0
+        gpus &= self._gpu_rows[rows]
+        models = len(self.snapshot.models)
+        places = sort_of_held[gpus] * models + self.snapshot.device_model[rows[gpus]]
+        numbers = np.bincount(places, minlength=len(codes) * models).reshape(len(codes), models).tolist()
+        sorts = [Sort(*key) for key in codes]
+        sums: dict[Sort, Counts] = {sort: self._by_group(own) for sort, own in zip(sorts, numbers, strict=True)}
+        parts: defaultdict[Sort, list[Held]] = defaultdict(list)
+        for code, some in zip(sort_of, held, strict=True):
+            if not sorts[code].whole:
+                parts[sorts[code]].extend(some)
+        return sums | {sort: self.held(some) for sort, some in parts.items()}
 
     def _whole(self, gpus: NDArray[np.intp]) -> dict[Group, Amount]:
         """What whole GPUs count. `gpus`: [n] device rows."""
-        numbers = np.bincount(self.snapshot.device_model[gpus], minlength=len(self.snapshot.models)).tolist()
+        models = self.snapshot.device_model[gpus]
+        return self._by_group(np.bincount(models, minlength=len(self.snapshot.models)).tolist())
+
+    def _by_group(self, numbers: Sequence[int]) -> dict[Group, Amount]:
+        """`numbers`: of whole GPUs of each model, by code."""
         counts: dict[Group, Amount] = {}
         for model, number in zip(self.snapshot.models, numbers, strict=True):
             if number:
@@ -205,8 +216,7 @@ class Counting:
     def asked(self, members: Sequence[Member]) -> Counts:
         """What the members would count in each group that may serve any of them."""
         if len(members) == 1:
-            request = members[0].request
-            return self._asked[request] if request in self._asked else self.asked_by(request)
+            return self.asked_by(members[0].request)
         counts: dict[Group, Amount] = {}
         for member in members:
             for group, amount in self.asked_by(member.request).items():
@@ -215,12 +225,13 @@ class Counting:
 
     def asked_by(self, request: DeviceRequest) -> Counts:
         """What one pod would count in each group that may serve it."""
-        if request not in self._asked:
-            self._asked[request] = {
+        known = self._asked.get(request)
+        if known is None:
+            known = self._asked[request] = {
                 group: sum((self._one(ask, group) * ask.count for ask in _gpus(request)), 0)
                 for group in self.serving(request)
             }
-        return self._asked[request]
+        return known
 
     def serving(self, request: DeviceRequest) -> tuple[Group, ...]:
         """The groups that may serve every GPU of the request; all of them for one without GPUs."""
