@@ -103,11 +103,12 @@ def check_taken(grants: Sequence[Grant], taken: Iterable[Written], revision: Sta
     raise LostRace(lost or tuple(asked))  # none: its own hold's, given back in this very transaction
 
 
-def return_capacity(cursor: Any, allocation_id: uuid.UUID, revision: Stamp) -> int:
+def return_capacity(cursor: Any, allocation_id: uuid.UUID, revision: Stamp, *, sharer: bool = True) -> int:
     """Return what the allocation's live grants took, and end the grants; how many devices came back.
 
-    A device that vanished while held is removed with its last grant. A group that loses its last grant takes nobody new
-    (`allocations.ledger.groups.release_unused` ends it).
+    A device that vanished while held is removed with its last grant. A group that loses its last sharer takes nobody
+    new (`allocations.ledger.groups.release_unused` ends it). `sharer`: False for a hold, which has joined no group: one
+    that was idle before is idle again.
     """
     cursor.execute(
         "UPDATE allocations_allocationdevice SET live = %s WHERE allocation_id = %s AND live = %s "
@@ -119,9 +120,9 @@ def return_capacity(cursor: Any, allocation_id: uuid.UUID, revision: Stamp) -> i
         cursor.execute(
             "UPDATE nodes_device SET core_used = core_used - %s, "  # noqa: S608 - constants
             f"memory_used = memory_used - %s, revision = {revision.text}, "
-            "gpu_group_open = (gpu_group_open AND NOT (core_used = %s AND memory_used = %s)), "
+            "gpu_group_open = (gpu_group_open AND NOT (%s AND core_used = %s AND memory_used = %s)), "
             "presence = CASE WHEN presence = 'vanished' AND core_used = %s AND memory_used = %s "
             "THEN 'removed' ELSE presence END WHERE id = %s",
-            [core, memory, *revision.values, core, memory, core, memory, device_id],
+            [core, memory, *revision.values, sharer, core, memory, core, memory, device_id],
         )
     return len(rows)

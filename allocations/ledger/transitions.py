@@ -111,10 +111,11 @@ def move(
         )
         rows = cursor.fetchall()
         revision = next_stamp() if rows and target not in LIVE else None
+        sharer = tuple(sources) != (State.HELD,)
         moved = {}
         for raw_id, *row in rows:
             key = read_identity(raw_id)
-            moved[key] = Moved(return_capacity(cursor, key, revision) if revision else 0, *row)
+            moved[key] = Moved(return_capacity(cursor, key, revision, sharer=sharer) if revision else 0, *row)
     for node in {one.node for one in moved.values()} if revision else ():
         announce(node=node)
     return {key: one.event(KINDS[target], message(one), key, now=now, actor=actor) for key, one in moved.items()}

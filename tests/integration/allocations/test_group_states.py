@@ -55,12 +55,17 @@ KINDS = {
 }
 
 
-def sharer() -> uuid.UUID:
-    """An allocation of half a GPU of node-a, reserved."""
+def held() -> uuid.UUID:
+    """An allocation of half a GPU of node-a."""
     look = fleet.current()
     decision = plan(look.snapshot, HALF, candidates=[look.snapshot.node_index["node-a"]])
     terms = ledger.Terms(holder=ledger.pod_holder("research", "pod", f"uid-{uuid.uuid4()}"), request=HALF)
-    allocation_id = ledger.hold(terms, decision=decision, previous=None, now=look.now, hold_seconds=30)
+    return ledger.hold(terms, decision=decision, previous=None, now=look.now, hold_seconds=30)
+
+
+def sharer() -> uuid.UUID:
+    """The same, reserved."""
+    allocation_id = held()
     assert ledger.reserve([allocation_id], now=NOW)
     return allocation_id
 
@@ -94,8 +99,8 @@ def protected(group: GpuGroup) -> None:
     protect_group(group.pk, pod_uid="reservation-pod-2", now=NOW, actor="test")
 
 
-def left(group: GpuGroup) -> None:
-    """The last sharer has gone, if there is one, and nobody needs the group."""
+def sharers_gone() -> None:
+    """All of them have ended."""
     for one in Allocation.objects.filter(state=State.RESERVED):
         begun = ledger.begin_release(
             allocation_id=one.pk,
@@ -107,6 +112,11 @@ def left(group: GpuGroup) -> None:
         )
         assert begun
         assert ledger.finish_release(allocation_id=one.pk, outcome=State.RELEASED, now=NOW, actor="test")
+
+
+def left(group: GpuGroup) -> None:
+    """The last sharer has gone, if there is one, and nobody needs the group."""
+    sharers_gone()
     release_unused([group.name], spare=0, now=NOW, actor="test")
 
 
@@ -299,6 +309,21 @@ def test_a_group_stays_while_somebody_has_it() -> None:
     left(second)
     assert end_groups([second.pk], now=NOW, actor="test") == 1
     assert grouped(second) == []
+
+
+@pytest.mark.usefixtures("node")
+def test_a_hold_that_ends_leaves_a_spare_group_open() -> None:
+    """SHARE-7 it never joined the group; only the last sharer closes it, until it is known to be spare."""
+    group = group_in(GroupState.READY)
+    sharers_gone()
+    assert grouped(group) == [(TOLD, False)]
+    assert release_unused([group.name], spare=1, now=NOW, actor="test") == []
+    assert grouped(group) == [(TOLD, True)]
+    hold = held()
+    assert Device.objects.get(uuid=TOLD).core_used == 50
+    assert ledger.drop_hold(allocation_id=hold, outcome=State.RELEASED, reason="test", now=NOW, actor="test")
+    assert grouped(group) == [(TOLD, True)]
+    assert Device.objects.get(uuid=TOLD).core_used == 0
 
 
 @pytest.mark.usefixtures("node")
