@@ -16,7 +16,7 @@ from django.conf import settings
 from access.errors import BadInput, NotFound, Unavailable
 from claims.errors import ManifestChanged, ManifestExists
 from claims.kinds import Kind, R
-from claims.mirror import is_changed, mirror, uid_of, unmirror
+from claims.mirror import is_changed, mirror_answer, uid_of, unmirror
 from claims.selectors import manifest_as_stored
 from claims.store import ManifestDraft
 from kube import crds
@@ -61,7 +61,7 @@ class ClusterStore(Generic[R]):
                 if found is None or not self._is_equivalent(found, draft):
                     raise
                 stored = found  # created in spite of the lost answer
-        return mirror(self._kind, stored=stored, actor=actor, now=now)
+        return self._mirrored(stored, actor, now)
 
     def manifest(self, *, namespace: str, name: str) -> dict[str, Any]:
         """See `claims.store.DatabaseStore`. The object is not mirrored, since the watch may have a newer one."""
@@ -90,13 +90,13 @@ class ClusterStore(Generic[R]):
                 except (ConflictInCluster, OutcomeUnknown):
                     if last == 1:
                         raise
-        return mirror(self._kind, stored=stored, actor=actor, now=now)
+        return self._mirrored(stored, actor, now)
 
     def delete(self, *, namespace: str, name: str, actor: str, now: datetime) -> R:
         """See `claims.store.DatabaseStore`."""
         with self._answers(namespace, name):
             stored = self._get(namespace, name)
-            was = mirror(self._kind, stored=stored, actor=actor, now=now)
+            was = self._mirrored(stored, actor, now)
             crds.delete(
                 self._cluster,
                 self._kind.resource,
@@ -107,6 +107,9 @@ class ClusterStore(Generic[R]):
             )
         unmirror(self._kind, namespace=namespace, name=name, uid=stored.metadata.uid, actor=actor, now=now)
         return was
+
+    def _mirrored(self, stored: CustomObject, actor: str, now: datetime) -> R:
+        return mirror_answer(self._kind, self._cluster, stored=stored, actor=actor, now=now, timeout=TIMEOUT_SECONDS)
 
     def _get(self, namespace: str, name: str) -> CustomObject:
         return crds.get(self._cluster, self._kind.resource, namespace=namespace, name=name, timeout=TIMEOUT_SECONDS)

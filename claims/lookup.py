@@ -19,7 +19,7 @@ from claims.dialects.claim_manifest import DEFAULT_NAMESPACE, ClaimSpec, malform
 from claims.dialects.request import DeviceRequest, Parsed, Refusal
 from claims.kinds import CLAIM
 from claims.manifest_metadata import ManifestInvalid
-from claims.mirror import mirror
+from claims.mirror import mirror_answer
 from kube import crds
 from kube.errors import KubeError, NotFoundInCluster
 from kube.objects import Pod
@@ -97,7 +97,9 @@ def _read_through(namespace: str, name: str) -> FoundClaim:
         log.warning("claims.unread", namespace=namespace, name=name, error=str(error))
         reason = f"whether GpuClaim {name} exists cannot be read from the API server now; it is asked again"
         return FoundClaim(None, Refusal(rule="claim-unread", reason=reason))
-    claim = mirror(CLAIM, stored=stored, now=database_now())
+    claim = mirror_answer(CLAIM, cluster, stored=stored, now=database_now(), timeout=READ_SECONDS)
+    if not CLAIM.rows.filter(pk=claim.pk).exists():
+        return NO_CLAIM  # deleted meanwhile
     return FoundClaim(claim.pk, _parsed(name, msgspec.json.encode(claim.spec).decode()))
 
 

@@ -1,8 +1,9 @@
 """Mirrors the API server's claims, gangs and queues in rows, so that filter finds them in one query (CLAIM-1).
 
 Called by the watches, by `claims.cluster_store` with each answer of the API server, and by lookups that missed.
-Invariants: an older object never overwrites a newer one; each new or changed spec is announced, for pods that were
-refused without it; a spec that breaks a rule which only we check is stored as Invalid and refused with the reason.
+Invariants: an older object never overwrites a newer one; no row outlives its object; each new or changed spec is
+announced, for pods that were refused without it; a spec that breaks a rule which only we check is stored as Invalid and
+refused with the reason.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
+import structlog
 from django.db import IntegrityError, transaction
 
 from audit.queue_wake import wake_queues
@@ -21,7 +23,10 @@ from claims.kinds import Kind, R
 from claims.manifest_metadata import ManifestInvalid
 from claims.models import ManifestRow
 from claims.store import locked_row, record_change
+from kube import crds
+from kube.client import Cluster
 from kube.crds import CustomObject
+from kube.errors import KubeError, NotFoundInCluster
 from storage.transactions import atomic_retry
 
 ACTOR = "cluster"
@@ -30,28 +35,79 @@ VALID = "Valid"
 VERSIONS_KEPT = 16
 """The resourceVersions that are kept of an object whose status alone changes; older ones conflict."""
 
+log = structlog.get_logger(__name__)
 
-@atomic_retry
+
 def mirror(kind: Kind[R], *, stored: CustomObject, actor: str = ACTOR, now: datetime, fresh: bool = False) -> R:
-    """Update the row to the API server's object, and return it.
+    """Update the row to the API server's object, and return it. Called by the watch.
 
     `fresh`: it was just read, so an older version means that the cluster was restored from a backup.
     """
+    row, _ = _mirror(kind, stored, actor=actor, now=now, fresh=fresh)
+    return row
+
+
+def mirror_answer(
+    kind: Kind[R], cluster: Cluster, *, stored: CustomObject, actor: str = ACTOR, now: datetime, timeout: float
+) -> R:
+    """The same with what the API server answered to a request. `timeout`: of a further one, in seconds.
+
+    An object that has no row may be deleted already, and the watch may have seen that: no event of it will come. So it
+    is read again once the row is there, and the row that is returned may be deleted.
+    """
+    row, created = _mirror(kind, stored, actor=actor, now=now, fresh=False)
+    if created:
+        try:
+            refresh(kind, cluster, namespace=row.namespace, name=row.name, now=now, timeout=timeout)
+        except KubeError as error:
+            log.warning("manifests.not_read_again", kind=kind.name, object=str(row), error=str(error))
+    return row
+
+
+@atomic_retry
+def mirror_known(kind: Kind[Any], *, stored: CustomObject, now: datetime) -> None:
+    """The same if the object has a row; else it is deleted, or the watch will bring it."""
+    meta = stored.metadata
+    row = locked_row(kind, meta.namespace, meta.name)
+    if row is None or row.uid != uid_of(meta.uid) or is_older(meta.resource_version, row.resource_version):
+        return
+    _update(kind, row, stored, actor=ACTOR, now=now)
+
+
+def refresh(
+    kind: Kind[Any], cluster: Cluster, *, namespace: str, name: str, now: datetime, timeout: float | None = None
+) -> None:
+    """Read an object from the API server and mirror it. Raises `kube.errors`."""
+    try:
+        stored = crds.get(cluster, kind.resource, namespace=namespace, name=name, timeout=timeout)
+    except NotFoundInCluster as error:
+        if not error.details.kind:
+            raise  # the kind is unknown, which says nothing about the object
+        row = kind.rows.filter(namespace=namespace, name=name).first()
+        if row is not None:
+            unmirror(kind, namespace=namespace, name=name, uid=str(row.uid), now=now)
+    else:
+        mirror(kind, stored=stored, now=now, fresh=True)
+
+
+@atomic_retry
+def _mirror(kind: Kind[R], stored: CustomObject, *, actor: str, now: datetime, fresh: bool) -> tuple[R, bool]:
+    """The row, and whether it was created."""
     meta = stored.metadata
     row = locked_row(kind, meta.namespace, meta.name)
     if row is not None and not fresh and is_older(meta.resource_version, row.resource_version):
-        return row
+        return row, False
     if row is not None and row.uid != uid_of(meta.uid):
         _end(kind, row, actor=actor, now=now)
         row = None
     if row is None:
         try:
             with transaction.atomic():
-                return _create(kind, stored, actor=actor, now=now)
+                return _create(kind, stored, actor=actor, now=now), True
         except IntegrityError:
             # another process was faster
             row = kind.rows.select_for_update(no_key=True).get(namespace=meta.namespace, name=meta.name)
-    return _update(kind, row, stored, actor=actor, now=now)
+    return _update(kind, row, stored, actor=actor, now=now), False
 
 
 @atomic_retry

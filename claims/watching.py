@@ -14,11 +14,9 @@ import structlog
 from django.conf import settings
 
 from claims.kinds import Kind
-from claims.mirror import is_older, mirror, unmirror
-from kube import crds
+from claims.mirror import is_older, mirror, refresh, unmirror
 from kube.client import Cluster
 from kube.crds import CustomObject
-from kube.errors import NotFoundInCluster
 from kube.listing import Unreadable
 from kube.watch import Changed, Event, Relisted
 from kube.watch_loop import RUN_SECONDS, Followed, follow
@@ -73,20 +71,6 @@ def relisted(kind: Kind[Any], event: Relisted[CustomObject], *, cluster: Cluster
         refresh(kind, cluster, namespace=namespace, name=name, now=now)
     for unreadable in event.unreadable:
         _note_unreadable(kind, unreadable)
-
-
-def refresh(kind: Kind[Any], cluster: Cluster, *, namespace: str, name: str, now: datetime) -> None:
-    """Read an object from the API server and mirror it. Raises `kube.errors`."""
-    try:
-        stored = crds.get(cluster, kind.resource, namespace=namespace, name=name)
-    except NotFoundInCluster as error:
-        if not error.details.kind:
-            raise  # the kind is unknown, which says nothing about the object
-        row = kind.rows.filter(namespace=namespace, name=name).first()
-        if row is not None:
-            unmirror(kind, namespace=namespace, name=name, uid=str(row.uid), now=now)
-    else:
-        mirror(kind, stored=stored, now=now, fresh=True)
 
 
 def _note_unreadable(kind: Kind[Any], event: Unreadable) -> None:

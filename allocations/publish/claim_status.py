@@ -16,7 +16,7 @@ import structlog
 from allocations.selectors import claim_statuses
 from audit.models import Event
 from claims.kinds import CLAIM, Kind, R
-from claims.mirror import mirror, uid_of
+from claims.mirror import mirror_known, uid_of
 from claims.models import GpuClaim
 from kube import crds
 from kube.client import Cluster
@@ -107,6 +107,6 @@ def status_publish(kind: Kind[R], *, cluster: Cluster, row: R, status: Mapping[s
             "manifests.status_refused", kind=kind.name, object=str(row), error=str(error)
         )
         return False
-    mirrored = mirror(kind, stored=stored, now=now)
-    rows = kind.rows.filter(pk=mirrored.pk, uid=uid_of(stored.metadata.uid))
+    mirror_known(kind, stored=stored, now=now)
+    rows = kind.rows.filter(uid=uid_of(stored.metadata.uid))
     return bool(rows.update(published_status=status))

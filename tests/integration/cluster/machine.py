@@ -26,8 +26,8 @@ from allocations.choices import LIVE, State
 from allocations.models import Allocation
 from allocations.services import allocation_release, claim_devices
 from claims.kinds import CLAIM
+from claims.mirror import refresh
 from claims.models import GpuClaim
-from claims.watching import refresh
 from kube.keys import SCHEDULER_NAME
 from nodes.models import Device
 from nodes.services import devices_health

@@ -10,6 +10,7 @@ import pytest
 import claims.services
 from access.actors import SYSTEM
 from access.errors import BadInput, Conflict, NotFound, Unavailable
+from allocations.publish.claim_status import status_publish
 from claims.errors import ManifestChanged, ManifestExists
 from claims.kinds import CLAIM
 from claims.mirror import VERSIONS_KEPT, mirror
@@ -307,6 +308,55 @@ def test_created_again(world: World) -> None:
     again = GpuClaim.objects.get()
     assert again.uid != first.uid
     assert again.spec["devices"]["count"] == 7
+
+
+def deleted_after(world: World, monkeypatch: pytest.MonkeyPatch, request: str) -> None:
+    """Right after the first such request of ours the claim is deleted, and the watch has said so."""
+    cluster = world.backends.cluster
+    assert cluster is not None
+    asked, times = getattr(crds, request), iter([1])
+
+    def overtaken(*target: Any, **given: Any) -> crds.CustomObject:
+        answer: crds.CustomObject = asked(*target, **given)
+        for _ in times:
+            kind = world.server.store.kind_of("gpu.scheduling", "v1", "gpuclaims")
+            world.server.store.delete(kind, NAMESPACE, "two", {})
+            handle(CLAIM, Changed("DELETED", (NAMESPACE, "two"), answer), cluster=cluster, now=database_now())
+        return answer
+
+    monkeypatch.setattr(crds, request, overtaken)
+
+
+@pytest.mark.parametrize("request_", ["create", "spec_replace", "status_replace", "get"])
+def test_deleted_before_an_answer_is_mirrored(world: World, monkeypatch: pytest.MonkeyPatch, request_: str) -> None:
+    """CLAIM-1 no row is left of a claim whose end the watch has brought before an answer that shows it."""
+    world.node("n1")
+    cluster = world.backends.cluster
+    assert cluster is not None
+    if request_ == "get":
+        world.claim()
+        world.pod("train")
+        deleted_after(world, monkeypatch, request_)
+        assert world.filter("train") is None
+    elif request_ == "create":
+        deleted_after(world, monkeypatch, request_)
+        create()
+    else:
+        row = create()
+        deleted_after(world, monkeypatch, request_)
+        if request_ == "spec_replace":
+            replace(manifest({"devices": {"count": 4}}))
+        else:
+            assert not status_publish(
+                CLAIM, cluster=cluster, row=row, status={"phase": "Allocated"}, now=database_now()
+            )
+    assert not GpuClaim.objects.exists()
+
+
+def test_an_answer_that_cannot_be_confirmed(world: World) -> None:
+    """CLAIM-1 the API server is away once it has created the claim: that is told as it is, and the row stays."""
+    world.server.faults.append(Fault("GET", "/gpuclaims/two", status=503, times=10))
+    assert GpuClaim.objects.get(pk=create().pk).name == "two"
 
 
 def test_a_cluster_that_was_set_back(world: World) -> None:

@@ -12,8 +12,8 @@ from allocations.models import Allocation
 from allocations.scheduling.resizing import resize_claims
 from allocations.services import allocation_resize
 from claims.kinds import CLAIM
+from claims.mirror import refresh
 from claims.models import GpuClaim
-from claims.watching import refresh
 from storage.clock import database_now
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
 from tests.integration.cluster.resizing import GI, granted, told, used
