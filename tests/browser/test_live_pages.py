@@ -126,8 +126,9 @@ def test_a_nodes_history_by_range(sign_in: Any, agent: Agent) -> None:
     expect(chart(page)).to_have_attribute("aria-label", "Utilisation: GPU 0 10 %, GPU 1 unknown")
     box = chart(page).locator(".u-over").bounding_box()
     assert box is not None
-    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 20)  # nearest to the first minute that was measured
+    page.mouse.move(box["x"] + box["width"] * 0.02, box["y"] + 20)  # the chart starts where measuring began
     expect(chart(page).locator(".u-legend .u-value").nth(1)).to_have_text("100 %")
+    expect(page.locator("[data-history-note]")).to_have_text(re.compile(r"first figures of this range are 1\d min"))
     page.reload()
     expect(chart(page)).to_have_attribute("data-points", "10")
     page.locator(".wiring a").first.click()

@@ -1,4 +1,6 @@
 // The row of buttons that says how far back charts look; what is chosen is kept in the address.
+import { span } from "./ago.js";
+
 export const LIVE = "3m";
 export const LIVE_SECONDS = 180;
 
@@ -22,6 +24,18 @@ export function rangePicker(element, choose) {
   show();
   choose(chosen);
   return () => chosen;
+}
+
+/**
+ * What of a range is shown, `span` [first, last] in seconds since 1970, and what is said of it: a chart starts where
+ * measuring began, if that is within the range. `times` are those of points of `step` seconds, `until` its end.
+ */
+export function shown({ times, step, seconds, until }) {
+  const first = until - seconds;
+  if (!times.length) return { span: [first, until], note: "Nothing was measured in this range." };
+  const began = times[0] - step;
+  if (began <= first + step) return { span: [first, until], note: "" };
+  return { span: [began, until], note: `The first figures of this range are ${span(until - times[0])} old.` };
 }
 
 const MINUTE_MS = 60_000;
@@ -51,8 +65,9 @@ export class History {
       if (!answer.ok) throw new Error(`${answer.status}`);
       const body = await answer.json();
       if (number !== this.asked) return null;
-      if (parameters.range !== LIVE) body.span = [body.until - body.seconds, body.until];
-      this.say(body.times.length ? "" : "Nothing was measured in this range.");
+      const { span, note } = shown(body);
+      if (parameters.range !== LIVE) body.span = span;
+      this.say(body.times.length && parameters.range === LIVE ? "" : note);
       return body;
     } catch (error) {
       if (number === this.asked) this.say(`The history cannot be read (${error.message}).`);
