@@ -1,7 +1,8 @@
 """Follows each trigger: to its NodeClaim, its node, and its end.
 
 Invariants: a NodeClaim is tied to one trigger; a trigger whose NodeClaim or node does not come in its time fails, and
-its pods are planned for again; a trigger pod that is lost before Karpenter took it up is made again, `LOST_MOST` times.
+its pods are planned for again, but not by rows that are behind the cluster, as they are after an outage; a trigger pod
+that is lost before Karpenter took it up is made again, `LOST_MOST` times.
 """
 
 from __future__ import annotations
@@ -107,6 +108,8 @@ class TriggerProgress:
         elif pod is None or pod.finished or pod.metadata.deletion_timestamp:
             self._again(trigger, "its pod was deleted" if pod is None else f"its pod ended: {pod.status.phase}")
         elif trigger.created_at and self.now > trigger.created_at + _seconds(settings.GPUPLANE_TRIGGER_SECONDS):
+            if self._is_one_unseen(trigger):
+                return
             said = trigger.said or "Karpenter says nothing of it"
             self._fail(trigger, f"no NodeClaim within {settings.GPUPLANE_TRIGGER_SECONDS} s: {said}")
 
@@ -152,6 +155,35 @@ class TriggerProgress:
             return True
         return False
 
+    def _is_one_unseen(self, trigger: Trigger) -> bool:
+        """Whether a NodeClaim that may be the trigger's is in the cluster, and its row comes in a moment."""
+        since = (trigger.created_at or self.now) - CLOCKS
+        new = {
+            name
+            for name, one in self._there.items()
+            if one.pool == trigger.request.pool
+            and (made := parse_datetime(one.metadata.creation_timestamp or "")) is not None
+            and made >= since
+        }
+        return bool(new.difference(NodeClaim.objects.filter(name__in=new).values_list("name", flat=True)))
+
+    def _is_behind(self, claim: NodeClaim) -> bool:
+        """Whether the NodeClaim was launched or registered, and its row does not say so yet."""
+        there = self._there.get(claim.name)
+        if there is None or there.metadata.uid != claim.uid:
+            return False
+        steps = ((claim.launched_at, "Launched"), (claim.registered_at, "Registered"))
+        return any(at is None and there.since(kind) is not None for at, kind in steps)
+
+    @cached_property
+    def _there(self) -> Mapping[str, karpenter.NodeClaim]:
+        """The NodeClaims of the cluster, by name: read where a trigger's time is over."""
+        try:
+            found = self.cluster.list(NODE_CLAIMS.path(), karpenter.NodeClaim).items
+        except NotFoundInCluster:  # Karpenter is gone
+            return {}
+        return {one.metadata.name: one for one in found}
+
     @atomic_retry
     def _write_tie(self, trigger: Trigger, claim: NodeClaim) -> bool:
         if not NodeClaim.objects.filter(pk=claim.pk, trigger="").update(trigger=trigger.name):
@@ -192,9 +224,11 @@ class TriggerProgress:
         if claim.deleted_at is not None:
             self._fail(trigger, f"NodeClaim {claim.name}: {claim.reason}")
         elif claim.launched_at is None and age > LAUNCH:
-            self._fail(trigger, f"NodeClaim {claim.name} was not launched within 5 minutes: {claim.reason}")
+            if not self._is_behind(claim):
+                self._fail(trigger, f"NodeClaim {claim.name} was not launched within 5 minutes: {claim.reason}")
         elif claim.registered_at is None and age > patience:
-            self._fail(trigger, f"NodeClaim {claim.name} was not registered {within}: {claim.reason}")
+            if not self._is_behind(claim):
+                self._fail(trigger, f"NodeClaim {claim.name} was not registered {within}: {claim.reason}")
         elif claim.registered_at is not None and self.now > claim.registered_at + patience:
             self._fail(trigger, f"node {claim.node} was not ready {within} of its registration: {claim.reason}")
         elif trigger.state == TriggerState.LAUNCHING and claim.registered_at is not None:

@@ -17,6 +17,7 @@ from autoscaling.services import request_cancel
 from kube.client import Cluster
 from kube.keys import NODEPOOL_LABEL
 from kube.objects import Pod
+from tests.fakes.apikinds import CRDS
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.growth.conftest import Growing, reasons
 
@@ -119,6 +120,63 @@ def test_a_nominated_node_claim_is_waited_for(growing: Growing, monkeypatch: pyt
         assert (trigger.state, trigger.node_claim) == ("created", name)
     growing.round()
     assert growing.states == ["launching"]
+
+
+@pytest.mark.parametrize("says", [True, False], ids=["nominated", "not said"])
+def test_a_node_claim_that_came_in_an_outage(
+    growing: Growing, monkeypatch: pytest.MonkeyPatch, settings: Settings, says: bool
+) -> None:
+    """SCALE-4 gpuplane was away longer than a NodeClaim may take: rows of before the outage fail no trigger."""
+    growing.karpenter.pool()
+    growing.pods(2)
+    growing.round()
+    growing.karpenter.step(growing.karpenter.nominate(growing.triggers[0], says=says), "Launched")
+    growing.wait(settings.GPUPLANE_TRIGGER_SECONDS + 1)
+    growing.restart()
+    with monkeypatch.context() as context:
+        context.setattr(growing, "watch", lambda: None)
+        growing.round(2)
+        assert growing.states == ["created"]
+    growing.round()
+    assert growing.states == ["launching"]
+    assert len(growing.triggers) == 1
+
+
+@pytest.mark.parametrize(("steps", "minutes"), [(("Launched",), 6), (("Launched", "Registered"), 16)])
+def test_steps_of_a_node_claim_in_an_outage(
+    growing: Growing, monkeypatch: pytest.MonkeyPatch, steps: tuple[str, ...], minutes: int
+) -> None:
+    """SCALE-4 the same of what became of its NodeClaim meanwhile."""
+    growing.karpenter.pool()
+    growing.pods(2)
+    growing.round()
+    name = growing.karpenter.nominate(growing.triggers[0])
+    if minutes > 6:
+        growing.karpenter.step(name, "Launched")
+    growing.round()
+    assert growing.states == ["launching"]
+    growing.server.add_node(name, labels={NODEPOOL_LABEL: "h100"}, ready=False)
+    growing.karpenter.step(name, *steps)
+    growing.wait(minutes * 60)
+    growing.restart()
+    with monkeypatch.context() as context:
+        context.setattr(growing, "watch", lambda: None)
+        growing.round(2)
+        assert growing.states == ["launching"]
+    growing.watch()
+    assert growing.claims[0].launched_at is not None
+
+
+def test_karpenter_is_uninstalled(growing: Growing, settings: Settings) -> None:
+    """SCALE-4 its kinds are gone: the trigger fails in its time."""
+    growing.karpenter.pool()
+    growing.pods(2)
+    growing.round()
+    growing.server.store.delete(CRDS, "", "nodeclaims.karpenter.sh", {})
+    growing.wait(settings.GPUPLANE_TRIGGER_SECONDS + 1)
+    assert growing.rounds is not None
+    growing.rounds.run()
+    assert growing.states[0] == "failed"
 
 
 def test_a_ready_node_is_followed_at_once(growing: Growing) -> None:
