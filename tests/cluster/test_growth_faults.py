@@ -184,18 +184,21 @@ def _is_ready(node: Json) -> bool:
 
 @pytest.fixture
 def unhurried(stack: Stack) -> Iterator[None]:
-    """The module's time-outs are not those of this test: thirteen NodeClaims at once take Karpenter what they take."""
+    """The module's time-outs are not those of this test: thirteen NodeClaims at once take Karpenter what they take.
 
-    def restarted(seconds: int) -> None:
-        stack.gpuplane.configure(**{name: str(seconds) for name in WAITS})
+    Pods have nodes made at once, so that whoever is known to wait is planned for.
+    """
+
+    def restarted(seconds: int, *, after: int) -> None:
+        stack.gpuplane.configure(GPUPLANE_SCALE_AFTER_SECONDS=str(after), **{name: str(seconds) for name in WAITS})
         for one in watches(stack):
             one.stop()
         for one in watches(stack):
             one.start()
 
-    restarted(300)
+    restarted(300, after=0)
     yield
-    restarted(SECONDS)
+    restarted(SECONDS, after=2)
 
 
 @pytest.mark.timeout(1000)  # most of it is the API server's, which takes a thousand pods, and gives them up one by one
@@ -208,6 +211,10 @@ def test_a_thousand_pods_at_once(stack: Stack, karpenter: Karpenter, namespace: 
     with inventories(stack), watching(stack, namespace).watching() as seen:
         shares(stack, namespace, "many", 1000, core=10)
         seen.until(lambda seen: sum(map(_is_refused, pods_of(seen).values())) == 1000, seconds=120, what="all refused")
+        summary = "/api/v1/fleet/summary/"
+        eventually(
+            lambda: stack.gpuplane.rest.get(summary).json()["pending_pods"] == 1000, seconds=60, what="all are known"
+        )
         karpenter.pool("h100", labels={GROUP: "many"})
         started = time.monotonic()
         while not count_bound(1000)(seen):
