@@ -81,6 +81,10 @@ class Growing:
     def round(self, times: int = 1) -> None:
         """Watches, then rounds of the loop."""
         self.watch()
+        self.unwatched(times)
+
+    def unwatched(self, times: int = 1) -> None:
+        """Rounds by rows that are behind the cluster."""
         self.rounds = self.rounds or Rounds(self.cluster)
         for _ in range(times):
             self.rounds.run()

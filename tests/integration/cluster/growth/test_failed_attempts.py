@@ -107,25 +107,21 @@ def test_a_node_claim_that_goes_between_two_looks(growing: Growing, seen: str) -
     assert growing.states == ["failed", "created"]
 
 
-def test_a_nominated_node_claim_is_waited_for(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_nominated_node_claim_is_waited_for(growing: Growing) -> None:
     """SCALE-3 It is in the cluster, but the watch has not brought it: the trigger counts as taken up."""
     growing.karpenter.pool()
     growing.pods(2)
     growing.round()
-    with monkeypatch.context() as context:
-        context.setattr(growing, "watch", lambda: None)
-        name = growing.karpenter.nominate(growing.triggers[0])
-        growing.round(2)
-        trigger = Trigger.objects.get()
-        assert (trigger.state, trigger.node_claim) == ("created", name)
+    name = growing.karpenter.nominate(growing.triggers[0])
+    growing.unwatched(2)
+    trigger = Trigger.objects.get()
+    assert (trigger.state, trigger.node_claim) == ("created", name)
     growing.round()
     assert growing.states == ["launching"]
 
 
 @pytest.mark.parametrize("says", [True, False], ids=["nominated", "not said"])
-def test_a_node_claim_that_came_in_an_outage(
-    growing: Growing, monkeypatch: pytest.MonkeyPatch, settings: Settings, says: bool
-) -> None:
+def test_a_node_claim_that_came_in_an_outage(growing: Growing, settings: Settings, says: bool) -> None:
     """SCALE-4 gpuplane was away longer than a NodeClaim may take: rows of before the outage fail no trigger."""
     growing.karpenter.pool()
     growing.pods(2)
@@ -133,38 +129,33 @@ def test_a_node_claim_that_came_in_an_outage(
     growing.karpenter.step(growing.karpenter.nominate(growing.triggers[0], says=says), "Launched")
     growing.wait(settings.GPUPLANE_TRIGGER_SECONDS + 1)
     growing.restart()
-    with monkeypatch.context() as context:
-        context.setattr(growing, "watch", lambda: None)
-        growing.round(2)
-        assert growing.states == ["created"]
+    growing.unwatched(2)
+    assert growing.states == ["created"]
     growing.round()
     assert growing.states == ["launching"]
     assert len(growing.triggers) == 1
 
 
-@pytest.mark.parametrize(("steps", "minutes"), [(("Launched",), 6), (("Launched", "Registered"), 16)])
+@pytest.mark.parametrize(
+    ("before", "meanwhile", "minutes"), [((), ("Launched",), 6), (("Launched",), ("Launched", "Registered"), 16)]
+)
 def test_steps_of_a_node_claim_in_an_outage(
-    growing: Growing, monkeypatch: pytest.MonkeyPatch, steps: tuple[str, ...], minutes: int
+    growing: Growing, before: tuple[str, ...], meanwhile: tuple[str, ...], minutes: int
 ) -> None:
     """SCALE-4 the same of what became of its NodeClaim meanwhile."""
     growing.karpenter.pool()
     growing.pods(2)
     growing.round()
     name = growing.karpenter.nominate(growing.triggers[0])
-    if minutes > 6:
-        growing.karpenter.step(name, "Launched")
+    growing.karpenter.step(name, *before)
     growing.round()
     assert growing.states == ["launching"]
     growing.server.add_node(name, labels={NODEPOOL_LABEL: "h100"}, ready=False)
-    growing.karpenter.step(name, *steps)
+    growing.karpenter.step(name, *meanwhile)
     growing.wait(minutes * 60)
     growing.restart()
-    with monkeypatch.context() as context:
-        context.setattr(growing, "watch", lambda: None)
-        growing.round(2)
-        assert growing.states == ["launching"]
-    growing.watch()
-    assert growing.claims[0].launched_at is not None
+    growing.unwatched(2)
+    assert growing.states == ["launching"]
 
 
 def test_karpenter_is_uninstalled(growing: Growing, settings: Settings) -> None:
@@ -174,8 +165,7 @@ def test_karpenter_is_uninstalled(growing: Growing, settings: Settings) -> None:
     growing.round()
     growing.server.store.delete(CRDS, "", "nodeclaims.karpenter.sh", {})
     growing.wait(settings.GPUPLANE_TRIGGER_SECONDS + 1)
-    assert growing.rounds is not None
-    growing.rounds.run()
+    growing.unwatched()
     assert growing.states[0] == "failed"
 
 
