@@ -6,7 +6,6 @@ takes the request out of `running`; what is said of a request that is over chang
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
@@ -27,7 +26,12 @@ class Leaving:
         """`steps`: by their place among all."""
         self._steps = steps
         self.statements: list[Statement] = []
+        """To be run together with their models locked: places are given back, then the requests are moved."""
         self._whose: list[int] = []
+        if steps:
+            over = [step.id for step in steps.values() if isinstance(step, Ending)]
+            again = [(step.id, step.slot) for step in steps.values() if isinstance(step, Again)]
+            self.statements.append(rows.giving_back(over, again, now=now))
         for place, step in steps.items():
             if isinstance(step, Ending):
                 self.statements += rows.ending(step.id, ended(step, moment))
@@ -37,18 +41,19 @@ class Leaving:
                 self.statements.append(rows.waiting_again(step.id, step.slot, step.reason, tried))
                 self._whose.append(place)
 
-    def standings(self, written: Sequence[Written]) -> tuple[dict[int, Standing], Counter[str]]:
-        """Place of a step → what became of its request; and the places that each slot gets back."""
-        freed: Counter[str] = Counter()
+    def standings(self, written: Sequence[Written]) -> tuple[dict[int, Standing], set[str]]:
+        """Place of a step → what became of its request; and the slots whose count of requests is wrong."""
+        freed: set[str] = set()
         standings = dict.fromkeys(self._steps, Standing.OVER)
-        for place, statement, one in zip(self._whose, self.statements, written, strict=True):
+        back, *moved = written
+        for place, statement, one in zip(self._whose, self.statements[1:], moved, strict=True):
             step = self._steps[place]
             if isinstance(step, Again) and one.rows:
                 standings[place] = Standing.WAITS
-                freed[step.slot] += 1
+                freed.add(step.slot)
             elif statement.returning == "slot_id":
                 freed.update(slot_id for slot_id in one.returned if slot_id)
-        return standings, freed
+        return standings, freed - set(back.returned)
 
 
 def ended(step: Ending, moment: Moment) -> rows.Ended:

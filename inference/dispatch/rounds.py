@@ -32,7 +32,7 @@ from inference.dispatch.records import (
 )
 from inference.models import Turn
 from inference.wake import wake_requests, wake_slots
-from storage.cursors import Statement, run_all, run_together
+from storage.cursors import Statement, rows_of, run_all, run_together
 from storage.transactions import atomic_retry
 
 AVOID_SECONDS: Final = 3.0
@@ -69,7 +69,7 @@ def _dispatch(
 
     outcomes: list[Outcome] = [Standing.WAITS] * len(steps)
     leaving = {place: step for place, step in enumerate(steps) if isinstance(step, Ending | Again)}
-    models, read = _read({step.model for step in steps}, Leaving(leaving, moment, now=now), outcomes, now=now)
+    models, *read = _read({step.model for step in steps}, Leaving(leaving, moment, now=now), outcomes)
     over = {step.id: step for step in leaving.values() if isinstance(step, Ending)}
     arrivals = {place: step for place, step in enumerate(steps) if isinstance(step, Arrival)}
     coming = [
@@ -91,25 +91,20 @@ def _dispatch(
 
 
 def _read(
-    names: set[str], leaving: Leaving, outcomes: list[Outcome], *, now: datetime
-) -> tuple[dict[str, rows.ModelRow], list[Any]]:
-    """Lock the models, write who leaves, give their places back, and read slots and who waits."""
-    reads = [rows.reading_slots(names), rows.reading_waiting(names)]
-    if not leaving.statements:
-        locked, *read = run_together([rows.locking(names), *reads])
-        return rows.model_rows(locked), read
-    locked, written = run_together([rows.locking(names), leaving.statements])
-    standings, freed = leaving.standings(written)
-    for place, standing in standings.items():
-        outcomes[place] = standing
-    if not freed:
-        return rows.model_rows(locked), run_together(reads)
-    slots = sorted(freed)
-    back, *read = run_together([[rows.giving_back(slot_id, freed[slot_id], now=now) for slot_id in slots], *reads])
-    for slot_id, one in zip(slots, back, strict=True):
-        if not one.rows:
+    names: set[str], leaving: Leaving, outcomes: list[Outcome]
+) -> tuple[dict[str, rows.ModelRow], Sequence[Any], Sequence[Any]]:
+    """Lock the models, write who leaves, give their places back, and read slots and who waits for one with room."""
+    locked, *written, slots = run_together(
+        [rows.locking(names), *([leaving.statements] if leaving.statements else []), rows.reading_slots(names)]
+    )
+    if written:
+        standings, miscounted = leaving.standings(written[0])
+        for place, standing in standings.items():
+            outcomes[place] = standing
+        for slot_id in sorted(miscounted):
             recount(slot_id)
-    return rows.model_rows(locked), read
+    waiting = rows_of(rows.reading_waiting(names)) if rows.somebody_waits(slots) else ()
+    return rows.model_rows(locked), slots, waiting
 
 
 def _waiting_of(step: Arrival, moment: Moment, gateway: str) -> Waiting:

@@ -53,23 +53,33 @@ def model_rows(found: Sequence[Any]) -> dict[str, ModelRow]:
 
 
 _SLOTS: Final = """
-SELECT s.id, s.model_id, s.lora, s.launch, s.active, s.last_used_at, s.ready_at, s.address
+SELECT s.id, s.model_id, s.lora, s.launch, s.active, s.last_used_at, s.ready_at, s.address, EXISTS (
+  SELECT 1 FROM inference_request q WHERE q.model_name = m.name AND q.lora = s.lora AND q.state = 'waiting'
+)
 FROM inference_slot s LEFT JOIN inference_runner r ON r.id = s.runner_id JOIN inference_model m ON m.id = s.model_id
 WHERE {condition} AND s.state = %s AND (r.state = %s OR s.pod_name <> '') ORDER BY s.id
 """
 
 
 def reading_slots(names: Collection[str]) -> Query:
-    """Ready slots of the models, those whose runner is heard of and pods, by id: `open_slots` reads them."""
+    """Ready slots of the models, those whose runner is heard of and pods, by id, and whether a request waits for one.
+
+    `open_slots` and `somebody_waits` read them.
+    """
     condition, values = _among("m.name", sorted(names))
     return Query(_SLOTS.format(condition=condition), [*values, State.READY.value, RunnerState.CONNECTED.value])
+
+
+def somebody_waits(rows: Sequence[Any]) -> bool:
+    """Whether a request waits for any of the slots, room or not."""
+    return any(row[-1] for row in rows)
 
 
 def open_slots(rows: Sequence[Any], models: Collection[ModelRow], *, now: datetime) -> list[OpenSlot]:
     """The slots, but for those of models that are not among these."""
     by_key = {model.pk: model for model in models}
     found = []
-    for pk, model_key, lora, launch, active, used_at, ready_at, address in rows:
+    for pk, model_key, lora, launch, active, used_at, ready_at, address, _ in rows:
         if model_key not in by_key:
             continue
         model, launched = by_key[model_key], _launched(launch)
@@ -134,12 +144,27 @@ def taking(slot: OpenSlot, count: int, *, now: datetime) -> Statement:
     )
 
 
-def giving_back(slot_id: str, count: int, *, now: datetime) -> Statement:
-    """Give so many places of a slot back."""
-    return Statement(
-        "UPDATE inference_slot SET active = active - %s, last_used_at = %s WHERE id = %s AND active >= %s",
-        [count, moment(now), slot_id, count],
-    )
+_GIVE_BACK: Final = """
+UPDATE inference_slot SET active = active - gone.places, last_used_at = %s
+FROM (
+  SELECT slot_id, count(*) AS places FROM inference_request
+  WHERE state = 'running' AND slot_id IS NOT NULL AND ({condition}) GROUP BY slot_id
+) AS gone
+WHERE inference_slot.id = gone.slot_id AND active >= gone.places
+"""
+
+
+def giving_back(over: Sequence[UUID], again: Sequence[tuple[UUID, str]], *, now: datetime) -> Statement:
+    """Give the places of running requests back: of those that are over, and of those that leave this slot.
+
+    Before they are moved, with their models locked. Returns the slots; one that counts fewer requests is left out.
+    """
+    condition, values = _among("id", [identity(pk) for pk in over])
+    conditions, found = ([condition], values) if over else ([], [])
+    for pk, slot_id in again:
+        conditions.append("(id = %s AND slot_id = %s)")
+        found += [identity(pk), slot_id]
+    return Statement(_GIVE_BACK.format(condition=" OR ".join(conditions)), [moment(now), *found], "id")
 
 
 def starting(request_id: UUID, slot_id: str, *, now: datetime) -> Statement:
