@@ -122,7 +122,7 @@ def run_together(parts: Sequence[Query | Sequence[Statement]]) -> list[Any]:
     On PostgreSQL they are sent together, in one round trip, and each sees what was committed before it begins. Outside
     a transaction they are one there: all of them are committed when this returns, or none.
     """
-    if not on_postgresql():
+    if len(parts) == 1 or not on_postgresql():
         return [rows_of(part) if isinstance(part, Query) else run_all(part) for part in parts]
     connection: Any = connections[DEFAULT_DB_ALIAS]
     if connection.connection is None:

@@ -7,7 +7,8 @@ Invariants:
 - Work of one lane never waits for work of another. Filter, prioritize and preempt share one.
 - Beyond `waiting` requests, or after `patience_seconds` without a thread, `Busy` is raised and nothing was done.
 - After each call a broken or outdated connection is closed (one from PostgreSQL's pool goes back to it), so the next
-  call starts clean; SQLite's stay open, as opening one costs a millisecond.
+  call starts clean; SQLite's stay open, as opening one costs a millisecond. The thread of a lane with
+  `keeps_connection` keeps PostgreSQL's, too, until it breaks or the lane ends; `QUICK_CONNECTIONS` counts it.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Slots:
 class Lane:
     """Threads for one kind of work, and the slots of calls that wait for them."""
 
-    __slots__ = ("_executor", "_first", "_slots")
+    __slots__ = ("_executor", "_first", "_keeps", "_slots")
 
     def __init__(
         self,
@@ -95,21 +96,29 @@ class Lane:
         patience_seconds: float = PATIENCE_SECONDS,
         pool: type[ThreadPoolExecutor] = ThreadPoolExecutor,
         first: bool = False,
+        keeps_connection: bool = False,
     ) -> None:
-        """`first`: requests to Django give way to it."""
+        """`first`: requests to Django give way to it. `keeps_connection`, for one thread: to take one from the pool and
+        give it back costs half of a call of one statement, and the next may not have prepared the statement.
+        """
         self._first = first
+        self._keeps = keeps_connection
         self._executor = pool(threads, thread_name_prefix=name)
         self._slots = Slots(name, at_once=threads, waiting=waiting, patience_seconds=patience_seconds)
 
     async def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function, which may use the ORM. Raises what it raises, and Busy."""
         async with self._slots:
+            if self._keeps:
+                return await in_thread(self._executor, _keeping, function, *args, **kwargs)
             if self._first:
                 return await in_thread(self._executor, _going_first, function, *args, **kwargs)
             return await in_thread(self._executor, function, *args, **kwargs)
 
     def shutdown(self) -> None:
         """Wait for what runs, and end the threads."""
+        if self._keeps:
+            self._executor.submit(connections.close_all)
         self._executor.shutdown()
 
 
@@ -196,6 +205,15 @@ async def in_thread(executor: Executor, function: Callable[P, R], *args: P.args,
 def _going_first(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
     with PRECEDENCE:
         return function(*args, **kwargs)
+
+
+def _keeping(function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    """Afterwards a connection of PostgreSQL's pool stays with the thread."""
+    try:
+        return function(*args, **kwargs)
+    finally:
+        for connection in connections.all(initialized_only=True):
+            connection.close_at = None  # Django sets it with each new connection
 
 
 def _tidied(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:

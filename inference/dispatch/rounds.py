@@ -1,9 +1,10 @@
 """One round: what gateways report is written down, and free places go to the requests whose turn it is.
 
-`dispatch` is one transaction. Called by gateways (`gpuplane.listeners.gateway`) with what happened to their requests
-since their last call, by `inference.dispatch.gateways` for requests of gateways that have ended, and by the task
-`dispatch_requests`. Invariants: rounds of one model are serial (its row is locked; SQLite has one writer); a slot that
-has moved meanwhile costs another try, never a place too many; messages are sent after the commit.
+`dispatch` is one transaction, or two where only some of those that arrive find room at once. Called by gateways
+(`gpuplane.listeners.gateway`) with what happened to their requests since their last call, by
+`inference.dispatch.gateways` for requests of gateways that have ended, and by the task `dispatch_requests`. Invariants:
+rounds of one model are serial (its row is locked; SQLite has one writer), but for `at_once`; a slot that has moved
+meanwhile costs another try, never a place too many; messages are sent after the commit.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from uuid import UUID
 
 from allocations.engine.slots.records import Runtime, SlotModel
 from inference.dispatch import rows
+from inference.dispatch.at_once import placed_at_once
 from inference.dispatch.endings import Leaving, Moment, ended, recount
 from inference.dispatch.order import Waiting, in_turn
 from inference.dispatch.places import OpenSlot, give
@@ -32,7 +34,7 @@ from inference.dispatch.records import (
 )
 from inference.models import Turn
 from inference.wake import wake_requests, wake_slots
-from storage.cursors import Statement, rows_of, run_all, run_together
+from storage.cursors import Statement, on_postgresql, rows_of, run_all, run_together
 from storage.transactions import atomic_retry
 
 AVOID_SECONDS: Final = 3.0
@@ -50,23 +52,35 @@ def dispatch(steps: Sequence[Step], *, gateway: str, now: datetime, monotonic: f
     `gateway`: whose steps these are, "" for none; `monotonic`: the reading at `now` of the clock that `at` of the steps
     is read from; `queue_length`: how many requests of one model may wait.
     """
-    for _ in range(TRIES - 1):
-        try:
-            return _dispatch(steps, gateway, now, monotonic, queue_length, gives=True)
-        except _SlotMoved:
-            continue
-    return _dispatch(steps, gateway, now, monotonic, queue_length, gives=False)
+
+    def to_moment(at: float) -> datetime:
+        return now - timedelta(seconds=max(0.0, monotonic - at))
+
+    def decided(some: Sequence[Step]) -> Round:
+        for _ in range(TRIES - 1):
+            try:
+                return _dispatch(some, gateway, now, to_moment, queue_length, gives=True)
+            except _SlotMoved:
+                continue
+        return _dispatch(some, gateway, now, to_moment, queue_length, gives=False)
+
+    arrivals = [step for step in steps if isinstance(step, Arrival)]
+    if not (on_postgresql() and gateway and len(arrivals) == len(steps)):
+        return decided(steps)
+    placed = placed_at_once(arrivals, to_moment, gateway=gateway, now=now)
+    if len(placed) == len(steps):
+        return Round([placed[place] for place in range(len(steps))], [])
+    left = [place for place in range(len(steps)) if place not in placed]
+    done = decided([steps[place] for place in left])
+    outcomes: dict[int, Outcome] = {**placed, **dict(zip(left, done.outcomes, strict=True))}
+    return Round([outcomes[place] for place in range(len(steps))], done.started)
 
 
 @atomic_retry
 def _dispatch(
-    steps: Sequence[Step], gateway: str, now: datetime, monotonic: float, queue_length: int, *, gives: bool
+    steps: Sequence[Step], gateway: str, now: datetime, moment: Moment, queue_length: int, *, gives: bool
 ) -> Round:
     """One try. `gives`: whether places are given; else all that is written, and everybody waits."""
-
-    def moment(at: float) -> datetime:
-        return now - timedelta(seconds=max(0.0, monotonic - at))
-
     outcomes: list[Outcome] = [Standing.WAITS] * len(steps)
     leaving = {place: step for place, step in enumerate(steps) if isinstance(step, Ending | Again)}
     models, *read = _read({step.model for step in steps}, Leaving(leaving, moment, now=now), outcomes)
@@ -194,13 +208,8 @@ def _new_requests(came: _Came, outcomes: list[Outcome], moment: Moment) -> list[
         else:
             lengths[step.model] += 1
         found.append(
-            rows.NewRequest(
-                id=step.id,
-                model=step.model,
-                lora=step.lora,
-                priority=step.priority,
-                user=step.user,
-                token=step.token,
+            rows.new_request(
+                step,
                 gateway=came.gateway,
                 arrived_at=moment(step.at),
                 slot=slot.id if slot is not None else "",

@@ -17,7 +17,8 @@ import msgspec
 
 from inference.choices import RequestState, RunnerState, State
 from inference.dispatch.order import Waiting
-from inference.dispatch.places import OpenSlot
+from inference.dispatch.places import OpenSlot, runtimes_name
+from inference.dispatch.records import Arrival, Place
 from storage.columns import document, identity, read_identity, read_moment
 from storage.cursors import Query, Statement, hot_cursor, moment, on_postgresql
 
@@ -231,41 +232,104 @@ class NewRequest(msgspec.Struct, frozen=True, kw_only=True):
     over: Ended | None = None
 
 
+def new_request(
+    step: Arrival, *, gateway: str, arrived_at: datetime, slot: str = "", over: Ended | None = None
+) -> NewRequest:
+    """The request of a step. `over`: how it ended already."""
+    return NewRequest(
+        id=step.id,
+        model=step.model,
+        lora=step.lora,
+        priority=step.priority,
+        user=step.user,
+        token=step.token,
+        gateway=gateway,
+        arrived_at=arrived_at,
+        slot=slot,
+        over=over,
+    )
+
+
 _INSERT: Final = """
 INSERT INTO inference_request
-  (id, model_name, lora, priority, user_id, slot_id, state, reason, arrived_at, started_at, first_byte_at, ended_at,
-   tokens, gateway_id, token, tried)
-VALUES {rows}
+  (id, model_name, lora, priority, user_id, state, reason, arrived_at, started_at, first_byte_at, ended_at,
+   tokens, gateway_id, token, tried, slot_id)
 """
-_ROW: Final = (
-    "(%s, %s, %s, %s, (SELECT id FROM auth_user WHERE username = %s), %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, '{}')"
-)
+_ROW: Final = "%s, %s, %s, %s, (SELECT id FROM auth_user WHERE username = %s), %s, %s, %s, %s, %s, %s, %s, %s, %s, '{}'"
 
 
 def inserting(requests: Sequence[NewRequest], *, now: datetime) -> Statement:
     """The statement that writes new requests."""
     values: list[Any] = []
     for one in requests:
-        over = one.over
         state = RequestState.RUNNING if one.slot else RequestState.WAITING
-        values += [
-            identity(one.id),
-            one.model,
-            one.lora,
-            one.priority,
-            one.user,
-            one.slot or None,
-            (over.state if over else state).value,
-            over.reason[:REASON_LONGEST] if over else "",
-            moment(one.arrived_at),
-            moment(now) if one.slot else None,
-            moment(over.first_byte_at) if over else None,
-            moment(over.ended_at) if over else None,
-            over.tokens if over else 0,
-            one.gateway or None,
-            one.token[:TOKEN_LENGTH],
-        ]
-    return Statement(_INSERT.format(rows=", ".join([_ROW] * len(requests))), values)
+        values += [*_row(one, state, started_at=now if one.slot else None), one.slot or None]
+    return Statement(f"{_INSERT} VALUES {', '.join([f'({_ROW}, %s)'] * len(requests))}", values)
+
+
+def _row(one: NewRequest, state: RequestState, *, started_at: datetime | None) -> list[Any]:
+    """Parameters of `_ROW`."""
+    over = one.over
+    return [
+        identity(one.id),
+        one.model,
+        one.lora,
+        one.priority,
+        one.user,
+        (over.state if over else state).value,
+        over.reason[:REASON_LONGEST] if over else "",
+        moment(one.arrived_at),
+        moment(started_at),
+        moment(over.first_byte_at) if over else None,
+        moment(over.ended_at) if over else None,
+        over.tokens if over else 0,
+        one.gateway or None,
+        one.token[:TOKEN_LENGTH],
+    ]
+
+
+_PLACING: Final = """
+WITH free AS (
+  SELECT s.id, COALESCE(NULLIF((s.launch ->> 'parallel')::int, 0), m.parallel) AS parallel
+  FROM inference_slot s LEFT JOIN inference_runner r ON r.id = s.runner_id JOIN inference_model m ON m.id = s.model_id
+  WHERE m.name = %s AND s.lora = %s AND s.state = 'ready' AND (r.state = 'connected' OR s.pod_name <> '')
+    AND COALESCE(NULLIF(s.launch ->> 'runtime', ''), m.runtime) = m.runtime
+    AND s.active < COALESCE(NULLIF((s.launch ->> 'parallel')::int, 0), m.parallel)
+    AND NOT EXISTS (SELECT 1 FROM inference_request q WHERE q.model_name = m.name AND q.state = 'waiting')
+  ORDER BY s.active DESC, COALESCE(GREATEST(s.last_used_at, s.ready_at), %s) DESC, s.id COLLATE "C" LIMIT 1
+), taken AS (
+  UPDATE inference_slot t SET active = t.active + %s, last_used_at = %s FROM free
+  WHERE t.id = free.id AND t.state = 'ready' AND t.active + %s <= free.parallel
+  RETURNING t.id, t.model_id, t.lora, t.launch, t.address
+)"""
+
+
+def placing(requests: Sequence[NewRequest], *, now: datetime) -> Query:
+    """Write new requests of one model and LoRA into the slot whose turn it is; PostgreSQL's.
+
+    `place_taken` reads the slot. There is none, and nothing is written, where that has no room for all of them, or a
+    request of the model waits. The order is that of `allocations.engine.slots.serving`: a test compares them.
+    """
+    values: list[Any] = [requests[0].model, requests[0].lora, now, len(requests), now, len(requests)]
+    for one in requests:
+        values += _row(one, RequestState.RUNNING, started_at=now)
+    return Query(_placing_text(len(requests)), values)
+
+
+@lru_cache(maxsize=64)
+def _placing_text(count: int) -> str:
+    written = [f"put{place} AS ({_INSERT} SELECT {_ROW}, taken.id FROM taken)" for place in range(count)]  # noqa: S608
+    found = "taken.id, taken.lora, taken.launch, taken.address, m.name, m.runtime, m.source"
+    text = f"SELECT {found} FROM taken JOIN inference_model m ON m.id = taken.model_id"  # noqa: S608
+    return f"{', '.join([_PLACING, *written])} {text}"
+
+
+def place_taken(row: Sequence[Any]) -> Place:
+    """Where requests are sent that `placing` has placed."""
+    pk, lora, launch, address, name, runtime, source = row
+    launched = _launched(launch)
+    called = runtimes_name(launched.runtime or runtime, launched.source or source or name, name, lora)
+    return Place(slot=pk, address=address, model_name=called)
 
 
 _LENGTHS: Final = """

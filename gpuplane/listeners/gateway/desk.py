@@ -39,8 +39,11 @@ AGAIN_SECONDS: Final = 1.0
 """Pause before the database is tried again."""
 FULL_SECONDS: Final = 0.25
 """How long a queue that was full is taken for full, so that a flood costs no transactions."""
+BUSY_SECONDS: Final = 5.0
+"""How long a model is taken for busy after a request had to wait. Only while it is do endings share an arrival's round,
+which they make longer."""
 ENDINGS_SECONDS: Final = 0.02
-"""How long an ending may wait for an arrival whose round takes it along, while nobody here waits for its place."""
+"""How long an ending may wait for others, while nobody here waits for its place."""
 STOP_SECONDS: Final = 3.0
 LOST_SECONDS: Final = 2.0
 PAUSE_SECONDS: Final = 0.1
@@ -64,6 +67,7 @@ class Desk:
         self._flights: dict[UUID, Flight] = {}
         self._waiting: dict[UUID, Flight] = {}
         self._full_until: dict[str, float] = {}
+        self._busy_until: dict[str, float] = {}
         self._wanted: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._ended: list[Ending] = []
@@ -76,7 +80,7 @@ class Desk:
         self._loop, self._stops = asyncio.get_running_loop(), False
         self._look = asyncio.Event()
         self._look_for_lost = asyncio.Event()
-        self._rounds = Lane("requests", threads=1, waiting=1)
+        self._rounds = Lane("requests", threads=1, waiting=1, keeps_connection=True)
         self._reads = Lane("request-reads", threads=1, waiting=64)
         self._batcher: Batcher[Step, Outcome] = Batcher(self._round, self._rounds.run)
         self.lease.start()
@@ -171,10 +175,12 @@ class Desk:
         began = self.clock()
         flight.started = asyncio.get_running_loop().create_future()
         self._waiting[flight.id] = flight
-        self._write_ended()  # in the same round
+        if self._busy_until.get(flight.model, 0.0) > began:
+            self._write_ended()  # in the same round: it may need a place that they give back
         try:
             outcome = await self._batcher.do(step)
             if outcome is Standing.WAITS:
+                self._busy_until[flight.model] = self.clock() + BUSY_SECONDS
                 with figures.WAITING.labels(flight.model).track_inprogress():
                     outcome = await self._waited(flight, flight.started, began)
         except (DatabaseError, InterfaceError) as error:

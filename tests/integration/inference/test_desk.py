@@ -150,12 +150,28 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 async def test_an_ending_goes_along_with_an_arrival(desk: Desk, clock: Clock, rounds: list[list[str]]) -> None:
-    """SLOT-9 One round gives the place back and away."""
+    """SLOT-9 One round gives the place back and away while the model is busy, and not after it."""
+    first, second, third = flight(clock), flight(clock), flight(clock)
+    before = await desk.place(first)
+    waits = asyncio.create_task(desk.place(second))
+    await until(lambda: sorted(states()) == ["running", "waiting"])
+    desk.close(first, RequestState.DONE)
+    assert (await waits).slot == before.slot
+    rounds.clear()
+    desk.close(second, RequestState.DONE)
+    assert (await desk.place(third)).slot == before.slot
+    assert rounds == [["Arrival", "Ending"]]
+
+
+async def test_an_arrival_does_not_carry_endings_where_there_is_room(
+    desk: Desk, clock: Clock, rounds: list[list[str]]
+) -> None:
+    """SLOT-9 Its place is there before they are written; where it is not, they follow at once."""
     first, second = flight(clock), flight(clock)
     before = await desk.place(first)
     desk.close(first, RequestState.DONE)
     assert (await desk.place(second)).slot == before.slot
-    assert rounds == [["Arrival"], ["Arrival", "Ending"]]
+    assert rounds == [["Arrival"], ["Arrival"], ["Ending"]]
 
 
 async def test_an_ending_does_not_wait_where_its_place_is_waited_for(

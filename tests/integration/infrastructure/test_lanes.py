@@ -1,0 +1,69 @@
+"""Threads of listeners and PostgreSQL's pool: who keeps a connection, and until when."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+
+from gpuplane.listeners.threads import Lane
+from tests.databases import TestDatabase
+from tests.gateway_client import until
+
+pytestmark = pytest.mark.parametrize("ledger_db", ["postgresql"], indirect=True)
+
+
+def backend() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
+
+
+def end(pid: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+    connection.close()
+
+
+def lent() -> int:
+    """Connections of the pool that somebody has."""
+    default: Any = connection
+    default.pool.wait()
+    stats = default.pool.get_stats()
+    return int(stats["pool_size"] - stats["pool_available"])
+
+
+@pytest.fixture
+async def opened(ledger_db: TestDatabase) -> None:
+    """The pool opens with the first connection."""
+
+    def first() -> None:
+        backend()
+        connection.close()
+
+    await asyncio.to_thread(first)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_until_when_a_lane_has_a_connection(opened: None, keeps: bool) -> None:
+    """SLOT-9 the pool hears of what comes back in a thread of its own."""
+    until(lambda: lent() == 0)
+    lane = Lane("lane", threads=1, waiting=4, keeps_connection=keeps)
+    found = {await lane.run(backend) for _ in range(4)}
+    until(lambda: lent() == keeps)
+    assert not keeps or len(found) == 1
+    lane.shutdown()
+    until(lambda: lent() == 0)
+
+
+async def test_a_kept_connection_that_breaks(opened: None) -> None:
+    """SLOT-9 one call fails, the next has another."""
+    lane = Lane("lane", threads=1, waiting=4, keeps_connection=True)
+    first = await lane.run(backend)
+    await asyncio.to_thread(end, first)
+    with pytest.raises(OperationalError):
+        await lane.run(backend)
+    assert await lane.run(backend) != first
+    lane.shutdown()
