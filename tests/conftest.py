@@ -31,7 +31,7 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -68,6 +68,7 @@ def _settle() -> None:
 _settle()
 
 # From here on Django is set up.
+from django.db import connections  # noqa: E402 - after _settle()
 from pytest_django.plugin import DjangoDbBlocker  # noqa: E402 - after _settle()
 
 from allocations.whatif import run as what_if_run  # noqa: E402 - after _settle()
@@ -78,6 +79,22 @@ from tests.servers import chromium as browsers  # noqa: E402 - after _settle()
 from tests.servers import postgres, redis, web  # noqa: E402 - after _settle()
 
 exploring.register()
+
+
+def _run_and_close(run: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    def running(thread: threading.Thread) -> None:
+        try:
+            run(thread)
+        finally:
+            connections.close_all()
+
+    return running
+
+
+# A thread's connections end with it. Left to the garbage collector, SQLite's warn from Python 3.13 on, within a test
+# that has nothing to do with them.
+for _kind in (threading.Thread, threading.Timer):
+    _kind.run = _run_and_close(_kind.run)  # type: ignore[method-assign, assignment]
 
 
 @pytest.hookimpl(trylast=True)

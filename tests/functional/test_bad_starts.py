@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -222,7 +223,8 @@ def test_migrations_of_sqlite_that_were_half_done(tmp_path: Path) -> None:
     given = environment(tmp_path, GPUPLANE_REDIS_URL=NOWHERE)
 
     def migrations() -> int:
-        with sqlite3.connect(f"file:{tmp_path / 'gpuplane.sqlite3'}?mode=ro", uri=True, timeout=SOON) as connection:
+        path = f"file:{tmp_path / 'gpuplane.sqlite3'}?mode=ro"
+        with contextlib.closing(sqlite3.connect(path, uri=True, timeout=SOON)) as connection:
             return int(connection.execute("SELECT count(*) FROM django_migrations").fetchone()[0])
 
     def so_far() -> int:

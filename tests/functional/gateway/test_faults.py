@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from inference.choices import RequestState, State
 from inference.models import Request, Slot
@@ -161,7 +160,6 @@ def test_a_slot_that_fails_before_it_answers(serve: Callable[..., Served], ask: 
     def fail_soon() -> None:
         until(lambda: any(one.active for one in at.runtimes))
         fail()
-        connection.close()
 
     failing = threading.Thread(target=fail_soon)
     failing.start()
