@@ -71,23 +71,23 @@ def shuffled(chance: random.Random, now: datetime) -> None:
         Request.objects.create(id=uuid.uuid4(), model_name=model, lora=lora, arrived_at=now, tried=tried)
 
 
-Rows = dict[type[Any], list[dict[str, Any]]]
+Rows = tuple[list[Any], list[Any], list[Any]]
 
 
 def kept() -> Rows:
     """What a round may write. Turns without their keys, which it makes."""
-    found: Rows = {model: list(model.objects.order_by("pk").values()) for model in (Slot, Request)}
-    turns = Turn.objects.order_by("model_name", "lora", "token")
-    return {**found, Turn: list(turns.values("model_name", "lora", "token", "served_at"))}
+    turns = Turn.objects.order_by("model_name", "lora", "token").values("model_name", "lora", "token", "served_at")
+    return [*Slot.objects.order_by("pk").values()], [*Request.objects.order_by("pk").values()], [*turns]
 
 
 def restored(rows: Rows) -> None:
+    slots, requests, turns = rows
     Request.objects.all().delete()
     Turn.objects.all().delete()
-    for row in rows[Slot]:
+    for row in slots:
         Slot.objects.filter(pk=row["id"]).update(**row)
-    for model in (Request, Turn):
-        model.objects.bulk_create(model(**row) for row in rows[model])
+    Request.objects.bulk_create([Request(**row) for row in requests])
+    Turn.objects.bulk_create([Turn(**row) for row in turns])
 
 
 def asked(steps: list[Arrival], now: datetime) -> Round:
