@@ -34,7 +34,7 @@ from inference.dispatch.records import (
 )
 from inference.models import Turn
 from inference.wake import wake_requests, wake_slots
-from storage.cursors import Statement, on_postgresql, rows_of, run_all, run_together
+from storage.cursors import Statement, rows_of, run_all, run_together
 from storage.transactions import atomic_retry
 
 AVOID_SECONDS: Final = 3.0
@@ -65,7 +65,7 @@ def dispatch(steps: Sequence[Step], *, gateway: str, now: datetime, monotonic: f
         return _dispatch(some, gateway, now, to_moment, queue_length, gives=False)
 
     arrivals = [step for step in steps if isinstance(step, Arrival)]
-    if not (on_postgresql() and gateway and len(arrivals) == len(steps)):
+    if not gateway or len(arrivals) < len(steps):
         return decided(steps)
     placed = placed_at_once(arrivals, to_moment, gateway=gateway, now=now)
     if len(placed) == len(steps):

@@ -20,7 +20,7 @@ from inference.dispatch.order import Waiting
 from inference.dispatch.places import OpenSlot, runtimes_name
 from inference.dispatch.records import Arrival, Place
 from storage.columns import document, identity, read_identity, read_moment
-from storage.cursors import Query, Statement, hot_cursor, moment, on_postgresql
+from storage.cursors import Query, Statement, hot_cursor, moment, on_postgresql, rows_of, run_all
 
 REASON_LONGEST: Final = 500
 TOKEN_LENGTH: Final = 64
@@ -288,45 +288,65 @@ def _row(one: NewRequest, state: RequestState, *, started_at: datetime | None) -
     ]
 
 
-_PLACING: Final = """
-WITH free AS (
-  SELECT s.id, COALESCE(NULLIF((s.launch ->> 'parallel')::int, 0), m.parallel) AS parallel
-  FROM inference_slot s LEFT JOIN inference_runner r ON r.id = s.runner_id JOIN inference_model m ON m.id = s.model_id
-  WHERE m.name = %s AND s.lora = %s AND s.state = 'ready' AND (r.state = 'connected' OR s.pod_name <> '')
-    AND COALESCE(NULLIF(s.launch ->> 'runtime', ''), m.runtime) = m.runtime
-    AND s.active < COALESCE(NULLIF((s.launch ->> 'parallel')::int, 0), m.parallel)
-    AND NOT EXISTS (SELECT 1 FROM inference_request q WHERE q.model_name = m.name AND q.state = 'waiting')
-  ORDER BY s.active DESC, COALESCE(GREATEST(s.last_used_at, s.ready_at), %s) DESC, s.id COLLATE "C" LIMIT 1
-), taken AS (
-  UPDATE inference_slot t SET active = t.active + %s, last_used_at = %s FROM free
-  WHERE t.id = free.id AND t.state = 'ready' AND t.active + %s <= free.parallel
-  RETURNING t.id, t.model_id, t.lora, t.launch, t.address
-)"""
+_FREE: Final = """
+SELECT s.id, s.lora, s.launch, s.address, m.name, m.runtime, m.source, {parallel} AS parallel
+FROM inference_slot s LEFT JOIN inference_runner r ON r.id = s.runner_id JOIN inference_model m ON m.id = s.model_id
+WHERE m.name = %s AND s.lora = %s AND s.state = 'ready' AND (r.state = 'connected' OR s.pod_name <> '')
+  AND {runtime} = m.runtime AND s.active < {parallel}
+  AND NOT EXISTS (SELECT 1 FROM inference_request q WHERE q.model_name = m.name AND q.state = 'waiting')
+ORDER BY s.active DESC, COALESCE({latest}, %s) DESC, s.id{collation} LIMIT 1
+"""
+_FREE_ON_SQLITE: Final = _FREE.format(
+    parallel="COALESCE(NULLIF(json_extract(s.launch, '$.parallel'), 0), m.parallel)",
+    runtime="COALESCE(NULLIF(json_extract(s.launch, '$.runtime'), ''), m.runtime)",
+    latest="max(COALESCE(s.last_used_at, s.ready_at), COALESCE(s.ready_at, s.last_used_at))",
+    collation="",
+)
+_FREE_ON_POSTGRESQL: Final = _FREE.format(
+    parallel="COALESCE(NULLIF((s.launch ->> 'parallel')::int, 0), m.parallel)",
+    runtime="COALESCE(NULLIF(s.launch ->> 'runtime', ''), m.runtime)",
+    latest="GREATEST(s.last_used_at, s.ready_at)",
+    collation=' COLLATE "C"',
+)
+_TAKE: Final = "active = active + %s, last_used_at = %s"
 
 
-def placing(requests: Sequence[NewRequest], *, now: datetime) -> Query:
-    """Write new requests of one model and LoRA into the slot whose turn it is; PostgreSQL's.
+def placing(requests: Sequence[NewRequest], *, now: datetime) -> list[Any]:
+    """Write new requests of one model and LoRA into the slot whose turn it is: a row for `place_taken`.
 
-    `place_taken` reads the slot. There is none, and nothing is written, where that has no room for all of them, or a
-    request of the model waits. The order is that of `allocations.engine.slots.serving`: a test compares them.
+    There is none, and nothing is written, where that slot has no room for all of them, or a request of the model waits.
+    The order is that of `allocations.engine.slots.serving`: a test compares them.
     """
-    values: list[Any] = [requests[0].model, requests[0].lora, now, len(requests), now, len(requests)]
-    for one in requests:
-        values += _row(one, RequestState.RUNNING, started_at=now)
-    return Query(_placing_text(len(requests)), values)
+    free = [requests[0].model, requests[0].lora, moment(now)]
+    take = [len(requests), moment(now), len(requests)]
+    if on_postgresql():
+        written = [value for one in requests for value in _row(one, RequestState.RUNNING, started_at=now)]
+        return rows_of(Query(_placing_text(len(requests)), [*free, *take, *written]))
+    found = rows_of(Query(_FREE_ON_SQLITE, free))
+    for pk, *_, parallel in found:
+        statement = f"UPDATE inference_slot SET {_TAKE} WHERE id = %s AND active + %s <= %s"  # noqa: S608
+        (taken,) = run_all([Statement(statement, [*take[:2], pk, len(requests), parallel])])
+        if not taken.rows:
+            return []
+        placed = [msgspec.structs.replace(one, slot=pk) for one in requests]
+        run_all([inserting(placed, now=now)])
+    return found
 
 
 @lru_cache(maxsize=64)
 def _placing_text(count: int) -> str:
-    written = [f"put{place} AS ({_INSERT} SELECT {_ROW}, taken.id FROM taken)" for place in range(count)]  # noqa: S608
-    found = "taken.id, taken.lora, taken.launch, taken.address, m.name, m.runtime, m.source"
-    text = f"SELECT {found} FROM taken JOIN inference_model m ON m.id = taken.model_id"  # noqa: S608
-    return f"{', '.join([_PLACING, *written])} {text}"
+    taken = f"UPDATE inference_slot t SET {_TAKE} FROM free WHERE t.id = free.id AND t.state = 'ready'"  # noqa: S608
+    parts = [
+        f"free AS ({_FREE_ON_POSTGRESQL})",
+        f"taken AS ({taken} AND t.active + %s <= free.parallel RETURNING free.*)",
+        *(f"put{place} AS ({_INSERT} SELECT {_ROW}, taken.id FROM taken)" for place in range(count)),  # noqa: S608
+    ]
+    return f"WITH {', '.join(parts)} SELECT * FROM taken"  # noqa: S608 - texts of this module alone
 
 
 def place_taken(row: Sequence[Any]) -> Place:
     """Where requests are sent that `placing` has placed."""
-    pk, lora, launch, address, name, runtime, source = row
+    pk, lora, launch, address, name, runtime, source, _ = row
     launched = _launched(launch)
     called = runtimes_name(launched.runtime or runtime, launched.source or source or name, name, lora)
     return Place(slot=pk, address=address, model_name=called)
