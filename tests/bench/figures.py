@@ -130,8 +130,9 @@ def quantile(ordered: Sequence[float], part: float) -> float:
 def _noise(rounds: Rounds) -> float:
     """Half the distance of the quartiles of the rounds' own ratios, as a fraction of their median."""
     ratios = [
-        statistics.median(product) / statistics.median(floor)
+        statistics.median(product) / least
         for product, floor in zip(rounds.product, rounds.floor, strict=True)
+        if (least := statistics.median(floor))  # a browser's clock may be too coarse for the floor
     ]
     if len(ratios) < 4:
         return 0.0

@@ -19,7 +19,7 @@ import django
 
 KEEPERS = 2
 """Processes of which one pod runs on after the race."""
-MOST = 5
+MOST = 12
 """Times the questions that it asks at most."""
 TOGETHER = 4
 """Pods that are bound at once, at most."""
