@@ -8,12 +8,13 @@ Invariants:
 - Beyond `waiting` requests, or after `patience_seconds` without a thread, `Busy` is raised and nothing was done.
 - After each call a broken or outdated connection is closed (one from PostgreSQL's pool goes back to it), so the next
   call starts clean; SQLite's stay open, as opening one costs a millisecond. The thread of a lane with
-  `keeps_connection` keeps PostgreSQL's, too, until it breaks or the lane ends; `QUICK_CONNECTIONS` counts it.
+  `keeps_connection` keeps PostgreSQL's, too, until it breaks, rests or the lane ends; `QUICK_CONNECTIONS` counts it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
@@ -27,6 +28,7 @@ from gpuplane.listeners.answers import RETRY_SOON, Refused
 from gpuplane.listeners.body_limits import RequestKind
 from kube.waiting import before_waiting
 from storage.precedence import PRECEDENCE
+from storage.transactions import release_connection
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,7 +87,7 @@ class Slots:
 class Lane:
     """Threads for one kind of work, and the slots of calls that wait for them."""
 
-    __slots__ = ("_executor", "_first", "_keeps", "_slots")
+    __slots__ = ("_executor", "_first", "_keeps", "_kept_since", "_slots")
 
     def __init__(
         self,
@@ -103,6 +105,7 @@ class Lane:
         """
         self._first = first
         self._keeps = keeps_connection
+        self._kept_since: float | None = None
         self._executor = pool(threads, thread_name_prefix=name)
         self._slots = Slots(name, at_once=threads, waiting=waiting, patience_seconds=patience_seconds)
 
@@ -110,10 +113,17 @@ class Lane:
         """Run a function, which may use the ORM. Raises what it raises, and Busy."""
         async with self._slots:
             if self._keeps:
+                self._kept_since = time.monotonic()
                 return await in_thread(self._executor, _keeping, function, *args, **kwargs)
             if self._first:
                 return await in_thread(self._executor, _going_first, function, *args, **kwargs)
             return await in_thread(self._executor, function, *args, **kwargs)
+
+    async def rest(self, idle_seconds: float) -> None:
+        """Give a kept connection back to the pool where no call has begun for so long."""
+        if self._kept_since is not None and time.monotonic() - self._kept_since >= idle_seconds:
+            self._kept_since = None
+            await in_thread(self._executor, release_connection)
 
     def shutdown(self) -> None:
         """Wait for what runs, and end the threads."""

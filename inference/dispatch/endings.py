@@ -25,28 +25,28 @@ class Leaving:
     def __init__(self, steps: Mapping[int, Ending | Again], moment: Moment, *, now: datetime) -> None:
         """`steps`: by their place among all."""
         self._steps = steps
-        self.statements: list[Statement] = []
-        """To be run together with their models locked: places are given back, then the requests are moved."""
+        self.back: list[Statement] = []
+        """Gives their places back. To be run with their models locked, before `moves`."""
+        self.moves: list[Statement] = []
         self._whose: list[int] = []
+        over = {step.id for step in steps.values() if isinstance(step, Ending)}
+        again = {(step.id, step.slot) for step in steps.values() if isinstance(step, Again) and step.id not in over}
         if steps:
-            over = [step.id for step in steps.values() if isinstance(step, Ending)]
-            again = [(step.id, step.slot) for step in steps.values() if isinstance(step, Again)]
-            self.statements.append(rows.giving_back(over, again, now=now))
+            self.back.append(rows.giving_back(sorted(over), sorted(again), now=now))
         for place, step in steps.items():
             if isinstance(step, Ending):
-                self.statements += rows.ending(step.id, ended(step, moment))
+                self.moves += rows.ending(step.id, ended(step, moment))
                 self._whose += [place, place]
-            else:
+            elif step.id not in over:
                 tried = {slot: moment(at).timestamp() for slot, at in step.tried.items()} | {step.slot: now.timestamp()}
-                self.statements.append(rows.waiting_again(step.id, step.slot, step.reason, tried))
+                self.moves.append(rows.waiting_again(step.id, step.slot, step.reason, tried))
                 self._whose.append(place)
 
-    def standings(self, written: Sequence[Written]) -> tuple[dict[int, Standing], set[str]]:
+    def standings(self, back: Written, moved: Sequence[Written]) -> tuple[dict[int, Standing], set[str]]:
         """Place of a step → what became of its request; and the slots whose count of requests is wrong."""
         freed: set[str] = set()
         standings = dict.fromkeys(self._steps, Standing.OVER)
-        back, *moved = written
-        for place, statement, one in zip(self._whose, self.statements[1:], moved, strict=True):
+        for place, statement, one in zip(self._whose, self.moves, moved, strict=True):
             step = self._steps[place]
             if isinstance(step, Again) and one.rows:
                 standings[place] = Standing.WAITS
@@ -66,5 +66,6 @@ def ended(step: Ending, moment: Moment) -> rows.Ended:
 
 def recount(slot_id: str) -> None:
     """Set `active` to the number of the slot's running requests."""
+    Slot.objects.select_for_update().filter(pk=slot_id).first()  # `at_once` takes places without the model's lock
     running = Request.objects.filter(slot=slot_id, state=RequestState.RUNNING).count()
     Slot.objects.filter(pk=slot_id).update(active=running)

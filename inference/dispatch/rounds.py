@@ -40,6 +40,8 @@ from storage.transactions import atomic_retry
 AVOID_SECONDS: Final = 3.0
 """How long a request is not sent to a slot that did not take it."""
 TRIES: Final = 5
+KEYS_AT_ONCE: Final = 4
+"""Models and LoRAs of one round that are tried one by one before it decides: each is a transaction."""
 
 
 class _SlotMoved(Exception):
@@ -65,7 +67,8 @@ def dispatch(steps: Sequence[Step], *, gateway: str, now: datetime, monotonic: f
         return _dispatch(some, gateway, now, to_moment, queue_length, gives=False)
 
     arrivals = [step for step in steps if isinstance(step, Arrival)]
-    if not gateway or len(arrivals) < len(steps):
+    keys = {(step.model, step.lora) for step in arrivals}
+    if not gateway or len(arrivals) < len(steps) or len(keys) > KEYS_AT_ONCE:
         return decided(steps)
     placed = placed_at_once(arrivals, to_moment, gateway=gateway, now=now)
     if len(placed) == len(steps):
@@ -108,11 +111,11 @@ def _read(
     names: set[str], leaving: Leaving, outcomes: list[Outcome]
 ) -> tuple[dict[str, rows.ModelRow], Sequence[Any], Sequence[Any]]:
     """Lock the models, write who leaves, give their places back, and read slots and who waits for one with room."""
-    locked, *written, slots = run_together(
-        [rows.locking(names), *([leaving.statements] if leaving.statements else []), rows.reading_slots(names)]
-    )
-    if written:
-        standings, miscounted = leaving.standings(written[0])
+    written = [leaving.back, leaving.moves] if leaving.moves else []
+    locked, *found, slots = run_together([rows.locking(names), *written, rows.reading_slots(names)])
+    if found:
+        (back,), moved = found
+        standings, miscounted = leaving.standings(back, moved)
         for place, standing in standings.items():
             outcomes[place] = standing
         for slot_id in sorted(miscounted):

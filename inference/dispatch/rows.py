@@ -148,8 +148,9 @@ def taking(slot: OpenSlot, count: int, *, now: datetime) -> Statement:
 _GIVE_BACK: Final = """
 UPDATE inference_slot SET active = active - gone.places, last_used_at = %s
 FROM (
-  SELECT slot_id, count(*) AS places FROM inference_request
-  WHERE state = 'running' AND slot_id IS NOT NULL AND ({condition}) GROUP BY slot_id
+  SELECT slot_id, count(*) AS places FROM (
+    SELECT slot_id FROM inference_request WHERE state = 'running' AND slot_id IS NOT NULL AND ({condition}){lock}
+  ) AS leaving GROUP BY slot_id
 ) AS gone
 WHERE inference_slot.id = gone.slot_id AND active >= gone.places
 """
@@ -158,14 +159,16 @@ WHERE inference_slot.id = gone.slot_id AND active >= gone.places
 def giving_back(over: Sequence[UUID], again: Sequence[tuple[UUID, str]], *, now: datetime) -> Statement:
     """Give the places of running requests back: of those that are over, and of those that leave this slot.
 
-    Before they are moved, with their models locked. Returns the slots; one that counts fewer requests is left out.
+    Before they are moved, with their models locked, and the requests, as a model that was deleted locks nobody out.
+    Returns the slots; one that counts fewer requests is left out.
     """
     condition, values = _among("id", [identity(pk) for pk in over])
     conditions, found = ([condition], values) if over else ([], [])
     for pk, slot_id in again:
         conditions.append("(id = %s AND slot_id = %s)")
         found += [identity(pk), slot_id]
-    return Statement(_GIVE_BACK.format(condition=" OR ".join(conditions)), [moment(now), *found], "id")
+    lock = " FOR UPDATE" if on_postgresql() else ""
+    return Statement(_GIVE_BACK.format(condition=" OR ".join(conditions), lock=lock), [moment(now), *found], "id")
 
 
 def starting(request_id: UUID, slot_id: str, *, now: datetime) -> Statement:

@@ -37,6 +37,11 @@ from storage.redis_listener import Subscription
 LOOK_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 1.0
 """Pause before the database is tried again."""
+LATE_SECONDS: Final = 5.0
+"""A request whose round failed, and which the database does not know when it ends, is ended once more after that: a
+server may commit what it was sent after the connection broke."""
+IDLE_SECONDS: Final = 5.0
+"""The thread of rounds gives its connection back after that, so that none gets stale."""
 FULL_SECONDS: Final = 0.25
 """How long a queue that was full is taken for full, so that a flood costs no transactions."""
 BUSY_SECONDS: Final = 5.0
@@ -71,6 +76,8 @@ class Desk:
         self._wanted: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._ended: list[Ending] = []
+        self._doubtful: set[UUID] = set()
+        """Requests whose round failed, and may have been committed nevertheless, or be committed still."""
         self._queued = 0
         self._stops = False
         self._writing: set[asyncio.Task[None]] = set()
@@ -175,7 +182,7 @@ class Desk:
         began = self.clock()
         flight.started = asyncio.get_running_loop().create_future()
         self._waiting[flight.id] = flight
-        if self._busy_until.get(flight.model, 0.0) > began:
+        if self._busy_until.get(flight.model, 0.0) > began or not (self._queue_seconds and self._queue_length):
             self._write_ended()  # in the same round: it may need a place that they give back
         try:
             outcome = await self._batcher.do(step)
@@ -184,6 +191,7 @@ class Desk:
                 with figures.WAITING.labels(flight.model).track_inprogress():
                     outcome = await self._waited(flight, flight.started, began)
         except (DatabaseError, InterfaceError) as error:
+            self._doubtful.add(flight.id)
             log.warning("gateway.not_dispatched", why=str(error))
             raise GatewayRefusal(
                 503, "the database does not answer; come again", RETRY_SOON, code="not_ready"
@@ -217,6 +225,7 @@ class Desk:
             return GatewayRefusal(404, f"there is no model {flight.model}", code="model_not_found")
         if outcome is Standing.QUEUE_FULL:
             self._forget(flight)
+            self._busy_until[flight.model] = self.clock() + BUSY_SECONDS
             self._full_until[flight.model] = self.clock() + FULL_SECONDS
             return self._queue_full(flight.model)
         return GatewayRefusal(503, flight.reason or "the request was ended while it waited", RETRY_LATER)
@@ -259,12 +268,17 @@ class Desk:
         gateway = self.lease.gateway
         while self.lease.gateway == gateway:
             try:
-                await self._batcher.do(ending)
+                outcome = await self._batcher.do(ending)
             except AWAY as error:
                 log.warning("gateway.ending_not_written", why=str(error))
                 await asyncio.sleep(AGAIN_SECONDS)
-            else:
+                continue
+            if ending.id not in self._doubtful:
                 return
+            self._doubtful.discard(ending.id)
+            if outcome is not Standing.OVER:
+                return
+            await asyncio.sleep(LATE_SECONDS)
 
     async def _look_again(self) -> None:
         """Read what became of waiting requests, when it is asked for and each LOOK_SECONDS."""
@@ -274,6 +288,7 @@ class Desk:
             names = wanted or {flight.model for flight in self._waiting.values()}
             ids = [flight.id for flight in self._waiting.values() if flight.model in names]
             if not ids:
+                await self._rounds.rest(IDLE_SECONDS)
                 continue
             try:
                 await asyncio.gather(*(self._batcher.do(Look(model=name)) for name in names))

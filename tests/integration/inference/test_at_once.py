@@ -145,6 +145,14 @@ def test_a_request_with_room(world: SlotWorld) -> None:
     assert miscounted() == []
 
 
+def test_requests_of_many_loras_are_one_round(world: SlotWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLOT-9 each LoRA that is placed at once is a transaction, so a moment with many is decided about in one."""
+    now = database_now()
+    monkeypatch.setattr(rounds, "placed_at_once", lambda *_, **__: pytest.fail("one by one"))
+    steps = [Arrival(id=uuid.UUID(int=place + 1), model="chat", lora=f"lora-{place}", at=8.0) for place in range(5)]
+    assert [said(one) for one in asked(steps, now).outcomes] == ["waits"] * 5
+
+
 @pytest.mark.parametrize("ledger_db", ["postgresql"], indirect=True)
 def test_a_model_that_others_have_locked(world: SlotWorld, ledger_db: TestDatabase) -> None:
     """SLOT-9 a free place does not wait for the round of somebody else."""

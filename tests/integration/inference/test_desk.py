@@ -17,7 +17,7 @@ from gpuplane.listeners.gateway.desk import Desk
 from gpuplane.listeners.gateway.flights import Flight, GatewayEnded
 from inference.choices import RequestState
 from inference.dispatch import gateways
-from inference.dispatch.records import Round, Step
+from inference.dispatch.records import Arrival, Ending, Round, Step
 from inference.dispatch.rounds import dispatch
 from inference.models import Gateway, Request, Slot
 from storage.clock import database_now
@@ -172,6 +172,48 @@ async def test_an_arrival_does_not_carry_endings_where_there_is_room(
     desk.close(first, RequestState.DONE)
     assert (await desk.place(second)).slot == before.slot
     assert rounds == [["Arrival"], ["Arrival"], ["Ending"]]
+
+
+@pytest.mark.parametrize("bound", [{"_queue_length": 0}, {"_queue_seconds": 0.0}], ids=str)
+async def test_a_place_that_comes_free_where_nobody_may_wait(
+    desk: Desk, clock: Clock, rounds: list[list[str]], bound: dict[str, float]
+) -> None:
+    """SLOT-9 the ending goes along, or the arrival would be refused beside a free place."""
+    for name, value in bound.items():
+        setattr(desk, name, value)
+    before = await desk.place(first := flight(clock))
+    desk.close(first, RequestState.DONE)
+    assert (await desk.place(flight(clock))).slot == before.slot
+    assert rounds == [["Arrival"], ["Arrival", "Ending"]]
+
+
+async def test_a_round_that_is_committed_after_its_connection_broke(
+    desk: Desk, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SLOT-9 the request is ended again, and its place comes back."""
+    lost: list[Callable[[], Round]] = []
+    endings: list[str] = []
+
+    def late(steps: Sequence[Step], **about: Any) -> Round:
+        if isinstance(steps[0], Arrival) and not lost:
+            lost.append(lambda: dispatch(steps, **about))
+            raise OperationalError("server closed the connection unexpectedly")
+        found = dispatch(steps, **about)
+        if isinstance(steps[0], Ending):
+            endings.append(str(found.outcomes[0]))
+            if len(endings) == 1:
+                lost[0]()
+        return found
+
+    monkeypatch.setattr(desk_module, "dispatch", late)
+    monkeypatch.setattr(desk_module, "LATE_SECONDS", 0.05)
+    mine = flight(clock)
+    with pytest.raises(Refused):
+        await desk.place(mine)
+    desk.close(mine, RequestState.FAILED, "the database does not answer")
+    await until(lambda: states() == ["failed"])
+    assert endings == ["over", "over"]
+    assert await asyncio.to_thread(lambda: Slot.objects.get().active) == 0
 
 
 async def test_an_ending_does_not_wait_where_its_place_is_waited_for(

@@ -11,17 +11,19 @@ from functools import partial
 from typing import Any
 
 import pytest
+from django.db import connection, transaction
 
 from inference.choices import REQUEST_OPEN, RequestState, State
 from inference.dispatch import gateways
 from inference.dispatch.records import Again, Arrival, Ending, Place, Standing, Step
 from inference.dispatch.rounds import dispatch
-from inference.models import Gateway, Request, Slot
+from inference.models import Gateway, Model, Request, Slot
 from inference.moves import slot_moved
 from storage.clock import database_now
 from storage.transactions import atomic_retry
 from tests.databases import TestDatabase
 from tests.gateway import LENGTH, miscounted, ready_slots
+from tests.gateway_client import until
 from tests.slots import SlotWorld
 
 GATEWAYS = 3
@@ -132,6 +134,75 @@ def gateways_end(names: list[str]) -> None:
     for name in names:
         gateways.end(name, now=database_now())
     gateways.fail_orphans(now=database_now(), queue_length=LENGTH)
+
+
+@pytest.mark.parametrize("ledger_db", ["postgresql"], indirect=True)
+def test_a_place_comes_back_once(world: SlotWorld, ledger_db: TestDatabase) -> None:
+    """SLOT-3b two who end one request of a model that was deleted: nothing locks the model any more."""
+    ended, stays, end_it, _ = running_pair(world)
+    Model.objects.all().delete()
+    with transaction.atomic():
+        end_it()
+        thread = threading.Thread(target=end_it)
+        thread.start()
+        until(somebody_waits_for_a_lock)
+    thread.join()
+    assert Request.objects.get(pk=ended).state == RequestState.DONE
+    assert Request.objects.get(pk=stays).state == RequestState.RUNNING
+    assert miscounted() == []
+
+
+@pytest.mark.parametrize("ledger_db", ["postgresql"], indirect=True)
+def test_a_slot_that_is_counted_again(world: SlotWorld, ledger_db: TestDatabase) -> None:
+    """SLOT-3b a request that is placed at once meanwhile is counted."""
+    _, _, end_it, ask = running_pair(world)
+    Slot.objects.update(active=0)  # so the round that gives back finds it wrong
+    with transaction.atomic():
+        assert isinstance(ask(), Place)
+        thread = threading.Thread(target=end_it)
+        thread.start()
+        until(somebody_waits_for_a_lock)
+    thread.join()
+    assert miscounted() == []
+
+
+def running_pair(world: SlotWorld) -> tuple[uuid.UUID, uuid.UUID, Callable[[], object], Callable[[], object]]:
+    """Two requests that run in one slot; what ends the first, and what asks for another place."""
+    world.runner(gpus=1, memory=40)
+    world.model(parallel=4)
+    ready_slots(world, "127.0.0.1:1")
+    now = database_now()
+    Gateway.objects.create(pk="g1", started_at=now, seen_at=now)
+
+    def round_of(step: Step) -> object:
+        return dispatch([step], gateway="g1", now=now, monotonic=1.0, queue_length=LENGTH).outcomes[0]
+
+    first, second = uuid.uuid4(), uuid.uuid4()
+    for pk in (first, second):
+        assert isinstance(round_of(Arrival(id=pk, model="chat", at=1.0)), Place)
+    ending = Ending(id=first, model="chat", state=RequestState.DONE, at=1.0)
+    return first, second, lambda: round_of(ending), lambda: round_of(Arrival(id=uuid.uuid4(), model="chat", at=1.0))
+
+
+def somebody_waits_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted)")
+        return bool(cursor.fetchone()[0])
+
+
+def test_a_request_that_ends_while_it_is_to_go_elsewhere(world: SlotWorld) -> None:
+    """SLOT-9 in one round; it is over, and its place comes back."""
+    ended, stays, *_ = running_pair(world)
+    slot, now = Slot.objects.get().pk, database_now()
+    steps: list[Step] = [
+        Again(id=ended, model="chat", slot=slot, reason="refused", at=1.0),
+        Ending(id=ended, model="chat", state=RequestState.CANCELLED, at=1.0),
+    ]
+    done = dispatch(steps, gateway="g1", now=now, monotonic=1.0, queue_length=LENGTH)
+    assert done.outcomes == [Standing.OVER, Standing.OVER]
+    assert Request.objects.get(pk=ended).state == RequestState.CANCELLED
+    assert Request.objects.get(pk=stays).state == RequestState.RUNNING
+    assert miscounted() == []
 
 
 def test_the_last_place_is_given_once(world: SlotWorld, ledger_db: TestDatabase) -> None:

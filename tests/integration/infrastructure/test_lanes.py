@@ -58,6 +58,20 @@ async def test_until_when_a_lane_has_a_connection(opened: None, keeps: bool) -> 
     until(lambda: lent() == 0)
 
 
+async def test_a_lane_that_rests(opened: None) -> None:
+    """SLOT-9 an idle thread has no connection that could get stale."""
+    lane = Lane("lane", threads=1, waiting=4, keeps_connection=True)
+    await lane.run(backend)
+    await lane.rest(3600)
+    assert lent() == 1
+    await lane.rest(0)
+    until(lambda: lent() == 0)
+    await lane.rest(0)  # once more does nothing
+    await lane.run(backend)
+    lane.shutdown()
+    until(lambda: lent() == 0)
+
+
 async def test_a_kept_connection_that_breaks(opened: None) -> None:
     """SLOT-9 one call fails, the next has another."""
     lane = Lane("lane", threads=1, waiting=4, keeps_connection=True)
