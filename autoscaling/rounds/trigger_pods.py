@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 from django.conf import settings
 
-from autoscaling.choices import TriggerState
+from autoscaling.choices import COMING, TriggerState
 from autoscaling.counters import CLEANUP_FAILURES, CREATED
 from autoscaling.models import Trigger
 from autoscaling.rounds.moves import fail, move
@@ -62,8 +62,8 @@ def make_wanted(cluster: Cluster, *, pods: dict[str, Pod], now: datetime) -> Non
         first = trigger.created_at or now
         if move(trigger, TriggerState.CREATED, now=now, uid=pod.metadata.uid, created_at=first):
             CREATED.inc()
-        else:  # withdrawn in this moment
-            delete(cluster, pod)
+        elif not Trigger.objects.filter(pk=trigger.pk, state__in=COMING, uid=pod.metadata.uid).exists():
+            delete(cluster, pod)  # withdrawn in this moment; another worker may have noted it as well
 
 
 def _create(cluster: Cluster, trigger: Trigger) -> Pod:

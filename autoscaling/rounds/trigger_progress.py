@@ -19,7 +19,7 @@ from django.conf import settings
 from django.utils.dateparse import parse_datetime
 
 from autoscaling.choices import COMING, TriggerState
-from autoscaling.counters import LANDED
+from autoscaling.counters import CREATED, LANDED
 from autoscaling.models import NodeClaim, Trigger
 from autoscaling.rounds.moves import fail, move
 from autoscaling.rounds.serving import Serving
@@ -79,12 +79,26 @@ class TriggerProgress:
         """Follow all that are under way. Raises `TemporaryKubeError`; what is refused for one does not stop others."""
         for trigger in Trigger.objects.filter(state__in=COMING).select_related("request").order_by("pk"):
             try:
+                if trigger.state == TriggerState.WANTED:
+                    self._note_made(trigger)
                 if trigger.state == TriggerState.READY:
                     self.serving.follow(trigger, self._claim_of(trigger))
                 elif trigger.state != TriggerState.WANTED:
                     self._follow(trigger, self.pods.get(trigger.name))
             except PermanentKubeError as error:
                 log.warning("growth.not_followed", trigger=trigger.name, error=str(error))
+
+    def _note_made(self, trigger: Trigger) -> None:
+        """Note the pod of a process that was killed before it did: Karpenter may have made the node since, and nobody
+        wait for it any more.
+        """
+        pod = self.pods.get(trigger.name)
+        if pod is None or trigger.created_at is not None:  # else it is of an earlier try, and is deleted
+            return
+        made = parse_datetime(pod.metadata.creation_timestamp or "") or self.now
+        created_at = min(made, self.now)
+        if move(trigger, TriggerState.CREATED, now=self.now, uid=pod.metadata.uid, created_at=created_at):
+            CREATED.inc()
 
     def _follow(self, trigger: Trigger, pod: Pod | None) -> None:
         if pod is not None and pod.metadata.uid != trigger.uid:

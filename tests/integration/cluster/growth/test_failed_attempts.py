@@ -7,12 +7,14 @@ from django.db import OperationalError
 from django.db.transaction import atomic
 from pytest_django import Settings
 
+from allocations.models import PodRefusal
+from allocations.waiting import forget_waiting
 from autoscaling.choices import TriggerState
 from autoscaling.models import Pool, ScalingRequest, Trigger
 from autoscaling.requests import trigger_moved
 from autoscaling.rounds import trigger_pods
 from autoscaling.rounds.failures import EarlierFailures
-from autoscaling.rounds.moves import fail
+from autoscaling.rounds.moves import fail, move
 from autoscaling.services import request_cancel
 from kube.client import Cluster
 from kube.keys import NODEPOOL_LABEL
@@ -180,6 +182,55 @@ def test_a_ready_node_is_followed_at_once(growing: Growing) -> None:
     growing.server.store.delete(growing.karpenter.claims, "", name, {})
     growing.round()
     assert growing.states == ["failed"]
+
+
+class Killed(BaseException):
+    """What a signal does that nothing catches."""
+
+
+def killed(*_: object, **__: object) -> None:
+    raise Killed
+
+
+def test_killed_before_a_pod_that_was_made_is_noted(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SCALE-4 Its node came, and the pods run on it, before anybody looks: it served, nobody withdrew it."""
+    growing.karpenter.pool()
+    names = growing.pods(2)
+    with monkeypatch.context() as patched:
+        patched.setattr(trigger_pods, "move", killed)
+        with pytest.raises(Killed):
+            growing.round()
+    assert growing.states == ["wanted"]
+    (pod,) = growing.triggers
+    node = growing.karpenter.nominate(pod)
+    growing.karpenter.ready(node)
+    growing.inventory(node)
+    for name in names:
+        growing.world.remove(name)
+    forget_waiting(list(PodRefusal.objects.values_list("pod_uid", flat=True)))
+    growing.restart()
+    growing.round(3)
+    assert growing.states == ["served"]
+    assert [one.state for one in growing.requests] == ["served"]
+    assert growing.triggers == []
+
+
+def test_another_worker_notes_the_pod_that_was_made(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SCALE-4 The one that made it does not delete it."""
+    growing.karpenter.pool()
+    growing.pods(2)
+    create = trigger_pods._create
+
+    def noted(cluster: Cluster, trigger: Trigger) -> Pod:
+        made = create(cluster, trigger)
+        other = Trigger.objects.get(pk=trigger.pk)
+        move(other, TriggerState.CREATED, now=growing.now(), uid=made.metadata.uid, created_at=growing.now())
+        return made
+
+    monkeypatch.setattr(trigger_pods, "_create", noted)
+    growing.round()
+    assert growing.states == ["created"]
+    assert len(growing.triggers) == 1
 
 
 def test_a_cancel_that_comes_while_the_pod_is_made(growing: Growing, monkeypatch: pytest.MonkeyPatch) -> None:
