@@ -1,6 +1,6 @@
 """The rows of a round, by hand-written SQL: a request to a warm slot pays for each of these statements.
 
-Called by `inference.dispatch.rounds` and `endings` inside their transaction. Django's query compiler would take five
+Called by `inference.dispatch.rounds`, `endings` and `at_once` inside their transaction. Django's query compiler would take five
 times as long as the database does. Invariants: what is written is conditional on the state that was read; the caller
 compares the number of rows.
 """
@@ -17,10 +17,10 @@ import msgspec
 
 from inference.choices import RequestState, RunnerState, State
 from inference.dispatch.order import Waiting
-from inference.dispatch.places import OpenSlot, runtimes_name
-from inference.dispatch.records import Arrival, Place
+from inference.dispatch.places import OpenSlot
+from inference.dispatch.records import Arrival
 from storage.columns import document, identity, read_identity, read_moment
-from storage.cursors import Query, Statement, hot_cursor, moment, on_postgresql, rows_of, run_all
+from storage.cursors import Query, Statement, hot_cursor, moment, on_postgresql
 
 REASON_LONGEST: Final = 500
 TOKEN_LENGTH: Final = 64
@@ -159,7 +159,7 @@ WHERE inference_slot.id = gone.slot_id AND active >= gone.places
 def giving_back(over: Sequence[UUID], again: Sequence[tuple[UUID, str]], *, now: datetime) -> Statement:
     """Give the places of running requests back: of those that are over, and of those that leave this slot.
 
-    Before they are moved, with their models locked, and the requests, as a model that was deleted locks nobody out.
+    Before they are moved, with their models locked; the requests are locked, too, for models that were deleted.
     Returns the slots; one that counts fewer requests is left out.
     """
     condition, values = _among("id", [identity(pk) for pk in over])
@@ -253,12 +253,13 @@ def new_request(
     )
 
 
-_INSERT: Final = """
+INSERT: Final = """
 INSERT INTO inference_request
   (id, model_name, lora, priority, user_id, state, reason, arrived_at, started_at, first_byte_at, ended_at,
    tokens, gateway_id, token, tried, slot_id)
 """
-_ROW: Final = "%s, %s, %s, %s, (SELECT id FROM auth_user WHERE username = %s), %s, %s, %s, %s, %s, %s, %s, %s, %s, '{}'"
+"""`ROW`s and their slots follow."""
+ROW: Final = "%s, %s, %s, %s, (SELECT id FROM auth_user WHERE username = %s), %s, %s, %s, %s, %s, %s, %s, %s, %s, '{}'"
 
 
 def inserting(requests: Sequence[NewRequest], *, now: datetime) -> Statement:
@@ -266,12 +267,12 @@ def inserting(requests: Sequence[NewRequest], *, now: datetime) -> Statement:
     values: list[Any] = []
     for one in requests:
         state = RequestState.RUNNING if one.slot else RequestState.WAITING
-        values += [*_row(one, state, started_at=now if one.slot else None), one.slot or None]
-    return Statement(f"{_INSERT} VALUES {', '.join([f'({_ROW}, %s)'] * len(requests))}", values)
+        values += [*row_values(one, state, started_at=now if one.slot else None), one.slot or None]
+    return Statement(f"{INSERT} VALUES {', '.join([f'({ROW}, %s)'] * len(requests))}", values)
 
 
-def _row(one: NewRequest, state: RequestState, *, started_at: datetime | None) -> list[Any]:
-    """Parameters of `_ROW`."""
+def row_values(one: NewRequest, state: RequestState, *, started_at: datetime | None) -> list[Any]:
+    """Parameters of `ROW`."""
     over = one.over
     return [
         identity(one.id),
@@ -289,70 +290,6 @@ def _row(one: NewRequest, state: RequestState, *, started_at: datetime | None) -
         one.gateway or None,
         one.token[:TOKEN_LENGTH],
     ]
-
-
-_FREE: Final = """
-SELECT s.id, s.lora, s.launch, s.address, m.name, m.runtime, m.source, {parallel} AS parallel
-FROM inference_slot s LEFT JOIN inference_runner r ON r.id = s.runner_id JOIN inference_model m ON m.id = s.model_id
-WHERE m.name = %s AND s.lora = %s AND s.state = 'ready' AND (r.state = 'connected' OR s.pod_name <> '')
-  AND {runtime} = m.runtime AND s.active < {parallel}
-  AND NOT EXISTS (SELECT 1 FROM inference_request q WHERE q.model_name = m.name AND q.state = 'waiting')
-ORDER BY s.active DESC, COALESCE({latest}, %s) DESC, s.id{collation} LIMIT 1
-"""
-_FREE_ON_SQLITE: Final = _FREE.format(
-    parallel="COALESCE(NULLIF(json_extract(s.launch, '$.parallel'), 0), m.parallel)",
-    runtime="COALESCE(NULLIF(json_extract(s.launch, '$.runtime'), ''), m.runtime)",
-    latest="max(COALESCE(s.last_used_at, s.ready_at), COALESCE(s.ready_at, s.last_used_at))",
-    collation="",
-)
-_FREE_ON_POSTGRESQL: Final = _FREE.format(
-    parallel="COALESCE(NULLIF((s.launch ->> 'parallel')::int, 0), m.parallel)",
-    runtime="COALESCE(NULLIF(s.launch ->> 'runtime', ''), m.runtime)",
-    latest="GREATEST(s.last_used_at, s.ready_at)",
-    collation=' COLLATE "C"',
-)
-_TAKE: Final = "active = active + %s, last_used_at = %s"
-
-
-def placing(requests: Sequence[NewRequest], *, now: datetime) -> list[Any]:
-    """Write new requests of one model and LoRA into the slot whose turn it is: a row for `place_taken`.
-
-    There is none, and nothing is written, where that slot has no room for all of them, or a request of the model waits.
-    The order is that of `allocations.engine.slots.serving`: a test compares them.
-    """
-    free = [requests[0].model, requests[0].lora, moment(now)]
-    take = [len(requests), moment(now), len(requests)]
-    if on_postgresql():
-        written = [value for one in requests for value in _row(one, RequestState.RUNNING, started_at=now)]
-        return rows_of(Query(_placing_text(len(requests)), [*free, *take, *written]))
-    found = rows_of(Query(_FREE_ON_SQLITE, free))
-    for pk, *_, parallel in found:
-        statement = f"UPDATE inference_slot SET {_TAKE} WHERE id = %s AND active + %s <= %s"  # noqa: S608
-        (taken,) = run_all([Statement(statement, [*take[:2], pk, len(requests), parallel])])
-        if not taken.rows:
-            return []
-        placed = [msgspec.structs.replace(one, slot=pk) for one in requests]
-        run_all([inserting(placed, now=now)])
-    return found
-
-
-@lru_cache(maxsize=64)
-def _placing_text(count: int) -> str:
-    taken = f"UPDATE inference_slot t SET {_TAKE} FROM free WHERE t.id = free.id AND t.state = 'ready'"  # noqa: S608
-    parts = [
-        f"free AS ({_FREE_ON_POSTGRESQL})",
-        f"taken AS ({taken} AND t.active + %s <= free.parallel RETURNING free.*)",
-        *(f"put{place} AS ({_INSERT} SELECT {_ROW}, taken.id FROM taken)" for place in range(count)),  # noqa: S608
-    ]
-    return f"WITH {', '.join(parts)} SELECT * FROM taken"  # noqa: S608 - texts of this module alone
-
-
-def place_taken(row: Sequence[Any]) -> Place:
-    """Where requests are sent that `placing` has placed."""
-    pk, lora, launch, address, name, runtime, source, _ = row
-    launched = _launched(launch)
-    called = runtimes_name(launched.runtime or runtime, launched.source or source or name, name, lora)
-    return Place(slot=pk, address=address, model_name=called)
 
 
 _LENGTHS: Final = """

@@ -45,7 +45,7 @@ IDLE_SECONDS: Final = 5.0
 FULL_SECONDS: Final = 0.25
 """How long a queue that was full is taken for full, so that a flood costs no transactions."""
 BUSY_SECONDS: Final = 5.0
-"""How long a model is taken for busy after a request had to wait. Only while it is do endings share an arrival's round,
+"""How long a model is taken for busy after a request found no place. Only then do endings share an arrival's round,
 which they make longer."""
 ENDINGS_SECONDS: Final = 0.02
 """How long an ending may wait for others, while nobody here waits for its place."""
@@ -186,8 +186,9 @@ class Desk:
             self._write_ended()  # in the same round: it may need a place that they give back
         try:
             outcome = await self._batcher.do(step)
-            if outcome is Standing.WAITS:
+            if outcome in (Standing.WAITS, Standing.QUEUE_FULL):
                 self._busy_until[flight.model] = self.clock() + BUSY_SECONDS
+            if outcome is Standing.WAITS:
                 with figures.WAITING.labels(flight.model).track_inprogress():
                     outcome = await self._waited(flight, flight.started, began)
         except (DatabaseError, InterfaceError) as error:
@@ -225,7 +226,6 @@ class Desk:
             return GatewayRefusal(404, f"there is no model {flight.model}", code="model_not_found")
         if outcome is Standing.QUEUE_FULL:
             self._forget(flight)
-            self._busy_until[flight.model] = self.clock() + BUSY_SECONDS
             self._full_until[flight.model] = self.clock() + FULL_SECONDS
             return self._queue_full(flight.model)
         return GatewayRefusal(503, flight.reason or "the request was ended while it waited", RETRY_LATER)
@@ -266,6 +266,8 @@ class Desk:
     async def _write(self, ending: Ending) -> None:
         """Write the ending; until it succeeds, or others have ended this gateway."""
         gateway = self.lease.gateway
+        doubtful = ending.id in self._doubtful
+        self._doubtful.discard(ending.id)
         while self.lease.gateway == gateway:
             try:
                 outcome = await self._batcher.do(ending)
@@ -273,11 +275,9 @@ class Desk:
                 log.warning("gateway.ending_not_written", why=str(error))
                 await asyncio.sleep(AGAIN_SECONDS)
                 continue
-            if ending.id not in self._doubtful:
+            if not doubtful or outcome is not Standing.OVER:
                 return
-            self._doubtful.discard(ending.id)
-            if outcome is not Standing.OVER:
-                return
+            doubtful = False
             await asyncio.sleep(LATE_SECONDS)
 
     async def _look_again(self) -> None:
