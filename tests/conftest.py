@@ -94,7 +94,7 @@ def _run_and_close(run: Callable[[threading.Thread], None]) -> Callable[[threadi
 # A thread's connections end with it. Left to the garbage collector, SQLite's warn from Python 3.13 on, within a test
 # that has nothing to do with them.
 for _kind in (threading.Thread, threading.Timer):
-    _kind.run = _run_and_close(_kind.run)  # type: ignore[method-assign, assignment]
+    _kind.run = _run_and_close(_kind.run)  # type: ignore[method-assign, assignment]  # on purpose, for all tests
 
 
 @pytest.hookimpl(trylast=True)

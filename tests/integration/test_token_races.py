@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, transaction
 from django.test import Client
 from knox.models import AuthToken
 
@@ -31,7 +31,7 @@ from access.token_services import (
 )
 from audit import services as audit
 from audit.models import Event
-from tests.databases import TestDatabase
+from tests.databases import TestDatabase, somebody_waits_for_a_lock
 from tests.factories import UserFactory
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -62,28 +62,15 @@ def test_a_token_that_is_being_issued_does_not_outlive_the_account(ledger_db: Te
     SQLite has one writer at a time.
     """
     user = UserFactory(role=Role.ADMIN)
-    shut = threading.Thread(target=_elsewhere, args=(lambda: user_active_set(user=user, active=False, **BY),))
+    shut = threading.Thread(target=lambda: user_active_set(user=user, active=False, **BY))
     with transaction.atomic():
         token_issue(user=User.objects.get(), **BY)
         shut.start()
-        while shut.is_alive() and not _somebody_waits():
+        while shut.is_alive() and not somebody_waits_for_a_lock():
             shut.join(0.01)
     shut.join(60)
     assert not User.objects.get().is_active
     assert not AuthToken.objects.exists()
-
-
-def _elsewhere(work: Callable[[], Any]) -> None:
-    try:
-        work()
-    finally:
-        connection.close()
-
-
-def _somebody_waits() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        return bool(cursor.fetchone()[0])
 
 
 sqlite = pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)

@@ -13,7 +13,6 @@ from uuid import UUID
 import pytest
 import redis
 from django.conf import settings
-from django.db import connections
 
 from allocations import ledger
 from allocations.cluster_health import cluster_state
@@ -51,8 +50,6 @@ def watching(world: World, watch: Callable[..., Followed], name: str) -> Iterato
             ended.append(watch(cluster=cluster, seconds=LONG))
         except KubeError as error:
             ended.append(error)
-        finally:
-            connections.close_all()
 
     asked = len(world.server.requests)
     thread = threading.Thread(target=run)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 
 from inference.choices import REQUEST_OPEN, RequestState, State
 from inference.dispatch import gateways
@@ -21,7 +21,7 @@ from inference.models import Gateway, Model, Request, Slot
 from inference.moves import slot_moved
 from storage.clock import database_now
 from storage.transactions import atomic_retry
-from tests.databases import TestDatabase
+from tests.databases import TestDatabase, somebody_waits_for_a_lock
 from tests.gateway import LENGTH, miscounted, ready_slots
 from tests.gateway_client import until
 from tests.slots import SlotWorld
@@ -182,12 +182,6 @@ def running_pair(world: SlotWorld) -> tuple[uuid.UUID, uuid.UUID, Callable[[], o
         assert isinstance(round_of(Arrival(id=pk, model="chat", at=1.0)), Place)
     ending = Ending(id=first, model="chat", state=RequestState.DONE, at=1.0)
     return first, second, lambda: round_of(ending), lambda: round_of(Arrival(id=uuid.uuid4(), model="chat", at=1.0))
-
-
-def somebody_waits_for_a_lock() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted)")
-        return bool(cursor.fetchone()[0])
 
 
 def test_a_request_that_ends_while_it_is_to_go_elsewhere(world: SlotWorld) -> None:

@@ -6,7 +6,6 @@ import threading
 from datetime import timedelta
 
 import pytest
-from django.db import connections
 from pytest_django import Settings
 
 from inference import loop, tasks
@@ -46,11 +45,7 @@ def test_the_loop_is_woken(
     monkeypatch.setattr(Rounds, "run", run)
     ended: list[Followed] = []
 
-    def work() -> None:
-        ended.append(loop.run_slots(seconds=600))
-        connections.close_all()
-
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=lambda: ended.append(loop.run_slots(seconds=600)))
     thread.start()
     try:
         assert begun.wait(30)

@@ -48,7 +48,7 @@ async def opened(ledger_db: TestDatabase) -> None:
 
 @pytest.mark.parametrize("keeps", [True, False])
 async def test_until_when_a_lane_has_a_connection(opened: None, keeps: bool) -> None:
-    """SLOT-9 the pool hears of what comes back in a thread of its own."""
+    """The pool hears of what comes back in a thread of its own."""
     until(lambda: lent() == 0)
     lane = Lane("lane", threads=1, waiting=4, keeps_connection=keeps)
     found = {await lane.run(backend) for _ in range(4)}
@@ -59,7 +59,7 @@ async def test_until_when_a_lane_has_a_connection(opened: None, keeps: bool) -> 
 
 
 async def test_a_lane_that_rests(opened: None) -> None:
-    """SLOT-9 an idle thread has no connection that could get stale."""
+    """An idle thread has no connection that could get stale."""
     lane = Lane("lane", threads=1, waiting=4, keeps_connection=True)
     await lane.run(backend)
     await lane.rest(3600)
@@ -73,7 +73,7 @@ async def test_a_lane_that_rests(opened: None) -> None:
 
 
 async def test_a_kept_connection_that_breaks(opened: None) -> None:
-    """SLOT-9 one call fails, the next has another."""
+    """One call fails, the next has another."""
     lane = Lane("lane", threads=1, waiting=4, keeps_connection=True)
     first = await lane.run(backend)
     await asyncio.to_thread(end, first)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from django.db import OperationalError
 from django.db.transaction import atomic
@@ -184,11 +186,23 @@ def test_a_ready_node_is_followed_at_once(growing: Growing) -> None:
     assert growing.states == ["failed"]
 
 
+def while_made(monkeypatch: pytest.MonkeyPatch, happens: Callable[[Trigger, Pod], object]) -> None:
+    """It happens once a trigger pod was made, before that is noted."""
+    create = trigger_pods._create
+
+    def made(cluster: Cluster, trigger: Trigger) -> Pod:
+        pod = create(cluster, trigger)
+        happens(trigger, pod)
+        return pod
+
+    monkeypatch.setattr(trigger_pods, "_create", made)
+
+
 class Killed(BaseException):
     """What a signal does that nothing catches."""
 
 
-def killed(*_: object, **__: object) -> None:
+def killed(*_: object) -> None:
     raise Killed
 
 
@@ -197,7 +211,7 @@ def test_killed_before_a_pod_that_was_made_is_noted(growing: Growing, monkeypatc
     growing.karpenter.pool()
     names = growing.pods(2)
     with monkeypatch.context() as patched:
-        patched.setattr(trigger_pods, "move", killed)
+        while_made(patched, killed)
         with pytest.raises(Killed):
             growing.round()
     assert growing.states == ["wanted"]
@@ -219,15 +233,12 @@ def test_another_worker_notes_the_pod_that_was_made(growing: Growing, monkeypatc
     """SCALE-4 The one that made it does not delete it."""
     growing.karpenter.pool()
     growing.pods(2)
-    create = trigger_pods._create
 
-    def noted(cluster: Cluster, trigger: Trigger) -> Pod:
-        made = create(cluster, trigger)
+    def noted(trigger: Trigger, made: Pod) -> None:
         other = Trigger.objects.get(pk=trigger.pk)
         move(other, TriggerState.CREATED, now=growing.now(), uid=made.metadata.uid, created_at=growing.now())
-        return made
 
-    monkeypatch.setattr(trigger_pods, "_create", noted)
+    while_made(monkeypatch, noted)
     growing.round()
     assert growing.states == ["created"]
     assert len(growing.triggers) == 1
@@ -237,14 +248,7 @@ def test_a_cancel_that_comes_while_the_pod_is_made(growing: Growing, monkeypatch
     """SCALE-4 The pod is deleted at once, not when the cluster is looked at next."""
     growing.karpenter.pool()
     growing.pods(2)
-    create = trigger_pods._create
-
-    def cancelled(cluster: Cluster, trigger: Trigger) -> Pod:
-        made = create(cluster, trigger)
-        request_cancel(request=growing.requests[0], actor="ann", now=growing.now())
-        return made
-
-    monkeypatch.setattr(trigger_pods, "_create", cancelled)
+    while_made(monkeypatch, lambda *_: request_cancel(request=growing.requests[0], actor="ann", now=growing.now()))
     growing.round()
     assert growing.triggers == []
     assert growing.states == ["withdrawn"]
