@@ -9,12 +9,9 @@ Moments are those at which a watch heard of them.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -22,9 +19,8 @@ from tests.bench.cluster.printing import markdown
 from tests.bench.machine import machine_told
 from tests.cluster.controlplane.api import Json, Observer
 from tests.cluster.controlplane.karpenter import NODE_CLAIMS, NODE_POOLS, Karpenter
-from tests.cluster.controlplane.kubernetes import ControlPlane
 from tests.cluster.controlplane.objects import claim, pod
-from tests.cluster.controlplane.stack import Stack, eventually
+from tests.cluster.controlplane.stack import Stack, eventually, running_stack
 from tests.cluster.growing import HALF, TRIGGERS, inventories, served_definitions
 
 NAMESPACE = "growth"
@@ -40,28 +36,18 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     rounds = parser.parse_args().rounds
     machine = machine_told()
-    plane = ControlPlane(Path(tempfile.mkdtemp(prefix="gpuplane-bench-")))
-    stack = Stack(plane, plane.folder)
-    try:
-        plane.start()
-        stack.install()
-        stack.start_gpuplane()
-        stack.start_scheduler()
-        karpenter = Karpenter(plane)
+    with running_stack() as stack:
+        karpenter = Karpenter(stack.plane)
         karpenter.default_scheduler().start()
         karpenter.start()
         eventually(lambda: served_definitions(karpenter), seconds=60, what="Karpenter's definitions served")
-        plane.namespace(NAMESPACE)
+        stack.plane.namespace(NAMESPACE)
         half = claim("half", NAMESPACE, devices=HALF)
         stack.api.create(f"/apis/gpu.scheduling/v1/namespaces/{NAMESPACE}/gpuclaims", half)
         found: dict[str, list[float]] = {name: [] for name in (*AIMS, "floor: created → bound")}
         for number in range(rounds):
             _grow(stack, karpenter, number, found)
             _floor(stack, karpenter, number, found)
-    finally:
-        stack.close()
-        plane.stop()
-        shutil.rmtree(plane.folder, ignore_errors=True)
     print(machine)
     print(markdown(_table(found)))
     return 0

@@ -8,21 +8,17 @@ same run: from an event that somebody makes until the watch hears of it.
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from tests.bench.cluster.printing import markdown
 from tests.bench.machine import machine_told
 from tests.cluster.controlplane.api import Json, Observer
-from tests.cluster.controlplane.kubernetes import ControlPlane
 from tests.cluster.controlplane.objects import pod
-from tests.cluster.controlplane.stack import Stack, eventually
+from tests.cluster.controlplane.stack import Stack, eventually, running_stack
 
 NAMESPACE = "refused"
 GPUS = 8
@@ -44,22 +40,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=10)
     rounds = parser.parse_args().rounds
     machine = machine_told()
-    plane = ControlPlane(Path(tempfile.mkdtemp(prefix="gpuplane-bench-")))
-    stack = Stack(plane, plane.folder)
     found: dict[str, list[float]] = {name: [] for name in ROWS}
-    try:
-        plane.start()
-        stack.install()
-        stack.start_gpuplane()
-        stack.start_scheduler()
-        plane.namespace(NAMESPACE)
+    with running_stack() as stack:
+        stack.plane.namespace(NAMESPACE)
         stack.add_nodes([f"full-{number}" for number in range(NODES)], gpus=GPUS)
         for number in range(rounds):
             _ask(stack, f"gang-{number}", found)
-    finally:
-        stack.close()
-        plane.stop()
-        shutil.rmtree(plane.folder, ignore_errors=True)
     print(machine)
     print(markdown(_table(found)))
     return 0

@@ -6,10 +6,11 @@ Used by the fixtures of the cluster tests, by `make cluster-up` and by `make ben
 
 import json
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -250,6 +251,23 @@ class Stack:
 
 LEADER = "gpuplane-kube-scheduler"
 """The Lease by which the chart's kube-schedulers elect their leader."""
+
+
+@contextmanager
+def running_stack() -> Iterator[Stack]:
+    """A cluster of its own with gpuplane and its scheduler, which ends with the block; for benches."""
+    plane = ControlPlane(Path(tempfile.mkdtemp(prefix="gpuplane-bench-")))
+    stack = Stack(plane, plane.folder)
+    try:
+        plane.start()
+        stack.install()
+        stack.start_gpuplane()
+        stack.start_scheduler()
+        yield stack
+    finally:
+        stack.close()
+        plane.stop()
+        shutil.rmtree(plane.folder, ignore_errors=True)
 
 
 def eventually(true: Callable[[], object], *, seconds: float, what: str) -> float:
