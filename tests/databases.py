@@ -115,6 +115,8 @@ class TestDatabase:
                 return work()
             except Exception as error:  # noqa: BLE001 - the test judges what each racer met
                 return error
+            finally:
+                connections.close_all()  # the pool of connections may be smaller than that of threads, which live on
 
         with ThreadPoolExecutor(len(works)) as threads:
             return list(threads.map(run, works))
