@@ -136,7 +136,7 @@ class _Round:
                 if self.decision_input.most is not None and len(self.admissions) >= self.decision_input.most:
                     break
                 continue
-            self._wait(head, reason)
+            self._wait(head.name, reason)
             if self.tree.queues[head.queue].strict:
                 self._end_turn(head.queue, groups)
             elif len(groups) == 1:
@@ -281,15 +281,29 @@ class _Round:
         They ask for the same amount, so the turn is their queue's again, and again.
         """
         line, asked = self.lines[Name(head.queue, group)], self.state.asked
-        amount, alone = asked[head.name], (group,)
-        while line:
-            name, following = line.popitem()
-            same = asked[name] is amount or asked[name] == amount
-            reason = self.refused.get(_alike(following, alone)) if same and not following.above else None
+        amount, groups = asked[head.name], (group,)
+        member, rules = head.members[0], _RULES(head)
+        named = head.above or head.topology or len(head.members) > 1
+        its_reason = None if named else self.refused.get(_alike(head, groups))
+        gone = []
+        for name, following in reversed(line.items()):
+            first = following.members[0]
+            alone = len(following.members) == 1
+            if alone and first.request is member.request and first.rows is member.rows and _RULES(following) == rules:
+                reason = its_reason  # as `_alike` says, without its keys for thousands
+            elif following.above or asked[name] != amount:
+                break
+            else:
+                reason = self.refused.get(_alike(following, groups))
             if reason is None:
-                line[name] = following
-                return
-            self._wait(following, reason)
+                break
+            gone.append(name)
+            self._wait(name, reason)
+        if len(gone) == len(line):
+            line.clear()
+        else:
+            for name in gone:
+                del line[name]
 
     def _leave_line(self, workload: Workload) -> list[Group]:
         """Take the workload out of its lines; the groups that it waited for."""
@@ -304,13 +318,13 @@ class _Round:
             line = self.lines.pop(name)
             for place, one in enumerate(reversed(line.values()), start=2):
                 if not any(one.name in self.lines[Name(queue, other)] for other in self.tree.groups):
-                    self._wait(one, Waiting(f"{_ordinal(place)} in queue {queue}"))
+                    self._wait(one.name, Waiting(f"{_ordinal(place)} in queue {queue}"))
 
-    def _wait(self, workload: Workload, reason: Waiting) -> None:
+    def _wait(self, name: str, reason: Waiting) -> None:
         """Note why the workload waits, and with it its members above `minMember`."""
-        self.waiting[workload.name] = reason
-        if workload.name in self.behind:
-            self.waiting |= {one.name: reason for one in self.behind.pop(workload.name)}
+        self.waiting[name] = reason
+        if name in self.behind:
+            self.waiting |= {one.name: reason for one in self.behind.pop(name)}
 
     def _bring_up(self, gang: Workload) -> None:
         """The members above `minMember` of a gang that goes get in line."""
@@ -322,7 +336,7 @@ class _Round:
                 line.clear()
                 line.update((other.name, other) for other in some)
             if not lines:
-                self._wait(one, Waiting(f"waits behind others in queue {one.queue}"))
+                self._wait(one.name, Waiting(f"waits behind others in queue {one.queue}"))
 
     def _forget(self, queue: str) -> None:
         """Turns above this queue are worked out again."""
@@ -353,6 +367,7 @@ def _alike(workload: Workload, groups: Sequence[Group]) -> tuple[Any, ...]:
 
 _AGE: Final = attrgetter("age", "name")
 _ABOVE: Final = attrgetter("above")
+_RULES: Final = attrgetter("preemptible", "borrows_idle", "beside", "topology", "above")
 _PRIORITY: Final = attrgetter("priority")
 
 

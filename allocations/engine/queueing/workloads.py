@@ -123,6 +123,7 @@ class Sort(NamedTuple):
 
 
 _SORT: Final = attrgetter(*Sort._fields)
+_HELD: Final = attrgetter("held")
 _DEVICE: Final = itemgetter(0)
 
 
@@ -182,13 +183,14 @@ class Counting:
 
         Whole GPUs are counted in columns over all sorts at once, a quarter faster for 40,000 pods than sort by sort.
         """
-        codes: dict[Any, int] = {}
-        sort_of = [codes.setdefault(key, len(codes)) for key in map(_SORT, running)]
-        held = [pod.held for pod in running]
+        codes: defaultdict[Any, int] = defaultdict()
+        codes.default_factory = codes.__len__
+        sort_of = np.fromiter(map(codes.__getitem__, map(_SORT, running)), np.intp, len(running))
+        held = list(map(_HELD, running))
         sizes = np.fromiter(map(len, held), np.intp, len(held))
         devices = np.fromiter(map(_DEVICE, chain.from_iterable(held)), np.int64, int(sizes.sum()))
         rows = self.snapshot.index.rows_of(devices)
-        sort_of_held = np.repeat(np.array(sort_of, np.intp), sizes)
+        sort_of_held = np.repeat(sort_of, sizes)
         gpus = rows >= 0
         gpus &= self._gpu_rows[rows]
         models = len(self.snapshot.models)
@@ -197,9 +199,9 @@ class Counting:
         sorts = [Sort(*key) for key in codes]
         sums: dict[Sort, Counts] = {sort: self._by_group(own) for sort, own in zip(sorts, numbers, strict=True)}
         parts: defaultdict[Sort, list[Held]] = defaultdict(list)
-        for code, some in zip(sort_of, held, strict=True):
-            if not sorts[code].whole:
-                parts[sorts[code]].extend(some)
+        shares = np.array([not sort.whole for sort in sorts], np.bool_)
+        for place in np.flatnonzero(shares[sort_of]).tolist() if sorts else ():
+            parts[sorts[sort_of[place]]].extend(held[place])
         return sums | {sort: self.held(some) for sort, some in parts.items()}
 
     def _whole(self, gpus: NDArray[np.intp]) -> dict[Group, Amount]:
