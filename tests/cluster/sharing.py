@@ -73,7 +73,10 @@ def states(stack: Stack, node: str = "") -> list[str]:
 def in_states(stack: Stack, node: str, *wanted: str, seconds: float = SOON) -> None:
     """Wait until the node's groups are in these states."""
     want = sorted(wanted)
-    eventually(lambda: states(stack, node) == want, seconds=seconds, what=f"groups of {node} are {want}")
+    try:
+        eventually(lambda: states(stack, node) == want, seconds=seconds, what=f"groups of {node} are {want}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}, but {groups(stack, node)}") from error
 
 
 def reservation_pods(stack: Stack, node: str = "") -> list[Json]:

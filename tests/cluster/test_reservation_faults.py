@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.controlplane import chart
 from tests.cluster.controlplane.api import Json
-from tests.cluster.controlplane.kubelet import Behaviour
+from tests.cluster.controlplane.device_manager import Behaviour
 from tests.cluster.controlplane.kubernetes import ControlPlane
 from tests.cluster.controlplane.stack import Stack, eventually
 from tests.cluster.group_promises import LABEL
@@ -271,7 +271,9 @@ def test_the_namespace_is_deleted(stack: Stack, namespace: str) -> None:
         stack.add_pods([half("stays", namespace)])
         seen.until(bound("stays"), seconds=SOON, what="a half bound")
         uid = stack.api.get(f"/api/v1/namespaces/{chart.RESERVATIONS}")["metadata"]["uid"]
-        node.choose(name, *sees(pods_of(seen)["stays"]))
+        (protects,) = reservation_pods(stack, name)
+        # another pod with its GPU would leave it to chance, a try each 30 s and 2 min, when the kubelet gives it back
+        node.keep(name, protects["metadata"]["name"], *sees(pods_of(seen)["stays"]))
         stack.api.delete(f"/api/v1/namespaces/{chart.RESERVATIONS}")
         place = f"/api/v1/namespaces/{chart.RESERVATIONS}"
         eventually(lambda: (stack.api.find(place) or {}).get("metadata", {}).get("uid") != uid, seconds=60, what="gone")

@@ -18,19 +18,18 @@ Invariants: a GPU has one pod, unless the record was lost; what is done for one 
 import json
 import random
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import httpx
 
 from tests.cluster.controlplane.api import ApiRefused, Json
-from tests.cluster.controlplane.containers import GPU, Sandbox, asked, is_reservation, running, start_program
+from tests.cluster.controlplane.containers import Sandbox, asked, is_reservation, running, start_program
+from tests.cluster.controlplane.device_manager import Behaviour, DeviceManager
 from tests.cluster.controlplane.kubernetes import ControlPlane
 from tests.cluster.controlplane.objects import KUBELET_PREFIX, inventory, node
 from tests.cluster.controlplane.stack import SETTLE_SECONDS, Stack, eventually
@@ -40,21 +39,6 @@ RESERVED: Final = "run.ai/reserve_for_gpu_index"
 DEVICE_PLUGIN: Final = {"gpu.scheduling/mode": "device-plugin"}
 THREADS: Final = 8
 T = TypeVar("T")
-Behaviour = Literal["as usual", "never", "late", "other", "UnexpectedAdmissionError", "OutOfnvidia.com/gpu"]
-"""Of a node, for reservation pods to come: their program runs, never starts, starts when `late` is set, or names the
-UUID `other`; or every pod that asks for GPUs is refused with this reason.
-"""
-
-
-@dataclass
-class Machine:
-    """A node. `record`: pod UID → its GPUs, as the kubelet knows it."""
-
-    gpus: tuple[str, ...]
-    record: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    choices: deque[tuple[str, ...]] = field(default_factory=deque)
-    behaviour: Behaviour = "as usual"
-    other: str = "GPU-of-nobody"
 
 
 class Kubelets:
@@ -75,7 +59,7 @@ class Kubelets:
         assert all(name.startswith(PREFIX) for name in nodes), f"KWOK runs the pods of nodes not called {PREFIX}…"
         self._plane = plane
         self._api = plane.api
-        self._machines = {name: Machine(tuple(gpus)) for name, gpus in nodes.items()}
+        self._managers = {name: DeviceManager(tuple(gpus)) for name, gpus in nodes.items()}
         self._random = random.Random(seed)
         self._fast = fast
         self._heard = heard
@@ -93,33 +77,37 @@ class Kubelets:
 
     def choose(self, name: str, *gpus: str) -> None:
         """Give exactly these to the next pod of the node that asks for GPUs; each call is for one pod."""
-        self._machines[name].choices.append(gpus)
+        self._managers[name].choices.append(gpus)
+
+    def keep(self, name: str, pod: str, *gpus: str) -> None:
+        """Give these to every pod of that name, and to no other pod."""
+        self._managers[name].kept[pod] = gpus
 
     def behave(self, name: str, behaviour: Behaviour, *, other: str = "") -> None:
         """From now on."""
-        self._machines[name].other = other or self.other
-        self._machines[name].behaviour = behaviour
+        self._managers[name].other = other or self.other
+        self._managers[name].behaviour = behaviour
 
     def forget(self, name: str) -> None:
         """Lose the record: GPUs of pods that run are given to others again."""
         with self._changed:
-            self._machines[name].record.clear()
+            self._managers[name].record.clear()
             self._recorded(name)
 
     def record(self, name: str) -> dict[str, tuple[str, ...]]:
         """Pod UID → GPUs."""
         with self._changed:
-            return dict(self._machines[name].record)
+            return dict(self._managers[name].record)
 
     def records(self) -> dict[str, dict[str, tuple[str, ...]]]:
         """Node → pod UID → GPUs."""
         with self._changed:
-            return {name: dict(machine.record) for name, machine in self._machines.items()}
+            return {name: dict(manager.record) for name, manager in self._managers.items()}
 
     def free(self, name: str) -> list[str]:
         """GPUs that no pod has."""
         with self._changed:
-            return self._free(self._machines[name])
+            return self._managers[name].free()
 
     def checkpoint(self, name: str) -> Path:
         """The file with the node's record."""
@@ -140,7 +128,7 @@ class Kubelets:
     @contextmanager
     def running(self) -> Iterator["Kubelets"]:
         """Until the block ends. A failure of the imitation itself is raised at its end, at the latest."""
-        for name in self._machines:
+        for name in self._managers:
             self._recorded(name)
         watching = threading.Thread(target=self._guarded, args=(self._follow,), name="kubelets")
         watching.start()
@@ -199,13 +187,13 @@ class Kubelets:
 
     def _take(self, pod: Json) -> None:
         """Look at a pod as it is now."""
-        machine = self._machines.get(pod["spec"].get("nodeName", ""))
-        if machine is None:
+        manager = self._managers.get(pod["spec"].get("nodeName", ""))
+        if manager is None:
             return
         sandbox = self._sandboxes.get(pod["metadata"]["uid"])
         deleted, phase = "deletionTimestamp" in pod["metadata"], pod["status"].get("phase")
         if sandbox is None and phase == "Pending" and not deleted:
-            self._admit(machine, pod)
+            self._admit(manager, pod)
         elif phase in {"Succeeded", "Failed"} and sandbox is not None:
             self._submit(self._end, sandbox)
         if deleted:
@@ -218,27 +206,26 @@ class Kubelets:
 
     # a pod's life
 
-    def _admit(self, machine: Machine, pod: Json) -> None:
+    def _admit(self, manager: DeviceManager, pod: Json) -> None:
         meta, name = pod["metadata"], pod["spec"]["nodeName"]
         wanted = asked(pod)
         with self._changed:
-            free = self._free(machine)
+            free = manager.free()
             chosen: tuple[str, ...] = ()
-            if wanted and wanted <= len(free) and machine.behaviour not in _REASONS:
-                fixed = machine.choices.popleft() if machine.choices else ()
-                chosen = fixed or tuple(sorted(self._random.sample(free, wanted)))
-                machine.record[meta["uid"]] = chosen
+            if wanted and wanted <= len(free) and manager.behaviour not in _REASONS:
+                chosen = manager.choice(meta["name"], wanted, self._random)
+                manager.record[meta["uid"]] = chosen
                 self._recorded(name)
         sandbox = Sandbox(meta["namespace"], meta["name"], meta["uid"], name, chosen)
         self._sandboxes[sandbox.uid] = sandbox
-        if machine.behaviour == "late" and is_reservation(pod):
+        if manager.behaviour == "late" and is_reservation(pod):
             # not in the pool, whose threads others need meanwhile
             threading.Thread(target=self._run_late, args=(sandbox, pod)).start()
         elif chosen or not wanted:
-            self._submit(self._run, sandbox, pod, machine.behaviour)
+            self._submit(self._run, sandbox, pod, manager.behaviour)
         else:
-            reason = machine.behaviour if machine.behaviour in _REASONS else "UnexpectedAdmissionError"
-            message = _REASONS[reason].format(wanted=wanted, free=len(free), all=len(machine.gpus))
+            reason = manager.behaviour if manager.behaviour in _REASONS else "UnexpectedAdmissionError"
+            message = _REASONS[reason].format(wanted=wanted, free=len(free), all=len(manager.gpus))
             status = {"phase": "Failed", "reason": reason, "message": message}
             self._submit(self._say_status, sandbox, status)
 
@@ -250,7 +237,7 @@ class Kubelets:
 
     def _run(self, sandbox: Sandbox, pod: Json, behaviour: Behaviour) -> None:
         behaviour = behaviour if is_reservation(pod) else "never"
-        shown = (self._machines[sandbox.node].other,) if behaviour == "other" else sandbox.gpus
+        shown = (self._managers[sandbox.node].other,) if behaviour == "other" else sandbox.gpus
         with sandbox.lock:
             if sandbox.ended:
                 return
@@ -269,7 +256,7 @@ class Kubelets:
         self._stop(sandbox)
         with self._changed:
             self._sandboxes.pop(sandbox.uid, None)
-            if self._machines[sandbox.node].record.pop(sandbox.uid, None) is not None:
+            if self._managers[sandbox.node].record.pop(sandbox.uid, None) is not None:
                 self._recorded(sandbox.node)
 
     def _stop(self, sandbox: Sandbox) -> None:
@@ -311,29 +298,13 @@ class Kubelets:
 
     # records and threads
 
-    @staticmethod
-    def _free(machine: Machine) -> list[str]:
-        taken = {gpu for gpus in machine.record.values() for gpu in gpus}
-        return [gpu for gpu in machine.gpus if gpu not in taken]
-
     def _recorded(self, name: str) -> None:
         """Write the record where agents read it, and tell who waits; under the lock."""
-        record = dict(self._machines[name].record)
-        entries = [
-            {
-                "PodUID": uid,
-                "ContainerName": "main",
-                "ResourceName": GPU,
-                "DeviceIDs": {"-1": list(gpus)},
-                "AllocResp": "",
-            }
-            for uid, gpus in record.items()
-        ]
-        data = {"PodDeviceEntries": entries, "RegisteredDevices": {GPU: list(self._machines[name].gpus)}}
+        record = dict(self._managers[name].record)
         path = self.checkpoint(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_suffix(".new")
-        fresh.write_text(json.dumps({"Data": data, "Checksum": 0}))
+        fresh.write_text(json.dumps(self._managers[name].checkpoint()))
         fresh.replace(path)
         if self._heard is not None:
             self._heard(name, record)
