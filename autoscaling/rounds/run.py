@@ -9,7 +9,7 @@ from django.db.models import Max, Q
 
 from allocations.component_pods import trigger_pods
 from autoscaling.choices import COMING
-from autoscaling.models import PodGrowth, Pool, ScalingRequest, Trigger
+from autoscaling.models import NodeClaim, PodGrowth, Pool, ScalingRequest, Trigger
 from autoscaling.rounds.fence import begin
 from autoscaling.rounds.planning import plan_of, write_plan
 from autoscaling.rounds.round_input import GrowthInputReader, Waiter, read_waiting
@@ -47,8 +47,11 @@ class Rounds:
         now = database_now()
         end_keeping(now=now)
         grows = Pool.objects.filter(deleted_at__isnull=True).exists()
-        # a node that is ready is followed until it serves, though its trigger pod is gone by then
-        under_way = Trigger.objects.filter(Q(pod_gone_at__isnull=True) | Q(state__in=COMING)).exists()
+        # a node that is ready is followed until it serves and Karpenter may have it, though its trigger pod is gone
+        under_way = (
+            Trigger.objects.filter(Q(pod_gone_at__isnull=True) | Q(state__in=COMING)).exists()
+            or NodeClaim.objects.filter(protected=True).exists()
+        )
         if not (grows or under_way or PodGrowth.objects.exists() or self._is_to_look(now)):
             return RoundResult(busy=False, next_due=None)
         pods = {}

@@ -17,7 +17,7 @@ from django.conf import settings
 from django.db import transaction
 
 from allocations import fleet
-from allocations.choices import LIVE, State
+from allocations.choices import LIVE
 from allocations.engine.plan import plan
 from allocations.engine.queueing.seats import taken
 from allocations.engine.snapshot import Snapshot, Withheld
@@ -200,7 +200,8 @@ def end_protection(cluster: Cluster, *, now: datetime) -> None:
     for claim in NodeClaim.objects.filter(protected=True):
         trigger = Trigger.objects.filter(name=claim.trigger).first()
         over = trigger is None or trigger.state in (TriggerState.FAILED, TriggerState.WITHDRAWN)
-        bound = Allocation.objects.filter(node__name=claim.node, state=State.BOUND).exists()
+        # the pod may have ended since, and the name may be that of a node before
+        bound = Allocation.objects.filter(node__name=claim.node, bound_at__gte=claim.created_at).exists()
         kept = claim.inventory_at is None or now < claim.inventory_at + KEPT
         if not (over or bound or not kept or claim.deleted_at):
             continue

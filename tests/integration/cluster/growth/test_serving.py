@@ -73,6 +73,30 @@ def test_devices_are_kept_for_those_they_were_made_for(growing: Growing) -> None
     assert DO_NOT_DISRUPT not in annotations, "nobody came within a minute"
 
 
+@pytest.mark.parametrize("stays", [True, False], ids=["it runs", "it has ended"])
+def test_a_node_is_protected_until_its_first_pod_is_bound(growing: Growing, stays: bool) -> None:
+    """SCALE-4 Karpenter may have it in the next round, however short the pod's life was, and nothing else is to do."""
+    growing.karpenter.pool()
+    (pod,) = growing.pods(1, claim="eight")
+    growing.round()
+    name = growing.to_ready()
+    growing.inventory(name)
+    growing.round(3)
+    assert (growing.states, growing.triggers) == (["served"], [])
+    annotations = growing.server.store.get(NODES, "", name)["metadata"]["annotations"]
+    assert annotations[DO_NOT_DISRUPT] == "true", "nobody is bound yet"
+    assert growing.world.filter(pod) == name
+    assert growing.world.bind(pod, name) == ""
+    forget_waiting({growing.server.pods["research", pod]["metadata"]["uid"]})
+    if not stays:
+        growing.world.remove(pod)
+        growing.world.reconcile(later=60)
+        assert growing.world.states(pod) == ["released"]
+    growing.round()
+    assert DO_NOT_DISRUPT not in growing.server.store.get(NODES, "", name)["metadata"].get("annotations", {})
+    assert not growing.claims[0].protected
+
+
 def test_shares_are_kept_for_all_that_share_a_device(growing: Growing) -> None:
     """SCALE-4 Nobody else of that priority gets a part of the devices; those that the node was made for get theirs in
     any order, and what is left over is free once they have it.
