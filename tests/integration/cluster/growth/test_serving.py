@@ -170,6 +170,28 @@ def test_a_node_that_is_filled_while_the_plan_is_made(
     assert len(growing.requests) == 1
 
 
+@pytest.mark.parametrize("made", [True, False], ids=["its node comes", "nothing comes"])
+def test_a_trigger_that_nobody_waits_for(growing: Growing, made: bool) -> None:
+    """SCALE-2 It is withdrawn, but not while its NodeClaim may be there: Karpenter tells of ten pods at once, and drops
+    what it would say of the others.
+    """
+    growing.karpenter.pool()
+    (pod,) = growing.pods(1, claim="eight")
+    growing.round(2)
+    (trigger,) = growing.triggers
+    node = growing.karpenter.nominate(trigger, says=False) if made else ""
+    forget_waiting({growing.server.pods["research", pod]["metadata"]["uid"]})
+    growing.server.remove_pod(pod, namespace="research")
+    growing.round(2)
+    assert growing.states == ["created" if made else "withdrawn"]
+    if made:
+        growing.karpenter.ready(node)
+        growing.karpenter.bind(trigger, node)
+        growing.round(2)
+        assert growing.states == ["ready"]
+        assert growing.claims[0].trigger == trigger["metadata"]["name"]
+
+
 def test_pods_that_take_devices_before_the_node_serves(growing: Growing) -> None:
     """SCALE-4 For those who have theirs just that is kept, so everybody the node was made for finds room there."""
     growing.karpenter.pool()
