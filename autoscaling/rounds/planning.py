@@ -20,11 +20,11 @@ from audit.choices import EventKind
 from audit.services import record
 from autoscaling import shapes
 from autoscaling.choices import ACTIVE, COMING, TAKEN_UP, TriggerState
-from autoscaling.models import NodeClaim, PodGrowth, ScalingRequest, Trigger
+from autoscaling.models import PodGrowth, ScalingRequest, Trigger
 from autoscaling.requests import ACTOR, settle, trigger_moved
 from autoscaling.rounds.fence import pass_fence
 from autoscaling.rounds.round_input import Entry, RoundInput, Waiter, uids
-from autoscaling.rounds.trigger_progress import CLOCKS, UNTIED
+from autoscaling.rounds.trigger_progress import UNTIED, untied_claims
 from autoscaling.triggers import manifest, need_of, trigger_name
 from storage.cursors import write_rows
 from storage.enqueue import send_after_commit
@@ -36,6 +36,8 @@ NO_POOL: Final = "its pool is gone, or the shape of its nodes is not known any m
 TOO_SMALL: Final = "more of the node is needed"
 YOUNG: Final = timedelta(seconds=0.8)
 """Karpenter's shortest batch of pods is a second."""
+TOLD: Final = 2 * UNTIED
+"""So long after it was made a trigger is tied, or Karpenter has said why it makes no node."""
 REASON_LONGEST: Final = 500
 
 
@@ -80,9 +82,7 @@ class _Writing:
         untaken = trigger.state not in TAKEN_UP and not trigger.node_claim
         # where the pool has one instance type, its node has all GPUs whatever the trigger pod asks for
         small = node.gpus > trigger.gpus and (self._is_young(trigger) or not self._is_fixed(node))
-        if untaken and not node.pods and self._may_have_come(trigger):
-            return
-        if untaken and (not node.pods or small):
+        if untaken and (small if node.pods else not self._may_have_come(trigger)):
             trigger_moved(trigger, TriggerState.WITHDRAWN, now=self.now, reason=TOO_SMALL if node.pods else UNNEEDED)
             self._touched.add(trigger.request_id)
             if node.pods:
@@ -93,13 +93,11 @@ class _Writing:
             Trigger.objects.filter(pk=trigger.pk).update(pods=pods)
 
     def _may_have_come(self, trigger: Trigger) -> bool:
-        """Whether a NodeClaim that is tied to no trigger may be this one's: of a dozen pods Karpenter tells of ten at
-        once, and the others are known by their node.
+        """Whether its NodeClaim may be there: Karpenter tells of ten pods at once and drops what it would say of the
+        others, which are known by their node.
         """
-        if trigger.created_at is None or self.now > trigger.created_at + 2 * UNTIED:
-            return False
-        claims = NodeClaim.objects.filter(pool=trigger.request.pool, trigger="", deleted_at__isnull=True)
-        return claims.filter(created_at__gte=trigger.created_at - CLOCKS).exists()
+        is_early = trigger.created_at is not None and self.now < trigger.created_at + TOLD
+        return is_early and untied_claims(trigger, self.now).exists()
 
     def _is_young(self, trigger: Trigger) -> bool:
         """Whether Karpenter, which waits for more pods, cannot have taken it up."""

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 import structlog
 from django.conf import settings
+from django.db.models import QuerySet
 from django.utils.dateparse import parse_datetime
 
 from autoscaling.choices import COMING, TriggerState
@@ -64,6 +65,13 @@ class ClusterEvent(SchedulingEvent):
     def is_karpenters(self) -> bool:
         """Whether Karpenter wrote it; kube-scheduler writes such events on trigger pods as well."""
         return KARPENTER in (self.source.component, self.reporting_component)
+
+
+def untied_claims(trigger: Trigger, now: datetime) -> QuerySet[NodeClaim]:
+    """NodeClaims that may be the trigger's, the oldest first: of its pool, made since, tied to no trigger."""
+    since = (trigger.created_at or now) - CLOCKS
+    of_pool = NodeClaim.objects.filter(pool=trigger.request.pool, trigger="", deleted_at__isnull=True)
+    return of_pool.filter(created_at__gte=since).order_by("created_at", "pk")
 
 
 class TriggerProgress:
@@ -145,18 +153,16 @@ class TriggerProgress:
         """Find its NodeClaim: by the name in Karpenter's event, by the pod's node, else by pool and time. A trigger pod
         may run on the node of another one's: each is tied to one of their NodeClaims, and either will do.
         """
-        free = NodeClaim.objects.filter(pool=trigger.request.pool, trigger="", deleted_at__isnull=True)
-        free = free.order_by("created_at", "pk")
-        since = trigger.created_at or self.now
+        free, since = untied_claims(trigger, self.now), trigger.created_at or self.now
         found = NodeClaim.objects.filter(name=nominated).order_by("-pk").first() if nominated else None
         if found is not None and found.trigger:
             found, nominated = None, ""  # kube-scheduler put another trigger pod on its node, which ties it to that
         if nominated and found is None:  # its row comes in a moment; till then nobody takes the trigger for untaken
             Trigger.objects.filter(pk=trigger.pk).update(node_claim=nominated)
         elif not nominated and pod is not None and pod.spec.node_name:
-            found = free.filter(node=pod.spec.node_name, created_at__gte=since - CLOCKS).first()
+            found = free.filter(node=pod.spec.node_name).first()
         if found is None and not nominated and self.now > since + UNTIED and not trigger.said:
-            found = free.filter(created_at__gte=since - CLOCKS).first()
+            found = free.first()
         return found if found is not None and self._write_tie(trigger, found) else None
 
     def _went_unseen(self, name: str) -> bool:

@@ -192,6 +192,23 @@ def test_a_trigger_that_nobody_waits_for(growing: Growing, made: bool) -> None:
         assert growing.claims[0].trigger == trigger["metadata"]["name"]
 
 
+def test_a_node_claim_that_is_not_the_triggers(growing: Growing) -> None:
+    """SCALE-2 A trigger that nobody waits for, and that Karpenter makes no node for, is withdrawn after 20 s."""
+    growing.karpenter.pool()
+    (pod,) = growing.pods(1, claim="eight")
+    growing.round(2)
+    growing.karpenter.nominate(growing.triggers[0], says=False)
+    Trigger.objects.update(said="no instance type has room")
+    forget_waiting({growing.server.pods["research", pod]["metadata"]["uid"]})
+    growing.server.remove_pod(pod, namespace="research")
+    growing.wait(18)
+    growing.round()
+    assert growing.states == ["created"]
+    growing.wait(5.1)  # a plan of the same rows is made again after five
+    growing.round()
+    assert growing.states == ["withdrawn"]
+
+
 def test_pods_that_take_devices_before_the_node_serves(growing: Growing) -> None:
     """SCALE-4 For those who have theirs just that is kept, so everybody the node was made for finds room there."""
     growing.karpenter.pool()
