@@ -283,13 +283,12 @@ class _Round:
         line, asked = self.lines[Name(head.queue, group)], self.state.asked
         amount, groups = asked[head.name], (group,)
         member, rules = head.members[0], _RULES(head)
-        named = head.above or head.topology or len(head.members) > 1
-        its_reason = None if named else self.refused.get(_alike(head, groups))
+        its_reason = self.refused.get(_alike(head, groups)) if _is_plain(head) else None
         gone = []
         for name, following in reversed(line.items()):
             first = following.members[0]
-            alone = len(following.members) == 1
-            if alone and first.request is member.request and first.rows is member.rows and _RULES(following) == rules:
+            same = first.request is member.request and first.rows is member.rows and _RULES(following) == rules
+            if same and _is_plain(following):
                 reason = its_reason  # as `_alike` says, without its keys for thousands
             elif following.above or asked[name] != amount:
                 break
@@ -299,11 +298,8 @@ class _Round:
                 break
             gone.append(name)
             self._wait(name, reason)
-        if len(gone) == len(line):
-            line.clear()
-        else:
-            for name in gone:
-                del line[name]
+        for name in gone:
+            del line[name]
 
     def _leave_line(self, workload: Workload) -> list[Group]:
         """Take the workload out of its lines; the groups that it waited for."""
@@ -352,22 +348,19 @@ def _alike(workload: Workload, groups: Sequence[Group]) -> tuple[Any, ...]:
     """
     if len(workload.members) == 1 and workload.topology is None:
         member = workload.members[0]
-        return (
-            workload.queue,
-            workload.preemptible,
-            workload.borrows_idle,
-            workload.beside,
-            member.request,
-            member.rows,
-            *groups,
-        )
+        return workload.queue, _RULES(workload), member.request, member.rows, *groups
     asks = tuple((member.request, member.rows) for member in workload.members)
     return workload.name, asks, *groups
 
 
+def _is_plain(workload: Workload) -> bool:
+    """Whether it is a pod by itself, of no gang."""
+    return len(workload.members) == 1 and workload.topology is None and not workload.above
+
+
+_RULES: Final = attrgetter("preemptible", "borrows_idle", "beside")
 _AGE: Final = attrgetter("age", "name")
 _ABOVE: Final = attrgetter("above")
-_RULES: Final = attrgetter("preemptible", "borrows_idle", "beside", "topology", "above")
 _PRIORITY: Final = attrgetter("priority")
 
 

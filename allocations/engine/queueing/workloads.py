@@ -184,7 +184,7 @@ class Counting:
         Whole GPUs are counted in columns over all sorts at once, a quarter faster for 40,000 pods than sort by sort.
         """
         codes: defaultdict[Any, int] = defaultdict()
-        codes.default_factory = codes.__len__
+        codes.default_factory = codes.__len__  # of each key its place among all
         sort_of = np.fromiter(map(codes.__getitem__, map(_SORT, running)), np.intp, len(running))
         held = list(map(_HELD, running))
         sizes = np.fromiter(map(len, held), np.intp, len(held))
@@ -200,7 +200,7 @@ class Counting:
         sums: dict[Sort, Counts] = {sort: self._by_group(own) for sort, own in zip(sorts, numbers, strict=True)}
         parts: defaultdict[Sort, list[Held]] = defaultdict(list)
         shares = np.array([not sort.whole for sort in sorts], np.bool_)
-        for place in np.flatnonzero(shares[sort_of]).tolist() if sorts else ():
+        for place in np.flatnonzero(shares[sort_of]).tolist():
             parts[sorts[sort_of[place]]].extend(held[place])
         return sums | {sort: self.held(some) for sort, some in parts.items()}
 

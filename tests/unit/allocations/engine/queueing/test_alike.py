@@ -61,7 +61,7 @@ def inputs(draw: st.DrawFn) -> DecisionInput:
 @settings(max_examples=400)
 @given(asked=inputs())
 def test_alike_pods_are_decided_as_in_turn(asked: DecisionInput) -> None:
-    """QUEUE-5 no shortcut for pods with one request between them changes who goes, or why the others wait."""
+    """No shortcut for pods with one request between them changes who goes, or why the others wait."""
     at_once = decide(asked)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(_Round, "_refuse_alike", lambda *_: None)
