@@ -76,7 +76,8 @@ def in_states(stack: Stack, node: str, *wanted: str, seconds: float = SOON) -> N
     try:
         eventually(lambda: states(stack, node) == want, seconds=seconds, what=f"groups of {node} are {want}")
     except AssertionError as error:
-        raise AssertionError(f"{error}, but {groups(stack, node)}") from error
+        error.add_note(f"they are {groups(stack, node)}")
+        raise
 
 
 def reservation_pods(stack: Stack, node: str = "") -> list[Json]:

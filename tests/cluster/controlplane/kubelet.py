@@ -4,7 +4,7 @@ Used by the tests of reservation pods, together with KWOK, which keeps the nodes
 name begins with PREFIX alone (`objects.STAGES`). As a kubelet does it, for each of its nodes:
 
 1. A pod that is new on the node gets as many free GPUs as it asks for by `nvidia.com/gpu`, at random or as `choose`
-   says. Where too few are free it is `Failed` with the kubelet's reason and message.
+   and `keep` say. Where too few are free it is `Failed` with the kubelet's reason and message.
 2. The record of devices is written in the format of the kubelet's checkpoint, for an agent with `--checkpoint`, and
    told to `heard`.
 3. A reservation pod's program runs as a process, with a token bound to the pod and driver files that show its GPUs
