@@ -52,9 +52,9 @@ def hot_cursor() -> Any:
     if not on_postgresql():
         watched = connection.force_debug_cursor or connection.execute_wrappers or connection.needs_rollback
         return connection.cursor() if watched else _LiteCursor(connection)
-    from django.db.backends.postgresql.base import ServerBindingCursor
+    from storage.postgresql_cursor import NumberedCursor
 
-    cursor: Any = ServerBindingCursor(connection.connection)  # type: ignore[call-arg]  # stubs of psycopg 2
+    cursor = NumberedCursor(connection.connection)
     return connection.make_debug_cursor(cursor) if connection.queries_logged else connection.make_cursor(cursor)
 
 

@@ -10,7 +10,7 @@ the one chosen is searched device by device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -33,7 +33,7 @@ from claims.dialects.request import Policy
 from kube.device_types import GPU, is_mig
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 
     from allocations.engine.amounts import Amounts, Held
     from allocations.engine.snapshot import Snapshot
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 NodeKey = Callable[[NDArray[np.intp]], NDArray[np.generic]]
 """[a] numbers to rank a nodes by, from their rows; higher is better."""
+NodeRows = Sequence[int] | NDArray[np.integer] | None
+"""Node rows of a snapshot; None: every node."""
 
 EXPLAINED_UP_TO: Final = 256
 """Candidates up to which a success has the reasons of other nodes; past it they are worked out when asked for."""
@@ -53,7 +55,8 @@ def plan(
     snapshot: Snapshot,
     request: DeviceRequest,
     *,
-    candidates: Sequence[int] | NDArray[np.integer] | None = None,
+    candidates: NodeRows | Callable[[], NodeRows] = None,
+    offered: Container[str] | None = None,
     own: Mapping[int, Amounts] | None = None,
     freed: Iterable[Held] = (),
     last: Collection[int] = (),
@@ -62,17 +65,25 @@ def plan(
 ) -> Decision:
     """Decide one request.
 
-    `candidates`: node rows to choose from, all where None. `own`: device id → (core percent, bytes) of the pod's own
-    live hold, counted as free; `freed`: what pods that would be evicted hold, one entry for each share of a device.
-    `last`: node rows that rank after all others. `blocked`: device ids counted as taken. `verdicts_up_to`: a success
-    over more candidates comes without verdicts, which cost about as much as deciding; None: always with them.
+    `candidates`: what to choose from. `offered`: their names, where they are most of the nodes: the best node of all is
+    looked for among them first, so `candidates` is called only if it is not there; such a success has no verdicts.
+    `own`: device id → (core percent, bytes) of the pod's own live hold, counted as free; `freed`: what pods that would
+    be evicted hold, one entry for each share of a device. `last`: node rows that rank after all others. `blocked`:
+    device ids counted as taken. `verdicts_up_to`: a success over more candidates comes without verdicts, which cost
+    about as much as deciding; None: always with them.
     """
     own_held = [(device, core, memory) for device, (core, memory) in (own or {}).items()]
-    query = PlanQuery(
-        request, (*own_held, *freed), frozenset(blocked), tuple(sorted(last)), every_node=candidates is None
-    )
-    nodes = snapshot.index.every_node if candidates is None else _ascending(candidates, len(snapshot.node_names))
-    return _Planner(snapshot, query, nodes).decide(verdicts_up_to)
+    query = PlanQuery(request, (*own_held, *freed), frozenset(blocked), tuple(sorted(last)))
+    # several asks for one type may take a search of 80 ms, which is not begun twice
+    if offered is not None and not request.several:
+        best = _Planner(snapshot, query, snapshot.index.every_node).decide_among(offered)
+        if best is not None:
+            return best
+    rows = candidates() if callable(candidates) else candidates
+    if rows is None:
+        return _Planner(snapshot, query, snapshot.index.every_node).decide(verdicts_up_to)
+    nodes = _ascending(rows, len(snapshot.node_names))
+    return _Planner(snapshot, query._replace(every_node=False), nodes).decide(verdicts_up_to)
 
 
 def verdicts_of(decision: Decision, snapshot: Snapshot) -> Verdicts:
@@ -138,6 +149,17 @@ class _Planner:
             verdicts = self.verdicts()
             summary = summary_text(len(self.candidates), verdicts.counts().items())
             return Decision(None, (), self.candidates, summary, self.query, verdicts)
+        explained = verdicts_up_to is None or len(self.candidates) <= verdicts_up_to
+        return self._success(node, explained=explained)
+
+    def decide_among(self, names: Container[str]) -> Decision | None:
+        """The Decision, without verdicts, if the best of the candidates is one of these nodes; else None."""
+        node = self._choose()
+        if node is None or self.snapshot.node_names[node] not in names:
+            return None
+        return self._success(node, explained=False)
+
+    def _success(self, node: int, *, explained: bool) -> Decision:
         chosen = choose_devices(
             self.snapshot,
             self.request,
@@ -151,7 +173,6 @@ class _Planner:
         summary = summary_of(self.snapshot, name, node, chosen.grants)
         if any(is_mig(need.ask.type) for need in self.needs):
             chosen = chosen.for_the_ledger()
-        explained = verdicts_up_to is None or len(self.candidates) <= verdicts_up_to
         return Decision(
             name,
             chosen.grants,

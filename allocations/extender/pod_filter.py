@@ -83,7 +83,9 @@ class PodFilter:
         meta = self.pod.metadata
         holder = ledger.pod_holder(meta.namespace, meta.name, meta.uid)
         outcome = place(
-            PlacementRequest(holder, self.asks, partial(hold_seconds, self.asks), first=self._first.take),
+            PlacementRequest(
+                holder, self.asks, partial(hold_seconds, self.asks), first=self._first.take, offered=self.names
+            ),
             self._rows,
             once_more=self._victims_gone,
             holds=settings.GPUPLANE_EXTENDER_MODE != "advisory",

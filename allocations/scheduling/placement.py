@@ -20,15 +20,13 @@ from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-import numpy as np
 import structlog
 from django.conf import settings
-from numpy.typing import NDArray
 
 from allocations import fleet, ledger
 from allocations.choices import State
 from allocations.engine.decision import Decision
-from allocations.engine.plan import EXPLAINED_UP_TO, plan
+from allocations.engine.plan import EXPLAINED_UP_TO, NodeRows, plan
 from allocations.engine.snapshot import Snapshot
 from allocations.errors import LostRace, MovedOn, PodHasOne
 from allocations.leases.port import LeaseTaken
@@ -47,9 +45,7 @@ TRUSTED_TRIES: Final = TRIES // 2
 PODS_A_TRANSACTION: Final = 64
 """Pods of workloads that are held in one transaction, which costs the same for one pod as for many."""
 
-Rows = NDArray[np.int32] | Sequence[int] | None
-"""Node rows of a snapshot, ascending; None: every node."""
-CandidateRows = Callable[[Snapshot, ledger.Live | None], Rows]
+CandidateRows = Callable[[Snapshot, ledger.Live | None], NodeRows]
 """The node rows that may serve a request; the second argument is the hold that the queues made for the pod, if any."""
 
 Ended = TypeVar("Ended")
@@ -63,7 +59,8 @@ class PlacementRequest:
     """Who asks for what.
 
     `hold_seconds`: replaces the asks' own; called once, when devices were found, since it may read from the API server.
-    `first`: what the first try plans with, where that was read already.
+    `first`: what the first try plans with, where that was read already. `offered`: names of the candidates, where the
+    caller knows them before their rows.
     """
 
     holder: ledger.Holder
@@ -71,6 +68,7 @@ class PlacementRequest:
     hold_seconds: Callable[[], int] | None = None
     actor: str = "scheduler"
     first: Callable[[], PlanningInput | None] | None = None
+    offered: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +239,8 @@ class _PodPlacement:
         decision = plan(
             look.snapshot,
             asks.request,
-            candidates=self._candidates(look.snapshot, live if self._queued else None),
+            candidates=partial(self._candidates, look.snapshot, live if self._queued else None),
+            offered=self._offered(len(look.snapshot.node_names)),
             own=None if live is None else live.amounts,
             last=[look.snapshot.node_index[name] for name in own.shunned if name in look.snapshot.node_index],
             blocked=look.blocked(uid, asks.rank, asks.request).union(lost),
@@ -252,6 +251,12 @@ class _PodPlacement:
         if not self._holds:
             return Advised(decision, look)
         return Found(decision, partial(self._hold, decision, live, look.now), look.now)
+
+    def _offered(self, nodes: int) -> Sequence[str] | None:
+        """The candidates' names, if they are most of the fleet and no reasons of other nodes are owed."""
+        offered = self._request.offered
+        is_most = EXPLAINED_UP_TO < nodes <= 2 * len(offered)
+        return offered if is_most and self._holds and not self._queued else None
 
     def _hold(self, decision: Decision, live: ledger.Live | None, now: datetime) -> uuid.UUID:
         request, asks = self._request, self._request.asks

@@ -20,6 +20,19 @@ def test_a_hot_cursor_answers_and_is_seen_in_the_query_log(ledger_db: TestDataba
     assert len(queries) == 1
 
 
+def test_placeholders_are_djangos(ledger_db: TestDatabase) -> None:
+    """As many as a hold of eight devices has, a percent sign among them, and none."""
+    node = NodeFactory(name="n1")
+    many = ", ".join(["CAST(%s AS integer)"] * 120)
+    with hot_cursor() as cursor:
+        cursor.execute(f"SELECT {many}", range(120))
+        assert cursor.fetchone() == tuple(range(120))
+        cursor.execute("SELECT name FROM nodes_node WHERE id = %s AND name LIKE 'n%%'", [node.pk])
+        assert cursor.fetchone() == ("n1",)
+        cursor.execute("SELECT name FROM nodes_node WHERE name LIKE 'n%'")
+        assert cursor.fetchone() == ("n1",)
+
+
 def test_its_errors_are_djangos_and_undo_the_transaction(ledger_db: TestDatabase) -> None:
     first, second = NodeFactory(name="n1"), NodeFactory(name="n2")
 

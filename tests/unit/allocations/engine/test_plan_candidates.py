@@ -68,6 +68,27 @@ class TestCandidates:
         assert plan(fleet(node("a", gpus=1)), whole(), candidates=[]).summary == "there are no nodes"
         assert plan(fleet(), whole()).node is None
 
+    @pytest.mark.parametrize(
+        ("offered", "want", "want_asked_for_rows"),
+        [
+            pytest.param(["c", "a"], "a", False, id="the best of all"),
+            pytest.param(["c", "b"], "b", True, id="not the best of all"),
+            pytest.param(["x"], None, True, id="no node of the snapshot"),
+        ],
+    )
+    def test_rows_are_needed_only_where_the_best_of_all_is_not_offered(
+        self, offered: list[str], want: str | None, want_asked_for_rows: bool
+    ):
+        picture = fleet(node("a", gpus=1), node("b", gpus=1), node("c", gpus=1))
+        asked_for: list[bool] = []
+
+        def rows() -> list[int]:
+            asked_for.append(True)
+            return [picture.node_index[name] for name in offered if name in picture.node_index]
+
+        decision = plan(picture, whole(), candidates=rows, offered=offered)
+        assert (decision.node, bool(asked_for)) == (want, want_asked_for_rows)
+
     def test_a_node_where_the_last_hold_ended_unbound_ranks_last(self):
         picture = fleet(node("a", gpus=2, taken=[0]), node("b", gpus=2))
         assert plan(picture, whole(), last=[picture.node_index["a"]]).node == "b"

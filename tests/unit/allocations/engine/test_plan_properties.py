@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from allocations.engine.build import build_snapshot
 from allocations.engine.plan import feasible, plan, verdicts_of
-from claims.dialects.request import DeviceAsk, Policy, SharePolicy
+from claims.dialects.request import DeviceAsk, Joint, Policy, SharePolicy
 from tests.builders import GI, MI, apply, nic, node, request, share, told, whole
 
 ASKED = st.one_of(
@@ -120,3 +120,36 @@ def test_verdicts_are_the_same_whenever_they_are_asked_for(rows, requests, data)
         assert verdicts_of(later, picture).counts() == told(at_once).counts()
         assert verdicts_of(later, picture).serving() == [name for name, _ in feasible(at_once, picture)]
         picture = after
+
+
+JOINT = st.builds(
+    lambda count, required: request(
+        DeviceAsk("gpu", count), DeviceAsk("rdma", 1), joint=Joint(types=("gpu", "rdma"), required=required)
+    ),
+    st.integers(1, 2),
+    st.booleans(),
+)
+SEVERAL = st.builds(
+    lambda count, core: request(DeviceAsk("gpu", count), DeviceAsk("gpu", 1, core_percent=core)),
+    st.integers(1, 2),
+    st.integers(1, 99),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(fleets(), st.lists(st.one_of(ASKED, JOINT, SEVERAL), min_size=1, max_size=8), st.data())
+def test_the_best_of_all_is_the_best_of_those_that_are_offered(rows, requests, data):
+    """CLAIM-4 whatever is offered, the decision is the same whether it is looked for among all nodes first or not."""
+    picture = build_snapshot(rows)
+    names = [row.name for row in rows]
+    for asked in requests:
+        offered = data.draw(st.lists(st.sampled_from([*names, "unknown"]), unique=True))
+        among = [picture.node_index[name] for name in offered if name in picture.node_index]
+        last = data.draw(st.sets(st.sampled_from(range(len(names)))))
+        want = plan(picture, asked, candidates=among, last=last)
+        found = plan(picture, asked, candidates=lambda among=among: among, offered=offered, last=last)
+        assert (found.node, found.grants, found.minors) == (want.node, want.grants, want.minors)
+        if found.node is None:
+            assert told(found).counts() == told(want).counts()
+        else:
+            picture = apply(picture, found)

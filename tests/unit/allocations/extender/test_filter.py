@@ -242,6 +242,36 @@ def test_share_policy_of_the_settings(settings: Settings) -> None:
     assert set(Allocation.objects.values_list("devices__minor", flat=True)) == {0, 1}
 
 
+@pytest.mark.parametrize(
+    ("offered", "want"),
+    [
+        pytest.param(["n3", "n2", "n1"], "n1", id="all"),
+        pytest.param(["n3", "n2", "x"], "n2", id="not the best, and one that is not registered"),
+        pytest.param(["n3", "n2"], "n2", id="two of three"),
+        pytest.param(["n3"], "n3", id="less than half"),
+    ],
+)
+@pytest.mark.usefixtures("world")
+def test_most_of_a_large_fleet_is_offered(offered: list[str], want: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLAIM-4 the best node of all is chosen if it is offered, else the best of those that are."""
+    monkeypatch.setattr("allocations.scheduling.placement.EXPLAINED_UP_TO", 0)
+    NodeFactory(name="n3", gpus=2)
+    assert filtered(pod_manifest("p", claim="one"), offered) == want
+    assert not problems()
+
+
+@pytest.mark.usefixtures("world")
+def test_most_of_a_large_fleet_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLAIM-4 only nodes that are offered have reasons, whether another has room or none."""
+    monkeypatch.setattr("allocations.scheduling.placement.EXPLAINED_UP_TO", 0)
+    NodeFactory(name="n3", gpus=1)
+    for name in NAMES:
+        assert filtered(pod_manifest(f"on-{name}", claim="one"), [name]) == name
+    answer = filter_answer(pod_manifest("p", claim="one"), [*NAMES, "x"])
+    assert (answer["NodeNames"], sorted(answer["FailedNodes"])) == ([], NAMES)
+    assert answer["FailedAndUnresolvableNodes"] == {"x": reasons.NOT_REGISTERED.text}
+
+
 def test_which_rows_are_asked_about() -> None:
     """CLAIM-4 everything, a part, strangers and repeats."""
     picture = fleet(node("a", gpus=1), node("b", gpus=1))
