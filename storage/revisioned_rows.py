@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from storage.cursors import Query, hot_cursor, on_postgresql, run_together
+from storage.switch_interval import SHORTEST_SWITCH_INTERVAL
 
 EVERYTHING: Final = -1
 """A mark below every revision."""
@@ -175,6 +176,10 @@ class RevisionedCache(Generic[Whole, Row, State]):
 
     def compare(self) -> int:
         """Rebuild the state from all rows, and return how many rows differed from the old state."""
+        with SHORTEST_SWITCH_INTERVAL:  # 0.3 s for 40,000 rows
+            return self._compare()
+
+    def _compare(self) -> int:
         fresh = self._load()
         with self._lock:
             old = self._snapshot

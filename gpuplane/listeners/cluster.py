@@ -31,7 +31,7 @@ from gpuplane.listeners.body_limits import BodyLimits, Bound
 from gpuplane.listeners.loopback import check_local
 from gpuplane.listeners.rate_limits import ALL_LOOKUPS, LOOKUPS, AddressRateLimit
 from gpuplane.listeners.threads import Lanes
-from gpuplane.start.interpreter import SHORT_SWITCH_INTERVAL
+from storage.switch_interval import SHORT_SWITCH_INTERVAL
 
 Answer = bytes | tuple[int, bytes]
 Handler = Callable[[bytes], Answer]

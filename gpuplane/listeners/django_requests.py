@@ -23,7 +23,7 @@ from django.http import HttpRequest, HttpResponseBase
 from django.urls import set_script_prefix
 
 from gpuplane.listeners import Receive, Scope, Send
-from gpuplane.start.interpreter import SHORT_SWITCH_INTERVAL
+from storage.switch_interval import SHORT_SWITCH_INTERVAL
 
 Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
 """Status, headers, body."""

@@ -26,13 +26,13 @@ from gpuplane.listeners.gateway.flights import Flight, GatewayEnded, SlotLost
 from gpuplane.listeners.gateway.lease import Lease
 from gpuplane.listeners.gateway.replies import GatewayRefusal
 from gpuplane.listeners.threads import Lane
-from gpuplane.start.interpreter import SHORT_SWITCH_INTERVAL
 from inference.choices import REQUEST_OPEN, RequestState
 from inference.dispatch.reading import Seen, lost_requests, requests_seen
 from inference.dispatch.records import Again, Arrival, Ending, Look, Outcome, Place, Standing, Started, Step
 from inference.dispatch.rounds import dispatch
 from inference.wake import REQUESTS
 from storage.redis_listener import Subscription
+from storage.switch_interval import SHORT_SWITCH_INTERVAL
 
 LOOK_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 from collections.abc import AsyncIterator, Iterator
@@ -49,6 +50,24 @@ async def test_young_garbage_is_freed_before_the_rest_is_set_aside() -> None:
     gone = weakref.ref(Ring())
     gc.collect(1)
     assert gone() is None
+
+
+@pytest.mark.parametrize("generation", [pytest.param(0, id="young"), pytest.param(1, id="middle")])
+async def test_garbage_is_freed_by_time(generation: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few objects are made; of the middle generation, too."""
+    monkeypatch.setattr(gc_tuning, "YOUNG_SECONDS", 0.01)
+    monkeypatch.setattr(gc_tuning, "MIDDLE_AFTER", 2)
+    freed = asyncio.Event()
+    ring = Ring()
+    weakref.finalize(ring, freed.set)
+    if generation:
+        gc.collect(0)
+    del ring
+    await gc_tuning.start()
+    try:
+        await asyncio.wait_for(freed.wait(), 10)
+    finally:
+        await gc_tuning.stop()
 
 
 @pytest.mark.usefixtures("started")
