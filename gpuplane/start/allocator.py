@@ -20,8 +20,8 @@ ARENAS: Final = 2
 """glibc would use eight for each core, and keep the memory of each."""
 
 
-def interpreter_set() -> None:
-    """Set the allocator, for the rest of the process."""
+def allocator_set() -> None:
+    """Set how the allocator keeps memory, for the rest of the process."""
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
         library.mallopt(_ARENA_MAX, ARENAS)
