@@ -34,7 +34,7 @@ from gpuplane.listeners.certificates import Certificates
 from gpuplane.listeners.connections import Connections, ConnectionSlot
 from gpuplane.listeners.limits import KEEP_ALIVE_SECONDS, MESSAGE_BYTES, Limits, listener_limits
 from gpuplane.listeners.plan import ListenAddress, ListenAddressRefused, listen_addresses
-from gpuplane.start.allocator import allocator_set
+from gpuplane.start.allocator import tune_allocator
 
 GRACE_SECONDS = 5
 
@@ -193,7 +193,7 @@ def main() -> int:
             open_files=raise_open_files(),
             listeners=len(planned),
         )
-        allocator_set()
+        tune_allocator()
         return uvloop.run(serve(planned, application, bounds, stopping=end_waits))
     except ListenAddressRefused as error:
         sys.stderr.write(f"{error}\n")

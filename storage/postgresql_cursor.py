@@ -17,7 +17,9 @@ import psycopg
 class NumberedCursor(psycopg.RawCursor[Any]):
     """Takes Django's placeholders, and binds parameters on the server."""
 
-    def execute(self, query: Any, params: Sequence[Any] | None = None, **options: Any) -> Self:  # type: ignore[override]  # statements are text here
+    def execute(  # type: ignore[override]  # statements are text here
+        self, query: Any, params: Sequence[Any] | None = None, **options: Any
+    ) -> Self:
         """Run one statement with `%s` for each parameter. Raises psycopg's errors."""
         return super().execute(query if params is None else _numbered(query), params, **options)
 

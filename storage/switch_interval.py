@@ -40,7 +40,7 @@ class SwitchInterval:
     def _count(self, threads: int) -> None:
         with self._lock:
             self._inside[self._seconds] += threads
-            sys.setswitchinterval(min((+self._inside).keys(), default=SWITCH_SECONDS))
+            sys.setswitchinterval(min(+self._inside, default=SWITCH_SECONDS))
 
 
 SHORT_SWITCH_INTERVAL: Final = SwitchInterval(SHORT_SWITCH_SECONDS)

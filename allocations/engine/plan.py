@@ -80,10 +80,8 @@ def plan(
         if best is not None:
             return best
     rows = candidates() if callable(candidates) else candidates
-    if rows is None:
-        return _Planner(snapshot, query, snapshot.index.every_node).decide(verdicts_up_to)
-    nodes = _ascending(rows, len(snapshot.node_names))
-    return _Planner(snapshot, query._replace(every_node=False), nodes).decide(verdicts_up_to)
+    nodes = snapshot.index.every_node if rows is None else _ascending(rows, len(snapshot.node_names))
+    return _Planner(snapshot, query._replace(every_node=rows is None), nodes).decide(verdicts_up_to)
 
 
 def verdicts_of(decision: Decision, snapshot: Snapshot) -> Verdicts:

@@ -20,7 +20,7 @@ ARENAS: Final = 2
 """glibc would use eight for each core, and keep the memory of each."""
 
 
-def allocator_set() -> None:
+def tune_allocator() -> None:
     """Set how the allocator keeps memory, for the rest of the process."""
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):

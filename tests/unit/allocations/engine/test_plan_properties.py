@@ -140,7 +140,7 @@ SEVERAL = st.builds(
 @settings(max_examples=200, deadline=None)
 @given(fleets(), st.lists(st.one_of(ASKED, JOINT, SEVERAL), min_size=1, max_size=8), st.data())
 def test_the_best_of_all_is_the_best_of_those_that_are_offered(rows, requests, data):
-    """CLAIM-4 whatever is offered, the decision is the same whether it is looked for among all nodes first or not."""
+    """Whatever is offered, the decision is the same whether it is looked for among all nodes first or not."""
     picture = build_snapshot(rows)
     names = [row.name for row in rows]
     for asked in requests:
