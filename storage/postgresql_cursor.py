@@ -21,14 +21,14 @@ class NumberedCursor(psycopg.RawCursor[Any]):
         self, query: Any, params: Sequence[Any] | None = None, **options: Any
     ) -> Self:
         """Run one statement with `%s` for each parameter. Raises psycopg's errors."""
-        return super().execute(query if params is None else _numbered(query), params, **options)
+        return super().execute(query if params is None else numbered(query), params, **options)
 
 
 _MARK = re.compile(r"%[%s]")
 
 
 @lru_cache(maxsize=512)
-def _numbered(statement: str) -> bytes:
+def numbered(statement: str) -> bytes:
     """PostgreSQL's placeholders in place of Django's."""
     numbers = count(1)
     return _MARK.sub(lambda found: "%" if found[0] == "%%" else f"${next(numbers)}", statement).encode()

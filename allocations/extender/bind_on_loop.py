@@ -22,8 +22,8 @@ from allocations.ledger.binding import SCHEDULER
 from allocations.ledger.external_holders import external_holder_set
 from allocations.scheduling import preemption
 from allocations.scheduling.attempt import Attempt, BindFailed, OutcomeOpen
-from allocations.scheduling.batcher import Batcher, InThread
-from allocations.scheduling.binder import Binder
+from allocations.scheduling.batcher import Batcher
+from allocations.scheduling.binder import Binder, InThread
 from storage.clock import database_now
 
 _under_way = Gauge("gpuplane_binds_under_way", "Binds that have begun and not ended in this process")
@@ -36,7 +36,7 @@ class Binds:
         self._in_thread = in_thread
         self._count = 0
         self._binder = Binder(in_thread, under_way=lambda: self._count)
-        self._reserving = Batcher(_reserve, in_thread, pause=self._binder.company_seconds)
+        self._reserving = Batcher(partial(in_thread, _reserve), pause=self._binder.company_seconds)
 
     @contextmanager
     def under_way(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ from allocations.extender.preempt import preempt_pod
 from allocations.extender.prioritize import prioritize_pod
 from allocations.extender.reasons import LEDGER_AWAY
 from allocations.extender.wire import FilterRequest, Unreadable, decode_bind, decode_preempt, unreadable_answer
-from allocations.scheduling.batcher import InThread
+from allocations.scheduling.binder import InThread
 
 log = structlog.get_logger(__name__)
 

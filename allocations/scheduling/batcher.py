@@ -1,14 +1,14 @@
-"""Batches: the work of many coroutines in one call in a thread; items that come during a call are in the next.
+"""Batches: the work of many coroutines in one call; items that come during a call are in the next.
 
-Used by binds on the event loop. Invariants: each item gets its own outcome, after the call has returned; an error of a
-call is raised for each of its items, and no others.
+Used by binds and inference requests on the event loop. Invariants: each item gets its own outcome, after the call has
+returned; an error of a call is raised for each of its items, and no others.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -17,26 +17,17 @@ MOST = 64
 """Items in one call."""
 
 
-class InThread(Protocol):
-    """Runs a function in a thread with a database connection."""
-
-    def __call__(self, function: Callable[..., Any], /, *args: Any) -> Awaitable[Any]:
-        """Run `function(*args)`."""
-
-
 class Batcher(Generic[Item, Outcome]):
     """`handle` returns the outcomes of a batch, in order. `pause`: seconds to wait for more items."""
 
     def __init__(
         self,
-        handle: Callable[[Sequence[Item]], Sequence[Outcome]],
-        in_thread: InThread,
+        handle: Callable[[Sequence[Item]], Awaitable[Sequence[Outcome]]],
         *,
         pause: Callable[[], float] = lambda: 0.0,
         most: int = MOST,
     ) -> None:
         self._handle = handle
-        self._in_thread = in_thread
         self._pause = pause
         self._most = most
         self._waiting: list[tuple[Item, asyncio.Future[Outcome]]] = []
@@ -62,7 +53,7 @@ class Batcher(Generic[Item, Outcome]):
 
     async def _serve(self, batch: list[tuple[Item, asyncio.Future[Outcome]]]) -> None:
         try:
-            outcomes = await self._in_thread(self._handle, [item for item, _ in batch])
+            outcomes = await self._handle([item for item, _ in batch])
         except Exception as error:  # noqa: BLE001 - raised again in every coroutine of the batch
             for _, future in batch:
                 if not future.done():

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Protocol
 
 from allocations.backends import Backends, backends
 from allocations.choices import State
@@ -27,7 +28,7 @@ from allocations.ledger import Live, read_live
 from allocations.ledger.binding import SCHEDULER
 from allocations.scheduling import bind_steps, release_steps
 from allocations.scheduling.attempt import DONE, Attempt, FinalState, StepOutcome, StepResult
-from allocations.scheduling.batcher import Batcher, InThread
+from allocations.scheduling.batcher import Batcher
 from allocations.scheduling.reservation_pods import steps as reservation_steps
 from storage.clock import RunningClock
 from storage.transactions import release_connection
@@ -196,6 +197,13 @@ CROWDED: Final = 8
 COMPANY_SECONDS: Final = 0.1
 
 
+class InThread(Protocol):
+    """Runs a function in a thread with a database connection."""
+
+    def __call__(self, function: Callable[..., Any], /, *args: Any) -> Awaitable[Any]:
+        """Run `function(*args)`."""
+
+
 class Binder:
     """Binds on the running event loop. `in_thread` runs functions that use the database."""
 
@@ -203,7 +211,9 @@ class Binder:
         """`under_way`: the number of binds under way."""
         self._under_way = under_way
         self._batchers = {
-            step.name: Batcher(step.write, in_thread, pause=self.company_seconds if step.company else lambda: 0.0)
+            step.name: Batcher(
+                partial(in_thread, step.write), pause=self.company_seconds if step.company else lambda: 0.0
+            )
             for step in (*BIND_STEPS, *RELEASE_STEPS)
             if step.ledger is not None
         }

@@ -21,7 +21,7 @@ from prometheus_client import Counter, Histogram
 
 from access.choices import TokenScope
 from allocations.extender import views as extender
-from allocations.scheduling.batcher import InThread
+from allocations.scheduling.binder import InThread
 from claims.admission import views as admission
 from gpuplane.listeners import LISTENER, Receive, Scope, Send, client_address
 from gpuplane.listeners.answers import Header, Refused, send_json, send_problem

@@ -7,7 +7,7 @@ takes the request out of `running`; what is said of a request that is over chang
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from inference.choices import RequestState
 from inference.dispatch import rows
@@ -17,6 +17,11 @@ from storage.cursors import Statement, Written
 
 Moment = Callable[[float], datetime]
 """A reading of the gateway's monotonic clock as a time of the database."""
+
+
+def moments_before(now: datetime, monotonic: float) -> Moment:
+    """For readings until `monotonic`, which was read at `now`."""
+    return lambda at: now - timedelta(seconds=max(0.0, monotonic - at))
 
 
 class Leaving:

@@ -17,8 +17,8 @@ from uuid import UUID
 
 from allocations.engine.slots.records import Runtime, SlotModel
 from inference.dispatch import rows
-from inference.dispatch.at_once import placed_at_once
-from inference.dispatch.endings import Leaving, Moment, ended, recount
+from inference.dispatch.at_once import KEYS_AT_ONCE, placed_at_once
+from inference.dispatch.endings import Leaving, Moment, ended, moments_before, recount
 from inference.dispatch.order import Waiting, in_turn
 from inference.dispatch.places import OpenSlot, give
 from inference.dispatch.records import (
@@ -40,8 +40,6 @@ from storage.transactions import atomic_retry
 AVOID_SECONDS: Final = 3.0
 """How long a request is not sent to a slot that did not take it."""
 TRIES: Final = 5
-KEYS_AT_ONCE: Final = 4
-"""Models and LoRAs of one round that are tried one by one before it decides: each is a transaction."""
 
 
 class _SlotMoved(Exception):
@@ -54,9 +52,7 @@ def dispatch(steps: Sequence[Step], *, gateway: str, now: datetime, monotonic: f
     `gateway`: whose steps these are, "" for none; `monotonic`: the reading at `now` of the clock that `at` of the steps
     is read from; `queue_length`: how many requests of one model may wait.
     """
-
-    def to_moment(at: float) -> datetime:
-        return now - timedelta(seconds=max(0.0, monotonic - at))
+    to_moment = moments_before(now, monotonic)
 
     def decided(some: Sequence[Step]) -> Round:
         for _ in range(TRIES - 1):
@@ -226,7 +222,9 @@ def _write(given: _Given, coming: set[UUID], new: Sequence[rows.NewRequest], *, 
     """Write places, requests and turns. Raises _SlotMoved."""
     slots = {slot.id: slot for slot in given.places.values()}
     counts = Counter(slot.id for slot in given.places.values())
-    statements: list[Statement] = [rows.taking(slots[pk], counts[pk], now=now) for pk in sorted(counts)]
+    statements: list[Statement] = [
+        rows.taking(pk, counts[pk], parallel=slots[pk].parallel, now=now) for pk in sorted(counts)
+    ]
     statements += [rows.starting(pk, slot.id, now=now) for pk, slot in given.places.items() if pk not in coming]
     if new:
         statements.append(rows.inserting(new, now=now))

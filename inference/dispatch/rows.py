@@ -136,12 +136,12 @@ def waiting_requests(rows: Sequence[Any], *, avoided_since: datetime) -> list[Wa
     ]
 
 
-def taking(slot: OpenSlot, count: int, *, now: datetime) -> Statement:
+def taking(slot_id: str, count: int, *, parallel: int, now: datetime) -> Statement:
     """Take so many places of a slot that is ready and has room for them."""
     return Statement(
         "UPDATE inference_slot SET active = active + %s, last_used_at = %s "
         "WHERE id = %s AND state = %s AND active <= %s",
-        [count, moment(now), slot.id, State.READY.value, slot.parallel - count],
+        [count, moment(now), slot_id, State.READY.value, parallel - count],
     )
 
 

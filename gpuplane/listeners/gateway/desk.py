@@ -1,8 +1,9 @@
 """The process's part of the queue: reports what happens to its requests, and waits for their places.
 
 Used by `app`, started and stopped by `gpuplane.start.gateway`. All that happens at one moment is one round
-(`inference.dispatch.rounds`), in one thread. A waiting request is woken by the round that starts it, here or by a
-message of another process; each second the database is read in case a message was lost. Invariants:
+(`inference.dispatch.rounds`), in one thread; `arrivals` places requests where there is room. A waiting request is woken
+by the round that starts it, here or by a message of another process; each second the database is read in case a message
+was lost. Invariants:
 - Each request that the database may know of gets its ending written, also while the database is away for moments.
 - Once this process has not renewed its row for LEASE_SECONDS, nothing of it runs: others may give its places away.
 """
@@ -22,6 +23,7 @@ from django.db import DatabaseError, InterfaceError
 from allocations.scheduling.batcher import Batcher
 from gpuplane.listeners.answers import RETRY_SOON, Header, Refused
 from gpuplane.listeners.gateway import figures
+from gpuplane.listeners.gateway.arrivals import Arrivals
 from gpuplane.listeners.gateway.flights import Flight, GatewayEnded, SlotLost
 from gpuplane.listeners.gateway.lease import Lease
 from gpuplane.listeners.gateway.replies import GatewayRefusal
@@ -67,6 +69,7 @@ class Desk:
     def __init__(self, *, queue_seconds: float, queue_length: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self.lease = Lease(clock=clock, lost=self._end_all)
+        self._arrivals = Arrivals(lease=self.lease, clock=clock)
         self._queue_seconds = queue_seconds
         self._queue_length = queue_length
         self._flights: dict[UUID, Flight] = {}
@@ -77,7 +80,7 @@ class Desk:
         self._tasks: list[asyncio.Task[None]] = []
         self._ended: list[Ending] = []
         self._doubtful: set[UUID] = set()
-        """Requests whose round failed, and may have been committed nevertheless, or be committed still."""
+        """Requests that were cut off within a round, or whose round failed: it may be committed still."""
         self._queued = 0
         self._stops = False
         self._writing: set[asyncio.Task[None]] = set()
@@ -89,7 +92,8 @@ class Desk:
         self._look_for_lost = asyncio.Event()
         self._rounds = Lane("requests", threads=1, waiting=1, keeps_connection=True)
         self._reads = Lane("request-reads", threads=1, waiting=64)
-        self._batcher: Batcher[Step, Outcome] = Batcher(self._round, self._rounds.run)
+        self._batcher: Batcher[Step, Outcome] = Batcher(lambda steps: self._rounds.run(self._round, steps))
+        await self._arrivals.start()
         self.lease.start()
         self._tasks = [asyncio.create_task(self._look_again()), asyncio.create_task(self._cut_lost())]
 
@@ -105,6 +109,7 @@ class Desk:
                     await asyncio.wait(self._writing)
         await _cancelled(list(self._writing))
         await self.lease.stop()
+        await self._arrivals.close()
         for lane in (self._rounds, self._reads):
             lane.shutdown()
 
@@ -182,15 +187,24 @@ class Desk:
         began = self.clock()
         flight.started = asyncio.get_running_loop().create_future()
         self._waiting[flight.id] = flight
-        if self._busy_until.get(flight.model, 0.0) > began or not (self._queue_seconds and self._queue_length):
+        busy = self._busy_until.get(flight.model, 0.0) > began or not (self._queue_seconds and self._queue_length)
+        if busy:
             self._write_ended()  # in the same round: it may need a place that they give back
+        outcome: Outcome | None = None
         try:
-            outcome = await self._batcher.do(step)
+            if isinstance(step, Arrival) and not busy:
+                outcome = await self._arrivals.place(step)
+            if outcome is None:
+                outcome = await self._batcher.do(step)
             if outcome in (Standing.WAITS, Standing.QUEUE_FULL):
                 self._busy_until[flight.model] = self.clock() + BUSY_SECONDS
             if outcome is Standing.WAITS:
                 with figures.WAITING.labels(flight.model).track_inprogress():
                     outcome = await self._waited(flight, flight.started, began)
+        except asyncio.CancelledError:
+            if outcome is None:
+                self._doubtful.add(flight.id)
+            raise
         except (DatabaseError, InterfaceError) as error:
             self._doubtful.add(flight.id)
             log.warning("gateway.not_dispatched", why=str(error))
@@ -268,6 +282,8 @@ class Desk:
         gateway = self.lease.gateway
         doubtful = ending.id in self._doubtful
         self._doubtful.discard(ending.id)
+        if doubtful:
+            await self._arrivals.written()
         while self.lease.gateway == gateway:
             try:
                 outcome = await self._batcher.do(ending)
@@ -289,6 +305,7 @@ class Desk:
             ids = [flight.id for flight in self._waiting.values() if flight.model in names]
             if not ids:
                 await self._rounds.rest(IDLE_SECONDS)
+                await self._arrivals.rest()
                 continue
             try:
                 await asyncio.gather(*(self._batcher.do(Look(model=name)) for name in names))

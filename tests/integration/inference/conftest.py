@@ -1,11 +1,20 @@
-"""A small world of slots without a cluster, on SQLite in memory."""
+"""A small world of slots without a cluster, on SQLite in memory; and a gateway's desk."""
 
 from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from pytest_django import Settings
 
+from gpuplane.listeners.gateway import desk as desk_module
+from gpuplane.listeners.gateway.desk import Desk
 from tests import ledger_truth
+from tests.databases import TestDatabase
+from tests.gateway import ready_slots
+from tests.integration.inference.desks import Clock
 from tests.slots import SlotWorld, problems
 
 
@@ -13,6 +22,31 @@ from tests.slots import SlotWorld, problems
 def world(db: None, redis_url: str, settings: Settings) -> SlotWorld:
     settings.GPUPLANE_REDIS_URL = redis_url
     return SlotWorld()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def desk(
+    ledger_db: TestDatabase, redis_url: str, settings: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Desk]:
+    settings.GPUPLANE_REDIS_URL = redis_url
+    monkeypatch.setattr(desk_module, "AGAIN_SECONDS", 0.05)
+
+    def world() -> None:
+        made = SlotWorld()
+        made.runner(gpus=1, memory=40)
+        made.model(parallel=1)
+        ready_slots(made, "127.0.0.1:1")
+
+    await asyncio.to_thread(world)
+    found = Desk(queue_seconds=30, queue_length=10, clock=clock)
+    await found.start()
+    yield found
+    await found.stop()
 
 
 def all_is_well() -> None:

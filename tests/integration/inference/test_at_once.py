@@ -45,10 +45,13 @@ def shuffled(chance: random.Random, now: datetime) -> None:
     """Slots in any state that rounds can meet, and requests that wait, or run in them."""
     Request.objects.all().delete()
     Runner.objects.update(state=RunnerState.CONNECTED)
+    Model.objects.update(source=chance.choice(("", "qwen3:4b")))
     if chance.random() < 0.2:
         Runner.objects.filter(node__name="n1").update(state=RunnerState.SILENT)
     for slot in Slot.objects.order_by("pk"):
         launch: dict[str, Any] = {"parallel": chance.choice((0, 1, 2, 3)), "runtime": chance.choice(("", "ollama"))}
+        if chance.random() < 0.5:
+            launch["source"] = chance.choice(("", "llama3:8b"))
         if chance.random() < 0.1:
             launch["runtime"] = "vllm"
         active = chance.choice((0, 0, chance.randrange((launch["parallel"] or 3) + 1)))  # equals are told apart by use

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-from uuid import uuid4
 
 import pytest
 from django.db import OperationalError
@@ -14,68 +12,16 @@ from django.db import OperationalError
 from gpuplane.listeners.answers import Refused
 from gpuplane.listeners.gateway import desk as desk_module
 from gpuplane.listeners.gateway.desk import Desk
-from gpuplane.listeners.gateway.flights import Flight, GatewayEnded
+from gpuplane.listeners.gateway.flights import GatewayEnded
 from inference.choices import RequestState
 from inference.dispatch import gateways
 from inference.dispatch.records import Arrival, Ending, Round, Step
 from inference.dispatch.rounds import dispatch
 from inference.models import Gateway, Request, Slot
 from storage.clock import database_now
-from tests.databases import TestDatabase
-from tests.gateway import ready_slots
-from tests.slots import SlotWorld
+from tests.integration.inference.desks import Clock, flight, states, until
 
 pytestmark = pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
-
-
-class Clock:
-    """The monotonic clock, which may jump."""
-
-    def __init__(self) -> None:
-        self.ahead = 0.0
-
-    def __call__(self) -> float:
-        return time.monotonic() + self.ahead
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-async def desk(
-    ledger_db: TestDatabase, redis_url: str, settings: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Desk]:
-    settings.GPUPLANE_REDIS_URL = redis_url
-    monkeypatch.setattr(desk_module, "AGAIN_SECONDS", 0.05)
-
-    def world() -> None:
-        made = SlotWorld()
-        made.runner(gpus=1, memory=40)
-        made.model(parallel=1)
-        ready_slots(made, "127.0.0.1:1")
-
-    await asyncio.to_thread(world)
-    found = Desk(queue_seconds=30, queue_length=10, clock=clock)
-    await found.start()
-    yield found
-    await found.stop()
-
-
-def flight(clock: Clock) -> Flight:
-    return Flight(request_id=uuid4(), model="chat", lora="", priority=0, user="", token="t", arrived=clock())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """The desk writes in the background."""
-    async with asyncio.timeout(10):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - it is written by other threads
-            await asyncio.sleep(0.02)
-
-
-def states() -> list[str]:
-    return list(Request.objects.exclude(token="").order_by("arrived_at").values_list("state", flat=True))
 
 
 async def test_a_stop_ends_what_is_under_way(desk: Desk, clock: Clock) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ class Hands:
 def test_who_comes_while_a_call_is_under_way_goes_with_the_next() -> None:
     async def story() -> None:
         hands = Hands()
-        batcher = Batcher(hands.double, hands.in_thread)
+        batcher = Batcher(partial(hands.in_thread, hands.double))
         first = asyncio.create_task(batcher.do(1))
         await hands.begun.wait()
         others = [asyncio.create_task(batcher.do(number)) for number in (2, 3, 4)]
@@ -53,7 +54,7 @@ def test_a_batch_has_its_size() -> None:
     async def story() -> None:
         hands = Hands()
         hands.may_end.set()
-        batcher = Batcher(hands.double, hands.in_thread, most=4)
+        batcher = Batcher(partial(hands.in_thread, hands.double), most=4)
         assert await asyncio.gather(*map(batcher.do, range(10))) == list(range(0, 20, 2))
         assert [len(batch) for batch in hands.batches] == [4, 4, 2]
 
@@ -70,7 +71,7 @@ def test_it_waits_for_company_where_that_is_said() -> None:
             paused.set()
             return 0.05
 
-        batcher = Batcher(hands.double, hands.in_thread, pause=pause)
+        batcher = Batcher(partial(hands.in_thread, hands.double), pause=pause)
         first = asyncio.create_task(batcher.do(1))
         await paused.wait()
         assert await batcher.do(2) == 4
@@ -84,7 +85,7 @@ def test_a_failure_reaches_its_batch_alone() -> None:
     async def story() -> None:
         hands = Hands()
         hands.may_end.set()
-        batcher = Batcher(hands.double, hands.in_thread, most=2)
+        batcher = Batcher(partial(hands.in_thread, hands.double), most=2)
         told = await asyncio.gather(*map(batcher.do, (1, 13, 2, 3)), return_exceptions=True)
         assert [type(one) for one in told] == [ValueError, ValueError, int, int]
         assert await batcher.do(7) == 14
@@ -95,7 +96,7 @@ def test_a_failure_reaches_its_batch_alone() -> None:
 def test_one_that_was_given_up_takes_nobody_along() -> None:
     async def story() -> None:
         hands = Hands()
-        batcher = Batcher(hands.double, hands.in_thread)
+        batcher = Batcher(partial(hands.in_thread, hands.double))
         given_up, kept = (asyncio.create_task(batcher.do(number)) for number in (1, 2))
         await hands.begun.wait()
         given_up.cancel()

@@ -1,0 +1,169 @@
+"""Requests that a web process places from its event loop, on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+
+from gpuplane.listeners.answers import Refused
+from gpuplane.listeners.gateway import desk as desk_module
+from gpuplane.listeners.gateway.desk import Desk
+from gpuplane.listeners.gateway.flights import ClientLeft
+from inference.choices import RequestState
+from inference.dispatch.records import Round, Step
+from inference.dispatch.rounds import dispatch
+from inference.models import Request, Slot
+from storage.cursors import Query
+from storage.loop_connection import LoopConnection
+from tests.databases import somebody_waits_for_a_lock
+from tests.integration.inference.desks import Clock, flight, states, until
+
+pytestmark = pytest.mark.parametrize("ledger_db", ["postgresql"], indirect=True)
+MARK = Query("SELECT pg_backend_pid()", [])
+
+
+@pytest.fixture
+async def connected(desk: Desk) -> LoopConnection:
+    """Its connection, once there is one."""
+    found = desk._arrivals._connection
+    assert found is not None
+    await pid_of(found)
+    return found
+
+
+async def pid_of(there: LoopConnection) -> int:
+    """Of PostgreSQL's process behind the connection, which is made in the background."""
+    async with asyncio.timeout(10):
+        while (rows := await there.rows(MARK)) is None:  # noqa: ASYNC110 - what the desk does, too
+            await asyncio.sleep(0.01)
+    return int(rows[0][0])
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What goes to rounds."""
+    found: list[list[str]] = []
+
+    def noted(steps: Sequence[Step], **about: Any) -> Round:
+        found.append(sorted(type(step).__name__ for step in steps))
+        return dispatch(steps, **about)
+
+    monkeypatch.setattr(desk_module, "dispatch", noted)
+    return found
+
+
+@contextlib.asynccontextmanager
+async def locked_slot() -> AsyncIterator[None]:
+    """Somebody else holds the slot's row."""
+    held, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            list(Slot.objects.select_for_update())
+            held.set()
+            assert may_end.wait(20)
+        connection.close()
+
+    holder = asyncio.create_task(asyncio.to_thread(hold))
+    try:
+        assert await asyncio.to_thread(held.wait, 10)
+        yield
+    finally:
+        may_end.set()
+        await holder
+
+
+def active() -> int:
+    return Slot.objects.get().active
+
+
+def terminate(pid: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+
+
+async def test_a_request_with_room_needs_no_round(
+    desk: Desk, clock: Clock, connected: LoopConnection, rounds: list[list[str]]
+) -> None:
+    """SLOT-9 Where there is none a round decides, and again once places come free."""
+    first, second = flight(clock), flight(clock)
+    place = await desk.place(first)
+    assert rounds == []
+    assert await asyncio.to_thread(states) == ["running"]
+    waits = asyncio.create_task(desk.place(second))
+    await until(lambda: sorted(states()) == ["running", "waiting"])
+    assert rounds[0] == ["Arrival"]
+    desk.close(first, RequestState.DONE)
+    assert await waits == place
+    desk.close(second, RequestState.DONE)
+    await until(lambda: states() == ["done", "done"])
+    assert await asyncio.to_thread(active) == 0
+
+
+async def test_requests_of_one_moment_are_placed_together(
+    desk: Desk, clock: Clock, connected: LoopConnection, rounds: list[list[str]]
+) -> None:
+    """SLOT-9 those that come while a statement is under way share the next, and get a slot with room for all."""
+    await asyncio.to_thread(Slot.objects.update, launch={"parallel": 20})
+    asked = [flight(clock) for _ in range(20)]
+    places = await asyncio.gather(*map(desk.place, asked))
+    assert len({place.slot for place in places}) == 1
+    assert rounds == []
+    assert await asyncio.to_thread(lambda: (active(), Request.objects.filter(slot__isnull=False).count())) == (20, 20)
+
+
+async def test_a_client_that_leaves_while_its_place_is_taken(
+    desk: Desk, clock: Clock, connected: LoopConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SLOT-9 The ending is written after the arrival, or the place would stay taken."""
+    monkeypatch.setattr(desk_module, "LATE_SECONDS", 600)
+    left: list[str] = []
+
+    async def asks() -> None:
+        mine = flight(clock)
+        try:
+            with mine.cuts():
+                asyncio.get_running_loop().call_later(0.2, mine.cut, ClientLeft("gone"))
+                await desk.place(mine)
+        except ClientLeft as error:
+            left.append(str(error))
+            desk.close(mine, RequestState.CANCELLED, "gone")
+
+    async with locked_slot():
+        await asyncio.create_task(asks())
+        assert left == ["gone"]
+        assert await asyncio.to_thread(somebody_waits_for_a_lock)
+        await asyncio.sleep(desk_module.ENDINGS_SECONDS * 5)  # an ending that did not wait would be over by now
+    await until(lambda: states() == ["cancelled"])
+    assert await asyncio.to_thread(active) == 0
+
+
+async def test_a_connection_that_breaks_while_a_place_is_taken(
+    desk: Desk, clock: Clock, connected: LoopConnection
+) -> None:
+    """SLOT-9 The request is refused, and whatever became of it on the server is ended."""
+    pid, mine = await pid_of(connected), flight(clock)
+    async with locked_slot():
+        asked = asyncio.create_task(desk.place(mine))
+        await until(somebody_waits_for_a_lock)
+        await asyncio.to_thread(terminate, pid)
+        with pytest.raises(Refused, match="the database does not answer") as refused:
+            await asked
+    assert refused.value.status == 503
+    desk.close(mine, RequestState.FAILED, "database")
+    assert (await desk.place(flight(clock))).address == "127.0.0.1:1"
+    assert await asyncio.to_thread(active) == 1
+
+
+async def test_a_connection_that_the_server_closed(desk: Desk, clock: Clock, connected: LoopConnection) -> None:
+    """SLOT-9 Nobody notices: a round places the request, and there is a new connection soon."""
+    before = await pid_of(connected)
+    await asyncio.to_thread(terminate, before)
+    assert (await desk.place(flight(clock))).address == "127.0.0.1:1"
+    assert await pid_of(connected) != before
