@@ -88,11 +88,13 @@ class LoopConnection:
             await self.close()
 
     async def close(self) -> None:
-        """Close the connection. The next statement makes another."""
+        """Close the connection; a statement under way is in doubt. The next one makes another."""
         if self._opening is not None:
             self._opening.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._opening
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(psycopg.OperationalError("the connection was closed"))
         self._drop("")
 
     def _open(self) -> None:

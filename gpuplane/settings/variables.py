@@ -88,8 +88,8 @@ VARIABLES: tuple[Variable, ...] = (
     Variable(
         "GPUPLANE_DATABASE_POOL",
         whole("number", 2, 200),
-        "maximum PostgreSQL connections of one process; pages and REST leave 22 of them to filter, bind, agents "
-        "and inference requests",
+        "maximum PostgreSQL connections in the pool of one process; pages and REST leave 22 of them to filter, bind, "
+        "agents and inference requests",
         "30",
     ),
     Variable("GPUPLANE_REDIS_URL", URL, "`redis://…` or `unix://…`; empty: the embedded Redis of the data folder"),

@@ -141,6 +141,15 @@ async def test_a_statement_that_is_broken_off(there: LoopConnection) -> None:
     await connected(there)
 
 
+async def test_a_statement_under_way_when_it_is_closed(there: LoopConnection) -> None:
+    """Who waits for it is told."""
+    async with under_way(there, SLEEPS) as asked:
+        await there.close()
+        with pytest.raises(OperationalError, match="was closed"):
+            await asked
+    await connected(there)
+
+
 async def test_a_server_that_is_away(there: LoopConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is tried again after a pause."""
     tries: list[int] = []
