@@ -7,6 +7,7 @@ While a `TestDatabase` is connected, `django.db.connection` is it, in every thre
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -15,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from asgiref.sync import SyncToAsync
 from django.core.management import call_command
@@ -26,8 +27,11 @@ from access import tokens
 from allocations import fleet
 from claims.queues import DIRECTORY
 from gpuplane.settings import databases
-from storage.cursors import on_postgresql
+from storage.cursors import Query, on_postgresql
 from tests.servers import postgres, postgres_databases, session
+
+if TYPE_CHECKING:
+    from storage.loop_connection import LoopConnection
 
 T = TypeVar("T")
 POOL_SIZE = 12
@@ -127,6 +131,21 @@ def somebody_waits_for_a_lock() -> bool:
     with connections["default"].cursor() as cursor:
         cursor.execute("SELECT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted)")
         return bool(cursor.fetchone()[0])
+
+
+def end_backend(pid: int) -> None:
+    """End a session of PostgreSQL's server, whoever has it. The thread's own connection is given back."""
+    with connections["default"].cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+    connections["default"].close()
+
+
+async def backend_of(there: LoopConnection) -> int:
+    """The session behind a connection that is made in the background."""
+    async with asyncio.timeout(10):
+        while (rows := await there.rows(Query("SELECT pg_backend_pid()", []))) is None:  # noqa: ASYNC110 - as gateways
+            await asyncio.sleep(0.01)
+    return int(rows[0][0])
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,8 @@ from pytest_django import Settings
 
 from gpuplane.listeners.gateway import desk as desk_module
 from gpuplane.listeners.gateway.desk import Desk
+from inference.dispatch.records import Round, Step
+from inference.dispatch.rounds import dispatch
 from tests import ledger_truth
 from tests.databases import TestDatabase
 from tests.gateway import ready_slots
@@ -47,6 +49,19 @@ async def desk(
     await found.start()
     yield found
     await found.stop()
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What the desk reports, round by round."""
+    found: list[list[str]] = []
+
+    def noted(steps: Sequence[Step], **about: Any) -> Round:
+        found.append(sorted(type(step).__name__ for step in steps))
+        return dispatch(steps, **about)
+
+    monkeypatch.setattr(desk_module, "dispatch", noted)
+    return found
 
 
 def all_is_well() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 from django.db import connection, transaction
@@ -16,16 +15,12 @@ from gpuplane.listeners.gateway import desk as desk_module
 from gpuplane.listeners.gateway.desk import Desk
 from gpuplane.listeners.gateway.flights import ClientLeft
 from inference.choices import RequestState
-from inference.dispatch.records import Round, Step
-from inference.dispatch.rounds import dispatch
 from inference.models import Request, Slot
-from storage.cursors import Query
 from storage.loop_connection import LoopConnection
-from tests.databases import somebody_waits_for_a_lock
+from tests.databases import backend_of, end_backend, somebody_waits_for_a_lock
 from tests.integration.inference.desks import Clock, flight, states, until
 
 pytestmark = pytest.mark.parametrize("ledger_db", ["postgresql"], indirect=True)
-MARK = Query("SELECT pg_backend_pid()", [])
 
 
 @pytest.fixture
@@ -33,28 +28,7 @@ async def connected(desk: Desk) -> LoopConnection:
     """Its connection, once there is one."""
     found = desk._arrivals._connection
     assert found is not None
-    await pid_of(found)
-    return found
-
-
-async def pid_of(there: LoopConnection) -> int:
-    """Of PostgreSQL's process behind the connection, which is made in the background."""
-    async with asyncio.timeout(10):
-        while (rows := await there.rows(MARK)) is None:  # noqa: ASYNC110 - what the desk does, too
-            await asyncio.sleep(0.01)
-    return int(rows[0][0])
-
-
-@pytest.fixture
-def rounds(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What goes to rounds."""
-    found: list[list[str]] = []
-
-    def noted(steps: Sequence[Step], **about: Any) -> Round:
-        found.append(sorted(type(step).__name__ for step in steps))
-        return dispatch(steps, **about)
-
-    monkeypatch.setattr(desk_module, "dispatch", noted)
+    await backend_of(found)
     return found
 
 
@@ -81,11 +55,6 @@ async def locked_slot() -> AsyncIterator[None]:
 
 def active() -> int:
     return Slot.objects.get().active
-
-
-def terminate(pid: int) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
 
 
 async def test_a_request_with_room_needs_no_round(
@@ -148,11 +117,11 @@ async def test_a_connection_that_breaks_while_a_place_is_taken(
     desk: Desk, clock: Clock, connected: LoopConnection
 ) -> None:
     """SLOT-9 The request is refused, and whatever became of it on the server is ended."""
-    pid, mine = await pid_of(connected), flight(clock)
+    pid, mine = await backend_of(connected), flight(clock)
     async with locked_slot():
         asked = asyncio.create_task(desk.place(mine))
         await until(somebody_waits_for_a_lock)
-        await asyncio.to_thread(terminate, pid)
+        await asyncio.to_thread(end_backend, pid)
         with pytest.raises(Refused, match="the database does not answer") as refused:
             await asked
     assert refused.value.status == 503
@@ -163,7 +132,7 @@ async def test_a_connection_that_breaks_while_a_place_is_taken(
 
 async def test_a_connection_that_the_server_closed(desk: Desk, clock: Clock, connected: LoopConnection) -> None:
     """SLOT-9 Nobody notices: a round places the request, and there is a new connection soon."""
-    before = await pid_of(connected)
-    await asyncio.to_thread(terminate, before)
+    before = await backend_of(connected)
+    await asyncio.to_thread(end_backend, before)
     assert (await desk.place(flight(clock))).address == "127.0.0.1:1"
-    assert await pid_of(connected) != before
+    assert await backend_of(connected) != before

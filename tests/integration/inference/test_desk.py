@@ -81,18 +81,11 @@ async def test_a_process_taken_for_dead_begins_anew(desk: Desk, clock: Clock, mo
 
 
 @pytest.fixture
-def rounds(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What the desk reports, round by round; an ending waits for an arrival however long it takes."""
-    found: list[list[str]] = []
-
-    def noted(steps: Sequence[Step], **about: Any) -> Round:
-        found.append(sorted(type(step).__name__ for step in steps))
-        return dispatch(steps, **about)
-
-    monkeypatch.setattr(desk_module, "dispatch", noted)
+def rounds(rounds: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Those of arrivals and endings alone; an ending waits for an arrival however long it takes."""
     monkeypatch.setattr(desk_module, "ENDINGS_SECONDS", 600)
     monkeypatch.setattr(desk_module, "LOOK_SECONDS", 600)
-    return found
+    return rounds
 
 
 async def test_an_ending_goes_along_with_an_arrival(desk: Desk, clock: Clock, rounds: list[list[str]]) -> None:

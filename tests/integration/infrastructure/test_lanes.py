@@ -9,7 +9,7 @@ import pytest
 from django.db import OperationalError, connection
 
 from gpuplane.listeners.threads import Lane
-from tests.databases import TestDatabase
+from tests.databases import TestDatabase, end_backend
 from tests.gateway_client import until
 
 pytestmark = pytest.mark.parametrize("ledger_db", ["postgresql"], indirect=True)
@@ -19,12 +19,6 @@ def backend() -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_backend_pid()")
         return int(cursor.fetchone()[0])
-
-
-def end(pid: int) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
-    connection.close()
 
 
 def lent() -> int:
@@ -76,7 +70,7 @@ async def test_a_kept_connection_that_breaks(opened: None) -> None:
     """One call fails, the next has another."""
     lane = Lane("lane", threads=1, waiting=4, keeps_connection=True)
     first = await lane.run(backend)
-    await asyncio.to_thread(end, first)
+    await asyncio.to_thread(end_backend, first)
     with pytest.raises(OperationalError):
         await lane.run(backend)
     assert await lane.run(backend) != first

@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError
 
 from inference.models import Gateway
 from storage import loop_connection
 from storage.clock import database_now
 from storage.cursors import Query, rows_of
 from storage.loop_connection import LoopConnection
-from tests.databases import TestDatabase
+from tests.databases import TestDatabase, backend_of, end_backend
 
 pytestmark = pytest.mark.parametrize("ledger_db", ["postgresql"], indirect=True)
 PID = Query("SELECT pg_backend_pid()", [])
@@ -32,23 +32,10 @@ async def there(ledger_db: TestDatabase) -> AsyncIterator[LoopConnection]:
     await found.close()
 
 
-async def connected(there: LoopConnection) -> int:
-    """The server's process, once there is one."""
-    async with asyncio.timeout(10):
-        while (rows := await there.rows(PID)) is None:  # noqa: ASYNC110 - what a gateway does, too
-            await asyncio.sleep(0.01)
-    return int(rows[0][0])
-
-
-def end(pid: int) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
-
-
 @contextlib.asynccontextmanager
 async def under_way(there: LoopConnection, query: Query) -> AsyncIterator[asyncio.Task[object]]:
     """The statement, once the server runs it."""
-    pid = await connected(there)
+    pid = await backend_of(there)
     task: asyncio.Task[object] = asyncio.create_task(there.rows(query))
 
     def runs() -> bool:
@@ -62,7 +49,7 @@ async def under_way(there: LoopConnection, query: Query) -> AsyncIterator[asynci
 
 async def test_rows_are_those_of_every_other_connection(there: LoopConnection) -> None:
     """Whatever their types, in whatever order they are asked for."""
-    await connected(there)
+    await backend_of(there)
     moment = datetime(2026, 11, 28, 12, 30, 1, 250, tzinfo=UTC)
     values = ["text", None, 7, 2**40, True, moment, uuid.UUID(int=5)]
     kinds = ("text", "text", "int", "bigint", "boolean", "timestamptz", "uuid")
@@ -79,15 +66,15 @@ async def test_rows_are_those_of_every_other_connection(there: LoopConnection) -
 async def test_the_first_statement_finds_no_connection(there: LoopConnection) -> None:
     """It does not wait for one, and has changed nothing."""
     assert await there.rows(PID) is None
-    assert await connected(there) == await connected(there)
+    assert await backend_of(there) == await backend_of(there)
 
 
 async def test_a_refused_statement_has_changed_nothing(there: LoopConnection) -> None:
     """One that the server cannot read, and one that breaks a rule. The connection is made anew."""
     now = await asyncio.to_thread(database_now)
-    before = await connected(there)
+    before = await backend_of(there)
     assert await there.rows(Query("SELEC 1", [])) is None
-    assert await connected(there) != before
+    assert await backend_of(there) != before
     assert await there.rows(Query(WRITES, ["g1", now, now])) == [("g1",)]
     assert await there.rows(Query(WRITES, ["g1", now, now])) is None
     assert await asyncio.to_thread(lambda: [*Gateway.objects.values_list("pk", flat=True)]) == ["g1"]
@@ -95,26 +82,26 @@ async def test_a_refused_statement_has_changed_nothing(there: LoopConnection) ->
 
 async def test_more_than_the_socket_takes(there: LoopConnection) -> None:
     """Both ways."""
-    await connected(there)
+    await backend_of(there)
     text = "x" * 20_000_000
     assert await there.rows(Query("SELECT %s::text", [text])) == [(text,)]
 
 
 async def test_an_idle_connection_that_the_server_ends(there: LoopConnection) -> None:
     """It is noticed before the next statement, which is not in doubt."""
-    before = await connected(there)
-    await asyncio.to_thread(end, before)
+    before = await backend_of(there)
+    await asyncio.to_thread(end_backend, before)
     assert await there.rows(PID) is None
-    assert await connected(there) != before
+    assert await backend_of(there) != before
 
 
 async def test_a_connection_that_ends_under_a_statement(there: LoopConnection) -> None:
     """Nobody knows whether it was committed."""
     async with under_way(there, SLEEPS) as asked:
-        await asyncio.to_thread(end, await pid_asleep())
+        await asyncio.to_thread(end_backend, await pid_asleep())
         with pytest.raises(OperationalError, match="closed the connection"):
             await asked
-    await connected(there)
+    await backend_of(there)
 
 
 async def pid_asleep() -> int:
@@ -124,12 +111,12 @@ async def pid_asleep() -> int:
 
 async def test_a_server_that_does_not_answer(there: LoopConnection, monkeypatch: pytest.MonkeyPatch) -> None:
     """The statement is given up, and may have been committed."""
-    await connected(there)
+    await backend_of(there)
     monkeypatch.setattr(loop_connection, "STATEMENT_SECONDS", 0.05)
     with pytest.raises(OperationalError, match="no answer in"):
         await there.rows(SLEEPS)
     monkeypatch.undo()
-    await connected(there)
+    await backend_of(there)
 
 
 async def test_a_statement_that_is_broken_off(there: LoopConnection) -> None:
@@ -138,7 +125,7 @@ async def test_a_statement_that_is_broken_off(there: LoopConnection) -> None:
         asked.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asked
-    await connected(there)
+    await backend_of(there)
 
 
 async def test_a_statement_under_way_when_it_is_closed(there: LoopConnection) -> None:
@@ -147,7 +134,7 @@ async def test_a_statement_under_way_when_it_is_closed(there: LoopConnection) ->
         await there.close()
         with pytest.raises(OperationalError, match="was closed"):
             await asked
-    await connected(there)
+    await backend_of(there)
 
 
 async def test_a_server_that_is_away(there: LoopConnection, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,13 +155,13 @@ async def test_a_server_that_is_away(there: LoopConnection, monkeypatch: pytest.
     assert tries == [1]
     there._open_after = 0.0
     monkeypatch.undo()
-    await connected(there)
+    await backend_of(there)
 
 
 async def test_an_idle_connection_is_closed(there: LoopConnection) -> None:
     """Only one that is idle for long enough."""
-    before = await connected(there)
+    before = await backend_of(there)
     await there.rest(60)
-    assert await connected(there) == before
+    assert await backend_of(there) == before
     await there.rest(0)
     assert await there.rows(PID) is None
