@@ -1,16 +1,17 @@
 """When which task runs: the schedule, and the scheduler of the process `beat` that reads it.
 
-Invariants: each task is idempotent (two beats may run) and expires before it is sent again, so a worker that was away
-finds no backlog.
+Invariants: each task is idempotent and expires before it is sent again, so a worker that was away finds no backlog. Two
+beats may run, on one data folder too: a beat keeps nothing, and sends every task as it starts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from celery import Task
-from celery.beat import PersistentScheduler
+from celery import beat as celery_beat
 from django.conf import settings
 
 from access import tasks as access_tasks
@@ -20,13 +21,12 @@ from autoscaling import tasks as growth_tasks
 from claims import tasks as claim_tasks
 from gpuplane import tasks
 from gpuplane.celery import DEFAULT_QUEUE
-from gpuplane.data_folder import be_writable
-from gpuplane.errors import refusals_end_the_program
 from inference import tasks as slot_tasks
 from nodes import tasks as node_tasks
 from storage.enqueue import WATCH_QUEUE
 
 CANARY_SECONDS = 10
+NEVER = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +87,7 @@ def schedule(*, with_cluster: bool) -> dict[str, dict[str, Any]]:
         entry.task.name: {
             "task": entry.task.name,
             "schedule": float(entry.seconds),
+            "last_run_at": NEVER,
             "options": {"queue": entry.queue, "expires": entry.seconds},
         }
         for entry in PERIODIC
@@ -94,12 +95,12 @@ def schedule(*, with_cluster: bool) -> dict[str, dict[str, Any]]:
     }
 
 
-class Scheduler(PersistentScheduler):  # type: ignore[misc]  # celery carries no types
-    """Celery's own with this schedule; it keeps last runs in the data folder, for the hourly tasks."""
+class Scheduler(celery_beat.Scheduler):  # type: ignore[misc]  # celery carries no types
+    """Celery's own in memory, with this schedule.
+
+    Not its PersistentScheduler, whose file a second beat breaks for the first: either then ends, or sends no more.
+    """
 
     def setup_schedule(self) -> None:
-        """Set the schedule, then what Celery does: it opens a file, and shows a traceback where it cannot."""
-        with refusals_end_the_program():
-            be_writable(settings.GPUPLANE_DATA_DIR)
-        self.app.conf.beat_schedule = schedule(with_cluster=bool(settings.GPUPLANE_KUBECONFIG))
-        super().setup_schedule()
+        """Set the schedule, each of its tasks due."""
+        self.merge_inplace(schedule(with_cluster=bool(settings.GPUPLANE_KUBECONFIG)))

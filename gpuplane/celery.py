@@ -84,7 +84,6 @@ app.conf.update(
     timezone="UTC",
     beat_scheduler="gpuplane.beat:Scheduler",
     beat_max_loop_interval=5,
-    beat_schedule_filename=str(settings.GPUPLANE_DATA_DIR / "beat-schedule"),
 )
 app.set_default()
 app.autodiscover_tasks()

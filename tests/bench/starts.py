@@ -86,8 +86,7 @@ def _measure_programs(report: Report, folder: Path, *, rounds: int) -> None:
             kept.product.append([one])
             kept.floor.append([least])
     for name, kept in times.items():
-        note = "the floor sets up Django" + ("; the first task is due after 5 s" if name == "beat" else "")
-        report.add(timed_figure(f"start of {name}", kept, database="sqlite", note=note))
+        report.add(timed_figure(f"start of {name}", kept, database="sqlite", note="the floor sets up Django"))
 
 
 def _measure_nodes(report: Report, folder: Path, *, rounds: int) -> None:

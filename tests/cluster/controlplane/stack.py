@@ -287,8 +287,8 @@ WARNINGS_SHOWN: Final = 15
 
 
 def keep_logs(plane: ControlPlane, stack: Stack | None, place: Path) -> None:
-    """Copy every log to `place`, for the one who looks into a failure, and print gpuplane's last warnings: pytest's
-    report outlives the machine.
+    """Copy every log to `place`, for the one who looks into a failure, and print gpuplane's last warnings, or the last
+    lines of what does not run: pytest's report outlives the machine.
     """
     place.mkdir(parents=True, exist_ok=True)
     programs = [*plane.programs, *(stack.gpuplane.programs if stack is not None and stack._gpuplane else [])]
@@ -299,10 +299,13 @@ def keep_logs(plane: ControlPlane, stack: Stack | None, place: Path) -> None:
         shutil.copyfile(log, place / log.name)
     if stack is not None and stack._gpuplane:
         keep_state(stack, place)
-        for log in [one.log for one in stack.gpuplane.programs if one.log.exists()]:
-            lines = log.read_text(errors="replace").splitlines()
-            warned = [line[:400] for line in lines if "[warning" in line or "[error" in line]
-            print(f"{log.name}:", *warned[-WARNINGS_SHOWN:], sep="\n  ")
+        for one in stack.gpuplane.programs:
+            if not one.log.exists():
+                continue
+            lines = [line[:400] for line in one.log.read_text(errors="replace").splitlines()]
+            shown = [line for line in lines if "[warning" in line or "[error" in line] if one.alive else lines
+            state = "" if one.alive else " (not running)"
+            print(f"{one.log.name}{state}:", *shown[-WARNINGS_SHOWN:], sep="\n  ")
 
 
 def keep_state(stack: Stack, place: Path) -> None:

@@ -24,6 +24,19 @@ def test_entries_expire_before_they_are_sent_again():
     assert all(entry["options"]["expires"] <= entry["schedule"] for entry in entries.values())
 
 
+def test_beats_on_one_data_folder_share_nothing(settings, tmp_path):
+    settings.GPUPLANE_DATA_DIR = tmp_path
+    beats = [beat.Scheduler(app, schedule_filename=str(tmp_path / "schedule")) for _ in range(2)]
+    names = set(beat.schedule(with_cluster=bool(settings.GPUPLANE_KUBECONFIG)))
+    for one in beats:
+        assert {name for name, entry in one.schedule.items() if entry.is_due().is_due} == names
+        one.schedule["gpuplane.canary"] = next(one.schedule["gpuplane.canary"])
+        assert not one.schedule["gpuplane.canary"].is_due().is_due
+        one.close()
+
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_watches_only_with_a_cluster():
     def watching(with_cluster):
         entries = beat.schedule(with_cluster=with_cluster).items()
