@@ -6,7 +6,6 @@ Written by `allocations.waiting`.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 import msgspec
 
@@ -14,9 +13,6 @@ from allocations.attempts import UNKNOWN
 from allocations.pod_request import PodRequest
 from kube.keys import QUEUE_GATE
 from kube.objects import Affinity, Pod, PodSpec, Toleration
-
-_NUL: Final = b"\\u0000"
-"""As JSON writes it; PostgreSQL does not take it."""
 
 
 class QueuedPod(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -34,17 +30,16 @@ class QueuedPod(msgspec.Struct, frozen=True, omit_defaults=True):
         return PodSpec(node_selector=self.node_selector, affinity=self.affinity, tolerations=self.tolerations)
 
 
-def queued_pod(pod: Pod, asks: PodRequest) -> QueuedPod | None:
-    """The pod, with what it asks for; None for one with NUL in its rules, which no API server lets through."""
+def queued_pod(pod: Pod, asks: PodRequest) -> QueuedPod:
+    """The pod, with what it asks for."""
     spec = pod.spec
-    made = QueuedPod(
+    return QueuedPod(
         replace(asks, attempt=UNKNOWN),  # a hold of the queues is for no attempt yet
         any(gate.name == QUEUE_GATE for gate in spec.scheduling_gates or ()),
         spec.node_selector or None,
         spec.affinity,
         spec.tolerations or None,
     )
-    return None if _NUL in msgspec.json.encode(made) else made
 
 
 def gates_of_others(pod: Pod) -> list[str]:

@@ -265,10 +265,7 @@ class _Parser:
         match pod_request(pod, self._finder):
             case PodRequest() as asks if is_queued(asks.membership, pod.metadata.namespace, self._queues) or gates:
                 # a pod with our gate that no queue admits any more waits until the loop takes it off
-                member = queued_pod(pod, asks)
-                if member is None:
-                    return ParsedPod(None, "malformed", "the pod's rules for nodes hold a NUL", self._nodes)
-                return ParsedPod(asks.request, QUEUED, member=member)
+                return ParsedPod(asks.request, QUEUED, member=queued_pod(pod, asks))
             case PodRequest(request=request):
                 return ParsedPod(request)
             case Refusal(rule=rule, reason=reason):

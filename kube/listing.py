@@ -1,6 +1,7 @@
 """Decoding of API answers: one object, a chunk of a list, a whole listing.
 
-Invariants: an object of a list that cannot be decoded is returned as `Unreadable` and does not hide the others.
+Invariants: an object of a list that cannot be decoded is returned as `Unreadable` and does not hide the others; no text
+holds NUL.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 
 from kube.errors import Unintelligible
 from kube.objects import Key, Named
+from kube.text import without_nul
 
 T = TypeVar("T")
 
@@ -48,9 +50,9 @@ _decoder: Callable[[Any], msgspec.json.Decoder[Any]] = cache(msgspec.json.Decode
 
 
 def decode(body: bytes | msgspec.Raw, kind: type[T], *, request: str = "") -> T:
-    """One object. Raises `Unintelligible`."""
+    """One object; parts of an answer are given raw. Raises `Unintelligible`."""
     try:
-        item: T = _decoder(kind).decode(body)
+        item: T = _decoder(kind).decode(without_nul(body) if isinstance(body, bytes) else body)
     except msgspec.DecodeError as error:
         raise Unintelligible(str(error), request=request) from error
     return item

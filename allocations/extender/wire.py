@@ -15,6 +15,7 @@ import orjson
 from claims.dialects.claim_manifest import DEFAULT_NAMESPACE
 from kube.bounded import EXTENDER_VALUES_MOST, OBJECT_VALUES_MOST, TooManyValues, check_values
 from kube.objects import Pod
+from kube.text import without_nul
 
 _ABSENT = msgspec.Raw()
 UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TooManyValues)
@@ -203,7 +204,7 @@ def bounded(body: bytes) -> bytes:
 def decode_pod(raw: msgspec.Raw) -> Pod:
     """The pod of a body. Raises any of UNDECODABLE."""
     check_values(raw, most=OBJECT_VALUES_MOST)
-    return POD.decode(raw)
+    return POD.decode(without_nul(bytes(raw)))
 
 
 def decode_bind(body: bytes) -> BindArgs:

@@ -105,6 +105,37 @@ def test_kept_off_by_the_scheduler_alone(there: World) -> None:
     )
 
 
+def test_text_that_postgresql_does_not_take(there: World) -> None:
+    """VIEW-3 LEASE-6 the API server takes NUL in annotations and messages: a pod that has it costs no other its row,
+    neither by the watch nor by a comparison nor by filter.
+    """
+    share = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
+
+    def add(suffix: str) -> list[str]:
+        there.server.add_pod(
+            f"model-{suffix}", namespace=NAMESPACE, limits=share, annotations={"nvidia.com/use-gputype": "a\x00"}
+        )
+        native(there, f"scheduler-{suffix}", schedulerName="a\x00b")
+        native(there, f"said-{suffix}")
+        there.refuse(f"said-{suffix}", message="a\x00b")
+        native(there, f"good-{suffix}")
+        for name in ("good", "model", "scheduler"):
+            there.refuse(f"{name}-{suffix}", message=FULL)
+        return [f"{name}-{suffix}" for name in ("good", "model", "said", "scheduler")]
+
+    first = add("listed")
+    there.reconcile()
+    assert rows() == first
+    assert row("said-listed").scheduler_message == "a\ufffdb"
+    assert row("scheduler-listed").scheduler_name == "a\ufffdb"
+    with watching(there, watch_pods, "pods"):
+        second = add("watched")
+        wait_for(lambda: rows() == sorted(first + second))
+    there.server.add_pod("asked", namespace=NAMESPACE, limits=share, annotations={"nvidia.com/use-gputype": "a\x00"})
+    assert there.filter("asked") is None
+    assert row("asked").count == 1
+
+
 @pytest.mark.parametrize(
     ("spec", "want_rule", "want_summary"),
     [

@@ -27,6 +27,15 @@ def test_continue_and_go_nil_lists() -> None:
     assert (empty.items, empty.next_token) == ([], "")
 
 
+def test_no_text_holds_nul() -> None:
+    """LEASE-6 PostgreSQL takes none, and the API server takes it in annotations: also within JSON that one holds."""
+    hint = msgspec.json.encode({"gpu": "\x00"}).decode()
+    pod = {"metadata": {"namespace": "a", "name": "b", "annotations": {"plain": "x\x00y\x00", "json": hint}}}
+    (found,) = decode_chunk(_page(pod), Pod).items
+    assert found == decode(msgspec.json.encode(pod), Pod)
+    assert found.metadata.annotations == {"plain": "x\ufffdy\ufffd", "json": '{"gpu":"\\ufffd"}'}
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"<html>", b"[]", b'{"items": [', b'{"metadata": {}, "items": 5}', b'{"metadata": {}, "items": [5]}']
 )
