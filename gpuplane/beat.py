@@ -1,14 +1,14 @@
 """When which task runs: the schedule, and the scheduler of the process `beat` that reads it.
 
-Invariants: each task is idempotent and expires before it is sent again, so a worker that was away finds no backlog. Two
-beats may run, on one data folder too: a beat keeps nothing, and sends every task as it starts.
+Invariants: each task is idempotent and expires soon, so a worker that was away finds a short backlog. Two beats may run,
+on one data folder too: a beat keeps nothing, and sends every task as it starts. A clock that is set sends none later.
 """
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from celery import Task
 from celery import beat as celery_beat
@@ -26,7 +26,8 @@ from nodes import tasks as node_tasks
 from storage.enqueue import WATCH_QUEUE
 
 CANARY_SECONDS = 10
-NEVER = datetime.fromtimestamp(0, UTC)
+EXPIRES_SECONDS: Final = 30.0
+"""The least, by the clocks of two machines: of a worker that is further ahead than that, tasks would be thrown away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,7 @@ def schedule(*, with_cluster: bool) -> dict[str, dict[str, Any]]:
         entry.task.name: {
             "task": entry.task.name,
             "schedule": float(entry.seconds),
-            "last_run_at": NEVER,
-            "options": {"queue": entry.queue, "expires": entry.seconds},
+            "options": {"queue": entry.queue, "expires": max(entry.seconds, EXPIRES_SECONDS)},
         }
         for entry in PERIODIC
         if with_cluster or not entry.cluster
@@ -96,11 +96,22 @@ def schedule(*, with_cluster: bool) -> dict[str, dict[str, Any]]:
 
 
 class Scheduler(celery_beat.Scheduler):  # type: ignore[misc]  # celery carries no types
-    """Celery's own in memory, with this schedule.
+    """Celery's own in memory, with this schedule, by the monotonic clock.
 
-    Not its PersistentScheduler, whose file a second beat breaks for the first: either then ends, or sends no more.
+    Not its PersistentScheduler, whose file a second beat breaks for the first: either then ends, or sends no more. Nor
+    its `tick`, which goes by the wall clock: once that is set back by an hour, nothing is sent for an hour.
     """
 
     def setup_schedule(self) -> None:
         """Set the schedule, each of its tasks due."""
         self.merge_inplace(schedule(with_cluster=bool(settings.GPUPLANE_KUBECONFIG)))
+        self._due = dict.fromkeys(self.schedule, float("-inf"))
+
+    def tick(self) -> float:
+        """Send what is due; returns seconds until it is to be called again."""
+        for name, entry in self.schedule.items():
+            if self._due[name] <= time.monotonic():
+                self.apply_entry(entry, producer=self.producer)
+                self._due[name] = time.monotonic() + entry.schedule.run_every.total_seconds()
+        wait: float = min(min(self._due.values()) - time.monotonic(), self.max_interval)
+        return max(wait, 0.0)

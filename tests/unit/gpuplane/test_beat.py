@@ -1,4 +1,7 @@
+from datetime import UTC, datetime, timedelta
+
 import pytest
+import time_machine
 
 from gpuplane import beat
 from gpuplane.celery import app, broker_url
@@ -17,24 +20,65 @@ def test_broker_url(given, want):
     assert broker_url(given) == want
 
 
-def test_entries_expire_before_they_are_sent_again():
+def test_entries_expire_soon():
     entries = beat.schedule(with_cluster=True)
 
     assert "gpuplane.canary" in entries
-    assert all(entry["options"]["expires"] <= entry["schedule"] for entry in entries.values())
+    assert all(entry["options"]["expires"] == max(entry["schedule"], 30) for entry in entries.values())
 
 
-def test_beats_on_one_data_folder_share_nothing(settings, tmp_path):
+class Beat(beat.Scheduler):
+    """One that notes what it sends."""
+
+    producer = None
+
+    def __init__(self, **options):
+        self.sent = []
+        super().__init__(app, **options)
+
+    def apply_entry(self, entry, producer=None):
+        self.sent.append(entry.name)
+
+    def sends(self):
+        """The names that one tick sends."""
+        self.sent.clear()
+        self.tick()
+        return sorted(self.sent)
+
+
+@pytest.fixture
+def monotonic(monkeypatch):
+    """Time of the beat's own clock, to be set."""
+    now = [1000.0]
+    monkeypatch.setattr(beat.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_beats_on_one_data_folder_share_nothing(settings, tmp_path, monotonic):
     settings.GPUPLANE_DATA_DIR = tmp_path
-    beats = [beat.Scheduler(app, schedule_filename=str(tmp_path / "schedule")) for _ in range(2)]
-    names = set(beat.schedule(with_cluster=bool(settings.GPUPLANE_KUBECONFIG)))
+    beats = [Beat(schedule_filename=str(tmp_path / "schedule")) for _ in range(2)]
+    names = sorted(beat.schedule(with_cluster=bool(settings.GPUPLANE_KUBECONFIG)))
     for one in beats:
-        assert {name for name, entry in one.schedule.items() if entry.is_due().is_due} == names
-        one.schedule["gpuplane.canary"] = next(one.schedule["gpuplane.canary"])
-        assert not one.schedule["gpuplane.canary"].is_due().is_due
+        assert one.sends() == names
+        assert one.sends() == []
         one.close()
 
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wall", [pytest.param(-3600, id="back"), pytest.param(3600, id="ahead")])
+def test_a_clock_that_is_set_changes_nothing(settings, monotonic, wall):
+    settings.GPUPLANE_KUBECONFIG = "somewhere"
+    one = Beat()
+    one.sends()
+    every_two = {entry.task.name for entry in beat.PERIODIC if entry.seconds == 2}
+    with time_machine.travel(datetime.now(UTC) + timedelta(seconds=wall)):
+        assert one.tick() == 2.0
+        monotonic[0] += 2
+        assert set(one.sends()) == every_two
+        assert one.tick() == 2.0
+        monotonic[0] += 8
+        assert set(one.sends()) == {entry.task.name for entry in beat.PERIODIC if entry.seconds <= 10}
 
 
 def test_watches_only_with_a_cluster():
