@@ -1,7 +1,7 @@
 """When which task runs: the schedule, and the scheduler of the process `beat` that reads it.
 
-Invariants: each task is idempotent and expires soon, so a worker that was away finds a short backlog. Two beats may run,
-on one data folder too: a beat keeps nothing, and sends every task as it starts. A clock that is set sends none later.
+Invariants: each task is idempotent and expires soon, so a worker that was away finds a short backlog. Two beats may
+run, on one data folder too: a beat keeps nothing, and sends every task as it starts. A clock that is set delays none.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ neither waits nor raises; every call is followed by a patch, at the rate that th
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -43,7 +42,6 @@ class Announcer:
         self._cluster = cluster
         self._gate = gate
         self._changed = threading.Condition()
-        self._process = 0
         self._thread: threading.Thread | None = None
         self._wanted = False
         self._busy = False
@@ -58,10 +56,14 @@ class Announcer:
                 return
             self._wanted = True
             self._node = node or self._node
-            if self._process != os.getpid():
-                self._process = os.getpid()
-                self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
-                self._thread.start()
+            if self._thread is None or not self._thread.is_alive():  # as after a fork
+                thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # the system has no room for a thread; the next call tries again
+                    log.warning("announce.failed", node=node, error=str(error))
+                    return
+                self._thread = thread
             self._changed.notify_all()
 
     def settled(self, *, seconds: float) -> bool:

@@ -12,6 +12,7 @@ on to the process group, SIGUSR1 kills it. Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -78,14 +79,23 @@ class Log:
     def _put(self, data: bytes) -> None:
         try:
             if self._size + len(data) > LOG_BYTES:
-                self._path.replace(self._path.with_name("log.1"))
-                self._file.close()
-                self._file = self._path.open("ab", buffering=0)
-                self._size = 0
+                self._turn()
             self._file.write(data)
             self._size += len(data)
         except OSError:  # a full disk ends no slot
             self._dropped += len(data)
+
+    def _turn(self) -> None:
+        """Begin a new file. Raises OSError; then the one before is written on."""
+        following = self._path.with_name("log.next")
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(following.open("wb", buffering=0))
+            with contextlib.suppress(FileNotFoundError):  # the last try got no further than this
+                self._path.replace(self._path.with_name("log.1"))
+            following.replace(self._path)
+            stack.pop_all()
+        self._file.close()
+        self._file, self._size = file, 0
 
 
 class Keeper:

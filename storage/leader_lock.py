@@ -1,13 +1,14 @@
 """Locks in Redis, for tasks that run on one worker at a time, and a value that each holder leaves to the next.
 
-Invariants: a lock lasts `LOCK_SECONDS` and is renewed while its holder lives, so that a dead or stalled worker loses
-it; each holder has a higher fencing number than the one before, and the value is written only under the number that
-holds the lock; a holder that lost its lock is stopped.
+Invariants: a lock lasts `LOCK_SECONDS` and is renewed while its holder lives, for `HELD_SECONDS` at most, so that a
+worker that is dead, stalled or waits for ever loses it; each holder has a higher fencing number than the one before,
+and the value is written only under the number that holds the lock; a holder that lost its lock is stopped.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -22,6 +23,8 @@ T = TypeVar("T")
 PREFIX: Final = "gpuplane:leader:"
 LOCK_SECONDS: Final = 10.0
 RENEW_SECONDS: Final = 3.0
+HELD_SECONDS: Final = 600.0
+"""Many times what any run takes. Then what it does meanwhile meets another's conditional writes, as after a stall."""
 CARRY_SECONDS: Final = 86_400
 """Older resourceVersions are compacted away."""
 
@@ -53,10 +56,10 @@ class LeaderLock:
     """A held lock. `stop` is set when it is lost; `number` is the fencing number."""
 
     def __init__(self, connection: Redis, name: str, number: int, stop: threading.Event) -> None:
+        self.name = name
         self.number = number
         self.stop = stop
         self._connection = connection
-        self._name = name
 
     @property
     def carried(self) -> str | None:
@@ -81,7 +84,7 @@ class LeaderLock:
         return bool(self._connection.eval(script, len(keys), *keys, str(self.number), *values))
 
     def _key(self, part: str) -> str:
-        return f"{PREFIX}{self._name}:{part}"
+        return f"{PREFIX}{self.name}:{part}"
 
 
 @contextmanager
@@ -128,7 +131,12 @@ def _kept(held: LeaderLock) -> Iterator[None]:
 
 
 def _keep(held: LeaderLock, over: threading.Event) -> None:
+    ends = time.monotonic() + HELD_SECONDS
     while not over.wait(RENEW_SECONDS):
+        if time.monotonic() >= ends:
+            log.error("lock.held_too_long", name=held.name, seconds=HELD_SECONDS)
+            held.stop.set()
+            return
         try:
             renewed = held.renew()
         except REDIS_ERRORS as error:

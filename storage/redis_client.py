@@ -32,8 +32,6 @@ __all__ = [
 
 CONNECTIONS_MOST: Final = 16
 """Of a client; more concurrent calls wait for each other."""
-QUIET_SECONDS: Final = 10.0
-"""A subscription that is silent for longer is checked by a ping."""
 REDIS_ERRORS: Final = (RedisError, OSError)
 """What calls raise if Redis is unavailable or refuses."""
 
@@ -83,12 +81,11 @@ def async_client(url: str, purpose: Purpose) -> AsyncRedis:
 
 
 def listening_client(url: str) -> AsyncRedis:
-    """A client with one connection that waits for messages without a time-out."""
+    """A client with one connection that waits for messages without a time-out: the caller pings."""
     pool = AsyncUnboundedPool.from_url(
         url,
         max_connections=1,
         socket_connect_timeout=Purpose.WORK.seconds,
-        health_check_interval=QUIET_SECONDS,
     )
     return AsyncRedis.from_pool(pool)
 

@@ -14,10 +14,14 @@ from typing import Any, Final
 
 import structlog
 
-from storage.redis_client import QUIET_SECONDS, REDIS_ERRORS, listening_client
+from storage.redis_client import REDIS_ERRORS, RedisConnectionError, listening_client
 
 AGAIN_SECONDS: Final = 1.0
 """Pause before Redis is tried again."""
+QUIET_SECONDS: Final = 10.0
+"""After so long without a message Redis is asked whether it is there."""
+ANSWER_SECONDS: Final = 2.0
+"""Redis is gone when it says nothing for that long then."""
 
 log = structlog.get_logger(__name__)
 
@@ -61,12 +65,18 @@ class Listener:
                 await connection.subscribe(*self._by_channel)
                 while True:
                     message = await connection.get_message(timeout=QUIET_SECONDS)
-                    if message is not None:
-                        self._take(message)
+                    if message is None:  # redis-py's own health check pings, and never misses the answer
+                        await connection.ping()
+                        message = await connection.get_message(timeout=ANSWER_SECONDS)
+                    if message is None:
+                        raise RedisConnectionError(f"Redis has not answered for {ANSWER_SECONDS:.0f} s")
+                    self._take(message)
         finally:
             await client.aclose()
 
     def _take(self, message: dict[str, Any]) -> None:
+        if message["type"] == "pong":
+            return
         channel = message["channel"].decode()
         subscription = self._by_channel[channel]
         if message["type"] == "subscribe":

@@ -7,7 +7,6 @@ by itself, some seconds.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -34,7 +33,7 @@ class Channel:
         self._wanted = threading.Event()
         self._lock = threading.Lock()
         self._texts: set[str] = set()
-        self._process = 0
+        self._thread: threading.Thread | None = None
 
     def wake(self, text: str = "") -> None:
         """Publish the text after the commit; several calls of one text may be one message."""
@@ -43,9 +42,14 @@ class Channel:
     def _ask(self, text: str) -> None:
         with self._lock:
             self._texts.add(text)
-            if self._process != os.getpid():
-                self._process = os.getpid()
-                threading.Thread(target=self._run, name=f"wake {self.name}", daemon=True).start()
+            if self._thread is None or not self._thread.is_alive():  # as after a fork
+                thread = threading.Thread(target=self._run, name=f"wake {self.name}", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as error:  # the system has no room for a thread; the next message tries again
+                    log.warning("wake.not_sent", channel=self.name, why=str(error))
+                    return
+                self._thread = thread
         self._wanted.set()
 
     def _run(self) -> None:

@@ -13,6 +13,16 @@ import environ
 AUTOCHECKPOINT_PAGES = 10_000
 """40 MB of log, for when there is no web process, which checkpoints each second (`gpuplane.start.checkpoints`)."""
 
+SILENT_SERVER = {
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 20_000,  # milliseconds
+}
+"""Of libpq: a server whose machine is gone fails a statement within half a minute. By the system's own time-outs a
+thread would wait for a quarter of an hour, or for two hours after the server took the statement."""
+
 SQLITE_BYTES = 64 << 20
 """Of all connections of a process together: each thread has one, and each would fill a cache of `cache_size`."""
 
@@ -21,7 +31,7 @@ def describe(*, url: str, data_dir: Path, pool_size: int) -> dict[str, Any]:
     """An entry of `DATABASES`.
 
     `url` empty: SQLite, with one writer at a time (IMMEDIATE takes the write lock at the start of a transaction, so
-    that none fails in its middle) and readers beside it (WAL).
+    that none fails in its middle) and readers beside it (WAL). Parameters of the URL are libpq's (`sslmode`), and win.
     """
     if not url:
         return {
@@ -43,6 +53,8 @@ def describe(*, url: str, data_dir: Path, pool_size: int) -> dict[str, Any]:
         entry |= {
             "CONN_MAX_AGE": 0,
             "OPTIONS": {
+                **SILENT_SERVER,
+                **entry.get("OPTIONS", {}),
                 "pool": {"min_size": 2, "max_size": pool_size, "timeout": 10},
                 "prepare_threshold": 3,  # for `storage.cursors`; a PgBouncer in between must be 1.21 or newer
             },

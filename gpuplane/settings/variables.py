@@ -84,7 +84,12 @@ VARIABLES: tuple[Variable, ...] = (
         "agents' tokens; not under `make run`",
         "0",
     ),
-    Variable("GPUPLANE_DATABASE_URL", URL, "`postgres://user:password@host/name`; empty: SQLite in the data folder"),
+    Variable(
+        "GPUPLANE_DATABASE_URL",
+        URL,
+        "`postgres://user:password@host/name`, where libpq's parameters may follow (`?sslmode=verify-full`); empty: "
+        "SQLite in the data folder",
+    ),
     Variable(
         "GPUPLANE_DATABASE_POOL",
         whole("number", 2, 200),

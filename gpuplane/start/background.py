@@ -5,11 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
+
+import structlog
+
+AGAIN_SECONDS: Final = 1.0
+"""Pause after an error that nothing foresaw."""
+
+log = structlog.get_logger(__name__)
 
 
 class BackgroundTask:
-    """Runs the coroutine of `run` from `start` to `stop`."""
+    """Runs the coroutine of `run` from `start` to `stop`, again after an error."""
 
     def __init__(self, name: str, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._name = name
@@ -18,7 +25,7 @@ class BackgroundTask:
 
     def start(self) -> None:
         """Start it in the running loop."""
-        self._task = asyncio.create_task(self._run(), name=self._name)
+        self._task = asyncio.create_task(self._kept_running(), name=self._name)
 
     async def stop(self) -> None:
         """Cancel it, if it was started, and wait for its end."""
@@ -27,3 +34,13 @@ class BackgroundTask:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+
+    async def _kept_running(self) -> None:
+        while True:
+            try:
+                await self._run()
+            except Exception:  # a defect must not end it for as long as the process lives
+                log.exception("background.failed", task=self._name)
+            else:
+                return
+            await asyncio.sleep(AGAIN_SECONDS)

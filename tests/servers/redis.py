@@ -8,7 +8,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import redis
@@ -85,6 +88,16 @@ class Mortal:
             return int(client.info("server")["process_id"])
         finally:
             client.close()
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Meanwhile it stands still: nothing is answered, and no connection ends."""
+        number = self.process_id
+        os.kill(number, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(number, signal.SIGCONT)
 
     def start(self) -> None:
         """After `stop`."""

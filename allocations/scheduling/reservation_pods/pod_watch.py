@@ -93,9 +93,8 @@ class ReservationWatch:
             if said is not None and said[0] == uid:
                 return said[1]
             self._waiting[name].append(waiter)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._follow, name="reservation-pods", daemon=True)
-                self._thread.start()
+            if self._thread is None or not self._thread.is_alive():
+                self._start()
         try:
             async with asyncio.timeout(max(seconds, 0.0)):
                 return await waiter.future
@@ -106,6 +105,15 @@ class ReservationWatch:
                 self._waiting[name].remove(waiter)
                 if not self._waiting[name]:
                     del self._waiting[name]
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._follow, name="reservation-pods", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no room for a thread; those who wait read their pod at the end
+            log.warning("reservation_pods.not_watched", error=str(error))
+            return
+        self._thread = thread
 
     async def _read(self, name: str, uid: str) -> PodReport | None:
         pod = await reservation_pods.find(

@@ -97,6 +97,36 @@ def test_again_after_an_outage(cluster: Cluster, server: ApiServer, monkeypatch:
     announcer.close()
 
 
+def test_a_thread_that_did_not_start_or_ended(
+    cluster: Cluster, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SCALE-2 the next call starts one: nothing would be announced any more as long as the process lives."""
+    server.add_node("n1")
+    gate = Gates()
+    announcer = Announcer(lambda: cluster, gate)
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", no_room)
+        announcer.ask(node="n1")
+    announcer.ask(node="n1")
+    assert announcer.settled(seconds=30)
+    first = _noted(server, "n1")
+    assert first
+    (thread,) = [one for one in threading.enumerate() if one is announcer._thread]
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+    with monkeypatch.context() as broken:
+        broken.setattr(gate, "pass_seconds", lambda: 1 / 0)
+        announcer.ask(node="n1")
+        thread.join(30)
+    announcer.ask(node="n1")
+    assert announcer.settled(seconds=30)
+    assert _noted(server, "n1") != first
+    announcer.close()
+
+
+def no_room(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def test_a_refusal_ends_it(announcer: Announcer, server: ApiServer) -> None:
     server.add_node("n1")
     server.faults.append(Fault("PATCH", "/nodes/n1", status=403, reason="Forbidden"))

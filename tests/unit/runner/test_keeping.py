@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -111,6 +112,32 @@ raise SystemExit(1)
     assert most <= 2 * keeper.LOG_BYTES
     assert folder.tail(100).endswith("yyyy\nthe last words\n")
     assert "bytes of the log are left out" in folder.tail(2 * keeper.LOG_BYTES)
+
+
+@pytest.mark.parametrize("failing", ["open", "replace"])
+def test_a_log_that_cannot_be_turned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    """SLOT-5b a disk without room for a new file ends no slot, and the next try succeeds."""
+    monkeypatch.setattr(keeper, "LOG_BYTES", 10)
+    log = keeper.Log(tmp_path)
+    log._put(b"first....\n")
+    real = getattr(Path, failing)
+
+    def fails(path: Path, *given: object, **named: object) -> object:
+        if path.name == "log.next":
+            raise OSError(errno.ENOSPC, "no space left")
+        return real(path, *given, **named)
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, failing, fails)
+        log._put(b"lost\n")
+        log._put(b"lost\n")
+    log._put(b"second...\n")
+    assert log._dropped == 10
+    log._dropped = 0
+    log._put(b"third\n")
+    log._file.close()
+    assert (tmp_path / "log").read_bytes() == b"third\n"
+    assert (tmp_path / "log.1").read_bytes() == b"second...\n"
 
 
 async def test_what_a_command_leaves_behind(machine: Machine) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 import redis
@@ -55,6 +56,23 @@ def test_losing_the_lock_stops_the_work(redis_url: str, monkeypatch: pytest.Monk
         assert ours is not None
         redis.Redis.from_url(redis_url).set(f"{PREFIX}pods:lock", "another")
         assert ours.stop.wait(30)
+
+
+def test_who_waits_for_ever_loses_the_lock(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lock is renewed by a thread of its own, but not for longer than any run takes."""
+    monkeypatch.setattr("storage.leader_lock.RENEW_SECONDS", 0.01)
+    monkeypatch.setattr("storage.leader_lock.HELD_SECONDS", 0.1)
+    monkeypatch.setattr("storage.leader_lock.LOCK_SECONDS", 0.2)
+    with leader_lock(redis_url, "pods") as ours:
+        assert ours is not None
+        assert ours.stop.wait(30)
+        deadline = time.monotonic() + 30
+        while True:
+            with leader_lock(redis_url, "pods") as another:
+                if another is not None:
+                    return
+            assert time.monotonic() < deadline, "it was renewed all the same"
+            time.sleep(0.02)
 
 
 def test_a_lock_that_nobody_renews_ends(redis_url: str) -> None:

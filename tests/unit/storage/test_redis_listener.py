@@ -90,6 +90,23 @@ async def test_an_outage_is_reported_to_all_once(mortal_redis: Mortal, monkeypat
                 assert [await one.told.get() for _ in range(2)] == [SUBSCRIBED, "a"]
 
 
+async def test_a_redis_that_falls_silent(mortal_redis: Mortal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """VIEW-6 as when its machine is gone: the connection breaks by itself only after a quarter of an hour."""
+    monkeypatch.setattr("storage.redis_listener.QUIET_SECONDS", 0.05)
+    monkeypatch.setattr("storage.redis_listener.ANSWER_SECONDS", 3.0)
+    one = Subscriber("one")
+    with listening(mortal_redis.url, one) as listener:
+        async with asyncio.timeout(60):
+            assert await one.told.get() == SUBSCRIBED
+            await asyncio.sleep(1.0)  # it answers each ping
+            await asyncio.to_thread(publish, mortal_redis.url, ("one", "a"))
+            assert await one.told.get() == "a"
+            with mortal_redis.silent():
+                assert await one.told.get() == LOST
+                assert not listener.listening.is_set()
+            assert await one.told.get() == SUBSCRIBED
+
+
 async def test_a_redis_that_is_away_from_the_start(mortal_redis: Mortal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage.redis_listener.AGAIN_SECONDS", 0.05)
     await asyncio.to_thread(mortal_redis.stop)
