@@ -5,7 +5,7 @@ import httpx
 from tests.cluster.controlplane.api import Json
 from tests.cluster.controlplane.stack import Stack, eventually
 
-AGREE_SECONDS = 5.0
+AGREE_SECONDS = 30.0
 
 
 class Doors:

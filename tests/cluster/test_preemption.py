@@ -84,8 +84,10 @@ def the_lowest_goes(stack: Stack, namespace: str, node: str, *, holder: dict[str
         seen.until(bound("urgent"), seconds=30, what="the urgent pod bound")
         assert evicted(seen) == {"c"}
         assert pods_of(seen)["urgent"]["metadata"]["annotations"][ALLOCATED] == its
-        told = stack.api.kubectl("get", "events", "-n", namespace, "--field-selector", "reason=Preempted")
-        assert "pod/c" in told
+        of_preemption = ("get", "events", "-n", namespace, "--field-selector", "reason=Preempted")
+        eventually(
+            lambda: "pod/c" in stack.api.kubectl(*of_preemption), seconds=10, what="the event, which is sent late"
+        )
         settled(stack)
 
 
@@ -235,8 +237,7 @@ def test_a_third_pod_does_not_take_what_was_made_free(stack: Stack, namespace: s
     with watching(stack, namespace) as seen:
         stack.add_pods([ranked(name, namespace, "low", resources=NATIVE) for name in ("first", "second")])
         seen.until(bound("first", "second"), seconds=20, what="the holders bound")
-        stack.plane.kwok.pause()  # nobody plays the kubelet: what is told to go does not end
-        try:
+        with stack.kubelets_asleep():
             stack.add_pods([ranked("urgent", namespace, "high", resources=NATIVE)])
             seen.until(
                 lambda now: pods_of(now).get("urgent", {}).get("status", {}).get("nominatedNodeName"),
@@ -248,8 +249,6 @@ def test_a_third_pod_does_not_take_what_was_made_free(stack: Stack, namespace: s
             seen.until(unschedulable(*thirds), seconds=20, what="the third pods wait")
             assert not is_bound(pods_of(seen)["urgent"])
             (victim,) = evicted(seen)
-        finally:
-            stack.plane.kwok.resume()
         seen.until(bound("urgent"), seconds=30, what="the urgent pod bound")
         assert not any(is_bound(pods_of(seen)[name]) for name in thirds)
         assert evicted(seen) == {victim}

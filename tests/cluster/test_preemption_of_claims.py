@@ -292,8 +292,7 @@ def test_a_waiting_pod_gets_the_reason(stack: Stack, namespace: str) -> None:
     stack.api.apply(claim("one", namespace))
     with watching(stack, namespace) as seen:
         placed(stack, seen, namespace, {"holder": "low"}, claimed="one")
-        stack.plane.kwok.pause()  # nobody plays the kubelet: what is told to go does not end
-        try:
+        with stack.kubelets_asleep():
             stack.add_pods([ranked("urgent", namespace, "high", claimed="one")])
             seen.until(
                 lambda now: pods_of(now).get("urgent", {}).get("status", {}).get("nominatedNodeName") == "told",
@@ -305,8 +304,6 @@ def test_a_waiting_pod_gets_the_reason(stack: Stack, namespace: str) -> None:
             assert amounts_of(node) == ("1", "1")
             told = stack.gpuplane.rest.get(f"/api/v1/pods/{namespace}/urgent/explain/").json()
             assert "no whole gpu device free" in str(told)
-        finally:
-            stack.plane.kwok.resume()
         seen.until(bound("urgent"), seconds=30, what="the urgent pod bound")
 
 
@@ -318,14 +315,11 @@ def test_the_reservation_of_a_pod_that_is_gone(stack: Stack, namespace: str) -> 
     stack.api.apply(claim("one", namespace))
     with watching(stack, namespace) as seen:
         placed(stack, seen, namespace, {"old": "low"}, claimed="one")
-        stack.plane.kwok.pause()  # nobody plays the kubelet: what is told to go does not end
-        try:
+        with stack.kubelets_asleep():
             stack.add_pods([ranked("urgent", namespace, "high", claimed="one")])
             seen.until(lambda now: evicted(now) == {"old"}, seconds=30, what="the holder told to go")
             stack.api.delete(f"/api/v1/namespaces/{namespace}/pods/urgent", grace_seconds=0)
             stack.add_pods([ranked("next", namespace, "high", claimed="one")])
             seen.until(unschedulable("next"), seconds=20, what="the next one waits")
-        finally:
-            stack.plane.kwok.resume()
         seen.until(bound("next"), seconds=15, what="the next one bound, long before the reservation would have ended")
         settled(stack)

@@ -94,9 +94,14 @@ def test_eight_hundred_pods_at_once_take_every_gpu_once(stack: Stack, namespace:
         assert waited < 1.0
         assert "100 no whole gpu device free" in said(pods_of(seen)["late"])
         assert "Insufficient" not in said(pods_of(seen)["late"])
-        events = stack.api.kubectl("get", "events", "-n", namespace, "--field-selector", "involvedObject.name=late")
-        assert "FailedScheduling" in events
-        assert "0/100 nodes are available" in events
+
+        def events() -> str:
+            return stack.api.kubectl("get", "events", "-n", namespace, "--field-selector", "involvedObject.name=late")
+
+        eventually(
+            lambda: "FailedScheduling" in events(), seconds=10, what="kube-scheduler's event, which it sends late"
+        )
+        assert "0/100 nodes are available" in events()
         stack.api.delete(f"/api/v1/namespaces/{namespace}/pods/one-17", grace_seconds=0)
         seen.until(bound("late"), seconds=15, what="the waiting pod bound to the GPU that came free")
 

@@ -1,8 +1,9 @@
 """A model's runtime over real sockets: OpenAI's paths, and every way to behave badly.
 
-How it answers stands in the request's field `behave`, or in `Runtime.behave`, which is stronger:
-`{"tokens": 3, "gap": 0.01}` streams, `{"status": 500}` answers so, `{"hang": true}` never answers, `{"close": n}`
-closes after n pieces, `{"bytes": n}` answers a document of n bytes. Runtimes have a thread and a loop of their own.
+How it answers stands in the request's field `behave`, or in `Runtime.behave`, which is stronger: `{"tokens": 3, "gap":
+0.01}` streams, `{"endless": true}` until `Runtime.enough` is set, `{"status": 500}` answers so, `{"hang": true}` never
+answers, `{"close": n}` closes after n pieces, `{"bytes": n}` answers a document of n bytes. Runtimes have a thread and
+a loop of their own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 PIECE = b'data: {"object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":" token%d"}}]}\n\n'
@@ -33,6 +35,7 @@ class Runtime:
     most: int = 0
     """The most requests at once."""
     changed: threading.Condition = field(default_factory=threading.Condition)
+    enough: threading.Event = field(default_factory=threading.Event)
 
     def wait(self, condition: Any, seconds: float = 10.0) -> bool:
         """Wait until the condition holds."""
@@ -81,7 +84,7 @@ class Runtime:
             if behave.get("close") == 0:
                 return False
             status = behave.get("status", 200)
-            if status != 200 or "bytes" in behave or "tokens" not in behave:
+            if status != 200 or "bytes" in behave or not behave.keys() & {"tokens", "endless"}:
                 size = behave.get("bytes")
                 text = b"x" * size if size else b'{"usage": {"completion_tokens": 5}, "status": %d}' % status
                 kind = behave.get("type", "application/json")
@@ -107,9 +110,11 @@ class Runtime:
         counted: ExitStack,
     ) -> bool:
         pad = b" " * behave.get("pad", 0)
-        for number in range(behave["tokens"]):
+        for number in count() if "endless" in behave else range(behave["tokens"]):
             if behave.get("close") == number:
                 return False
+            if "endless" in behave and self.enough.is_set():
+                break
             _piece(writer, PIECE % number + pad)
             await writer.drain()
             done, _ = await asyncio.wait({leaving}, timeout=behave.get("gap", 0.0))

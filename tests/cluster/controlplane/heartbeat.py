@@ -7,11 +7,12 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from agent.protocol import (
     AgentFrame,
@@ -45,6 +46,7 @@ class Heartbeat:
         self._boot = uuid.uuid4().hex
         self._seq = 0
         self._checkpoints: queue.Queue[list[CheckpointEntry]] = queue.Queue()
+        self._wake: Callable[[], object] = lambda: None
 
     def kubelet_gave(self, given: Mapping[str, Sequence[int]]) -> None:
         """Tell what stands in the kubelet's record: pod UID → minors. Returns once it was acknowledged."""
@@ -54,6 +56,7 @@ class Heartbeat:
             for uid, minors in given.items()
         ]
         self._checkpoints.put(entries)
+        self._wake()
         self._checkpoints.join()
 
     @contextmanager
@@ -77,33 +80,37 @@ class Heartbeat:
             yield
         finally:
             ended.set()
+            self._wake()
             thread.join(20)
         assert not failures, failures
 
     async def _sessions(self, opened: threading.Event, ended: threading.Event) -> None:
         """One after the other, while gpuplane is stopped and started again."""
+        told = asyncio.Event()
+        self._wake = partial(asyncio.get_running_loop().call_soon_threadsafe, told.set)
         while not ended.is_set():
             try:
-                await self._session(opened, ended)
-            except (ConnectionClosed, ConnectionRefusedError) as error:
-                restarted = isinstance(error, ConnectionRefusedError) or (error.rcvd and error.rcvd.code == RESTART)
-                if not (restarted and opened.is_set()):
+                await self._session(opened, ended, told)
+            except (ConnectionClosed, InvalidHandshake, OSError) as error:
+                if not (opened.is_set() and _is_restart(error)):
                     raise
                 await asyncio.to_thread(ended.wait, 0.2)
 
-    async def _session(self, opened: threading.Event, ended: threading.Event) -> None:
+    async def _session(self, opened: threading.Event, ended: threading.Event, told: asyncio.Event) -> None:
         async with connect(self._url, additional_headers=self._headers, compression=None, proxy=None) as socket:
             await self._say(socket, Hello(*self._stamp(), self._name, "1", []))
             await self._say(socket, Inventory(*self._stamp(), self._body))
             opened.set()
             while not ended.is_set():
-                while not self._checkpoints.empty():
-                    entries = self._checkpoints.get()
-                    await self._say(socket, Checkpoint(*self._stamp(), entries))
+                told.clear()
+                while not self._checkpoints.empty():  # one that is not acknowledged is told again by the next session
+                    await self._say(socket, Checkpoint(*self._stamp(), self._checkpoints.queue[0]))
+                    self._checkpoints.get()
                     self._checkpoints.task_done()
                 known: list[int | float | None] = [10] * self._gpus
                 await socket.send(encode(Sample(*self._stamp(), utilisation_percent=known)))
-                await asyncio.to_thread(ended.wait, 1.0)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(told.wait(), 1.0)
 
     async def _say(self, socket: ClientConnection, frame: AgentFrame) -> None:
         await socket.send(encode(frame))
@@ -114,3 +121,10 @@ class Heartbeat:
     def _stamp(self) -> tuple[str, int, float]:
         self._seq += 1
         return self._boot, self._seq, time.time()
+
+
+def _is_restart(error: ConnectionClosed | InvalidHandshake | OSError) -> bool:
+    """Whether it comes of a server that goes away or is not ready yet."""
+    if isinstance(error, ConnectionClosed):
+        return error.rcvd is not None and error.rcvd.code == RESTART
+    return not isinstance(error, InvalidStatus) or error.response.status_code == 503

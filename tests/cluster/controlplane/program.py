@@ -140,13 +140,21 @@ PORTS = range(20_000, 32_000)
 """Below those that the kernel gives to outgoing connections: else one of these may take the port of a server that is
 being restarted.
 """
+WORKERS = 4
+"""Of pytest, at most."""
+_given: set[int] = set()
+"""What was given to somebody, who may not listen there yet."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on; taken together, so that they differ."""
+    """Ports of loopback that nobody listens on; taken together, so that they differ. None is given twice, and each
+    worker of pytest has its own.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS
+    own = set(PORTS[worker::WORKERS]) - _given
     with ExitStack() as stack:
         found: list[int] = []
-        for port in random.sample(PORTS, len(PORTS)):
+        for port in random.sample(sorted(own), len(own)):
             one = stack.enter_context(socket.socket())
             try:
                 one.bind(("127.0.0.1", port))
@@ -154,6 +162,7 @@ def free_ports(count: int) -> list[int]:
                 continue  # somebody has it
             found.append(port)
             if len(found) == count:
+                _given.update(found)
                 return found
     raise ProgramFailed(f"no {count} ports of {PORTS} are free")
 

@@ -7,10 +7,12 @@ Used by the fixtures of the cluster tests, by `make cluster-up` and by `make ben
 import json
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +29,7 @@ SERVICE_ACCOUNTS = {"web": "gpuplane", "worker": "gpuplane-worker", "watch": "gp
 """As the chart calls them, by process."""
 CLAIMS = "/apis/gpu.scheduling/v1/gpuclaims"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{chart.NAMESPACE}/leases"
+NODE_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 SETTLE_SECONDS = 60.0
 
 
@@ -211,6 +214,34 @@ class Stack:
         """The Leases of gpuplane's namespace that stand for devices, by name."""
         found = self.api.items(LEASES)
         return {one["metadata"]["name"]: one for one in found if one["metadata"]["name"] != LEADER}
+
+    @contextmanager
+    def kubelets_asleep(self) -> Iterator[None]:
+        """Nobody plays the kubelet: what is told to go does not end. The nodes stay ready, since their Leases are
+        renewed.
+        """
+        awake = threading.Event()
+        failures: list[Exception] = []
+
+        def renew() -> None:
+            try:
+                while not awake.wait(1.0):
+                    moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+                    for one in self.api.items(NODE_LEASES):
+                        self.api.patch(f"{NODE_LEASES}/{one['metadata']['name']}", {"spec": {"renewTime": moment}})
+            except Exception as error:  # noqa: BLE001 - told to the test below
+                failures.append(error)
+
+        thread = threading.Thread(target=renew, name="node-leases")
+        self.plane.kwok.pause()
+        thread.start()
+        try:
+            yield
+        finally:
+            awake.set()
+            thread.join()
+            self.plane.kwok.resume()
+        assert not failures, failures
 
     def namespaces(self) -> list[str]:
         """Those that tests made."""

@@ -72,11 +72,12 @@ def test_a_client_that_goes_away(serve: Callable[..., Served], ask: Asking) -> N
 def test_a_client_that_goes_away_while_it_waits(serve: Callable[..., Served], app: web.LiveApp, ask: Asking) -> None:
     """SLOT-9 its request never reaches a runtime."""
     at = serve()
-    with ask.stream(tokens=2, gap=1.0) as response:
+    with ask.stream(endless=True, gap=0.05) as response:
         waiting = connected(app, ask, b'{"model": "chat"}')
         until(lambda: Request.objects.filter(state=RequestState.WAITING).exists())
         waiting.close()
         until(lambda: Request.objects.filter(state=RequestState.CANCELLED).exists())
+        at.runtimes[0].enough.set()
         list(response.iter_raw())
     assert row(response).state == "done"
     assert len(at.runtimes[0].asked) == 1

@@ -61,9 +61,13 @@ def test_a_queue_that_is_full(serve: Callable[..., Served], app: web.LiveApp, as
 def test_a_model_without_a_slot(world: SlotWorld, ask: Asking) -> None:
     """SLOT-7b the answer has the reason that the plan gave."""
     world.model()
-    threading.Timer(
-        0.5, lambda: Request.objects.filter(state=RequestState.WAITING).update(reason="there are no runners")
-    ).start()
+
+    def tell() -> None:
+        waiting = Request.objects.filter(state=RequestState.WAITING)
+        until(waiting.exists)
+        waiting.update(reason="there are no runners")
+
+    threading.Thread(target=tell).start()
     assert error(ask())[2] == f"no slot became free within {QUEUE_SECONDS} s: there are no runners"
 
 
@@ -85,7 +89,7 @@ def test_a_slot_that_becomes_ready_serves_who_waits(serve: Callable[..., Served]
 def test_tokens_take_turns(serve: Callable[..., Served], app: web.LiveApp, ask: Asking) -> None:
     """SLOT-9 a user with many requests that wait does not keep another one out."""
     at = serve(parallel=1)
-    with ask.stream(tokens=2, gap=0.4) as first, app.client() as other:
+    with ask.stream(endless=True, gap=0.05) as first, app.client() as other:
         order: list[str] = []
 
         def send(asking: Asking, name: str) -> None:
@@ -99,6 +103,7 @@ def test_tokens_take_turns(serve: Callable[..., Served], app: web.LiveApp, ask: 
         threads.append(threading.Thread(target=send, args=(Asking(other), "one")))
         threads[-1].start()
         until(lambda: Request.objects.filter(state=RequestState.WAITING).count() == 3)
+        at.runtimes[0].enough.set()
         list(first.iter_raw())
         for thread in threads:
             thread.join()

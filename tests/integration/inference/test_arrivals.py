@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from gpuplane.listeners.answers import Refused
 from gpuplane.listeners.gateway import desk as desk_module
 from gpuplane.listeners.gateway.desk import Desk
-from gpuplane.listeners.gateway.flights import ClientLeft
+from gpuplane.listeners.gateway.flights import ClientLeft, Flight
 from inference.choices import RequestState
 from inference.models import Request, Slot
 from storage.loop_connection import LoopConnection
@@ -93,21 +93,24 @@ async def test_a_client_that_leaves_while_its_place_is_taken(
     """SLOT-9 The ending is written after the arrival, or the place would stay taken."""
     monkeypatch.setattr(desk_module, "LATE_SECONDS", 600)
     left: list[str] = []
+    flights: list[Flight] = []
 
     async def asks() -> None:
         mine = flight(clock)
+        flights.append(mine)
         try:
             with mine.cuts():
-                asyncio.get_running_loop().call_later(0.2, mine.cut, ClientLeft("gone"))
                 await desk.place(mine)
         except ClientLeft as error:
             left.append(str(error))
             desk.close(mine, RequestState.CANCELLED, "gone")
 
     async with locked_slot():
-        await asyncio.create_task(asks())
+        asking = asyncio.create_task(asks())
+        await until(somebody_waits_for_a_lock)
+        flights[0].cut(ClientLeft("gone"))
+        await asking
         assert left == ["gone"]
-        assert await asyncio.to_thread(somebody_waits_for_a_lock)
         await asyncio.sleep(desk_module.ENDINGS_SECONDS * 5)  # an ending that did not wait would be over by now
     await until(lambda: states() == ["cancelled"])
     assert await asyncio.to_thread(active) == 0
