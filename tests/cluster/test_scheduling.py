@@ -75,6 +75,26 @@ def test_a_claim_and_its_pod_by_kubectl(stack: Stack, namespace: str) -> None:
     eventually(lambda: not stack.leases(), seconds=5, what="the leases gone")
 
 
+def test_text_that_a_database_may_not_take(stack: Stack, namespace: str) -> None:
+    """VIEW-3 LEASE-6 the API server lets NUL into an annotation: the pod waits with a reason, and other pods are told
+    of too.
+    """
+    stack.add_nodes(["full"], gpus=1)
+    share = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
+    odd = pod("odd", namespace, resources=share)
+    odd["metadata"].setdefault("annotations", {})["nvidia.com/use-gputype"] = "none\x00such"
+    with watching(stack, namespace).watching() as seen:
+        stack.add_pods([odd, pod("large", namespace, resources={"nvidia.com/gpu": 2})])
+        seen.until(unschedulable("odd", "large"), seconds=30, what="both wait")
+        assert "\x00" in pods_of(seen)["odd"]["metadata"]["annotations"]["nvidia.com/use-gputype"]
+
+    def told() -> set[str]:
+        waiting = stack.gpuplane.rest.get("/api/v1/pods/?page_size=100").json()["results"]
+        return {one["pod"] for one in waiting if one["namespace"] == namespace}
+
+    eventually(lambda: told() == {"odd", "large"}, seconds=30, what="a row of each")
+
+
 def test_eight_hundred_pods_at_once_take_every_gpu_once(stack: Stack, namespace: str) -> None:
     """LEASE-2 SCALE-7 800 one-GPU pods on 100 × 8 GPUs; the 801st waits with a reason and gets the GPU that comes free.
 
