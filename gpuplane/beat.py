@@ -102,6 +102,8 @@ class Scheduler(celery_beat.Scheduler):  # type: ignore[misc]  # celery carries 
     its `tick`, which goes by the wall clock: once that is set back by an hour, nothing is sent for an hour.
     """
 
+    clock = staticmethod(time.monotonic)
+
     def setup_schedule(self) -> None:
         """Set the schedule, each of its tasks due."""
         self.merge_inplace(schedule(with_cluster=bool(settings.GPUPLANE_KUBECONFIG)))
@@ -110,8 +112,8 @@ class Scheduler(celery_beat.Scheduler):  # type: ignore[misc]  # celery carries 
     def tick(self) -> float:
         """Send what is due; returns seconds until it is to be called again."""
         for name, entry in self.schedule.items():
-            if self._due[name] <= time.monotonic():
+            if self._due[name] <= self.clock():
                 self.apply_entry(entry, producer=self.producer)
-                self._due[name] = time.monotonic() + entry.schedule.run_every.total_seconds()
-        wait: float = min(min(self._due.values()) - time.monotonic(), self.max_interval)
+                self._due[name] = self.clock() + entry.schedule.run_every.total_seconds()
+        wait: float = min(min(self._due.values()) - self.clock(), self.max_interval)
         return max(wait, 0.0)
