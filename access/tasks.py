@@ -1,4 +1,4 @@
-"""Periodic tasks of access. The beat's schedule is in `gpuplane.celery`."""
+"""Periodic tasks of access. The beat's schedule is in `gpuplane.beat`."""
 
 from __future__ import annotations
 

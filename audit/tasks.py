@@ -1,4 +1,4 @@
-"""Deletes old events, and announces capacity for other processes. The beat's schedule is in `gpuplane.celery`."""
+"""Deletes old events, and announces capacity for other processes. The beat's schedule is in `gpuplane.beat`."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from storage.enqueue import WATCH_QUEUE
 
 CANARY_SECONDS = 10
 EXPIRES_SECONDS: Final = 30.0
-"""The least, by the clocks of two machines: of a worker that is further ahead than that, tasks would be thrown away."""
+"""The shortest expiry. A worker whose clock is further ahead discards every task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +108,20 @@ class Scheduler(celery_beat.Scheduler):  # type: ignore[misc]  # celery carries 
         """Set the schedule, each of its tasks due."""
         self.merge_inplace(schedule(with_cluster=bool(settings.GPUPLANE_KUBECONFIG)))
         self._due = dict.fromkeys(self.schedule, float("-inf"))
+        self._closed = False
 
     def tick(self) -> float:
         """Send what is due; returns seconds until it is to be called again."""
         for name, entry in self.schedule.items():
             if self._due[name] <= self.clock():
                 self.apply_entry(entry, producer=self.producer)
+                if self._closed:
+                    raise SystemExit
                 self._due[name] = self.clock() + entry.schedule.run_every.total_seconds()
         wait: float = min(min(self._due.values()) - self.clock(), self.max_interval)
         return max(wait, 0.0)
+
+    def close(self) -> None:
+        """End. Celery calls it when a signal comes, and a send under way may take its SystemExit for an error."""
+        self._closed = True
+        super().close()

@@ -1,4 +1,4 @@
-"""The data folder, which every process writes to: the signing key, SQLite, credentials, the beat's schedule."""
+"""The data folder: the signing key, SQLite, credentials, a worker's canary."""
 
 from __future__ import annotations
 

@@ -28,6 +28,8 @@ from typing import Any
 import msgspec
 import urllib3.exceptions
 
+from kube.text import without_nul
+
 
 class StatusCause(msgspec.Struct, frozen=True):
     """One cause of a refusal: the field and what is wrong with it."""
@@ -144,9 +146,9 @@ class Unintelligible(PermanentKubeError):
 def from_answer(*, code: int, body: bytes, headers: Mapping[str, str], request: str, write: bool) -> KubeError:
     """The error for an HTTP answer with a code of 400 or more."""
     try:
-        status = _STATUS.decode(body)
+        status = _STATUS.decode(without_nul(body))
     except msgspec.DecodeError:  # a proxy's page or a bare "404 page not found"
-        status = Status(message=body[:200].decode(errors="replace").strip())
+        status = Status(message=body[:200].decode(errors="replace").replace("\0", "\ufffd").strip())
     return from_status(
         status, code=code, request=request, write=write, retry_after=_seconds(headers.get("Retry-After"))
     )

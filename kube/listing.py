@@ -1,7 +1,7 @@
 """Decoding of API answers: one object, a chunk of a list, a whole listing.
 
 Invariants: an object of a list that cannot be decoded is returned as `Unreadable` and does not hide the others; no text
-holds NUL.
+holds NUL (what is given raw is part of an answer that `decode` has cleaned).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _decoder: Callable[[Any], msgspec.json.Decoder[Any]] = cache(msgspec.json.Decode
 
 
 def decode(body: bytes | msgspec.Raw, kind: type[T], *, request: str = "") -> T:
-    """One object; parts of an answer are given raw. Raises `Unintelligible`."""
+    """One object. Raises `Unintelligible`."""
     try:
         item: T = _decoder(kind).decode(without_nul(body) if isinstance(body, bytes) else body)
     except msgspec.DecodeError as error:

@@ -60,7 +60,7 @@ class Announcer:
                 thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
                 try:
                     thread.start()
-                except RuntimeError as error:  # the system has no room for a thread; the next call tries again
+                except RuntimeError as error:  # no thread can be started; the next call tries again
                     log.warning("announce.failed", node=node, error=str(error))
                     return
                 self._thread = thread

@@ -1,6 +1,6 @@
 """Text of the cluster that PostgreSQL does not take: the API server lets NUL into annotations and messages.
 
-Used where objects of the cluster are decoded, so that no room above meets one. Invariant: JSON stays JSON.
+Used where objects and errors of the cluster are decoded, and nowhere above. Invariant: JSON stays JSON.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Celery tasks of nodes, all idempotent, also when two workers run one at the same time; the schedule is in
-`gpuplane.celery`.
+`gpuplane.beat`.
 """
 
 from __future__ import annotations

@@ -79,14 +79,14 @@ class Log:
     def _put(self, data: bytes) -> None:
         try:
             if self._size + len(data) > LOG_BYTES:
-                self._turn()
+                self._rotate()
             self._file.write(data)
             self._size += len(data)
         except OSError:  # a full disk ends no slot
             self._dropped += len(data)
 
-    def _turn(self) -> None:
-        """Begin a new file. Raises OSError; then the one before is written on."""
+    def _rotate(self) -> None:
+        """Begin a new file. Raises OSError."""
         following = self._path.with_name("log.next")
         with contextlib.ExitStack() as stack:
             file = stack.enter_context(following.open("wb", buffering=0))

@@ -1,7 +1,7 @@
 """Locks in Redis, for tasks that run on one worker at a time, and a value that each holder leaves to the next.
 
-Invariants: a lock lasts `LOCK_SECONDS` and is renewed while its holder lives, for `HELD_SECONDS` at most, so that a
-worker that is dead, stalled or waits for ever loses it; each holder has a higher fencing number than the one before,
+Invariants: a lock lasts `LOCK_SECONDS` and is renewed while its holder lives, for a bounded time, so that a worker that
+is dead, stalled or waits for ever loses it; each holder has a higher fencing number than the one before,
 and the value is written only under the number that holds the lock; a holder that lost its lock is stopped.
 """
 
@@ -23,8 +23,10 @@ T = TypeVar("T")
 PREFIX: Final = "gpuplane:leader:"
 LOCK_SECONDS: Final = 10.0
 RENEW_SECONDS: Final = 3.0
-HELD_SECONDS: Final = 600.0
-"""Many times what any run takes. Then what it does meanwhile meets another's conditional writes, as after a stall."""
+HELD_SECONDS: Final = 300.0
+"""How long a lock is renewed for a watch or a loop, whose run takes some 25 s."""
+ALONE_SECONDS: Final = 3600.0
+"""The same for other work, such as the first publishing of a large fleet."""
 CARRY_SECONDS: Final = 86_400
 """Older resourceVersions are compacted away."""
 
@@ -88,10 +90,13 @@ class LeaderLock:
 
 
 @contextmanager
-def leader_lock(redis_url: str, name: str, *, stop: threading.Event | None = None) -> Iterator[LeaderLock | None]:
+def leader_lock(
+    redis_url: str, name: str, *, stop: threading.Event | None = None, most_seconds: float | None = None
+) -> Iterator[LeaderLock | None]:
     """Hold the lock; None while another worker holds it. Raises REDIS_ERRORS.
 
-    `stop`: the event to set when the lock is lost; by default a new one.
+    `stop`: the event to set when the lock is lost; by default a new one. `most_seconds`: how long it is renewed, by
+    default `HELD_SECONDS`.
     """
     with client(redis_url, Purpose.WORK, decode=True) as connection:
         number: Any = connection.incr(f"{PREFIX}{name}:number")
@@ -99,21 +104,21 @@ def leader_lock(redis_url: str, name: str, *, stop: threading.Event | None = Non
             yield None
             return
         held = LeaderLock(connection, name, int(number), stop or threading.Event())
-        with _kept(held):
+        with _kept(held, HELD_SECONDS if most_seconds is None else most_seconds):
             yield held
 
 
 def run_alone(redis_url: str, name: str, work: Callable[[], T]) -> T | None:
     """Do this work unless another worker is at it; None then. Raises REDIS_ERRORS and what the work raises."""
-    with leader_lock(redis_url, name) as ours:
+    with leader_lock(redis_url, name, most_seconds=ALONE_SECONDS) as ours:
         return None if ours is None else work()
 
 
 @contextmanager
-def _kept(held: LeaderLock) -> Iterator[None]:
+def _kept(held: LeaderLock, most_seconds: float) -> Iterator[None]:
     """Renew the lock in a thread, since the work may be blocked."""
     over = threading.Event()
-    keeper = threading.Thread(target=_keep, args=(held, over), name="leader-lock", daemon=True)
+    keeper = threading.Thread(target=_keep, args=(held, over, most_seconds), name="leader-lock", daemon=True)
     with _guard:
         _running.add(held.stop)
     keeper.start()
@@ -130,11 +135,11 @@ def _kept(held: LeaderLock) -> Iterator[None]:
             log.warning("lock.not_ended", error=str(error))  # the lock expires
 
 
-def _keep(held: LeaderLock, over: threading.Event) -> None:
-    ends = time.monotonic() + HELD_SECONDS
+def _keep(held: LeaderLock, over: threading.Event, most_seconds: float) -> None:
+    ends = time.monotonic() + most_seconds
     while not over.wait(RENEW_SECONDS):
         if time.monotonic() >= ends:
-            log.error("lock.held_too_long", name=held.name, seconds=HELD_SECONDS)
+            log.error("lock.held_too_long", name=held.name, seconds=most_seconds)
             held.stop.set()
             return
         try:

@@ -65,7 +65,7 @@ class Listener:
                 await connection.subscribe(*self._by_channel)
                 while True:
                     message = await connection.get_message(timeout=QUIET_SECONDS)
-                    if message is None:  # redis-py's own health check pings, and never misses the answer
+                    if message is None:  # redis-py's health check sends a ping and waits for no answer
                         await connection.ping()
                         message = await connection.get_message(timeout=ANSWER_SECONDS)
                     if message is None:

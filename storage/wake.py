@@ -46,7 +46,7 @@ class Channel:
                 thread = threading.Thread(target=self._run, name=f"wake {self.name}", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError as error:  # the system has no room for a thread; the next message tries again
+                except RuntimeError as error:  # no thread can be started; the next message tries again
                     log.warning("wake.not_sent", channel=self.name, why=str(error))
                     return
                 self._thread = thread

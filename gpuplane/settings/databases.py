@@ -5,10 +5,13 @@ Used by the settings, and by tests for databases of their own, so that both run 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import environ
+
+from gpuplane.errors import BadSetting
 
 AUTOCHECKPOINT_PAGES = 10_000
 """40 MB of log, for when there is no web process, which checkpoints each second (`gpuplane.start.checkpoints`)."""
@@ -31,7 +34,8 @@ def describe(*, url: str, data_dir: Path, pool_size: int) -> dict[str, Any]:
     """An entry of `DATABASES`.
 
     `url` empty: SQLite, with one writer at a time (IMMEDIATE takes the write lock at the start of a transaction, so
-    that none fails in its middle) and readers beside it (WAL). Parameters of the URL are libpq's (`sslmode`), and win.
+    that none fails in its middle) and readers beside it (WAL). Parameters of the URL are libpq's, such as `sslmode`.
+    Raises BadSetting where libpq has no such parameter.
     """
     if not url:
         return {
@@ -50,6 +54,7 @@ def describe(*, url: str, data_dir: Path, pool_size: int) -> dict[str, Any]:
         }
     entry: dict[str, Any] = environ.Env.db_url_config(url)
     if entry["ENGINE"] == "django.db.backends.postgresql":
+        _known_to_libpq(entry.get("OPTIONS", {}))
         entry |= {
             "CONN_MAX_AGE": 0,
             "OPTIONS": {
@@ -60,3 +65,11 @@ def describe(*, url: str, data_dir: Path, pool_size: int) -> dict[str, Any]:
             },
         }
     return entry
+
+
+def _known_to_libpq(parameters: Iterable[str]) -> None:
+    from psycopg import pq
+
+    known = {one.keyword.decode() for one in pq.Conninfo.get_defaults()}
+    if unknown := sorted(set(parameters) - known):
+        raise BadSetting(f"GPUPLANE_DATABASE_URL: PostgreSQL's client has no parameter {', '.join(unknown)}")

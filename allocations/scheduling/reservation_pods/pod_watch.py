@@ -110,7 +110,7 @@ class ReservationWatch:
         thread = threading.Thread(target=self._follow, name="reservation-pods", daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # the system has no room for a thread; those who wait read their pod at the end
+        except RuntimeError as error:  # no thread can be started; those who wait read their pod at the end
             log.warning("reservation_pods.not_watched", error=str(error))
             return
         self._thread = thread

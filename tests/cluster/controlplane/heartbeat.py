@@ -7,9 +7,8 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
@@ -46,7 +45,8 @@ class Heartbeat:
         self._boot = uuid.uuid4().hex
         self._seq = 0
         self._checkpoints: queue.Queue[list[CheckpointEntry]] = queue.Queue()
-        self._wake: Callable[[], object] = lambda: None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._told = asyncio.Event()
 
     def kubelet_gave(self, given: Mapping[str, Sequence[int]]) -> None:
         """Tell what stands in the kubelet's record: pod UID → minors. Returns once it was acknowledged."""
@@ -58,6 +58,12 @@ class Heartbeat:
         self._checkpoints.put(entries)
         self._wake()
         self._checkpoints.join()
+
+    def _wake(self) -> None:
+        """Have it look at once; one that has ended looks no more."""
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._told.set)
 
     @contextmanager
     def beating(self) -> Iterator[None]:
@@ -86,23 +92,22 @@ class Heartbeat:
 
     async def _sessions(self, opened: threading.Event, ended: threading.Event) -> None:
         """One after the other, while gpuplane is stopped and started again."""
-        told = asyncio.Event()
-        self._wake = partial(asyncio.get_running_loop().call_soon_threadsafe, told.set)
+        self._loop = asyncio.get_running_loop()
         while not ended.is_set():
             try:
-                await self._session(opened, ended, told)
+                await self._session(opened, ended)
             except (ConnectionClosed, InvalidHandshake, OSError) as error:
                 if not (opened.is_set() and _is_restart(error)):
                     raise
                 await asyncio.to_thread(ended.wait, 0.2)
 
-    async def _session(self, opened: threading.Event, ended: threading.Event, told: asyncio.Event) -> None:
+    async def _session(self, opened: threading.Event, ended: threading.Event) -> None:
         async with connect(self._url, additional_headers=self._headers, compression=None, proxy=None) as socket:
             await self._say(socket, Hello(*self._stamp(), self._name, "1", []))
             await self._say(socket, Inventory(*self._stamp(), self._body))
             opened.set()
             while not ended.is_set():
-                told.clear()
+                self._told.clear()
                 while not self._checkpoints.empty():  # one that is not acknowledged is told again by the next session
                     await self._say(socket, Checkpoint(*self._stamp(), self._checkpoints.queue[0]))
                     self._checkpoints.get()
@@ -110,11 +115,14 @@ class Heartbeat:
                 known: list[int | float | None] = [10] * self._gpus
                 await socket.send(encode(Sample(*self._stamp(), utilisation_percent=known)))
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(told.wait(), 1.0)
+                    await asyncio.wait_for(self._told.wait(), 1.0)
 
     async def _say(self, socket: ClientConnection, frame: AgentFrame) -> None:
         await socket.send(encode(frame))
-        answer = await asyncio.wait_for(socket.recv(), 10)
+        try:
+            answer = await asyncio.wait_for(socket.recv(), 10)
+        except TimeoutError:
+            raise AssertionError(f"{type(frame).__name__} was not acknowledged within 10 s") from None
         assert isinstance(answer, bytes)
         assert decode_ack(answer).problem == ""
 

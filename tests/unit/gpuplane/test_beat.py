@@ -77,6 +77,13 @@ def test_a_clock_that_is_set_changes_nothing(settings, wall):
         assert set(one.sends()) == {entry.task.name for entry in beat.PERIODIC if entry.seconds <= 10}
 
 
+def test_a_signal_within_a_send_ends_it(monkeypatch):
+    one = Beat()
+    monkeypatch.setattr(one, "apply_entry", lambda entry, producer: one.close())
+    with pytest.raises(SystemExit):
+        one.tick()
+
+
 def test_watches_only_with_a_cluster():
     def watching(with_cluster):
         entries = beat.schedule(with_cluster=with_cluster).items()

@@ -107,6 +107,12 @@ def test_a_body_that_is_no_status_is_still_an_error(body: bytes) -> None:
     assert error.details.kind == ""
 
 
+@pytest.mark.parametrize("body", [b'{"message": "label a\\u0000b"}', b"label a\0b"], ids=["a Status", "a page"])
+def test_no_message_holds_nul(body: bytes) -> None:
+    """SCALE-4 LEASE-6 a webhook's refusal is kept as a reason, and PostgreSQL takes none."""
+    assert "label a\ufffdb" in str(_answer(403, body=body))
+
+
 def test_an_error_event_takes_its_code_from_the_body() -> None:
     assert type(from_status(Status(code=410, reason="Expired"))) is Gone
     assert type(from_status(Status())) is ServerBusy

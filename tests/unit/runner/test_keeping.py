@@ -115,7 +115,7 @@ raise SystemExit(1)
 
 
 @pytest.mark.parametrize("failing", ["open", "replace"])
-def test_a_log_that_cannot_be_turned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+def test_a_log_that_cannot_be_rotated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     """SLOT-5b a disk without room for a new file ends no slot, and the next try succeeds."""
     monkeypatch.setattr(keeper, "LOG_BYTES", 10)
     log = keeper.Log(tmp_path)

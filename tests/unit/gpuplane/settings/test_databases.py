@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuplane.errors import BadSetting
 from gpuplane.settings.databases import SILENT_SERVER, describe
 
 URL = "postgres://somebody:secret@database:5433/gpuplane"
@@ -28,3 +29,10 @@ def test_parameters_of_the_url_are_libpqs(query, want):
         "prepare_threshold": 3,
     }
     assert (entry["HOST"], entry["PORT"], entry["NAME"]) == ("database", 5433, "gpuplane")
+
+
+@pytest.mark.parametrize("name", ["sslmod", "schema", "pool", "isolation_level"])
+def test_a_parameter_that_libpq_does_not_have(name):
+    """Its connections would fail, each after ten seconds and without the reason; or it would be Django's."""
+    with pytest.raises(BadSetting, match=f"^GPUPLANE_DATABASE_URL: PostgreSQL's client has no parameter {name}$"):
+        describe(url=f"{URL}?{name}=4", data_dir=Path("/data"), pool_size=7)
