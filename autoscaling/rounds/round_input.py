@@ -317,12 +317,33 @@ class _Builder:
         followed = Node.objects.filter(name__in=node_of.values()).exclude(cluster_uid="")
         nodes = {name: self.nodes[name] for name in followed.values_list("name", flat=True) if name in self.nodes}
         pool_of = {row.name: row for row in self.rows}
+        unnamed = self._unnamed(pool_of) if "" in node_of.values() else {}
 
         def is_there(trigger: Trigger) -> bool:
+            pool = trigger.request.pool
+            if node_of.get(trigger.name) == "" and unnamed.get(pool, 0) > 0:
+                unnamed[pool] -= 1
+                return True
             node = nodes.get(node_of.get(trigger.name, ""))
-            return node is not None and is_usable(node, pool_of.get(trigger.request.pool), self.snapshot)
+            return node is not None and is_usable(node, pool_of.get(pool), self.snapshot)
 
         return [one for one in found if not is_there(one)]
+
+    def _unnamed(self, pool_of: Mapping[str, PoolRow]) -> dict[str, int]:
+        """Pool → usable nodes that no NodeClaim names yet: Karpenter opens a node before it says so. Those that may be
+        of NodeClaims without a trigger are left out.
+        """
+        claims = NodeClaim.objects.values_list("pool", "trigger", "node", "deleted_at")
+        named = {name for _, _, name, _ in claims if name}
+        counts: dict[str, int] = defaultdict(int)
+        for node in self.nodes.values():
+            pool = node.labels.get(NODEPOOL_LABEL, "")
+            if pool in pool_of and node.name not in named and is_usable(node, pool_of[pool], self.snapshot):
+                counts[pool] += 1
+        for pool, trigger, name, deleted_at in claims:
+            if not trigger and not name and deleted_at is None:
+                counts[pool] -= 1
+        return counts
 
     def _uncounted(self, pool: str) -> int:
         """Nodes of the pool that are wanted, and that its NodePool has not counted yet."""

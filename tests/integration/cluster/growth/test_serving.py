@@ -20,6 +20,7 @@ from autoscaling.rounds.round_input import Waiting, read_waiting
 from autoscaling.shapes import gpus_of
 from kube.client import Cluster
 from kube.karpenter import DO_NOT_DISRUPT
+from kube.keys import NODEPOOL_LABEL
 from kube.objects import Pod
 from kube.watch import Changed
 from nodes.models import Device, Node
@@ -190,6 +191,27 @@ def test_a_trigger_that_nobody_waits_for(growing: Growing, made: bool) -> None:
         growing.round(2)
         assert growing.states == ["ready"]
         assert growing.claims[0].trigger == trigger["metadata"]["name"]
+
+
+@pytest.mark.parametrize("other", [False, True], ids=["its own", "perhaps another's"])
+def test_a_node_that_its_node_claim_does_not_name_yet(growing: Growing, other: bool) -> None:
+    """SCALE-2 Karpenter opens a node before its NodeClaim says which it is: it counts once, and the trigger of those
+    that it has no room for is not withdrawn. Where the node may be of a NodeClaim of nobody's, no node more is wanted.
+    """
+    growing.karpenter.pool()
+    growing.pods(2, claim="eight")
+    growing.round(2)
+    name = growing.karpenter.nominate(growing.triggers[0])
+    if other:
+        growing.karpenter.nominate(growing.triggers[1], says=False)
+    growing.round()
+    growing.server.add_node(name, labels={NODEPOOL_LABEL: "h100"})
+    growing.watch()
+    growing.inventory(name)
+    growing.wait(5.1)  # a plan of the same rows is made again after five
+    growing.round(2)
+    assert "withdrawn" not in growing.states
+    assert len(growing.triggers) == 2
 
 
 def test_a_node_claim_that_is_not_the_triggers(growing: Growing) -> None:
