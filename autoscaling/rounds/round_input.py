@@ -6,7 +6,7 @@ has waited long enough, or is about to while another one has, so that pods that 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -317,11 +317,11 @@ class _Builder:
         followed = Node.objects.filter(name__in=node_of.values()).exclude(cluster_uid="")
         nodes = {name: self.nodes[name] for name in followed.values_list("name", flat=True) if name in self.nodes}
         pool_of = {row.name: row for row in self.rows}
-        unnamed = self._unnamed(pool_of) if "" in node_of.values() else {}
+        unnamed = self._unnamed(pool_of) if "" in node_of.values() else Counter[str]()
 
         def is_there(trigger: Trigger) -> bool:
             pool = trigger.request.pool
-            if node_of.get(trigger.name) == "" and unnamed.get(pool, 0) > 0:
+            if node_of.get(trigger.name) == "" and unnamed[pool]:
                 unnamed[pool] -= 1
                 return True
             node = nodes.get(node_of.get(trigger.name, ""))
@@ -329,21 +329,21 @@ class _Builder:
 
         return [one for one in found if not is_there(one)]
 
-    def _unnamed(self, pool_of: Mapping[str, PoolRow]) -> dict[str, int]:
-        """Pool → usable nodes that no NodeClaim names yet: Karpenter opens a node before it says so. Those that may be
-        of NodeClaims without a trigger are left out.
+    def _unnamed(self, pool_of: Mapping[str, PoolRow]) -> Counter[str]:
+        """Pool → usable nodes that no NodeClaim names yet: Karpenter opens a node before it says which it is. One of a
+        NodeClaim of nobody's may be among them; that one is counted among those of others.
         """
-        claims = NodeClaim.objects.values_list("pool", "trigger", "node", "deleted_at")
-        named = {name for _, _, name, _ in claims if name}
-        counts: dict[str, int] = defaultdict(int)
-        for node in self.nodes.values():
-            pool = node.labels.get(NODEPOOL_LABEL, "")
-            if pool in pool_of and node.name not in named and is_usable(node, pool_of[pool], self.snapshot):
-                counts[pool] += 1
-        for pool, trigger, name, deleted_at in claims:
-            if not trigger and not name and deleted_at is None:
-                counts[pool] -= 1
-        return counts
+        named = set(NodeClaim.objects.filter(deleted_at__isnull=True).values_list("node", flat=True))
+        pools_of_nodes = {
+            node.name: pool
+            for node in self.nodes.values()
+            if (pool := node.labels.get(NODEPOOL_LABEL, "")) in pool_of
+            and node.name not in named
+            and is_usable(node, pool_of[pool], self.snapshot)
+        }
+        for name in NodeClaim.objects.filter(node__in=list(pools_of_nodes)).values_list("node", flat=True):
+            pools_of_nodes.pop(name, None)  # it goes with its NodeClaim
+        return Counter(pools_of_nodes.values())
 
     def _uncounted(self, pool: str) -> int:
         """Nodes of the pool that are wanted, and that its NodePool has not counted yet."""
