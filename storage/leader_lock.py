@@ -1,8 +1,8 @@
 """Locks in Redis, for tasks that run on one worker at a time, and a value that each holder leaves to the next.
 
 Invariants: a lock lasts `LOCK_SECONDS` and is renewed while its holder lives, for a bounded time, so that a worker that
-is dead, stalled or waits for ever loses it; each holder has a higher fencing number than the one before,
-and the value is written only under the number that holds the lock; a holder that lost its lock is stopped.
+is dead, stalled or waits for ever loses it; each holder has a higher fencing number than the one before, and the value
+is written only under the number that holds the lock; a holder that lost its lock is stopped.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def describe(*, url: str, data_dir: Path, pool_size: int) -> dict[str, Any]:
 
 
 def _known_to_libpq(parameters: Iterable[str]) -> None:
-    from psycopg import pq
+    from psycopg import pq  # SQLite does without it
 
     known = {one.keyword.decode() for one in pq.Conninfo.get_defaults()}
     if unknown := sorted(set(parameters) - known):

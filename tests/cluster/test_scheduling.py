@@ -76,7 +76,7 @@ def test_a_claim_and_its_pod_by_kubectl(stack: Stack, namespace: str) -> None:
 
 
 def test_text_that_a_database_may_not_take(stack: Stack, namespace: str) -> None:
-    """VIEW-3 LEASE-6 the API server lets NUL into an annotation: the pod waits with a reason, and other pods are told
+    """VIEW-3 the API server lets NUL into an annotation: the pod waits with a reason, and other pods are told
     of too.
     """
     stack.add_nodes(["full"], gpus=1)

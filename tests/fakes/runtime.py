@@ -1,9 +1,9 @@
 """A model's runtime over real sockets: OpenAI's paths, and every way to behave badly.
 
-How it answers stands in the request's field `behave`, or in `Runtime.behave`, which is stronger: `{"tokens": 3, "gap":
-0.01}` streams, `{"endless": true}` until `Runtime.enough` is set, `{"status": 500}` answers so, `{"hang": true}` never
-answers, `{"close": n}` closes after n pieces, `{"bytes": n}` answers a document of n bytes. Runtimes have a thread and
-a loop of their own.
+How it answers stands in the request's field `behave`, or in `Runtime.behave`, which is stronger:
+`{"tokens": 3, "gap": 0.01}` streams, `{"endless": true}` until `Runtime.enough` is set, `{"status": 500}` answers so,
+`{"hang": true}` never answers, `{"close": n}` closes after n pieces, `{"bytes": n}` answers a document of n bytes.
+Runtimes have a thread and a loop of their own.
 """
 
 from __future__ import annotations

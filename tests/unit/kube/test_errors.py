@@ -109,7 +109,7 @@ def test_a_body_that_is_no_status_is_still_an_error(body: bytes) -> None:
 
 @pytest.mark.parametrize("body", [b'{"message": "label a\\u0000b"}', b"label a\0b"], ids=["a Status", "a page"])
 def test_no_message_holds_nul(body: bytes) -> None:
-    """SCALE-4 LEASE-6 a webhook's refusal is kept as a reason, and PostgreSQL takes none."""
+    """A webhook's refusal is kept as a reason, and PostgreSQL takes none."""
     assert "label a\ufffdb" in str(_answer(403, body=body))
 
 

@@ -28,7 +28,7 @@ def test_continue_and_go_nil_lists() -> None:
 
 
 def test_no_text_holds_nul() -> None:
-    """LEASE-6 PostgreSQL takes none, and the API server takes it in annotations: also within JSON that one holds."""
+    """PostgreSQL takes none, and the API server takes it in annotations: also within JSON that one holds."""
     hint = msgspec.json.encode({"gpu": "\x00"}).decode()
     pod = {"metadata": {"namespace": "a", "name": "b", "annotations": {"plain": "x\x00y\x00", "json": hint}}}
     (found,) = decode_chunk(_page(pod), Pod).items

@@ -100,7 +100,7 @@ def test_again_after_an_outage(cluster: Cluster, server: ApiServer, monkeypatch:
 def test_a_thread_that_did_not_start_or_ended(
     cluster: Cluster, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SCALE-2 the next call starts one: nothing would be announced any more as long as the process lives."""
+    """The next call starts one: nothing would be announced any more as long as the process lives."""
     server.add_node("n1")
     gate = Gates()
     announcer = Announcer(lambda: cluster, gate)

@@ -16,7 +16,7 @@ def no_room(thread: threading.Thread) -> None:
 
 
 def test_a_thread_that_did_not_start_or_ended(redis_url: str, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """QUEUE-5 the next message starts one, and takes along what was not sent."""
+    """The next message starts one, and takes along what was not sent."""
     settings.GPUPLANE_REDIS_URL = redis_url
     channel = Channel("gpuplane:tests-of-wakes")
     with client(redis_url, Purpose.WORK, decode=True) as connection, connection.pubsub() as subscription:
