@@ -112,15 +112,41 @@ PROGRAMS = [
 
 
 @pytest.mark.parametrize("command", PROGRAMS, ids=["bootstrap", "web", "worker", "watch", "beat"])
-def test_what_cannot_start_says_why(images: dict[str, Image], command: list[str]) -> None:
-    """One sentence and exit status 78: where settings are missing, and where the data folder is read-only."""
-    image = images["gpuplane"]
-    missing = run(image, *command)
+def test_missing_settings_are_named(images: dict[str, Image], command: list[str]) -> None:
+    """One sentence and exit status 78."""
+    missing = run(images["gpuplane"], *command)
     names = "GPUPLANE_DATABASE_URL and GPUPLANE_REDIS_URL"
     want = f"settings cannot be read: {names} must be set where GPUPLANE_EMBEDDED is 0, as in the images\n"
     assert (missing.returncode, missing.stdout + missing.stderr) == (CONFIGURATION, want)
-    given = {"GPUPLANE_DATABASE_URL": "postgres://a:b@127.0.0.1:1/c", "GPUPLANE_REDIS_URL": "redis://127.0.0.1:1/0"}
-    # a folder of the image itself, all of which is read-only
-    refused = run(image, *command, **given, GPUPLANE_SECRET_KEY="key", GPUPLANE_DATA_DIR="/opt/gpuplane/data")
+
+
+# a data folder of the image itself, all of which is read-only, and servers that are away
+UNWRITABLE = {
+    "GPUPLANE_DATABASE_URL": "postgres://a:b@127.0.0.1:1/c",
+    "GPUPLANE_REDIS_URL": "redis://127.0.0.1:1/0",
+    "GPUPLANE_SECRET_KEY": "key",
+    "GPUPLANE_DATA_DIR": "/opt/gpuplane/data",
+}
+
+
+@pytest.mark.parametrize("command", PROGRAMS[:-1], ids=["bootstrap", "web", "worker", "watch"])
+def test_a_data_folder_that_cannot_be_written(images: dict[str, Image], command: list[str]) -> None:
+    """One sentence and exit status 78 as well."""
+    refused = run(images["gpuplane"], *command, **UNWRITABLE)
     said = "GPUPLANE_DATA_DIR=/opt/gpuplane/data cannot be written to: Read-only file system\n"
     assert (refused.returncode, refused.stdout + refused.stderr) == (CONFIGURATION, said)
+
+
+def test_beat_writes_no_file(images: dict[str, Image]) -> None:
+    """What it must know stands in the database and in Redis, for which it waits; a data folder is nothing to it."""
+    image = images["gpuplane"]
+    program = subprocess.Popen(
+        [*words(image), *PROGRAMS[-1]], env=environment(image, UNWRITABLE), stderr=subprocess.PIPE, text=True
+    )
+    assert program.stderr is not None
+    try:
+        told = program.stderr.readline()
+    finally:
+        program.terminate()
+        program.communicate(timeout=60)
+    assert "Connection refused.. Trying again in" in told
