@@ -157,7 +157,7 @@ def attempt_failed(attempt: Attempt, *, now: datetime) -> None:
         return
     pair.failures += 1
     pair.save(update_fields=["failures"])
-    if pair.told == 0 or pair.tries >= PAIR_MOST:
+    if pair.recorded == 0 or pair.tries >= PAIR_MOST:
         _record(pair, now=now, waits=pair.tries >= PAIR_MOST)
 
 
@@ -198,11 +198,11 @@ def _close_some(*, now: datetime) -> int:
         ~Q(scope=SignInScope.KNOWN) & Q(since__lte=now - WINDOW)
     )
     rows = list(SignInCount.objects.select_for_update().filter(over).order_by("pk")[:BATCH])
-    unrecorded = [row for row in rows if row.scope == SignInScope.PAIR and row.failures > row.told]
+    unrecorded = [row for row in rows if row.scope == SignInScope.PAIR and row.failures > row.recorded]
     rest = [row for row in unrecorded if not _record(row, now=now)]
     if rest:
         services.sign_ins_failed(
-            count=sum(row.failures - row.told for row in rest),
+            count=sum(row.failures - row.recorded for row in rest),
             names=len({row.name for row in rest}),
             addresses=len({row.address for row in rest}),
             now=now,
@@ -217,7 +217,7 @@ def _pair(attempt: Attempt) -> SignInCount | None:
 
 def _record(pair: SignInCount, *, now: datetime, waits: bool = False) -> bool:
     """Write one event for the pair's failures that have none; False where this window has had EVENTS_MOST."""
-    count = pair.failures - pair.told
+    count = pair.failures - pair.recorded
     if count <= 0:
         return True
     if _count(NOBODY, [SignInScope.EVENTS], now=now)[SignInScope.EVENTS] > EVENTS_MOST:
@@ -225,7 +225,7 @@ def _record(pair: SignInCount, *, now: datetime, waits: bool = False) -> bool:
     services.sign_in_failed(
         username=pair.name, address=pair.address, count=count, since=pair.since, waits=waits, now=now
     )
-    SignInCount.objects.filter(pk=pair.pk).update(told=F("told") + count)
+    SignInCount.objects.filter(pk=pair.pk).update(recorded=F("recorded") + count)
     return True
 
 

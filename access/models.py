@@ -156,7 +156,7 @@ class SignInCount(models.Model):
     address = models.CharField(max_length=64, blank=True, default="")
     tries = models.PositiveIntegerField(default=0, help_text="attempts, counted before the password is looked at")
     failures = models.PositiveIntegerField(default=0, help_text="of a pair: wrong passwords")
-    told = models.PositiveIntegerField(default=0, help_text="how many of these the audit trail was told of")
+    recorded = models.PositiveIntegerField(default=0, db_column="told", help_text="of these, in the audit trail")
     since = models.DateTimeField(help_text="when the window began; of a known address, the last sign-in")
 
     class Meta:

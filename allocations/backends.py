@@ -25,7 +25,7 @@ class Backends:
     cluster: Cluster | None = None
 
 
-def backends() -> Backends:
+def current_backends() -> Backends:
     """The backends of the settings. Raises kube.errors.NotConfigured for a kubeconfig that cannot be used."""
     return _backends(settings.GPUPLANE_KUBECONFIG, settings.GPUPLANE_NAMESPACE)
 
@@ -40,4 +40,4 @@ def _backends(kubeconfig: str, namespace: str) -> Backends:
 
 def lease_list() -> list[LeaseView]:
     """Every lease of gpuplane, by name. Raises kube.errors when the API server does not answer."""
-    return list(backends().leases.all())
+    return list(current_backends().leases.all())

@@ -18,7 +18,7 @@ from django.db.models import Exists, OuterRef
 from access.actors import Actor
 from access.errors import NotFound
 from allocations import fleet
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.choices import LIVE, State
 from allocations.engine.decision import Decision
 from allocations.engine.explain import DeviceVerdict, count_devices, explain_devices
@@ -91,7 +91,7 @@ def _refusal(namespace: str, name: str) -> PodRefusal | None:
 
 def _note_new_pod(namespace: str, name: str) -> bool:
     """Note a waiting pod that neither watch nor extender has seen yet; False where there is none."""
-    cluster = backends().cluster
+    cluster = current_backends().cluster
     if cluster is None:
         return False
     try:
@@ -205,7 +205,7 @@ def _workload(refusal: PodRefusal) -> dict[str, Any] | None:
     """The queue and the gang of a pod that the queues admit, and where these stand."""
     if refusal.member is None:
         return None
-    membership = msgspec.convert(refusal.member, QueuedPod).asks.membership
+    membership = msgspec.convert(refusal.member, QueuedPod).pod_request.membership
     queue = queue_of(membership, refusal.namespace, DIRECTORY.get(FRESH_SECONDS))
     state = QueueState.objects.filter(name=queue).first()
     return {

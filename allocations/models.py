@@ -25,9 +25,9 @@ __all__ = [
     "GroupBackOff",
     "Lease",
     "PodRefusal",
+    "QueueFence",
     "QueueReservation",
     "QueueState",
-    "QueueTurn",
     "QueueUsage",
     "QueueUsageMark",
 ]
@@ -217,7 +217,7 @@ class PodRefusal(models.Model):
     first_at = models.DateTimeField()
     last_at = models.DateTimeField()
     count = models.PositiveIntegerField(default=1)
-    told = models.JSONField(default=list, blank=True, help_text="reasons that the pod's last event told")
+    event_reasons = models.JSONField(default=list, blank=True, db_column="told", help_text="of the pod's last event")
     scheduler_name = models.CharField(max_length=253, blank=True, default="", help_text="the pod's `schedulerName`")
     scheduler_message = models.TextField(
         blank=True, default="", help_text="what the scheduler says of it (condition PodScheduled)"
@@ -300,17 +300,20 @@ class QueueReservation(models.Model):
         return self.pod_uid
 
 
-class QueueTurn(Fence):
+class QueueFence(Fence):
     """The fence of `allocations.ledger.queue_fence`."""
 
     admissions = models.BigIntegerField(default=0, help_text="transactions that held devices for workloads so far")
+
+    class Meta:
+        db_table = "allocations_queueturn"
 
 
 class AdvisedPod(models.Model):
     """The request of a pod that filter advised on: in advisory mode without a cluster bind cannot read the pod."""
 
     pod_uid = models.CharField(max_length=128, unique=True)
-    asks = models.JSONField(help_text="allocations.pod_request.PodRequest")
+    request = models.JSONField(db_column="asks", help_text="allocations.pod_request.PodRequest")
     at = models.DateTimeField(db_index=True)
 
     class Meta:

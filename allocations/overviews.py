@@ -15,7 +15,7 @@ import structlog
 from django.db.models import Count, Q, QuerySet
 
 from access.actors import Actor
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.choices import LIVE, State
 from allocations.models import Allocation, AllocationDevice, PodRefusal
 from allocations.reservation_overviews import GroupView
@@ -138,7 +138,7 @@ def fleet_summary(*, actor: Actor, now: datetime) -> dict[str, Any]:
 def leases_of(names: Sequence[str], *, actor: Actor) -> list[dict[str, Any]]:
     """The leases of these names, from the API server where there is one, and none while it is away."""
     try:
-        found = list(backends().leases.named(names))
+        found = list(current_backends().leases.named(names))
     except KubeError as error:
         log.info("page.leases_unread", error=str(error))
         return []

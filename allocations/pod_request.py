@@ -75,7 +75,7 @@ class Malformed:
     problem: str
 
 
-def pod_request(pod: Pod, finder: ClaimFinder | None = None) -> PodRequest | Refusal | Malformed | None:
+def parse_pod_request(pod: Pod, finder: ClaimFinder | None = None) -> PodRequest | Refusal | Malformed | None:
     """What the pod asks for; the rule that it breaks; None where it asks for no devices.
 
     `finder`: one for many pods.

@@ -228,7 +228,7 @@ def _in_line(name: str, queues: StoredQueues) -> list[WaitingPodRow]:
     rows = PodRefusal.objects.filter(member__isnull=False).exclude(pod_uid__in=holding)
     found = []
     for row in rows:
-        membership = msgspec.convert(row.member, QueuedPod).asks.membership
+        membership = msgspec.convert(row.member, QueuedPod).pod_request.membership
         if queue_of(membership, row.namespace, queues) == name:
             found.append(((-membership.priority, membership.created, row.pk), row, membership))
     found.sort(key=lambda one: one[0])

@@ -15,10 +15,10 @@ from kube.keys import QUEUE_GATE
 from kube.objects import Affinity, Pod, PodSpec, Toleration
 
 
-class QueuedPod(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`gated`: whether our gate is on it; the rest: its rules for nodes."""
+class QueuedPod(msgspec.Struct, frozen=True, omit_defaults=True, rename={"pod_request": "asks"}):
+    """`gated`: whether our gate is on it; the rest: its rules for nodes. Rows that older versions wrote are read."""
 
-    asks: PodRequest
+    pod_request: PodRequest
     gated: bool = False
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
@@ -30,11 +30,11 @@ class QueuedPod(msgspec.Struct, frozen=True, omit_defaults=True):
         return PodSpec(node_selector=self.node_selector, affinity=self.affinity, tolerations=self.tolerations)
 
 
-def queued_pod(pod: Pod, asks: PodRequest) -> QueuedPod:
+def queued_pod(pod: Pod, pod_request: PodRequest) -> QueuedPod:
     """The pod, with what it asks for."""
     spec = pod.spec
     return QueuedPod(
-        replace(asks, attempt=UNKNOWN),  # a hold of the queues is for no attempt yet
+        replace(pod_request, attempt=UNKNOWN),  # a hold of the queues is for no attempt yet
         any(gate.name == QUEUE_GATE for gate in spec.scheduling_gates or ()),
         spec.node_selector or None,
         spec.affinity,

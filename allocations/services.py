@@ -14,7 +14,7 @@ from django.conf import settings
 from access.actors import Actor
 from access.errors import BadInput, Conflict, DoesNotFit, NotFound, Unavailable
 from allocations import ledger
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.choices import State
 from allocations.engine.resize import Amounts
 from allocations.errors import MovedOn
@@ -59,15 +59,15 @@ def claim_devices(*, claim: GpuClaim, actor: Actor, holder: str = "", queue: str
     identity = f"{claim.namespace}/{holder or claim.name}/{uuid.uuid4()}"
     who = ledger.Holder(namespace=claim.namespace, identity=identity)
     membership = Membership(queue=queue, preemptible=False)
-    asks = PodRequest(request, claim.id, settings.GPUPLANE_HOLD_SECONDS, confined=True, membership=membership)
+    pod_request = PodRequest(request, claim.id, settings.GPUPLANE_HOLD_SECONDS, confined=True, membership=membership)
 
     def bind(allocation_id: uuid.UUID) -> None:
         live = ledger.read_live(allocation_id)
         if live is None:
             raise MovedOn("the hold ended meanwhile")
-        binder.bind(live, backends(), now=live.made_at)
+        binder.bind(live, current_backends(), now=live.made_at)
 
-    wanted = PlacementRequest(who, asks, actor=actor.name)
+    wanted = PlacementRequest(who, pod_request, actor=actor.name)
     outcome: Outcome | RefusedByQueues
     try:
         if queues_admit(membership, claim.namespace):
@@ -182,7 +182,7 @@ def allocation_resize(
     if claim is not None and claim.spec.get("resize") is True:
         raise Conflict(f"the share follows GpuClaim {claim.name}, which says resize: edit the claim")
     amounts = Amounts(core_percent=core, memory_bytes=memory_bytes)
-    resize_share(allocation.pk, amounts, world=backends(), now=now, actor=actor.name)
+    resize_share(allocation.pk, amounts, backends=current_backends(), now=now, actor=actor.name)
     return Allocation.objects.get(pk=allocation.pk)
 
 
@@ -194,7 +194,7 @@ def _refuse_slot(allocation: Allocation) -> None:
 
 def _pod_lives(allocation: Allocation) -> bool:
     """Whether its holder is an unfinished pod of the cluster. Raises Unavailable."""
-    cluster = backends().cluster
+    cluster = current_backends().cluster
     if cluster is None or not allocation.pod_uid:
         return False
     try:
@@ -205,7 +205,7 @@ def _pod_lives(allocation: Allocation) -> bool:
 
 
 def _evict(allocation: Allocation, actor: Actor, now: datetime) -> Allocation:
-    cluster = backends().cluster
+    cluster = current_backends().cluster
     if cluster is None:
         return allocation
     try:

@@ -59,7 +59,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class _World:
+class _Observed:
     """The state of the cluster and the ledger."""
 
     pods: Sequence[Pod]
@@ -99,33 +99,33 @@ class _World:
 def takeover_steps(cluster: Cluster) -> list[Step]:
     """All steps, in their order. Raises KubeError."""
     listed = pods.list_all(cluster)
-    world = _World(
+    observed = _Observed(
         pods=listed.items,
         unreadable=["/".join(one.key) for one in listed.unreadable],
         machines=kube_nodes.list_all(cluster).items,
         hooks=configurations(cluster),
         labels=namespace_labels(cluster),
     )
-    return [Step(name, title, *check(world)) for name, (title, check) in _STEPS.items()]
+    return [Step(name, title, *check(observed)) for name, (title, check) in _STEPS.items()]
 
 
 Verdict = tuple[tuple[str, ...], str]
 """(what is missing, advice)."""
 
 
-def _webhooks(world: _World) -> Verdict:
-    there = {hook.name for one in world.hooks for hook in one.webhooks or ()}
+def _webhooks(observed: _Observed) -> Verdict:
+    there = {hook.name for one in observed.hooks for hook in one.webhooks or ()}
     missing = [f"webhook {name} is not configured" for name in WEBHOOKS if name not in there]
     return _few(missing), "install the chart with webhooks.enabled=true, at first with webhooks.scope=ours"
 
 
-def _nodes(world: _World) -> Verdict:
+def _nodes(observed: _Observed) -> Verdict:
     having = set(Device.objects.filter(presence=Presence.PRESENT).values_list("node__name", flat=True))
     missing = []
-    for machine in world.machines:
+    for machine in observed.machines:
         if machine.name not in having and not _has_gpus(machine):
             continue
-        node = world.known.get(machine.name)
+        node = observed.known.get(machine.name)
         if node is None or machine.name not in having:
             missing.append(f"node {machine.name} has GPUs, and no agent or inventory has reported its devices")
         elif node.state != NodeState.READY:
@@ -144,55 +144,55 @@ def _capacity_of_others(machine: kube_nodes.Node) -> dict[str, str]:
     return {name: amount for name, amount in (machine.status.capacity or {}).items() if name not in own}
 
 
-def _checkpoints(world: _World) -> Verdict:
+def _checkpoints(observed: _Observed) -> Verdict:
     read = set(KubeletCheckpoint.objects.values_list("node__name", flat=True))
     blind = sorted(
         {
             pod.spec.node_name
-            for pod in world.requesting
-            if pod.spec.node_name in world.known
+            for pod in observed.requesting
+            if pod.spec.node_name in observed.known
             and pod.spec.node_name not in read
-            and pod.metadata.uid not in world.holding
+            and pod.metadata.uid not in observed.holding
         }
     )
     missing = [f"node {name} runs pods with devices, and its kubelet's checkpoint is not known" for name in blind]
     return _few(missing), "the agent reads it; see that it runs there with the kubelet's folder mounted"
 
 
-def _running(world: _World) -> Verdict:
+def _running(observed: _Observed) -> Verdict:
     missing = [
         f"pod {_label(pod)} runs on {pod.spec.node_name} with devices that the ledger does not know"
-        for pod in world.requesting
-        if pod.spec.node_name and pod.metadata.uid not in world.holding
+        for pod in observed.requesting
+        if pod.spec.node_name and pod.metadata.uid not in observed.holding
     ]
-    missing += [f"pod {name} cannot be read" for name in world.unreadable]
+    missing += [f"pod {name} cannot be read" for name in observed.unreadable]
     missing += closed_nodes()
     return _few(missing), "manage.py reconcile says why; pods whose devices are unknown have to be started again"
 
 
-def _pending(world: _World) -> Verdict:
+def _pending(observed: _Observed) -> Verdict:
     missing = [
         f"pod {_label(pod)} waits for scheduler {pod.spec.scheduler_name or 'default-scheduler'}"
-        for pod in world.to_take_over
+        for pod in observed.to_take_over
         if not pod.spec.node_name and pod.spec.scheduler_name != settings.GPUPLANE_SCHEDULER_NAME
     ]
     return _few(missing), "stop what creates such pods, let them be placed or delete them, then stop that scheduler"
 
 
-def _namespaces(world: _World) -> Verdict:
-    namespaces = sorted({pod.metadata.namespace for pod in world.to_take_over})
+def _namespaces(observed: _Observed) -> Verdict:
+    namespaces = sorted({pod.metadata.namespace for pod in observed.to_take_over})
     missing = [
         f"namespace {name} is not labelled"
         for name in namespaces
-        if world.labels.get(name, {}).get(TAKEOVER) != TAKEOVER_ENABLED
+        if observed.labels.get(name, {}).get(TAKEOVER) != TAKEOVER_ENABLED
     ]
     return _few(missing), f"kubectl label namespace <name> {TAKEOVER}={TAKEOVER_ENABLED}"
 
 
-def _device_plugins(world: _World) -> Verdict:
+def _device_plugins(observed: _Observed) -> Verdict:
     missing = []
-    for machine in world.machines:
-        node = world.known.get(machine.name)
+    for machine in observed.machines:
+        node = observed.known.get(machine.name)
         capacity = _capacity_of_others(machine).items()
         amounts = [amount for name, amount in capacity if name == NATIVE_GPU or is_mig_resource(name)]
         if node is not None and node.mode == Mode.EXCLUSIVE and any(map(_some, amounts)):
@@ -208,16 +208,16 @@ def _some(amount: str) -> bool:
         return True
 
 
-def _placed(_world: _World) -> Verdict:
+def _placed(_world: _Observed) -> Verdict:
     states = (State.BOUND, State.RELEASING, State.RELEASED)
     found = Allocation.objects.filter(created_by="scheduler", state__in=states).exclude(pod_uid="").exists()
     return _few([] if found else ["no pod has been placed by gpuplane yet"]), "create one pod with a device and look"
 
 
-def _guard(world: _World) -> Verdict:
+def _guard(observed: _Observed) -> Verdict:
     scopes = {
         (one.metadata.annotations or {}).get(SCOPE, "")
-        for one in world.hooks
+        for one in observed.hooks
         if any(hook.name in WEBHOOKS for hook in one.webhooks or ())
     }
     missing = [] if scopes == {"everywhere"} else ["the webhooks look only at pods that are meant for gpuplane"]
@@ -233,7 +233,7 @@ def _few(missing: Sequence[str]) -> tuple[str, ...]:
     return (*missing[:NAMED], f"and {more} more") if more > 0 else tuple(missing)
 
 
-_STEPS: Final[Mapping[str, tuple[str, Callable[[_World], Verdict]]]] = {
+_STEPS: Final[Mapping[str, tuple[str, Callable[[_Observed], Verdict]]]] = {
     "webhooks": ("gpuplane's webhooks are in place", _webhooks),
     "nodes": ("every node with GPUs is known, with its devices", _nodes),
     "checkpoints": ("what kubelets gave away by themselves is known", _checkpoints),

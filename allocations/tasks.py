@@ -13,7 +13,7 @@ from django.conf import settings
 
 from allocations import reconcile as reconciling
 from allocations import waiting, watching
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.choices import LIVE
 from allocations.models import Allocation, QueueUsage
 from allocations.publish import node_statuses, pending_events, queue_status
@@ -51,20 +51,20 @@ def expire_holds() -> int:
 @shared_task(name="allocations.tasks.end_stale_reservations", ignore_result=True)
 def end_stale_reservations() -> int:
     """End the reservations of preemptors that are over."""
-    return preemption.end_stale(now=database_now(), world=backends())
+    return preemption.end_stale(now=database_now(), backends=current_backends())
 
 
 @shared_task(name="allocations.tasks.collect", ignore_result=True)
 def collect() -> dict[str, int]:
     """One run of garbage collection."""
-    found: dict[str, int] = msgspec.to_builtins(collect_garbage(now=database_now(), world=backends()))
+    found: dict[str, int] = msgspec.to_builtins(collect_garbage(now=database_now(), backends=current_backends()))
     return found
 
 
 @shared_task(name="allocations.tasks.resize_claims", ignore_result=True)
 def resize_claims() -> int:
     """Resize the shares of claims that were edited and say so (every 5 s); one worker at a time."""
-    return _alone("resize-claims", lambda: follow_claims(world=backends(), now=database_now())) or 0
+    return _alone("resize-claims", lambda: follow_claims(backends=current_backends(), now=database_now())) or 0
 
 
 @shared_task(name="allocations.tasks.prune", ignore_result=True)
@@ -91,7 +91,7 @@ def record_queue_usage() -> int:
 @shared_task(name="allocations.tasks.reconcile", ignore_result=True)
 def reconcile() -> None:
     """Compare the ledger with the cluster (every 25 s, and on start); one worker at a time."""
-    _alone("reconcile", lambda: reconciling.reconcile(world=backends(), now=database_now()))
+    _alone("reconcile", lambda: reconciling.reconcile(backends=current_backends(), now=database_now()))
 
 
 def _alone(name: str, work: Callable[[], Result]) -> Result | None:
@@ -101,14 +101,14 @@ def _alone(name: str, work: Callable[[], Result]) -> Result | None:
 @shared_task(name=NEWCOMERS, ignore_result=True)
 def read_newcomers() -> None:
     """Open the devices that an inventory has brought (as reconciling does, but sooner); one worker at a time."""
-    world = backends()
+    backends = current_backends()
     # Devices that come while another worker is at it are left to that one, which looks again afterwards.
-    while world.cluster is not None and reconciling.unverified():
+    while backends.cluster is not None and reconciling.unverified():
         with leader_lock(settings.GPUPLANE_REDIS_URL, "newcomers") as ours:
             if ours is None:
                 return
             try:
-                if not reconciling.verify_devices(world=world, now=database_now()):
+                if not reconciling.verify_devices(backends=backends, now=database_now()):
                     return
             except KubeError as error:
                 log.warning("unverified_devices.unread", error=str(error))
@@ -134,7 +134,7 @@ def watch_scheduling_events() -> None:
 @shared_task(name="allocations.tasks.run_queues", ignore_result=True)
 def run_queues() -> None:
     """One run of the queues' loop; the next follows as for pods."""
-    run_and_continue(run_queues.name, "queues", lambda: loop.run_queues(cluster=backends().cluster))
+    run_and_continue(run_queues.name, "queues", lambda: loop.run_queues(cluster=current_backends().cluster))
 
 
 @shared_task(name="allocations.tasks.publish_node_statuses", ignore_result=True)
@@ -146,7 +146,7 @@ def publish_node_statuses() -> None:
 @shared_task(name=WRITE_EVENTS, ignore_result=True)
 def write_pending_events() -> int:
     """Write events on waiting pods that say why they wait (every 5 s); one worker at a time."""
-    cluster = backends().cluster
+    cluster = current_backends().cluster
     if cluster is None:
         return 0
     return _alone("pending-events", lambda: pending_events.write(cluster=cluster, now=database_now())) or 0
@@ -171,7 +171,7 @@ def publish_devices() -> None:
 
 def _publish(of: str, publish: Callable[[Cluster], list[str]]) -> None:
     """Publish one kind of object; `publish` returns the names of those written."""
-    cluster = backends().cluster
+    cluster = current_backends().cluster
     if cluster is None:
         return
     try:
@@ -186,7 +186,7 @@ def _publish(of: str, publish: Callable[[Cluster], list[str]]) -> None:
 @shared_task(name="allocations.tasks.publish_claims", ignore_result=True)
 def publish_claims() -> None:
     """Write the status of claims, queues and gangs that changed (every 2 s); one worker at a time."""
-    cluster = backends().cluster
+    cluster = current_backends().cluster
     if cluster is None:
         return
     try:

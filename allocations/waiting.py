@@ -28,7 +28,7 @@ from allocations.engine.plan import plan
 from allocations.engine.reasons import summary_text
 from allocations.ledger.reads import request_of
 from allocations.models import PodRefusal
-from allocations.pod_request import Malformed, PodRequest, pod_request, share_policy
+from allocations.pod_request import Malformed, PodRequest, parse_pod_request, share_policy
 from allocations.put_off import refusals
 from allocations.queued_pod import QueuedPod, gates_of_others, queued_pod
 from audit.choices import EventKind
@@ -262,10 +262,12 @@ class _Parser:
         if named != settings.GPUPLANE_SCHEDULER_NAME and named not in _DEFAULT_SCHEDULERS:
             summary = f"it waits for the scheduler {named}, which has not asked gpuplane"
             return ParsedPod(None, OTHER_SCHEDULER, summary[:500])
-        match pod_request(pod, self._finder):
-            case PodRequest() as asks if is_queued(asks.membership, pod.metadata.namespace, self._queues) or gates:
+        match parse_pod_request(pod, self._finder):
+            case PodRequest() as pod_request if (
+                is_queued(pod_request.membership, pod.metadata.namespace, self._queues) or gates
+            ):
                 # a pod with our gate that no queue admits any more waits until the loop takes it off
-                return ParsedPod(asks.request, QUEUED, member=queued_pod(pod, asks))
+                return ParsedPod(pod_request.request, QUEUED, member=queued_pod(pod, pod_request))
             case PodRequest(request=request):
                 return ParsedPod(request)
             case Refusal(rule=rule, reason=reason):
@@ -295,7 +297,7 @@ def _set_answer(row: PodRefusal, pod: Pod, parsed: ParsedPod, now: datetime) -> 
         row.summary = parsed.summary
         row.reasons = {parsed.summary: parsed.nodes} if parsed.nodes else {}
     row.rule, row.planned_at, row.last_at = parsed.rule, None, now
-    row.gang = "" if parsed.member is None else parsed.member.asks.membership.gang
+    row.gang = "" if parsed.member is None else parsed.member.pod_request.membership.gang
     row.member = None if parsed.member is None else msgspec.to_builtins(parsed.member)
 
 

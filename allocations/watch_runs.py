@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import structlog
 
-from allocations.backends import backends
+from allocations.backends import current_backends
 from kube.client import Cluster
 from kube.errors import KubeError
 from kube.watch_loop import Followed
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 def run_on_cluster(task: str, of: str, run: Callable[[Cluster], Followed]) -> None:
     """One run of the task `task`, whose subject is `of`; nothing without a cluster."""
-    cluster = backends().cluster
+    cluster = current_backends().cluster
     if cluster is not None:
         run_and_continue(task, of, lambda: run(cluster))
 

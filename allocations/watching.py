@@ -22,7 +22,7 @@ from django.db import DatabaseError, connections
 
 from allocations import ledger
 from allocations.attempts import refused_condition
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.choices import GroupState, State
 from allocations.cluster_health import cluster_answered, cluster_failed
 from allocations.component_pods import is_slot
@@ -144,7 +144,7 @@ class Watching:
             self._noted = self._clock()
             cluster_answered(database_now())
         if isinstance(event, Relisted):
-            reconcile(world=backends(), now=database_now())
+            reconcile(backends=current_backends(), now=database_now())
         elif isinstance(event, Changed):
             self._changed(event.object, deleted=event.type == "DELETED")
 
@@ -248,13 +248,13 @@ def _release(row: Row, why: str) -> None:
 def _verify_devices() -> None:
     """A pod without a row has gone: it may have kept the devices of a new node closed, as a trigger pod does."""
     try:
-        verify_devices(world=backends(), now=database_now())
+        verify_devices(backends=current_backends(), now=database_now())
     except KubeError as error:
         log.info("watch.devices_not_verified", error=str(error))
 
 
 def _settle_group(name: str) -> None:
-    cluster = backends().cluster
+    cluster = current_backends().cluster
     if cluster is None:
         return
     try:

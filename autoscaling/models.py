@@ -164,7 +164,9 @@ class PodGrowth(models.Model):
     pool = models.CharField(max_length=253, blank=True, default="")
     trigger = models.CharField(max_length=63, blank=True, default="", help_text="name of the trigger pod; empty: none")
     reason = models.CharField(max_length=500, blank=True, default="", help_text="why no node is made for it")
-    told = models.CharField(max_length=500, blank=True, default="", help_text="what its last event told")
+    event_text = models.CharField(
+        max_length=500, blank=True, default="", db_column="told", help_text="of its last event"
+    )
     changed_at = models.DateTimeField()
 
     class Meta:

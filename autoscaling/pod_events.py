@@ -32,12 +32,12 @@ def write_pod_events(cluster: Cluster, *, now: datetime, clock: Callable[[], flo
         text = texts[row.pod_uid]
         if events.over:
             break
-        if text != row.told and events.write(
+        if text != row.event_text and events.write(
             text,
             namespace=row.namespace,
             name=row.pod_name,
             uid=row.pod_uid,
             kind="Normal" if row.pool else "Warning",
         ):
-            PodGrowth.objects.filter(pk=row.pk).update(told=text)
+            PodGrowth.objects.filter(pk=row.pk).update(event_text=text)
     return events.written

@@ -8,7 +8,7 @@ from functools import partial
 from celery import shared_task
 from django.conf import settings
 
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.watch_runs import run_on_cluster
 from autoscaling import loop, pod_events, watching
 from autoscaling.choices import ENDED
@@ -39,7 +39,7 @@ def run_growth() -> None:
 @shared_task(name=WRITE_POD_EVENTS, ignore_result=True)
 def write_pod_events() -> int:
     """Write events on pods that wait for a node (every 5 s, and after a new plan); one worker at a time."""
-    cluster = backends().cluster
+    cluster = current_backends().cluster
     if cluster is None:
         return 0
     write = partial(pod_events.write_pod_events, cluster, now=database_now())

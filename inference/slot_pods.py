@@ -16,7 +16,7 @@ import msgspec
 import structlog
 from django.conf import settings
 
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.choices import State as AllocationState
 from allocations.models import AllocationDevice
 from inference.choices import HOLDING, UNWANTED, State
@@ -108,7 +108,7 @@ def pod_name_of(slot_id: str) -> str:
 
 def nodes_for_pods() -> dict[str, dict[str, str]]:
     """Nodes of the cluster that have no runner and take pods, with their labels; none without a cluster."""
-    if backends().cluster is None:
+    if current_backends().cluster is None:
         return {}
     rows = Node.objects.filter(state=NodeState.READY, problem="", unschedulable=False).exclude(cluster_uid="")
     without = rows.exclude(pk__in=Runner.objects.values("node"))
@@ -128,7 +128,7 @@ class SlotPods:
 
     def follow(self, *, now: datetime) -> None:
         """Move slots by their pods, and delete pods that are to go. What the API server refuses waits for later."""
-        cluster = backends().cluster
+        cluster = current_backends().cluster
         if cluster is None:
             return
         slots = list(_slots())
@@ -148,7 +148,7 @@ class SlotPods:
 
     def make(self, *, now: datetime) -> None:
         """Make the pods of slots whose memory was bound in this round."""
-        cluster = backends().cluster
+        cluster = current_backends().cluster
         if cluster is None:
             return
         bound = _slots().filter(state=State.PLANNED, pod_uid="", allocation__state=AllocationState.BOUND)

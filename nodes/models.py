@@ -209,7 +209,7 @@ class PreemptionReservation(models.Model):
     are kept for the pod (`Device.kept_for`).
     """
 
-    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="making_way")
+    node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="preemption_reservations")
     pod_uid = models.CharField(max_length=128, unique=True, help_text="the pod that is to have the devices")
     namespace = models.CharField(max_length=63)
     pod_name = models.CharField(max_length=253)
@@ -217,7 +217,7 @@ class PreemptionReservation(models.Model):
     pods = models.PositiveIntegerField(help_text="what the node advertises meanwhile; the same in all rows of a node")
     victims = models.JSONField(default=list, help_text="UIDs of the pods that are to go")
     devices = models.JSONField(default=list, help_text="ids of the devices that the pod is to have")
-    told = models.BooleanField(default=False, help_text="whether kube-scheduler has been given the victims")
+    victims_sent = models.BooleanField(default=False, db_column="told", help_text="to kube-scheduler")
     made_at = models.DateTimeField()
     until = models.DateTimeField()
 

@@ -24,7 +24,7 @@ from django.conf import settings
 from django.db import connections
 
 from allocations import fleet
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.extender import views
 from gpuplane.listeners import LISTENER, Message
 from gpuplane.listeners.bearer import Bearer
@@ -192,6 +192,6 @@ async def _end_requests() -> None:
 
 def _close_connections() -> None:
     """Those of the running loop: of the world's client, and of the one that the process shares."""
-    for cluster in {backends().cluster, shared_cluster(settings.GPUPLANE_KUBECONFIG)}:
+    for cluster in {current_backends().cluster, shared_cluster(settings.GPUPLANE_KUBECONFIG)}:
         if cluster is not None:
             cluster.close_here()

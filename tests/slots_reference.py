@@ -12,30 +12,30 @@ from itertools import chain, combinations
 from typing import Any
 
 
-def reference(question):
+def reference(inputs):
     """(slots as tuples, request id → slot, ids of requests that wait, model → slots that keepWarm lacks)."""
-    return _Reference(question).answer()
+    return _Reference(inputs).answer()
 
 
 class _Reference:
-    def __init__(self, question):
-        self.question = question
-        self.models = {model.name: model for model in question.models}
-        self.runners = {runner.node: runner for runner in question.runners}
-        self.active = {slot.id: slot.active for slot in question.slots}
+    def __init__(self, inputs):
+        self.inputs = inputs
+        self.models = {model.name: model for model in inputs.models}
+        self.runners = {runner.node: runner for runner in inputs.runners}
+        self.active = {slot.id: slot.active for slot in inputs.slots}
         self.gone = set()
         self.new = []  # (id, model, lora, runner, gpus, memory, evicts)
         self.size, self.base = {}, {}
-        snapshot = question.snapshot
-        for runner in question.runners:
+        snapshot = inputs.snapshot
+        for runner in inputs.runners:
             node = snapshot.node_index[runner.node]
             rows = snapshot.rows_of_node(node)
             for row in range(rows.start, rows.stop):
                 if snapshot.types[snapshot.device_type[row]] != "gpu" or not snapshot.device_healthy[row]:
                     continue
                 gpu = (runner.node, int(snapshot.device_minor[row]))
-                known = question.held_by_pods.get(int(snapshot.device_id[row]), 0)
-                known += sum(self.claim_on(slot, gpu) for slot in question.slots if slot.state != "stopped")
+                known = inputs.held_by_pods.get(int(snapshot.device_id[row]), 0)
+                known += sum(self.claim_on(slot, gpu) for slot in inputs.slots if slot.state != "stopped")
                 beyond = max(runner.measured.get(gpu[1], 0) - known, 0)
                 self.size[gpu] = int(snapshot.memory_total[row])
                 self.base[gpu] = self.size[gpu] - int(snapshot.memory_used[row]) - beyond
@@ -46,7 +46,7 @@ class _Reference:
     def free(self, gpu, evicted=()):
         """Free memory of a GPU, once these slots too have gone."""
         gone = self.gone | set(evicted)
-        back = sum(self.claim_on(slot, gpu) for slot in self.question.slots if slot.id in gone)
+        back = sum(self.claim_on(slot, gpu) for slot in self.inputs.slots if slot.id in gone)
         taken = sum(
             amount
             for _, _, _, runner, gpus, memory, _ in self.new
@@ -56,7 +56,7 @@ class _Reference:
         return max(0, self.base[gpu] + back - taken)
 
     def in_slots(self, runner):
-        old = (slot for slot in self.question.slots if slot.state != "stopped" and slot.id not in self.gone)
+        old = (slot for slot in self.inputs.slots if slot.state != "stopped" and slot.id not in self.gone)
         return sum(sum(slot.memory) for slot in old if slot.runner == runner) + sum(
             sum(one[5]) for one in self.new if one[3] == runner
         )
@@ -67,14 +67,14 @@ class _Reference:
             and not slot.lora
             and slot.state in ("planned", "starting", "ready")
             and slot.id not in self.gone
-            for slot in self.question.slots
+            for slot in self.inputs.slots
         )
         return old + sum(one[1] == name and not one[2] for one in self.new)
 
     # which slot serves
 
     def answer(self):
-        requests = list(enumerate(self.question.requests))
+        requests = list(enumerate(self.inputs.requests))
         requests.sort(key=lambda one: (-one[1].priority, one[0]))
         slot_of: dict[Any, Any] = {}
         waiting: list[Any] = []
@@ -110,19 +110,19 @@ class _Reference:
                 if number // each < len(slots):
                     slot_of[request.id] = slots[number // each]
         lacking = {}
-        for model in self.question.models:
+        for model in self.inputs.models:
             while self.warm(model.name) < model.keep_warm:
                 if self.plan(model.name, "") is None:
                     lacking[model.name] = model.keep_warm - self.warm(model.name)
                     break
-        waits = [one.id for one in self.question.requests if one.id not in slot_of]
+        waits = [one.id for one in self.inputs.requests if one.id not in slot_of]
         return self.new, slot_of, waits, lacking
 
     def serving(self, request, states):
         model = self.models.get(request.model)
         able = [
             slot
-            for slot in self.question.slots
+            for slot in self.inputs.slots
             if model is not None
             and slot.state in states
             and (slot.model, slot.lora) == (request.model, request.lora)
@@ -162,7 +162,7 @@ class _Reference:
     def evictable(self, runner):
         return [
             slot
-            for slot in self.question.slots
+            for slot in self.inputs.slots
             if slot.runner == runner
             and slot.state == "ready"
             and self.active[slot.id] == 0
@@ -181,7 +181,7 @@ class _Reference:
 
     def plan(self, name, lora):
         model = self.models[name]
-        labels = self.question.labels
+        labels = self.inputs.labels
         runners = [
             node
             for node, runner in self.runners.items()
@@ -233,7 +233,7 @@ class _Reference:
                 yield rank, runner, given, some
 
     def score(self, runner, gpus):
-        snapshot = self.question.snapshot
+        snapshot = self.inputs.snapshot
         node = snapshot.node_index[runner]
         rows = snapshot.rows_of_node(node)
         minors = [int(minor) for minor in snapshot.device_minor[rows]]

@@ -16,12 +16,14 @@ from storage.transactions import atomic_retry
 
 
 @atomic_retry
-def record_asks(pod_uid: str, asks: PodRequest, now: datetime) -> None:
+def record_request(pod_uid: str, pod_request: PodRequest, now: datetime) -> None:
     """Keep what a pod asks for, in place of what it asked for before."""
-    AdvisedPod.objects.update_or_create(pod_uid=pod_uid, defaults={"asks": msgspec.to_builtins(asks), "at": now})
+    AdvisedPod.objects.update_or_create(
+        pod_uid=pod_uid, defaults={"request": msgspec.to_builtins(pod_request), "at": now}
+    )
 
 
-def recorded_asks(pod_uid: str) -> PodRequest | None:
+def recorded_request(pod_uid: str) -> PodRequest | None:
     """What the pod asked for, None unless it was filtered lately."""
     row = AdvisedPod.objects.filter(pod_uid=pod_uid).first()
-    return None if row is None else msgspec.convert(row.asks, PodRequest)
+    return None if row is None else msgspec.convert(row.request, PodRequest)

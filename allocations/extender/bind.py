@@ -11,12 +11,12 @@ from django.conf import settings
 
 from allocations import ledger
 from allocations.attempts import Attempt
-from allocations.backends import Backends, backends
+from allocations.backends import Backends, current_backends
 from allocations.choices import State
 from allocations.engine.plan import verdicts_of
 from allocations.engine.snapshot import Snapshot
 from allocations.errors import MovedOn, Overtaken
-from allocations.extender.advised import recorded_asks
+from allocations.extender.advised import recorded_request
 from allocations.extender.reasons import BEING_BOUND, BEING_UNDONE, NOT_REGISTERED, RACING
 from allocations.extender.wire import BindArgs
 from allocations.identity import identity_problem
@@ -25,7 +25,7 @@ from allocations.ledger.binding import SCHEDULER
 from allocations.ledger.external_holders import external_holder_set
 from allocations.ledger.reads import request_of
 from allocations.models import Allocation
-from allocations.pod_request import Malformed, PodRequest, pod_request
+from allocations.pod_request import Malformed, PodRequest, parse_pod_request
 from allocations.scheduling import binder, preemption
 from allocations.scheduling.attempt import BindFailed, OutcomeOpen
 from allocations.scheduling.limits import PAUSE_SECONDS
@@ -52,7 +52,7 @@ def bind_pod(args: BindArgs) -> str:
     if problem:
         return problem
     try:
-        return _bind(args, backends())
+        return _bind(args, current_backends())
     except _Ended as ended:
         return str(ended)
 
@@ -68,7 +68,7 @@ def bind_problem(args: BindArgs) -> str:
     return identity_problem(namespace=args.PodNamespace, name=args.PodName, uid=args.PodUID)
 
 
-def _bind(args: BindArgs, world: Backends) -> str:
+def _bind(args: BindArgs, backends: Backends) -> str:
     overtaken = False
     for _ in range(ATTEMPTS):
         live, clock = ledger.read_pod_live(args.PodUID, read_clock=database_now)
@@ -80,14 +80,14 @@ def _bind(args: BindArgs, world: Backends) -> str:
         if live is not None and live.state is State.RESERVED and live.node != args.Node:
             return f"the pod is being bound to {live.node}"
         if live is not None and live.state is State.RESERVED and overtaken:
-            if world.cluster is None or world.cluster.pause(PAUSE_SECONDS):
+            if backends.cluster is None or backends.cluster.pause(PAUSE_SECONDS):
                 break
             continue
         try:
             if live is None or live.node != args.Node or (live.state is State.HELD and not live.usable):
-                _hold_on_node(args, world)
+                _hold_on_node(args, backends)
                 continue
-            binder.bind(live, world, now=now)
+            binder.bind(live, backends, now=now)
         except LeaseTaken as taken:
             external_holder_set(taken.want.device_uuid, taken.holder, now=clock.now, actor=SCHEDULER)
         except Overtaken:
@@ -103,9 +103,9 @@ def _bind(args: BindArgs, world: Backends) -> str:
     return (BEING_BOUND if overtaken else RACING).text
 
 
-def _hold_on_node(args: BindArgs, world: Backends) -> None:
+def _hold_on_node(args: BindArgs, backends: Backends) -> None:
     """Place the pod again, on the node named only. Raises _Ended when it does not fit."""
-    asks = _asks(args, world)
+    pod_request = _pod_request(args, backends)
 
     def row(snapshot: Snapshot, _: ledger.Live | None) -> list[int]:
         if args.Node not in snapshot.node_index:
@@ -113,7 +113,7 @@ def _hold_on_node(args: BindArgs, world: Backends) -> None:
         return [snapshot.node_index[args.Node]]
 
     holder = ledger.pod_holder(args.PodNamespace, args.PodName, args.PodUID)
-    match place(PlacementRequest(holder, asks), row):
+    match place(PlacementRequest(holder, pod_request), row):
         case NotAdmitted():
             raise _Ended("the queues have not admitted the pod")
         case Unplaced(decision=decision, look=look):
@@ -123,21 +123,21 @@ def _hold_on_node(args: BindArgs, world: Backends) -> None:
             raise _Ended(RACING.text)
 
 
-def _asks(args: BindArgs, world: Backends) -> PodRequest:
+def _pod_request(args: BindArgs, backends: Backends) -> PodRequest:
     """What the pod asks for: read from it where there is a cluster, else what filter recorded or the ledger has.
 
     Raises _Ended when it is not to be placed, a pod that asks for no devices being bound.
     """
-    if world.cluster is not None:
-        pod = _read_pod(args, world.cluster)
-        match pod_request(pod):
+    if backends.cluster is not None:
+        pod = _read_pod(args, backends.cluster)
+        match parse_pod_request(pod):
             case None:
-                raise _Ended(_bind_plain(args, world.cluster))
+                raise _Ended(_bind_plain(args, backends.cluster))
             case Refusal(reason=why) | Malformed(problem=why):
                 raise _Ended(why)
-            case PodRequest() as asks:
-                return asks
-    recorded = recorded_asks(args.PodUID)
+            case PodRequest() as pod_request:
+                return pod_request
+    recorded = recorded_request(args.PodUID)
     if recorded is not None:
         return recorded
     last = Allocation.objects.filter(pod_uid=args.PodUID).order_by("-created_at").first()

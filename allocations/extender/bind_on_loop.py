@@ -14,7 +14,7 @@ from functools import partial
 from prometheus_client import Gauge
 
 from allocations import ledger
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.errors import MovedOn
 from allocations.extender.wire import BindArgs
 from allocations.leases.port import LeaseTaken
@@ -54,7 +54,7 @@ class Binds:
 
         Raises DatabaseError.
         """
-        if backends().cluster is None:
+        if current_backends().cluster is None:
             return None  # without requests there is nothing to wait for
         attempt = await self._reserving.do(args)
         if attempt is None:
@@ -78,7 +78,7 @@ def _reserve(batch: Sequence[BindArgs]) -> list[Attempt | None]:
     """Reserve the holds that the pods have on the nodes named; an attempt for each that is reserved."""
     nodes = {args.PodUID: args.Node for args in batch}
     found, clock = ledger.reserve_held(nodes, read_clock=database_now)
-    world = backends()
+    backends = current_backends()
     attempts: list[Attempt | None] = []
     for args in batch:
         live = found.get(args.PodUID)
@@ -86,5 +86,5 @@ def _reserve(batch: Sequence[BindArgs]) -> list[Attempt | None]:
             attempts.append(None)  # of two binds of a pod in one batch, one is left to a thread
         else:
             del found[args.PodUID]
-            attempts.append(Attempt(live, world, clock, SCHEDULER, reserved=True))
+            attempts.append(Attempt(live, backends, clock, SCHEDULER, reserved=True))
     return attempts

@@ -10,7 +10,7 @@ from allocations.extender.filter_result import FilterResult, refused
 from allocations.extender.pod_filter import PodFilter, refused_by_rule
 from allocations.extender.reasons import malformed
 from allocations.extender.wire import FilterRequest
-from allocations.pod_request import Malformed, PodRequest, pod_request
+from allocations.pod_request import Malformed, PodRequest, parse_pod_request
 from allocations.scheduling.planning_input import WithClaim
 from claims.dialects.request import Refusal
 from claims.lookup import ClaimFinder
@@ -22,12 +22,12 @@ def filter_pod(request: FilterRequest) -> FilterResult:
     if pod is None:
         return refused(names, malformed(request.pod_problem))
     first = WithClaim(pod.metadata.uid)
-    match pod_request(pod, ClaimFinder(first.rows)):
+    match parse_pod_request(pod, ClaimFinder(first.rows)):
         case None:
             return FilterResult(names)
         case Malformed(problem):
             return refused(names, malformed(problem))
-        case PodRequest() as asks:
-            return PodFilter(names, pod, asks, first).result()
+        case PodRequest() as pod_request:
+            return PodFilter(names, pod, pod_request, first).result()
         case Refusal() as refusal:
             return refused_by_rule(names, pod, refusal)

@@ -17,13 +17,13 @@ from django.conf import settings
 from numpy.typing import NDArray
 
 from allocations import fleet, ledger
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.choices import State
 from allocations.engine.decision import Reason, Verdicts
 from allocations.engine.plan import verdicts_of
 from allocations.engine.reasons import summary_text
 from allocations.engine.snapshot import Snapshot
-from allocations.extender.advised import record_asks
+from allocations.extender.advised import record_request
 from allocations.extender.filter_result import FilterResult, refused
 from allocations.extender.reasons import BEING_UNDONE, ELSEWHERE, NOT_REGISTERED, RACING
 from allocations.pod_request import PodRequest
@@ -71,10 +71,10 @@ def candidates_of(snapshot: Snapshot, names: Sequence[str]) -> Candidates:
 class PodFilter:
     """The filter of one pod. `first`: has what was read with its claim."""
 
-    def __init__(self, names: Sequence[str], pod: Pod, asks: PodRequest, first: WithClaim) -> None:
+    def __init__(self, names: Sequence[str], pod: Pod, pod_request: PodRequest, first: WithClaim) -> None:
         self.names = names
         self.pod = pod
-        self.asks = asks
+        self.pod_request = pod_request
         self._first = first
         self._candidates = Candidates(rows=None, unknown=())
 
@@ -84,7 +84,11 @@ class PodFilter:
         holder = ledger.pod_holder(meta.namespace, meta.name, meta.uid)
         outcome = place(
             PlacementRequest(
-                holder, self.asks, partial(hold_seconds, self.asks), first=self._first.take, offered=self.names
+                holder,
+                self.pod_request,
+                partial(hold_seconds, self.pod_request),
+                first=self._first.take,
+                offered=self.names,
             ),
             self._rows,
             once_more=self._victims_gone,
@@ -96,8 +100,8 @@ class PodFilter:
                 failed = ({}, {}) if decision.verdicts is None else self._failed(decision.verdicts)
                 return FilterResult([str(decision.node)], *failed)
             case Advised(decision=decision, look=look):
-                if backends().cluster is None:
-                    record_asks(meta.uid, self.asks, look.now)
+                if current_backends().cluster is None:
+                    record_request(meta.uid, self.pod_request, look.now)
                 verdicts = verdicts_of(decision, look.snapshot)
                 return FilterResult(verdicts.serving(), *self._failed(verdicts))
             case AlreadyAllocated(live=live) if live.state is State.RELEASING:
@@ -122,7 +126,7 @@ class PodFilter:
             snapshot,
             range(len(snapshot.node_names)) if rows is None else rows.tolist(),
             held=admitted.node,
-            membership=self.asks.membership,
+            membership=self.pod_request.membership,
             namespace=self.pod.metadata.namespace,
         )
         return np.asarray(able, dtype=np.int32)
@@ -153,15 +157,15 @@ class PodFilter:
             reasons[NOT_REGISTERED.text] = len(unknown)
         refusal_note(
             pod=self.pod,
-            claim_name=self.asks.request.claim,
-            request=self.asks.request,
+            claim_name=self.pod_request.request.claim,
+            request=self.pod_request.request,
             rule="",
             summary=summary_text(len(self.names), reasons.items()),
             reasons=reasons,
             now=look.now,
         )
         failed, unresolvable = self._failed(verdicts)
-        preemptor = preemption.Preemptor.of(self.pod, self.asks, outcome.own.live)
+        preemptor = preemption.Preemptor.of(self.pod, self.pod_request, outcome.own.live)
         if failed and preemptor is not None:
             rows = self._candidates.rows
             nodes = None if rows is None else set(rows.tolist())

@@ -14,11 +14,11 @@ import orjson
 import structlog
 
 from allocations import fleet, ledger
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.engine.plan import plan
 from allocations.extender.wire import UNDECODABLE, PreemptArgs, decode_pod, is_there
 from allocations.identity import is_uid
-from allocations.pod_request import PodRequest, pod_request
+from allocations.pod_request import PodRequest, parse_pod_request
 from allocations.scheduling import preemption
 from allocations.scheduling.release_ended import release_finished, released_lately
 from audit.requeue_notify import announce
@@ -55,35 +55,35 @@ def _victims(args: PreemptArgs, offered: Victims) -> Victims:
         pod = decode_pod(args.Pod)
     except UNDECODABLE:
         return {}
-    asks = pod_request(pod)
-    if asks is None:
+    pod_request = parse_pod_request(pod)
+    if pod_request is None:
         return offered
-    if not isinstance(asks, PodRequest) or queues_admit(asks.membership, pod.metadata.namespace):
+    if not isinstance(pod_request, PodRequest) or queues_admit(pod_request.membership, pod.metadata.namespace):
         return {}  # the queues evict for their pods themselves
-    if _waits_already(pod, asks, database_now()):
+    if _waits_already(pod, pod_request, database_now()):
         return {}
     look = fleet.current()
     own = ledger.read_pod_allocation(pod.metadata.uid, look.now).live
-    enough = _fitting(pod, asks, look, own, offered)
-    answer = preemption.answer(preemption.Preemptor.of(pod, asks, own), offered, enough=enough, now=look.now)
+    enough = _fitting(pod, pod_request, look, own, offered)
+    answer = preemption.answer(preemption.Preemptor.of(pod, pod_request, own), offered, enough=enough, now=look.now)
     return {node: offered[node] for node in enough if node not in answer.concerned} | dict(answer.victims)
 
 
 def _fitting(
     pod: Pod,
-    asks: PodRequest,
+    pod_request: PodRequest,
     look: fleet.FleetSnapshot,
     own: ledger.Live | None,
     leaving: Mapping[str, Collection[str]],
 ) -> list[str]:
     """Those of the nodes that have what the pod asks for once `leaving` (node → UIDs of pods) are gone."""
     held = preemption.held_by(filter(is_uid, {uid for uids in leaving.values() for uid in uids}))
-    blocked = look.blocked(pod.metadata.uid, asks.rank, asks.request)
+    blocked = look.blocked(pod.metadata.uid, pod_request.rank, pod_request.request)
     rows = {node: look.snapshot.node_index[node] for node in leaving if node in look.snapshot.node_index}
     decisions = {
         node: plan(
             look.snapshot,
-            asks.request,
+            pod_request.request,
             candidates=[row],
             own=None if own is None else own.amounts,
             freed=[one for uid in leaving[node] for one in held.get(uid, ())],
@@ -95,7 +95,7 @@ def _fitting(
     return [node for node, decision in decisions.items() if decision.node is not None]
 
 
-def _waits_already(pod: Pod, asks: PodRequest, now: datetime) -> bool:
+def _waits_already(pod: Pod, pod_request: PodRequest, now: datetime) -> bool:
     """Whether others were evicted for the pod a moment ago, and what they held is enough: nobody else has to go.
 
     kube-scheduler may ask from what it knew before it noted the nomination, so the pod itself is read.
@@ -105,7 +105,7 @@ def _waits_already(pod: Pod, asks: PodRequest, now: datetime) -> bool:
         return False
     ended = release_finished(node=node, now=now)
     # Twice where pods leave: one that goes between the reads of the snapshot and of its devices is missing from both.
-    if not any(_has_room(pod, asks, node, ended.leaving) for _ in range(2 if ended.leaving else 1)):
+    if not any(_has_room(pod, pod_request, node, ended.leaving) for _ in range(2 if ended.leaving else 1)):
         return False
     if not (ended.leaving or ended.released or released_lately(node=node, now=now)):
         return False
@@ -114,15 +114,15 @@ def _waits_already(pod: Pod, asks: PodRequest, now: datetime) -> bool:
     return True
 
 
-def _has_room(pod: Pod, asks: PodRequest, node: str, leaving: Collection[str]) -> bool:
+def _has_room(pod: Pod, pod_request: PodRequest, node: str, leaving: Collection[str]) -> bool:
     look = fleet.current()
     own = ledger.read_pod_allocation(pod.metadata.uid, look.now).live
-    return bool(_fitting(pod, asks, look, own, {node: leaving}))
+    return bool(_fitting(pod, pod_request, look, own, {node: leaving}))
 
 
 def _nominated(pod: Pod) -> str:
     """The node for which kube-scheduler has evicted others for this pod, empty where it has not."""
-    cluster = backends().cluster
+    cluster = current_backends().cluster
     if pod.status.nominated_node_name or cluster is None:
         return pod.status.nominated_node_name or ""
     try:

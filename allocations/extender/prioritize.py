@@ -13,7 +13,7 @@ from allocations.choices import State
 from allocations.engine.plan import feasible, plan
 from allocations.extender.pod_filter import candidates_of
 from allocations.extender.wire import FilterRequest
-from allocations.pod_request import PodRequest, pod_request
+from allocations.pod_request import PodRequest, parse_pod_request
 
 HIGHEST = 10
 
@@ -27,8 +27,8 @@ def prioritize_pod(request: FilterRequest) -> bytes:
 def _scores(request: FilterRequest) -> dict[str, int]:
     """Node → score; nodes left out get 0."""
     pod = request.pod
-    asks = None if pod is None else pod_request(pod)
-    if pod is None or not isinstance(asks, PodRequest):
+    pod_request = None if pod is None else parse_pod_request(pod)
+    if pod is None or not isinstance(pod_request, PodRequest):
         return {}
     look = fleet.current()
     snapshot = look.snapshot
@@ -37,10 +37,10 @@ def _scores(request: FilterRequest) -> dict[str, int]:
         return {own.live.node: HIGHEST}
     decision = plan(
         snapshot,
-        asks.request,
+        pod_request.request,
         candidates=candidates_of(snapshot, request.names).rows,
         last=[snapshot.node_index[name] for name in own.shunned if name in snapshot.node_index],
-        blocked=look.blocked(pod.metadata.uid, asks.rank, asks.request),
+        blocked=look.blocked(pod.metadata.uid, pod_request.rank, pod_request.request),
         verdicts_up_to=0,
     )
     return {name: round(HIGHEST * score) for name, score in feasible(decision, snapshot)}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from django.db.models import F
 
 from allocations.errors import MovedOn
-from allocations.models import QueueTurn
+from allocations.models import QueueFence
 from storage import fencing
 from storage.transactions import atomic_retry
 
@@ -28,18 +28,18 @@ class Fence:
 @atomic_retry
 def raise_fence() -> Fence:
     """A new number: every decision under an earlier one is refused from now on."""
-    fencing.begin(QueueTurn)
+    fencing.begin(QueueFence)
     return read_fence()
 
 
 def read_fence() -> Fence:
     """The fence as it is, for a decision beside the loop."""
-    row, _ = QueueTurn.objects.get_or_create(pk=fencing.ONLY)
+    row, _ = QueueFence.objects.get_or_create(pk=fencing.ONLY)
     return Fence(row.number, row.admissions)
 
 
 def pass_fence(fence: Fence) -> None:
     """Count an admission in the current transaction. Raises MovedOn when the decision is no longer the latest."""
-    ours = QueueTurn.objects.filter(pk=fencing.ONLY, number=fence.number, admissions=fence.admissions)
+    ours = QueueFence.objects.filter(pk=fencing.ONLY, number=fence.number, admissions=fence.admissions)
     if not ours.update(admissions=F("admissions") + 1):
         raise MovedOn("the queues were decided about by others meanwhile")

@@ -50,7 +50,7 @@ def write(*, cluster: Cluster, now: datetime) -> int:
         if refusal.member is None:
             message = summary_text(sum(refusal.reasons.values()), refusal.reasons.items())
         if events.write(message, namespace=refusal.namespace, name=refusal.pod_name, uid=refusal.pod_uid):
-            PodRefusal.objects.filter(pk=refusal.pk).update(told=_reasons(refusal))
+            PodRefusal.objects.filter(pk=refusal.pk).update(event_reasons=_reasons(refusal))
     return events.written
 
 
@@ -60,7 +60,7 @@ def _unpublished(now: datetime) -> list[PodRefusal]:
     settled = Q(first_at__lt=now - SETTLED) | Q(first_at__lt=now - SETTLED_IN_QUEUE, member__isnull=False)
     waiting = PodRefusal.objects.filter(~Exists(holding), recent, settled).exclude(summary=SOON)
     rows = waiting.order_by("first_at", "pk").defer("request").iterator(chunk_size=500)
-    return [refusal for refusal in rows if _reasons(refusal) != refusal.told]
+    return [refusal for refusal in rows if _reasons(refusal) != refusal.event_reasons]
 
 
 def _reasons(refusal: PodRefusal) -> list[str]:

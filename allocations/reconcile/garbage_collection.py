@@ -67,17 +67,17 @@ class Collected(msgspec.Struct):
     tombstones: int = 0
 
 
-def collect_garbage(*, now: datetime, world: Backends) -> Collected:
+def collect_garbage(*, now: datetime, backends: Backends) -> Collected:
     """Collect expired holds, interrupted binds and releases, ended allocations, and rows that nobody needs."""
     clock = RunningClock(now)
     done = Collected(holds=expire_holds(now))
-    reserved = {key: partial(_settle, key, world) for key in stale_reservations(now)}
+    reserved = {key: partial(_settle, key, backends) for key in stale_reservations(now)}
     done.reservations = _each(reserved, State.RESERVED, clock)
     releasing = {
-        key: partial(binder.finish, key, world, outcome, actor=COLLECTOR) for key, outcome in stale_releases(now)
+        key: partial(binder.finish, key, backends, outcome, actor=COLLECTOR) for key, outcome in stale_releases(now)
     }
     done.releases = _each(releasing, State.RELEASING, clock)
-    ended = {one.pk: partial(_end, one, world) for one in time_to_live_over(now)}
+    ended = {one.pk: partial(_end, one, backends) for one in time_to_live_over(now)}
     done.ended = _each(ended, State.BOUND, clock)
     done.refusals = forget_refusals(now)
     done.tombstones = delete_removed_devices(now)
@@ -150,7 +150,7 @@ def _each(works: Mapping[uuid.UUID, Callable[..., bool]], state: State, clock: R
     return moved
 
 
-def _settle(allocation_id: uuid.UUID, world: Backends, *, now: datetime) -> bool:
+def _settle(allocation_id: uuid.UUID, backends: Backends, *, now: datetime) -> bool:
     """Go on with an interrupted bind: its Binding may still be applied, so only the API server's answer ends it.
 
     Without a pod to bind nothing was sent, and it is undone. Raises OutcomeOpen.
@@ -158,10 +158,10 @@ def _settle(allocation_id: uuid.UUID, world: Backends, *, now: datetime) -> bool
     live = ledger.read_live(allocation_id)
     if live is None or live.state is not State.RESERVED:
         return False
-    if world.cluster is None or not live.holder.pod_uid:
-        return binder.undo(live, world, "the bind was interrupted", now=now, actor=COLLECTOR)
+    if backends.cluster is None or not live.holder.pod_uid:
+        return binder.undo(live, backends, "the bind was interrupted", now=now, actor=COLLECTOR)
     try:
-        binder.bind(live, world, now=now, actor=COLLECTOR)
+        binder.bind(live, backends, now=now, actor=COLLECTOR)
     except MovedOn:
         return False
     except LeaseTaken as taken:
@@ -171,14 +171,16 @@ def _settle(allocation_id: uuid.UUID, world: Backends, *, now: datetime) -> bool
     return True
 
 
-def _end(allocation: Allocation, world: Backends, *, now: datetime) -> bool:
+def _end(allocation: Allocation, backends: Backends, *, now: datetime) -> bool:
     """End an allocation whose ttlSeconds is over: its pod is evicted, and then the devices return (CLAIM-9).
 
     `allocation` is the row as it was listed: one that was renewed, or has ended, since then is left alone.
     """
-    if world.cluster is not None and allocation.pod_uid:
-        return _note_end(allocation, now) and _evict(allocation, now, world.cluster)
-    return _begin_end(allocation, now) and binder.finish(allocation.pk, world, State.RELEASED, now=now, actor=COLLECTOR)
+    if backends.cluster is not None and allocation.pod_uid:
+        return _note_end(allocation, now) and _evict(allocation, now, backends.cluster)
+    return _begin_end(allocation, now) and binder.finish(
+        allocation.pk, backends, State.RELEASED, now=now, actor=COLLECTOR
+    )
 
 
 @atomic_retry

@@ -39,7 +39,7 @@ GRACE = timedelta(seconds=60)
 
 
 def compare_leases(
-    *, before: Sequence[Row], seen: Sequence[Lease], running: Iterable[str], world: Backends, now: datetime
+    *, before: Sequence[Row], seen: Sequence[Lease], running: Iterable[str], backends: Backends, now: datetime
 ) -> Found:
     """`before`: the ledger as read before `seen` was listed. `running`: UIDs of pods that have a node and have not
     ended.
@@ -48,7 +48,7 @@ def compare_leases(
     """
     by_name = {lease.name: lease for lease in seen}
     found = [
-        take_leases(live, world, now)
+        take_leases(live, backends, now)
         for row in before
         if row.state is State.BOUND
         and not _complete(row, by_name)
@@ -60,11 +60,11 @@ def compare_leases(
         for name in row.leases:
             wanted[name].add(row.holder)
     devices = devices_by_lease()
-    if world.cluster is None:
+    if backends.cluster is None:
         return Found.total(found)
     # and those that were live before the leases were read: what was released since had its leases then
     known = live_holders(_holders(seen)) | {row.holder for row in before}
-    judge = _Judge(world.cluster, wanted, frozenset(running), known, devices, now)
+    judge = _Judge(backends.cluster, wanted, frozenset(running), known, devices, now)
     verdicts = {lease.name: judge.judge(lease) for lease in seen}
     found += [verdict.done for verdict in verdicts.values()]
     holders = {name: (verdicts[name].holder if name in verdicts else "", device) for name, device in devices.items()}
@@ -85,13 +85,13 @@ def _complete(row: Row, by_name: Mapping[str, Lease]) -> bool:
     return True
 
 
-def take_leases(live: ledger.Live, world: Backends, now: datetime) -> Found:
+def take_leases(live: ledger.Live, backends: Backends, now: datetime) -> Found:
     """Take what a bound allocation lacks, one by one; a lease that somebody else has is a difference."""
     taken: list[Want] = []
     differences: list[Difference] = []
     for want in leases_needed(live):
         try:
-            world.leases.take([want], live.holder.identity, now=now)
+            backends.leases.take([want], live.holder.identity, now=now)
         except LeaseTaken as error:
             differences.append(
                 Difference(
@@ -111,7 +111,7 @@ def take_leases(live: ledger.Live, world: Backends, now: datetime) -> Found:
             taken.append(want)
     now_live = ledger.read_live(live.id)
     if now_live is None or now_live.state is not State.BOUND:
-        world.leases.drop(taken, live.holder.identity)  # released while we took them
+        backends.leases.drop(taken, live.holder.identity)  # released while we took them
         taken = []
     return Found(_done(taken=[want.name for want in taken]), differences)
 
@@ -237,22 +237,22 @@ def _note_holders(judge: _Judge, found: Mapping[str, tuple[str, LeasedDevice]]) 
     return Found(_done(marked=marked, cleared=cleared))
 
 
-def compare_rows(*, world: Backends, now: datetime) -> Found:
+def compare_rows(*, backends: Backends, now: datetime) -> Found:
     """Without a cluster: leases of the database whose holders have no live allocation are dropped.
 
     A device that such a lease kept out of use comes back once the lease is gone.
     """
     deleted: list[str] = []
-    found = [view for view in world.leases.all() if _old(view.acquired_at, now)]
+    found = [view for view in backends.leases.all() if _old(view.acquired_at, now)]
     live = live_holders(holder for view in found for holder in (view.sharers or (view.holder_identity,)))
     for view in found:
         for holder in view.sharers or (view.holder_identity,):
             if holder not in live and holder != SHARED_HOLDER:
                 want = Want(view.name, view.node, view.device_uuid, whole=not view.sharers)
-                world.leases.drop([want], holder)
+                backends.leases.drop([want], holder)
                 deleted.append(view.name)
     kept_out = devices_by_lease(kept_out=True)
-    there = {view.name for view in world.leases.all()} if kept_out else set()
+    there = {view.name for view in backends.leases.all()} if kept_out else set()
     cleared = [
         name
         for name, device in kept_out.items()

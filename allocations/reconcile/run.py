@@ -100,9 +100,9 @@ class _Before(NamedTuple):
     unverified: UnverifiedDevices
 
 
-def reconcile(*, world: Backends, now: datetime) -> Reconciled:
+def reconcile(*, backends: Backends, now: datetime) -> Reconciled:
     """Compare and repair. Never raises `kube.errors`: what went wrong with the cluster is the result's `problem`."""
-    done = _compare(world, now)
+    done = _compare(backends, now)
     COMPARISONS.labels((ComparisonOutcome.INTERRUPTED if done.problem else ComparisonOutcome.DONE).value).inc()
     DIFFERENCES.inc(done.differences)
     for what in RepairKind:
@@ -113,16 +113,16 @@ def reconcile(*, world: Backends, now: datetime) -> Reconciled:
     return done
 
 
-def _compare(world: Backends, now: datetime) -> Reconciled:
+def _compare(backends: Backends, now: datetime) -> Reconciled:
     found = [_recount(now)]
     closed = closed_devices()
-    if world.cluster is None:
-        found += [compare_rows(world=world, now=now), Found(close({}, before=closed, now=now))]
+    if backends.cluster is None:
+        found += [compare_rows(backends=backends, now=now), Found(close({}, before=closed, now=now))]
         return _report(Found.total(found), now)
     clock = RunningClock(now)
     before = _Before(live_rows(), closed, unverified())
     try:
-        seen = _look(world.cluster)
+        seen = _look(backends.cluster)
     except KubeError as error:
         cluster_failed(str(error))
         log.warning("reconcile.cluster_unseen", error=str(error))
@@ -131,7 +131,7 @@ def _compare(world: Backends, now: datetime) -> Reconciled:
     cluster_answered(clock.now)
     problem = ""
     try:
-        for part in _parts(world, world.cluster, before, seen, now):
+        for part in _parts(backends, backends.cluster, before, seen, now):
             found.append(part)  # one by one: what came before a failure counts
     except KubeError as error:
         problem = f"the API server stopped answering: {error}"
@@ -157,20 +157,20 @@ def _report(found: Found, now: datetime) -> Reconciled:
     return Reconciled.total([found.done, reported])
 
 
-def _parts(world: Backends, cluster: Cluster, before: _Before, seen: _Seen, now: datetime) -> Iterator[Found]:
+def _parts(backends: Backends, cluster: Cluster, before: _Before, seen: _Seen, now: datetime) -> Iterator[Found]:
     """The parts of a comparison, in their order. Raises KubeError."""
     yield _nodes(cluster, seen, now)
     yield from _pods(before.rows, seen, now)
     yield _results(cluster, before.rows, seen)
     given = grants_by_kubelets()
     corrected = correct_choices(pods=seen.pods, given=given, now=now)
-    yield from _follow(corrected, world, now)
+    yield from _follow(corrected, backends, now)
     reservations = reservations_of(seen.reserving)
     running = [pod for pod in seen.pods.values() if runs_with_devices(pod, given, reservations)]
     adopted = adopt_running(pods=running, given=given, reservations=reservations, since=now, now=now)
     lines = tuple(f"adopted {live.holder.label}, which runs on {live.node}" for live in adopted.allocations)
     yield Found(Reconciled(adopted=len(adopted.allocations), lines=lines), adopted.differences)
-    yield from (take_leases(live, world, now) for live in adopted.allocations)
+    yield from (take_leases(live, backends, now) for live in adopted.allocations)
     sharing = {name for pod in seen.pods.values() if not pod.finished for name in groups_of(pod)}
     regrouped, unread = adopt_groups(reservations, shared=sharing, now=now)
     yield Found(Reconciled(adopted=len(regrouped), lines=tuple(regrouped)), unread)
@@ -188,7 +188,7 @@ def _parts(world: Backends, cluster: Cluster, before: _Before, seen: _Seen, now:
     }
     yield Found(close(causes, before=before.closed, now=now))
     running_uids = {uid for uid, pod in seen.pods.items() if pod.spec.node_name and not pod.finished}
-    leased = compare_leases(before=before.rows, seen=seen.leases, running=running_uids, world=world, now=now)
+    leased = compare_leases(before=before.rows, seen=seen.leases, running=running_uids, backends=backends, now=now)
     yield leased
     if leased.done.strangers_marked:
         yield Found(close({}, now=now))  # the MIG instances of a GPU with an external holder
@@ -346,14 +346,14 @@ def _dropped(row: Row, outcome: State, why: str, now: datetime) -> Found:
     return Found(Reconciled(holds_dropped=1, lines=(f"dropped the hold of {row.label} on {row.node}: {why}",)))
 
 
-def _follow(corrected: Corrected, world: Backends, now: datetime) -> Iterator[Found]:
+def _follow(corrected: Corrected, backends: Backends, now: datetime) -> Iterator[Found]:
     """Follow the kubelets' records; leases are dropped first, since devices may pass from one pod to another."""
     yield Found(Reconciled(corrected=len(corrected.moved)), corrected.differences)
     for moved in corrected.moved:
         line = f"{moved.holder.label} has other devices of {moved.node}: the kubelet chose"
         yield Found(Reconciled(lines=(line,)))
-        world.leases.drop(moved.left, moved.holder.identity)
+        backends.leases.drop(moved.left, moved.holder.identity)
     for moved in corrected.moved:
         live = ledger.read_live(moved.allocation_id)
         if live is not None:
-            yield take_leases(live, world, now)
+            yield take_leases(live, backends, now)

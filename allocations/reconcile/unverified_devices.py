@@ -47,23 +47,23 @@ def unverified() -> UnverifiedDevices:
     return found
 
 
-def verify_devices(*, world: Backends, now: datetime) -> int:
+def verify_devices(*, backends: Backends, now: datetime) -> int:
     """Adopt what runs on nodes with new devices, then open these; how many. On a KubeError the rest stays closed."""
-    if world.cluster is None:
+    if backends.cluster is None:
         return 0
     opened = 0
     for node, ids in unverified().items():
-        found = pods.list_all(world.cluster, field_selector=f"spec.nodeName={node}")
+        found = pods.list_all(backends.cluster, field_selector=f"spec.nodeName={node}")
         given = grants_by_kubelets(nodes=[node])
         running = [pod for pod in found.items if runs_with_devices(pod, given)]
         adopted = adopt_running(pods=running, given=given, since=now, now=now)
-        taken = Found.total(take_leases(live, world, now) for live in adopted.allocations)
+        taken = Found.total(take_leases(live, backends, now) for live in adopted.allocations)
         conflicts_note(differences=adopted.differences, complete=False, now=now)
         differences_report(differences=[*adopted.differences, *taken.differences], now=now)
         live = Allocation.objects.filter(state__in=LIVE)
         uids = [pod.metadata.uid for pod in found.items]
         known = set(live.filter(pod_uid__in=uids).values_list("pod_uid", flat=True))
-        suspects = without_devices(world.cluster, found.items, known)
+        suspects = without_devices(backends.cluster, found.items, known)
         if awaiting_checkpoint(suspects, now):
             continue  # reconciling opens them, with the record or without
         named = set(live.filter(node__name=node).values_list("namespace", "pod_name"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from allocations.engine.growth import Growth, GrowthQuestion, Need, Pool, Wanting, grow
+from allocations.engine.growth import Demand, Growth, GrowthInput, Need, Pool, grow
 from allocations.engine.growth.quotas import grow_within_quotas
 from allocations.scenario.parse import Scenario, metadata_label
 from allocations.scenario.result import PodDecision, ScalingResult
@@ -43,15 +43,15 @@ def with_growth(
     pools = scenario.pools
     if pools is None:
         return answered.decisions, msgspec.UNSET
-    wanting = _Wants(scenario, pods, answered).all(pods.short)
+    demands = _Wants(scenario, pods, answered).all(pods.short)
     labels = {node.name: node.labels for node in scenario.nodes}
-    question = GrowthQuestion(
+    inputs = GrowthInput(
         snapshot=answered.snapshot,
         labels=[labels[name] for name in answered.snapshot.node_names],
         pools=tuple(Pool(pool.name, node_row(pool.node), pool.weight, pool.most, pool.traits.labels) for pool in pools),
-        wanting=wanting,
+        demands=demands,
     )
-    growth = grow(question) if answered.asked is None else grow_within_quotas(question, answered.asked)
+    growth = grow(inputs) if answered.asked is None else grow_within_quotas(inputs, answered.asked)
     decisions = tuple(_with_pool(one, growth, pools) for one in answered.decisions)
     scaling = tuple(ScalingResult(pools[node.pool].name, node.gpus, node.pods) for node in growth.new)
     return decisions, scaling
@@ -77,10 +77,10 @@ class _Wants:
         self.queued = answered.asked is not None
         self.free = self._free_by_karpenter()
 
-    def all(self, workloads: list[Workload]) -> tuple[Wanting, ...]:
+    def all(self, workloads: list[Workload]) -> tuple[Demand, ...]:
         """Each of them."""
         return tuple(
-            Wanting(
+            Demand(
                 one.name,
                 tuple(self._need(member.name, one) for member in one.members),
                 topology=one.topology,

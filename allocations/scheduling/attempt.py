@@ -101,7 +101,7 @@ class Attempt:
     """
 
     live: Live
-    world: Backends
+    backends: Backends
     clock: RunningClock
     actor: str
     sources: tuple[State, ...] = (State.RESERVED,)
@@ -160,7 +160,7 @@ class Attempt:
     @property
     def cluster(self) -> Cluster | None:
         """Where the pod is to be bound; None where there is no pod or no cluster."""
-        return self.world.cluster if self.live.holder.pod_uid else None
+        return self.backends.cluster if self.live.holder.pod_uid else None
 
     @property
     def stood_still(self) -> bool:

@@ -81,7 +81,7 @@ def lease_rows(attempts: Sequence[Attempt]) -> list[StepOutcome]:
     outcomes = []
     for one in attempts:
         try:
-            one.world.leases.take(one.wants, one.live.holder.identity, now=one.now)
+            one.backends.leases.take(one.wants, one.live.holder.identity, now=one.now)
             outcomes.append(DONE)
         except LeaseTaken as taken:
             outcomes.append(StepOutcome.failed(taken))
@@ -143,7 +143,7 @@ async def look(attempt: Attempt) -> StepOutcome:
 
 async def lease(attempt: Attempt) -> StepOutcome:
     """Take one Lease a device, all at once."""
-    leases = attempt.world.leases
+    leases = attempt.backends.leases
     assert isinstance(leases, KubernetesLeases)
     try:
         await leases.atake(attempt.wants, attempt.live.holder.identity, now=attempt.now, timeout=limits.REQUEST_SECONDS)

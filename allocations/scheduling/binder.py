@@ -21,7 +21,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Protocol
 
-from allocations.backends import Backends, backends
+from allocations.backends import Backends, current_backends
 from allocations.choices import State
 from allocations.leases.port import LeaseTaken
 from allocations.ledger import Live, read_live
@@ -58,7 +58,7 @@ class Step:
 
     def is_request(self, attempt: Attempt) -> bool:
         """Whether the step is a request, as it is where there is an API server."""
-        return self.request is not None and attempt.world.cluster is not None
+        return self.request is not None and attempt.backends.cluster is not None
 
     async def send(self, attempts: Sequence[Attempt]) -> list[StepOutcome]:
         """Send the requests of these attempts at once; one outcome for each."""
@@ -139,17 +139,17 @@ def _release(attempt: Attempt, steps: Sequence[Step] = RELEASE_STEPS) -> Course:
     return True
 
 
-def bind(live: Live, world: Backends, *, now: datetime, actor: str = SCHEDULER) -> None:
+def bind(live: Live, backends: Backends, *, now: datetime, actor: str = SCHEDULER) -> None:
     """Bind a held or reserved allocation; undo it where it fails for good. `now` by the database's clock.
 
     Raises BindFailed, OutcomeOpen, MovedOn, and LeaseTaken (undone as well) when somebody else has a device's Lease.
     """
-    _run(attempt := Attempt(live, world, RunningClock(now), actor), _bind(attempt))
+    _run(attempt := Attempt(live, backends, RunningClock(now), actor), _bind(attempt))
 
 
-def undo(live: Live, world: Backends, reason: str, *, now: datetime, actor: str) -> bool:
+def undo(live: Live, backends: Backends, reason: str, *, now: datetime, actor: str) -> bool:
     """Reserved → failed, for a reservation of which nothing was sent. True when the devices are back."""
-    attempt = Attempt(live, world, RunningClock(now), actor, ending=FinalState(State.FAILED, reason))
+    attempt = Attempt(live, backends, RunningClock(now), actor, ending=FinalState(State.FAILED, reason))
     return _run(attempt, _release(attempt))
 
 
@@ -159,16 +159,16 @@ def release_now(*, allocation_id: uuid.UUID, reason: str, now: datetime, actor: 
     if live is None:
         return False
     ending = FinalState(State.RELEASED, reason)
-    attempt = Attempt(live, backends(), RunningClock(now), actor, sources=(State.BOUND,), ending=ending)
+    attempt = Attempt(live, current_backends(), RunningClock(now), actor, sources=(State.BOUND,), ending=ending)
     return _run(attempt, _release(attempt))
 
 
-def finish(allocation_id: uuid.UUID, world: Backends, outcome: State, *, now: datetime, actor: str) -> bool:
+def finish(allocation_id: uuid.UUID, backends: Backends, outcome: State, *, now: datetime, actor: str) -> bool:
     """Releasing → ended. True when the devices are back; False when it moved on, or the API server is away."""
     live = read_live(allocation_id)
     if live is None:
         return False
-    attempt = Attempt(live, world, RunningClock(now), actor, ending=FinalState(outcome, ""))
+    attempt = Attempt(live, backends, RunningClock(now), actor, ending=FinalState(outcome, ""))
     return _run(attempt, _release(attempt, FINISH_STEPS))
 
 
@@ -183,7 +183,7 @@ def _run(attempt: Attempt, course: Course) -> bool:
 
 
 def _done(step: Step, attempt: Attempt) -> StepOutcome:
-    cluster = attempt.world.cluster
+    cluster = attempt.backends.cluster
     if cluster is not None and step.is_request(attempt):
         release_connection()  # binds wait for the API server by the dozen
         (outcome,) = cluster.run(step.send([attempt]))

@@ -64,7 +64,7 @@ class PlacementRequest:
     """
 
     holder: ledger.Holder
-    asks: PodRequest
+    pod_request: PodRequest
     hold_seconds: Callable[[], int] | None = None
     actor: str = "scheduler"
     first: Callable[[], PlanningInput | None] | None = None
@@ -217,15 +217,15 @@ class _PodPlacement:
     def __init__(self, request: PlacementRequest, candidates: CandidateRows, *, holds: bool) -> None:
         self._request = request
         self._candidates = candidates
-        uid, asks = request.holder.pod_uid, request.asks
-        self._queued = bool(uid) and queues_admit(asks.membership, request.holder.namespace)
+        uid, pod_request = request.holder.pod_uid, request.pod_request
+        self._queued = bool(uid) and queues_admit(pod_request.membership, request.holder.namespace)
         self._holds = holds or self._queued
         self._hold_seconds: int | None = None
 
     def find(self, lost: Collection[int]) -> Found | NotPlaced | None:
         """Plan with the ledger as it is now."""
         request = self._request
-        uid, asks = request.holder.pod_uid, request.asks
+        uid, pod_request = request.holder.pod_uid, request.pod_request
         first = None if request.first is None else request.first()
         look, own = first or planning_input(uid)
         live = own.live
@@ -238,12 +238,12 @@ class _PodPlacement:
             return NotAdmitted()
         decision = plan(
             look.snapshot,
-            asks.request,
+            pod_request.request,
             candidates=partial(self._candidates, look.snapshot, live if self._queued else None),
             offered=self._offered(len(look.snapshot.node_names)),
             own=None if live is None else live.amounts,
             last=[look.snapshot.node_index[name] for name in own.shunned if name in look.snapshot.node_index],
-            blocked=look.blocked(uid, asks.rank, asks.request).union(lost),
+            blocked=look.blocked(uid, pod_request.rank, pod_request.request).union(lost),
             verdicts_up_to=EXPLAINED_UP_TO,
         )
         if decision.node is None:
@@ -259,11 +259,11 @@ class _PodPlacement:
         return offered if is_most and self._holds and not self._queued else None
 
     def _hold(self, decision: Decision, live: ledger.Live | None, now: datetime) -> uuid.UUID:
-        request, asks = self._request, self._request.asks
+        request, pod_request = self._request, self._request.pod_request
         if self._hold_seconds is None:
-            self._hold_seconds = asks.hold_seconds if request.hold_seconds is None else request.hold_seconds()
+            self._hold_seconds = pod_request.hold_seconds if request.hold_seconds is None else request.hold_seconds()
         return ledger.hold(
-            asks.terms(request.holder, by_kubelet=decision.by_kubelet, actor=request.actor),
+            pod_request.terms(request.holder, by_kubelet=decision.by_kubelet, actor=request.actor),
             decision=decision,
             previous=live,
             now=now,

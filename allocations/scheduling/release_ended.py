@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 import structlog
 
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.choices import State
 from allocations.models import Allocation
 from allocations.scheduling.binder import finish, release_now
@@ -46,14 +46,14 @@ class Ended:
 
 def release_finished(*, node: str, now: datetime) -> Ended:
     """Release what pods that are gone or finished hold on the node."""
-    world = backends()
+    backends = current_backends()
     # Held and reserved ones belong to pods that are being placed; the ledger is read before the cluster.
     rows = Allocation.objects.filter(node__name=node, state__in=(State.BOUND, State.RELEASING)).exclude(pod_uid="")
     held = list(rows.values_list("pk", "pod_uid", "namespace", "pod_name", "state", "outcome", "releasing_at"))
-    if world.cluster is None or not held:
+    if backends.cluster is None or not held:
         return Ended()
     try:
-        found = pods.list_all(world.cluster, field_selector=f"spec.nodeName={node}", timeout=LIST_SECONDS)
+        found = pods.list_all(backends.cluster, field_selector=f"spec.nodeName={node}", timeout=LIST_SECONDS)
     except KubeError as error:
         log.info("release_ended.pods_unread", node=node, error=str(error))
         return Ended()
@@ -65,7 +65,7 @@ def release_finished(*, node: str, now: datetime) -> Ended:
         if state != State.RELEASING and (namespace, name) in unreadable:
             continue
         if state == State.RELEASING:
-            back = finish(pk, world, State(outcome), now=now, actor=ACTOR)
+            back = finish(pk, backends, State(outcome), now=now, actor=ACTOR)
         elif pod is None or pod.finished:
             reason = "the pod is gone" if pod is None else f"the pod has {pod.status.phase.lower()}"
             back = release_now(allocation_id=pk, reason=reason, now=now, actor=ACTOR)

@@ -43,13 +43,13 @@ def begin(attempts: Sequence[Attempt]) -> list[StepOutcome]:
 def drop_rows(attempts: Sequence[Attempt]) -> list[StepOutcome]:
     """Drop the leases, without Kubernetes."""
     for one in attempts:
-        one.world.leases.drop(one.wants, one.live.holder.identity)
+        one.backends.leases.drop(one.wants, one.live.holder.identity)
     return [DONE] * len(attempts)
 
 
 async def drop(attempt: Attempt) -> StepOutcome:
     """Drop the Leases."""
-    leases = attempt.world.leases
+    leases = attempt.backends.leases
     assert isinstance(leases, KubernetesLeases)
     try:
         await leases.adrop(attempt.wants, attempt.live.holder.identity)

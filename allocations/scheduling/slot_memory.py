@@ -19,7 +19,7 @@ import numpy as np
 from django.conf import settings
 
 from allocations import fleet, ledger
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.choices import LIVE, State
 from allocations.engine.decision import Decision, Grant, PlanQuery
 from allocations.engine.snapshot import Snapshot
@@ -74,7 +74,7 @@ def bind_memory(allocation_id: uuid.UUID, *, now: datetime) -> bool:
     live = ledger.read_live(allocation_id)
     if live is None or live.state not in {State.HELD, State.RESERVED} or live.lapsed(now):
         return False
-    binder.bind(live, backends(), now=now)
+    binder.bind(live, current_backends(), now=now)
     return True
 
 
@@ -85,11 +85,11 @@ def give_back(allocation: Allocation, *, now: datetime, actor: str) -> bool:
         return ledger.drop_hold(allocation_id=allocation.pk, outcome=State.RELEASED, reason=ENDED, now=now, actor=actor)
     if state is State.RESERVED:
         live = ledger.read_live(allocation.pk)
-        return live is not None and binder.undo(live, backends(), ENDED, now=now, actor=actor)
+        return live is not None and binder.undo(live, current_backends(), ENDED, now=now, actor=actor)
     if state is State.BOUND:
         return binder.release_now(allocation_id=allocation.pk, reason=ENDED, now=now, actor=actor)
     if state is State.RELEASING:
-        return binder.finish(allocation.pk, backends(), State(allocation.outcome), now=now, actor=actor)
+        return binder.finish(allocation.pk, current_backends(), State(allocation.outcome), now=now, actor=actor)
     return state not in LIVE
 
 
@@ -130,7 +130,7 @@ def _bind_new(allocation_id: uuid.UUID) -> None:
     live = ledger.read_live(allocation_id)
     if live is None:
         raise MovedOn("the hold ended meanwhile")
-    binder.bind(live, backends(), now=live.made_at)
+    binder.bind(live, current_backends(), now=live.made_at)
 
 
 def _request(shares: Sequence[Share]) -> DeviceRequest:

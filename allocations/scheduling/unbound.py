@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 from django.conf import settings
 
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.pod_request import PodRequest, UnboundClaims
 from kube.client import Cluster
 from kube.errors import KubeError
@@ -36,13 +36,13 @@ REMEMBERED: Final = 10_000
 log = structlog.get_logger(__name__)
 
 
-def hold_seconds(asks: PodRequest) -> int:
+def hold_seconds(pod_request: PodRequest) -> int:
     """Seconds that a hold for this pod lasts."""
-    if asks.awaited is None:
-        return asks.hold_seconds
-    cluster = backends().cluster
-    waits = cluster is None or READER.waits(asks.awaited, cluster)
-    return int(settings.GPUPLANE_LONG_HOLD_SECONDS) if waits else asks.hold_seconds
+    if pod_request.awaited is None:
+        return pod_request.hold_seconds
+    cluster = current_backends().cluster
+    waits = cluster is None or READER.waits(pod_request.awaited, cluster)
+    return int(settings.GPUPLANE_LONG_HOLD_SECONDS) if waits else pod_request.hold_seconds
 
 
 class Reader:

@@ -44,8 +44,8 @@ REASON_LONGEST: Final = 500
 def plan_of(round_input: RoundInput) -> Growth:
     """The engine's plan."""
     if round_input.queues is None:
-        return grow(round_input.question)
-    return grow_within_quotas(round_input.question, round_input.queues)
+        return grow(round_input.inputs)
+    return grow_within_quotas(round_input.inputs, round_input.queues)
 
 
 @atomic_retry
@@ -111,7 +111,7 @@ class _Writing:
         entry = self.round_input.entries[node.pool]
         name = entry.row.name
         if name not in self._room:
-            self._room[name] = self.round_input.question.pools[node.pool].most
+            self._room[name] = self.round_input.inputs.pools[node.pool].most
         left = self._room[name]
         if left is not None:
             if left <= 0:
@@ -197,7 +197,7 @@ def _types(round_input: RoundInput, node: GrowthNode) -> set[str]:
     wanted = set(node.pods)
     return {
         ask.type
-        for one in round_input.question.wanting
+        for one in round_input.inputs.demands
         for need in one.needs
         if need.member.name in wanted
         for ask in need.member.request.asks

@@ -1,4 +1,4 @@
-"""What a round decides from: who waits, which pools there are, what is coming, as a question for the engine.
+"""What a round decides from: who waits, which pools there are, what is coming, as input of the engine.
 
 Invariants: a pod is asked about only where it lacks nothing but devices, as far as its rows say; and once it
 has waited long enough, or is about to while another one has, so that pods that come together share nodes.
@@ -18,12 +18,12 @@ from django.db.models import Count, Exists, OuterRef
 
 from allocations import fleet
 from allocations.choices import LIVE
-from allocations.engine.growth import ComingNode, GrowthQuestion, Need, Pool, Wanting
+from allocations.engine.growth import ComingNode, Demand, GrowthInput, Need, Pool
 from allocations.engine.growth.shapes import Shape, packed
 from allocations.engine.queueing.rounds import DecisionInput, decide
 from allocations.engine.queueing.workloads import Age, Member, Workload
 from allocations.models import Allocation, PodRefusal
-from allocations.pod_request import PodRequest, pod_request
+from allocations.pod_request import PodRequest, parse_pod_request
 from allocations.scheduling.queueing.loop import is_in_use
 from allocations.scheduling.queueing.round_input import InputReader, without_kept
 from allocations.scheduling.queueing.waiting_rows import NodesCache
@@ -80,11 +80,11 @@ class Entry(NamedTuple):
 
 
 class RoundInput(NamedTuple):
-    """`entries`: by place in the question; `coming`: triggers in the order of the question, but not those whose nodes
+    """`entries`: by place in the input; `coming`: triggers in the order of the input, but not those whose nodes
     are in the snapshot; `skipped`: pod → why it is not asked about.
     """
 
-    question: GrowthQuestion
+    inputs: GrowthInput
     queues: DecisionInput | None
     entries: Sequence[Entry]
     coming: Sequence[Trigger]
@@ -149,7 +149,7 @@ class _Builder:
         self.failures = EarlierFailures.read(now)
         self.skipped: dict[str, str] = {}
         self.look = fleet.current()
-        # who took devices since the pods were read is counted in the picture: asked about again, a node more would come
+        # the snapshot counts those who took devices since the pods were read: asked about again, a node more would come
         rows = Allocation.objects.filter(state__in=LIVE, pod_uid__in=[waiter.uid for waiter in waiters])
         holding = set(rows.values_list("pod_uid", flat=True))
         self.waiters = {waiter.name: waiter for waiter in waiters if waiter.uid not in holding}
@@ -177,13 +177,13 @@ class _Builder:
             for entry in entries
         ]
         self._forms = [Shape(pool.node) for pool in chosen]
-        wanting = []
+        demands = []
         for workload in wanted:
             needs = tuple(
                 self._need(member, entries, refusals[member.name], picks[member.name]) for member in workload.members
             )
-            wanting.append(
-                Wanting(
+            demands.append(
+                Demand(
                     workload.name,
                     needs,
                     topology=workload.topology,
@@ -197,19 +197,19 @@ class _Builder:
         surely, perhaps = self._of_others(entries)
         coming = (*surely, *ours, *perhaps)
         labels = [self._labels(name) for name in self.snapshot.node_names]
-        question = GrowthQuestion(self.snapshot, labels, tuple(chosen), tuple(wanting), coming)
-        return RoundInput(question, queues, entries, [one for one, _ in there], self.waiters, self.skipped)
+        inputs = GrowthInput(self.snapshot, labels, tuple(chosen), tuple(demands), coming)
+        return RoundInput(inputs, queues, entries, [one for one, _ in there], self.waiters, self.skipped)
 
     def _workloads(self) -> tuple[list[Workload], DecisionInput | None]:
         """Workloads that lack devices alone: what the queues say of theirs, and every other pod by itself."""
         found: list[Workload] = []
         finder = ClaimFinder()
         for place, waiter in enumerate(self.waiters.values()):
-            asks = None if waiter.queued else pod_request(waiter.pod, finder)
-            if not isinstance(asks, PodRequest) or self._is_skipped(waiter):
+            pod_request = None if waiter.queued else parse_pod_request(waiter.pod, finder)
+            if not isinstance(pod_request, PodRequest) or self._is_skipped(waiter):
                 continue
             age = Age(False, f"{waiter.since:%Y-%m-%dT%H:%M:%S.%fZ}", place)
-            member = Member(waiter.name, asks.request, age, self._rows_for(waiter.pod.spec))
+            member = Member(waiter.name, pod_request.request, age, self._rows_for(waiter.pod.spec))
             found.append(Workload(waiter.name, "", (member,), 0, age))
         queues: DecisionInput | None = None
         if any(waiter.queued for waiter in self.waiters.values()) and is_in_use():

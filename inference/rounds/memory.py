@@ -13,7 +13,7 @@ from datetime import datetime
 import structlog
 from django.db.models import Exists, OuterRef, Q
 
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.choices import LIVE
 from allocations.choices import State as AllocationState
 from allocations.errors import MovedOn
@@ -56,7 +56,7 @@ def settle(slots: Iterable[Slot], *, now: datetime, slowly: Callable[[Slot], Non
 
 
 def _nodes_of_kubelets() -> frozenset[str]:
-    if backends().cluster is None:
+    if current_backends().cluster is None:
         return frozenset()
     return frozenset(Node.objects.filter(mode=Mode.DEVICE_PLUGIN).values_list("name", flat=True))
 

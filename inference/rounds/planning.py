@@ -21,7 +21,7 @@ import structlog
 from django.db import transaction
 
 from allocations.engine.slots.plan import plan_slots
-from allocations.engine.slots.records import Answer, NewSlot
+from allocations.engine.slots.records import NewSlot, SlotDecision
 from audit.choices import EventKind
 from audit.services import record
 from inference.choices import RequestState, State
@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 def plan(number: int, *, now: datetime) -> list[Slot]:
     """One plan; the slots that are new. Raises MovedOn where another worker plans now."""
     round_input = read_round_input(now)
-    answer = plan_slots(round_input.question)
+    answer = plan_slots(round_input.inputs)
     named: dict[str, Slot] = {}
     for one in answer.slots:
         try:
@@ -115,7 +115,7 @@ def new_id() -> str:
     return "".join(secrets.choice(_LETTERS) for _ in range(_ID_LENGTH))
 
 
-def note_waiting(answer: Answer, round_input: RoundInput, named: Mapping[str, Slot]) -> None:
+def note_waiting(answer: SlotDecision, round_input: RoundInput, named: Mapping[str, Slot]) -> None:
     """Write at waiting requests the slot that they wait for, or why there is none."""
     told: defaultdict[tuple[str | None, str], list[str]] = defaultdict(list)
     for served in answer.requests:
@@ -160,7 +160,7 @@ def _chunks(ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
         yield ids[start : start + ROWS_A_STATEMENT]
 
 
-def note_lacking(answer: Answer, round_input: RoundInput) -> None:
+def note_lacking(answer: SlotDecision, round_input: RoundInput) -> None:
     """Write at models what `keep_warm` lacks, and why."""
     lacking = {one.model: (one.missing, one.reason[:REASON_LONGEST]) for one in answer.unkept}
     for model in round_input.models.values():

@@ -17,7 +17,7 @@ from allocations import fleet
 from allocations.choices import LIVE
 from allocations.choices import State as AllocationState
 from allocations.engine.patch import take, with_freed
-from allocations.engine.slots.records import Question, Runner, Runtime, Slot, SlotModel, SlotRequest, SlotState
+from allocations.engine.slots.records import Runner, Runtime, Slot, SlotInput, SlotModel, SlotRequest, SlotState
 from allocations.models import AllocationDevice
 from claims.dialects.request import DeviceAsk, DeviceRequest, Dialect
 from inference import models
@@ -46,11 +46,11 @@ _ANY_SHARE: Final = DeviceRequest(
 
 class RoundInput(NamedTuple):
     """`put_off`: model and LoRA → why no slot of it is planned now; `failures`: of each kind, also those that are over.
-    `held_back`: waiting requests that are not in the question, since their model is put off. `pod_nodes`: where slots
+    `held_back`: waiting requests that are not in the input, since their model is put off. `pod_nodes`: where slots
     are pods.
     """
 
-    question: Question
+    inputs: SlotInput
     now: datetime
     models: Mapping[str, models.Model]
     slots: Mapping[str, models.Slot]
@@ -80,7 +80,7 @@ def read_round_input(now: datetime) -> RoundInput:
     asked_slots = [_slot(slot, connected, now) for slot in slots.values()]
     asked, held_back = _requests(asked_slots, known, put_off)
     measured = _measured(snapshot, connected, now)
-    question = Question(
+    inputs = SlotInput(
         snapshot=snapshot,
         labels=by_pods | {runner.node.name: runner.node.labels for runner in runners},
         models=tuple(_model(model, asked_slots, put_off) for model in known.values()),
@@ -98,7 +98,7 @@ def read_round_input(now: datetime) -> RoundInput:
         requests=asked,
         held_by_pods=_held_by_others(),
     )
-    return RoundInput(question, now, known, slots, failures, put_off, held_back, frozenset(by_pods))
+    return RoundInput(inputs, now, known, slots, failures, put_off, held_back, frozenset(by_pods))
 
 
 def _pods(

@@ -43,7 +43,7 @@ class Verdict(NamedTuple):
     own: bool = True
 
 
-class World(NamedTuple):
+class Observed(NamedTuple):
     """What slots are judged by."""
 
     nodes: frozenset[str]
@@ -55,7 +55,7 @@ class World(NamedTuple):
 
 def tidy(*, now: datetime) -> int:
     """Move what is to be moved; how many slots."""
-    world = World(
+    observed = Observed(
         nodes=frozenset(Node.objects.exclude(state=NodeState.GONE).values_list("name", flat=True)),
         lost_gpus=frozenset(_with_lost_gpus()),
         now=now,
@@ -63,24 +63,24 @@ def tidy(*, now: datetime) -> int:
     rows = Slot.objects.filter(state__in=HOLDING).select_related("model", "runner", "allocation").only(*_READ)
     moved = 0
     for slot in rows.order_by("planned_at", "pk"):
-        verdict = judge(slot, world)
+        verdict = judge(slot, observed)
         if verdict is not None:
             moved += _move(slot, verdict, now)
     return moved
 
 
-def judge(slot: Slot, world: World) -> Verdict | None:
+def judge(slot: Slot, observed: Observed) -> Verdict | None:
     """What is to become of the slot; None: it is as it should be."""
     state, bound = State(slot.state), _was_bound(slot)
-    if slot.node not in world.nodes:
+    if slot.node not in observed.nodes:
         return Verdict(State.STOPPED, f"node {slot.node} is gone")
     if state in UNWANTED:
         return None if bound else Verdict(State.STOPPED, NEVER_STARTED)
     found = _unwanted(slot, bound=bound)
-    if found is None and slot.pk in world.lost_gpus:
+    if found is None and slot.pk in observed.lost_gpus:
         found = Verdict(State.FAILED, "a GPU of it is not there any more", own=False)
     if found is None and bound:
-        found = _not_ready(slot, world.now)
+        found = _not_ready(slot, observed.now)
     if found is not None and not bound:
         return Verdict(State.STOPPED, found.reason)
     return found

@@ -9,7 +9,7 @@ import random
 from dataclasses import replace
 from functools import partial
 
-from allocations.engine.growth import GrowthQuestion, Need, Pool, Wanting, grow
+from allocations.engine.growth import Demand, GrowthInput, Need, Pool, grow
 from allocations.engine.queueing.workloads import Age, Member
 from claims.dialects.request import DeviceRequest, Policy
 from tests.bench.figures import Aim, Report, timed_figure
@@ -41,28 +41,28 @@ _POOLS = (("a", 8, 10), ("b", 8, 5), ("c", 4, 5), ("d", 2, 1), ("e", 1, 1))
 def measure_growth(report: Report, *, rounds: int) -> None:
     """2,000 pods of twelve kinds, and of one, wait beside 1,000 full nodes of 8 and five pools."""
     chance = random.Random(1)
-    mixed = question([chance.choice(_KINDS) for _ in range(PODS)])
-    alike = question([share(core=50, ratio=50)] * PODS)
+    mixed = inputs([chance.choice(_KINDS) for _ in range(PODS)])
+    alike = inputs([share(core=50, ratio=50)] * PODS)
     for name, asked in (("twelve kinds", mixed), ("one kind", alike)):
         measured = Rounds()
         for _ in range(rounds):
-            measured.floor.append([timed(partial(sorted, asked.wanting, key=_size)) for _ in range(3)])
+            measured.floor.append([timed(partial(sorted, asked.demands, key=_size)) for _ in range(3)])
             measured.product.append([timed(partial(grow, asked))])
         figure = timed_figure(f"growth, {PODS} pods of {name}, 5 pools, {NODES} × 8", measured)
         report.add(replace(figure, aims=[Aim(f"median ≤ {MOST_MS} ms", figure.value, MOST_MS)]))
 
 
-def question(requests: list[DeviceRequest]) -> GrowthQuestion:
+def inputs(requests: list[DeviceRequest]) -> GrowthInput:
     """Lone pods of these requests."""
     full = fleet(*(node(f"n{number:04}", gpus=8, taken=range(8)) for number in range(NODES)))
-    wanting = tuple(
-        Wanting(f"p{place}", (Need(Member(f"p{place}", request, Age(True, "", place))),))
+    demands = tuple(
+        Demand(f"p{place}", (Need(Member(f"p{place}", request, Age(True, "", place))),))
         for place, request in enumerate(requests)
     )
     pools = tuple(Pool(name, node(name, gpus=gpus), weight=weight) for name, gpus, weight in _POOLS)
     labels: list[dict[str, str]] = [{} for _ in range(NODES)]
-    return GrowthQuestion(full, labels, pools, wanting)
+    return GrowthInput(full, labels, pools, demands)
 
 
-def _size(wanting: Wanting) -> int:
-    return -sum(ask.count for need in wanting.needs for ask in need.member.request.asks)
+def _size(demand: Demand) -> int:
+    return -sum(ask.count for need in demand.needs for ask in need.member.request.asks)

@@ -18,7 +18,7 @@ import numpy as np
 from allocations.engine.gguf import KvType, estimate, read_header
 from allocations.engine.patch import take
 from allocations.engine.slots.plan import plan_slots
-from allocations.engine.slots.records import Question, Runner, Runtime, Slot, SlotModel, SlotRequest
+from allocations.engine.slots.records import Runner, Runtime, Slot, SlotInput, SlotModel, SlotRequest
 from tests.bench.figures import Aim, Figure, Report, timed_figure
 from tests.bench.fleets import eights
 from tests.bench.in_process import timed
@@ -88,7 +88,7 @@ def large_header() -> bytes:
     )
 
 
-def _floor(asked: Question) -> int:
+def _floor(asked: SlotInput) -> int:
     """Claims by GPU, and requests in their order."""
     claimed = np.zeros((len(asked.runners), 8), dtype=np.int64)
     place = {runner.node: number for number, runner in enumerate(asked.runners)}
@@ -112,7 +112,7 @@ KINDS: dict[str, tuple[dict[str, Any], int]] = {
 """What models of a kind are like, and how many there are."""
 
 
-def fleet_of_slots(*, only: tuple[str, ...] = tuple(KINDS)) -> Question:
+def fleet_of_slots(*, only: tuple[str, ...] = tuple(KINDS)) -> SlotInput:
     """Slots of 10 to 40 GiB on every GPU, most of them idle, and requests that each need a slot of their own."""
     chance = random.Random(17)
     snapshot = eights(RUNNERS)
@@ -152,7 +152,7 @@ def fleet_of_slots(*, only: tuple[str, ...] = tuple(KINDS)) -> Question:
         SlotRequest(f"r{number}", asked_for[number % len(asked_for)].name, priority=number % 3)
         for number in range(NEEDS)
     )
-    return Question(
+    return SlotInput(
         snapshot=take(snapshot, held),
         labels={},
         models=tuple(models),

@@ -19,7 +19,7 @@ import orjson
 
 from access.choices import TokenScope
 from allocations import ledger
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.choices import LIVE, State
 from allocations.models import Allocation
 from allocations.scheduling.binder import finish
@@ -114,7 +114,7 @@ def give_back(pod_uid: str) -> None:
             now=now,
             actor="bench",
         )
-        finish(allocation_id, backends(), State.RELEASED, now=now, actor="bench")
+        finish(allocation_id, current_backends(), State.RELEASED, now=now, actor="bench")
 
 
 def placed(answer: bytes) -> str:

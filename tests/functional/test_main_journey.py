@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from access.choices import Role, TokenScope
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.reconcile.garbage_collection import collect_garbage
 from allocations.scheduling.expired_holds import expire_holds
 from kube.keys import VISIBLE_DEVICES
@@ -113,7 +113,7 @@ def test_devices_without_a_pod(client: ClusterClient) -> None:
     assert client.rest("DELETE", f"allocations/{taken['uid']}/")["state"] == "released"
     assert name not in client.leases(taken["node"])
 
-    collect_garbage(now=database_now() + timedelta(hours=2), world=backends())
+    collect_garbage(now=database_now() + timedelta(hours=2), backends=current_backends())
     assert client.allocation(pods)["state"] == "released"
     assert client.used("bare") == [FREE, FREE]
     told = client.rest("GET", "pods/bare/bare-1/explain/")

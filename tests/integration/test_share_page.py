@@ -3,7 +3,7 @@
 import pytest
 
 from access.choices import Role
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.choices import State
 from allocations.models import Allocation
 from allocations.scheduling.resizing import resize_claims
@@ -101,7 +101,7 @@ def test_a_claim_whose_shares_do_not_follow(as_user, fleet):
         claim.refresh_from_db()
         claim.spec["devices"]["core"] = core
         claim.save()
-        resize_claims(world=backends(), now=database_now())
+        resize_claims(backends=current_backends(), now=database_now())
         shown = client.get("/claims/research/part/").content.decode()
         assert ("A share does not follow this claim. b: gpu 1 has 10 core" in shown) == want
         assert ("does not follow" in shown) == want

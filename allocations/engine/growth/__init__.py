@@ -4,6 +4,6 @@ Called by `allocations.scenario` (keys `pools`) and by `autoscaling`. Pure. `gro
 """
 
 from allocations.engine.growth.plan import grow
-from allocations.engine.growth.question import ComingNode, Growth, GrowthNode, GrowthQuestion, Need, Pool, Wanting
+from allocations.engine.growth.records import ComingNode, Demand, Growth, GrowthInput, GrowthNode, Need, Pool
 
-__all__ = ["ComingNode", "Growth", "GrowthNode", "GrowthQuestion", "Need", "Pool", "Wanting", "grow"]
+__all__ = ["ComingNode", "Demand", "Growth", "GrowthInput", "GrowthNode", "Need", "Pool", "grow"]

@@ -15,7 +15,7 @@ from allocations.engine.queueing.seats import Placed, taken
 from allocations.engine.queueing.workloads import Workload
 
 if TYPE_CHECKING:
-    from allocations.engine.growth.question import Wanting
+    from allocations.engine.growth.records import Demand
     from allocations.engine.queueing.workloads import Member
     from allocations.engine.snapshot import Snapshot
     from claims.dialects.request import DeviceRequest
@@ -30,21 +30,21 @@ class FleetRoom:
         self._placer = Placer(labels)
         self._refused: set[tuple[DeviceRequest, tuple[int, ...] | None]] = set()
 
-    def take(self, wanting: Wanting) -> dict[str, str]:
+    def take(self, demand: Demand) -> dict[str, str]:
         """Pod → node, for as many of the workload's pods as have room; all or none where it has a topology."""
-        members = [need.member for need in wanting.needs]
+        members = [need.member for need in demand.needs]
         if not self.snapshot.node_names:
             return {}
-        if wanting.topology is None and (len(members) == 1 or all(map(self._is_refused, members))):
+        if demand.topology is None and (len(members) == 1 or all(map(self._is_refused, members))):
             return self.some(members)
         workload = Workload(
-            wanting.name, "", tuple(members), 0, members[0].age, topology=wanting.topology, beside=wanting.beside
+            demand.name, "", tuple(members), 0, members[0].age, topology=demand.topology, beside=demand.beside
         )
         found = self._placer.place(self.snapshot, workload, blocked=())
         if isinstance(found, Placed):
             self.snapshot = found.snapshot
             return {seat.member.name: str(seat.decision.node) for seat in found.seats}
-        return {} if wanting.topology is not None else self.some(members)
+        return {} if demand.topology is not None else self.some(members)
 
     def copy(self) -> FleetRoom:
         """The same, to try something."""

@@ -29,7 +29,7 @@ class Item(NamedTuple):
     pod: str
     request: DeviceRequest
     pools: tuple[int, ...]
-    wanting: str
+    demand: str
 
     @property
     def kind(self) -> Kind:

@@ -2,7 +2,7 @@
 
 Pools are taken by weight; of equal ones the one whose new nodes have fewer GPUs in all, then by name. Invariants: a
 new node is opened only for pods that no node there, coming or opened holds; a gang is served whole or not at all; no
-pool makes more nodes than it may; the same question gives the same answer.
+pool makes more nodes than it may; the same input gives the same answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 
 from allocations.engine.growth.fleet_room import FleetRoom
 from allocations.engine.growth.packing import Bin, Item, Packer, Packing
-from allocations.engine.growth.question import ComingNode, Growth, GrowthNode, GrowthQuestion, Need, Wanting
+from allocations.engine.growth.records import ComingNode, Demand, Growth, GrowthInput, GrowthNode, Need
 from allocations.engine.growth.shapes import EMPTY, Shape, packed
 from allocations.engine.reasons import summary_text
 
@@ -27,9 +27,9 @@ ROLLBACKS: Final = 8
 """Gangs without room that are taken out of the plan one by one; then all others at once."""
 
 
-def grow(question: GrowthQuestion) -> Growth:
+def grow(inputs: GrowthInput) -> Growth:
     """The plan."""
-    return _Planner(question).run()
+    return _Planner(inputs).run()
 
 
 class _Course(NamedTuple):
@@ -43,21 +43,21 @@ class _Course(NamedTuple):
 
 
 class _Planner:
-    def __init__(self, question: GrowthQuestion) -> None:
-        self.question = question
-        self.pools = question.pools
-        self.shapes = [Shape(pool.node) for pool in question.pools]
+    def __init__(self, inputs: GrowthInput) -> None:
+        self.inputs = inputs
+        self.pools = inputs.pools
+        self.shapes = [Shape(pool.node) for pool in inputs.pools]
         self.packer = Packer(self.shapes)
         places = range(len(self.pools))
         self.order = sorted(places, key=lambda place: (-self.pools[place].weight, self.pools[place].name))
         self.hardness: dict[DeviceRequest, tuple[int, ...]] = {}
         self.allowed: dict[str, tuple[int, ...]] = {}
-        for wanting in question.wanting:
-            for need in wanting.needs:
+        for demand in inputs.demands:
+            for need in demand.needs:
                 self.allowed[need.member.name] = self._allowed(need)
         self.no_value: dict[str, str] = {}
         """Pod → why its gang's topology leaves no pool."""
-        self.wanting = sorted(question.wanting, key=self._rank)
+        self.demands = sorted(inputs.demands, key=self._rank)
 
     def run(self) -> Growth:
         """Try, take a gang that has no room out of the plan, and try again."""
@@ -70,42 +70,42 @@ class _Planner:
             without |= set(halved[-1:] if len(without) < ROLLBACKS else halved)
 
     def _course(self, without: set[str]) -> _Course:
-        room = FleetRoom(self.question.snapshot, self.question.labels)
-        course = _Course([(one.pool, EMPTY) for one in self.question.coming], {}, {}, {})
+        room = FleetRoom(self.inputs.snapshot, self.inputs.labels)
+        course = _Course([(one.pool, EMPTY) for one in self.inputs.coming], {}, {}, {})
         opened = [0] * len(self.pools)
         alone: list[Item] = []
         by_themselves: list[Item] = []
-        for wanting in self.wanting:
-            if wanting.name in without:
-                course.left.update((need.member.name, wanting.name) for need in wanting.needs)
-            elif not wanting.above:
-                own = by_themselves if wanting.needs[0].by_itself else alone
-                own += self._beyond_fleet(wanting, room, course, opened)
+        for demand in self.demands:
+            if demand.name in without:
+                course.left.update((need.member.name, demand.name) for need in demand.needs)
+            elif not demand.above:
+                own = by_themselves if demand.needs[0].by_itself else alone
+                own += self._beyond_fleet(demand, room, course, opened)
         self._on_coming(by_themselves, course, ours=False)
         self._pack(alone, course, opened)
         short = set(course.left.values())
         above: list[Item] = []
-        for wanting in self.wanting:
-            if wanting.above in short:
-                course.left.update((need.member.name, wanting.above) for need in wanting.needs)
-            elif wanting.above:
-                above += self._beyond_fleet(wanting, room, course, opened)
+        for demand in self.demands:
+            if demand.above in short:
+                course.left.update((need.member.name, demand.above) for need in demand.needs)
+            elif demand.above:
+                above += self._beyond_fleet(demand, room, course, opened)
         self._pack(above, course, opened)
         self._on_coming([one for one in by_themselves if one.pod in course.left], course, ours=True)
         return course
 
-    def _beyond_fleet(self, wanting: Wanting, room: FleetRoom, course: _Course, opened: list[int]) -> list[Item]:
+    def _beyond_fleet(self, demand: Demand, room: FleetRoom, course: _Course, opened: list[int]) -> list[Item]:
         """The pods that the fleet has no room for, restricted to the pools that a gang's topology leaves."""
-        found = room.take(wanting)
+        found = room.take(demand)
         course.on_fleet.update(found)
-        items = [self._item(wanting, need) for need in wanting.needs if need.member.name not in found]
-        if not items or wanting.topology is None:
+        items = [self._item(demand, need) for need in demand.needs if need.member.name not in found]
+        if not items or demand.topology is None:
             return items
-        return self._near(wanting, wanting.topology, items, room, course, opened)
+        return self._near(demand, demand.topology, items, room, course, opened)
 
     def _near(
         self,
-        wanting: Wanting,
+        demand: Demand,
         topology: Topology,
         items: list[Item],
         room: FleetRoom,
@@ -113,13 +113,13 @@ class _Planner:
         opened: list[int],
     ) -> list[Item]:
         """The items where one value of the label, which a pool fixes, holds them all; the fewest new GPUs first."""
-        labels = [node.get(topology.label, "") for node in self.question.labels]
+        labels = [node.get(topology.label, "") for node in self.inputs.labels]
         values = {self.pools[place].labels.get(topology.label, "") for item in items for place in item.pools} - {""}
-        if beside := {labels[row] for row in wanting.beside}:
+        if beside := {labels[row] for row in demand.beside}:
             values &= beside
         best: tuple[tuple[int, int, str], list[Item], list[Member]] | None = None
         for value in sorted(values):
-            members = [_within(need.member, labels, value) for need in wanting.needs]
+            members = [_within(need.member, labels, value) for need in demand.needs]
             seated = room.copy().some(members)
             near = [self._only(item, topology.label, value) for item in items if item.pod not in seated]
             trial, counts = _Course(list(course.bins), {}, {}, {}), list(opened)
@@ -151,7 +151,7 @@ class _Planner:
             for pools in sorted(groups, key=len):  # pods of few choices first: the others fill their nodes
                 waiting += self._pack_group(groups[pools], list(pools), course, opened)
             waiting.sort(key=self._item_rank)
-        course.left.update((item.pod, item.wanting) for item in waiting)
+        course.left.update((item.pod, item.demand) for item in waiting)
 
     def _pack_group(self, items: list[Item], pools: list[int], course: _Course, opened: list[int]) -> list[Item]:
         """Pack pods that the same pools of a weight may serve; who has no room."""
@@ -177,14 +177,14 @@ class _Planner:
 
     def _on_coming(self, items: Sequence[Item], course: _Course, *, ours: bool) -> None:
         """Pods for which Karpenter makes nodes by itself, on nodes that are coming: on ours only what others leave."""
-        places = [at for at, one in enumerate(self.question.coming) if ours or not one.ours]
+        places = [at for at, one in enumerate(self.inputs.coming) if ours or not one.ours]
         found = self.packer.pack([course.bins[at] for at in places], items, None, 0)
         for at, filled in zip(places, found.bins, strict=True):
             course.bins[at] = filled
         for item, at in found.seats.items():
             course.seats[item.pod] = places[at]
             course.left.pop(item.pod, None)
-        course.left.update((item.pod, item.wanting) for item in found.left)
+        course.left.update((item.pod, item.demand) for item in found.left)
 
     def _note(self, found: Packing, course: _Course) -> None:
         course.bins[:] = found.bins
@@ -193,36 +193,36 @@ class _Planner:
     def _halved(self, course: _Course, without: set[str]) -> list[str]:
         """Gangs of which only some pods have room."""
         short = set(course.left.values()) - without
-        gangs = [one for one in self.wanting if len(one.needs) > 1 and one.name in short]
+        gangs = [one for one in self.demands if len(one.needs) > 1 and one.name in short]
         return [one.name for one in gangs if any(need.member.name not in course.left for need in one.needs)]
 
     def _answer(self, course: _Course) -> Growth:
         pods: list[list[str]] = [[] for _ in course.bins]
-        place_of = {need.member.name: need.member.age for one in self.question.wanting for need in one.needs}
+        place_of = {need.member.name: need.member.age for one in self.inputs.demands for need in one.needs}
         for pod, place in course.seats.items():
             pods[place].append(pod)
         nodes = []
         for at, (pool, state) in enumerate(course.bins):
-            coming: ComingNode | None = self.question.coming[at] if at < len(self.question.coming) else None
+            coming: ComingNode | None = self.inputs.coming[at] if at < len(self.inputs.coming) else None
             held = tuple(sorted(pods[at], key=lambda pod: (place_of[pod], pod)))
             nodes.append(GrowthNode(pool, coming.name if coming else "", held, self.shapes[pool].used(state)))
-        there = len(self.question.coming)
+        there = len(self.inputs.coming)
         nodes[there:] = sorted(nodes[there:], key=lambda node: node.pool)  # stable: ordinals by opening
         pool_of = {pod: course.bins[place][0] for pod, place in course.seats.items()}
         on_fleet = dict(course.on_fleet)
-        for wanting in self.question.wanting:
-            served = [pool_of[need.member.name] for need in wanting.needs if need.member.name in pool_of]
-            for need in wanting.needs:
+        for demand in self.inputs.demands:
+            served = [pool_of[need.member.name] for need in demand.needs if need.member.name in pool_of]
+            for need in demand.needs:
                 if served and on_fleet.pop(need.member.name, None) is not None:
                     pool_of[need.member.name] = min(served)
         return Growth(tuple(nodes), pool_of, on_fleet, self._reasons(course))
 
     def _reasons(self, course: _Course) -> dict[str, str]:
-        needs = {need.member.name: need for one in self.question.wanting for need in one.needs}
-        gangs = {one.name: one for one in self.question.wanting if len(one.needs) > 1}
+        needs = {need.member.name: need for one in self.inputs.demands for need in one.needs}
+        gangs = {one.name: one for one in self.inputs.demands if len(one.needs) > 1}
         found = {}
-        for pod, wanting in course.left.items():
-            gang = gangs.get(wanting)
+        for pod, demand in course.left.items():
+            gang = gangs.get(demand)
             own = self._why_not(needs[pod]) or self.no_value.get(pod, "")
             if gang is not None and not own:
                 others = (self._why_not(need) or self.no_value.get(need.member.name, "") for need in gang.needs)
@@ -261,15 +261,15 @@ class _Planner:
             at for at, shape in enumerate(self.shapes) if at not in need.refused and not shape.refusal(request)
         )
 
-    def _item(self, wanting: Wanting, need: Need) -> Item:
+    def _item(self, demand: Demand, need: Need) -> Item:
         name = need.member.name
-        return Item(name, packed(need.member.request), self.allowed[name], wanting.name)
+        return Item(name, packed(need.member.request), self.allowed[name], demand.name)
 
-    def _rank(self, wanting: Wanting) -> tuple[object, ...]:
+    def _rank(self, demand: Demand) -> tuple[object, ...]:
         """Hardest first: by all that the workload asks for, then by age."""
-        ranks = [self._hardness(packed(need.member.request)) for need in wanting.needs]
+        ranks = [self._hardness(packed(need.member.request)) for need in demand.needs]
         total = tuple(map(sum, zip(*ranks, strict=True)))
-        return total, wanting.needs[0].member.age, wanting.name
+        return total, demand.needs[0].member.age, demand.name
 
     def _item_rank(self, item: Item) -> tuple[int, ...]:
         return self._hardness(item.request)

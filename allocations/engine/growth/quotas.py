@@ -14,7 +14,7 @@ import msgspec
 
 from allocations.engine.build import NodeRow
 from allocations.engine.growth.plan import grow
-from allocations.engine.growth.question import Growth, GrowthQuestion
+from allocations.engine.growth.records import Growth, GrowthInput
 from allocations.engine.patch import replace_nodes
 from allocations.engine.queueing.rounds import DecisionInput, decide
 from allocations.engine.queueing.workloads import Member, Workload
@@ -24,32 +24,32 @@ _LAST: Final = "\U0010ffff"
 """Begins the names of planned nodes, so that rows of the fleet stay what they are."""
 
 
-def grow_within_quotas(question: GrowthQuestion, queues: DecisionInput) -> Growth:
+def grow_within_quotas(inputs: GrowthInput, queues: DecisionInput) -> Growth:
     """The plan for workloads that the queues would admit. `queues`: what they decided about, on the fleet."""
     refused: dict[str, str] = {}
-    growth = grow(question)
+    growth = grow(inputs)
     for _ in range(ROUNDS):
         if not growth.new and not growth.pool_of:
             break
-        over = _over_quota(question, queues, growth)
+        over = _over_quota(inputs, queues, growth)
         if not over:
             break
-        for wanting in question.wanting:
-            if wanting.name in over:
-                refused.update((need.member.name, over[wanting.name]) for need in wanting.needs)
-        left = tuple(one for one in question.wanting if one.name not in over)
-        question = msgspec.structs.replace(question, wanting=left)
-        growth = grow(question)
+        for demand in inputs.demands:
+            if demand.name in over:
+                refused.update((need.member.name, over[demand.name]) for need in demand.needs)
+        left = tuple(one for one in inputs.demands if one.name not in over)
+        inputs = msgspec.structs.replace(inputs, demands=left)
+        growth = grow(inputs)
     return msgspec.structs.replace(growth, reasons={**growth.reasons, **refused})
 
 
-def _over_quota(question: GrowthQuestion, queues: DecisionInput, growth: Growth) -> dict[str, str]:
+def _over_quota(inputs: GrowthInput, queues: DecisionInput, growth: Growth) -> dict[str, str]:
     """Workload → why a quota refuses it, on the fleet with the planned nodes."""
     base = queues.snapshot
     first = int(base.device_id.max(initial=0)) + 1
     rows: list[NodeRow] = []
     for number, node in enumerate(growth.nodes):
-        shape = question.pools[node.pool].node
+        shape = inputs.pools[node.pool].node
         devices = []
         for device in shape.devices:
             devices.append(msgspec.structs.replace(device, device_id=first, uuid=f"{_LAST}{first}"))
@@ -59,19 +59,19 @@ def _over_quota(question: GrowthQuestion, queues: DecisionInput, growth: Growth)
     wider = msgspec.structs.replace(
         queues,
         snapshot=replace_nodes(base, rows),
-        labels=[*queues.labels, *(question.pools[pool].labels for pool in pools)],
-        waiting=_with_rows(question, queues.waiting, len(base.node_names), pools),
+        labels=[*queues.labels, *(inputs.pools[pool].labels for pool in pools)],
+        waiting=_with_rows(inputs, queues.waiting, len(base.node_names), pools),
     )
     answer = decide(wider)
-    wanted = {one.name for one in question.wanting}
+    wanted = {one.name for one in inputs.demands}
     return {name: why.reason for name, why in answer.waiting.items() if name in wanted and not why.devices}
 
 
 def _with_rows(
-    question: GrowthQuestion, waiting: Sequence[Workload], nodes: int, pools: Sequence[int]
+    inputs: GrowthInput, waiting: Sequence[Workload], nodes: int, pools: Sequence[int]
 ) -> tuple[Workload, ...]:
     """The workloads, their pods on the planned nodes that their rules allow."""
-    refused = {need.member.name: need.refused for one in question.wanting for need in one.needs}
+    refused = {need.member.name: need.refused for one in inputs.demands for need in one.needs}
 
     def member(one: Member) -> Member:
         excluded = refused.get(one.name)

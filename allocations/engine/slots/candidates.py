@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from allocations.engine.slots.memory import NEVER, amounts, claims, usable_counts
 
 if TYPE_CHECKING:
-    from allocations.engine.slots.records import Question, Runner, SlotModel
+    from allocations.engine.slots.records import Runner, SlotInput, SlotModel
     from allocations.engine.slots.room import Room
 
 
@@ -29,11 +29,11 @@ class Choice(NamedTuple):
 class Candidates:
     """A model in a room."""
 
-    def __init__(self, question: Question, model: SlotModel, room: Room) -> None:
+    def __init__(self, inputs: SlotInput, model: SlotModel, room: Room) -> None:
         self.model = model
         able = (_starts(runner, model) for runner in room.runners)
         self.has_runtime = np.array(list(able), dtype=np.bool_)
-        self.runners = self.has_runtime & _selected(question, model, room)
+        self.runners = self.has_runtime & _selected(inputs, model, room)
         """[r] that have the runtime and match the selector."""
         self.on_disk = np.array([model.name in runner.models for runner in room.runners], dtype=np.bool_)
         self.gpus = room.usable & self.runners[room.runner_of]
@@ -63,11 +63,11 @@ def _starts(runner: Runner, model: SlotModel) -> bool:
     return model.runtime in runner.runtimes and (runner.only is None or model.name in runner.only)
 
 
-def _selected(question: Question, model: SlotModel, room: Room) -> NDArray[np.bool_]:
+def _selected(inputs: SlotInput, model: SlotModel, room: Room) -> NDArray[np.bool_]:
     """[r] whose node has the labels of the selector."""
     if not model.selector:
         return np.ones(len(room.runners), dtype=np.bool_)
-    labels = (question.labels.get(runner.node, {}) for runner in room.runners)
+    labels = (inputs.labels.get(runner.node, {}) for runner in room.runners)
     wanted = model.selector.items()
     return np.array([all(of.get(key) == value for key, value in wanted) for of in labels], dtype=np.bool_)
 

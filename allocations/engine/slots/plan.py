@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from allocations.engine.budget import Budget
 from allocations.engine.slots import reasons, single
 from allocations.engine.slots.candidates import Candidates
-from allocations.engine.slots.records import Answer, NewSlot, Served, Unkept
+from allocations.engine.slots.records import NewSlot, Served, SlotDecision, Unkept
 from allocations.engine.slots.room import Room
 from allocations.engine.slots.serving import serve
 from allocations.engine.slots.several import Several
@@ -21,18 +21,18 @@ from allocations.engine.slots.several_evicting import SeveralEvicting
 
 if TYPE_CHECKING:
     from allocations.engine.slots.candidates import Choice
-    from allocations.engine.slots.records import Question, SlotModel
+    from allocations.engine.slots.records import SlotInput, SlotModel
     from allocations.engine.slots.serving import Key, Serving
 
 MODELS_REMEMBERED: Final = 64
 """Models whose candidates are kept at once, which bounds memory on large fleets."""
 
 
-def plan_slots(question: Question) -> Answer:
-    """The answer to a question. Names of models, slots and requests are unique."""
-    models = {model.name: model for model in question.models}
-    serving = serve(question.requests, question.slots, models)
-    planner = _Planner(question, models, serving)
+def plan_slots(inputs: SlotInput) -> SlotDecision:
+    """The decision. Names of models, slots and requests are unique."""
+    models = {model.name: model for model in inputs.models}
+    serving = serve(inputs.requests, inputs.slots, models)
+    planner = _Planner(inputs, models, serving)
     made: dict[Key, list[str]] = {}
     why: dict[Key, str] = {}
     for need in serving.needs:
@@ -46,13 +46,13 @@ def plan_slots(question: Question) -> Answer:
         _give(serving, models.get(key[0]), places, made.get(key, []))
         if key[0] not in models:
             why[key] = reasons.unknown_model(key[0])
-    unkept = [found for model in question.models if (found := _kept_warm(planner, model)) is not None]
+    unkept = [found for model in inputs.models if (found := _kept_warm(planner, model)) is not None]
     served = tuple(
         Served(request.id, slot, "" if slot else why[request.model, request.lora])
-        for place, request in enumerate(question.requests)
+        for place, request in enumerate(inputs.requests)
         for slot in (serving.slot_of.get(place),)
     )
-    return Answer(tuple(planner.made), served, tuple(unkept))
+    return SlotDecision(tuple(planner.made), served, tuple(unkept))
 
 
 def _give(serving: Serving, model: SlotModel | None, places: list[int], slots: list[str]) -> None:
@@ -83,12 +83,12 @@ class _Options(NamedTuple):
 class _Planner:
     """Plans slots one after the other in one room."""
 
-    def __init__(self, question: Question, models: Mapping[str, SlotModel], serving: Serving) -> None:
-        self.room = Room(question, models, serving.busy)
+    def __init__(self, inputs: SlotInput, models: Mapping[str, SlotModel], serving: Serving) -> None:
+        self.room = Room(inputs, models, serving.busy)
         self.made: list[NewSlot] = []
-        self._question = question
+        self._inputs = inputs
         self._budget = Budget()
-        self._taken = {slot.id for slot in question.slots}
+        self._taken = {slot.id for slot in inputs.slots}
         self._number = 0
         self._options: OrderedDict[str, _Options] = OrderedDict()
         self._refused: dict[str, tuple[int, str]] = {}
@@ -115,7 +115,7 @@ class _Planner:
     def _options_of(self, model: SlotModel) -> _Options:
         known = self._options.get(model.name)
         if known is None:
-            candidates = Candidates(self._question, model, self.room)
+            candidates = Candidates(self._inputs, model, self.room)
             known = _Options(
                 candidates,
                 Several(self.room, candidates, self._budget),

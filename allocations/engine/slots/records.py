@@ -102,8 +102,8 @@ class SlotRequest(msgspec.Struct, frozen=True):
     priority: int = 0
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """The picture. `snapshot`: the ledger, slots included; `labels`: of each node; `held_by_pods`: device id → bytes
+class SlotInput(msgspec.Struct, frozen=True, kw_only=True):
+    """The input. `snapshot`: the ledger, slots included; `labels`: of each node; `held_by_pods`: device id → bytes
     that running pods claim, which are part of what is measured.
     """
 
@@ -146,7 +146,7 @@ class Unkept(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Answer(msgspec.Struct, frozen=True):
+class SlotDecision(msgspec.Struct, frozen=True):
     """Slots in the order of planning; requests in the order of arrival."""
 
     slots: tuple[NewSlot, ...]

@@ -20,7 +20,7 @@ from allocations.engine.slots.memory import NEVER
 from allocations.engine.slots.records import KEPT_WARM, Slot, SlotState
 
 if TYPE_CHECKING:
-    from allocations.engine.slots.records import Question, SlotModel
+    from allocations.engine.slots.records import SlotInput, SlotModel
     from allocations.engine.topology import Topology
 
 
@@ -53,10 +53,10 @@ class Entries(NamedTuple):
 class Room:
     """Free memory, and who could be evicted."""
 
-    def __init__(self, question: Question, models: Mapping[str, SlotModel], busy: frozenset[str]) -> None:
-        snapshot = question.snapshot
+    def __init__(self, inputs: SlotInput, models: Mapping[str, SlotModel], busy: frozenset[str]) -> None:
+        snapshot = inputs.snapshot
         self.runners = sorted(
-            (runner for runner in question.runners if runner.node in snapshot.node_index), key=lambda one: one.node
+            (runner for runner in inputs.runners if runner.node in snapshot.node_index), key=lambda one: one.node
         )
         nodes = [snapshot.node_index[runner.node] for runner in self.runners]
         self.topologies = [snapshot.node_topology[node] for node in nodes]
@@ -70,7 +70,7 @@ class Room:
         self.size = snapshot.memory_total[rows].astype(np.int64)
         open_nodes = [not snapshot.node_problem[node] for node in nodes]
         self.usable = snapshot.device_healthy[rows] & np.repeat(np.array(open_nodes, dtype=np.bool_), counts)
-        self.slots = [slot for slot in question.slots if slot.holds]
+        self.slots = [slot for slot in inputs.slots if slot.holds]
         minors, first = self.minor.tolist(), self.first.tolist()
         self._place_of = [{minors[place]: place for place in range(*own)} for own in pairwise(first)]
         """By runner: minor → place in the row."""
@@ -78,7 +78,7 @@ class Room:
         self.runner_of_slot = [index.get(slot.runner, -1) for slot in self.slots]
         self.held = [self._claims(slot, runner) for slot, runner in zip(self.slots, self.runner_of_slot, strict=True)]
         """By slot: (place in the row, bytes) of what it claims."""
-        self.raw = self.size - snapshot.memory_used[rows] - self._beyond(question, snapshot.device_id[rows].tolist())
+        self.raw = self.size - snapshot.memory_used[rows] - self._beyond(inputs, snapshot.device_id[rows].tolist())
         self.memory_in_slots = np.zeros(len(self.runners), dtype=np.int64)
         self.version = 0
         self.changed: list[int] = []
@@ -92,9 +92,9 @@ class Room:
         claimed = zip(slot.gpus, slot.memory, strict=True)
         return [(places[minor], amount) for minor, amount in claimed if minor in places]
 
-    def _beyond(self, question: Question, device_ids: Sequence[int]) -> NDArray[np.int64]:
+    def _beyond(self, inputs: SlotInput, device_ids: Sequence[int]) -> NDArray[np.int64]:
         """What is measured on each GPU beyond the claims of its known holders."""
-        claimed = [question.held_by_pods.get(one, 0) for one in device_ids]
+        claimed = [inputs.held_by_pods.get(one, 0) for one in device_ids]
         for held in self.held:
             for place, amount in held:
                 claimed[place] += amount

@@ -12,7 +12,7 @@ from argparse import ArgumentParser
 import msgspec
 from django.core.management.base import BaseCommand, CommandError
 
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.reconcile import Reconciled, reconcile
 from allocations.reconcile.garbage_collection import Collected, collect_garbage
 from audit.requeue_notify import announced
@@ -35,11 +35,11 @@ class Command(BaseCommand):
     def handle(self, *args: object, **options: str) -> None:
         """One run of garbage collection, then one comparison."""
         try:
-            world = backends()
+            backends = current_backends()
         except NotConfigured as error:
             raise CommandError(f"GPUPLANE_KUBECONFIG cannot be used: {error}") from error
-        swept = collect_garbage(now=database_now(), world=world)
-        done = reconcile(world=world, now=database_now())
+        swept = collect_garbage(now=database_now(), backends=backends)
+        done = reconcile(backends=backends, now=database_now())
         if not announced(seconds=ANNOUNCED_SECONDS):
             self.stderr.write("pods that wait were not woken: the cluster did not take the announcement")
         if options["format"] == "json":

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 from django.core.management.base import BaseCommand, CommandError
 
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.takeover import TITLES, Step, takeover_steps
 from kube.errors import KubeError, NotConfigured
 
@@ -46,7 +46,7 @@ class Command(BaseCommand):
 
     def _steps(self) -> list[Step]:
         try:
-            cluster = backends().cluster
+            cluster = current_backends().cluster
         except NotConfigured as error:
             raise CommandError(f"GPUPLANE_KUBECONFIG cannot be used: {error}") from error
         if cluster is None:

@@ -16,13 +16,13 @@ from allocations.engine.gguf import Estimate, GgufInvalid, Header, estimate
 from allocations.engine.patch import take, with_freed
 from allocations.engine.slots.memory import usable_counts
 from allocations.engine.slots.plan import plan_slots
-from allocations.engine.slots.records import Question, Runtime, Slot, SlotModel
+from allocations.engine.slots.records import Runtime, Slot, SlotInput, SlotModel
 from allocations.scenario.rules import traits_of
 from allocations.scenario.slots.result import KeepWarmResult, RequestResult, SlotResult, SlotsResult
 
 if TYPE_CHECKING:
     from allocations.engine.amounts import Held
-    from allocations.engine.slots.records import Answer, NewSlot
+    from allocations.engine.slots.records import NewSlot, SlotDecision
     from allocations.engine.snapshot import Snapshot
     from allocations.scenario.slots.parse import GgufUse, Inference
     from nodes.inventory import NodeShape
@@ -69,7 +69,7 @@ def planned(
     models, estimates = _estimated(inference, headers)
     runners = {runner.node for runner in inference.runners}
     answer = plan_slots(
-        Question(
+        SlotInput(
             snapshot=snapshot,
             labels={node.name: traits_of(node).labels for node in nodes if node.name in runners},
             models=models,
@@ -108,7 +108,7 @@ def _estimates(header: Header, use: GgufUse, model: SlotModel, counts: list[int]
     )
 
 
-def _told(answer: Answer, estimates: dict[str, tuple[Estimate, ...]]) -> SlotsResult:
+def _told(answer: SlotDecision, estimates: dict[str, tuple[Estimate, ...]]) -> SlotsResult:
     return SlotsResult(
         slots=tuple(
             SlotResult(one.id, one.model, one.lora, one.runner, one.gpus, one.memory, one.evicts)

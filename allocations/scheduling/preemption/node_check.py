@@ -94,7 +94,7 @@ def _pods(node: str, ended: Ended, others: Sequence[PreemptionReservation]) -> i
     coming = Allocation.objects.filter(
         node__name=node, state__in=(State.HELD, State.RESERVED), priority__isnull=False
     ).exclude(pod_uid__in=there)
-    nominated = {one.pod_uid for one in others if one.told and one.node.name == node}
+    nominated = {one.pod_uid for one in others if one.victims_sent and one.node.name == node}
     if nominated:
         placed = Allocation.objects.filter(pod_uid__in=nominated, state__in=LIVE)
         nominated -= set(placed.values_list("pod_uid", flat=True))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.engine.snapshot import Snapshot
 from allocations.engine.victims import EvictionQuery, best_eviction
 from allocations.scheduling.preemption.candidates import holdings, lowest
@@ -101,7 +101,7 @@ def begin(preemptor: Preemptor, *, snapshot: Snapshot, nodes: Collection[int] | 
     `nodes`: rows that kube-scheduler's own filters let the pod on, None for all. Nothing is answered: the node's status
     changes, which wakes the pod.
     """
-    if preemptor.pod.spec.preemption_policy == NEVER or backends().cluster is None:
+    if preemptor.pod.spec.preemption_policy == NEVER or current_backends().cluster is None:
         return
     least = lowest(snapshot)
     if least is None or least >= preemptor.priority:
@@ -144,7 +144,9 @@ def _search(
         if check is not None and check.eviction is not None:
             advertised = False
             if check.eviction.victims:
-                written = reserve(preemptor, check.eviction, node=name, pods_there=check.pods, told=False, now=now)
+                written = reserve(
+                    preemptor, check.eviction, node=name, pods_there=check.pods, victims_sent=False, now=now
+                )
                 advertised = written and (name, check.pods) not in {(one.node.name, one.pods) for one in reserved}
             if not (advertised or check.leaving):
                 announce(node=name)  # else the node's status, or the end of those who leave, wakes the pod
@@ -164,7 +166,7 @@ def _under_way(
     for mine in reserved:
         if mine.pod_uid == preemptor.uid:
             refused_by_count = nodes is not None and snapshot.node_index.get(mine.node.name, -1) not in nodes
-            if refused_by_count or (mine.told and victims_remain(mine)):
+            if refused_by_count or (mine.victims_sent and victims_remain(mine)):
                 return True
     nominated = preemptor.pod.status.nominated_node_name
     return bool(nominated and release_finished(node=nominated, now=now).leaving)

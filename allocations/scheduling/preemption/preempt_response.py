@@ -55,7 +55,7 @@ def answer(preemptor: Preemptor | None, offered: Offered, *, enough: Collection[
     mine = next((one for one in reserved if one.pod_uid == preemptor.uid), None)
     plain = set(enough) - lowered
     elsewhere = mine if mine is not None and mine.node.name not in offered else None
-    if elsewhere is not None and (now - elsewhere.made_at > FRESH or elsewhere.told):
+    if elsewhere is not None and (now - elsewhere.made_at > FRESH or elsewhere.victims_sent):
         elsewhere = None
     if elsewhere is not None and _is_better(elsewhere, [offered[node] for node in plain]):
         return VictimsAnswer({}, offered.keys())
@@ -77,7 +77,7 @@ def answer(preemptor: Preemptor | None, offered: Offered, *, enough: Collection[
             if elsewhere is not None and node in lowered and not _costs_less(check.eviction, elsewhere):
                 break  # kube-scheduler is about to offer that one
             chosen, victims[node] = _chosen(check, check.eviction, offered[node], lowered=node in lowered)
-            reserve(preemptor, chosen, node=node, pods_there=check.pods, told=True, now=now)
+            reserve(preemptor, chosen, node=node, pods_there=check.pods, victims_sent=True, now=now)
         elif not check.leaving:
             # Nobody has to go; only the reservation for somebody less important, or for this very pod, keeps it off.
             end([one for one in reserved if one.node.name == node and one not in others], now)

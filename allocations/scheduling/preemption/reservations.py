@@ -16,7 +16,7 @@ import structlog
 from django.db import IntegrityError
 from django.db.models import QuerySet
 
-from allocations.backends import Backends, backends
+from allocations.backends import Backends, current_backends
 from allocations.choices import LIVE, State
 from allocations.counters import RESERVATIONS_BEGUN, RESERVATIONS_ENDED
 from allocations.engine.amounts import Amounts
@@ -59,11 +59,11 @@ class Preemptor:
     own: dict[int, Amounts] | None
 
     @classmethod
-    def of(cls, pod: Pod, asks: PodRequest, live: Live | None) -> Preemptor | None:
+    def of(cls, pod: Pod, pod_request: PodRequest, live: Live | None) -> Preemptor | None:
         """None for a pod that kube-scheduler does not count, which takes no part in preemption."""
-        if asks.priority is None:
+        if pod_request.priority is None:
             return None
-        return cls(pod, asks.priority, asks.request, None if live is None else live.amounts)
+        return cls(pod, pod_request.priority, pod_request.request, None if live is None else live.amounts)
 
     @property
     def uid(self) -> str:
@@ -81,11 +81,11 @@ def live(now: datetime) -> list[PreemptionReservation]:
 
 
 def reserve(
-    preemptor: Preemptor, eviction: EvictionPlan, *, node: str, pods_there: int, told: bool, now: datetime
+    preemptor: Preemptor, eviction: EvictionPlan, *, node: str, pods_there: int, victims_sent: bool, now: datetime
 ) -> bool:
     """Write, or move, the pod's reservation, and advertise it on the node.
 
-    `pods_there`: what the node is to advertise of `gpu.scheduling/pods`. `told`: kube-scheduler knows the victims.
+    `pods_there`: what the node is to advertise of `gpu.scheduling/pods`. `victims_sent`: to kube-scheduler.
     False when the node is gone, or another process wrote a reservation of the pod meanwhile.
     """
     meta = preemptor.pod.metadata
@@ -102,7 +102,7 @@ def reserve(
         pods=pods_there,
         victims=sorted(victim.pod_uid for victim in eviction.victims),
         devices=sorted(eviction.devices),
-        told=told,
+        victims_sent=victims_sent,
         made_at=now,
         until=now + LASTS,
     )
@@ -112,7 +112,14 @@ def reserve(
         log.info("preemption.reserved_elsewhere", pod=meta.name, error=str(error))
         return False
     RESERVATIONS_BEGUN.inc()
-    log.info("preemption.reserved", node=node, pod=meta.name, victims=len(made.victims), pods=pods_there, told=told)
+    log.info(
+        "preemption.reserved",
+        node=node,
+        pod=meta.name,
+        victims=len(made.victims),
+        pods=pods_there,
+        victims_sent=victims_sent,
+    )
     _advertise(node, now)
     if before is not None and before.node.name != node:
         _advertise(before.node.name, now)
@@ -128,7 +135,7 @@ def write(made: PreemptionReservation) -> None:
     PreemptionReservation.objects.bulk_create([made])
     PreemptionReservation.objects.filter(node=made.node).update(pods=made.pods)
     keep(devices_of([made, *before]), now=made.made_at)
-    _note_vain([one for one in before if not one.told and one.until <= made.made_at], made.made_at)
+    _note_vain([one for one in before if not one.victims_sent and one.until <= made.made_at], made.made_at)
 
 
 def _locked(pod_uids: Collection[str]) -> list[PreemptionReservation]:
@@ -167,7 +174,7 @@ def _delete(pod_uids: Collection[str], now: datetime, *, vain: bool) -> int:
 
 def _advertise(node: str, now: datetime) -> None:
     """Update the node's status at once; where the API server does not answer a worker does it, or reconciling."""
-    cluster = backends().cluster
+    cluster = current_backends().cluster
     if cluster is None:
         return
     try:
@@ -198,11 +205,11 @@ def pod_gone(pod_uid: str, now: datetime) -> None:
 def nodes_in_vain(pod_uid: str, now: datetime) -> set[str]:
     """Nodes that were reserved for the pod in vain, lately; also one whose reservation has just ended unused."""
     noted = PreemptedInVain.objects.filter(pod_uid=pod_uid, until__gt=now)
-    lapsed = PreemptionReservation.objects.filter(pod_uid=pod_uid, told=False, until__lte=now)
+    lapsed = PreemptionReservation.objects.filter(pod_uid=pod_uid, victims_sent=False, until__lte=now)
     return {*noted.values_list("node__name", flat=True), *lapsed.values_list("node__name", flat=True)}
 
 
-def end_stale(*, now: datetime, world: Backends) -> int:
+def end_stale(*, now: datetime, backends: Backends) -> int:
     """End reservations whose pod is bound or gone, or whose time is over; returns how many.
 
     Those whose victims have not gone yet are prolonged.
@@ -214,14 +221,14 @@ def end_stale(*, now: datetime, world: Backends) -> int:
     over: list[PreemptionReservation] = []
     vain: list[PreemptionReservation] = []
     for one in rows:
-        if one.pod_uid in holding or _gone(one, world):
+        if one.pod_uid in holding or _gone(one, backends):
             over.append(one)
         elif one.until - AHEAD > now:
             continue
-        elif one.told and now < one.made_at + LONGEST and victims_remain(one):
+        elif one.victims_sent and now < one.made_at + LONGEST and victims_remain(one):
             _prolong(one, now)
         elif one.until <= now:
-            (over if one.told else vain).append(one)
+            (over if one.victims_sent else vain).append(one)
     end(over, now)
     end(vain, now, vain=True)
     for one in [*over, *vain]:
@@ -250,13 +257,13 @@ def victims_remain(reservation: PreemptionReservation) -> bool:
     return Allocation.objects.filter(pod_uid__in=reservation.victims, state__in=LIVE).exists()
 
 
-def _gone(reservation: PreemptionReservation, world: Backends) -> bool:
+def _gone(reservation: PreemptionReservation, backends: Backends) -> bool:
     """Whether the pod no longer waits. An API server that does not answer says nothing."""
-    if world.cluster is None:
+    if backends.cluster is None:
         return True
     try:
         pod = pods.find(
-            world.cluster, namespace=reservation.namespace, name=reservation.pod_name, timeout=REQUEST_SECONDS
+            backends.cluster, namespace=reservation.namespace, name=reservation.pod_name, timeout=REQUEST_SECONDS
         )
     except KubeError as error:
         log.info("preemption.pod_unread", pod=reservation.pod_name, error=str(error))

@@ -63,10 +63,10 @@ def admit(inputs: RoundInput, workloads: Sequence[Sequence[Admission]], *, fence
 
 
 def _new_hold(row: WaitingRow, admission: Admission) -> NewHold:
-    asks, decision = row.pod.asks, admission.decision
+    pod_request, decision = row.pod.pod_request, admission.decision
     holder = ledger.pod_holder(row.namespace, row.pod_name, row.pod_uid)
-    terms = asks.terms(holder, by_kubelet=decision.by_kubelet, actor=ACTOR)
-    return NewHold(terms, decision, max(hold_seconds(asks), GATED_SECONDS))
+    terms = pod_request.terms(holder, by_kubelet=decision.by_kubelet, actor=ACTOR)
+    return NewHold(terms, decision, max(hold_seconds(pod_request), GATED_SECONDS))
 
 
 def remove_gates(cluster: Cluster, rows: Sequence[Admitted], *, now: datetime) -> None:

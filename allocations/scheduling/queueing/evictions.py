@@ -102,7 +102,7 @@ def keep_for_takers(inputs: RoundInput, waiting: Iterable[Sequence[Admission]]) 
         for one in workload:
             row = inputs.waiting[one.pod]
             wanted[row.pod_uid] = (
-                row.pod.asks.membership.priority,
+                row.pod.pod_request.membership.priority,
                 sorted(grant.device_id for grant in one.decision.grants),
             )
     _keep(wanted, inputs.now)

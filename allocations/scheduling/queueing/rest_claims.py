@@ -40,10 +40,10 @@ def place_in_queue(
 
 
 def _find(request: PlacementRequest, lost: Collection[int]) -> Found | RefusedByQueues:
-    holder, asks = request.holder, request.asks
+    holder, pod_request = request.holder, request.pod_request
     # the fence first: whatever is admitted from here on makes the hold fail
     fence, queues = read_fence(), stored_queues()
-    queue = queue_of(asks.membership, holder.namespace, queues)
+    queue = queue_of(pod_request.membership, holder.namespace, queues)
     waiting = _waiting(request, queue, queues.barred(queue, holder.namespace))
     inputs = InputReader().read((), also=waiting, without=lost)
     if problem := inputs.problems.get(holder.identity):
@@ -58,14 +58,14 @@ def _find(request: PlacementRequest, lost: Collection[int]) -> Found | RefusedBy
         count = len(admission.waits_for)
         reason = f"waits for {count} pods that hold the devices; none is evicted for it"
         return RefusedByQueues(reason, inputs.now)
-    terms = asks.terms(holder, by_kubelet=decision.by_kubelet, actor=request.actor)
-    hold = NewHold(terms, decision, asks.hold_seconds)
+    terms = pod_request.terms(holder, by_kubelet=decision.by_kubelet, actor=request.actor)
+    hold = NewHold(terms, decision, pod_request.hold_seconds)
     return Found(decision, partial(hold_one, hold, fence=fence, now=inputs.now), inputs.now)
 
 
 def _waiting(request: PlacementRequest, queue: str, barred: str) -> WaitingPod:
-    asks = request.asks
+    pod_request = request.pod_request
     # as old as no other: it has just come
     age = Age(undated=True, created="", place=0)
-    member = Member(request.holder.identity, asks.request, age)
-    return WaitingPod(member, queue, asks.membership.priority, preemptible=False, barred=barred)
+    member = Member(request.holder.identity, pod_request.request, age)
+    return WaitingPod(member, queue, pod_request.membership.priority, preemptible=False, barred=barred)

@@ -88,7 +88,7 @@ class InputReader:
         idle = idle_holders(there, snapshot, look.now)
         running = [_running(one, place, queues, snapshot, protected, idle) for place, one in enumerate(there)]
         rules = _Rules(look, nodes)
-        outside = [row for row in rows if not is_queued(row.pod.asks.membership, row.namespace, queues)]
+        outside = [row for row in rows if not is_queued(row.pod.pod_request.membership, row.namespace, queues)]
         apart = {row.pod_uid for row in outside}
         waiting = [row for row in rows if row.allocation_id is None and row.pod_uid not in apart]
         pods = [_waiting_pod(row, queues, rules) for row in waiting] + ([] if also is None else [also])
@@ -197,16 +197,16 @@ def _age(created: str, place: int) -> Age:
 
 
 def _waiting_pod(row: WaitingRow, queues: StoredQueues, rules: _Rules) -> WaitingPod:
-    asks = row.pod.asks
-    queue = queue_of(asks.membership, row.namespace, queues)
-    member = Member(row.name, asks.request, _age(asks.membership.created, row.pk), rules.rows(row.pod))
+    pod_request = row.pod.pod_request
+    queue = queue_of(pod_request.membership, row.namespace, queues)
+    member = Member(row.name, pod_request.request, _age(pod_request.membership.created, row.pk), rules.rows(row.pod))
     return WaitingPod(
         member,
         queue,
-        asks.membership.priority,
-        preemptible=asks.membership.preemptible,
+        pod_request.membership.priority,
+        preemptible=pod_request.membership.preemptible,
         gang=row.gang,
-        borrows_idle=asks.membership.borrows_idle,
+        borrows_idle=pod_request.membership.borrows_idle,
         barred=queues.barred(queue, row.namespace) or _left_out(queues, queue),
     )
 
@@ -240,7 +240,7 @@ class _Rules:
     def rows(self, pod: QueuedPod) -> tuple[int, ...] | None:
         """Node rows, None for all. Nodes that begin no new group for now are left out where the pod may need one."""
         rows = self._allowed(pod)
-        if not self._put_off or pod.asks.request.for_kubelet:
+        if not self._put_off or pod.pod_request.request.for_kubelet:
             return rows
         return tuple(row for row in (range(len(self._nodes)) if rows is None else rows) if row not in self._put_off)
 

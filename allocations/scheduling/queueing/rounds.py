@@ -139,7 +139,7 @@ def reasons_of(inputs: RoundInput, decided: QueueDecision, later: Sequence[Seque
 
 def _queue_gone(inputs: RoundInput, name: str) -> str:
     """That the pod is in `default` since the queue of its label is gone; empty where it is not."""
-    membership = inputs.waiting[name].pod.asks.membership
+    membership = inputs.waiting[name].pod.pod_request.membership
     if not names_no_queue(membership, inputs.queues):
         return ""
     return f"queue {membership.queue} does not exist, so the pod is in queue {DEFAULT}: "

@@ -67,7 +67,7 @@ class WaitingRow(NamedTuple):
     @property
     def gang(self) -> str:
         """`namespace/name` of its gang, empty without one."""
-        gang = self.pod.asks.membership.gang
+        gang = self.pod.pod_request.membership.gang
         return f"{self.namespace}/{gang}" if gang else ""
 
 
@@ -131,8 +131,8 @@ class WaitingRowsReader:
         pod = _MEMBER.decode(text)
         if len(self._requests) > REQUESTS_KEPT:
             self._requests.clear()
-        request = self._requests.setdefault(pod.asks.request, pod.asks.request)
-        return msgspec.structs.replace(pod, asks=replace(pod.asks, request=request))
+        request = self._requests.setdefault(pod.pod_request.request, pod.pod_request.request)
+        return msgspec.structs.replace(pod, pod_request=replace(pod.pod_request, request=request))
 
 
 def read_holders() -> list[Holder]:

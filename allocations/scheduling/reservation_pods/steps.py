@@ -47,7 +47,7 @@ log = structlog.get_logger(__name__)
 
 def needed(attempt: Attempt) -> bool:
     """Whether reservation pods keep the attempt's GPUs."""
-    return attempt.live.by_reservation_pods and attempt.world.cluster is not None and not attempt.bound
+    return attempt.live.by_reservation_pods and attempt.backends.cluster is not None and not attempt.bound
 
 
 def unready(attempt: Attempt) -> bool:
@@ -57,7 +57,7 @@ def unready(attempt: Attempt) -> bool:
 
 def releasable(attempt: Attempt) -> bool:
     """Whether the attempt had groups, which may have lost their last holder."""
-    return bool(attempt.live.groups or attempt.groups) and attempt.world.cluster is not None
+    return bool(attempt.live.groups or attempt.groups) and attempt.backends.cluster is not None
 
 
 def join(attempts: Sequence[Attempt]) -> list[StepOutcome]:
@@ -94,7 +94,7 @@ def wanted(attempt: Attempt) -> bool:
 
 async def make(attempt: Attempt) -> StepOutcome:
     """Make the pods of the groups that have none yet."""
-    cluster = attempt.world.cluster
+    cluster = attempt.backends.cluster
     assert cluster is not None
     groups = _wanted(attempt)
     try:
@@ -147,7 +147,7 @@ def note(attempts: Sequence[Attempt]) -> list[StepOutcome]:
 
 async def wait(attempt: Attempt) -> StepOutcome:
     """Wait for what the pods say, up to GPUPLANE_RESERVATION_SECONDS from when each was made."""
-    cluster = attempt.world.cluster
+    cluster = attempt.backends.cluster
     assert cluster is not None
     if attempt.busy:
         attempt.busy = False
@@ -213,7 +213,7 @@ def has_left(attempt: Attempt) -> bool:
 
 async def give_way(attempt: Attempt) -> StepOutcome:
     """Drop leases of pods of the kubelet's choice whose guess was moved; a comparison takes their new ones."""
-    leases = attempt.world.leases
+    leases = attempt.backends.leases
     assert isinstance(leases, KubernetesLeases)
     try:
         for identity, want in attempt.left:
@@ -239,7 +239,7 @@ def has_ended(attempt: Attempt) -> bool:
 
 async def delete(attempt: Attempt) -> StepOutcome:
     """Delete the pods of groups that are being released. What fails is done later (`settle`)."""
-    cluster = attempt.world.cluster
+    cluster = attempt.backends.cluster
     assert cluster is not None
     gone = []
     for group in attempt.ended:

@@ -36,7 +36,7 @@ CONDITION: Final = "Resized"
 log = structlog.get_logger(__name__)
 
 
-class _Told(NamedTuple):
+class _Condition(NamedTuple):
     """What the claim's condition says."""
 
     status: str
@@ -44,12 +44,12 @@ class _Told(NamedTuple):
     message: str
 
 
-def resize_claims(*, world: Backends, now: datetime) -> int:
+def resize_claims(*, backends: Backends, now: datetime) -> int:
     """One turn over all claims that say so; how many shares were resized."""
-    return sum(_follow(claim, world, now) for claim in GpuClaim.objects.filter(spec__resize=True))
+    return sum(_follow(claim, backends, now) for claim in GpuClaim.objects.filter(spec__resize=True))
 
 
-def _follow(claim: GpuClaim, world: Backends, now: datetime) -> int:
+def _follow(claim: GpuClaim, backends: Backends, now: datetime) -> int:
     try:
         spec = parse_claim_spec(claim.spec)
     except ManifestInvalid:
@@ -60,19 +60,21 @@ def _follow(claim: GpuClaim, world: Backends, now: datetime) -> int:
     held = Allocation.objects.filter(claim=claim, state=State.BOUND).select_related("node")
     for allocation in held.order_by("created_at", "id"):
         try:
-            done += _resize(allocation, spec, world, now)
+            done += _resize(allocation, spec, backends, now)
         except Conflict as error:
             refused.append((allocation, str(error)))
-    told = _Told("True", "AsClaimed", "")
+    condition = _Condition("True", "AsClaimed", "")
     if refused:
         more = f"; {len(refused) - 1} more are refused" if len(refused) > 1 else ""
-        told = _Told("False", "Refused", f"{refused[0][0].pod_name or refused[0][0].holder}: {refused[0][1]}{more}")
-    if _note(claim.pk, told, now) and refused:
+        condition = _Condition(
+            "False", "Refused", f"{refused[0][0].pod_name or refused[0][0].holder}: {refused[0][1]}{more}"
+        )
+    if _note(claim.pk, condition, now) and refused:
         _record(claim, refused[0][0], refused[0][1], now)
     return done
 
 
-def _resize(allocation: Allocation, spec: ClaimSpec, world: Backends, now: datetime) -> bool:
+def _resize(allocation: Allocation, spec: ClaimSpec, backends: Backends, now: datetime) -> bool:
     """Whether the share had other amounts. Raises Conflict."""
     request = request_of(allocation.request)
     wanted = claim_request(spec).asks[0]
@@ -86,7 +88,7 @@ def _resize(allocation: Allocation, spec: ClaimSpec, world: Backends, now: datet
         raise Conflict("the number and the type of devices cannot be changed in place")
     core, memory_bytes, memory_ratio = _amounts(wanted)
     amounts = Amounts(core, memory_bytes if memory_ratio is None else None, memory_ratio)
-    return resize_share(allocation.pk, amounts, world=world, now=now, actor=ACTOR)
+    return resize_share(allocation.pk, amounts, backends=backends, now=now, actor=ACTOR)
 
 
 def _amounts(ask: DeviceAsk) -> tuple[int, int, int | None]:
@@ -99,7 +101,7 @@ def _fixed(ask: DeviceAsk) -> tuple[str, int]:
 
 
 @atomic_retry
-def _note(claim_id: int, told: _Told, now: datetime) -> bool:
+def _note(claim_id: int, condition: _Condition, now: datetime) -> bool:
     """Write the claim's condition; whether it says something else than before. A claim without a refusal gets none
     before its first.
     """
@@ -107,16 +109,16 @@ def _note(claim_id: int, told: _Told, now: datetime) -> bool:
     if claim is None:
         return False
     before = next((one for one in claim.conditions if one["type"] == CONDITION), None)
-    if before is None and told.status == "True":
+    if before is None and condition.status == "True":
         return False
-    if before is not None and _Told(before["status"], before["reason"], before["message"]) == told:
+    if before is not None and _Condition(before["status"], before["reason"], before["message"]) == condition:
         return False
     since = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    if before is not None and before["status"] == told.status:
+    if before is not None and before["status"] == condition.status:
         since = before["lastTransitionTime"]
-    condition: Mapping[str, Any] = {"type": CONDITION, **told._asdict(), "lastTransitionTime": since}
+    written: Mapping[str, Any] = {"type": CONDITION, **condition._asdict(), "lastTransitionTime": since}
     others = [one for one in claim.conditions if one["type"] != CONDITION]
-    GpuClaim.objects.filter(pk=claim_id).update(conditions=[*others, condition])
+    GpuClaim.objects.filter(pk=claim_id).update(conditions=[*others, written])
     return True
 
 

@@ -48,13 +48,13 @@ class _Plan(NamedTuple):
     fence: Fence | None
 
 
-def resize_share(allocation_id: uuid.UUID, amounts: Amounts, *, world: Backends, now: datetime, actor: str) -> bool:
+def resize_share(allocation_id: uuid.UUID, amounts: Amounts, *, backends: Backends, now: datetime, actor: str) -> bool:
     """Give the share new amounts; False where it has them already. Raises Conflict with the reason."""
     plan = _resized_in_ledger(allocation_id, amounts, now, actor)
-    if world.cluster is None or not plan.live.holder.pod_uid:
+    if backends.cluster is None or not plan.live.holder.pod_uid:
         return bool(plan.change.sizings)
     try:
-        write_result(world.cluster, allocation_id)
+        write_result(backends.cluster, allocation_id)
     except KubeError as error:  # the ledger has it; a comparison writes the annotations
         log.warning("resize.result_unwritten", pod=plan.live.holder.label, error=str(error))
     return bool(plan.change.sizings)

@@ -35,7 +35,7 @@ def bind(pod: dict[str, Any], node: str, steps: int) -> None:
 def release(pod: dict[str, Any], steps: int) -> None:
     """Death after the state says releasing (1), or after the leases went as well (2)."""
     from allocations import ledger
-    from allocations.backends import backends
+    from allocations.backends import current_backends
     from allocations.choices import State
     from allocations.models import Allocation
     from allocations.scheduling.bindings import leases_needed
@@ -52,7 +52,7 @@ def release(pod: dict[str, Any], steps: int) -> None:
         actor="test",
     )
     if steps == 2:
-        backends().leases.drop(leases_needed(live), live.holder.identity)
+        current_backends().leases.drop(leases_needed(live), live.holder.identity)
     die()
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from pytest_django import Settings
 
-from allocations.extender.advised import record_asks, recorded_asks
+from allocations.extender.advised import record_request, recorded_request
 from allocations.models import AdvisedPod, Allocation
 from allocations.pod_request import PodRequest
 from allocations.reconcile.garbage_collection import REFUSAL_LIMIT, forget_refusals
@@ -49,14 +49,14 @@ def test_bind_knows_what_another_process_filtered(ledger_db: TestDatabase, setti
 def test_the_last_word_of_a_pod_counts() -> None:
     """CLAIM-4 and is forgotten when nobody asked again for long."""
     now = database_now()
-    record_asks("u", PodRequest(whole(1), 1, 30, confined=False), now)
-    record_asks("u", PodRequest(whole(2), None, 30, confined=True, priority=3, rank=3), now)
-    assert recorded_asks("u") == PodRequest(whole(2), None, 30, confined=True, priority=3, rank=3)
-    assert recorded_asks("v") is None
+    record_request("u", PodRequest(whole(1), 1, 30, confined=False), now)
+    record_request("u", PodRequest(whole(2), None, 30, confined=True, priority=3, rank=3), now)
+    assert recorded_request("u") == PodRequest(whole(2), None, 30, confined=True, priority=3, rank=3)
+    assert recorded_request("v") is None
     forget_refusals(now)
     assert AdvisedPod.objects.count() == 1
     forget_refusals(now + REFUSAL_LIMIT + timedelta(seconds=1))
-    assert recorded_asks("u") is None
+    assert recorded_request("u") is None
 
 
 @pytest.mark.usefixtures("ledger_db")

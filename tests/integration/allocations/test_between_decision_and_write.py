@@ -12,7 +12,7 @@ from django.db import transaction
 from access.actors import Actor
 from access.choices import Role
 from allocations import fleet, ledger
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.choices import LIVE, State
 from allocations.engine.decision import Decision, Grant
 from allocations.engine.plan import plan
@@ -168,7 +168,7 @@ def test_what_was_renewed_meanwhile_is_not_ended(ledger_db: TestDatabase, monkey
     assert [one.pk for one in listed] == [allocation.pk]
     claim_renew(claim=claim, actor=ADMIN, ttl_seconds=600, now=late)
     monkeypatch.setattr(garbage_collection, "time_to_live_over", lambda now: listed)
-    assert garbage_collection.collect_garbage(now=late, world=backends()).ended == 0
+    assert garbage_collection.collect_garbage(now=late, backends=current_backends()).ended == 0
     assert Allocation.objects.get(pk=allocation.pk).state == State.BOUND
     assert not Event.objects.filter(kind=EventKind.ALLOCATION_EXPIRED).exists()
 

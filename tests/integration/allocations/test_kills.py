@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.choices import LIVE, State
 from allocations.models import Allocation, Lease
 from allocations.reconcile.garbage_collection import collect_garbage
@@ -39,7 +39,7 @@ def die(deed: str, steps: int, database: TestDatabase, pod: dict[str, Any] = POD
 
 def collect(minutes: int = 2) -> None:
     """One turn of garbage collection, some minutes later."""
-    collect_garbage(now=datetime.now(UTC) + timedelta(minutes=minutes), world=backends())
+    collect_garbage(now=datetime.now(UTC) + timedelta(minutes=minutes), backends=current_backends())
 
 
 @pytest.fixture

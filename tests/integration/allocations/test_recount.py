@@ -10,7 +10,7 @@ import pytest
 
 from access.actors import SYSTEM
 from allocations import fleet, ledger
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.models import Allocation, AllocationDevice
 from allocations.reconcile import reconcile
 from allocations.services import allocation_release
@@ -70,7 +70,7 @@ def test_a_wrong_use_is_corrected(ledger_db: TestDatabase, core: int, memory: in
     fleet.current()
     Device.objects.filter(minor=0).update(core_used=core, memory_used=memory)
 
-    done = reconcile(world=backends(), now=database_now())
+    done = reconcile(backends=current_backends(), now=database_now())
 
     assert done.recounted == 1
     assert use() == [(60, 20), (0, 0)]
@@ -84,7 +84,7 @@ def test_a_wrong_use_is_corrected(ledger_db: TestDatabase, core: int, memory: in
     for one in holders:
         allocation_release(allocation=one, actor=SYSTEM, evict=False, now=database_now())
     assert use() == [(0, 0), (0, 0)]
-    assert reconcile(world=backends(), now=database_now()).quiet
+    assert reconcile(backends=current_backends(), now=database_now()).quiet
 
 
 def test_a_use_without_holders_is_taken_back(ledger_db: TestDatabase) -> None:
@@ -110,7 +110,7 @@ def test_more_than_there_is_is_reported(ledger_db: TestDatabase) -> None:
     AllocationDevice.objects.update(core_percent=90, memory_bytes=90 * GIB)
 
     for _ in range(2):
-        done = reconcile(world=backends(), now=database_now())
+        done = reconcile(backends=current_backends(), now=database_now())
         assert (done.recounted, done.differences) == (0, 1)
 
     assert use() == [(60, 10)]

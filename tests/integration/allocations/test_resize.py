@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from access.actors import SYSTEM
 from access.errors import Conflict
 from allocations import fleet
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.choices import LIVE, State
 from allocations.engine.resize import Amounts
 from allocations.models import Allocation, AllocationDevice
@@ -56,7 +56,7 @@ def resize(name: str, core: int | None = None, memory: int | None = None) -> boo
     """Whether the pod's share has these amounts now. Raises Conflict."""
     allocation = Allocation.objects.get(pod_name=name, state__in=LIVE)
     amounts = Amounts(core, None if memory is None else memory * GI)
-    resize_share(allocation.pk, amounts, world=backends(), now=database_now(), actor="jane")
+    resize_share(allocation.pk, amounts, backends=current_backends(), now=database_now(), actor="jane")
     return True
 
 

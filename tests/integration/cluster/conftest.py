@@ -13,7 +13,7 @@ import pytest
 from django.db import connections
 from pytest_django import Settings
 
-from allocations.backends import Backends, backends
+from allocations.backends import Backends, current_backends
 from allocations.choices import LIVE
 from allocations.extender import views
 from allocations.extender.wire import BindArgs
@@ -57,7 +57,7 @@ def bound_by_the_door(asked: Sequence[tuple[str, str, str]]) -> list[str]:
             return await asyncio.gather(*(one(*words) for words in asked))
         finally:
             views._binds.pop(asyncio.get_running_loop())
-            cluster = backends().cluster
+            cluster = current_backends().cluster
             if cluster is not None:
                 cluster.close_here()
 
@@ -73,7 +73,7 @@ class World:
 
     @property
     def backends(self) -> Backends:
-        return backends()
+        return current_backends()
 
     def node(self, name: str, *, gpus: int = 4, in_cluster: bool = True, labels: dict[str, str] | None = None) -> Node:
         node = NodeFactory(name=name, gpus=gpus)
@@ -170,10 +170,10 @@ class World:
         self.server.store.patch(PODS, NAMESPACE, name, body, content_type=MERGE)
 
     def reconcile(self, *, later: float = 0.0) -> Reconciled:
-        return reconcile(world=self.backends, now=database_now() + timedelta(seconds=later))
+        return reconcile(backends=self.backends, now=database_now() + timedelta(seconds=later))
 
     def collect_garbage(self, *, later: float = 0.0) -> Collected:
-        return collect_garbage(now=database_now() + timedelta(seconds=later), world=self.backends)
+        return collect_garbage(now=database_now() + timedelta(seconds=later), backends=self.backends)
 
     def used(self, node: str) -> list[int]:
         """Core percent in use, by minor."""
@@ -216,7 +216,7 @@ def world(
     settings.GPUPLANE_KUBECONFIG = str(server.kubeconfig(tmp_path / "kubeconfig"))
     settings.GPUPLANE_REDIS_URL = redis_url
     yield World(server)
-    cluster = backends().cluster
+    cluster = current_backends().cluster
     if cluster is not None:
         cluster.close()  # first, so that the announcer does not wait between tries
     announcer(settings.GPUPLANE_KUBECONFIG, settings.GPUPLANE_REDIS_URL).close()

@@ -30,7 +30,7 @@ def half(world: World, name: str) -> Allocation:
 
 
 def give(world: World, allocation: Allocation, **amounts: Any) -> bool:
-    return resize_share(allocation.pk, Amounts(**amounts), world=world.backends, now=database_now(), actor="jane")
+    return resize_share(allocation.pk, Amounts(**amounts), backends=world.backends, now=database_now(), actor="jane")
 
 
 def used() -> list[tuple[int, int]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.models import Allocation
 from audit.models import Event
 from claims.models import GpuClaim
@@ -151,7 +151,7 @@ def _lose_the_ledger() -> None:
     GpuClaim.objects.all().delete()
     Event.objects.all().delete()
     Device.objects.update(core_used=0, memory_used=0)
-    assert backends().cluster is not None
+    assert current_backends().cluster is not None
 
 
 def _hami_pod(world: World, name: str, init: dict[str, str], app: dict[str, str], *, slots: str = "") -> None:

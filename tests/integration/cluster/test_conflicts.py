@@ -192,7 +192,7 @@ def test_the_pods_of_a_new_node(world: World, monkeypatch: pytest.MonkeyPatch) -
         world.server.add_pod(name, namespace=NAMESPACE, node="n2", phase="Running", annotations=told)
     node = world.node("n2", gpus=2, in_cluster=False)
     Device.objects.filter(node=node).update(stranger=UNREAD, revision=next_revision())
-    assert verify_devices(world=world.backends, now=database_now()) == 2
+    assert verify_devices(backends=world.backends, now=database_now()) == 2
     (late,) = {"early", "late"} - set(Allocation.objects.filter(state="bound").values_list("pod_name", flat=True))
     assert dict(Device.objects.filter(node=node).exclude(conflict="").values_list("minor", "conflict")) == {
         0: f"{NAMESPACE}/{late}"

@@ -315,7 +315,7 @@ def test_new_devices_are_opened_only_to_what_is_known(world: World) -> None:
     world.node("n1", gpus=2)
     Device.objects.update(stranger=UNREAD, revision=next_revision())
     given((runs(world, "theirs", limits=NATIVE), ["MIG-unknown"]))
-    verify_devices(world=world.backends, now=database_now())
+    verify_devices(backends=world.backends, now=database_now())
     assert [bool(why) for why in closed()] == [True, True]
     assert left(world) == 0
 

@@ -177,9 +177,9 @@ def test_a_new_node_waits_for_its_checkpoint(world: World) -> None:
     Device.objects.update(stranger=UNREAD, revision=next_revision())
     uid = runs(world, "theirs", limits={"nvidia.com/gpu": "1"})
     assert world.reconcile().opened == 0
-    assert verify_devices(world=world.backends, now=database_now()) == 0
+    assert verify_devices(backends=world.backends, now=database_now()) == 0
     given((uid, uuids()[:1]))
-    assert verify_devices(world=world.backends, now=database_now()) == 2
+    assert verify_devices(backends=world.backends, now=database_now()) == 2
     assert world.used("n1") == [100, 0]
 
     world.node("n2", gpus=1)

@@ -160,11 +160,11 @@ def test_a_burst_is_reported_in_parts(world: World) -> None:
 def test_an_api_server_that_is_away_is_asked_again(waiting: World) -> None:
     waiting.server.stop()
     assert tell(waiting) == 0
-    assert PodRefusal.objects.get(pod_name="waits").told == []
+    assert PodRefusal.objects.get(pod_name="waits").event_reasons == []
 
 
 def test_a_namespace_that_is_deleted_gets_no_more_events(waiting: World) -> None:
     """What the API server refuses for good counts as told."""
     PodRefusal.objects.update(namespace="gone")
     assert tell(waiting) == 0
-    assert PodRefusal.objects.get(pod_name="waits").told != []
+    assert PodRefusal.objects.get(pod_name="waits").event_reasons != []

@@ -45,7 +45,7 @@ def edit(world: World, **spec: Any) -> None:
 
 
 def turn(world: World) -> int:
-    return resize_claims(world=world.backends, now=database_now())
+    return resize_claims(backends=world.backends, now=database_now())
 
 
 def condition() -> tuple[str, str] | None:

@@ -55,7 +55,7 @@ def closed() -> list[int]:
 
 
 def read(world: World) -> int:
-    return verify_devices(world=world.backends, now=database_now())
+    return verify_devices(backends=world.backends, now=database_now())
 
 
 def test_a_new_node_is_opened_once_its_pods_were_read(world: World, sent: list[str]) -> None:

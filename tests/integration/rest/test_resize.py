@@ -3,7 +3,7 @@
 import pytest
 
 from allocations import fleet
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.models import AllocationDevice
 from allocations.scheduling.resizing import resize_claims
 from audit.models import Event
@@ -136,17 +136,17 @@ def test_an_edited_claim_without_kubernetes(operator):
     """SHARE-6b CLAIM-10 the shares of REST clients follow their claim too, and its manifest says where they cannot."""
     taken(operator, resize=True, core=40, memory="20Gi")
     taken(operator, "other", core=40, memory="10Gi")
-    world, path = backends(), "claims/team-a/train/"
+    world, path = current_backends(), "claims/team-a/train/"
     assert operator.patch(path, {"spec": {"devices": {"core": 60}}})[0] == 200
-    assert resize_claims(world=world, now=database_now()) == 1
+    assert resize_claims(backends=world, now=database_now()) == 1
     assert used() == [(100, 30 * GI)]
     assert operator.patch(path, {"spec": {"devices": {"core": 70}}})[0] == 200
-    assert resize_claims(world=world, now=database_now()) == 0
+    assert resize_claims(backends=world, now=database_now()) == 0
     (said,) = [one for one in operator.get(path)[1]["status"]["conditions"] if one["type"] == "Resized"]
     assert (said["status"], said["reason"]) == ("False", "Refused")
     assert "gpu 0 has 0 core and 50Gi free; the share needs 10 core" in said["message"]
     assert used() == [(100, 30 * GI)]
     assert operator.patch(path, {"spec": {"devices": {"core": 50}}})[0] == 200
-    assert resize_claims(world=world, now=database_now()) == 1
+    assert resize_claims(backends=world, now=database_now()) == 1
     (said,) = [one for one in operator.get(path)[1]["status"]["conditions"] if one["type"] == "Resized"]
     assert (said["status"], said["reason"]) == ("True", "AsClaimed")

@@ -30,8 +30,8 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     monkeypatch.setattr("allocations.watch_runs.enqueue_next", names.append)
     world = Backends(leases=None, cluster=object())  # type: ignore[arg-type]  # only handed on
-    monkeypatch.setattr("allocations.watch_runs.backends", lambda: world)
-    monkeypatch.setattr("allocations.tasks.backends", lambda: world)
+    monkeypatch.setattr("allocations.watch_runs.current_backends", lambda: world)
+    monkeypatch.setattr("allocations.tasks.current_backends", lambda: world)
     return names
 
 
@@ -58,8 +58,8 @@ def test_a_run_that_failed_is_left_to_the_beat(
 def test_without_a_cluster_only_queues_are_run(monkeypatch: pytest.MonkeyPatch, task: Any, run: str) -> None:
     ran: list[object] = []
     monkeypatch.setattr("allocations.watch_runs.enqueue_next", lambda name: None)
-    monkeypatch.setattr("allocations.watch_runs.backends", _without_cluster)
-    monkeypatch.setattr("allocations.tasks.backends", _without_cluster)
+    monkeypatch.setattr("allocations.watch_runs.current_backends", _without_cluster)
+    monkeypatch.setattr("allocations.tasks.current_backends", _without_cluster)
     monkeypatch.setattr(run, _noting(ran))
     task()
     assert ran == ([None] if run.endswith("run_queues") else [])

@@ -99,7 +99,7 @@ class Growing:
             {"minor": minor, "uuid": f"GPU-{node}-{minor}", "model": model, "memory": memory} for minor in range(gpus)
         ]
         inventory_put(shape=parse_node({"name": node, "devices": devices}), actor=SYSTEM, now=self.now())
-        verify_devices(world=self.world.backends, now=self.now())
+        verify_devices(backends=self.world.backends, now=self.now())
         self.watch()
 
     @property

@@ -44,4 +44,4 @@ def test_events_are_asked_for_when_a_plan_says_something_new(growing: Growing, m
     assert sent == [write_pod_events.name], "a plan that says the same"
     assert write_pod_events() == 2
     assert write_pod_events() == 0
-    assert PodGrowth.objects.filter(told="").count() == 0
+    assert PodGrowth.objects.filter(event_text="").count() == 0

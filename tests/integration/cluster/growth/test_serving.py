@@ -290,6 +290,6 @@ def test_a_trigger_pod_that_ends_while_ledger_and_cluster_are_compared(
         return seen
 
     monkeypatch.setattr(comparing, "_look", then_ended)
-    comparing.reconcile(world=growing.world.backends, now=growing.now())
+    comparing.reconcile(backends=growing.world.backends, now=growing.now())
     assert Device.objects.exclude(closed="").count() == (0 if ends else 8)
     assert not Event.objects.filter(kind=EventKind.DIFFERENCE).exists()

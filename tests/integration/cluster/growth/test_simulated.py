@@ -17,7 +17,7 @@ import pytest
 from pytest_django import Settings
 
 from access.actors import SYSTEM
-from allocations.backends import backends
+from allocations.backends import current_backends
 from allocations.choices import LIVE, State
 from allocations.extender import views
 from allocations.models import Allocation
@@ -103,7 +103,7 @@ class Shown:
             name = node["metadata"]["name"]
             if not Device.objects.filter(node__name=name).exists():
                 inventory_put(shape=parse_node(node_of(node).inventory()), actor=SYSTEM, now=database_now())
-                verify_devices(world=backends(), now=database_now())
+                verify_devices(backends=current_backends(), now=database_now())
         now = database_now()
         pools = self.cluster.list(NODE_POOLS.path(), kube_karpenter.NodePool).items
         watching.handle_pool(Relisted({one.key: one for one in pools}, ""), now=now)
@@ -159,7 +159,7 @@ def shown(
         settings.GPUPLANE_KUBECONFIG = str(simulated.kubeconfig)
         settings.GPUPLANE_REDIS_URL = redis_url
         settings.GPUPLANE_SCALE_AFTER_SECONDS = 0
-        cluster = backends().cluster
+        cluster = current_backends().cluster
         assert cluster is not None
         yield Shown(simulated, cluster, instances)
         cluster.close()
@@ -183,7 +183,7 @@ def test_from_zero_to_served_and_gone_again(shown: Shown) -> None:
     assert set(bound) == {claim.node}
     assert shown.cluster.list(PODS.path(namespace="gpuplane-system"), Pod).items == [], "no trigger pod is left"
     shown.end(pods)
-    shown.until(lambda: reconcile(world=backends(), now=database_now()) and not live(), scheduling=False)
+    shown.until(lambda: reconcile(backends=current_backends(), now=database_now()) and not live(), scheduling=False)
     shown.until(lambda: NodeClaim.objects.filter(deleted_at__isnull=True).count() == 0, scheduling=False)
     assert kube_nodes.list_all(shown.cluster).items == []
     assert ScalingRequest.objects.count() == 1, "nobody was planned for twice"

@@ -79,4 +79,6 @@ def pods_of(world: World, node: str) -> int:
 
 def reserved() -> dict[str, tuple[str, bool]]:
     """Pod → (node, whether kube-scheduler knows the victims)."""
-    return {row.pod_name: (row.node.name, row.told) for row in PreemptionReservation.objects.select_related("node")}
+    return {
+        row.pod_name: (row.node.name, row.victims_sent) for row in PreemptionReservation.objects.select_related("node")
+    }

@@ -52,7 +52,7 @@ def test_a_reservation_ends_by_time_alone(world: World) -> None:
     assert cluster is not None
     advertise(cluster=cluster, machines=kube_nodes.list_all(cluster).items, now=database_now())
     assert pods_of(world, "n1") == PLENTY
-    assert preemption.end_stale(now=database_now(), world=world.backends) == 1
+    assert preemption.end_stale(now=database_now(), backends=world.backends) == 1
     assert reserved() == {}
 
 
@@ -61,12 +61,12 @@ def test_a_reservation_ends_with_its_pod(world: World, gone: bool) -> None:
     """The beat sees it within seconds."""
     add(world, "urgent", HIGH)
     ask(world, "urgent", ["n1", "n2"])
-    assert preemption.end_stale(now=database_now(), world=world.backends) == 0
+    assert preemption.end_stale(now=database_now(), backends=world.backends) == 0
     if gone:
         world.remove("urgent")
     else:
         world.server.store.patch(PODS, NAMESPACE, "urgent", {"spec": {"nodeName": "n2"}}, content_type=MERGE)
-    assert preemption.end_stale(now=database_now(), world=world.backends) == 1
+    assert preemption.end_stale(now=database_now(), backends=world.backends) == 1
     assert pods_of(world, "n1") == PLENTY
 
 
@@ -89,9 +89,9 @@ def test_a_reservation_lasts_while_its_victims_take_their_time(world: World) -> 
     preempt(world, "urgent", {"n1": ["a"]})
     world.server.store.delete(PODS, NAMESPACE, "a", {})
     later = database_now() + LASTS - timedelta(seconds=5)
-    assert preemption.end_stale(now=later, world=world.backends) == 0
+    assert preemption.end_stale(now=later, backends=world.backends) == 0
     assert PreemptionReservation.objects.get().until == later + LASTS
-    assert preemption.end_stale(now=later + LONGEST, world=world.backends) == 1
+    assert preemption.end_stale(now=later + LONGEST, backends=world.backends) == 1
 
 
 @pytest.mark.parametrize("tidied", [True, False], ids=["the beat was quicker", "before the beat"])
@@ -104,11 +104,11 @@ def test_in_vain(world: World, tidied: bool) -> None:
     assert reserved() == {"urgent": ("n1", False)}
     PreemptionReservation.objects.update(until=database_now() - timedelta(seconds=1))
     if tidied:
-        assert preemption.end_stale(now=database_now(), world=world.backends) == 1
+        assert preemption.end_stale(now=database_now(), backends=world.backends) == 1
     assert ask(world, "urgent", ["n1", "n2"]) == []
     assert reserved() == {"urgent": ("n2", False)}
     assert set(PreemptedInVain.objects.values_list("pod_uid", "node__name")) == {(uid(world, "urgent"), "n1")}
-    preemption.end_stale(now=database_now() + SHUNNED + timedelta(seconds=1), world=world.backends)
+    preemption.end_stale(now=database_now() + SHUNNED + timedelta(seconds=1), backends=world.backends)
     assert not PreemptedInVain.objects.filter(node__name="n1").exists()
 
 
@@ -202,7 +202,7 @@ def test_a_waiting_pod_is_requeued_though_the_node_is_reserved_for_a_third(world
     before = world.server.nodes["n1"]["metadata"].get("annotations", {}).get(CAPACITY_CHANGED, "")
     lowered = pods_of(world, "n1")
     world.remove("urgent")
-    assert preemption.end_stale(now=database_now(), world=world.backends) == 1
+    assert preemption.end_stale(now=database_now(), backends=world.backends) == 1
     assert pods_of(world, "n1") == lowered
     assert world.settled()
     assert world.server.nodes["n1"]["metadata"]["annotations"][CAPACITY_CHANGED] > before
@@ -254,7 +254,7 @@ def test_the_beat_restores_what_devices_say(world: World) -> None:
     ask(world, "urgent", ["n1"])
     Device.objects.filter(node__name="n2", minor=1).update(kept_for="nobody", kept_until=database_now() + LASTS)
     Device.objects.filter(node__name="n1").update(kept_for="", kept_until=None)
-    assert preemption.end_stale(now=database_now(), world=world.backends) == 0
+    assert preemption.end_stale(now=database_now(), backends=world.backends) == 0
     assert kept() == {"n1:0": urgent}
 
 

@@ -35,7 +35,7 @@ def share(queues: Queues, name: str, fraction: str, *, preemptible: bool = True,
 def grow(queues: Queues, name: str, **amounts: Any) -> bool:
     allocation = Allocation.objects.get(pod_name=name, state="bound")
     world = queues.world.backends
-    return resize_share(allocation.pk, Amounts(**amounts), world=world, now=database_now(), actor="jane")
+    return resize_share(allocation.pk, Amounts(**amounts), backends=world, now=database_now(), actor="jane")
 
 
 def core_of(name: str) -> int:

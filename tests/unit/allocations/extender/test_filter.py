@@ -16,7 +16,7 @@ from allocations.choices import State
 from allocations.extender import reasons, views
 from allocations.extender.pod_filter import candidates_of
 from allocations.models import Allocation, PodRefusal
-from allocations.pod_request import PodRequest, pod_request
+from allocations.pod_request import PodRequest, parse_pod_request
 from allocations.scheduling.expired_holds import expire_holds
 from allocations.scheduling.unbound import hold_seconds
 from audit.models import Event
@@ -58,7 +58,7 @@ def test_how_long_a_hold_lasts(world: None, spec: dict[str, Any], want: int) -> 
     """LEASE-3 as long as kube-scheduler may wait between filter and bind, where no API server says whether it
     has to.
     """
-    asks = pod_request(msgspec.convert(pod_manifest("p", claim="one", **spec), Pod))
+    asks = parse_pod_request(msgspec.convert(pod_manifest("p", claim="one", **spec), Pod))
     assert isinstance(asks, PodRequest)
     assert hold_seconds(asks) == want
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from allocations.engine.growth import ComingNode, Growth, GrowthQuestion, Need, Pool, Wanting, grow
+from allocations.engine.growth import ComingNode, Demand, Growth, GrowthInput, Need, Pool, grow
 from allocations.engine.growth.shapes import Shape
 from allocations.engine.queueing.workloads import Age, Member
 from claims.dialects.request import DeviceRequest, Policy
@@ -23,15 +23,15 @@ def need(place: int, asked: DeviceRequest, **about: Any) -> Need:
     return Need(Member(f"p{place}", asked, Age(True, "", place)), **about)
 
 
-def lone(place: int, asked: DeviceRequest, **about: Any) -> Wanting:
+def lone(place: int, asked: DeviceRequest, **about: Any) -> Demand:
     """It alone."""
-    return Wanting(f"p{place}", (need(place, asked, **about),))
+    return Demand(f"p{place}", (need(place, asked, **about),))
 
 
 def asked_of(requests: list[DeviceRequest], *pools: Pool, coming: tuple[ComingNode, ...] = ()) -> Growth:
     """The plan for lone pods from no node."""
-    wanting = tuple(lone(place, one) for place, one in enumerate(requests))
-    return grow(GrowthQuestion(fleet(), [], pools, wanting, coming))
+    demands = tuple(lone(place, one) for place, one in enumerate(requests))
+    return grow(GrowthInput(fleet(), [], pools, demands, coming))
 
 
 def pool(name: str = "a", gpus: int = 8, **about: Any) -> Pool:
@@ -101,17 +101,17 @@ def test_coming_nodes_are_filled_before_any_is_made() -> None:
 def test_pods_that_karpenter_sees_take_nodes_of_their_own_first() -> None:
     """They open none; a node of ours they get only as far as others leave it."""
     coming = (ComingNode("ours", 0), ComingNode("theirs", 0, ours=False))
-    wanting = (lone(0, whole(8), by_itself=True), lone(1, whole(6)), lone(2, whole(2), by_itself=True))
-    plan = grow(GrowthQuestion(fleet(), [], (pool(),), wanting, coming))
+    demands = (lone(0, whole(8), by_itself=True), lone(1, whole(6)), lone(2, whole(2), by_itself=True))
+    plan = grow(GrowthInput(fleet(), [], (pool(),), demands, coming))
     assert [one.pods for one in plan.nodes] == [("p1", "p2"), ("p0",)]
-    plan = grow(GrowthQuestion(fleet(), [], (pool(),), wanting[:1]))
+    plan = grow(GrowthInput(fleet(), [], (pool(),), demands[:1]))
     assert (plan.nodes, plan.reasons) == ((), {"p0": "Karpenter makes a node for it without a trigger pod"})
 
 
 def test_the_fleet_serves_first() -> None:
     fleet_ = fleet(node("n1", gpus=8, taken=range(4)))
-    wanting = (lone(0, whole(4)), lone(1, whole(4)))
-    plan = grow(GrowthQuestion(fleet_, [{}], (pool(),), wanting))
+    demands = (lone(0, whole(4)), lone(1, whole(4)))
+    plan = grow(GrowthInput(fleet_, [{}], (pool(),), demands))
     assert (plan.on_fleet, [one.pods for one in plan.new]) == ({"p0": "n1"}, [("p1",)])
 
 
@@ -139,34 +139,34 @@ def test_invariants(data: st.DataObject) -> None:
         pool(name, gpus, weight=data.draw(st.integers(0, 1)), most=data.draw(st.sampled_from([None, 0, 1, 3])))
         for name, gpus in (("a", 8), ("b", 4), ("c", 2))
     )
-    wanting, place = [], 0
+    demands, place = [], 0
     for number in range(data.draw(st.integers(1, 6))):
         size = data.draw(st.sampled_from([1, 1, 2, 3]))
         needs = tuple(need(place + at, data.draw(_REQUESTS)) for at in range(size))
-        wanting.append(Wanting(f"w{number}" if size > 1 else f"p{place}", needs))
+        demands.append(Demand(f"w{number}" if size > 1 else f"p{place}", needs))
         place += size
     there = fleet(node("n1", gpus=4, taken=range(data.draw(st.integers(0, 4)))))
     coming = (ComingNode("x", 0),) * data.draw(st.integers(0, 1))
-    question = GrowthQuestion(there, [{}], pools, tuple(wanting), coming)
-    plan = grow(question)
-    assert grow(question) == plan
+    inputs = GrowthInput(there, [{}], pools, tuple(demands), coming)
+    plan = grow(inputs)
+    assert grow(inputs) == plan
     seated = [pod for one in plan.nodes for pod in one.pods]
     assert len(seated) == len(set(seated))
-    everybody = {need.member.name for one in wanting for need in one.needs}
+    everybody = {need.member.name for one in demands for need in one.needs}
     assert set(plan.pool_of) | set(plan.on_fleet) | set(plan.reasons) == everybody
     assert not set(plan.reasons) & (set(plan.pool_of) | set(plan.on_fleet))
-    for one in wanting:
+    for one in demands:
         left = [need.member.name for need in one.needs if need.member.name in plan.reasons]
         assert len(left) in (0, len(one.needs))
     for at, limited in enumerate(pools):
         made = sum(new.pool == at for new in plan.new)
         assert limited.most is None or made <= limited.most
     assert all(new.pods for new in plan.new)
-    sizes = {need.member.name: need.member.request for one in wanting for need in one.needs}
+    sizes = {need.member.name: need.member.request for one in demands for need in one.needs}
     for filled in plan.nodes:
         shape = Shape(pools[filled.pool].node)
-        demands = [shape.demand(sizes[pod]) for pod in filled.pods]
-        for asked, capacity in zip(zip(*demands, strict=True), shape.capacity, strict=False):
+        amounts = [shape.demand(sizes[pod]) for pod in filled.pods]
+        for asked, capacity in zip(zip(*amounts, strict=True), shape.capacity, strict=False):
             assert sum(asked) <= capacity
 
 

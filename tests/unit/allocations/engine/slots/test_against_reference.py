@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from allocations.engine.patch import take
 from allocations.engine.slots.plan import plan_slots
 from allocations.engine.slots.records import (
-    Question,
     Runner,
     Runtime,
     Slot,
+    SlotInput,
     SlotModel,
     SlotRequest,
     SlotState,
@@ -101,7 +101,7 @@ def asked(snapshot, labels, made, runners, slots, requests):
         for minor, amount in zip(slot.gpus, slot.memory, strict=True)
     ]
     by_pods = dict(zip(snapshot.device_id.tolist(), snapshot.memory_used.tolist(), strict=True))
-    return Question(
+    return SlotInput(
         snapshot=take(snapshot, held),
         labels=labels,
         models=tuple(made),
@@ -164,10 +164,10 @@ def crowded(draw):
 
 @examples(600)
 @given(st.one_of(questions(), crowded()))
-def test_the_plan_is_the_best_there_is(question):
+def test_the_plan_is_the_best_there_is(inputs):
     """SLOT-3, SLOT-4, SLOT-5, SLOT-6, SLOT-7, SLOT-8 slots, GPUs, amounts, evictions and requests, whole rounds."""
-    answer = plan_slots(question)
-    slots, slot_of, waits, lacking = reference(question)
+    answer = plan_slots(inputs)
+    slots, slot_of, waits, lacking = reference(inputs)
     assert [(*(getattr(one, name) for name in one.__struct_fields__),) for one in answer.slots] == slots
     assert {one.id: one.slot for one in answer.requests if one.slot} == slot_of
     assert [one.id for one in answer.requests if one.slot is None] == waits

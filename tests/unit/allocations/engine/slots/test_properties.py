@@ -71,15 +71,15 @@ def large(draw):
 
 @examples(150)
 @given(large())
-def test_every_plan(question):
+def test_every_plan(inputs):
     """SLOT-1, SLOT-3, SLOT-5, SLOT-7, SLOT-8 never over memory, nothing evicted in vain, one slot a need, reasons."""
-    answer = plan_slots(question)
-    models = {model.name: model for model in question.models}
-    slots = {slot.id: slot for slot in question.slots}
+    answer = plan_slots(inputs)
+    models = {model.name: model for model in inputs.models}
+    slots = {slot.id: slot for slot in inputs.slots}
 
     # never over memory, whatever is measured
-    snapshot, free, size = question.snapshot, {}, {}
-    for runner in question.runners:
+    snapshot, free, size = inputs.snapshot, {}, {}
+    for runner in inputs.runners:
         rows = snapshot.rows_of_node(snapshot.node_index[runner.node])
         for row in range(rows.start, rows.stop):
             gpu = (runner.node, int(snapshot.device_minor[row]))
@@ -108,10 +108,10 @@ def test_every_plan(question):
             assert any(before[one.runner, minor] < amount for minor, amount in claims)
 
     # what is kept warm is never evicted
-    for model in question.models:
+    for model in inputs.models:
         warm = [
             slot
-            for slot in question.slots
+            for slot in inputs.slots
             if slot.model == model.name and not slot.lora and slot.state in ("planned", "starting", "ready")
         ]
         went = sum(slot.id in gone for slot in warm)
@@ -121,7 +121,7 @@ def test_every_plan(question):
     # as many slots as requests need, and no more; each request has a slot or a reason
     at_once: dict[Any, Any] = {}
     waiting: dict[Any, Any] = {}
-    for request, served in zip(question.requests, answer.requests, strict=True):
+    for request, served in zip(inputs.requests, answer.requests, strict=True):
         assert bool(served.slot) != bool(served.reason)
         key = (request.model, request.lora)
         if served.slot:
@@ -141,4 +141,4 @@ def test_every_plan(question):
         assert partly <= 1
         assert not (waiting.get(key) and (idle or partly))
 
-    assert plan_slots(question) == answer
+    assert plan_slots(inputs) == answer

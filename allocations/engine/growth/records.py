@@ -1,4 +1,4 @@
-"""What the plan of growth decides about, and its answer, as values."""
+"""The input of the plan of growth, and its decision, as values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Need(msgspec.Struct, frozen=True):
     by_itself: bool = False
 
 
-class Wanting(msgspec.Struct, frozen=True):
+class Demand(msgspec.Struct, frozen=True):
     """Waiting pods that go together: a gang's, or one pod. `name`: of the gang, or of the pod.
 
     `beside`: node rows of members that run already. `above`: the gang of a pod above its `minMember`, which is served
@@ -61,13 +61,13 @@ class Wanting(msgspec.Struct, frozen=True):
     above: str = ""
 
 
-class GrowthQuestion(msgspec.Struct, frozen=True):
-    """The picture. `labels` by node row; `coming`: the nodes to fill first come first."""
+class GrowthInput(msgspec.Struct, frozen=True):
+    """The input. `labels` by node row; `coming`: the nodes to fill first come first."""
 
     snapshot: Snapshot
     labels: Labels
     pools: tuple[Pool, ...]
-    wanting: tuple[Wanting, ...]
+    demands: tuple[Demand, ...]
     coming: tuple[ComingNode, ...] = ()
 
 
