@@ -1,6 +1,6 @@
 """Whether the client of a request is still connected, for views that run long.
 
-`gpuplane.listeners.departures` puts a `Client` into the scope of every request to Django and reports the end of its
+`gpuplane.listeners.disconnects` puts a `Client` into the scope of every request to Django and reports the end of its
 connection: Django itself cancels asynchronous views only. Invariants: once `on_disconnect` is left, its callback is not
 called any more.
 """

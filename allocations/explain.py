@@ -18,6 +18,7 @@ from django.db.models import Exists, OuterRef
 from access.actors import Actor
 from access.errors import NotFound
 from allocations import fleet
+from allocations.backed_off_nodes import PUT_OFF, PUT_OFF_DEVICE, refusals
 from allocations.backends import current_backends
 from allocations.choices import LIVE, State
 from allocations.engine.decision import Decision
@@ -27,7 +28,6 @@ from allocations.engine.reasons import summary_text
 from allocations.ledger.reads import request_of
 from allocations.models import Allocation, PodRefusal, QueueState
 from allocations.pod_request import share_policy
-from allocations.put_off import PUT_OFF, PUT_OFF_DEVICE, refusals
 from allocations.queued_pod import QueuedPod
 from allocations.reservation_overviews import nodes_put_off
 from allocations.selectors import with_devices

@@ -21,7 +21,7 @@ import structlog
 from allocations.engine.build import DeviceRow, NodeRow, build_snapshot
 from allocations.engine.patch import patch, replace_nodes
 from allocations.engine.snapshot import DEVICE_PLUGIN, EXCLUSIVE, Grouped, Snapshot, Withheld
-from allocations.ledger.keeping import KeptFor, Taker
+from allocations.ledger.device_reservations import KeptFor, Taker
 from claims.dialects.request import DeviceRequest
 from kube.device_types import mig_type
 from nodes.choices import Mode, NodeState, Presence

@@ -23,13 +23,13 @@ from django.db.models import F, Q
 
 from allocations import fleet
 from allocations.attempts import LONGEST_VERSION, refused_condition
+from allocations.backed_off_nodes import refusals
 from allocations.component_pods import is_trigger
 from allocations.engine.plan import plan
 from allocations.engine.reasons import summary_text
 from allocations.ledger.reads import request_of
 from allocations.models import PodRefusal
 from allocations.pod_request import Malformed, PodRequest, parse_pod_request, share_policy
-from allocations.put_off import refusals
 from allocations.queued_pod import QueuedPod, gates_of_others, queued_pod
 from audit.choices import EventKind
 from audit.events import NewEvent

@@ -24,7 +24,7 @@ from gpuplane.listeners.bearer import Bearer
 from gpuplane.listeners.bodies import guarded
 from gpuplane.listeners.body_limits import BodyLimits
 from gpuplane.listeners.cluster import ROUTES, ClusterPaths
-from gpuplane.listeners.departures import watched
+from gpuplane.listeners.disconnects import watched
 from gpuplane.listeners.django_requests import DjangoRequests
 from gpuplane.listeners.gateway.app import Gateway
 from gpuplane.listeners.gateway.serving import Serving
@@ -57,7 +57,7 @@ class Application:
         self._cluster = ClusterPaths(routes=ROUTES, bearer=bearer, lanes=lanes, limits=limits)
         self._agents = Agents(bearer=bearer, bound=limits.agents)
         self._runners = Runners(bearer=bearer)
-        serving = Serving(bound=limits.gateway, desk=DESK, upstream=UPSTREAM, bodies=lanes.bodies)
+        serving = Serving(bound=limits.gateway, dispatcher=DESK, upstream=UPSTREAM, bodies=lanes.bodies)
         self._gateway = Gateway(bearer=bearer, serving=serving, reads=lanes.models)
         pages = guarded(
             watched(DjangoRequests(lanes.django)),

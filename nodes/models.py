@@ -38,7 +38,7 @@ class Node(models.Model):
         blank=True,
         default="",
         db_default="",
-        help_text="JSON of what it claims and other nodes have (`nodes.disputes`)",
+        help_text="JSON of what it claims and other nodes have (`nodes.disputed_devices`)",
     )
     agent_boot = models.CharField(max_length=64, blank=True, default="")
     agent_seen_at = models.DateTimeField(null=True, blank=True, help_text="null: never had an agent session")

@@ -22,7 +22,7 @@ from audit.choices import EventKind
 from audit.events import NewEvent
 from audit.requeue_notify import announce
 from kube.device_types import GPU
-from nodes import disputes, flapping
+from nodes import disputed_devices, flapping
 from nodes.advertise import advertise_soon
 from nodes.choices import NodeState, Presence
 from nodes.flapping import HealthChange
@@ -61,8 +61,8 @@ def inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Nod
     """Make the node's devices and links exactly the shape's; (node, whether it was registered by this call).
 
     Devices of types that the shape does not report stay, and without GPUs the links. A device left out is `vanished`
-    while held, else removed. One that another node has stays there (`nodes.disputes`). Raises NotAllowed, Conflict (a
-    held device would change).
+    while held, else removed. One that another node has stays there (`nodes.disputed_devices`). Raises NotAllowed,
+    Conflict (a held device would change).
     """
     require_inventory_writer(actor, node=shape.name)
     shape, island = wired(shape)
@@ -76,7 +76,7 @@ def inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Nod
 @atomic_retry
 def _inventory_put(*, shape: NodeShape, island: Mapping[int, int], actor: Actor, now: datetime) -> tuple[Node, bool]:
     node, created = _locked_node(shape, now=now)
-    settled, disputed = disputes.settle_uuids(shape, node=node, now=now)
+    settled, disputed = disputed_devices.settle_uuids(shape, node=node, now=now)
     if settled is not shape:
         shape, island = settled, shape_islands(settled)
     rows = _lock_devices(node)
@@ -92,9 +92,9 @@ def _inventory_put(*, shape: NodeShape, island: Mapping[int, int], actor: Actor,
         node.mode, node.labels = shape.mode, dict(shape.labels)  # else the Node object's (nodes.cluster)
     if node.state == NodeState.GONE:
         node.state, node.problem = NodeState.READY, ""
-    was_disputed, before_disputed = disputes.disputed_of(node), node.disputed
+    was_disputed, before_disputed = disputed_devices.disputed_of(node), node.disputed
     node.disputed = disputed
-    newly = disputes.disputed_of(node)
+    newly = disputed_devices.disputed_of(node)
     if disputed != before_disputed:  # it also has the shape
         Node.objects.filter(pk=node.pk).update(disputed=disputed)
     node_changed = before != (node.mode, dict(node.labels), node.links, node.state) or was_disputed != newly
@@ -127,7 +127,7 @@ def devices_health(*, node_name: str, health: Mapping[str, str], actor: Actor, n
     require_inventory_writer(actor, node=node_name)
     node = existing_node(node_name)
     if node.disputed:
-        disputes.record_health(node, health)
+        disputed_devices.record_health(node, health)
     changed, noted = [], []
     rows = Device.objects.select_for_update(no_key=True).filter(node=node, uuid__in=health, presence=Presence.PRESENT)
     for device in rows.order_by("id"):
@@ -185,18 +185,18 @@ def _settle_node(*, node_name: str, now: datetime) -> int:
 
 def disputes_settle(*, now: datetime) -> int:
     """Give nodes the devices that they claim and no other node has any more; how many nodes changed. Idempotent."""
-    return sum(_disputes_settle_node(node_name=node.name, now=now) for node in disputes.nodes_with_released())
+    return sum(_disputes_settle_node(node_name=node.name, now=now) for node in disputed_devices.nodes_with_released())
 
 
 @atomic_retry
 def _disputes_settle_node(*, node_name: str, now: datetime) -> bool:
     node = Node.objects.select_for_update(no_key=True).get(name=node_name)
-    claimed = disputes.claimed_by(node)
+    claimed = disputed_devices.claimed_by(node)
     if claimed is None or node.state == NodeState.GONE:
         return False
     rows = Device.objects.filter(node=node, presence=Presence.PRESENT)
     healthy = {row.uuid: flapping.was_reported_healthy(row) for row in rows}
-    shape, island = wired(disputes.with_health(claimed.shape, healthy=healthy))
+    shape, island = wired(disputed_devices.with_health(claimed.shape, healthy=healthy))
     _inventory_put(shape=shape, island=island, actor=SYSTEM, now=now)
     return True
 
@@ -332,7 +332,7 @@ def _record_events(
     created: bool,
     actor: Actor,
     now: datetime,
-    disputed: Sequence[disputes.Disputed],
+    disputed: Sequence[disputed_devices.Disputed],
 ) -> None:
     """`disputed`: devices that the node claims in vain, if new."""
     count = len(change.added)

@@ -19,8 +19,8 @@ from kube.watch_loop import Followed
 from nodes import services, watching
 from nodes.advertise import TASK as ADVERTISE
 from nodes.advertise import advertise
-from nodes.grown import grown_nodes_remove
 from nodes.history import ring, rollups
+from nodes.karpenter_nodes import grown_nodes_remove
 from nodes.live import presence
 from storage.clock import database_now
 from storage.enqueue import enqueue_next

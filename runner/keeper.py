@@ -1,9 +1,9 @@
 """The parent of one slot's processes: it bounds their log, waits for all of them, and writes down how they ended.
 
-Started by `runner.keeping` as `python -SE keeper.py FOLDER FLAG -- COMMAND…` with the standard library alone, so that a
-restart of the runner neither breaks the pipe of the log nor loses the exit status. In FOLDER it writes `process.json`
-once the command has started, `log`, `log.1` and for moments `log.next`, and `exit.json` at the end. Signals: SIGTERM is
-passed on to the process group, SIGUSR1 kills it. Invariants:
+Started by `runner.slot_folder` as `python -SE keeper.py FOLDER FLAG -- COMMAND…` with the standard library alone, so
+that a restart of the runner neither breaks the pipe of the log nor loses the exit status. In FOLDER it writes
+`process.json` once the command has started, `log`, `log.1` and for moments `log.next`, and `exit.json` at the end.
+Signals: SIGTERM is passed on to the process group, SIGUSR1 kills it. Invariants:
 - It ends after every process that came from the command, also those that left its process group, and kills what is left
   when the command has ended.
 - The log takes LOG_BYTES twice at most, and LOG_BYTES_A_SECOND; beyond them the newest lines are kept.

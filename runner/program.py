@@ -20,8 +20,6 @@ from typing import Final
 
 import structlog
 
-from runner.keeping import SlotFolder, folders
-from runner.lives import Life
 from runner.protocol import (
     LOG_CHARACTERS,
     MOST_SLOTS,
@@ -33,6 +31,8 @@ from runner.protocol import (
     SlotReport,
 )
 from runner.runtimes import Place, Runtime
+from runner.slot_folder import SlotFolder, folders
+from runner.slot_lifecycle import Life
 
 STOP_SECONDS: Final = 30.0
 """For slots that end with the runner."""

@@ -26,8 +26,8 @@ from simulator.cluster.journal import Journal
 from simulator.cluster.server import ApiServer, open_listener, serve
 from simulator.controllers import nodes_make, run_controllers
 from simulator.fleet import FOR_MODELS, FOR_PODS, SimNode, make_fleet
-from simulator.grown import GrownNodes
 from simulator.inference import Users, run_runner
+from simulator.node_agents import GrownNodes
 from simulator.occupancy import Occupancy
 from simulator.queues import QueuedTeams
 from simulator.signals import Meters, Signals

@@ -11,8 +11,8 @@ from typing import Final
 
 from simulator.cluster.kinds import PODS, Object
 from simulator.cluster.store import Store
+from simulator.node_info import NodeInfo, node_infos
 from simulator.pod_writes import is_waiting, unschedulable_write
-from simulator.seats import Seat, seats_of
 
 NAME: Final = "default-scheduler"
 
@@ -22,21 +22,21 @@ def run_default_scheduler(store: Store) -> None:
     waiting = [pod for pod in store.list(PODS) if is_waiting(pod) and pod["spec"].get("schedulerName") in (None, NAME)]
     if not waiting:
         return
-    seats = seats_of(store)
+    infos = node_infos(store)
     for pod in waiting:
         meta = pod["metadata"]
-        refused = {name: seat.refusal(pod) for name, seat in seats.items()}
+        refused = {name: info.refusal(pod) for name, info in infos.items()}
         fitting = sorted(name for name, why in refused.items() if not why)
         if not fitting:
             unschedulable_write(store, pod, why=counted(refused), by=NAME)
             continue
-        seats[fitting[0]].take(pod)
+        infos[fitting[0]].take(pod)
         store.bind(meta["namespace"], meta["name"], {"metadata": {"uid": meta["uid"]}, "target": {"name": fitting[0]}})
 
 
-def feasible(pod: Object, seats: Mapping[str, Seat]) -> tuple[list[str], str]:
+def feasible(pod: Object, infos: Mapping[str, NodeInfo]) -> tuple[list[str], str]:
     """(nodes that kube-scheduler's own filters leave, why the others are out)."""
-    refused = {name: seat.refusal(pod) for name, seat in seats.items()}
+    refused = {name: info.refusal(pod) for name, info in infos.items()}
     return [name for name, why in refused.items() if not why], counted(refused)
 
 

@@ -22,11 +22,11 @@ from simulator.api import Api, ApiFailure, Refused, ServerAway
 from simulator.cluster.kinds import NODES, PODS, Object
 from simulator.cluster.store import Store
 from simulator.default_scheduler import counted, feasible
-from simulator.grown import is_grown
 from simulator.karpenter.pools import taint_of
+from simulator.node_agents import is_grown
+from simulator.node_info import node_infos
 from simulator.occupancy import Occupancy, holding_of
 from simulator.pod_writes import pod_delete, pod_now, unschedulable_write
-from simulator.seats import seats_of
 
 GIVE_UP_SECONDS: Final = 240.0
 RETRY_SECONDS: Final = 10.0
@@ -155,7 +155,7 @@ class Waves:
         now = pod_now(self._store, pod)
         if now is None or now["spec"].get("nodeName"):
             return True
-        names, why = feasible(now, seats_of(self._store))
+        names, why = feasible(now, node_infos(self._store))
         if names:
             answer = await self._api.extender_filter(now, names)
             refused = (answer.get("FailedNodes") or {}) | (answer.get("FailedAndUnresolvableNodes") or {})

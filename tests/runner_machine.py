@@ -29,7 +29,7 @@ from allocations.models import Allocation, Lease
 from inference.choices import State
 from inference.models import Model, Runner, Slot
 from nodes.models import Node
-from runner import keeping
+from runner import slot_folder
 from storage.clock import database_now
 from tests import ledger_truth
 from tests.servers.web import LiveApp
@@ -76,7 +76,7 @@ class Machine:
 
     def pids(self, slot: Slot, state: str = "state") -> list[int]:
         """Processes of the slot: the keeper and the runtime."""
-        return keeping.marked(self.folder / state / "slots" / slot.pk)
+        return slot_folder.marked(self.folder / state / "slots" / slot.pk)
 
     def log_of(self, slot: Slot) -> str:
         """The log of a slot that runs."""
@@ -84,7 +84,7 @@ class Machine:
 
     def kill_runtime(self, slot: Slot) -> None:
         """Kill the slot's command, as the kernel does where memory runs out."""
-        found = keeping.SlotFolder.read(self.folder / "state" / "slots" / slot.pk)
+        found = slot_folder.SlotFolder.read(self.folder / "state" / "slots" / slot.pk)
         process = None if found is None else found.process()
         assert process is not None
         os.kill(process.pid, signal.SIGKILL)
@@ -95,7 +95,7 @@ class Machine:
             process.kill()
             process.wait(10)
         for path in self.folder.glob("state*/slots/*"):
-            while keeping.kill_marked(path):
+            while slot_folder.kill_marked(path):
                 pass
 
 

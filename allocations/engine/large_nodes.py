@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from allocations.engine.remembered import MIB, BoundedCache
+from allocations.engine.caches import MIB, BoundedCache
 from allocations.engine.subsets import members_of, pairs_of, positions_of, subsets_of
 from allocations.engine.topology import EXACT_UP_TO
 

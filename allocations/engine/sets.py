@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocations.engine.budget import Budget
+from allocations.engine.caches import MIB, BoundedCache, cached_in
 from allocations.engine.large_nodes import best_positions
-from allocations.engine.remembered import MIB, BoundedCache, cached_in
 from allocations.engine.subsets import positions_of, subsets_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from allocations.engine.remembered import MIB, BoundedCache, cached_in
+from allocations.engine.caches import MIB, BoundedCache, cached_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

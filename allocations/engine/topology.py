@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from allocations.engine.remembered import MIB, BoundedCache, cached_in
+from allocations.engine.caches import MIB, BoundedCache, cached_in
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Sequence

@@ -17,6 +17,7 @@ from django.conf import settings
 from numpy.typing import NDArray
 
 from allocations import fleet, ledger
+from allocations.backed_off_nodes import refusals
 from allocations.backends import current_backends
 from allocations.choices import State
 from allocations.engine.decision import Reason, Verdicts
@@ -27,7 +28,6 @@ from allocations.extender.advised import record_request
 from allocations.extender.filter_result import FilterResult, refused
 from allocations.extender.reasons import BEING_UNDONE, ELSEWHERE, NOT_REGISTERED, RACING
 from allocations.pod_request import PodRequest
-from allocations.put_off import refusals
 from allocations.scheduling import preemption
 from allocations.scheduling.placement import (
     Advised,

@@ -14,7 +14,7 @@ from typing import Any
 from allocations.engine.decision import Grant
 from allocations.engine.resize import Sizing
 from allocations.errors import LostRace
-from allocations.ledger.keeping import FREE_FOR, Taker
+from allocations.ledger.device_reservations import FREE_FOR, Taker
 from nodes.revisions import Stamp
 from storage.columns import identity
 from storage.cursors import Statement, Written, hot_cursor, on_postgresql

@@ -17,8 +17,8 @@ from allocations.attempts import UNKNOWN, Attempt
 from allocations.choices import State
 from allocations.engine.decision import Decision, Grant
 from allocations.errors import MovedOn
+from allocations.ledger.device_reservations import Taker
 from allocations.ledger.holder import Terms
-from allocations.ledger.keeping import Taker
 from allocations.ledger.queue_fence import Fence, pass_fence
 from allocations.ledger.reads import Live
 from allocations.ledger.rows import AllocationRow, constraint_errors, write_taken, write_taken_at_once

@@ -15,7 +15,7 @@ import msgspec
 from allocations.engine.resize import Resized, Sizing
 from allocations.errors import MovedOn
 from allocations.ledger.capacity import check_taken, resizing
-from allocations.ledger.keeping import Taker
+from allocations.ledger.device_reservations import Taker
 from allocations.ledger.queue_fence import Fence, pass_fence
 from allocations.ledger.transitions import MOVED, NOT_STUCK, Moved
 from audit.choices import EventKind

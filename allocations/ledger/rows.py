@@ -22,8 +22,8 @@ from allocations.choices import STARTS, State
 from allocations.engine.decision import Grant
 from allocations.errors import LostRace, MovedOn, PodHasOne
 from allocations.ledger.capacity import check_taken, taking
+from allocations.ledger.device_reservations import Taker
 from allocations.ledger.holder import Holder, Terms
-from allocations.ledger.keeping import Taker
 from audit.choices import EventKind
 from audit.events import NewEvent
 from audit.services import recording

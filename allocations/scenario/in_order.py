@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from allocations.engine.plan import plan
+from allocations.engine.queueing.equal_pods import Placed, taken
 from allocations.engine.queueing.members import incomplete_text
 from allocations.engine.queueing.placing import Placer
-from allocations.engine.queueing.seats import Placed, taken
 from allocations.engine.queueing.workloads import Member, Workload
 from allocations.scenario.parse import Scenario
 from allocations.scenario.rules import traits_of

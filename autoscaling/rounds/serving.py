@@ -19,9 +19,9 @@ from django.db import transaction
 from allocations import fleet
 from allocations.choices import LIVE
 from allocations.engine.plan import plan
-from allocations.engine.queueing.seats import taken
+from allocations.engine.queueing.equal_pods import taken
 from allocations.engine.snapshot import Snapshot, Withheld
-from allocations.ledger.keeping import keep
+from allocations.ledger.device_reservations import keep
 from allocations.ledger.reads import request_of
 from allocations.models import Allocation, AllocationDevice, PodRefusal, QueueReservation
 from allocations.pod_request import share_policy

@@ -14,7 +14,7 @@ from typing_extensions import override
 from access.actors import Actor
 from access.choices import Role, TokenScope
 from gpuplane.listeners.reviewed_tokens import ReviewedTokens
-from gpuplane.listeners.unverified import why_never
+from gpuplane.listeners.unverified_claims import why_never
 from kube.token_reviews import Reviewed
 
 log = structlog.get_logger(__name__)

@@ -22,10 +22,10 @@ from access.choices import TokenScope
 from gpuplane.listeners import Scope, client_address, header
 from gpuplane.listeners.agent_tokens import AgentTokens
 from gpuplane.listeners.answers import Header, Refused
-from gpuplane.listeners.recent import Recent
+from gpuplane.listeners.bounded_dict import Recent
 from gpuplane.listeners.reviewed_tokens import ReviewFailed, is_jwt, token_digest
 from gpuplane.listeners.threads import Busy, Lane, Lanes
-from gpuplane.listeners.unverified import LONGEST
+from gpuplane.listeners.unverified_claims import LONGEST
 
 log = structlog.get_logger(__name__)
 

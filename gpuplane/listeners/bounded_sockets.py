@@ -3,7 +3,7 @@
 Made by `bounded_http`, which hands the connection over. Idle time is bounded by uvicorn's pings (one each 20 s,
 answered within 20 s), a message by MESSAGE_BYTES. Invariants:
 - Nothing is read from a peer before the application accepts it.
-- What is read is parsed in turns (`parsing_turns`), so that thousands of frames at once do not hold up anything else;
+- What is read is parsed in turns (`parse_queue`), so that thousands of frames at once do not hold up anything else;
   a peer of which more than UNPARSED_BYTES wait is not read from.
 - A peer that sends more frames than SOCKET_FRAMES_AT_ONCE and SOCKET_FRAMES_A_SECOND is disconnected, since a frame of
   six bytes costs as much as a kilobyte.
@@ -23,11 +23,11 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.protocol import State
 
 from gpuplane.listeners.connections import ConnectionSlot
+from gpuplane.listeners.frame_fast_path import FrameBoundary, whole_binary
 from gpuplane.listeners.limits import SOCKET_FRAMES_A_SECOND, SOCKET_FRAMES_AT_ONCE
-from gpuplane.listeners.parsing_turns import turns_of
+from gpuplane.listeners.parse_queue import turns_of
 from gpuplane.listeners.reader_timeout import ReaderTimeout
-from gpuplane.listeners.whole_frames import FrameBoundary, whole_binary
-from nodes.live.at_once import AT_ONCE
+from nodes.live.message_extension import AT_ONCE
 
 if TYPE_CHECKING:
     from asyncio.transports import BaseTransport

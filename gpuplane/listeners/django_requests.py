@@ -41,7 +41,7 @@ class DjangoRequests(ASGIHandler):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # type: ignore[override]  # see above
         """Answer one request, whose body comes in one message."""
         body = (await receive())["body"]
-        leaving = asyncio.ensure_future(receive())  # `departures` hears of the connection's end
+        leaving = asyncio.ensure_future(receive())  # `disconnects` hears of the connection's end
         try:
             context = contextvars.copy_context()
             loop = asyncio.get_running_loop()

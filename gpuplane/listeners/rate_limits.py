@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from gpuplane.listeners.recent import Recent
+from gpuplane.listeners.bounded_dict import Recent
 
 MOST_ADDRESSES: Final = 4_096
 

@@ -22,9 +22,9 @@ from typing import Final, Generic, TypeVar
 
 import structlog
 
+from gpuplane.listeners.bounded_dict import Recent
 from gpuplane.listeners.rate_limits import AddressRateLimit, Rate
-from gpuplane.listeners.recent import Recent
-from gpuplane.listeners.unverified import LONGEST
+from gpuplane.listeners.unverified_claims import LONGEST
 from kube.client import Cluster
 from kube.errors import KubeError
 from kube.token_reviews import Reviewed, review

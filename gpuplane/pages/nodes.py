@@ -18,7 +18,7 @@ from gpuplane.pages.page import PageRequest, page, query_word, query_words
 from gpuplane.pages.slices import slice_of
 from kube.device_types import GPU
 from nodes.choices import NodeState
-from nodes.disputes import disputed_of
+from nodes.disputed_devices import disputed_of
 from nodes.drawing import DRAWN_MOST, draw, switch_rows
 from nodes.history.ranges import LIVE, WORDS, known_range
 from nodes.live.reads import latest_for

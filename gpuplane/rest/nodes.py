@@ -25,7 +25,7 @@ from gpuplane.rest.fields import TextsField, filters
 from gpuplane.rest.inventory import InventorySchema, LinkField
 from kube.names import InvalidName, check_subdomain
 from nodes.choices import Mode, NodeState
-from nodes.disputes import disputed_of
+from nodes.disputed_devices import disputed_of
 from nodes.inventory import parse_node
 from nodes.models import Node
 from nodes.selectors import node_devices, node_get, node_list

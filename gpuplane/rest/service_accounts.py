@@ -23,7 +23,7 @@ from access.selectors import actor_of
 from access.service_accounts import service_account_user
 from access.tokens import Verified
 from gpuplane.listeners.reviewed_tokens import ReviewedTokens, ReviewFailed, is_jwt
-from gpuplane.listeners.unverified import ends_at, why_never
+from gpuplane.listeners.unverified_claims import ends_at, why_never
 from kube.shared import shared_cluster
 from kube.token_reviews import Reviewed
 from storage.clock import database_now

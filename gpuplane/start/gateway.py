@@ -9,10 +9,10 @@ from typing import Final
 
 from django.conf import settings
 
-from gpuplane.listeners.gateway.desk import Desk
+from gpuplane.listeners.gateway.dispatcher import Dispatcher
 from gpuplane.listeners.gateway.upstream import Upstream
 
-DESK: Final = Desk(queue_seconds=settings.GPUPLANE_QUEUE_SECONDS, queue_length=settings.GPUPLANE_QUEUE_LENGTH)
+DESK: Final = Dispatcher(queue_seconds=settings.GPUPLANE_QUEUE_SECONDS, queue_length=settings.GPUPLANE_QUEUE_LENGTH)
 UPSTREAM: Final = Upstream(silent_seconds=settings.GPUPLANE_UPSTREAM_SECONDS)
 
 

@@ -71,6 +71,7 @@ def ended(step: Ending, moment: Moment) -> rows.Ended:
 
 def recount(slot_id: str) -> None:
     """Set `active` to the number of the slot's running requests."""
-    Slot.objects.select_for_update().filter(pk=slot_id).first()  # `at_once` takes places without the model's lock
+    # `immediate_places` takes places without the model's lock
+    Slot.objects.select_for_update().filter(pk=slot_id).first()
     running = Request.objects.filter(slot=slot_id, state=RequestState.RUNNING).count()
     Slot.objects.filter(pk=slot_id).update(active=running)

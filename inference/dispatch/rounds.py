@@ -3,8 +3,8 @@
 `dispatch` is one transaction, or two where only some of those that arrive find room at once. Called by gateways
 (`gpuplane.listeners.gateway`) with what happened to their requests since their last call, by
 `inference.dispatch.gateways` for requests of gateways that have ended, and by the task `dispatch_requests`. Invariants:
-rounds of one model are serial (its row is locked; SQLite has one writer), but for `at_once`; a slot that has moved
-meanwhile costs another try, never a place too many; messages are sent after the commit.
+rounds of one model are serial (its row is locked; SQLite has one writer), but for `immediate_places`; a slot that has
+moved meanwhile costs another try, never a place too many; messages are sent after the commit.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from uuid import UUID
 
 from allocations.engine.slots.records import Runtime, SlotModel
 from inference.dispatch import rows
-from inference.dispatch.at_once import KEYS_AT_ONCE, placed_at_once
 from inference.dispatch.endings import Leaving, Moment, ended, moments_before, recount
+from inference.dispatch.immediate_places import KEYS_AT_ONCE, placed_at_once
 from inference.dispatch.order import Waiting, in_turn
 from inference.dispatch.places import OpenSlot, give
 from inference.dispatch.records import (

@@ -1,8 +1,8 @@
 """The rows of a round, by hand-written SQL: a request to a warm slot pays for each of these statements.
 
-Called by `inference.dispatch.rounds`, `endings` and `at_once` inside their transaction. Django's query compiler would
-take five times as long as the database does. Invariants: what is written is conditional on the state that was read; the
-caller compares the number of rows.
+Called by `inference.dispatch.rounds`, `endings` and `immediate_places` inside their transaction. Django's query
+compiler would take five times as long as the database does. Invariants: what is written is conditional on the state
+that was read; the caller compares the number of rows.
 """
 
 from __future__ import annotations

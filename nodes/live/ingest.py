@@ -42,7 +42,7 @@ from kube.device_types import GPU
 from nodes import inventory, services
 from nodes.checkpoints import CheckpointGrant, checkpoint_put
 from nodes.live import flush, presence
-from nodes.live.at_once import AT_ONCE
+from nodes.live.message_extension import AT_ONCE
 from nodes.live.rate_limit import TooFast
 from nodes.live.sample_lag import note_lag
 from nodes.live.samples import TABLE, FrameResult, SampleTable

@@ -21,4 +21,14 @@ class Migration(migrations.Migration):
                 on_delete=django.db.models.deletion.CASCADE, related_name="preemption_reservations", to="nodes.node"
             ),
         ),
+        migrations.AlterField(
+            "node",
+            "disputed",
+            models.TextField(
+                blank=True,
+                db_default="",
+                default="",
+                help_text="JSON of what it claims and other nodes have (`nodes.disputed_devices`)",
+            ),
+        ),
     ]

@@ -1,8 +1,8 @@
 """The runtimes: how a slot becomes a command, an environment, and an address that answers once it is ready.
 
-Used by `runner.lives`; one module a runtime. Invariants: a command is a list of arguments, and what a model says never
-begins an option of ours; paths of models and adapters stay within the runner's folder of models; the environment is
-made from names that are known, so nothing of the runner's own (its token) reaches a runtime.
+Used by `runner.slot_lifecycle`; one module a runtime. Invariants: a command is a list of arguments, and what a model
+says never begins an option of ours; paths of models and adapters stay within the runner's folder of models; the
+environment is made from names that are known, so nothing of the runner's own (its token) reaches a runtime.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from kube.keys import NODEPOOL_LABEL
 from simulator.cluster.kinds import NODE_CLAIMS, NODE_POOLS, NODES, PODS, Object
 from simulator.cluster.store import Store
 from simulator.karpenter.lifecycle import is_ready
-from simulator.seats import FINISHED
+from simulator.node_info import FINISHED
 
 DISRUPTED: Final = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
 TAINTED: Final = timedelta(seconds=2)

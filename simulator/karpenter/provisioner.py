@@ -18,8 +18,8 @@ from simulator.cluster.kinds import NODE_CLAIMS, NODE_POOLS, NODES, PODS, Object
 from simulator.cluster.store import Store
 from simulator.karpenter.lifecycle import is_ready
 from simulator.karpenter.pools import Instance, labels_of
+from simulator.node_info import NodeInfo, node_info, node_infos
 from simulator.pod_writes import event_write, is_unschedulable, is_waiting
-from simulator.seats import Seat, seat_of, seats_of
 
 KARPENTER: Final = "karpenter"
 NODES_LIMIT: Final = "nodes"
@@ -48,7 +48,7 @@ class Provisioner:
         self.nominated = set()
         if not waiting:
             return
-        there, coming = self._seats()
+        there, coming = self._infos()
         for pod in sorted(waiting, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"])):
             self._place(pod, there, coming)
 
@@ -56,9 +56,9 @@ class Provisioner:
         """Note that the pool's instance is not to be had."""
         self._scarce_until[pool] = self._store.clock() + CAPACITY_BACK
 
-    def _seats(self) -> tuple[dict[str, Seat], dict[str, Seat]]:
+    def _infos(self) -> tuple[dict[str, NodeInfo], dict[str, NodeInfo]]:
         """(nodes that are there, NodeClaims without a node that is ready), with pods nominated before in them."""
-        there = seats_of(self._store)
+        there = node_infos(self._store)
         coming = {}
         for claim in self._store.list(NODE_CLAIMS):
             if "deletionTimestamp" in claim["metadata"]:
@@ -67,16 +67,16 @@ class Provisioner:
             node = self._store.find(NODES, "", name)
             if node is None or not is_ready(node):
                 labels, taints = claim["metadata"]["labels"], claim["spec"].get("taints") or ()
-                coming[name] = seat_of(name, labels, taints, claim["status"]["capacity"])
+                coming[name] = node_info(name, labels, taints, claim["status"]["capacity"])
                 there.pop(name, None)
         return there, coming
 
-    def _place(self, pod: Object, there: dict[str, Seat], coming: dict[str, Seat]) -> None:
-        for kind, seats in (("node", there), ("nodeclaim", coming)):
-            seat = next((seat for _, seat in sorted(seats.items()) if not seat.refusal(pod)), None)
-            if seat is not None:
-                seat.take(pod)
-                self._nominate(pod, kind, seat.name)
+    def _place(self, pod: Object, there: dict[str, NodeInfo], coming: dict[str, NodeInfo]) -> None:
+        for kind, infos in (("node", there), ("nodeclaim", coming)):
+            info = next((info for _, info in sorted(infos.items()) if not info.refusal(pod)), None)
+            if info is not None:
+                info.take(pod)
+                self._nominate(pod, kind, info.name)
                 return
         made, reasons = None, []
         pools = sorted(self._store.list(NODE_POOLS), key=lambda pool: (-pool["spec"].get("weight", 0), _name(pool)))
@@ -99,7 +99,7 @@ class Provisioner:
     def _refusal(self, pod: Object, pool: Object, instance: Instance) -> str:
         """Why the pool makes no node for the pod; empty if it does."""
         taints = pool["spec"]["template"]["spec"].get("taints") or ()
-        why = seat_of("", labels_of(pool), taints, instance.resources).refusal(pod)
+        why = node_info("", labels_of(pool), taints, instance.resources).refusal(pod)
         if why:
             return f"incompatible with nodepool: {why}"
         used = self.used(_name(pool))
@@ -122,8 +122,8 @@ class Provisioner:
                 found.update({key: parse_milli(amount) for key, amount in claim["status"]["capacity"].items()})
         return found
 
-    def _make(self, pool: Object, instance: Instance) -> Seat:
-        """A NodeClaim; the seat of its node."""
+    def _make(self, pool: Object, instance: Instance) -> NodeInfo:
+        """A NodeClaim; what its node will be."""
         name = f"{_name(pool)}-{''.join(self._rng.choices(_LETTERS, k=5))}"
         labels, template = labels_of(pool), pool["spec"]["template"]["spec"]
         taints = template.get("taints") or []
@@ -137,7 +137,7 @@ class Provisioner:
             "status": {"capacity": dict(instance.resources), "conditions": []},
         }
         self._store.create(NODE_CLAIMS, "", body)
-        return seat_of(name, labels, taints, instance.resources)
+        return node_info(name, labels, taints, instance.resources)
 
     def _nominate(self, pod: Object, kind: str, name: str) -> None:
         self.nominated.add(name)

@@ -17,7 +17,7 @@ from pytest_django import Settings
 from inference.choices import RunnerState, State
 from inference.models import Model, Runner, Slot
 from inference.runner_silence import notice_silent
-from runner import keeping
+from runner import slot_folder
 from tests.runner_machine import (
     QUICK,
     ROOT,
@@ -162,7 +162,7 @@ def test_a_machine_that_lost_its_slots(machine: Machine, world: SlotWorld) -> No
     slot = ready_slot(world)
     machine.processes[0].kill()
     machine.processes[0].wait(10)
-    while keeping.kill_marked(machine.folder / "state" / "slots" / slot.pk):
+    while slot_folder.kill_marked(machine.folder / "state" / "slots" / slot.pk):
         pass
     (machine.folder / "state").rename(machine.folder / "lost")
     Runner.objects.filter(node__name=machine.node).update(seen_at=moment(-20))

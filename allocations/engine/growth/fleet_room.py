@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from allocations.engine.plan import plan
+from allocations.engine.queueing.equal_pods import Placed, taken
 from allocations.engine.queueing.placing import Labels, Placer
-from allocations.engine.queueing.seats import Placed, taken
 from allocations.engine.queueing.workloads import Workload
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import numpy as np
 from allocations.engine.build import build_snapshot
 from allocations.engine.needs import amounts
 from allocations.engine.plan import plan
-from allocations.engine.queueing.seats import taken
+from allocations.engine.queueing.equal_pods import taken
 from claims.dialects.request import CORE_WHOLE, Policy, SharePolicy
 from kube.device_types import GPU, is_mig
 

@@ -13,10 +13,10 @@ from functools import cached_property
 from allocations.engine.amounts import Held
 from allocations.engine.patch import take, with_freed
 from allocations.engine.queueing.balance import Balance
+from allocations.engine.queueing.equal_pods import Placed
 from allocations.engine.queueing.evictable import Evictable
 from allocations.engine.queueing.fair_share import Demand, fair_shares
 from allocations.engine.queueing.placing import Labels, NoRoom, Placer
-from allocations.engine.queueing.seats import Placed
 from allocations.engine.queueing.workloads import Counting, Counts, Gang, Running, Sort, Workload, asks_whole
 from allocations.engine.snapshot import Snapshot
 from claims.queue_tree import Amount, Group, Name, QueueTree

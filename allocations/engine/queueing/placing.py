@@ -1,8 +1,9 @@
 """Places the pods of one workload, all or none, on one snapshot.
 
 Pods of a gang are placed on as few nodes as possible, within its topology on as few values of the label as possible;
-nodes and values where members run already count as none. Equal pods are placed exactly (`seats`), others by a bounded
-search (`unequal`). Invariants: the devices of all pods fit at the same time; the same snapshot gives the same result.
+nodes and values where members run already count as none. Equal pods are placed exactly (`equal_pods`), others by a
+bounded search (`unequal_pods`). Invariants: the devices of all pods fit at the same time; the same snapshot gives the
+same result.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from allocations.engine.decision import Decision
 from allocations.engine.needs import Need
 from allocations.engine.plan import EXPLAINED_UP_TO, feasible, plan
-from allocations.engine.queueing.seats import (
+from allocations.engine.queueing.equal_pods import (
     Placed,
     Seat,
     all_alike,
@@ -27,7 +28,7 @@ from allocations.engine.queueing.seats import (
     rows_used,
     taken,
 )
-from allocations.engine.queueing.unequal import unequal_on_rows
+from allocations.engine.queueing.unequal_pods import unequal_on_rows
 from allocations.engine.queueing.workloads import Member, Topology, Workload
 from kube.device_types import GPU
 

@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 
 from allocations.engine.queueing.decision_state import DecisionState
+from allocations.engine.queueing.equal_pods import Placed
 from allocations.engine.queueing.evictable import Mask, Victims
-from allocations.engine.queueing.helpful import devices_that_help
-from allocations.engine.queueing.seats import Placed
+from allocations.engine.queueing.useful_devices import devices_that_help
 from allocations.engine.queueing.workloads import Workload
 from claims.queue_tree import TOP, Amount, Group, Name
 
@@ -132,7 +132,7 @@ class _Plan:
         return self.state.balance.allocated[Name(victim, self.group)] > least
 
     def _devices_that_help(self) -> Mask:
-        """[d] see `helpful`."""
+        """[d] see `useful_devices`."""
         state = self.state
         snapshot = self.evictable.without(state.later, self.able)
         return devices_that_help(state.placer, snapshot, self.workload, blocked=state.blocked([self.group]))

@@ -16,9 +16,9 @@ import msgspec
 
 from allocations.engine.decision import Decision
 from allocations.engine.queueing.decision_state import DecisionState
+from allocations.engine.queueing.equal_pods import Placed
 from allocations.engine.queueing.placing import Labels
 from allocations.engine.queueing.reclaim import EvictionPlan, Means, plan_evictions
-from allocations.engine.queueing.seats import Placed
 from allocations.engine.queueing.workloads import Gang, Running, Workload
 from allocations.engine.snapshot import Snapshot
 from claims.queue_tree import REST, TOP, Amount, Group, Name, QueueTree, Quotient

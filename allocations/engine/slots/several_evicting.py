@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from allocations.engine.remembered import MIB, BoundedCache, cached_in
+from allocations.engine.caches import MIB, BoundedCache, cached_in
 from allocations.engine.slots.candidates import Candidates, Choice
 from allocations.engine.slots.memory import NEVER, claims
 from allocations.engine.slots.sets import Memory, OneSet, best_of_any, fits_somewhere

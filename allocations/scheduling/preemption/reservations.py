@@ -22,7 +22,7 @@ from allocations.counters import RESERVATIONS_BEGUN, RESERVATIONS_ENDED
 from allocations.engine.amounts import Amounts
 from allocations.engine.victims import EvictionPlan
 from allocations.ledger import Live
-from allocations.ledger.keeping import keep
+from allocations.ledger.device_reservations import keep
 from allocations.models import Allocation
 from allocations.pod_request import PodRequest
 from audit.requeue_notify import announce

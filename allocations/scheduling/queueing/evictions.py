@@ -17,7 +17,7 @@ import structlog
 from allocations import ledger
 from allocations.choices import State
 from allocations.engine.queueing.rounds import Admission, Eviction
-from allocations.ledger.keeping import keep
+from allocations.ledger.device_reservations import keep
 from allocations.models import QueueReservation
 from allocations.scheduling.binder import release_now
 from allocations.scheduling.queueing.admission import ACTOR

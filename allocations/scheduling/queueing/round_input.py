@@ -19,7 +19,7 @@ from allocations.engine.queueing.workloads import Age, Gang, Member, Running, ho
 from allocations.engine.snapshot import Snapshot
 from allocations.models import GangState
 from allocations.queued_pod import QueuedPod
-from allocations.scheduling.queueing.lending import idle_holders
+from allocations.scheduling.queueing.idle_pods import idle_holders
 from allocations.scheduling.queueing.waiting_rows import (
     Holder,
     NodesCache,

@@ -20,7 +20,7 @@ from allocations.choices import State
 from allocations.engine.queueing.growth import growth_refusal
 from allocations.engine.resize import Amounts, Resized, Sizing, resized
 from allocations.errors import LostRace, MovedOn
-from allocations.ledger.keeping import KeptFor, Taker
+from allocations.ledger.device_reservations import KeptFor, Taker
 from allocations.ledger.queue_fence import Fence, read_fence
 from allocations.models import Allocation
 from allocations.scheduling.queueing.round_input import InputReader

@@ -20,8 +20,8 @@ from gpuplane.listeners import Receive, Scope, Send
 from gpuplane.listeners.answers import Header, Refused, send_response
 from gpuplane.listeners.bearer import Bearer
 from gpuplane.listeners.bodies import ClientGone
-from gpuplane.listeners.gateway import figures
-from gpuplane.listeners.gateway.desk import AWAY
+from gpuplane.listeners.gateway import metrics
+from gpuplane.listeners.gateway.dispatcher import AWAY
 from gpuplane.listeners.gateway.flights import ClientLeft
 from gpuplane.listeners.gateway.replies import REQUEST_ID, DatabaseAway, GatewayRefusal, send_error
 from gpuplane.listeners.gateway.serving import Serving
@@ -66,7 +66,7 @@ class Gateway:
                 body = await self._models_answer(path)
                 await send_response(send, 200, body, content_type=b"application/json", headers=[named])
         except Refused as refused:
-            figures.REFUSED.labels(str(refused.status)).inc()
+            metrics.REFUSED.labels(str(refused.status)).inc()
             if refused.status == 429:
                 await asyncio.sleep(REFUSED_SECONDS)
             await send_error(send, refused, [named])

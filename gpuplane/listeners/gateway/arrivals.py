@@ -1,7 +1,7 @@
 """Places of requests that arrive while their model has room, taken from the event loop. On PostgreSQL alone.
 
-Used by `desk`, whose rounds decide about all others. Invariants: a request that gets no place here has left nothing in
-the database; statements are one after the other, each for all requests that came during the last one.
+Used by `dispatcher`, whose rounds decide about all others. Invariants: a request that gets no place here has left
+nothing in the database; statements are one after the other, each for all requests that came during the last one.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from django.db import DatabaseError
 
 from allocations.scheduling.batcher import Batcher
 from gpuplane.listeners.gateway.lease import Lease
-from inference.dispatch.at_once import placed_on_loop
 from inference.dispatch.endings import moments_before
+from inference.dispatch.immediate_places import placed_on_loop
 from inference.dispatch.records import Arrival, Place
 from storage.cursors import on_postgresql
 

@@ -1,7 +1,7 @@
 """One request on its way: what is known of it, and how others end it.
 
-`desk` and `app` share it. Invariants: whoever cuts a flight cancels its task, and the task meets the error that was
-given, never a bare cancellation.
+`dispatcher` and `app` share it. Invariants: whoever cuts a flight cancels its task, and the task meets the error that
+was given, never a bare cancellation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class GatewayEnded(Cut):
 
 
 class Flight:
-    """A request. `arrived`, `first_byte_at`: by the desk's clock. `written`: whether the database may know of it."""
+    """A request. `arrived`, `first_byte_at`: by the dispatcher's clock. `written`: the database may know of it."""
 
     __slots__ = (
         "_error", "_events", "_pieces", "_task", "arrived", "broken", "first_byte_at", "id", "lora", "model", "place",

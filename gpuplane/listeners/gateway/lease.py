@@ -1,7 +1,7 @@
 """The row by which others know that this process passes requests on (`inference.dispatch.gateways`).
 
-Part of `desk`. Invariants: `held` returns only while nobody else may end the row; once that is over `lost` is called,
-whether or not the database answers.
+Part of `dispatcher`. Invariants: `held` returns only while nobody else may end the row; once that is over `lost` is
+called, whether or not the database answers.
 """
 
 from __future__ import annotations

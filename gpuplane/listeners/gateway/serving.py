@@ -20,11 +20,11 @@ from gpuplane.listeners import Receive, Scope, Send, header
 from gpuplane.listeners.answers import Header, Refused
 from gpuplane.listeners.bodies import BudgetHold, read_body
 from gpuplane.listeners.body_limits import Bound
-from gpuplane.listeners.gateway import figures
-from gpuplane.listeners.gateway.asked import Asked, read_asked, read_priority
-from gpuplane.listeners.gateway.desk import RETRY_LATER, Desk, WaitedTooLong
+from gpuplane.listeners.gateway import metrics
+from gpuplane.listeners.gateway.dispatcher import RETRY_LATER, Dispatcher, WaitedTooLong
 from gpuplane.listeners.gateway.flights import ClientLeft, Cut, Flight, SlotLost
 from gpuplane.listeners.gateway.replies import REQUEST_ID, GatewayRefusal, error_event
+from gpuplane.listeners.gateway.request_body import RequestBody, read_priority, read_request_body
 from gpuplane.listeners.gateway.upstream import Answer, Upstream
 from gpuplane.listeners.threads import Lane
 from inference.choices import RequestState
@@ -43,10 +43,10 @@ log = structlog.get_logger(__name__)
 class Serving:
     """Serves requests. `bound`: of their bodies."""
 
-    def __init__(self, *, bound: Bound, desk: Desk, upstream: Upstream, bodies: Lane) -> None:
+    def __init__(self, *, bound: Bound, dispatcher: Dispatcher, upstream: Upstream, bodies: Lane) -> None:
         """`bodies`: threads for large ones."""
         self._bound = bound
-        self._desk = desk
+        self._dispatcher = dispatcher
         self._upstream = upstream
         self._bodies = bodies
 
@@ -54,10 +54,10 @@ class Serving:
         self, path: str, scope: Scope, receive: Receive, send: Send, *, actor: Actor, request_id: UUID
     ) -> None:
         """Answer it. Raises Refused while nothing was sent, ClientGone, ClientLeft."""
-        arrived = self._desk.clock()
+        arrived = self._dispatcher.clock()
         with BudgetHold(self._bound.budget) as held:
             body = await read_body(scope, receive, limit=self._bound.limit_bytes, held=held)
-            asked = await self._off_loop(len(body), read_asked, body)
+            asked = await self._off_loop(len(body), read_request_body, body)
             size = len(body)
             del body
             flight = Flight(
@@ -79,12 +79,12 @@ class Serving:
             finally:
                 watcher.cancel()
 
-    async def _answer(self, flight: Flight, path: str, asked: Asked, size: int) -> Answer:
+    async def _answer(self, flight: Flight, path: str, asked: RequestBody, size: int) -> Answer:
         """The beginning of an answer, from the first slot that gives one. Raises Refused, Cut."""
-        place = await self._desk.place(flight)
+        place = await self._dispatcher.place(flight)
         while True:
             try:
-                with flight.cuts(), figures.RUNNING.labels(flight.model).track_inprogress():
+                with flight.cuts(), metrics.RUNNING.labels(flight.model).track_inprogress():
                     body = await self._off_loop(size, asked.body, place.model_name)
                     return await self._upstream.send(place, path, body, request_id=flight.id)
             except SlotLost as lost:
@@ -92,7 +92,7 @@ class Serving:
                 log.info("gateway.slot_lost", request=str(flight.id), slot=place.slot, why=str(lost))
                 if flight.tries >= TRIES_MOST:
                     raise GatewayRefusal(502, str(lost), RETRY_LATER) from lost
-                place = await self._desk.place_again(flight, str(lost))
+                place = await self._dispatcher.place_again(flight, str(lost))
 
     async def _off_loop(self, size: int, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function, in a thread for a large body: all other streams would wait for it."""
@@ -102,12 +102,12 @@ class Serving:
 
     async def _pass_on(self, flight: Flight, answer: Answer, send: Send) -> None:
         """Send the answer on, piece by piece."""
-        flight.first_byte_at = self._desk.clock()
-        figures.FIRST_TOKEN_SECONDS.labels(flight.model).observe(flight.first_byte_at - flight.arrived)
+        flight.first_byte_at = self._dispatcher.clock()
+        metrics.FIRST_TOKEN_SECONDS.labels(flight.model).observe(flight.first_byte_at - flight.arrived)
         named: Header = (REQUEST_ID, str(flight.id).encode())
         flight.status = answer.status
         try:
-            with flight.cuts(), figures.RUNNING.labels(flight.model).track_inprogress():
+            with flight.cuts(), metrics.RUNNING.labels(flight.model).track_inprogress():
                 await send(
                     {"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, named]}
                 )
@@ -154,15 +154,15 @@ class Serving:
                 state, reason = RequestState.DONE, ""
         finally:
             self._measure(flight)
-            self._desk.close(flight, state, reason)
+            self._dispatcher.close(flight, state, reason)
 
     def _measure(self, flight: Flight) -> None:
         if flight.first_byte_at is None or not (tokens := flight.tokens):
             return
-        figures.TOKENS.labels(flight.model).inc(tokens)
-        seconds = self._desk.clock() - flight.first_byte_at
+        metrics.TOKENS.labels(flight.model).inc(tokens)
+        seconds = self._dispatcher.clock() - flight.first_byte_at
         if tokens > 1 and seconds > 0:
-            figures.TOKENS_A_SECOND.labels(flight.model).observe((tokens - 1) / seconds)
+            metrics.TOKENS_A_SECOND.labels(flight.model).observe((tokens - 1) / seconds)
 
 
 async def _watch(receive: Receive, flight: Flight) -> None:

@@ -16,7 +16,7 @@ from allocations.choices import State
 from allocations.engine.decision import Decision
 from allocations.engine.plan import plan
 from allocations.errors import LostRace, MovedOn, PodHasOne
-from allocations.ledger.keeping import Taker
+from allocations.ledger.device_reservations import Taker
 from allocations.ledger.rows import AllocationRow, write_taken_at_once
 from allocations.models import Allocation, AllocationDevice
 from audit.choices import EventKind

@@ -1,4 +1,4 @@
-"""A small world of slots without a cluster, on SQLite in memory; and a gateway's desk."""
+"""A small world of slots without a cluster, on SQLite in memory; and a gateway's dispatcher."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from gpuplane.listeners.gateway import desk as desk_module
-from gpuplane.listeners.gateway.desk import Desk
+from gpuplane.listeners.gateway import dispatcher as dispatcher_module
+from gpuplane.listeners.gateway.dispatcher import Dispatcher
 from inference.dispatch.records import Look, Round, Step
 from inference.dispatch.rounds import dispatch
 from tests import ledger_truth
 from tests.databases import TestDatabase
 from tests.gateway import ready_slots
-from tests.integration.inference.desks import Clock
+from tests.integration.inference.dispatchers import Clock
 from tests.slots import SlotWorld, problems
 
 
@@ -32,11 +32,11 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def desk(
+async def dispatcher(
     ledger_db: TestDatabase, redis_url: str, settings: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[Dispatcher]:
     settings.GPUPLANE_REDIS_URL = redis_url
-    monkeypatch.setattr(desk_module, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(dispatcher_module, "AGAIN_SECONDS", 0.05)
 
     def world() -> None:
         made = SlotWorld()
@@ -45,7 +45,7 @@ async def desk(
         ready_slots(made, "127.0.0.1:1")
 
     await asyncio.to_thread(world)
-    found = Desk(queue_seconds=30, queue_length=10, clock=clock)
+    found = Dispatcher(queue_seconds=30, queue_length=10, clock=clock)
     await found.start()
     yield found
     await found.stop()
@@ -53,7 +53,7 @@ async def desk(
 
 @pytest.fixture
 def rounds(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """What the desk reports, round by round, but for the looks that it takes each second."""
+    """What the dispatcher reports, round by round, but for the looks that it takes each second."""
     found: list[list[str]] = []
 
     def noted(steps: Sequence[Step], **about: Any) -> Round:
@@ -61,7 +61,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
             found.append(told)
         return dispatch(steps, **about)
 
-    monkeypatch.setattr(desk_module, "dispatch", noted)
+    monkeypatch.setattr(dispatcher_module, "dispatch", noted)
     return found
 
 

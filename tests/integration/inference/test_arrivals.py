@@ -11,22 +11,22 @@ import pytest
 from django.db import connection, transaction
 
 from gpuplane.listeners.answers import Refused
-from gpuplane.listeners.gateway import desk as desk_module
-from gpuplane.listeners.gateway.desk import Desk
+from gpuplane.listeners.gateway import dispatcher as dispatcher_module
+from gpuplane.listeners.gateway.dispatcher import Dispatcher
 from gpuplane.listeners.gateway.flights import ClientLeft, Flight
 from inference.choices import RequestState
 from inference.models import Request, Slot
 from storage.loop_connection import LoopConnection
 from tests.databases import backend_of, end_backend, somebody_waits_for_a_lock
-from tests.integration.inference.desks import Clock, flight, states, until
+from tests.integration.inference.dispatchers import Clock, flight, states, until
 
 pytestmark = pytest.mark.parametrize("ledger_db", ["postgresql"], indirect=True)
 
 
 @pytest.fixture
-async def connected(desk: Desk) -> LoopConnection:
+async def connected(dispatcher: Dispatcher) -> LoopConnection:
     """Its connection, once there is one."""
-    found = desk._arrivals._connection
+    found = dispatcher._arrivals._connection
     assert found is not None
     await backend_of(found)
     return found
@@ -58,40 +58,40 @@ def active() -> int:
 
 
 async def test_a_request_with_room_needs_no_round(
-    desk: Desk, clock: Clock, connected: LoopConnection, rounds: list[list[str]]
+    dispatcher: Dispatcher, clock: Clock, connected: LoopConnection, rounds: list[list[str]]
 ) -> None:
     """SLOT-9 Where there is none a round decides, and again once places come free."""
     first, second = flight(clock), flight(clock)
-    place = await desk.place(first)
+    place = await dispatcher.place(first)
     assert rounds == []
     assert await asyncio.to_thread(states) == ["running"]
-    waits = asyncio.create_task(desk.place(second))
+    waits = asyncio.create_task(dispatcher.place(second))
     await until(lambda: sorted(states()) == ["running", "waiting"])
     assert rounds[0] == ["Arrival"]
-    desk.close(first, RequestState.DONE)
+    dispatcher.close(first, RequestState.DONE)
     assert await waits == place
-    desk.close(second, RequestState.DONE)
+    dispatcher.close(second, RequestState.DONE)
     await until(lambda: states() == ["done", "done"])
     assert await asyncio.to_thread(active) == 0
 
 
 async def test_requests_of_one_moment_are_placed_together(
-    desk: Desk, clock: Clock, connected: LoopConnection, rounds: list[list[str]]
+    dispatcher: Dispatcher, clock: Clock, connected: LoopConnection, rounds: list[list[str]]
 ) -> None:
     """SLOT-9 those that come while a statement is under way share the next, and get a slot with room for all."""
     await asyncio.to_thread(Slot.objects.update, launch={"parallel": 20})
     asked = [flight(clock) for _ in range(20)]
-    places = await asyncio.gather(*map(desk.place, asked))
+    places = await asyncio.gather(*map(dispatcher.place, asked))
     assert len({place.slot for place in places}) == 1
     assert rounds == []
     assert await asyncio.to_thread(lambda: (active(), Request.objects.filter(slot__isnull=False).count())) == (20, 20)
 
 
 async def test_a_client_that_leaves_while_its_place_is_taken(
-    desk: Desk, clock: Clock, connected: LoopConnection, monkeypatch: pytest.MonkeyPatch
+    dispatcher: Dispatcher, clock: Clock, connected: LoopConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SLOT-9 The ending is written after the arrival, or the place would stay taken."""
-    monkeypatch.setattr(desk_module, "LATE_SECONDS", 600)
+    monkeypatch.setattr(dispatcher_module, "LATE_SECONDS", 600)
     left: list[str] = []
     flights: list[Flight] = []
 
@@ -100,10 +100,10 @@ async def test_a_client_that_leaves_while_its_place_is_taken(
         flights.append(mine)
         try:
             with mine.cuts():
-                await desk.place(mine)
+                await dispatcher.place(mine)
         except ClientLeft as error:
             left.append(str(error))
-            desk.close(mine, RequestState.CANCELLED, "gone")
+            dispatcher.close(mine, RequestState.CANCELLED, "gone")
 
     async with locked_slot():
         asking = asyncio.create_task(asks())
@@ -111,31 +111,33 @@ async def test_a_client_that_leaves_while_its_place_is_taken(
         flights[0].cut(ClientLeft("gone"))
         await asking
         assert left == ["gone"]
-        await asyncio.sleep(desk_module.ENDINGS_SECONDS * 5)  # an ending that did not wait would be over by now
+        await asyncio.sleep(dispatcher_module.ENDINGS_SECONDS * 5)  # an ending that did not wait would be over by now
     await until(lambda: states() == ["cancelled"])
     assert await asyncio.to_thread(active) == 0
 
 
 async def test_a_connection_that_breaks_while_a_place_is_taken(
-    desk: Desk, clock: Clock, connected: LoopConnection
+    dispatcher: Dispatcher, clock: Clock, connected: LoopConnection
 ) -> None:
     """SLOT-9 The request is refused, and whatever became of it on the server is ended."""
     pid, mine = await backend_of(connected), flight(clock)
     async with locked_slot():
-        asked = asyncio.create_task(desk.place(mine))
+        asked = asyncio.create_task(dispatcher.place(mine))
         await until(somebody_waits_for_a_lock)
         await asyncio.to_thread(end_backend, pid)
         with pytest.raises(Refused, match="the database does not answer") as refused:
             await asked
     assert refused.value.status == 503
-    desk.close(mine, RequestState.FAILED, "database")
-    assert (await desk.place(flight(clock))).address == "127.0.0.1:1"
+    dispatcher.close(mine, RequestState.FAILED, "database")
+    assert (await dispatcher.place(flight(clock))).address == "127.0.0.1:1"
     assert await asyncio.to_thread(active) == 1
 
 
-async def test_a_connection_that_the_server_closed(desk: Desk, clock: Clock, connected: LoopConnection) -> None:
+async def test_a_connection_that_the_server_closed(
+    dispatcher: Dispatcher, clock: Clock, connected: LoopConnection
+) -> None:
     """SLOT-9 Nobody notices: a round places the request, and there is a new connection soon."""
     before = await backend_of(connected)
     await asyncio.to_thread(end_backend, before)
-    assert (await desk.place(flight(clock))).address == "127.0.0.1:1"
+    assert (await dispatcher.place(flight(clock))).address == "127.0.0.1:1"
     assert await backend_of(connected) != before

@@ -11,7 +11,7 @@ from websockets.frames import Frame, Opcode
 
 from gpuplane.listeners import bounded_sockets
 from gpuplane.listeners.limits import Limits
-from nodes.live.at_once import AT_ONCE
+from nodes.live.message_extension import AT_ONCE
 from tests.integration.infrastructure.front import PATIENCE_SECONDS, Application, front
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from django.test import RequestFactory
 
 from access.clients import Client, client_of
-from gpuplane.listeners.departures import watched
+from gpuplane.listeners.disconnects import watched
 
 
 def test_callbacks_are_called_when_it_leaves_and_not_after_they_are_over():

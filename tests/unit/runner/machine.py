@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 
-from runner import keeping
+from runner import slot_folder
 from runner.program import Ports, Program, State
 from runner.protocol import Desired, DesiredSlot, Gpu, SlotReport
 from runner.runtimes.simulated import Simulated
@@ -70,13 +70,13 @@ class Machine:
 
     def pids(self, slot_id: str = "s1") -> list[int]:
         """Processes of a slot, its keeper included."""
-        return keeping.marked(self.slot_folder(slot_id))
+        return slot_folder.marked(self.slot_folder(slot_id))
 
     def kill_all(self) -> None:
         """End whatever a test left."""
         slots = self.folder / "state" / "slots"
         for path in slots.iterdir() if slots.is_dir() else ():
-            while keeping.kill_marked(path):
+            while slot_folder.kill_marked(path):
                 pass
 
 

@@ -11,7 +11,7 @@ import sys
 import httpx
 import pytest
 
-from runner import lives
+from runner import slot_lifecycle
 from runner.program import NoPort, Ports, State, StateTaken
 from runner.protocol import Desired, DesiredSlot
 from runner.runtimes.simulated import PROGRAM
@@ -130,8 +130,8 @@ async def test_a_runtime_that_ignores_sigterm(machine: Machine) -> None:
 
 async def test_a_runtime_that_does_not_answer_any_more(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """SLOT-4c a process that stands still has failed, and is killed though it takes no SIGTERM."""
-    monkeypatch.setattr(lives, "WATCH_SECONDS", 0.05)
-    monkeypatch.setattr(lives, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(slot_lifecycle, "WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(slot_lifecycle, "ANSWER_SECONDS", 0.2)
     async with machine.program() as program:
         program.apply(one(wanted(grace_seconds=0.2)))
         ready = await state(program, "ready")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.listeners.unverified import why_never
+from gpuplane.listeners.unverified_claims import why_never
 from kube.client import Cluster
 from kube.configured import configuration_source
 from kube.errors import AlreadyExists, ConflictInCluster, KubeError, NotFoundInCluster

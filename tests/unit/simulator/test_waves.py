@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from kube.keys import NODEPOOL_LABEL
-from simulator import grown as grown_module
+from simulator import node_agents as grown_module
 from simulator import waves as module
 from simulator.api import Api
 from simulator.cluster.kinds import EVENTS, NODES, PODS, Object
@@ -18,11 +18,11 @@ from simulator.cluster.tokens import Tokens
 from simulator.controllers import nodes_make
 from simulator.default_scheduler import run_default_scheduler
 from simulator.fleet import B200, make_fleet, make_node
-from simulator.grown import GrownNodes
 from simulator.karpenter.pools import taint_of
 from simulator.kubelets import run_kubelets
+from simulator.node_agents import GrownNodes
+from simulator.node_info import node_infos
 from simulator.occupancy import Occupancy
-from simulator.seats import seats_of
 from simulator.signals import Load, Meters, Signals
 from simulator.waves import CREWS, Crew, Wave, Waves
 from tests.unit.simulator.clusters import ClockedStore
@@ -220,7 +220,7 @@ def test_what_is_bound_counts() -> None:
     assert store.get(PODS, "team", "b")["status"]["conditions"][0]["message"] == (
         "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
     )
-    assert seats_of(store)["n"].free["nvidia.com/gpu"] == 3000
+    assert node_infos(store)["n"].free["nvidia.com/gpu"] == 3000
     store.delete(PODS, "team", first["metadata"]["name"])
     run_default_scheduler(store)
     assert store.get(PODS, "team", "b")["spec"]["nodeName"] == "n"

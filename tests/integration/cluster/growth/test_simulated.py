@@ -44,11 +44,11 @@ from nodes.services import inventory_put
 from simulator.cluster.kinds import NODES, Object
 from simulator.cluster.kinds import PODS as POD_KIND
 from simulator.default_scheduler import run_default_scheduler
-from simulator.grown import node_of
 from simulator.karpenter.controller import Karpenter
 from simulator.karpenter.lifecycle import is_ready
 from simulator.karpenter.pools import INSTANCES, POOLS, taint_of
 from simulator.kubelets import run_kubelets
+from simulator.node_agents import node_of
 from simulator.pod_writes import pod_delete, unschedulable_write
 from storage.clock import database_now
 from tests.databases import TestDatabase

@@ -1,6 +1,6 @@
 """Seats for equal pods on given nodes, exactly on the fewest.
 
-Called by `placing`, `unequal` and `helpful`. Each pod's devices are the engine's own choice on the node.
+Called by `placing`, `unequal_pods` and `useful_devices`. Each pod's devices are the engine's own choice on the node.
 """
 
 from __future__ import annotations

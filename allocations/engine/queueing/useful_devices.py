@@ -12,7 +12,7 @@ import numpy as np
 
 from allocations.engine.needs import Need
 from allocations.engine.plan import plan, serving
-from allocations.engine.queueing.seats import both
+from allocations.engine.queueing.equal_pods import both
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

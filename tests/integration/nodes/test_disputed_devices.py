@@ -32,7 +32,7 @@ def present(name: str) -> list[str]:
 
 
 def disputed(name: str) -> list[tuple[str, str]]:
-    from nodes.disputes import disputed_of
+    from nodes.disputed_devices import disputed_of
 
     return [(one.uuid, one.node) for one in disputed_of(Node.objects.get(name=name))]
 

@@ -10,11 +10,11 @@ from django.test import Client
 
 from access.actors import SYSTEM
 from access.choices import Role
+from allocations.backed_off_nodes import PUT_OFF, PUT_OFF_DEVICE
 from allocations.choices import GroupState
 from allocations.explain import pod_explain
 from allocations.ledger.groups import fail_group
 from allocations.models import GroupBackOff, PodRefusal
-from allocations.put_off import PUT_OFF, PUT_OFF_DEVICE
 from allocations.waiting import plan_waiting
 from nodes.choices import Mode
 from nodes.models import Device

@@ -9,7 +9,7 @@ import numpy as np
 
 import allocations.engine
 from allocations.engine import large_nodes, set_scores, sets, subsets, topology
-from allocations.engine.remembered import ENTRY_BYTES, BoundedCache, cached_in
+from allocations.engine.caches import ENTRY_BYTES, BoundedCache, cached_in
 from allocations.engine.set_scores import best_scores
 from allocations.engine.sets import best_set
 from allocations.engine.topology import Topology

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from runner import keeper
-from runner.keeping import Ended, SlotFolder, folders, marked
+from runner.slot_folder import Ended, SlotFolder, folders, marked
 from tests.unit.runner.machine import Machine, wanted
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -52,7 +52,7 @@ def runner_with_a_slot(machine: Machine) -> Iterator[subprocess.Popen[str]]:
     program = f"""
 import time
 from pathlib import Path
-from runner.keeping import SlotFolder
+from runner.slot_folder import SlotFolder
 from tests.unit.runner.machine import wanted
 folder = SlotFolder.create(Path({str(machine.folder)!r}) / "state" / "slots", wanted(), port=1)
 folder.start(["sleep", "600"], {{"PATH": "/usr/bin:/bin"}}, end_with_runner=True)

@@ -22,7 +22,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 _UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class Asked(msgspec.Struct):
+class RequestBody(msgspec.Struct):
     """A request. `fields`: the members of its body, not decoded, without `lora`."""
 
     model: str
@@ -35,7 +35,7 @@ class Asked(msgspec.Struct):
         return _ENCODER.encode(self.fields)
 
 
-def read_asked(body: bytes) -> Asked:
+def read_request_body(body: bytes) -> RequestBody:
     """Raises GatewayRefusal."""
     try:
         fields = _FIELDS.decode(body)
@@ -55,7 +55,7 @@ def read_asked(body: bytes) -> Asked:
     if len(model) > NAME_LONGEST or len(lora or given) > NAME_LONGEST:
         raise GatewayRefusal(400, f"names of models and LoRAs have at most {NAME_LONGEST} characters")
     fields.pop("lora", None)
-    return Asked(model=model, lora=lora or given, fields=fields)
+    return RequestBody(model=model, lora=lora or given, fields=fields)
 
 
 def _name(fields: dict[str, msgspec.Raw], key: str) -> str:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.listeners.gateway.asked import read_asked, read_priority
 from gpuplane.listeners.gateway.replies import GatewayRefusal
+from gpuplane.listeners.gateway.request_body import read_priority, read_request_body
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -33,19 +33,19 @@ JSON = st.recursive(
 )
 def test_model_and_lora(body: dict[str, Any], want: tuple[str, str]) -> None:
     """SLOT-9"""
-    asked = read_asked(json.dumps(body).encode())
+    asked = read_request_body(json.dumps(body).encode())
     assert (asked.model, asked.lora) == want
 
 
 @given(fields=st.dictionaries(st.text().filter(lambda key: key not in {"model", "lora"}), JSON, max_size=5))
 def test_what_is_not_the_gateways_is_passed_on_as_it_is(fields: dict[str, Any]) -> None:
     """SLOT-9 whatever the values are, numbers to their last digit."""
-    asked = read_asked(json.dumps({**fields, "model": "chat", "lora": "legal"}).encode())
+    asked = read_request_body(json.dumps({**fields, "model": "chat", "lora": "legal"}).encode())
     assert json.loads(asked.body("legal")) == {**fields, "model": "legal"}
 
 
 def test_numbers_keep_their_digits() -> None:
-    asked = read_asked(b'{"model": "chat", "seed": 123456789012345678901234567890, "temperature": 0.10}')
+    asked = read_request_body(b'{"model": "chat", "seed": 123456789012345678901234567890, "temperature": 0.10}')
     assert b'"seed":123456789012345678901234567890,"temperature":0.10' in asked.body("chat")
 
 
@@ -53,7 +53,7 @@ def test_numbers_keep_their_digits() -> None:
 def test_any_bytes_are_read_or_refused(body: bytes) -> None:
     """SLOT-9"""
     with contextlib.suppress(GatewayRefusal):
-        assert read_asked(body).model
+        assert read_request_body(body).model
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ _NOBODY: Final[Mapping[str, str]] = {}
 
 
 @dataclass(slots=True)
-class Seat:
+class NodeInfo:
     """A node, or one to come. `free` in thousandths; `labels_of`: labels of the pods there, with their namespaces."""
 
     name: str
@@ -47,7 +47,7 @@ class Seat:
         return "a pod there that it must not be beside" if self._is_repelled(pod) else ""
 
     def take(self, pod: Object) -> None:
-        """Seat the pod."""
+        """Count the pod as one of the node."""
         self.free.subtract(requests_of(pod))
         self.labels_of.append((pod["metadata"]["namespace"], pod["metadata"].get("labels") or _NOBODY))
 
@@ -62,27 +62,27 @@ class Seat:
         return False
 
 
-def seat_of(name: str, labels: Mapping[str, str], taints: Iterable[Any], amounts: Mapping[str, Any]) -> Seat:
-    """A seat with nobody in it. `amounts`: quantities."""
+def node_info(name: str, labels: Mapping[str, str], taints: Iterable[Any], amounts: Mapping[str, Any]) -> NodeInfo:
+    """A node without pods. `amounts`: quantities."""
     free = Counter({key: parse_milli(amount) for key, amount in amounts.items()})
-    return Seat(name, labels, msgspec.convert(list(taints), _TAINTS), free)
+    return NodeInfo(name, labels, msgspec.convert(list(taints), _TAINTS), free)
 
 
-def seats_of(store: Store) -> dict[str, Seat]:
+def node_infos(store: Store) -> dict[str, NodeInfo]:
     """Every node with the pods that are bound to it, by name."""
-    seats = {}
+    infos = {}
     for node in store.list(NODES):
         meta, spec = node["metadata"], node.get("spec") or {}
-        seat = seat_of(
+        info = node_info(
             meta["name"], meta.get("labels") or {}, spec.get("taints") or (), node["status"].get("allocatable") or {}
         )
-        seat.unschedulable = bool(spec.get("unschedulable"))
-        seats[seat.name] = seat
+        info.unschedulable = bool(spec.get("unschedulable"))
+        infos[info.name] = info
     for pod in store.list(PODS):
-        seat_there = seats.get(pod["spec"].get("nodeName") or "")
-        if seat_there is not None and pod["status"].get("phase") not in FINISHED:
-            seat_there.take(pod)
-    return seats
+        there = infos.get(pod["spec"].get("nodeName") or "")
+        if there is not None and pod["status"].get("phase") not in FINISHED:
+            there.take(pod)
+    return infos
 
 
 def requests_of(pod: Object) -> Counter[str]:

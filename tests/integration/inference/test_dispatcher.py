@@ -1,4 +1,4 @@
-"""The desk of a web process on a real database: its row, its flights, and what becomes of them without a database."""
+"""The dispatcher of a web process on a real database: its row, its flights, and what becomes of them without one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from django.db import OperationalError
 
 from gpuplane.listeners.answers import Refused
-from gpuplane.listeners.gateway import desk as desk_module
-from gpuplane.listeners.gateway.desk import Desk
+from gpuplane.listeners.gateway import dispatcher as dispatcher_module
+from gpuplane.listeners.gateway.dispatcher import Dispatcher
 from gpuplane.listeners.gateway.flights import GatewayEnded
 from inference.choices import RequestState
 from inference.dispatch import gateways
@@ -19,12 +19,12 @@ from inference.dispatch.records import Arrival, Ending, Round, Step
 from inference.dispatch.rounds import dispatch
 from inference.models import Gateway, Request, Slot
 from storage.clock import database_now
-from tests.integration.inference.desks import Clock, flight, states, until
+from tests.integration.inference.dispatchers import Clock, flight, states, until
 
 pytestmark = pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
 
 
-async def test_a_stop_ends_what_is_under_way(desk: Desk, clock: Clock) -> None:
+async def test_a_stop_ends_what_is_under_way(dispatcher: Dispatcher, clock: Clock) -> None:
     """SLOT-9 places are free, endings written and the row ended when it returns."""
     cut: list[str] = []
 
@@ -32,102 +32,106 @@ async def test_a_stop_ends_what_is_under_way(desk: Desk, clock: Clock) -> None:
         mine = flight(clock)
         try:
             with mine.cuts():
-                await desk.place(mine)
+                await dispatcher.place(mine)
                 await asyncio.Event().wait()
         except GatewayEnded as ended:
             cut.append(str(ended))
-            desk.close(mine, RequestState.FAILED, str(ended))
+            dispatcher.close(mine, RequestState.FAILED, str(ended))
 
     tasks = [asyncio.create_task(one()) for _ in range(2)]
     await until(lambda: states() == ["running", "waiting"])
-    await desk.stop()
+    await dispatcher.stop()
     await asyncio.gather(*tasks)
     await until(lambda: states() == ["failed", "failed"])
     assert cut == ["the web process stops"] * 2
     ended, active = await asyncio.to_thread(lambda: (Gateway.objects.get().ended_at, Slot.objects.get().active))
     assert ended is not None
     assert active == 0
-    await desk.start()
+    await dispatcher.start()
 
 
-async def test_a_process_that_stood_still_sends_nothing(desk: Desk, clock: Clock) -> None:
+async def test_a_process_that_stood_still_sends_nothing(dispatcher: Dispatcher, clock: Clock) -> None:
     """SLOT-9 its flights are cut and new ones refused before others may give its places away; then it has a new row."""
     mine = flight(clock)
-    await desk.place(mine)
+    await dispatcher.place(mine)
     clock.ahead += gateways.LEASE_SECONDS + 1
     with pytest.raises(Refused, match="the database does not answer"):
-        await desk.place(flight(clock))
+        await dispatcher.place(flight(clock))
     with pytest.raises(GatewayEnded, match="not answered for too long"), mine.cuts():
         await asyncio.Event().wait()
-    desk.close(mine, RequestState.FAILED, "cut")
+    dispatcher.close(mine, RequestState.FAILED, "cut")
     await until(lambda: states()[0] == "failed")
 
 
-async def test_a_process_taken_for_dead_begins_anew(desk: Desk, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_taken_for_dead_begins_anew(
+    dispatcher: Dispatcher, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """SLOT-9"""
     monkeypatch.setattr(gateways, "RENEW_SECONDS", 0.05)
-    await desk.lease.stop()
-    desk.lease.start()
+    await dispatcher.lease.stop()
+    dispatcher.lease.start()
     mine = flight(clock)
-    await desk.place(mine)
-    before = desk.lease.gateway
+    await dispatcher.place(mine)
+    before = dispatcher.lease.gateway
     await asyncio.to_thread(lambda: gateways.end(before, now=database_now()))
     with pytest.raises(GatewayEnded, match="took the web process for dead"), mine.cuts():
         await asyncio.Event().wait()
-    desk.close(mine, RequestState.FAILED, "cut")
+    dispatcher.close(mine, RequestState.FAILED, "cut")
     await until(lambda: Gateway.objects.filter(ended_at=None).exists())
-    await desk.lease.held()
-    assert desk.lease.gateway not in {"", before}
+    await dispatcher.lease.held()
+    assert dispatcher.lease.gateway not in {"", before}
 
 
 @pytest.fixture
 def rounds(rounds: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Those of arrivals and endings alone; an ending waits for an arrival however long it takes."""
-    monkeypatch.setattr(desk_module, "ENDINGS_SECONDS", 600)
-    monkeypatch.setattr(desk_module, "LOOK_SECONDS", 600)
+    monkeypatch.setattr(dispatcher_module, "ENDINGS_SECONDS", 600)
+    monkeypatch.setattr(dispatcher_module, "LOOK_SECONDS", 600)
     return rounds
 
 
-async def test_an_ending_goes_along_with_an_arrival(desk: Desk, clock: Clock, rounds: list[list[str]]) -> None:
+async def test_an_ending_goes_along_with_an_arrival(
+    dispatcher: Dispatcher, clock: Clock, rounds: list[list[str]]
+) -> None:
     """SLOT-9 One round gives the place back and away while the model is busy, and not after it."""
     first, second, third = flight(clock), flight(clock), flight(clock)
-    before = await desk.place(first)
-    waits = asyncio.create_task(desk.place(second))
+    before = await dispatcher.place(first)
+    waits = asyncio.create_task(dispatcher.place(second))
     await until(lambda: sorted(states()) == ["running", "waiting"])
-    desk.close(first, RequestState.DONE)
+    dispatcher.close(first, RequestState.DONE)
     assert (await waits).slot == before.slot
     rounds.clear()
-    desk.close(second, RequestState.DONE)
-    assert (await desk.place(third)).slot == before.slot
+    dispatcher.close(second, RequestState.DONE)
+    assert (await dispatcher.place(third)).slot == before.slot
     assert rounds == [["Arrival", "Ending"]]
 
 
 async def test_an_arrival_does_not_carry_endings_where_there_is_room(
-    desk: Desk, clock: Clock, rounds: list[list[str]]
+    dispatcher: Dispatcher, clock: Clock, rounds: list[list[str]]
 ) -> None:
     """SLOT-9 Its place is there before they are written; where it is not, they follow at once."""
     first, second = flight(clock), flight(clock)
-    before = await desk.place(first)
-    desk.close(first, RequestState.DONE)
-    assert (await desk.place(second)).slot == before.slot
+    before = await dispatcher.place(first)
+    dispatcher.close(first, RequestState.DONE)
+    assert (await dispatcher.place(second)).slot == before.slot
     assert rounds == [["Arrival"], ["Arrival"], ["Ending"]]
 
 
 @pytest.mark.parametrize("bound", [{"_queue_length": 0}, {"_queue_seconds": 0.0}], ids=str)
 async def test_a_place_that_comes_free_where_nobody_may_wait(
-    desk: Desk, clock: Clock, rounds: list[list[str]], bound: dict[str, float]
+    dispatcher: Dispatcher, clock: Clock, rounds: list[list[str]], bound: dict[str, float]
 ) -> None:
     """SLOT-9 the ending goes along, or the arrival would be refused beside a free place."""
     for name, value in bound.items():
-        setattr(desk, name, value)
-    before = await desk.place(first := flight(clock))
-    desk.close(first, RequestState.DONE)
-    assert (await desk.place(flight(clock))).slot == before.slot
+        setattr(dispatcher, name, value)
+    before = await dispatcher.place(first := flight(clock))
+    dispatcher.close(first, RequestState.DONE)
+    assert (await dispatcher.place(flight(clock))).slot == before.slot
     assert rounds == [["Arrival"], ["Arrival", "Ending"]]
 
 
 async def test_a_round_that_is_committed_after_its_connection_broke(
-    desk: Desk, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    dispatcher: Dispatcher, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SLOT-9 the request is ended again, and its place comes back."""
     lost: list[Callable[[], Round]] = []
@@ -144,44 +148,44 @@ async def test_a_round_that_is_committed_after_its_connection_broke(
                 lost[0]()
         return found
 
-    monkeypatch.setattr(desk_module, "dispatch", late)
-    monkeypatch.setattr(desk_module, "LATE_SECONDS", 0.05)
+    monkeypatch.setattr(dispatcher_module, "dispatch", late)
+    monkeypatch.setattr(dispatcher_module, "LATE_SECONDS", 0.05)
     mine = flight(clock)
     with pytest.raises(Refused):
-        await desk.place(mine)
-    desk.close(mine, RequestState.FAILED, "the database does not answer")
+        await dispatcher.place(mine)
+    dispatcher.close(mine, RequestState.FAILED, "the database does not answer")
     await until(lambda: states() == ["failed"])
     assert endings == ["over", "over"]
     assert await asyncio.to_thread(lambda: Slot.objects.get().active) == 0
 
 
 async def test_an_ending_does_not_wait_where_its_place_is_waited_for(
-    desk: Desk, clock: Clock, rounds: list[list[str]]
+    dispatcher: Dispatcher, clock: Clock, rounds: list[list[str]]
 ) -> None:
     """SLOT-9"""
     first, second = flight(clock), flight(clock)
-    before = await desk.place(first)
-    waits = asyncio.create_task(desk.place(second))
+    before = await dispatcher.place(first)
+    waits = asyncio.create_task(dispatcher.place(second))
     await until(lambda: sorted(states()) == ["running", "waiting"])  # they arrived at almost one time
-    desk.close(first, RequestState.DONE)
+    dispatcher.close(first, RequestState.DONE)
     assert (await waits).slot == before.slot
     assert rounds == [["Arrival"], ["Arrival"], ["Ending"]]
 
 
-async def test_an_ending_waits_for_a_moment(desk: Desk, clock: Clock) -> None:
+async def test_an_ending_waits_for_a_moment(dispatcher: Dispatcher, clock: Clock) -> None:
     """SLOT-9 It is written also where nobody comes."""
     mine = flight(clock)
-    await desk.place(mine)
-    desk.close(mine, RequestState.DONE)
+    await dispatcher.place(mine)
+    dispatcher.close(mine, RequestState.DONE)
     await until(lambda: states() == ["done"])
 
 
 async def test_an_ending_is_written_when_the_database_is_back(
-    desk: Desk, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    dispatcher: Dispatcher, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SLOT-9 the place is not lost."""
     mine = flight(clock)
-    await desk.place(mine)
+    await dispatcher.place(mine)
     works, failures = dispatch, iter(range(3))
 
     def failing(*args: Any, **options: Any) -> Any:
@@ -189,14 +193,14 @@ async def test_an_ending_is_written_when_the_database_is_back(
             raise OperationalError("the connection is closed")
         return works(*args, **options)
 
-    monkeypatch.setattr(desk_module, "dispatch", failing)
-    desk.close(mine, RequestState.DONE)
+    monkeypatch.setattr(dispatcher_module, "dispatch", failing)
+    dispatcher.close(mine, RequestState.DONE)
     await until(lambda: states() == ["done"])
     assert await asyncio.to_thread(lambda: Slot.objects.get().active) == 0
 
 
 async def test_an_arrival_without_a_database_is_refused(
-    desk: Desk, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    dispatcher: Dispatcher, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SLOT-9"""
 
@@ -204,19 +208,19 @@ async def test_an_arrival_without_a_database_is_refused(
         raise OperationalError("the connection is closed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(desk_module, "dispatch", failing)
+        patched.setattr(dispatcher_module, "dispatch", failing)
         mine = flight(clock)
         with pytest.raises(Refused, match="the database does not answer") as refused:
-            await desk.place(mine)
+            await dispatcher.place(mine)
     assert refused.value.status == 503
-    desk.close(mine, RequestState.FAILED, "no database")
+    dispatcher.close(mine, RequestState.FAILED, "no database")
 
 
-async def test_who_waits_is_found_without_a_message(desk: Desk, clock: Clock) -> None:
+async def test_who_waits_is_found_without_a_message(dispatcher: Dispatcher, clock: Clock) -> None:
     """SLOT-9 a request that another process started runs within a second, Redis or not."""
     first, second = flight(clock), flight(clock)
-    await desk.place(first)
-    waiting = asyncio.create_task(desk.place(second))
+    await dispatcher.place(first)
+    waiting = asyncio.create_task(dispatcher.place(second))
     await until(lambda: states() == ["running", "waiting"])
 
     def started_elsewhere() -> None:
@@ -226,5 +230,5 @@ async def test_who_waits_is_found_without_a_message(desk: Desk, clock: Clock) ->
     await asyncio.to_thread(started_elsewhere)
     place = await waiting
     assert place.address == "127.0.0.1:1"
-    desk.close(first, RequestState.DONE)
-    desk.close(second, RequestState.DONE)
+    dispatcher.close(first, RequestState.DONE)
+    dispatcher.close(second, RequestState.DONE)

@@ -16,9 +16,9 @@ from typing import Final
 import httpx
 import structlog
 
-from runner.keeping import Ended, SlotFolder
 from runner.protocol import LINES_CHARACTERS, REASON_CHARACTERS, DesiredSlot, SlotIs, SlotReport, plain
 from runner.runtimes import CannotStart, Place, Runtime
+from runner.slot_folder import Ended, SlotFolder
 
 ASK_SECONDS: Final = 0.1
 """Between two questions whether a slot is ready: at first, and half as often each second up to LONGEST_ASK_SECONDS."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
 
-from gpuplane.listeners.whole_frames import FrameBoundary, whole_binary
+from gpuplane.listeners.frame_fast_path import FrameBoundary, whole_binary
 
 sizes = st.one_of(st.integers(0, 300), st.sampled_from([125, 126, 127, 65_535, 65_536]))
 frames = st.builds(

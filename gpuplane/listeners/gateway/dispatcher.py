@@ -22,7 +22,7 @@ from django.db import DatabaseError, InterfaceError
 
 from allocations.scheduling.batcher import Batcher
 from gpuplane.listeners.answers import RETRY_SOON, Header, Refused
-from gpuplane.listeners.gateway import figures
+from gpuplane.listeners.gateway import metrics
 from gpuplane.listeners.gateway.arrivals import Arrivals
 from gpuplane.listeners.gateway.flights import Flight, GatewayEnded, SlotLost
 from gpuplane.listeners.gateway.lease import Lease
@@ -63,7 +63,7 @@ AWAY: Final = (DatabaseError, InterfaceError, Refused)
 log = structlog.get_logger(__name__)
 
 
-class Desk:
+class Dispatcher:
     """The flights of one process. `queue_seconds`, `queue_length`: bounds of waiting, the latter by model."""
 
     def __init__(self, *, queue_seconds: float, queue_length: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -147,7 +147,7 @@ class Desk:
         """The request is over. Written in the background; a second time does nothing."""
         if self._flights.pop(flight.id, None) is None:
             return
-        figures.REQUESTS.labels(flight.model, state.value).inc()
+        metrics.REQUESTS.labels(flight.model, state.value).inc()
         if flight.written:
             ending = Ending(
                 id=flight.id,
@@ -199,7 +199,7 @@ class Desk:
             if outcome in (Standing.WAITS, Standing.QUEUE_FULL):
                 self._busy_until[flight.model] = self.clock() + BUSY_SECONDS
             if outcome is Standing.WAITS:
-                with figures.WAITING.labels(flight.model).track_inprogress():
+                with metrics.WAITING.labels(flight.model).track_inprogress():
                     outcome = await self._waited(flight, flight.started, began)
         except asyncio.CancelledError:
             if outcome is None:
@@ -217,7 +217,7 @@ class Desk:
         if isinstance(outcome, Place):
             await self.lease.held()  # this process may have stood still
             flight.place = outcome
-            figures.QUEUE_SECONDS.labels(flight.model).observe(self.clock() - began)
+            metrics.QUEUE_SECONDS.labels(flight.model).observe(self.clock() - began)
             return outcome
         raise self._refusal(flight, outcome)
 

@@ -1,7 +1,8 @@
 """The folder of one slot: what was started, by which process, and how it ended.
 
-Used by `runner.lives` and, at the start of the program, to find what an earlier one left. A folder has `slot` (what was
-asked for, and the port), `lock` (held by the keeper while it lives), and what `runner.keeper` writes. Invariants:
+Used by `runner.slot_lifecycle` and, at the start of the program, to find what an earlier one left. A folder has `slot`
+(what was asked for, and the port), `lock` (held by the keeper while it lives), and what `runner.keeper` writes.
+Invariants:
 - The lock is taken before the process is made and goes to it, so there is no moment in which a slot runs and its folder
   does not say so.
 - A process is signalled as pid, start time and the start of the machine say: never another one that got its pid.

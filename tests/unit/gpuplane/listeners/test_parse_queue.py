@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import time
 
-from gpuplane.listeners.parsing_turns import SLICE_SECONDS, ParsingTurns, turns_of
+from gpuplane.listeners.parse_queue import SLICE_SECONDS, ParsingTurns, turns_of
 
 
 class Busy:

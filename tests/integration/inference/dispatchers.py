@@ -1,4 +1,4 @@
-"""Flights of a desk whose clock may jump, and what the database says of them."""
+"""Flights of a dispatcher whose clock may jump, and what the database says of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def flight(clock: Clock) -> Flight:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """The desk writes in the background."""
+    """The dispatcher writes in the background."""
     async with asyncio.timeout(10):
         while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - it is written by other threads
             await asyncio.sleep(0.02)

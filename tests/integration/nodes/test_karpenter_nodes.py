@@ -7,7 +7,7 @@ import pytest
 from allocations import fleet
 from kube.keys import NODEPOOL_LABEL
 from nodes.choices import NodeState, Presence
-from nodes.grown import GONE_FOR, grown_nodes_remove
+from nodes.karpenter_nodes import GONE_FOR, grown_nodes_remove
 from nodes.models import Device
 from nodes.selectors import node_list
 from tests.factories import NodeFactory

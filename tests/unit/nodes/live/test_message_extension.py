@@ -12,8 +12,8 @@ import pytest
 
 from agent.protocol import Details, DeviceDetails, Frame, Health, Hello, Inventory, Sample, decode_ack, encode
 from nodes.live import flush, ingest, rate_limit
-from nodes.live.at_once import AT_ONCE
 from nodes.live.ingest import agent_socket
+from nodes.live.message_extension import AT_ONCE
 from nodes.live.samples import SampleTable
 from tests.unit.nodes.live.actors import agent_of
 from tests.unit.nodes.live.test_ingest import HELLO, Remembered
