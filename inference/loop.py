@@ -1,18 +1,13 @@
-"""The loop of slots: rounds, for as long as a task lasts, on the one worker that holds the lock."""
+"""The loop of slots (`allocations.scheduling.round_loop`)."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Final
 
-import structlog
-from django.conf import settings
-
 from allocations.choices import State as AllocationState
-from allocations.errors import MovedOn
+from allocations.scheduling.round_loop import Pace, Round, run_rounds
 from inference.choices import State
 from inference.models import Slot
 from inference.rounds.memory import settle_one
@@ -21,40 +16,26 @@ from inference.rounds.slow_binds import SlowBinds
 from inference.wake import waker
 from kube.watch_loop import RUN_SECONDS, Followed
 from storage.clock import database_now
-from storage.leader_lock import leader_lock
+from storage.wake import Waker
 
 LOCK: Final = "slots"
-LEAST_SECONDS: Final = 0.1
-"""From the beginning of a round to that of the next."""
-PART: Final = 2
-"""A round takes at most half of the time until the next."""
+PACE: Final = Pace(least_seconds=0.1, part=2)
 BUSY_SECONDS: Final = 1.0
 """The longest pause while slots wait for memory."""
 MOST_SECONDS: Final = 5.0
 """Without anything that wakes the loop: idle slots grow old, measured memory changes."""
 
-log = structlog.get_logger(__name__)
+
+def run_slots(*, seconds: float = RUN_SECONDS) -> Followed:
+    """One run. Raises Redis' and database errors; the next run completes what was begun."""
+    return run_rounds(LOCK, _rounds(), pace=PACE, seconds=seconds)
 
 
-def run_slots(*, seconds: float = RUN_SECONDS, clock: Callable[[], float] = time.monotonic) -> Followed:
-    """Rounds for so long. Raises Redis' and database errors; what was begun is made good by the next."""
-    stop = threading.Event()
-    with leader_lock(settings.GPUPLANE_REDIS_URL, LOCK, stop=stop) as held:
-        if held is None:
-            return Followed.ELSEWHERE
-        with waker() as wakes, closing(SlowBinds(bind_slowly)) as slow:
-            ends, rounds = clock() + seconds, Rounds(slow.begin)
-            while not stop.is_set() and clock() < ends:
-                began = clock()
-                try:
-                    busy = is_in_use() and rounds.run().busy
-                except MovedOn as error:
-                    log.info("slots.overtaken", why=str(error))
-                    return Followed.STOPPED
-                took = clock() - began
-                wakes.wait(min(began + (BUSY_SECONDS if busy else MOST_SECONDS), ends) - clock(), stop)
-                stop.wait(max(began + max(LEAST_SECONDS, PART * took) - clock(), 0.0))
-        return Followed.STOPPED if stop.is_set() else Followed.DONE
+@contextmanager
+def _rounds() -> Iterator[tuple[Waker, Round]]:
+    with waker() as wakes, closing(SlowBinds(bind_slowly)) as slow:
+        rounds = Rounds(slow.begin)
+        yield wakes, lambda: BUSY_SECONDS if is_in_use() and rounds.run().busy else MOST_SECONDS
 
 
 def bind_slowly(slot: Slot) -> None:
