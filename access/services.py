@@ -145,7 +145,7 @@ def machine_set(*, user: User, service: bool, scope: TokenScope, node: str = "",
         return
     _check_machine(service=service, scope=scope, node=node)
     if service and not profile.service:
-        _refuse_oneself(user, actor, "turns the own account into a machine's")
+        _refuse_oneself(user, actor, "turn your own account into a machine account")
         _require_another_admin(user, actor)
         user.set_unusable_password()
         user.save(update_fields=["password"])
@@ -186,7 +186,7 @@ def user_active_set(*, user: User, active: bool, actor: Actor, now: datetime) ->
     if user.is_active == active:
         return
     if not active:
-        _refuse_oneself(user, actor, "shuts the own account")
+        _refuse_oneself(user, actor, "deactivate your own account")
         _require_another_admin(user, actor)
     user.is_active = active
     user.save(update_fields=["is_active"])
@@ -201,7 +201,7 @@ def user_delete(*, user: User, actor: Actor, now: datetime) -> None:
     """Delete the account, its tokens and its idempotency records. Raises NotAllowed, Conflict, NotFound."""
     actor.require_admin()
     user = user_lock(user, with_admins=True)
-    _refuse_oneself(user, actor, "deletes the own account")
+    _refuse_oneself(user, actor, "delete your own account")
     _require_another_admin(user, actor)
     name, revoked = user.get_username(), tokens.revoke_all(user)
     user.delete()
@@ -303,12 +303,12 @@ def _check_machine(*, service: bool, scope: TokenScope, node: str) -> None:
 def _require_session(actor: Actor) -> None:
     """Raise NotAllowed for a token, which would outlive its end by an admin or a password that it makes."""
     if actor.token:
-        raise NotAllowed("a token makes no admins and sets no passwords: sign in, and use the page of accounts")
+        raise NotAllowed("a token cannot create admins or set passwords: sign in and use the page Accounts")
 
 
 def _refuse_oneself(user: User, actor: Actor, what: str) -> None:
     if actor.name == user.get_username():
-        raise Conflict(f"nobody {what}: let another admin do it")
+        raise Conflict(f"you cannot {what}: ask another admin")
 
 
 def _require_another_admin(user: User, actor: Actor) -> None:

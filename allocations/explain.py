@@ -47,7 +47,7 @@ NODES_SHOWN = 100
 NODES_MOST = 1000
 EVENTS_SHOWN = 50
 PODS_SHOWN = 100
-KEPT = "devices that could serve it are kept for pods for which less important ones were evicted"
+KEPT = "devices that it needs are reserved for other pods"
 READ_SECONDS = 2.0
 
 log = structlog.get_logger(__name__)

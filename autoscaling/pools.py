@@ -1,7 +1,8 @@
 """Pools as the plan reads them: what their nodes have, whom they take, how many may still be made.
 
-`fields_of` parses a NodePool; `refusal` says whether its nodes would take a pod. Invariants: a label that several
-values are allowed for takes the one that the pod asks for (its picks), so that one node is never for two of them.
+`fields_of` parses a NodePool; `refusal` says whether its nodes would take a pod. Invariants: where a
+NodePool allows several values of a label, the pod's rules select one (its picks); pods with different picks never share
+a node.
 """
 
 from __future__ import annotations

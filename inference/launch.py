@@ -1,5 +1,6 @@
-"""What a runner, or a pod, is told to start for a slot. Kept with the slot, so that a later change of the model does
-not alter what runs in memory that was claimed for what it was.
+"""What a runner or a pod starts for a slot: the model's settings at the time of planning, stored with the slot.
+
+A later change of the model does not alter what runs in the memory that was claimed for the earlier settings.
 """
 
 from __future__ import annotations

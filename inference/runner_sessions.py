@@ -1,9 +1,11 @@
-"""What runners are told and what they say, over the tables.
+"""Reads the slots that a runner is to run, and stores what runners report.
 
-Called by `inference.runner_socket` in a database thread, once a session, a report and a look. Invariants: of two
-programs that give one node's name the first one heard of stays, and of two sessions of one program the newer one; only
-the session that counts changes anything; a slot is told to run once its memory is bound, and its memory is free only
-when its runner says that the process is gone (`stopped`), which no report of another runner says.
+Called by `inference.runner_socket` in a database thread: at the start of a session, for each report, and for each read
+of the desired slots. Invariants:
+- Of two runners that name the same node, the one that is still heard stays. Of two sessions of one runner, the
+  newer one is current; only the current session changes rows.
+- A slot is sent to its runner once its memory is bound. Its memory is freed only when its own runner reports that the
+  process is gone (`stopped`).
 """
 
 from __future__ import annotations

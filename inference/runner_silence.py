@@ -2,7 +2,8 @@
 
 Called by `inference.tasks`. Invariants: a runner that is silent gets no requests, and nothing is planned there; once it
 has failed its slots have failed too, and their requests go elsewhere, but their memory counts until the runner is back
-and says that they are gone, or the node is gone. Silence counts only while there is somebody to be heard by.
+and says that they are gone, or the node is gone. Only time in which a
+gpuplane process listened for runners counts as silence.
 """
 
 from __future__ import annotations
@@ -57,6 +58,6 @@ def _failed(runner: Runner, now: datetime) -> bool:
 
 
 def _unheard(runner: Runner) -> bool:
-    """Whether it was not heard since it was read; it cannot be now, for this transaction."""
+    """Whether the runner was not heard since it was read. Its row is locked until the transaction ends."""
     locked = Runner.objects.select_for_update(of=("self",)).filter(pk=runner.pk).values_list("seen_at", flat=True)
     return list(locked) == [runner.seen_at]

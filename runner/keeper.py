@@ -7,7 +7,7 @@ Signals: SIGTERM is passed on to the process group, SIGUSR1 kills it. Invariants
 - It ends after every process that came from the command, also those that left its process group, and kills what is left
   when the command has ended.
 - The log takes LOG_BYTES twice at most, and LOG_BYTES_A_SECOND; beyond them the newest lines are kept.
-- It inherited a lock from the runner, which is free when it has ended, however it did.
+- It holds a file lock that it inherited from the runner. The kernel frees the lock when the keeper ends, in any way.
 """
 
 from __future__ import annotations

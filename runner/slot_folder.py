@@ -140,7 +140,7 @@ class SlotFolder:
         return False
 
     def process(self) -> Process | None:
-        """Whom its keeper keeps, as far as it is written and the machine was not started since."""
+        """The process of `process.json`; None if there is no such file, or the machine was restarted since."""
         try:
             found = msgspec.json.decode((self.path / "process.json").read_bytes(), type=Process)
         except (OSError, msgspec.MsgspecError):

@@ -42,4 +42,4 @@ def pass_fence(fence: Fence) -> None:
     """Count an admission in the current transaction. Raises MovedOn when the decision is no longer the latest."""
     ours = QueueFence.objects.filter(pk=fencing.ONLY, number=fence.number, admissions=fence.admissions)
     if not ours.update(admissions=F("admissions") + 1):
-        raise MovedOn("the queues were decided about by others meanwhile")
+        raise MovedOn("a newer decision about the queues was made meanwhile")

@@ -110,7 +110,7 @@ def note_evicted(*, allocation_id: uuid.UUID, reason: str, now: datetime, actor:
     if row is None:
         return False
     one = Moved(0, *row)
-    message = f"{one.label} was asked to go: {reason}"
+    message = f"eviction of {one.label} was requested: {reason}"
     record_many([one.event(EventKind.ALLOCATION_EVICTED, message, allocation_id, now=now, actor=actor)])
     return True
 

@@ -156,8 +156,8 @@ def place(
 ) -> Outcome:
     """Find devices among the candidates and hold them.
 
-    Of a pod that the queues admit, only the hold that they made is prolonged, or moved to other candidates, whatever
-    `holds` is.
+    A pod of a queue gets no new hold here: the hold that its admission made is prolonged, or moved to other
+    candidates, even if `holds` is False.
 
     `once_more`: called before a refusal; True, once, to plan again. `holds` False: decide only. `then`: the next step,
     with the allocation's id; when it raises LeaseTaken or MovedOn, placing goes on. Raises what `candidates` and `then`

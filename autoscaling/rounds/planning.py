@@ -93,8 +93,8 @@ class _Writing:
             Trigger.objects.filter(pk=trigger.pk).update(pods=pods)
 
     def _may_have_come(self, trigger: Trigger) -> bool:
-        """Whether its NodeClaim may be there: Karpenter tells of ten pods at once and drops what it would say of the
-        others, which are known by their node.
+        """Whether a NodeClaim may exist that is not tied to the trigger yet. Karpenter writes events for about ten pods
+        at once and drops the others; NodeClaims of pods without an event are found by node, or by pool and time.
         """
         is_early = trigger.created_at is not None and self.now < trigger.created_at + TOLD
         return is_early and untied_claims(trigger, self.now).exists()

@@ -1,7 +1,7 @@
 """What a round decides from: who waits, which pools there are, what is coming, as input of the engine.
 
-Invariants: a pod is asked about only where it lacks nothing but devices, as far as its rows say; and once it
-has waited long enough, or is about to while another one has, so that pods that come together share nodes.
+Invariants: a pod is in the input only if, by its rows, it lacks nothing but devices. It is in the input once it
+has waited `GPUPLANE_SCALE_AFTER_SECONDS`, or will have within `TOGETHER`, so that pods created together share nodes.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class RoundInput(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """Who is asked about, whether one of them has waited long enough, and when the next has (None: nobody is to)."""
+    """`waiters`: pods of the plan; `due`: one has waited long enough; `next_due`: when the next one will, or None."""
 
     waiters: list[Waiter]
     due: bool
@@ -330,8 +330,9 @@ class _Builder:
         return [one for one in found if not is_there(one)]
 
     def _unnamed(self, pool_of: Mapping[str, PoolRow]) -> Counter[str]:
-        """Pool → usable nodes that no NodeClaim names yet: Karpenter opens a node before it says which it is. One of a
-        NodeClaim of nobody's may be among them; that one is counted among those of others.
+        """Pool → number of usable nodes that no NodeClaim names yet: Karpenter removes a node's taints before it writes
+        the node's name to the NodeClaim. Nodes of NodeClaims without a trigger may be among them; `_of_others` counts
+        those NodeClaims.
         """
         named = set(NodeClaim.objects.filter(deleted_at__isnull=True).values_list("node", flat=True))
         pools_of_nodes = {
@@ -350,9 +351,10 @@ class _Builder:
         return sum(one.request.pool == pool and one.state not in TAKEN_UP for one in self.coming)
 
     def _of_others(self, entries: Sequence[Entry]) -> tuple[list[ComingNode], list[ComingNode]]:
-        """Nodes that Karpenter makes for pods that it sees by itself, until they tell what they have.
+        """Coming nodes that Karpenter makes without a trigger pod, until their inventory is registered, in two lists.
 
-        Those that are surely no trigger pod's, older than any that has no NodeClaim yet; and the others.
+        First: NodeClaims older than every trigger of the pool that has no NodeClaim yet. Second: the others, which may
+        still turn out to be a trigger's.
         """
         untied: dict[str, datetime] = {}
         for one in self.coming:

@@ -1,8 +1,8 @@
-"""From a node that is ready to devices that serve: the trigger pod goes, the node stays, its devices are kept.
+"""Follows new nodes from Ready until their devices can be allocated: deletes the trigger pod, protects the node from
+disruption by Karpenter, and reserves its devices for the pods that it was made for.
 
-Invariants: the trigger pod is deleted before the GPUs are needed; a node is protected from Karpenter from Ready until
-its first pod is bound, or `KEPT` after its inventory, and no longer; a node counts as coming until its devices can be
-given, so that nobody is planned for twice.
+Invariants: the trigger pod is deleted as soon as the node is ready; the protection ends when the first pod is bound,
+or `KEPT` after the inventory; a node counts as coming until its devices can be allocated, so no pod is planned twice.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ log = structlog.get_logger(__name__)
 
 
 def is_usable(node: NodeTraits, pool: Pool | None, snapshot: Snapshot) -> bool:
-    """Whether pods get devices of a new node by now: it is ready, all of its devices are open (the trigger pod itself
-    may count as a stranger until it is gone), and its taints are its pool's own. From then on it is coming no more.
+    """Whether devices of a new node can be allocated: it is ready, none of its devices is closed (a trigger pod that is
+    still there may close some), and it has only the taints of its pool. A usable node no longer counts as coming.
     """
     at = snapshot.node_index.get(node.name)
     if at is None or snapshot.node_problem[at] or node.unschedulable:
@@ -196,7 +196,7 @@ def observe(claim: NodeClaim, inventory_at: datetime) -> None:
 
 
 def end_protection(cluster: Cluster, *, now: datetime) -> None:
-    """Let Karpenter have nodes that serve, or that nobody came to. Raises `kube.errors`."""
+    """End the protection of nodes with a bound pod, and of nodes whose time is over. Raises `kube.errors`."""
     for claim in NodeClaim.objects.filter(protected=True):
         trigger = Trigger.objects.filter(name=claim.trigger).first()
         over = trigger is None or trigger.state in (TriggerState.FAILED, TriggerState.WITHDRAWN)

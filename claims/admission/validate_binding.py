@@ -27,8 +27,8 @@ from kube.keys import SCHEDULER_NAME
 from kube.objects import Named, ObjectMeta, Pod
 
 UNNAMED: Final = (
-    "the Binding does not name its pod's UID (metadata.uid), so gpuplane cannot check it; have the scheduler name it, "
-    "or let its user past by the chart's webhooks.bindings.exemptUsers"
+    "the Binding does not name its pod's UID (metadata.uid), so gpuplane cannot check it; have the scheduler set it, "
+    "or add the scheduler's user to the chart's webhooks.bindings.exemptUsers"
 )
 
 

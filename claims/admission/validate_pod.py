@@ -36,8 +36,8 @@ from kube.keys import MODE_DEVICE_PLUGIN, MODE_LABEL, PODS_RESOURCE, QUEUE_LABEL
 from kube.objects import ObjectMeta, Pod
 
 KUBELETS_CHOOSE: Final = (
-    "nodes in mode device-plugin give any GPUs, whichever the kubelet chooses; leave the selector out, or what says"
-    " which GPUs"
+    "on nodes in mode device-plugin the kubelet chooses the GPUs; remove the node selector, or the constraints on which"
+    " GPUs the pod gets"
 )
 
 
@@ -98,8 +98,8 @@ def _check_update(
         return allowed(request)
     return forbidden(
         request,
-        f"{added[0]} asks for devices; it is set when the pod is created, since the containers of one that is there"
-        " would not be kept to its devices",
+        f"{added[0]} requests devices and cannot be added to an existing pod, whose containers have no reference to the"
+        " allocated devices; set it when you create the pod",
     )
 
 

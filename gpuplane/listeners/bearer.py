@@ -93,11 +93,11 @@ class Bearer:
             raise UnknownToken
         seen = agents.seen(token)
         if not seen and not agents.failures.take(address):
-            raise Refused(429, "too many tokens that are nobody's; come again later", RETRY)
+            raise Refused(429, "too many requests with unknown tokens; retry later", RETRY)
         try:
             found = await _in_lane(self.lanes.reviews if seen else self.lanes.new_reviews, agents.verify, token)
         except ReviewFailed as error:
-            raise Refused(503, "the API server does not say whose token this is; come again", RETRY) from error
+            raise Refused(503, "the API server did not review the token; retry later", RETRY) from error
         if found is None:
             raise UnknownToken
         if not seen:
@@ -109,7 +109,7 @@ async def _in_lane(lane: Lane, verify: Callable[[str], Actor | None], token: str
     try:
         return await lane.run(verify, token)
     except Busy as busy:
-        raise Refused(503, "too many tokens are being checked; come again", RETRY) from busy
+        raise Refused(503, "too many tokens are being checked; retry later", RETRY) from busy
 
 
 def _token(scope: Scope) -> str:

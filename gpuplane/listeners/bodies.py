@@ -43,7 +43,7 @@ class NoRoom(Refused):
     """The bodies in memory leave no room for this one."""
 
     def __init__(self) -> None:
-        super().__init__(503, "too many large bodies at one time; come again", RETRY_SOON, CLOSE)
+        super().__init__(503, "too many large request bodies at once; retry later", RETRY_SOON, CLOSE)
 
 
 class ClientGone(Exception):
@@ -162,13 +162,13 @@ def guarded(app: App, *, bound_of: Callable[[Scope], Bound], slots: dict[Request
     async def respond(scope: Scope, receive: Receive) -> list[Message]:
         bound = bound_of(scope)
         if bound.kind is RequestKind.SIMULATIONS and not runs.take(credential_key(scope)):
-            detail = f"one scenario a second, and {RUNS.burst:.0f} at once; come again"
+            detail = f"more than one scenario a second, or {RUNS.burst:.0f} at once; retry later"
             raise Refused(429, detail, RETRY_SOON, CLOSE)
         with BudgetHold(bound.budget) as held:
             body = await read_body(scope, receive, limit=bound.limit_bytes, held=held)
             is_large = bound.paced_bytes is not None and len(body) >= bound.paced_bytes
             if is_large and not large.take(credential_key(scope)):
-                detail = f"one inventory of this size in {LARGE_EACH_SECONDS} s; come again"
+                detail = f"more than one inventory of this size in {LARGE_EACH_SECONDS} s; retry later"
                 raise Refused(429, detail, (b"retry-after", b"%d" % LARGE_EACH_SECONDS))
             async with slots[bound.kind]:
                 return await complete_response(app, scope, body, receive)

@@ -157,9 +157,9 @@ class BoundedHttp(ReaderTimeout, HttpToolsProtocol):
         """Called after the head. Raises Refusal."""
         self._marks += 1
         if len(self.headers) > HEAD_FIELDS:
-            self._raise(Refusal("head-fields", 431, f"a request may have {HEAD_FIELDS} header lines"))
+            self._raise(Refusal("head-fields", 431, f"the request has more than {HEAD_FIELDS} header lines"))
         if len(self.pipeline) >= PIPELINED_REQUESTS:
-            self._raise(Refusal("pipelined", 429, f"{PIPELINED_REQUESTS} requests may wait on a connection"))
+            self._raise(Refusal("pipelined", 429, f"more than {PIPELINED_REQUESTS} requests wait on this connection"))
         self._heads += 1
         self._part, self._head, self._head_bytes = _Part.BODY, self.scope, 0
         self._stop_timer()
@@ -174,7 +174,7 @@ class BoundedHttp(ReaderTimeout, HttpToolsProtocol):
         """Called after the size of a chunk. Raises Refusal."""
         self._chunks += 1
         if (self._chunks - CHUNKS) * CHUNK_BYTES > self._body_bytes:
-            self._raise(Refusal("body-chunks", 400, f"chunks of less than {CHUNK_BYTES} bytes each"))
+            self._raise(Refusal("body-chunks", 400, f"the body has too many chunks of less than {CHUNK_BYTES} bytes"))
 
     def on_body(self, body: bytes) -> None:
         """Called for a piece of the body."""
@@ -250,7 +250,8 @@ class BoundedHttp(ReaderTimeout, HttpToolsProtocol):
             else:
                 self._head_bytes = 0 if self.scope is self._head else 1  # another head has begun
             if self._head_bytes >= HEAD_BYTES:
-                self._refuse(Refusal("head-bytes", 431, f"line and headers may have {HEAD_BYTES} bytes"))
+                detail = f"the request line and headers have {HEAD_BYTES} bytes or more"
+                self._refuse(Refusal("head-bytes", 431, detail))
                 return False
             return True
         if self._counted_bytes != self._body_bytes:
@@ -258,12 +259,13 @@ class BoundedHttp(ReaderTimeout, HttpToolsProtocol):
         if same:
             self._bare_bytes += size
             if self._bare_bytes - PIECE_BYTES > HEAD_BYTES:
-                self._refuse(Refusal("head-bytes", 431, f"{HEAD_BYTES} bytes without a byte of the body"))
+                detail = f"chunk sizes and trailers have more than {HEAD_BYTES} bytes without a byte of the body"
+                self._refuse(Refusal("head-bytes", 431, detail))
                 return False
         if self._cycle is not None and self._cycle.response_complete:
             self._late_bytes += size
             if self._late_bytes > LATE_BODY_BYTES:
-                self._refuse(Refusal("body-late", 413, "the request was answered before its body came"))
+                self._refuse(Refusal("body-late", 413, "the response was complete before the body of the request"))
                 return False
         return True
 
@@ -296,7 +298,8 @@ class BoundedHttp(ReaderTimeout, HttpToolsProtocol):
         if self.flow.read_paused:  # requests before this one wait to be answered
             self._timer = self.loop.call_later(HEAD_SECONDS, self._head_late)
         elif self._heads or self._head_bytes:
-            self._refuse(Refusal("head-time", 408, f"line and headers may take {HEAD_SECONDS:.0f} s"))
+            detail = f"the request line and headers were not complete within {HEAD_SECONDS:.0f} s"
+            self._refuse(Refusal("head-time", 408, detail))
         else:
             self._slot.refused("silent")
             self._end()
@@ -308,7 +311,7 @@ class BoundedHttp(ReaderTimeout, HttpToolsProtocol):
         if cycle is not None and cycle.response_complete:
             self._late_seconds += TICK_SECONDS
             if self._late_seconds >= LATE_BODY_SECONDS:
-                self._refuse(Refusal("body-late", 408, "the request was answered before its body came"))
+                self._refuse(Refusal("body-late", 408, "the response was complete before the body of the request"))
             return
         if self.flow.read_paused or (cycle is not None and cycle.waiting_for_100_continue):
             return  # the client cannot send
@@ -316,7 +319,7 @@ class BoundedHttp(ReaderTimeout, HttpToolsProtocol):
         if self._window_seconds < BODY_WINDOW_SECONDS:
             return
         if self._body_bytes - self._window_from < BODY_WINDOW_SECONDS * BODY_BYTES_A_SECOND:
-            self._refuse(Refusal("body-time", 408, f"a body comes with {BODY_BYTES_A_SECOND} bytes a second at least"))
+            self._refuse(Refusal("body-time", 408, f"the body is slower than {BODY_BYTES_A_SECOND} bytes a second"))
             return
         self._window_seconds, self._window_from = 0.0, self._body_bytes
 

@@ -167,7 +167,7 @@ class ClusterPaths:
             if not self._anonymous_rate.take(client_address(scope)):
                 await asyncio.sleep(REFUSED_SECONDS)
                 # No Retry-After, which would make the API server repeat it: it does what its `failurePolicy` says.
-                detail = "too many questions of this kind; a client certificate has no such limit"
+                detail = "too many requests of this kind without a client certificate; use one, or retry later"
                 raise Refused(429, detail)
             return route.anonymous
         return route.handler

@@ -45,7 +45,7 @@ class Busy(Refused, asyncio.QueueFull):
 
     def __init__(self, name: str, inside: int) -> None:
         log.warning("listener.busy", lane=name, inside=inside)
-        super().__init__(503, "too many requests of this kind at one time; come again", RETRY_SOON)
+        super().__init__(503, "too many concurrent requests of this kind; retry later", RETRY_SOON)
 
 
 class Slots:

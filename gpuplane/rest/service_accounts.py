@@ -96,16 +96,16 @@ def _reviewed(token: str, address: str) -> Verified | None:
     seen = _reviews.seen(token)
     if not seen and not _counted(address):
         raise TooManyUnderWay(
-            "too many tokens that are nobody's; come again later", rule="tokens", retry_after_seconds=RETRY_SECONDS
+            "too many requests with unknown tokens; retry later", rule="tokens", retry_after_seconds=RETRY_SECONDS
         )
     if not _turns.acquire(timeout=WAIT_SECONDS):
         _give_back(address, seen=seen)
-        raise Unavailable("too many tokens are being checked; come again")
+        raise Unavailable("too many tokens are being checked; retry later")
     try:
         found = _reviews.verify(token)
     except ReviewFailed as error:
         _give_back(address, seen=seen)
-        raise Unavailable("the API server does not say whose token this is; come again") from error
+        raise Unavailable("the API server did not review the token; retry later") from error
     finally:
         _turns.release()
     if found is None:

@@ -28,7 +28,7 @@ class Leaving:
     """Endings and requests that come back, of one round."""
 
     def __init__(self, steps: Mapping[int, Ending | Again], moment: Moment, *, now: datetime) -> None:
-        """`steps`: by their place among all."""
+        """`steps`: by their index among all steps of the round."""
         self._steps = steps
         self.back: list[Statement] = []
         """Gives their places back. To be run with their models locked, before `moves`."""
@@ -48,7 +48,7 @@ class Leaving:
                 self._whose.append(place)
 
     def standings(self, back: Written, moved: Sequence[Written]) -> tuple[dict[int, Standing], set[str]]:
-        """Place of a step → what became of its request; and the slots whose count of requests is wrong."""
+        """Index of a step → what became of its request; and the slots whose count of requests is wrong."""
         freed: set[str] = set()
         standings = dict.fromkeys(self._steps, Standing.OVER)
         for place, statement, one in zip(self._whose, self.moves, moved, strict=True):

@@ -31,7 +31,7 @@ KEYS_AT_ONCE: Final = 4
 
 
 def placed_at_once(steps: Sequence[Arrival], to_moment: Moment, *, gateway: str, now: datetime) -> dict[int, Place]:
-    """By place of a step: where those are placed for whose model and LoRA one slot has room for all."""
+    """Index of a step → its place, if one slot has room for all requests of the step's model and LoRA."""
     placed: dict[int, Place] = {}
     for requests in _by_key(steps, to_moment, gateway):
         place = _place_taken([*requests.values()], now=now)
@@ -61,7 +61,7 @@ async def placed_on_loop(
 
 
 def _by_key(steps: Sequence[Arrival], to_moment: Moment, gateway: str) -> list[dict[int, rows.NewRequest]]:
-    """For each model and LoRA: place of a step → its row."""
+    """For each model and LoRA: index of a step → the row of its request."""
     by_key: defaultdict[tuple[str, str], dict[int, rows.NewRequest]] = defaultdict(dict)
     for place, step in enumerate(steps):
         request = rows.new_request(step, gateway=gateway, arrived_at=to_moment(step.at))

@@ -1,8 +1,7 @@
-"""Binds that wait for a kubelet, beside the rounds: on nodes in mode device-plugin a reservation pod has to get the
-GPU first.
+"""Threads for binds of slots on nodes in mode device-plugin, which wait until a reservation pod has got the GPU.
 
-Made by `inference.loop`, one for each run. Invariants: one bind of a slot at a time; a run that ends waits for none: a
-bind goes on in its thread, and one that was interrupted is undone by garbage collection.
+One object for each run of `inference.loop`. Invariants: a slot has at most one bind at a time; a run ends without
+waiting for binds: they continue in their threads, and garbage collection undoes interrupted ones.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ log = structlog.get_logger(__name__)
 
 
 class SlowBinds:
-    """Some threads. `bind`: takes a slot through, as far as it comes."""
+    """A pool of threads. `bind` takes a slot through the steps of its bind."""
 
     def __init__(self, bind: Callable[[Slot], object]) -> None:
         self._bind = bind
@@ -33,7 +32,7 @@ class SlowBinds:
         self._lock = threading.Lock()
 
     def begin(self, slot: Slot) -> None:
-        """Bind it beside the rounds, unless that is under way."""
+        """Start binding the slot in a thread, unless its bind is under way."""
         with self._lock:
             if slot.pk in self._under_way:
                 return
@@ -41,7 +40,7 @@ class SlowBinds:
         self._pool.submit(self._run, slot).add_done_callback(_report)
 
     def close(self) -> None:
-        """Begin no more."""
+        """Start no further bind. Those that run continue."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, slot: Slot) -> None:
@@ -56,7 +55,7 @@ class SlowBinds:
 
 
 def _report(job: Future[None]) -> None:
-    """Log what nothing foresaw, which the pool would keep to itself; garbage collection ends such a bind."""
+    """Log an unexpected error, which the pool would hide; garbage collection ends the bind."""
     error = None if job.cancelled() else job.exception()
     if error is not None:
         log.error("slots.bind_failed", exc_info=error)

@@ -1,9 +1,9 @@
-"""Puts slots right that are not as they should be: the model is gone or another, so is the node or a GPU, memory was
-taken away, a runtime does not get ready, a process was never started.
+"""Reconciles slots: ends those whose model was changed or deleted, whose node, GPU, runner or memory is gone, whose
+runtime does not become ready in time, or whose process was never started.
 
-Called by `rounds.run`. Invariants: each slot is judged by its rows alone and moved in a transaction of its own, so any
-order and any repetition ends in the same; a process that may exist is waited for, and nothing else frees its memory but
-its runner's word or the end of its node.
+Called by `rounds.run`. Invariants: each slot is judged by its rows alone and moved in its own transaction, so order and
+repetition do not change the result; the memory of a slot whose process may exist is freed only when its runner reports
+the process as gone, or its pod or node is gone.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Who has to go for a workload that does not fit: reclaim across queues, preemption within one.
+"""Selects the pods to evict for a workload that does not fit: reclaim across queues, preemption within one queue.
 
-Reclaim is tried first, then preemption, then both together. The plan is made whole before anybody is evicted, and
-whoever need not go is taken off it again. Invariants: no victim that is not preemptible; before each victim of another
-queue, that queue (the ancestor just below the common one) is above its fair share, or above its deserved while the
-taker's stays within; a victim of the same queue has a lower priority. A pod that leaves its GPUs idle may be taken by a
-workload that borrows such, whatever the shares.
+Reclaim is tried first, then preemption, then both together. The plan is complete before a pod is evicted; victims that
+turn out to be unnecessary are removed from it. Invariants:
+- Every victim is preemptible. A victim of the workload's own queue has a lower priority than the workload.
+- Queues are compared by their ancestors just below the lowest common ancestor. Before each victim of another queue,
+  that ancestor holds more than its fair share; or it holds more than it deserves, while the ancestor of the workload's
+  queue holds at most what it deserves with the workload included.
+- A workload that borrows idle GPUs may evict a pod that leaves its GPUs idle, whatever the shares.
 """
 
 from __future__ import annotations

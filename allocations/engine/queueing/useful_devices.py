@@ -1,6 +1,7 @@
-"""Which devices could help a workload that does not fit: those it could be given if all who may be taken had gone.
+"""The devices that a workload could get if every pod that may be evicted for it were gone.
 
-Called by `reclaim`. A victim on other devices would go for nothing, and its queue could be asked for less that helps.
+Called by `reclaim`. A victim on any other device would be evicted in vain, and would use up the amount that may be
+reclaimed from its queue.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""One node checked before anybody is evicted there: with the pods that the API server has on it, not only the ledger's
-rows.
+"""Checks one node before pods are evicted there, by the pods that the API server lists on it and the ledger's rows.
 
-Called by `nominate` and `preempt_response`. Invariants: a pod that is being deleted is no victim, and nobody else is
-evicted where its devices are enough; what is reserved for others of at least the same priority is left alone.
+Called by `nominate` and `preempt_response`. Invariants: a pod that is being deleted is never a victim, and if its
+devices suffice there are no victims; devices reserved for pods of the same or a higher priority are not used.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from nodes.models import PreemptionReservation
 
 @dataclass(frozen=True, slots=True)
 class NodeCheck:
-    """`eviction` None: the devices would not do, whoever goes. `pods`: the most `gpu.scheduling/pods` with which
-    kube-scheduler refuses the pod. `leaving`: pods of the node are being deleted already.
+    """`eviction` None: the devices do not suffice whichever pods are evicted. `pods`: the largest amount of
+    `gpu.scheduling/pods` with which kube-scheduler refuses the pod. `leaving`: pods of the node are being deleted.
 
-    `evictable`: all who may be evicted; `known`: UIDs of these, of those who leave, and of the victims of others.
+    `evictable`: pods that may be evicted; `known`: UIDs of these, of pods being deleted, and of other pods' victims.
     """
 
     question: EvictionQuery

@@ -1,8 +1,8 @@
-"""A pod was refused everywhere: whether, and where, a node is reserved for it by evicting less important pods.
+"""Reserves a node for a pod that filter refused on every node, if evicting pods of lower priority there would help.
 
-Called by filter after a refusal, never for a pod that is placed. Invariants: where nobody is less important it costs
-one query a snapshot, and searching takes no more than a share of the process's time; while victims of the pod are going
-no others are chosen.
+Called by filter after a refusal, never for a pod that is placed. Invariants: if no pod has a lower priority, it costs
+one query for each snapshot; searches take at most `SHARE_OF_TIME` of the process's time; no further victims are chosen
+while victims of the pod are terminating.
 """
 
 from __future__ import annotations

@@ -112,9 +112,9 @@ def _in_order(
 def _chosen(
     check: NodeCheck, eviction: EvictionPlan, offered: tuple[str, ...], *, lowered: bool
 ) -> tuple[EvictionPlan, tuple[str, ...]]:
-    """(the eviction, UIDs to answer): of those offered where they are just right, else the engine's.
+    """(the eviction, UIDs to answer): the offered pods if exactly they are needed, else the engine's victims.
 
-    With all that were offered, where kube-scheduler wants them for more than their number.
+    Where kube-scheduler needs the offered pods for other resources than `gpu.scheduling/pods`, they are included too.
     """
     counted = lowered and set(offered) <= check.known
     just_right = check.eviction_of(eviction.node, offered) if counted else None

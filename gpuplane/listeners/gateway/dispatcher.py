@@ -209,7 +209,7 @@ class Dispatcher:
             self._doubtful.add(flight.id)
             log.warning("gateway.not_dispatched", why=str(error))
             raise GatewayRefusal(
-                503, "the database does not answer; come again", RETRY_SOON, code="not_ready"
+                503, "the database does not answer; retry later", RETRY_SOON, code="not_ready"
             ) from error
         finally:
             self._waiting.pop(flight.id, None)
@@ -245,7 +245,7 @@ class Dispatcher:
         return GatewayRefusal(503, flight.reason or "the request was ended while it waited", RETRY_LATER)
 
     def _queue_full(self, model: str) -> GatewayRefusal:
-        detail = f"{self._queue_length} requests of model {model} wait already; come again"
+        detail = f"{self._queue_length} requests of model {model} already wait; retry later"
         return GatewayRefusal(429, detail, RETRY_FULL)
 
     def _forget(self, flight: Flight) -> None:
@@ -270,7 +270,7 @@ class Dispatcher:
                 flight.started.set_result(one.place)
 
     def _write_ended(self) -> None:
-        """Have the endings written that wait for company."""
+        """Start writing the endings that were collected for one transaction."""
         ended, self._ended = self._ended, []
         for ending in ended:
             task = asyncio.create_task(self._write(ending))

@@ -38,7 +38,7 @@ class DatabaseAway(GatewayRefusal):
     """Nothing can be given a place."""
 
     def __init__(self) -> None:
-        super().__init__(503, "the database does not answer; come again", RETRY_SOON, code="not_ready")
+        super().__init__(503, "the database does not answer; retry later", RETRY_SOON, code="not_ready")
 
 
 def error_body(status: int, detail: str, code: str = "") -> bytes:

@@ -1,7 +1,7 @@
 """Serves one request of the gateway: its body, a place, the runtime's answer as it comes.
 
-Called by `app`. Invariants: whatever ends a request, `Desk.close` is called for it; another slot is asked only while no
-byte of an answer was sent to the client; the body is let go once the answer begins.
+Called by `app`. Invariants: `Dispatcher.close` is called for each request, however it ends; another slot is asked only
+while no byte of an answer was sent to the client; the body is released once the answer begins.
 """
 
 from __future__ import annotations

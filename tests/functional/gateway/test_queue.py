@@ -41,7 +41,7 @@ def test_a_queue_that_is_full(world: SlotWorld, serve: Callable[..., Served], as
     Request.objects.filter(pk__in=others).delete()
     status, code, message = error(full)
     assert (status, code, full.headers["retry-after"]) == (429, "queue_full", "5")
-    assert message == f"{QUEUE_LENGTH} requests of model chat wait already; come again"
+    assert message == f"{QUEUE_LENGTH} requests of model chat already wait; retry later"
     assert len(at.runtimes[0].asked) == 1
 
 

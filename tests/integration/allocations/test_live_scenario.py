@@ -166,8 +166,8 @@ def test_a_changed_fleet_beside_today(fleet: Node) -> None:
     assert queues["extra"] == (None, (1, 1))
     assert queues["lab"][0] == queues["lab"][1]
     assert [(one.pod, one.today, one.then) for one in found.pods] == [("research/try-me", "", "new")]
-    assert "Beside the fleet as it is" in answer.content.decode()
+    assert "Compared with the present fleet" in answer.content.decode()
 
     alone = page.post("/simulate/", {"scenario": json.dumps(scenario)})
     assert "beside" not in alone.context
-    assert "Beside the fleet as it is" not in alone.content.decode()
+    assert "Compared with the present fleet" not in alone.content.decode()
