@@ -49,7 +49,7 @@ class PodRequest:
     rank: int | None = None
     """The pod's priority, by which devices are kept from it for preemptors. None: below every pod."""
     awaited: UnboundClaims | None = None
-    """What kube-scheduler may wait for; filter finds out whether it does (`allocations.scheduling.unbound`)."""
+    """What kube-scheduler may wait for; filter finds out whether it does (`allocations.scheduling.hold_duration`)."""
     membership: Membership = NO_MEMBERSHIP
     """The workload that the pod is part of."""
 

@@ -10,8 +10,8 @@ from audit.choices import EventKind
 from audit.services import record
 from autoscaling.choices import ACTIVE, COMING, TriggerState
 from autoscaling.models import Pool, ScalingRequest, Trigger
-from autoscaling.requests import settle, trigger_moved
 from autoscaling.shapes import checked
+from autoscaling.transitions import settle, trigger_moved
 from autoscaling.wake import wake_growth
 from storage.transactions import atomic_retry
 

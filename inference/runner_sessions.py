@@ -23,8 +23,8 @@ from allocations.models import AllocationDevice
 from inference.choices import UNWANTED, WANTED, RunnerState, State
 from inference.launch import Launch
 from inference.models import Runner, Slot
-from inference.moves import runner_moved, slot_moved
-from inference.runner_silence import SILENT
+from inference.runner_liveness import SILENT
+from inference.transitions import runner_moved, slot_moved
 from inference.wake import wake_slots
 from nodes.choices import NodeState
 from nodes.models import Device, Node

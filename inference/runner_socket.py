@@ -26,7 +26,7 @@ from access.errors import NotFound
 from inference import runner_logs, runner_sessions
 from inference.runner_wakes import WAKES, RunnerWakes
 from nodes.live import flush
-from nodes.live.presence import TEMPORARY
+from nodes.live.agent_liveness import TEMPORARY
 from nodes.live.rate_limit import RateLimits, TooFast
 from nodes.live.threads import in_database_thread
 from runner.protocol import (

@@ -22,8 +22,8 @@ from inference.choices import WANTED, State
 from inference.gguf_headers import packed_header
 from inference.model_fields import WITHOUT_RESTART, read_fields, shown_fields
 from inference.models import Model, Slot
-from inference.moves import slot_moved
 from inference.selectors import model_get
+from inference.transitions import slot_moved
 from inference.wake import wake_slots
 from storage.transactions import atomic_retry
 

@@ -22,7 +22,7 @@ from allocations.models import AllocationDevice
 from inference.choices import HOLDING, UNWANTED, State
 from inference.launch import Launch
 from inference.models import Runner, Slot
-from inference.moves import slot_moved
+from inference.transitions import slot_moved
 from kube.client import Cluster
 from kube.errors import AlreadyExists, KubeError, NotFoundInCluster, PermanentKubeError
 from kube.keys import COMPONENT_LABEL, MANAGED_BY, MANAGER, SLOT, SLOT_LABEL

@@ -11,7 +11,7 @@ from celery import shared_task
 from django.conf import settings
 
 from allocations.watch_runs import run_and_continue
-from inference import activity, loop, runner_silence
+from inference import activity, loop, runner_liveness
 from inference.choices import State
 from inference.dispatch import gateways
 from inference.models import Request, Slot
@@ -42,7 +42,7 @@ def notice_silent_runners() -> None:
         return
     if heard and since is None:
         return  # nobody listens
-    found = runner_silence.notice_silent(now=database_now(), listening_since=since)
+    found = runner_liveness.notice_silent(now=database_now(), listening_since=since)
     if any(found.values()):
         log.info("runners.noticed", **{state.value: nodes for state, nodes in found.items()})
 

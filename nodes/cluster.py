@@ -21,7 +21,7 @@ from kube import nodes as kube_nodes
 from kube.keys import MODE_LABEL
 from nodes.advertise import advertise_soon
 from nodes.choices import Mode, NodeState
-from nodes.live.presence import state_for
+from nodes.live.agent_liveness import state_for
 from nodes.models import Device, Node
 from nodes.revisions import next_revision
 from nodes.services import node_state_set

@@ -21,7 +21,7 @@ from nodes.advertise import TASK as ADVERTISE
 from nodes.advertise import advertise
 from nodes.history import ring, rollups
 from nodes.karpenter_nodes import grown_nodes_remove
-from nodes.live import presence
+from nodes.live import agent_liveness
 from storage.clock import database_now
 from storage.enqueue import enqueue_next
 from storage.leader_lock import leader_lock
@@ -35,15 +35,15 @@ def notice_silent_agents() -> None:
     """Set the state of nodes whose agents are silent, or heard again (every 5 s)."""
     try:
         with client(settings.GPUPLANE_REDIS_URL, Purpose.WORK) as connection:
-            marks = cast("dict[bytes, bytes]", connection.hgetall(presence.LISTENERS_KEY))
-            since, dead = presence.listening_since_of(marks, epoch=time.time())
+            marks = cast("dict[bytes, bytes]", connection.hgetall(agent_liveness.LISTENERS_KEY))
+            since, dead = agent_liveness.listening_since_of(marks, epoch=time.time())
             if dead:
-                connection.hdel(presence.LISTENERS_KEY, *dead)
+                connection.hdel(agent_liveness.LISTENERS_KEY, *dead)
     except REDIS_ERRORS as error:
         log.warning("nodes.silence_unknown", why=str(error))
         return
-    noticed = presence.notice_silent(now=database_now(), listening_since=since)
-    if noticed != presence.Noticed():
+    noticed = agent_liveness.notice_silent(now=database_now(), listening_since=since)
+    if noticed != agent_liveness.Noticed():
         log.info("nodes.agents_noticed", suspect=noticed.suspect, not_ready=noticed.not_ready, ready=noticed.ready)
 
 

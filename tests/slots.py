@@ -20,8 +20,8 @@ from allocations.choices import State as AllocationState
 from allocations.models import Allocation
 from inference.choices import HOLDING, UNWANTED, RequestState, State
 from inference.models import Model, Request, Runner, Slot
-from inference.moves import slot_moved
 from inference.rounds.run import RoundResult, Rounds
+from inference.transitions import slot_moved
 from nodes.live.samples import SAMPLES_KEY, SampleView
 from nodes.models import Device, Node
 from storage.clock import database_now

@@ -29,6 +29,7 @@ from allocations.extender.filter_result import FilterResult, refused
 from allocations.extender.reasons import BEING_UNDONE, ELSEWHERE, NOT_REGISTERED, RACING
 from allocations.pod_request import PodRequest
 from allocations.scheduling import preemption
+from allocations.scheduling.hold_duration import hold_seconds
 from allocations.scheduling.placement import (
     Advised,
     AlreadyAllocated,
@@ -42,7 +43,6 @@ from allocations.scheduling.placement import (
 from allocations.scheduling.planning_input import WithClaim
 from allocations.scheduling.queueing.candidates import admitted_candidates
 from allocations.scheduling.release_ended import release_finished
-from allocations.scheduling.unbound import hold_seconds
 from allocations.waiting import QUEUED, queued_reason, refusal_note
 from claims.dialects.request import Refusal
 from kube.keys import CLAIM

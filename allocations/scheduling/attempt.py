@@ -71,7 +71,7 @@ class StepOutcome:
 
 DONE: Final = StepOutcome(StepResult.DONE)
 AGAIN: Final = StepOutcome(StepResult.AGAIN)
-RESERVE_AGAIN: Final = StepOutcome(StepResult.WAIT_AGAIN)
+WAIT_AGAIN: Final = StepOutcome(StepResult.WAIT_AGAIN)
 
 
 _BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

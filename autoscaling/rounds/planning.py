@@ -21,10 +21,10 @@ from audit.services import record
 from autoscaling import shapes
 from autoscaling.choices import ACTIVE, COMING, TAKEN_UP, TriggerState
 from autoscaling.models import PodGrowth, ScalingRequest, Trigger
-from autoscaling.requests import ACTOR, settle, trigger_moved
 from autoscaling.rounds.fence import pass_fence
 from autoscaling.rounds.round_input import Entry, RoundInput, Waiter, uids
 from autoscaling.rounds.trigger_progress import UNTIED, untied_claims
+from autoscaling.transitions import ACTOR, settle, trigger_moved
 from autoscaling.triggers import manifest, need_of, trigger_name
 from storage.cursors import write_rows
 from storage.enqueue import send_after_commit

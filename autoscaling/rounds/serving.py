@@ -30,8 +30,8 @@ from autoscaling import shapes
 from autoscaling.choices import Step, TriggerState
 from autoscaling.counters import OUTCOMES, PROVISION, SERVED
 from autoscaling.models import NodeClaim, Pool, Trigger
-from autoscaling.rounds.moves import fail, move
 from autoscaling.rounds.trigger_pods import IN_USE, delete
+from autoscaling.rounds.trigger_transitions import fail, move
 from kube import nodes as kube_nodes
 from kube.client import Cluster
 from kube.errors import NotFoundInCluster

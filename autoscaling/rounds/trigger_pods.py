@@ -15,7 +15,7 @@ from django.conf import settings
 from autoscaling.choices import COMING, TriggerState
 from autoscaling.counters import CLEANUP_FAILURES, CREATED
 from autoscaling.models import Trigger
-from autoscaling.rounds.moves import fail, move
+from autoscaling.rounds.trigger_transitions import fail, move
 from kube import nodes as kube_nodes
 from kube.client import Cluster
 from kube.errors import AlreadyExists, KubeError, NotFoundInCluster, PermanentKubeError

@@ -22,9 +22,9 @@ from django.utils.dateparse import parse_datetime
 from autoscaling.choices import COMING, TriggerState
 from autoscaling.counters import CREATED, LANDED
 from autoscaling.models import NodeClaim, Trigger
-from autoscaling.rounds.moves import fail, move
 from autoscaling.rounds.serving import Serving
 from autoscaling.rounds.trigger_pods import delete
+from autoscaling.rounds.trigger_transitions import fail, move
 from kube import karpenter
 from kube.client import Cluster
 from kube.errors import NotFoundInCluster, PermanentKubeError

@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> int:
-    """Check Python, then hand over to the runner; every refusal is a message, not a traceback."""
+    """Check Python, then hand over to the supervisor; every refusal is a message, not a traceback."""
     if sys.version_info < (3, 11):  # noqa: UP036 - older ones are refused here
         sys.stderr.write(f"gpuplane needs Python 3.11 or newer; this is {sys.version.split()[0]}.\n")
         return 1
@@ -19,7 +19,7 @@ def main() -> int:
     from gpuplane.run.procfile import BadProcfile
 
     try:
-        from gpuplane.run.runner import run  # reads the settings
+        from gpuplane.run.supervisor import run  # reads the settings
 
         return run()
     except (BadSetting, CannotRun, AlreadyRunning, ListenAddressRefused, BadProcfile) as error:

@@ -1,8 +1,8 @@
 """One supervised process: its lines are shown, and it is restarted when it dies.
 
-Used by the runner, in its event loop and main thread (the kernel ties a child to the thread that made it). Invariants:
-a child that keeps dying is restarted ever more slowly; an essential one that dies GIVE_UP times in a row within
-QUICK_SECONDS of its start ends the run.
+Used by the supervisor, in its event loop and main thread (the kernel ties a child to the thread that made it).
+Invariants: a child that keeps dying is restarted ever more slowly; an essential one that dies GIVE_UP times in a row
+within QUICK_SECONDS of its start ends the run.
 """
 
 from __future__ import annotations

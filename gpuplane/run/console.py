@@ -1,7 +1,7 @@
 """Shows every process's lines under a coloured name, and writes them to files.
 
-Used by the runner. Invariants: `var/log/<name>.log` holds every line; a file larger than LARGEST_BYTES is renamed to
-`.1`, so the folder stays bounded; nothing is coloured when the output is no terminal.
+Used by the supervisor. Invariants: `var/log/<name>.log` holds every line; a file larger than LARGEST_BYTES is renamed
+to `.1`, so the folder stays bounded; nothing is coloured when the output is no terminal.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Console:
         self._show(f"{prefix}{text}\n")
 
     def say(self, event: str, **values: object) -> None:
-        """Show a line of the runner itself: an event and its values."""
+        """Show a line of the supervisor itself: an event and its values."""
         moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         self.line("run", " ".join([moment, event, *(f"{key}={value}" for key, value in values.items())]))
 

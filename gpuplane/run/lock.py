@@ -1,7 +1,7 @@
-"""One runner a data folder: a file lock that the runner takes and its children inherit.
+"""One supervisor a data folder: a file lock that the supervisor takes and its children inherit.
 
-Invariants: the lock is free only when the runner and every child are gone, whatever killed them, since the kernel drops
-it with the last open descriptor. So a start right after `kill -9` waits until port and socket are free.
+Invariants: the lock is free only when the supervisor and every child are gone, whatever killed them, since the kernel
+drops it with the last open descriptor. So a start right after `kill -9` waits until port and socket are free.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PAUSE_SECONDS = 0.05
 
 
 class AlreadyRunning(Exception):
-    """Another runner, or what is left of one, uses the data folder."""
+    """Another supervisor, or what is left of one, uses the data folder."""
 
 
 def take(folder: Path) -> int:

@@ -1,8 +1,8 @@
-"""Runs a command that dies when the runner dies, by SIGKILL too. Starts every child.
+"""Runs a command that dies when the supervisor dies, by SIGKILL too. Starts every child.
 
-Run as `python -S parent_death.py <runner's pid> command…`; replaced by the command. Invariants: the kernel kills the
-command when the runner's main thread is gone (PR_SET_PDEATHSIG outlives exec), also where the runner died before.
-Linux only; elsewhere the command outlives the runner.
+Run as `python -S parent_death.py <supervisor's pid> command…`; replaced by the command. Invariants: the kernel kills
+the command when the supervisor's main thread is gone (PR_SET_PDEATHSIG outlives exec), also where the supervisor died
+before. Linux only; elsewhere the command outlives the supervisor.
 """
 
 import ctypes
@@ -15,15 +15,15 @@ PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     """Ask for the signal, then exec the command."""
-    runner, command = int(sys.argv[1]), sys.argv[2:]
+    supervisor, command = int(sys.argv[1]), sys.argv[2:]
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0) != 0:
             sys.exit(f"prctl: {os.strerror(ctypes.get_errno())}")
-        if os.getppid() != runner:
-            sys.exit("the runner is gone")
+        if os.getppid() != supervisor:
+            sys.exit("the supervisor is gone")
     try:
-        os.execvp(command[0], command)  # noqa: S606 - the runner's own command line
+        os.execvp(command[0], command)  # noqa: S606 - the supervisor's own command line
     except OSError as error:
         sys.exit(f"{command[0]}: {error.strerror}")
 

@@ -1,6 +1,6 @@
 """Checks and chooses addresses, the children's environment and the embedded Redis's socket.
 
-Used by the runner before it starts anything. Every refusal says what to do.
+Used by the supervisor before it starts anything. Every refusal says what to do.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def redis_url(data_dir: Path) -> str:
 
 
 def environment(*, data_dir: Path, port: int, redis: str) -> dict[str, str]:
-    """The children's environment: the runner's, with what was chosen, and its Python first on PATH."""
+    """The children's environment: the supervisor's, with what was chosen, and its Python first on PATH."""
     return os.environ | {
         "GPUPLANE_DATA_DIR": str(data_dir),
         "GPUPLANE_PORT": str(port),

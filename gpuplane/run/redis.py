@@ -1,8 +1,8 @@
 """The embedded Redis: finds a server, writes its configuration, and is replaced by it.
 
 Run by the Procfile as `python -m gpuplane.run.redis`. Invariants: it listens on a Unix socket alone, writes nothing to
-disk (all state is in the database) and never forks. A socket left by a killed server is replaced: by the runner's lock
-no other server of this folder is alive.
+disk (all state is in the database) and never forks. A socket left by a killed server is replaced: by the supervisor's
+lock no other server of this folder is alive.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from inference.models import Gateway, Request, Turn
 from storage.transactions import atomic_retry
 
 RENEW_SECONDS: Final = 5.0
-LEASE_SECONDS: Final = 20.0
+VALID_SECONDS: Final = 20.0
 """By the gateway's own clock, from before the last renewal was sent."""
 SILENT_SECONDS: Final = 30.0
 """By the database's clock."""

@@ -25,7 +25,7 @@ from allocations.scheduling.slot_memory import Share, SlotMemory, bind_memory, g
 from claims.dialects.request import Dialect
 from inference.choices import HOLDING, UNWANTED, State
 from inference.models import Slot
-from inference.moves import ACTOR, slot_moved
+from inference.transitions import ACTOR, slot_moved
 from inference.wake import wake_runner
 from nodes.choices import Mode
 from nodes.models import Node

@@ -28,10 +28,10 @@ from inference.choices import RequestState, State
 from inference.counters import EVICTED
 from inference.launch import Launch
 from inference.models import Model, Request, Runner, Slot
-from inference.moves import ACTOR, REASON_LONGEST, place_text, slot_moved
 from inference.rounds.fence import pass_fence
 from inference.rounds.round_input import RoundInput, read_round_input
 from inference.slot_pods import pod_name_of
+from inference.transitions import ACTOR, REASON_LONGEST, place_text, slot_moved
 from inference.wake import wake_requests, wake_slots
 from storage.transactions import atomic_retry
 

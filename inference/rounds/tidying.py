@@ -19,7 +19,7 @@ from allocations.choices import State as AllocationState
 from allocations.models import AllocationDevice
 from inference.choices import HOLDING, UNWANTED, WANTED, RunnerState, State
 from inference.models import Slot
-from inference.moves import slot_moved
+from inference.transitions import slot_moved
 from nodes.choices import NodeState, Presence
 from nodes.models import Node
 from storage.transactions import atomic_retry

@@ -21,7 +21,7 @@ import structlog
 from django.conf import settings
 
 from nodes.history import ring
-from nodes.live import presence
+from nodes.live import agent_liveness
 from nodes.live.samples import (
     DETAILS_KEY,
     FORGET_SECONDS,
@@ -117,10 +117,12 @@ class Flusher:
             async with self._client.pipeline(transaction=False) as pipeline:
                 if changed:
                     ring.append(pipeline, packed, oldest=self._oldest(epoch))
-                if self._started is None or epoch - self._renewed > presence.LISTENER_SECONDS:
+                if self._started is None or epoch - self._renewed > agent_liveness.LISTENER_SECONDS:
                     self._started = epoch  # other processes took this one for dead meanwhile
                 pipeline.hset(
-                    presence.LISTENERS_KEY, self._process, presence.listener_mark(started=self._started, last=epoch)
+                    agent_liveness.LISTENERS_KEY,
+                    self._process,
+                    agent_liveness.listener_mark(started=self._started, last=epoch),
                 )
                 pipeline.time()
                 *_, (seconds, micros) = await pipeline.execute()
@@ -170,7 +172,7 @@ class Flusher:
         self._presence_at = now
         try:
             await self._write_presence(heard)
-        except presence.TEMPORARY as error:
+        except agent_liveness.TEMPORARY as error:
             if not self._presence_failing:
                 self._presence_failing = True
                 log.warning("presence.database_down", why=str(error))
@@ -201,7 +203,7 @@ def ensure_running() -> None:
     if task is not None and not task.done() and task.get_loop() is loop:
         return
     client = async_client(settings.GPUPLANE_REDIS_URL, Purpose.WORK)
-    writer = presence.Writer()
+    writer = agent_liveness.Writer()
 
     async def write_presence(heard: Mapping[str, LastHeard]) -> None:
         await in_database_thread(lambda: writer.write(heard=heard, now=database_now()))

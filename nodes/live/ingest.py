@@ -41,7 +41,7 @@ from agent.protocol import (
 from kube.device_types import GPU
 from nodes import inventory, services
 from nodes.checkpoints import CheckpointGrant, checkpoint_put
-from nodes.live import flush, presence
+from nodes.live import agent_liveness, flush
 from nodes.live.message_extension import AT_ONCE
 from nodes.live.rate_limit import TooFast
 from nodes.live.sample_lag import note_lag
@@ -113,7 +113,7 @@ async def _stored(work: Callable[[], Result]) -> Result:
     """Run `work` in a database thread. Raises Unavailable where the database is away."""
     try:
         return await in_database_thread(work)
-    except presence.TEMPORARY as error:
+    except agent_liveness.TEMPORARY as error:
         raise Unavailable("the database is away; send it again") from error
 
 

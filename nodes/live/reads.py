@@ -10,7 +10,7 @@ import structlog
 from asgiref.sync import async_to_sync
 
 from nodes.history import ring
-from nodes.live import presence
+from nodes.live import agent_liveness
 from nodes.live.flush import read_latest
 from nodes.live.samples import DETAILS_KEY, SAMPLES_KEY, DetailsView, SampleView, read_details, read_sample
 from storage.redis_client import REDIS_ERRORS
@@ -61,8 +61,8 @@ def read_listening_since(*, epoch: float) -> tuple[bool, datetime | None]:
     Raises REDIS_ERRORS.
     """
     with ring.client() as connection:
-        marks = cast("dict[bytes, bytes]", connection.hgetall(presence.LISTENERS_KEY))
-    return bool(marks), presence.listening_since_of(marks, epoch=epoch)[0]
+        marks = cast("dict[bytes, bytes]", connection.hgetall(agent_liveness.LISTENERS_KEY))
+    return bool(marks), agent_liveness.listening_since_of(marks, epoch=epoch)[0]
 
 
 async def _read() -> Mapping[str, SampleView]:

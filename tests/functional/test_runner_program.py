@@ -16,7 +16,7 @@ from pytest_django import Settings
 
 from inference.choices import RunnerState, State
 from inference.models import Model, Runner, Slot
-from inference.runner_silence import notice_silent
+from inference.runner_liveness import notice_silent
 from runner import slot_folder
 from tests.runner_machine import (
     QUICK,

@@ -21,10 +21,10 @@ from allocations.engine.queueing.rounds import Admission
 from allocations.ledger.hold import NewHold, extend_holds
 from allocations.ledger.queue_fence import Fence
 from allocations.models import PodRefusal
+from allocations.scheduling.hold_duration import hold_seconds
 from allocations.scheduling.placement import hold_workloads
 from allocations.scheduling.queueing.round_input import RoundInput
 from allocations.scheduling.queueing.waiting_rows import WaitingRow
-from allocations.scheduling.unbound import hold_seconds
 from audit.requeue_notify import announce
 from kube import pods
 from kube.client import Cluster

@@ -31,7 +31,7 @@ from allocations.ledger.groups import (
     release_unused,
 )
 from allocations.scheduling import limits
-from allocations.scheduling.attempt import DONE, RESERVE_AGAIN, Attempt, StepOutcome
+from allocations.scheduling.attempt import DONE, WAIT_AGAIN, Attempt, StepOutcome
 from allocations.scheduling.reservation_pods.pod_watch import PodReport, reservation_watch
 from kube import reservation_pods
 from kube.client import Cluster
@@ -190,7 +190,7 @@ def _place(attempt: Attempt, known: dict[tuple[uuid.UUID, str], PlacedGroup]) ->
                     RESERVATION_SECONDS.observe(placed.seconds)
         if placed is not None and placed.outcome is GroupOutcome.BUSY and not attempt.out_of_time:
             attempt.busy = True
-            return RESERVE_AGAIN
+            return WAIT_AGAIN
         if placed is None or placed.outcome in (GroupOutcome.REFUSED, GroupOutcome.BUSY):
             reason = report.failure or (placed.reason if placed else "") or "a pod in the way was never bound"
             if fail_group(group.id, reason, now=attempt.now, actor=attempt.actor):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from django.db import DatabaseError
 
 from allocations.scheduling.batcher import Batcher
-from gpuplane.listeners.gateway.lease import Lease
+from gpuplane.listeners.gateway.registration import Registration
 from inference.dispatch.endings import moments_before
 from inference.dispatch.immediate_places import placed_on_loop
 from inference.dispatch.records import Arrival, Place
@@ -30,8 +30,8 @@ IDLE_SECONDS: Final = 60.0
 class Arrivals:
     """Of one process. `lease`: its row among gateways."""
 
-    def __init__(self, *, lease: Lease, clock: Callable[[], float]) -> None:
-        self._lease = lease
+    def __init__(self, *, registration: Registration, clock: Callable[[], float]) -> None:
+        self._registration = registration
         self._clock = clock
         self._connection: LoopConnection | None = None
 
@@ -66,7 +66,7 @@ class Arrivals:
         arrivals = [step for step in steps if step is not None]
         if self._connection is None or not arrivals:
             return [None] * len(steps)
-        gateway, now = self._lease.gateway, self._lease.now()
+        gateway, now = self._registration.gateway, self._registration.now()
         moments = moments_before(now, self._clock())
         placed = await placed_on_loop(self._connection.rows, arrivals, moments, gateway=gateway, now=now)
         by_request = {arrivals[place].id: found for place, found in placed.items()}

@@ -25,7 +25,7 @@ from gpuplane.listeners.answers import RETRY_SOON, Header, Refused
 from gpuplane.listeners.gateway import metrics
 from gpuplane.listeners.gateway.arrivals import Arrivals
 from gpuplane.listeners.gateway.flights import Flight, GatewayEnded, SlotLost
-from gpuplane.listeners.gateway.lease import Lease
+from gpuplane.listeners.gateway.registration import Registration
 from gpuplane.listeners.gateway.replies import GatewayRefusal
 from gpuplane.listeners.threads import Lane
 from inference.choices import REQUEST_OPEN, RequestState
@@ -68,8 +68,8 @@ class Dispatcher:
 
     def __init__(self, *, queue_seconds: float, queue_length: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self.lease = Lease(clock=clock, lost=self._end_all)
-        self._arrivals = Arrivals(lease=self.lease, clock=clock)
+        self.registration = Registration(clock=clock, lost=self._end_all)
+        self._arrivals = Arrivals(registration=self.registration, clock=clock)
         self._queue_seconds = queue_seconds
         self._queue_length = queue_length
         self._flights: dict[UUID, Flight] = {}
@@ -94,7 +94,7 @@ class Dispatcher:
         self._reads = Lane("request-reads", threads=1, waiting=64)
         self._batcher: Batcher[Step, Outcome] = Batcher(lambda steps: self._rounds.run(self._round, steps))
         await self._arrivals.start()
-        self.lease.start()
+        self.registration.start()
         self._tasks = [asyncio.create_task(self._look_again()), asyncio.create_task(self._cut_lost())]
 
     async def stop(self) -> None:
@@ -108,7 +108,7 @@ class Dispatcher:
                 while self._writing:
                     await asyncio.wait(self._writing)
         await _cancelled(list(self._writing))
-        await self.lease.stop()
+        await self.registration.stop()
         await self._arrivals.close()
         for lane in (self._rounds, self._reads):
             lane.shutdown()
@@ -119,7 +119,7 @@ class Dispatcher:
         """A place for a request that has arrived. Raises Refused, and what a cut of the flight says."""
         if self._full_until.get(flight.model, 0.0) > self.clock():
             raise self._queue_full(flight.model)
-        await self.lease.held()
+        await self.registration.held()
         self._flights[flight.id] = flight
         flight.written = True
         arrival = Arrival(
@@ -215,7 +215,7 @@ class Dispatcher:
             self._waiting.pop(flight.id, None)
             flight.waited += self.clock() - began
         if isinstance(outcome, Place):
-            await self.lease.held()  # this process may have stood still
+            await self.registration.held()  # this process may have stood still
             flight.place = outcome
             metrics.QUEUE_SECONDS.labels(flight.model).observe(self.clock() - began)
             return outcome
@@ -255,7 +255,7 @@ class Dispatcher:
 
     def _round(self, steps: Sequence[Step]) -> Sequence[Outcome]:
         """One round; in the thread of rounds."""
-        gateway, now = self.lease.gateway, self.lease.now()
+        gateway, now = self.registration.gateway, self.registration.now()
         with SHORT_SWITCH_INTERVAL:
             done = dispatch(steps, gateway=gateway, now=now, monotonic=self.clock(), queue_length=self._queue_length)
         own = [one for one in done.started if one.gateway == gateway]
@@ -279,12 +279,12 @@ class Dispatcher:
 
     async def _write(self, ending: Ending) -> None:
         """Write the ending; until it succeeds, or others have ended this gateway."""
-        gateway = self.lease.gateway
+        gateway = self.registration.gateway
         doubtful = ending.id in self._doubtful
         self._doubtful.discard(ending.id)
         if doubtful:
             await self._arrivals.written()
-        while self.lease.gateway == gateway:
+        while self.registration.gateway == gateway:
             try:
                 outcome = await self._batcher.do(ending)
             except AWAY as error:
@@ -330,10 +330,10 @@ class Dispatcher:
         while True:
             await asyncio.sleep(PAUSE_SECONDS)
             await _set_or_late(self._look_for_lost, LOST_SECONDS)
-            if not self._flights or not self.lease.gateway:
+            if not self._flights or not self.registration.gateway:
                 continue
             try:
-                lost = await self._reads.run(lost_requests, self.lease.gateway)
+                lost = await self._reads.run(lost_requests, self.registration.gateway)
             except AWAY as error:
                 log.warning("gateway.not_looked", why=str(error))
                 continue

@@ -12,7 +12,7 @@ import pytest
 
 from inference.choices import RequestState, State
 from inference.models import Request, Slot
-from inference.moves import slot_moved
+from inference.transitions import slot_moved
 from storage.clock import database_now
 from storage.transactions import atomic_retry
 from tests.fakes.runtime import PIECE

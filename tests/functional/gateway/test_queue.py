@@ -14,7 +14,7 @@ from access.choices import Role
 from inference.choices import RequestState, State
 from inference.dispatch import gateways
 from inference.models import Gateway, Request, Slot
-from inference.moves import slot_moved
+from inference.transitions import slot_moved
 from storage.clock import database_now
 from storage.transactions import atomic_retry
 from tests.gateway import miscounted

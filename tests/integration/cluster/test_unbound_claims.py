@@ -9,7 +9,7 @@ import pytest
 from pytest_django import Settings
 
 from allocations.models import Allocation
-from allocations.scheduling import unbound
+from allocations.scheduling import hold_duration
 from storage.clock import database_now
 from tests.fakes.apikinds import RESOURCE_CLAIMS, STORAGE_CLASSES, VOLUME_CLAIMS
 from tests.fakes.apiserver import Fault
@@ -29,7 +29,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(unbound, "READER", unbound.Reader(clock))
+    monkeypatch.setattr(hold_duration, "READER", hold_duration.Reader(clock))
     return clock
 
 
@@ -199,7 +199,7 @@ def test_an_api_server_that_does_not_answer(stored: World, clock: Clock) -> None
     assert (held_for(stored), held_for(stored, "q")) == (LONG, LONG)
     assert len(reads(stored, since)) == 1
     stored.server.faults.clear()
-    clock.now += unbound.QUIET_SECONDS + 1
+    clock.now += hold_duration.QUIET_SECONDS + 1
     stored.pod("r", spec=volumes("bound-late"))
     assert stored.filter("r") == "n1"
     assert held_for(stored, "r") == SHORT
@@ -213,7 +213,7 @@ def test_what_is_bound_stays_bound(stored: World, clock: Clock) -> None:
     for name in ("p", "q", "p"):
         assert stored.filter(name) == "n1"
     assert reads(stored, since) == ["persistentvolumeclaims/bound-late"]
-    clock.now += unbound.BOUND_SECONDS + 1
+    clock.now += hold_duration.BOUND_SECONDS + 1
     assert stored.filter("q") == "n1"
     assert len(reads(stored, since)) == 2
 

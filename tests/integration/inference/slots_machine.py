@@ -14,7 +14,7 @@ from allocations.models import Allocation
 from allocations.scheduling.binder import release_now
 from inference.choices import HOLDING, WANTED, RequestState, RunnerState, State
 from inference.models import Model, Request, Runner, Slot
-from inference.runner_silence import notice_silent
+from inference.runner_liveness import notice_silent
 from nodes.models import Device
 from nodes.revisions import next_revision
 from storage.clock import database_now

@@ -18,7 +18,7 @@ from inference.dispatch import gateways
 from inference.dispatch.records import Again, Arrival, Ending, Place, Standing, Step
 from inference.dispatch.rounds import dispatch
 from inference.models import Gateway, Model, Request, Slot
-from inference.moves import slot_moved
+from inference.transitions import slot_moved
 from storage.clock import database_now
 from storage.transactions import atomic_retry
 from tests.databases import TestDatabase, somebody_waits_for_a_lock

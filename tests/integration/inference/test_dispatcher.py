@@ -54,7 +54,7 @@ async def test_a_process_that_stood_still_sends_nothing(dispatcher: Dispatcher, 
     """SLOT-9 its flights are cut and new ones refused before others may give its places away; then it has a new row."""
     mine = flight(clock)
     await dispatcher.place(mine)
-    clock.ahead += gateways.LEASE_SECONDS + 1
+    clock.ahead += gateways.VALID_SECONDS + 1
     with pytest.raises(Refused, match="the database does not answer"):
         await dispatcher.place(flight(clock))
     with pytest.raises(GatewayEnded, match="not answered for too long"), mine.cuts():
@@ -68,18 +68,18 @@ async def test_a_process_taken_for_dead_begins_anew(
 ) -> None:
     """SLOT-9"""
     monkeypatch.setattr(gateways, "RENEW_SECONDS", 0.05)
-    await dispatcher.lease.stop()
-    dispatcher.lease.start()
+    await dispatcher.registration.stop()
+    dispatcher.registration.start()
     mine = flight(clock)
     await dispatcher.place(mine)
-    before = dispatcher.lease.gateway
+    before = dispatcher.registration.gateway
     await asyncio.to_thread(lambda: gateways.end(before, now=database_now()))
     with pytest.raises(GatewayEnded, match="took the web process for dead"), mine.cuts():
         await asyncio.Event().wait()
     dispatcher.close(mine, RequestState.FAILED, "cut")
     await until(lambda: Gateway.objects.filter(ended_at=None).exists())
-    await dispatcher.lease.held()
-    assert dispatcher.lease.gateway not in {"", before}
+    await dispatcher.registration.held()
+    assert dispatcher.registration.gateway not in {"", before}
 
 
 @pytest.fixture

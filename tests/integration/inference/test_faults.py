@@ -14,7 +14,7 @@ from allocations.models import Allocation
 from inference.choices import RunnerState, State
 from inference.models import Model, Runner, Slot
 from inference.rounds.failures import BACK_OFF
-from inference.runner_silence import notice_silent
+from inference.runner_liveness import notice_silent
 from nodes.models import Device, Node
 from storage.clock import database_now
 from tests import ledger_truth

@@ -15,7 +15,7 @@ from inference.models import Request, Runner, Slot
 from inference.rounds.run import Rounds
 from inference.wake import wake_slots
 from kube.watch_loop import Followed
-from nodes.live import presence
+from nodes.live import agent_liveness
 from storage import leader_lock
 from storage.clock import database_now
 from storage.redis_client import Purpose, client
@@ -114,7 +114,7 @@ def test_the_task_of_silence(
     now = database_now().timestamp()
     with client(settings.GPUPLANE_REDIS_URL, Purpose.WORK) as connection:
         for name, (started, last) in marks.items():
-            mark = presence.listener_mark(started=now + started, last=now + last)
-            connection.hset(presence.LISTENERS_KEY, name, mark)
+            mark = agent_liveness.listener_mark(started=now + started, last=now + last)
+            connection.hset(agent_liveness.LISTENERS_KEY, name, mark)
     tasks.notice_silent_runners()
     assert Runner.objects.get().state == want

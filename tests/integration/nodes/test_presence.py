@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nodes.live.presence import Writer
+from nodes.live.agent_liveness import Writer
 from nodes.live.samples import LastHeard
 from storage.clock import database_now
 from tests.factories import NodeFactory

@@ -13,11 +13,11 @@ from allocations.models import PodRefusal
 from allocations.waiting import forget_waiting
 from autoscaling.choices import TriggerState
 from autoscaling.models import Pool, ScalingRequest, Trigger
-from autoscaling.requests import trigger_moved
 from autoscaling.rounds import trigger_pods
 from autoscaling.rounds.failures import EarlierFailures
-from autoscaling.rounds.moves import fail, move
+from autoscaling.rounds.trigger_transitions import fail, move
 from autoscaling.services import request_cancel
+from autoscaling.transitions import trigger_moved
 from kube.client import Cluster
 from kube.keys import NODEPOOL_LABEL
 from kube.objects import Pod

@@ -15,9 +15,9 @@ from autoscaling import pod_events
 from autoscaling.choices import EDGES, TRIGGER_EDGES, RequestState, TriggerState
 from autoscaling.models import NodeClaim, Pool, ScalingRequest, Trigger
 from autoscaling.pod_events import write_pod_events
-from autoscaling.requests import settle, trigger_moved
 from autoscaling.rounds.run import Rounds
 from autoscaling.services import request_cancel
+from autoscaling.transitions import settle, trigger_moved
 from kube.karpenter import DO_NOT_DISRUPT
 from storage.clock import database_now
 from tests.fakes.apikinds import NODES

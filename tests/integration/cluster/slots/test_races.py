@@ -14,7 +14,7 @@ from allocations.models import Allocation
 from inference.choices import RunnerState, State
 from inference.models import Slot
 from inference.rounds.run import Rounds
-from inference.runner_silence import notice_silent
+from inference.runner_liveness import notice_silent
 from storage.clock import database_now
 from tests.integration.cluster.comparing import differences, given_twice
 from tests.integration.cluster.slots.conftest import SlotsInCluster

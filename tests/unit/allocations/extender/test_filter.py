@@ -18,7 +18,7 @@ from allocations.extender.pod_filter import candidates_of
 from allocations.models import Allocation, PodRefusal
 from allocations.pod_request import PodRequest, parse_pod_request
 from allocations.scheduling.expired_holds import expire_holds
-from allocations.scheduling.unbound import hold_seconds
+from allocations.scheduling.hold_duration import hold_seconds
 from audit.models import Event
 from claims.models import GpuClaim
 from kube.objects import Pod

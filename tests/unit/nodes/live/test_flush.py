@@ -15,7 +15,7 @@ from django.db import OperationalError
 from agent.protocol import Details, DeviceDetails, Sample
 from nodes.history import ring
 from nodes.history.ring_seconds import moments_of, second_of
-from nodes.live import presence
+from nodes.live import agent_liveness
 from nodes.live.flush import DETAILS_ROUNDS, PRESENCE_SECONDS, PRUNE_ROUNDS, Flusher
 from nodes.live.samples import DETAILS_KEY, FORGET_SECONDS, SAMPLES_KEY, DetailsView, LastHeard, SampleTable
 
@@ -123,8 +123,8 @@ async def test_listening_is_marked(client: redis.asyncio.Redis) -> None:
     process = Process(client)
     for _ in range(3):
         await process.round()
-    ears = cast("dict[bytes, bytes]", await client.hgetall(presence.LISTENERS_KEY))
-    since, dead = presence.listening_since_of(ears, epoch=EPOCH + process.now)
+    ears = cast("dict[bytes, bytes]", await client.hgetall(agent_liveness.LISTENERS_KEY))
+    since, dead = agent_liveness.listening_since_of(ears, epoch=EPOCH + process.now)
     assert since is not None
     assert (since.timestamp(), dead) == (EPOCH + 1, [])
 
@@ -238,9 +238,9 @@ async def test_a_redis_that_hangs_makes_nobody_look_silent(client: redis.asyncio
         process.sample("n1", seq, 11)
         await process.round(seconds=PRESENCE_SECONDS)
     assert len(process.heard) == 4, "every round, where rounds take so long"
-    await process.round(seconds=presence.LISTENER_SECONDS + 1)
-    ears = await cast("Awaitable[dict[bytes, bytes]]", client.hgetall(presence.LISTENERS_KEY))
-    since, _ = presence.listening_since_of(ears, epoch=EPOCH + process.now)
+    await process.round(seconds=agent_liveness.LISTENER_SECONDS + 1)
+    ears = await cast("Awaitable[dict[bytes, bytes]]", client.hgetall(agent_liveness.LISTENERS_KEY))
+    since, _ = agent_liveness.listening_since_of(ears, epoch=EPOCH + process.now)
     assert since is not None
     assert since.timestamp() == EPOCH + process.now
 

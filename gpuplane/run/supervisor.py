@@ -1,7 +1,8 @@
 """`make run`: starts everything in order, shows its lines, keeps it running, and stops it in order.
 
-A simulated cluster starts before gpuplane, whose processes get its kubeconfig. Invariants: nothing outlives the runner,
-also after SIGKILL (`parent_death`); each process gets GRACE_SECONDS to stop, and a second Ctrl-C ends all at once.
+A simulated cluster starts before gpuplane, whose processes get its kubeconfig. Invariants: nothing outlives the
+supervisor, also after SIGKILL (`parent_death`); each process gets GRACE_SECONDS to stop, and a second Ctrl-C ends all
+at once.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ CANARY_SILENT_SECONDS = 90.0
 PATIENCE_SECONDS = 60.0
 
 
-class Runner:
+class Supervisor:
     """One run on one data folder."""
 
     def __init__(self, *, planned: tuple[ListenAddress, ...], data_dir: Path, lock_fd: int, console: Console) -> None:
@@ -220,7 +221,7 @@ def run() -> int:
     preflight.check_free(planned)
     console = Console(data_dir / "log")
     try:
-        runner = Runner(planned=planned, data_dir=data_dir, lock_fd=lock_fd, console=console)
-        return asyncio.run(runner.run())
+        supervisor = Supervisor(planned=planned, data_dir=data_dir, lock_fd=lock_fd, console=console)
+        return asyncio.run(supervisor.run())
     finally:
         console.close()

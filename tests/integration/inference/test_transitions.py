@@ -21,8 +21,8 @@ from inference.choices import (
     State,
 )
 from inference.models import Request, Runner, Slot
-from inference.moves import runner_moved, slot_moved
 from inference.tasks import prune
+from inference.transitions import runner_moved, slot_moved
 from storage.clock import database_now
 from tests.slots import SlotWorld
 

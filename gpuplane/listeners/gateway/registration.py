@@ -30,7 +30,7 @@ CHECK_SECONDS: Final = 1.0
 log = structlog.get_logger(__name__)
 
 
-class Lease:
+class Registration:
     """`lost` is called with the reason when the row is not ours any more."""
 
     def __init__(self, *, clock: Callable[[], float], lost: Callable[[str], None]) -> None:
@@ -90,7 +90,7 @@ class Lease:
                 log.warning("gateway.row_not_renewed", why=str(error))
                 await asyncio.sleep(AGAIN_SECONDS)
                 continue
-            self._until = began + gateways.LEASE_SECONDS
+            self._until = began + gateways.VALID_SECONDS
             self._has_row.set()
             await asyncio.sleep(gateways.RENEW_SECONDS)
 

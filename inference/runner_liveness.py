@@ -13,7 +13,7 @@ from typing import Final
 
 from inference.choices import WANTED, RunnerState, State
 from inference.models import Runner, Slot
-from inference.moves import runner_moved, slot_moved
+from inference.transitions import runner_moved, slot_moved
 from inference.wake import wake_requests
 from storage.transactions import atomic_retry
 

@@ -10,7 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from audit.models import Event
 from nodes.choices import NodeState
-from nodes.live.presence import (
+from nodes.live.agent_liveness import (
     DEAD_LISTENER_SECONDS,
     LISTENER_SECONDS,
     NOT_READY_PROBLEM,

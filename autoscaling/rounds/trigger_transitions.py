@@ -10,7 +10,7 @@ from django.db import transaction
 from autoscaling.choices import TriggerState
 from autoscaling.counters import FAILED, OUTCOMES
 from autoscaling.models import Trigger
-from autoscaling.requests import settle, trigger_moved
+from autoscaling.transitions import settle, trigger_moved
 from storage.transactions import atomic_retry
 
 
