@@ -173,11 +173,8 @@ def note_waiting(pods: Sequence[Pod], now: datetime) -> None:
     parser = _Parser()
     for start in range(0, len(pods), BATCH):
         some = pods[start : start + BATCH]
-        uids = [pod.metadata.uid for pod in some]
-        refused = PodRefusal.objects.filter(pod_uid__in=uids, count__gt=0, member__isnull=True)
-        asked = set(refused.values_list("pod_uid", flat=True))
         # before the transaction: a claim that is not mirrored yet is read from the API server
-        _note(some, {pod.metadata.uid: parser.parse(pod) for pod in some if pod.metadata.uid not in asked}, now)
+        _note(some, {pod.metadata.uid: parser.parse(pod) for pod in some}, now)
 
 
 def queued_reason(pod: Pod, now: datetime) -> str:
@@ -218,20 +215,22 @@ def compare_waiting(*, pods: Mapping[str, Pod], unreadable: Iterable[tuple[str, 
 
 @atomic_retry
 def _note(pods: Sequence[Pod], parsed: Mapping[str, ParsedPod], now: datetime) -> None:
+    """What filter said of a pod stays, unless the queues admit the pod: then they say why it waits."""
     known = {row.pod_uid: row for row in PodRefusal.objects.filter(pod_uid__in=[pod.metadata.uid for pod in pods])}
     made: list[PodRefusal] = []
     changed: list[PodRefusal] = []
     answered: list[PodRefusal] = []
     for pod in pods:
-        row, found = known.get(pod.metadata.uid), parsed.get(pod.metadata.uid)
-        if row is None and found is not None:
+        row, found = known.get(pod.metadata.uid), parsed[pod.metadata.uid]
+        if row is None:
             meta = pod.metadata
             row = PodRefusal(pod_uid=meta.uid, namespace=meta.namespace, pod_name=meta.name, first_at=now, count=0)
             _set_answer(row, pod, found, now)
             _set_pod_fields(row, pod, now)
             made.append(row)
-        elif row is not None:
-            if found is not None and (row.member is not None or not row.count) and _differs(row, found):
+        else:
+            queued = row.member is not None or found.member is not None
+            if (queued or not row.count) and _differs(row, found):
                 _set_answer(row, pod, found, now)
                 answered.append(row)
             stale = row.seen_at is None or now - row.seen_at > SEEN_AGAIN
