@@ -67,7 +67,8 @@ class Rounds:
         if self._cluster is not None:
             self._ungate([(row, row.allocation_id) for row in inputs.gated if row.allocation_id is not None], now)
             stale = remove_stale_gates(self._cluster, inputs.outside)
-        update_gangs(self._cluster, inputs)
+        stayed = update_gangs(self._cluster, inputs, spared=self._protected)
+        self._protected |= dict.fromkeys(stayed, now + PROTECTED)
         decided = decide(inputs.decision_input)
         ready, later = _by_workload(inputs, decided)
         admitted = admit(inputs, ready, fence=self._fence)

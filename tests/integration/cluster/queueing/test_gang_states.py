@@ -1,0 +1,167 @@
+"""What becomes of a gang whose members end late, cannot be evicted, or were admitted by a worker that was stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import pytest
+from django.db.models import F
+
+from allocations.errors import MovedOn
+from allocations.models import Allocation, GangState, QueueFence
+from allocations.scheduling import placement
+from storage.clock import database_now
+from tests.fakes.apiserver import Fault
+from tests.integration.cluster.conftest import NAMESPACE
+from tests.integration.cluster.queueing.conftest import Queues
+from tests.integration.cluster.queueing.test_gangs import later, ring
+from tests.integration.cluster.queueing.test_reclaim import gone, leaving
+
+DELETED = "2026-11-28T00:00:00Z"
+
+
+def replaced(queues: Queues, **spec: Any) -> tuple[list[str], list[str]]:
+    """A gang that stood, whose controller deletes its pods and makes new ones before they are gone: (old, new)."""
+    queues.world.node("n1", gpus=4)
+    old, new = ring(queues, 2, timeoutSeconds=60, **spec), ["again-0", "again-1"]
+    queues.settle()
+    for name in old:
+        queues.bind(name)
+    queues.round()
+    assert GangState.objects.get().stood_at is not None
+    for name in old:
+        queues.world.server.pods[NAMESPACE, name]["metadata"]["deletionTimestamp"] = DELETED
+    queues.world.reconcile()
+    for name in new:
+        queues.pod(name, gang="ring")
+    queues.settle()
+    assert all(queues.node_of(name) for name in new)
+    return old, new
+
+
+def test_new_pods_have_the_time_of_a_new_gang(queues: Queues) -> None:
+    """CLAIM-8 one of them is never bound, so the other is evicted."""
+    old, new = replaced(queues)
+    for name in old:
+        gone(queues, name)
+    queues.bind(new[0])
+    later(61)
+    queues.settle()
+    assert leaving(queues) == [new[0]]
+
+
+def test_the_end_of_old_pods_is_no_failure_of_new_ones(queues: Queues) -> None:
+    """CLAIM-8 `onMemberFailure: evictAll` is about the pods that stand."""
+    old, new = replaced(queues, onMemberFailure="evictAll")
+    for name in new:
+        queues.bind(name)
+    queues.settle()
+    for name in old:
+        gone(queues, name)
+    queues.settle()
+    assert leaving(queues) == []
+    gone(queues, new[0])
+    queues.settle()
+    assert leaving(queues) == [new[1]]
+
+
+@pytest.mark.parametrize("how", ["error", "budget", "reserved"])
+def test_a_member_that_stays_when_its_gang_is_undone(queues: Queues, how: str) -> None:
+    """CLAIM-8 it goes as soon as it may, though the gang cannot be admitted again."""
+    queues.world.node("n1", gpus=3)
+    names = ring(queues, 3, timeoutSeconds=60)
+    queues.settle()
+    rows = Allocation.objects.filter(pod_name=names[0])
+    if how == "reserved":  # its bind is under way: a slow API server, or a reservation pod that starts
+        rows.update(state="reserved", reserved_at=database_now(), bind_attempt=1)
+    else:
+        queues.bind(names[0])
+    if how == "error":
+        queues.world.server.faults.append(Fault("POST", "eviction", status=500, times=50))
+    if how == "budget":
+        queues.world.server.store.blocked_evictions.add((NAMESPACE, names[0]))
+    later(61)
+    queues.round()
+    assert (leaving(queues), GangState.objects.get().undone) == ([], 1)
+    queues.world.server.faults.clear()
+    queues.world.server.store.blocked_evictions.clear()
+    if how == "reserved":
+        rows.update(state="bound", bound_at=database_now(), changed_at=database_now())
+        queues.world.server.pods[NAMESPACE, names[0]]["spec"]["nodeName"] = "n1"
+    queues.pod("other", gpus=2, gated=False)  # takes the GPUs that came free
+    assert queues.bind("other") == "n1"
+    queues._rounds = None  # a later run, which spares nobody
+    queues.round()
+    assert (leaving(queues), GangState.objects.get().undone) == ([names[0]], 1)
+    gone(queues, names[0])
+    queues.round()
+    assert GangState.objects.get().admitted_at is None
+
+
+def test_a_pod_that_a_budget_protects_is_not_asked_about_in_each_round(queues: Queues) -> None:
+    """CLAIM-8"""
+    queues.world.node("n1", gpus=2)
+    names = ring(queues, 2, timeoutSeconds=60)
+    queues.settle()
+    queues.bind(names[0])
+    queues.world.server.store.blocked_evictions.add((NAMESPACE, names[0]))
+    later(61)
+    before = sum("eviction" in one.path for one in queues.world.server.requests)
+    for _ in range(5):
+        queues.round()
+    asked = sum("eviction" in one.path for one in queues.world.server.requests)
+    assert asked - before == 1
+
+
+def test_overtaken_between_two_transactions(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLAIM-8 the first gang has its holds, then a REST claim in a queue is admitted, and the round ends."""
+    queues.world.node("n1", gpus=4)
+    for gang in ("one", "two"):
+        queues.gang(gang, 2, timeoutSeconds=60)
+        for number in range(2):
+            queues.pod(f"{gang}-{number}", gang=gang)
+    hold_whole, calls = placement._hold_whole, []
+
+    def overtaken(holds: Sequence[Any], fence: Any, now: datetime) -> Any:
+        calls.append(len(holds))
+        if len(calls) == 2:
+            QueueFence.objects.update(admissions=F("admissions") + 1)
+        return hold_whole(holds, fence, now)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(placement, "PODS_A_TRANSACTION", 2)
+        patch.setattr(placement, "_hold_whole", overtaken)
+        with pytest.raises(MovedOn):
+            queues.round()
+    queues._rounds = None  # the next run
+    queues.settle()
+    assert queues.world.live() == 4
+    for gang in ("one", "two"):
+        queues.bind(f"{gang}-0")  # the other one of each is never bound
+    later(61)
+    queues.settle()
+    assert leaving(queues) == ["one-0", "two-0"]
+
+
+def test_killed_before_the_admission_is_noted(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLAIM-8"""
+    queues.world.node("n1")
+    names = ring(queues, 3, timeoutSeconds=60, onMemberFailure="evictAll")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("allocations.scheduling.queueing.rounds.note_admitted", killed)
+        with pytest.raises(KeyboardInterrupt):
+            queues.round()
+    queues._rounds = None  # the next run
+    queues.settle()
+    for name in names:
+        queues.bind(name)
+    queues.settle()
+    gone(queues, names[0])
+    queues.settle()
+    assert leaving(queues) == names[1:]
