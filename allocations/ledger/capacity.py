@@ -17,7 +17,7 @@ from allocations.errors import LostRace
 from allocations.ledger.device_reservations import FREE_FOR, Taker
 from nodes.revisions import Stamp
 from storage.columns import identity
-from storage.cursors import Statement, Written, hot_cursor, on_postgresql
+from storage.cursors import Statement, Written, hot_cursor, on_postgresql, run_all
 
 _USABLE = (
     "healthy AND presence = 'present' AND stranger = '' AND conflict = '' AND closed = '' AND NOT mig "
@@ -103,11 +103,14 @@ def check_taken(grants: Sequence[Grant], taken: Iterable[Written], revision: Sta
     raise LostRace(lost or tuple(asked))  # none: its own hold's, given back in this very transaction
 
 
-def return_capacity(cursor: Any, allocation_id: uuid.UUID, revision: Stamp, *, sharer: bool = True) -> int:
-    """Return what the allocation's live grants took, and end the grants; how many devices came back.
+def return_capacity(
+    cursor: Any, allocation_id: uuid.UUID, revision: Stamp, *, sharer: bool = True, ends: bool = True
+) -> list[int]:
+    """Return what the allocation's live grants took, and end the grants; ids of the devices.
 
-    A device that vanished while held is removed with its last grant. A group that loses its last sharer takes nobody
-    new (`allocations.ledger.groups.release_unused` ends it). `sharer`: False for a hold, which has joined no group: one
+    A device that vanished while held is removed with its last grant, but where `ends` is False: then its use is taken
+    again in the same transaction, and `remove_unused` follows. A group that loses its last sharer takes nobody new
+    (`allocations.ledger.groups.release_unused` ends it). `sharer`: False for a hold, which has joined no group: one
     that was idle before is idle again.
     """
     cursor.execute(
@@ -121,8 +124,22 @@ def return_capacity(cursor: Any, allocation_id: uuid.UUID, revision: Stamp, *, s
             "UPDATE nodes_device SET core_used = core_used - %s, "  # noqa: S608 - constants
             f"memory_used = memory_used - %s, revision = {revision.text}, "
             "gpu_group_open = (gpu_group_open AND NOT (%s AND core_used = %s AND memory_used = %s)), "
-            "presence = CASE WHEN presence = 'vanished' AND core_used = %s AND memory_used = %s "
+            "presence = CASE WHEN %s AND presence = 'vanished' AND core_used = %s AND memory_used = %s "
             "THEN 'removed' ELSE presence END WHERE id = %s",
-            [core, memory, *revision.values, sharer, core, memory, core, memory, device_id],
+            [core, memory, *revision.values, sharer, core, memory, ends, core, memory, device_id],
         )
-    return len(rows)
+    return [device_id for device_id, *_ in rows]
+
+
+def remove_unused(device_ids: Iterable[int], revision: Stamp) -> None:
+    """Remove those of the devices that have vanished and that nobody holds any more."""
+    run_all(
+        [
+            Statement(
+                f"UPDATE nodes_device SET presence = 'removed', revision = {revision.text} "  # noqa: S608 - constants
+                "WHERE id = %s AND presence = 'vanished' AND core_used = 0 AND memory_used = 0",
+                [*revision.values, device_id],
+            )
+            for device_id in sorted(device_ids)
+        ]
+    )

@@ -16,7 +16,7 @@ from django.db import connection
 
 from allocations.engine.decision import Grant
 from allocations.errors import MovedOn
-from allocations.ledger.capacity import check_taken, return_capacity, taking
+from allocations.ledger.capacity import check_taken, remove_unused, return_capacity, taking
 from allocations.ledger.hold import devices_text
 from allocations.ledger.holder import Holder
 from allocations.ledger.rows import granting
@@ -56,13 +56,15 @@ def reassign_devices(changes: Sequence[Reassignment], *, now: datetime, actor: s
             if cursor.rowcount != 1:
                 raise MovedOn("the allocation changed meanwhile")
         _lock(changes)
+        left: set[int] = set()
         for change in changes:
-            return_capacity(cursor, change.allocation_id, stamp)
+            left.update(return_capacity(cursor, change.allocation_id, stamp, ends=False))
             cursor.execute(
                 "DELETE FROM allocations_allocationdevice WHERE allocation_id = %s", [identity(change.allocation_id)]
             )
     wanted = [grant for change in changes for grant in change.grants]
     check_taken(wanted, run_all(taking(wanted, stamp, taker=None)), stamp)
+    remove_unused(left, stamp)
     run_all([granting(change.allocation_id, change.grants) for change in changes])
     record_many(
         [

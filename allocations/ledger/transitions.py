@@ -115,7 +115,7 @@ def move(
         moved = {}
         for raw_id, *row in rows:
             key = read_identity(raw_id)
-            moved[key] = Moved(return_capacity(cursor, key, revision, sharer=sharer) if revision else 0, *row)
+            moved[key] = Moved(len(return_capacity(cursor, key, revision, sharer=sharer)) if revision else 0, *row)
     for node in {one.node for one in moved.values()} if revision else ():
         announce(node=node)
     return {key: one.event(KINDS[target], message(one), key, now=now, actor=actor) for key, one in moved.items()}

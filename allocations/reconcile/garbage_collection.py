@@ -26,7 +26,7 @@ from allocations.errors import MovedOn
 from allocations.leases.port import LeaseTaken
 from allocations.ledger.back_off import BROKEN, due, due_later
 from allocations.ledger.external_holders import external_holder_set
-from allocations.models import AdvisedPod, Allocation, PodRefusal
+from allocations.models import AdvisedPod, Allocation, AllocationDevice, PodRefusal
 from allocations.scheduling import binder
 from allocations.scheduling.attempt import COLLECTOR, BindFailed, OutcomeOpen
 from allocations.scheduling.expired_holds import expire_holds
@@ -125,7 +125,8 @@ def delete_removed_devices(now: datetime) -> int:
 
     Under their locks, since an inventory may bring one back at this moment.
     """
-    old = Device.objects.filter(presence=Presence.REMOVED, changed_at__lt=now - TOMBSTONE_LIMIT)
+    held = AllocationDevice.objects.filter(device=OuterRef("pk"), live=True)
+    old = Device.objects.filter(~Exists(held), presence=Presence.REMOVED, changed_at__lt=now - TOMBSTONE_LIMIT)
     locked = list(old.select_for_update().order_by("pk").values_list("pk", flat=True)[:BATCH])
     return Device.objects.filter(pk__in=locked).delete()[0]
 

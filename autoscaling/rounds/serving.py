@@ -34,7 +34,7 @@ from autoscaling.rounds.trigger_pods import IN_USE, delete
 from autoscaling.rounds.trigger_transitions import fail, move
 from kube import nodes as kube_nodes
 from kube.client import Cluster
-from kube.errors import NotFoundInCluster
+from kube.errors import NotFoundInCluster, PermanentKubeError
 from kube.karpenter import DO_NOT_DISRUPT
 from kube.node_rules import NO_EXECUTE, NO_SCHEDULE, NodeTraits
 from kube.objects import Pod, Taint
@@ -196,7 +196,7 @@ def observe(claim: NodeClaim, inventory_at: datetime) -> None:
 
 
 def end_protection(cluster: Cluster, *, now: datetime) -> None:
-    """End the protection of nodes with a bound pod, and of nodes whose time is over. Raises `kube.errors`."""
+    """End the protection of nodes with a bound pod, and of nodes whose time is over. Raises `TemporaryKubeError`."""
     for claim in NodeClaim.objects.filter(protected=True):
         trigger = Trigger.objects.filter(name=claim.trigger).first()
         over = trigger is None or trigger.state in (TriggerState.FAILED, TriggerState.WITHDRAWN)
@@ -209,6 +209,9 @@ def end_protection(cluster: Cluster, *, now: datetime) -> None:
             kube_nodes.annotate(cluster, name=claim.node, annotations={DO_NOT_DISRUPT: None})
         except NotFoundInCluster:
             log.debug("growth.node_gone", node=claim.node)
+        except PermanentKubeError as error:  # the next round tries again; other nodes are not kept waiting
+            log.warning("growth.node_stays_protected", node=claim.node, error=str(error))
+            continue
         NodeClaim.objects.filter(pk=claim.pk).update(protected=False)
 
 

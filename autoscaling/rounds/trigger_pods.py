@@ -1,7 +1,8 @@
 """Makes and deletes trigger pods in the cluster, and labels the nodes that they are to keep off.
 
-Invariants: every GPU node that is registered has the label in-use before a trigger pod is made or deleted; a pod that
-is there already under the name is taken for the one that was made; a pod is deleted by its UID.
+Invariants: every GPU node that is registered has the label in-use before a trigger pod is made or deleted, but for
+nodes whose label the API server refuses: a trigger pod that is bound to such a node is deleted, and made again; a pod
+that is there already under the name is taken for the one that was made; a pod is deleted by its UID.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 
 def label_nodes_in_use(cluster: Cluster) -> None:
-    """Label every GPU node of the cluster that has no label in-use yet. Raises `kube.errors`."""
+    """Label every GPU node of the cluster that has no label in-use yet. Raises `TemporaryKubeError`."""
     there = Node.objects.exclude(state=NodeState.GONE).exclude(cluster_uid="")
     for name, labels in there.values_list("name", "labels"):
         if labels.get(IN_USE_LABEL) != "true":
@@ -40,6 +41,8 @@ def label_nodes_in_use(cluster: Cluster) -> None:
                 kube_nodes.label(cluster, name=name, labels=IN_USE)
             except NotFoundInCluster:
                 continue
+            except PermanentKubeError as error:
+                log.warning("growth.node_not_labelled", node=name, error=str(error))
 
 
 def make_wanted(cluster: Cluster, *, pods: dict[str, Pod], now: datetime) -> None:

@@ -4,6 +4,8 @@ record.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,7 +17,9 @@ from audit.models import Event
 from kube.karpenter import DO_NOT_DISRUPT
 from kube.keys import ALLOCATED, ATTEMPT, CHOSEN_BY
 from nodes.checkpoints import CheckpointGrant, checkpoint_put
+from nodes.inventory import parse_node
 from nodes.models import Device, Node
+from nodes.services import inventory_put
 from storage.clock import database_now
 from tests.fakes.apikinds import NODES
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
@@ -59,6 +63,13 @@ def chose(**minors: list[int]) -> None:
 def holds(name: str) -> list[int]:
     (row,) = Allocation.objects.filter(pod_name=name, state="bound")
     return [grant.minor for grant in row.devices.all() if grant.live]
+
+
+def report_devices(devices: Sequence[Device]) -> None:
+    """An inventory of the node with these devices alone."""
+    listed = [{"minor": one.minor, "uuid": one.uuid, "model": one.model, "memory": one.memory_bytes} for one in devices]
+    shape = parse_node({"name": "n1", "mode": "device-plugin", "devices": listed})
+    inventory_put(shape=shape, actor=SYSTEM, now=database_now())
 
 
 def test_the_binding_names_no_device(plugin: World) -> None:
@@ -300,3 +311,33 @@ def test_a_closed_device_is_reported_on_the_pods_page(plugin: World) -> None:
     plugin.reconcile()
     taken = Event.objects.filter(kind="device.taken").values_list("namespace", "name")
     assert list(taken) == [(NAMESPACE, "one")]
+
+
+def test_a_gpu_that_vanishes_before_the_kubelets_record_comes(plugin: World) -> None:
+    """DEV-8 LEASE-6 The pod keeps it by the kubelet's record; its row goes after the pod, and not before."""
+    two = native(plugin, "two", gpus=2)
+    assert holds("two") == [0, 1]
+    chose(**{two: [0, 2]})
+    first, *others = Device.objects.filter(node__name="n1").order_by("minor")
+    report_devices(others)
+    assert plugin.reconcile().corrected == 1
+    first.refresh_from_db()
+    assert (holds("two"), first.presence, first.core_used) == ([0, 2], "vanished", 100)
+    Device.objects.filter(pk=first.pk).update(changed_at=database_now() - timedelta(minutes=11))
+    plugin.collect_garbage()
+    assert Device.objects.filter(pk=first.pk).exists()
+    plugin.remove("two")
+    plugin.reconcile(later=60)
+    first.refresh_from_db()
+    assert (first.presence, first.core_used) == ("removed", 0)
+
+
+def test_a_gpu_that_vanished_and_that_the_kubelet_gave_to_nobody(plugin: World) -> None:
+    """DEV-8 It was a guess: nobody holds it any more, and its row is removed."""
+    two = native(plugin, "two", gpus=2)
+    chose(**{two: [1, 2]})
+    first, *others = Device.objects.filter(node__name="n1").order_by("minor")
+    report_devices(others)
+    assert plugin.reconcile().corrected == 1
+    first.refresh_from_db()
+    assert (holds("two"), first.presence, first.core_used) == ([1, 2], "removed", 0)
