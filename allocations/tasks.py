@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -189,8 +190,8 @@ def publish_claims() -> None:
     cluster = current_backends().cluster
     if cluster is None:
         return
-    try:
-        _alone("claim-status", lambda: _publisher.publish(cluster=cluster, now=database_now()))
-        _alone("queue-status", lambda: queue_status.publish(cluster=cluster, now=database_now()))
-    except KubeError as error:
-        log.warning("claims.status_unwritten", error=str(error))
+    for name, publish in (("claim-status", _publisher.publish), ("queue-status", queue_status.publish)):
+        try:
+            _alone(name, partial(publish, cluster=cluster, now=database_now()))
+        except KubeError as error:
+            log.warning("claims.status_unwritten", of=name, error=str(error))

@@ -76,6 +76,23 @@ def settle_uuids(shape: NodeShape, *, node: Node, now: datetime) -> tuple[NodeSh
     return _without(shape, {one.uuid for one in disputed}), msgspec.json.encode(Claimed(shape, disputed)).decode()
 
 
+def kept_claims(node: Node, shape: NodeShape, disputed: str) -> str:
+    """The value of `Node.disputed` after an inventory with this shape, for which `settle_uuids` returned `disputed`.
+
+    Disputed devices of types that the shape does not report are claimed as before.
+    """
+    before = claimed_by(node)
+    left = () if before is None else tuple(one for one in before.devices if not shape.owns(one.type))
+    if before is None or not left:
+        return disputed
+    own = msgspec.json.decode(disputed, type=Claimed).devices if disputed else ()
+    described, links = (shape, shape.links) if shape.owns(GPU) else (before.shape, before.shape.links)
+    others = tuple(device for device in before.shape.devices if not shape.owns(device.type))
+    types = None if before.shape.types is None or shape.types is None else before.shape.types | shape.types
+    both = msgspec.structs.replace(described, devices=(*others, *shape.devices), links=links, types=types)
+    return msgspec.json.encode(Claimed(both, (*left, *own))).decode()
+
+
 def _take(device: Device, now: datetime) -> bool:
     left = Device.objects.filter(_LEFT, pk=device.pk)
     return bool(left.update(presence=Presence.REMOVED, closed="", revision=next_revision(), changed_at=now))

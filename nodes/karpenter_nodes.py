@@ -1,7 +1,7 @@
-"""Nodes that Karpenter made and has taken away: removed, since they never come back under their name.
+"""Nodes that Karpenter made and has taken away: removed, since they seldom come back under their name.
 
-Called by `nodes.tasks.settle`. Invariants: nothing that anybody holds is removed; a node that no NodePool made stays
-known as gone until an admin removes it.
+Called by `nodes.tasks.settle`. Invariants: nothing that anybody holds is removed, nor a node that is back under its
+name; a node that no NodePool made stays known as gone until an admin removes it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def grown_nodes_remove(*, now: datetime) -> int:
     removed = 0
     for node in gone.filter(labels__has_key=NODEPOOL_LABEL).exclude(cluster_uid="").order_by("pk")[:MOST]:
         try:
-            removed += node_remove(node=node, actor=SYSTEM, now=now)
+            removed += node_remove(node=node, actor=SYSTEM, now=now, only_gone=True)
         except Conflict as error:
             log.debug("nodes.grown_held", node=node.name, why=str(error))
     return removed

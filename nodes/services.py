@@ -76,7 +76,8 @@ def inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Nod
 @atomic_retry
 def _inventory_put(*, shape: NodeShape, island: Mapping[int, int], actor: Actor, now: datetime) -> tuple[Node, bool]:
     node, created = _locked_node(shape, now=now)
-    settled, disputed = disputed_devices.settle_uuids(shape, node=node, now=now)
+    settled, claims = disputed_devices.settle_uuids(shape, node=node, now=now)
+    disputed = disputed_devices.kept_claims(node, shape, claims)
     if settled is not shape:
         shape, island = settled, shape_islands(settled)
     rows = _lock_devices(node)
@@ -229,13 +230,16 @@ def node_state_set(*, node: Node, state: NodeState, problem: str, actor: Actor, 
 
 
 @atomic_retry
-def node_remove(*, node: Node, actor: Actor, now: datetime) -> bool:
+def node_remove(*, node: Node, actor: Actor, now: datetime, only_gone: bool = False) -> bool:
     """Mark the node gone and its devices removed; whether that changed anything. Raises Conflict while any is held.
 
-    Rows stay: the history of allocations refers to them.
+    Rows stay: the history of allocations refers to them. `only_gone`: where the node is gone, and has been since
+    `node` was read.
     """
     actor.require_admin()
     locked = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
+    if only_gone and (locked.state, locked.changed_at) != (NodeState.GONE, node.changed_at):
+        return False
     devices = [device for device in _lock_devices(node) if device.presence != Presence.REMOVED]
     held = sum(device.is_allocated for device in devices)
     if held:

@@ -56,7 +56,11 @@ def compare_leases(
         and live.state is State.BOUND
     ]
     wanted: dict[str, set[str]] = defaultdict(set)
+    as_read = {row.id: row.changed_at for row in before if row.state is State.BOUND}
+    settled: set[str] = set()
     for row in live_rows():
+        if as_read.get(row.id) == row.changed_at:
+            settled.add(row.holder)
         for name in row.leases:
             wanted[name].add(row.holder)
     devices = devices_by_lease()
@@ -64,7 +68,7 @@ def compare_leases(
         return Found.total(found)
     # and those that were live before the leases were read: what was released since had its leases then
     known = live_holders(_holders(seen)) | {row.holder for row in before}
-    judge = _Judge(backends.cluster, wanted, frozenset(running), known, devices, now)
+    judge = _Judge(backends.cluster, wanted, frozenset(running), known, devices, now, frozenset(settled))
     verdicts = {lease.name: judge.judge(lease) for lease in seen}
     found += [verdict.done for verdict in verdicts.values()]
     holders = {name: (verdicts[name].holder if name in verdicts else "", device) for name, device in devices.items()}
@@ -160,6 +164,9 @@ class _Judge:
     live: set[str]
     devices: Mapping[str, LeasedDevice]
     now: datetime
+    settled: frozenset[str]
+    """Live holders whose row has not changed since before the leases were read: what it lacks by then was dropped, or
+    the drop was cut off."""
 
     def judge(self, lease: Lease) -> _Verdict:
         """Judge the lease, and delete an orphan."""
@@ -170,6 +177,8 @@ class _Judge:
             return _OURS
         if not lease.ours:
             return _Verdict(lease.holder_identity or "somebody")
+        if lease.holder_identity in self.settled and not self._young(lease):
+            return self._delete(lease, otherwise=lease.holder_identity)  # a drop that was cut off
         if lease.holder_identity in self.live:
             return _OURS  # being taken or dropped at this moment
         if self._runs(lease.holder_identity):
@@ -186,12 +195,12 @@ class _Judge:
             return _Verdict("" if holders else SHARED_HOLDER, Found(differences=(damaged,)))
         if not lease.sharers and not holders and not self._young(lease):
             return self._delete(lease, otherwise=SHARED_HOLDER)
-        others = [one for one in lease.sharers if one not in holders and one not in self.live]
-        leaving = [] if self._young(lease) else [one for one in others if not self._runs(one)]
+        others = [one for one in lease.sharers if one not in holders and (one not in self.live or one in self.settled)]
+        leaving = [] if self._young(lease) else [one for one in others if one in self.settled or not self._runs(one)]
         for sharer in leaving:
             leave = shares.leave(self.cluster, namespace=lease.namespace, name=lease.name, sharer=sharer)
             self.cluster.run(leave)
-        running = next(filter(self._runs, others), "")
+        running = next((one for one in others if one not in leaving and self._runs(one)), "")
         return _Verdict(running, Found(_done(deleted=[f"{lease.name} ({sharer})" for sharer in leaving])))
 
     def _runs(self, holder: str) -> bool:

@@ -247,7 +247,13 @@ def _pods(before: Sequence[Row], seen: _Seen, now: datetime) -> Iterator[Found]:
 def _results(cluster: Cluster, before: Sequence[Row], seen: _Seen) -> Found:
     """Write the annotations of pods whose share was resized, where the resize was cut off before it did."""
     resized = [row for row in before if row.resized and row.state is State.BOUND and row.pod_uid in seen.pods]
-    written = [row for row in resized if write_result(cluster, row.id)]
+    written = []
+    for row in resized:
+        try:
+            if write_result(cluster, row.id):
+                written.append(row)
+        except PermanentKubeError as error:  # this pod takes no annotations: the others, and the comparison, go on
+            log.warning("reconcile.result_refused", pod=row.label, error=str(error))
     lines = tuple(f"pod {row.label} is told of the new amounts of its share" for row in written)
     return Found(Reconciled(corrected=len(written), lines=lines))
 

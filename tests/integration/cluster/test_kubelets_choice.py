@@ -22,6 +22,7 @@ from nodes.models import Device, Node
 from nodes.services import inventory_put
 from storage.clock import database_now
 from tests.fakes.apikinds import NODES
+from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
 
 GPU = "nvidia.com/gpu"
@@ -341,3 +342,23 @@ def test_a_gpu_that_vanished_and_that_the_kubelet_gave_to_nobody(plugin: World) 
     assert plugin.reconcile().corrected == 1
     first.refresh_from_db()
     assert (holds("two"), first.presence, first.core_used) == ([1, 2], "removed", 0)
+
+
+def test_a_lease_whose_drop_was_cut_off(plugin: World) -> None:
+    """DEV-8 LEASE-6 The GPU that the pod left is everybody's once its Lease is old, though the pod runs on."""
+    one = native(plugin, "one")
+    plugin.server.set_pod_phase("one", "Running", namespace=NAMESPACE)
+    chose(**{one: [3]})
+    plugin.server.faults.append(Fault("DELETE", r"/leases/", status=500, times=10_000))
+    plugin.reconcile()
+    plugin.server.faults.clear()
+    assert (holds("one"), sorted(plugin.leases())) == ([3], ["gpu-n1-0"])
+    plugin.reconcile()
+    assert sorted(plugin.leases()) == ["gpu-n1-0", "gpu-n1-3"], "it might be one that is being taken"
+    for lease in plugin.server.leases.values():
+        lease["spec"]["acquireTime"] = "2026-01-01T00:00:00.000000Z"
+    plugin.reconcile()
+    assert sorted(plugin.leases()) == ["gpu-n1-3"]
+    for name in ("a", "b", "c"):
+        native(plugin, name)
+    assert sorted(minor for name in ("a", "b", "c") for minor in holds(name)) == [0, 1, 2]

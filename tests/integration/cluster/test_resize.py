@@ -289,6 +289,22 @@ def test_the_api_server_is_away(there: World) -> None:
     assert told(there, "p") == [(60, 40 * GI)]
 
 
+@pytest.mark.parametrize("status", [403, 422])
+def test_a_pod_that_takes_no_annotation(there: World, status: int) -> None:
+    """SHARE-6b LEASE-6 The ledger has the new amounts; comparisons go on, and write the results of other pods."""
+    allocation, other = half(there, "p"), half(there, "q")
+    there.server.faults.append(Fault("PATCH", r"/pods/", status=500, times=ALWAYS))
+    assert give(there, other, core_percent=40)
+    assert give(there, allocation, core_percent=60)
+    there.server.faults.clear()
+    there.server.faults.append(Fault("PATCH", r"/pods/p(\?|$)", status=status, times=ALWAYS))
+    done = there.reconcile()
+    assert (done.problem, told(there, "p"), told(there, "q")) == ("", [(50, 40 * GI)], [(40, 40 * GI)])
+    there.server.faults.clear()
+    there.reconcile()
+    assert told(there, "p") == [(60, 40 * GI)]
+
+
 def test_an_older_writer_is_late(there: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """SHARE-6b two resizes of one share: the pod ends with the amounts of the ledger, whoever writes last."""
     allocation = half(there, "p")

@@ -127,3 +127,33 @@ def test_of_two_at_once_one_has_it(ledger_db: Any) -> None:
     assert len(present("n1")) + len(present("n2")) == 3
     owner = Device.objects.get(uuid="GPU-a", presence=Presence.PRESENT).node.name
     assert disputed("n2" if owner == "n1" else "n1") == [("GPU-a", owner)]
+
+
+def test_another_source_of_the_node_keeps_its_claims() -> None:
+    """NODE-1 an inventory of other types says nothing about a disputed GPU; one of GPUs does."""
+    put("n1", "GPU-a")
+    put("n2", "GPU-b", "GPU-a")
+    cards = {"name": "n2", "types": ["fpga"], "devices": [{"minor": 0, "type": "fpga", "uuid": "FPGA-1"}]}
+    inventory_put(shape=parse_node(cards), **BY)
+    assert disputed("n2") == [("GPU-a", "n1")]
+    put("n1")
+    assert disputes_settle(now=NOW) == 1
+    assert (sorted(present("n2")), disputed("n2")) == (["FPGA-1", "GPU-a", "GPU-b"], [])
+
+
+def test_each_source_gives_up_its_own_claims() -> None:
+    """NODE-1"""
+    put("n1", "GPU-a", "GPU-c")
+    taken = {"name": "n3", "types": ["fpga"], "devices": [{"minor": 0, "type": "fpga", "uuid": "FPGA-1"}]}
+    inventory_put(shape=parse_node(taken), **BY)
+    described = {"model": "H100", "memory": "80Gi"}
+    gpus = [{"minor": minor, "uuid": uuid, **described} for minor, uuid in enumerate(("GPU-a", "GPU-c"))]
+    inventory_put(shape=parse_node({"name": "n2", "types": ["gpu"], "devices": gpus}), **BY)
+    inventory_put(shape=parse_node(taken | {"name": "n2"}), **BY)
+    assert disputed("n2") == [("GPU-a", "n1"), ("GPU-c", "n1"), ("FPGA-1", "n3")]
+    inventory_put(shape=parse_node({"name": "n2", "types": ["gpu"], "devices": gpus[1:]}), **BY)
+    assert sorted(disputed("n2")) == [("FPGA-1", "n3"), ("GPU-c", "n1")]
+    inventory_put(shape=parse_node({"name": "n2", "types": ["fpga"], "devices": []}), **BY)
+    assert disputed("n2") == [("GPU-c", "n1")]
+    put("n2")
+    assert disputed("n2") == []

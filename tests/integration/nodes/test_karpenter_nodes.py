@@ -1,15 +1,20 @@
 """Nodes that Karpenter made leave the fleet when Karpenter has taken them away; on both databases."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
+from access.actors import SYSTEM
 from allocations import fleet
 from kube.keys import NODEPOOL_LABEL
+from nodes import karpenter_nodes
 from nodes.choices import NodeState, Presence
+from nodes.inventory import parse_node
 from nodes.karpenter_nodes import GONE_FOR, grown_nodes_remove
 from nodes.models import Device
 from nodes.selectors import node_list
+from nodes.services import inventory_put, node_remove
 from tests.factories import NodeFactory
 
 NOW = datetime(2026, 11, 25, 12, 0, 0, tzinfo=UTC)
@@ -49,3 +54,18 @@ def test_filter_forgets_it() -> None:
     assert grown_nodes_remove(now=NOW) == 1
     assert fleet.compare() == 0, "nothing that could be given differs"
     assert list(fleet.current().snapshot.node_names) == ["stays"]
+
+
+def test_a_node_that_comes_back_at_this_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SCALE-4 a machine under the same name, as where nodes are named after addresses, keeps its devices."""
+    NodeFactory(name="n1", gpus=2, state=NodeState.GONE, labels=OF_A_POOL, cluster_uid="u", changed_at=NOW - LONG)
+
+    def late(**arguments: Any) -> bool:
+        gpus = [{"minor": 0, "uuid": "GPU-new", "model": "H100", "memory": "80Gi"}]
+        inventory_put(shape=parse_node({"name": "n1", "devices": gpus}), actor=SYSTEM, now=NOW)
+        return node_remove(**arguments)
+
+    monkeypatch.setattr(karpenter_nodes, "node_remove", late)
+    assert grown_nodes_remove(now=NOW) == 0
+    found = Device.objects.filter(presence=Presence.PRESENT)
+    assert list(found.values_list("uuid", "node__state")) == [("GPU-new", NodeState.READY)]
