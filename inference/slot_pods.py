@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -24,7 +25,7 @@ from inference.launch import Launch
 from inference.models import Runner, Slot
 from inference.transitions import slot_moved
 from kube.client import Cluster
-from kube.errors import AlreadyExists, KubeError, NotFoundInCluster, PermanentKubeError
+from kube.errors import AlreadyExists, KubeError, NotFoundInCluster, PermanentKubeError, TemporaryKubeError
 from kube.keys import COMPONENT_LABEL, MANAGED_BY, MANAGER, SLOT, SLOT_LABEL
 from kube.objects import Condition, Named
 from kube.resources import PODS
@@ -38,6 +39,8 @@ GPU_TAINT: Final = "nvidia.com/gpu"
 """By convention on nodes with GPUs."""
 LOOK_AGAIN: Final = timedelta(seconds=30)
 """Without a slot that is a pod, how often the cluster is looked at for pods that nobody knows."""
+FAILING_MOST: Final = 5
+"""Temporary errors after which the rest waits for the next round."""
 SELECTOR: Final = f"{COMPONENT_LABEL}={SLOT}"
 _HEALTH: Final[Mapping[str, str]] = {"ollama": "/", "vllm": "/health", "llamacpp": "/health", "simulated": "/health"}
 
@@ -127,7 +130,7 @@ class SlotPods:
         self._looked: datetime | None = None
 
     def follow(self, *, now: datetime) -> None:
-        """Move slots by their pods, and delete pods that are to go. What the API server refuses waits for later."""
+        """Move slots by their pods, and delete pods that are to go. A pod that is refused delays no other."""
         cluster = current_backends().cluster
         if cluster is None:
             return
@@ -138,13 +141,20 @@ class SlotPods:
         try:
             listed = cluster.list(_path(), SlotPod, label_selector=SELECTOR).items
             pods = {pod.metadata.name: pod for pod in listed}
-            for slot in slots:
-                _follow(cluster, slot, pods.pop(slot.pod_name, None), now)
-            for pod in pods.values():
-                if not _slots().filter(pod_name=pod.metadata.name).exists():
-                    _delete(cluster, pod)
         except KubeError as error:
             log.warning("slots.pods_unread", error=str(error))
+            return
+        steps = [partial(_follow, cluster, slot, pods.pop(slot.pod_name, None), now) for slot in slots]
+        steps += [partial(_delete_stray, cluster, pod) for pod in pods.values()]
+        temporary = 0
+        for step in steps:
+            try:
+                step()
+            except KubeError as error:
+                log.warning("slots.pod_not_followed", error=str(error))
+                temporary += isinstance(error, TemporaryKubeError)
+                if temporary >= FAILING_MOST:
+                    return
 
     def make(self, *, now: datetime) -> None:
         """Make the pods of slots whose memory was bound in this round."""
@@ -184,6 +194,11 @@ def _follow(cluster: Cluster, slot: Slot, pod: SlotPod | None, now: datetime) ->
         _move(slot, State.FAILED, now, reason=f"its pod has ended: {pod.told or pod.status.phase}")
     else:
         _forward(slot, pod, now)
+
+
+def _delete_stray(cluster: Cluster, pod: SlotPod) -> None:
+    if not _slots().filter(pod_name=pod.metadata.name).exists():
+        _delete(cluster, pod)
 
 
 def _finishes(slot: Slot, now: datetime) -> bool:

@@ -124,7 +124,12 @@ class Keeper:
             "keeper_started": start_of(os.getpid()),
             "boot": boot_of_machine(),
         }
-        write_whole(folder / "process.json", facts)
+        try:
+            write_whole(folder / "process.json", facts)
+        except OSError:  # the disk is full: nobody could find the command again
+            os.killpg(self._pid, signal.SIGKILL)
+            self._process.wait()
+            raise
 
     def run(self) -> None:
         """Return when no process is left."""

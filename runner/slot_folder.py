@@ -163,7 +163,7 @@ class SlotFolder:
             ended = msgspec.json.decode((self.path / "exit.json").read_bytes(), type=Ended)
         except (OSError, msgspec.MsgspecError):
             ended = Ended()
-            await self._kill_left()
+        await self._kill_left()
         return ended
 
     def tell(self, number: signal.Signals) -> bool:
@@ -198,7 +198,7 @@ class SlotFolder:
         return None
 
     async def _kill_left(self) -> None:
-        """Kill what a keeper left that was killed itself."""
+        """Kill what a keeper left that was killed itself, or that could not write what it had started."""
         while kill_marked(self.path):  # noqa: ASYNC110 - they are others' children, whose end is no event here
             await asyncio.sleep(LOOK_SECONDS)
 

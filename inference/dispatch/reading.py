@@ -43,12 +43,12 @@ def place_of(slot: Slot) -> Place:
     return Place(slot=slot.pk, address=slot.address, model_name=name)
 
 
-def lost_requests(gateway_id: str) -> dict[UUID, str]:
-    """Running requests of the gateway whose slot has failed or is gone, each with the reason."""
+def lost_requests(gateway_id: str) -> dict[UUID, tuple[str | None, str]]:
+    """Running requests of the gateway whose slot has failed or is gone: the slot, if it is there, and the reason."""
     gone = Q(slot__isnull=True) | Q(slot__state__in=(State.FAILED, State.STOPPED))
     rows = Request.objects.filter(gateway=gateway_id, state=RequestState.RUNNING).filter(gone)
     return {
-        pk: f"slot {slot_id} has {state}: {reason}" if state == State.FAILED else "its slot is gone"
+        pk: (slot_id, f"slot {slot_id} has {state}: {reason}" if state == State.FAILED else "its slot is gone")
         for pk, slot_id, state, reason in rows.values_list("pk", "slot_id", "slot__state", "slot__reason")
     }
 

@@ -1,7 +1,8 @@
 """Which models are put off since their slots failed: read from the slots' rows, so a restart forgets nothing.
 
 Invariants: a slot that failed by itself puts its model, revision and LoRA off for longer each time, and is forgotten
-`FORGOTTEN` later; one that was ready for `STEADY` counts as the first of its kind; a change of the model forgets all.
+`FORGOTTEN` later; one that was ready for `STEADY` counts as the first of its kind; a change of the model, or its
+deletion, forgets all.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def read_failures(now: datetime) -> dict[Kind, PutOff]:
     """What failed last, of each kind whose newest slot failed."""
     found: dict[Kind, PutOff] = {}
     newest: set[Kind] = set()
-    rows = Slot.objects.filter(planned_at__gt=now - 4 * FORGOTTEN).order_by("-planned_at", "-pk")
+    rows = Slot.objects.filter(model__isnull=False, planned_at__gt=now - 4 * FORGOTTEN).order_by("-planned_at", "-pk")
     columns = ("model_name", "model_revision", "lora", "failed_at", "ready_at", "own_failure", "attempt", "reason")
     for slot in rows.only(*columns, "state"):
         kind = slot.model_name, slot.model_revision, slot.lora

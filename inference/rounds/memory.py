@@ -47,12 +47,28 @@ def settle(slots: Iterable[Slot], *, now: datetime, slowly: Callable[[Slot], Non
     """
     slow = frozenset() if slowly is None else _nodes_of_kubelets()
     settled = 0
+    _note_again(now)
     for slot in slots:
         if slowly is not None and slot.node in slow:
             slowly(slot)
         else:
             settled += settle_one(slot, now=now)
     return settled
+
+
+def _note_again(now: datetime) -> None:
+    """Note the GPUs of slots whose process was killed between the bind and its note."""
+    if not (nodes := _nodes_of_kubelets()):
+        return
+    rows = Slot.objects.filter(state__in=HOLDING, node__in=nodes, allocation__state=AllocationState.BOUND)
+    said = {pk: (allocation, gpus) for pk, allocation, gpus in rows.values_list("pk", "allocation_id", "gpus")}
+    held: dict[uuid.UUID, list[int]] = {}
+    grants = AllocationDevice.objects.filter(allocation_id__in=[one for one, _ in said.values()], live=True)
+    for allocation, minor in grants.order_by("minor").values_list("allocation_id", "minor"):
+        held.setdefault(allocation, []).append(minor)
+    for pk, (allocation, gpus) in said.items():
+        if allocation in held and held[allocation] != gpus:
+            note_bound(pk, now=now)
 
 
 def _nodes_of_kubelets() -> frozenset[str]:

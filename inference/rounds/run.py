@@ -6,6 +6,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Final, NamedTuple
 
+from allocations.choices import LIVE
+from allocations.models import Allocation
+from claims.dialects.request import Dialect
 from inference.choices import HOLDING, State
 from inference.models import Model, Slot
 from inference.rounds.fence import begin
@@ -50,6 +53,8 @@ class Rounds:
 def is_in_use() -> bool:
     """Whether there is anything to plan, or to clear away."""
     if Model.objects.exists() or Slot.objects.filter(state__in=HOLDING).exists():
+        return True
+    if Allocation.objects.filter(dialect=Dialect.SLOT.value, state__in=LIVE).exists():
         return True
     lately = Slot.objects.filter(state=State.STOPPED, stopped_at__gt=database_now() - CLEARED)
     return lately.exists()

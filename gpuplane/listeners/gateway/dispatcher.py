@@ -302,23 +302,26 @@ class Dispatcher:
             await _set_or_late(self._look, LOOK_SECONDS)
             wanted, self._wanted = self._wanted, set()
             names = wanted or {flight.model for flight in self._waiting.values()}
-            ids = [flight.id for flight in self._waiting.values() if flight.model in names]
+            asked = {flight.id: flight.started for flight in self._waiting.values() if flight.model in names}
+            ids = list(asked)  # what each of them reports is in a round before the looks of this one
             if not ids:
                 await self._rounds.rest(IDLE_SECONDS)
                 await self._arrivals.rest()
                 continue
             try:
                 await asyncio.gather(*(self._batcher.do(Look(model=name)) for name in names))
-                self._saw(await self._reads.run(requests_seen, ids))
+                self._saw(await self._reads.run(requests_seen, ids), asked)
             except AWAY as error:
                 log.warning("gateway.not_looked", why=str(error))
                 await asyncio.sleep(AGAIN_SECONDS)
 
-    def _saw(self, seen: dict[UUID, Seen]) -> None:
+    def _saw(self, seen: dict[UUID, Seen], asked: dict[UUID, asyncio.Future[Place] | None]) -> None:
         for pk, one in seen.items():
             flight = self._waiting.get(pk)
             if flight is None or flight.started is None or flight.started.done():
                 continue
+            if flight.started is not asked.get(pk):
+                continue  # it waits anew since the read began
             flight.reason = one.reason
             if one.place is not None:
                 flight.started.set_result(one.place)
@@ -337,9 +340,9 @@ class Dispatcher:
             except AWAY as error:
                 log.warning("gateway.not_looked", why=str(error))
                 continue
-            for pk, why in lost.items():
+            for pk, (slot, why) in lost.items():
                 flight = self._flights.get(pk)
-                if flight is not None and flight.place is not None:
+                if flight is not None and flight.place is not None and slot in (None, flight.place.slot):
                     flight.cut(SlotLost(why))
 
     def _end_all(self, why: str) -> None:

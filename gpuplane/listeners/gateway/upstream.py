@@ -20,7 +20,10 @@ KEEP_SECONDS: Final = 3.0
 """Idle time of a connection. uvicorn, which serves most runtimes, closes after 5 s."""
 ANSWER_SECONDS: Final = 3600.0
 """For a whole answer."""
-_LOST: Final = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, aiohttp.http_exceptions.HttpProcessingError)
+_LOST: Final = (
+    *(aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, aiohttp.ClientResponseError),
+    aiohttp.http_exceptions.HttpProcessingError,
+)
 
 
 class Answer:

@@ -13,7 +13,7 @@ from allocations.choices import LIVE
 from allocations.models import Allocation
 from inference.choices import RunnerState, State
 from inference.models import Model, Runner, Slot
-from inference.rounds.failures import BACK_OFF
+from inference.rounds.failures import BACK_OFF, read_failures
 from inference.runner_liveness import notice_silent
 from nodes.models import Device, Node
 from storage.clock import database_now
@@ -233,3 +233,24 @@ def test_orphaned_memory_comes_back(world: SlotWorld) -> None:
     world.round()
     assert not Allocation.objects.filter(state__in=LIVE).exists()
     assert world.used() == [0]
+
+
+def test_a_model_that_is_made_again(world: SlotWorld) -> None:
+    """SLOT-2 under its name, and with revision 1 again: what failed is forgotten with the model that was deleted."""
+    world.runner(gpus=1, memory=40)
+    world.model(args=["--wrong"])
+    world.requests()
+    for number in range(4):
+        world.age(100 if number else 0)
+        world.round()
+        slot = Slot.objects.get(state=State.PLANNED)
+        for state in (State.STARTING, State.FAILED, State.STOPPED):
+            world.report(slot, state, reason="exit 1" if state == State.FAILED else "")
+        world.round()
+    assert "failed 4 times" in next(iter(read_failures(database_now()).values())).text
+    Model.objects.get(name="chat").delete()
+    world.round()
+    made = world.model(args=[])
+    assert made.revision == 1
+    world.round()
+    assert Slot.objects.filter(state=State.PLANNED, model=made).exists(), world.waiting()

@@ -10,9 +10,9 @@ from pytest_django import Settings
 
 from inference import loop, tasks
 from inference.activity import recount_active
-from inference.choices import RequestState, RunnerState
-from inference.models import Request, Runner, Slot
-from inference.rounds.run import Rounds
+from inference.choices import RequestState, RunnerState, State
+from inference.models import Model, Request, Runner, Slot
+from inference.rounds.run import Rounds, is_in_use
 from inference.wake import wake_slots
 from kube.watch_loop import Followed
 from nodes.live import agent_liveness
@@ -20,7 +20,7 @@ from storage import leader_lock
 from storage.clock import database_now
 from storage.redis_client import Purpose, client
 from tests.databases import TestDatabase
-from tests.slots import SlotWorld
+from tests.slots import SlotWorld, problems
 
 
 @pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
@@ -118,3 +118,20 @@ def test_the_task_of_silence(
             connection.hset(agent_liveness.LISTENERS_KEY, name, mark)
     tasks.notice_silent_runners()
     assert Runner.objects.get().state == want
+
+
+@pytest.mark.django_db(transaction=True)
+def test_memory_of_the_last_slot_after_a_pause_of_the_workers(world: SlotWorld) -> None:
+    """SLOT-2 its model is gone and it has stopped for long, but nobody was there to return its memory."""
+    world.runner(gpus=1, memory=40)
+    world.model()
+    (slot,) = world.ready()
+    Model.objects.all().delete()
+    world.round()
+    world.obey()
+    slot.refresh_from_db()
+    assert slot.state == State.STOPPED
+    world.age(11 * 60, slot)
+    assert is_in_use()
+    world.round()
+    assert (world.used(), problems(), is_in_use()) == ([0], [], False)

@@ -16,6 +16,7 @@ from allocations.models import Allocation, GpuGroup
 from inference import loop
 from inference.choices import State
 from inference.models import Model, Slot
+from inference.rounds import memory
 from inference.rounds.run import Rounds
 from inference.rounds.slow_binds import SlowBinds
 from tests.fakes.kubelet import RESERVATIONS, Kubelets
@@ -86,3 +87,23 @@ def test_rounds_do_not_wait(slots: SlotsInCluster, kubelets: Kubelets) -> None:
     assert len(begun) == 1
     assert sorted(slot.node for slot in slots.told()) == ["n1", "n2"]
     assert kubelets.reservations()
+
+
+@pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
+def test_killed_before_the_kubelets_choice_is_noted(
+    slots: SlotsInCluster, kubelets: Kubelets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SLOT-2 the bind is committed; the slot says which GPU it has all the same."""
+    kubelets.choose("GPU-n1-2")
+    slots.model(memory=20)
+    slots.requests()
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "note_bound", killed)
+        with pytest.raises(KeyboardInterrupt):
+            slots.converge()
+    slots.converge()
+    assert (Slot.objects.get().gpus, problems()) == ([2], [])

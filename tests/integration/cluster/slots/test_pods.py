@@ -12,6 +12,7 @@ from inference.choices import State
 from inference.models import Model, Slot
 from nodes.models import Node
 from tests.fakes.apikinds import PODS
+from tests.fakes.apiserver import Fault
 from tests.integration.cluster.comparing import differences
 from tests.integration.cluster.conftest import MERGE
 from tests.integration.cluster.slots.conftest import SlotsInCluster
@@ -232,3 +233,21 @@ def test_its_node_goes(pods: SlotsInCluster) -> None:
     assert slot.state == State.STOPPED
     assert leaving(pods) == [slot.pod_name]
     assert not Allocation.objects.filter(state__in=LIVE).exists()
+
+
+@pytest.mark.parametrize("code", [403, 500])
+def test_a_deletion_that_is_refused_delays_no_other_slot(pods: SlotsInCluster, code: int) -> None:
+    """SLOT-2 a webhook that forbids the deletion of one pod, or fails at it."""
+    first = runs(pods)
+    pods.cluster.server.faults.append(Fault("DELETE", f"/pods/{first.pod_name}", status=code, times=1000))
+    Slot.objects.filter(pk=first.pk).update(state=State.DRAINING, draining_at=first.ready_at)
+    for _ in range(4):
+        pods.round()
+    second = Slot.objects.exclude(pk=first.pk).get()
+    ready = [{"type": "Ready", "status": "True"}]
+    status(pods, second.pod_name, phase="Running", podIP="10.0.0.8", conditions=ready)
+    pods.round()
+    assert Slot.objects.get(pk=second.pk).state == State.READY
+    pods.cluster.server.faults.clear()
+    pods.round()
+    assert leaving(pods) == [first.pod_name]
