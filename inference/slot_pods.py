@@ -1,13 +1,15 @@
 """Slots as pods: on nodes without a runner Kubernetes starts a model that names an image.
 
 Called by `rounds.run`. The pod is made on the slot's node, past the scheduler, once the slot's memory is bound; it sees
-the slot's GPUs and no others. Its readiness probe says that the slot is ready, its end that the slot has failed.
+the slot's GPUs and no others. Its readiness probe says that the slot is ready, its end that the slot has failed: its
+liveness probe ends it where the runtime answers no more.
 Invariants: a pod is made only for a slot that is to run, and deleted by its UID; a slot is stopped, and its memory
 free, once its pod is gone; a pod that no slot stands for is deleted.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -39,6 +41,8 @@ GPU_TAINT: Final = "nvidia.com/gpu"
 """By convention on nodes with GPUs."""
 LOOK_AGAIN: Final = timedelta(seconds=30)
 """Without a slot that is a pod, how often the cluster is looked at for pods that nobody knows."""
+STARTS_LONGER: Final = 30
+"""Questions of the startup probe after GPUPLANE_SLOT_START_SECONDS."""
 FAILING_MOST: Final = 5
 """Temporary errors after which the rest waits for the next round."""
 SELECTOR: Final = f"{COMPONENT_LABEL}={SLOT}"
@@ -273,6 +277,9 @@ def manifest_of(slot: Slot) -> dict[str, Any]:
         "SLOT_MEMORY_SHARE": f"{max(shares, default=0) / 100:.2f}",
     }
     probe = {"httpGet": {"path": _HEALTH[launch.runtime], "port": PORT}, "periodSeconds": 2, "timeoutSeconds": 5}
+    # gpuplane ends a slot that is not ready in time; until then nothing is asked whether it lives
+    starts = probe | {"failureThreshold": math.ceil(settings.GPUPLANE_SLOT_START_SECONDS / 2) + STARTS_LONGER}
+    lives = probe | {"periodSeconds": 10, "failureThreshold": 3}
     return {
         "metadata": {
             "name": slot.pod_name,
@@ -293,7 +300,9 @@ def manifest_of(slot: Slot) -> dict[str, Any]:
                     "args": list(launch.args),
                     "env": [{"name": name, "value": value} for name, value in variables.items()],
                     "ports": [{"containerPort": PORT}],
+                    "startupProbe": starts,
                     "readinessProbe": probe,
+                    "livenessProbe": lives,
                 }
             ],
         },

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pytest_django import Settings
 
 from allocations.choices import LIVE
 from allocations.models import Allocation
@@ -251,3 +252,17 @@ def test_a_deletion_that_is_refused_delays_no_other_slot(pods: SlotsInCluster, c
     pods.cluster.server.faults.clear()
     pods.round()
     assert leaving(pods) == [first.pod_name]
+
+
+def test_a_runtime_that_answers_no_more_is_ended(pods: SlotsInCluster, settings: Settings) -> None:
+    """SLOT-2 by its kubelet, for which nothing counts before the slot would have failed anyway."""
+    settings.GPUPLANE_SLOT_START_SECONDS = 600
+    slot = runs(pods)
+    (container,) = pods.cluster.server.pods[HOME, slot.pod_name]["spec"]["containers"]
+    asked = container["readinessProbe"]["httpGet"]
+    assert asked == {"path": "/health", "port": 8000}
+    starts, lives = container["startupProbe"], container["livenessProbe"]
+    assert starts["httpGet"] == lives["httpGet"] == asked
+    assert starts["periodSeconds"] * starts["failureThreshold"] == 660
+    assert lives["periodSeconds"] * lives["failureThreshold"] == 30
+    assert pods.cluster.server.pods[HOME, slot.pod_name]["spec"]["restartPolicy"] == "Never"
