@@ -41,6 +41,7 @@ Result = TypeVar("Result")
 
 log = structlog.get_logger(__name__)
 _publisher = Publisher()
+_queue_publisher = queue_status.Publisher()
 
 
 @shared_task(name="allocations.tasks.expire_holds", ignore_result=True)
@@ -190,7 +191,7 @@ def publish_claims() -> None:
     cluster = current_backends().cluster
     if cluster is None:
         return
-    for name, publish in (("claim-status", _publisher.publish), ("queue-status", queue_status.publish)):
+    for name, publish in (("claim-status", _publisher.publish), ("queue-status", _queue_publisher.publish)):
         try:
             _alone(name, partial(publish, cluster=cluster, now=database_now()))
         except KubeError as error:

@@ -81,8 +81,8 @@ def advertise(*, cluster: Cluster, machines: Iterable[kube_nodes.Node], now: dat
         try:
             if _update(cluster, machine, content):
                 written.append(name)
-                if content.pods not in {0, PLENTY}:  # the reservation may have ended meanwhile
-                    advertise_pods(cluster=cluster, node=name, now=clock.now)
+                if content.pods:  # a reservation may have begun or ended meanwhile
+                    advertise_pods(cluster=cluster, node=name, now=clock.now, written=content.pods)
         except NotFoundInCluster:
             continue
         except PermanentKubeError as error:
@@ -96,12 +96,15 @@ def advertise_soon(*, node: str) -> None:
         send_after_commit(TASK, node)
 
 
-def advertise_pods(*, cluster: Cluster, node: str, now: datetime, timeout: float | None = None) -> None:
+def advertise_pods(
+    *, cluster: Cluster, node: str, now: datetime, timeout: float | None = None, written: int | None = None
+) -> None:
     """Write the node's `gpu.scheduling/pods`; a node that is gone is ignored. Raises KubeError.
+
+    `written`: what the caller has just written.
 
     Repeats until the amount is still right after the write, so that the last of several writers leaves the right one.
     """
-    written = None
     for _ in range(ATTEMPTS):
         amount = _lowered(now).get(node, PLENTY)
         if amount == written:

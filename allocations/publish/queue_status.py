@@ -6,7 +6,7 @@ published last; what could not be written waits for the next run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -18,47 +18,62 @@ from claims.kinds import GANG, QUEUE, Kind
 from kube.client import Cluster
 from kube.errors import TemporaryKubeError
 
-WRITES_A_TURN: Final = 200
-TRIES_A_TURN: Final = 400
-"""With those that the API server refuses."""
+TRIES_A_TURN: Final = 200
+"""Of each kind, with those that the API server refuses."""
 CHUNK: Final = 500
 
 log = structlog.get_logger(__name__)
 
-_PARTS: Final[tuple[tuple[Kind[Any], Callable[[Sequence[Any]], dict[int, dict[str, Any]]]], ...]] = (
+StatusesOf = Callable[[Sequence[Any]], dict[int, dict[str, Any]]]
+
+_PARTS: Final[tuple[tuple[Kind[Any], StatusesOf], ...]] = (
     (QUEUE, queue_statuses),
     (GANG, gang_statuses),
 )
 
 
-def publish(*, cluster: Cluster, now: datetime) -> int:
-    """Write every status that changed, a bounded number; how many.
+class Publisher:
+    """Of one process. A run goes on behind the object at which the last one ended."""
 
-    A queue, or a namespace's gangs, that cannot be written for the moment waits for the next run, and delays no other.
-    Raises TemporaryKubeError where nothing could be written.
-    """
-    tried, written, failing = 0, 0, dict[str, TemporaryKubeError]()
-    for kind, statuses_of in _PARTS:
-        rows = list(kind.rows)
-        for start in range(0, len(rows), CHUNK):
-            some = rows[start : start + CHUNK]
-            statuses = statuses_of(some)
-            for row in some:
-                if statuses[row.pk] == row.published_status or _scope(row) in failing:
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[str, str]] = {}
+
+    def publish(self, *, cluster: Cluster, now: datetime) -> int:
+        """Write every status that changed, a bounded number of each kind; how many.
+
+        A queue, or a namespace's gangs, that cannot be written for the moment waits for the next run, and delays no
+        other. Raises TemporaryKubeError where nothing could be written.
+        """
+        written, failing = 0, dict[str, TemporaryKubeError]()
+        for kind, statuses_of in _PARTS:
+            tried = 0
+            for row, status in self._changed(kind, statuses_of):
+                if _scope(row) in failing:
                     continue
-                if written >= WRITES_A_TURN or tried >= TRIES_A_TURN:
-                    return written
+                if tried >= TRIES_A_TURN:
+                    break
                 tried += 1
+                self._last[kind.name] = row.namespace, row.name
                 try:
-                    written += status_publish(kind, cluster=cluster, row=row, status=statuses[row.pk], now=now)
+                    written += status_publish(kind, cluster=cluster, row=row, status=status, now=now)
                 except TemporaryKubeError as error:
                     log.warning("queues.status_unwritten", object=str(row), error=str(error))
                     failing[_scope(row)] = error
                     if len(failing) >= FAILING_MOST and not written:
                         raise
-    if failing and not written:
-        raise next(iter(failing.values()))
-    return written
+        if failing and not written:
+            raise next(iter(failing.values()))
+        return written
+
+    def _changed(self, kind: Kind[Any], statuses_of: StatusesOf) -> Iterator[tuple[Any, dict[str, Any]]]:
+        rows = sorted(kind.rows, key=lambda row: (row.namespace, row.name))
+        last = self._last.get(kind.name, ("", ""))
+        first = next((place for place, row in enumerate(rows) if (row.namespace, row.name) > last), 0)
+        rows = rows[first:] + rows[:first]
+        for start in range(0, len(rows), CHUNK):
+            some = rows[start : start + CHUNK]
+            statuses = statuses_of(some)
+            yield from ((row, statuses[row.pk]) for row in some if statuses[row.pk] != row.published_status)
 
 
 def _scope(row: Any) -> str:

@@ -148,9 +148,9 @@ async def lease(attempt: Attempt) -> StepOutcome:
     try:
         await leases.atake(attempt.wants, attempt.live.holder.identity, now=attempt.now, timeout=limits.REQUEST_SECONDS)
     except LeaseTaken as taken:
-        return _given_up(attempt, taken)
+        return given_up(attempt, taken)
     except PermanentKubeError as error:
-        return _given_up(attempt, f"the API server refused: {error}")
+        return given_up(attempt, f"the API server refused: {error}")
     except TemporaryKubeError as error:
         return StepOutcome.open(f"the API server does not answer: {error}")
     return DONE
@@ -195,7 +195,7 @@ async def _not_taken(attempt: Attempt, cluster: Cluster, error: KubeError) -> St
     if isinstance(error, ConflictInCluster) and attempt.pod_version != sent_with:  # the pod changed after it was read
         attempt.conflicts += 1
         return AGAIN
-    return _given_up(attempt, f"the API server refused the Binding: {error}")
+    return given_up(attempt, f"the API server refused the Binding: {error}")
 
 
 async def _later(attempt: Attempt, cluster: Cluster) -> StepOutcome:
@@ -210,7 +210,7 @@ async def _out_of_time(attempt: Attempt, cluster: Cluster) -> StepOutcome:
     return ended or StepOutcome.open("the answers to the Binding were lost, and the pod is not bound yet")
 
 
-def _given_up(attempt: Attempt, why: str | Exception) -> StepOutcome:
+def given_up(attempt: Attempt, why: str | Exception) -> StepOutcome:
     """End the attempt. Where a Binding of this reservation may be under way, it is shut out first."""
     failed = StepOutcome.failed(why)
     if not attempt.unknown or attempt.cluster is None:

@@ -108,6 +108,8 @@ def _bind(attempt: Attempt) -> Course:
     while position < len(BIND_STEPS):
         step = BIND_STEPS[position]
         outcome = (yield step) if step.needed(attempt) else DONE
+        if step in RESERVATION_STEPS and outcome.result is StepResult.FAILED and outcome.error is not None:
+            outcome = bind_steps.given_up(attempt, outcome.error)  # a Binding of an attempt before may be under way
         match outcome.result:
             case StepResult.DONE:
                 position += 1

@@ -78,12 +78,12 @@ class Serving:
         meta: dict[str, object] = {"labels": IN_USE}
         if trigger.pods:
             meta["annotations"] = {DO_NOT_DISRUPT: "true"}
+        if trigger.pods:  # first: what is protected is looked at until its protection has ended
+            NodeClaim.objects.filter(pk=claim.pk).update(protected=True)
         try:
             self.cluster.patch(NODES.path(name=node.name), {"metadata": meta}, kube_nodes.Node)
         except NotFoundInCluster:
             return  # it went in this moment: the NodeClaim will tell
-        if trigger.pods:
-            NodeClaim.objects.filter(pk=claim.pk).update(protected=True)
         if pod is not None:
             delete(self.cluster, pod)
         move(trigger, TriggerState.READY, now=self.now, node=node.name, ready_at=self.now)

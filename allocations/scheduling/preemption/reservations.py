@@ -155,17 +155,18 @@ def end(reservations: Iterable[PreemptionReservation], now: datetime, *, vain: b
     ended = list(reservations)
     if not ended:
         return
-    RESERVATIONS_ENDED.labels("yes" if vain else "no").inc(_delete([one.pod_uid for one in ended], now, vain=vain))
+    deleted = _delete([one.pk for one in ended], now, vain=vain)
+    RESERVATIONS_ENDED.labels("yes" if vain else "no").inc(deleted)
     for node in sorted({one.node.name for one in ended}):
         log.info("preemption.ended", node=node, vain=vain)
         _advertise(node, now)
 
 
 @atomic_retry
-def _delete(pod_uids: Collection[str], now: datetime, *, vain: bool) -> int:
-    """How many there were: two processes may end the same one."""
-    found = _locked(pod_uids)
-    PreemptionReservation.objects.filter(pod_uid__in=pod_uids).delete()
+def _delete(ids: Collection[int], now: datetime, *, vain: bool) -> int:
+    """How many there were: two processes may end the same one, and the pod may have another by now, which stays."""
+    found = list(_rows().select_for_update(of=("self",)).filter(pk__in=ids).order_by("pk"))
+    PreemptionReservation.objects.filter(pk__in=[one.pk for one in found]).delete()
     keep(devices_of(found), now=now)
     if vain:
         _note_vain(found, now)

@@ -80,8 +80,7 @@ def evict_or_drop(cluster: Cluster | None, holder: Holder, reason: str, now: dat
     Without a cluster there is nobody to ask: the devices are released.
     """
     if holder.state is State.HELD:
-        ledger.drop_hold(allocation_id=holder.id, outcome=State.RELEASED, reason=reason, now=now, actor=ACTOR)
-        return True
+        return ledger.drop_hold(allocation_id=holder.id, outcome=State.RELEASED, reason=reason, now=now, actor=ACTOR)
     if cluster is None:
         return release_now(allocation_id=holder.id, reason=reason, now=now, actor=ACTOR)
     try:

@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import msgspec
-from django.db.models import Count, Max
+from django.db.models import TextField
+from django.db.models.functions import Cast
 
 from allocations.choices import LIVE, State
 from allocations.engine.amounts import Held
@@ -183,8 +184,9 @@ class NodesCache:
 
     def read(self) -> Mapping[str, NodeTraits]:
         """By name."""
-        stamp = Node.objects.aggregate(Count("pk"), Max("changed_at"))
-        found = tuple(stamp.values())
+        # of each node: `changed_at` is a clock that its writer read earlier, so the newest says nothing of the others
+        # as text, which is not parsed
+        found = tuple(Node.objects.order_by("pk").values_list("pk", Cast("changed_at", TextField())))
         if found != self._stamp:
             rows = Node.objects.values_list("name", "labels", "taints", "unschedulable")
             self._nodes = {

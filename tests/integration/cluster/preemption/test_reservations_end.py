@@ -18,7 +18,7 @@ from allocations.scheduling.preemption import reservations
 from allocations.scheduling.preemption.reservations import LASTS, LONGEST, SHUNNED
 from allocations.watching import Watching
 from kube import nodes as kube_nodes
-from kube.keys import CAPACITY_CHANGED
+from kube.keys import CAPACITY_CHANGED, PODS_RESOURCE
 from kube.objects import Pod
 from kube.watch import Changed
 from nodes.advertise import PLENTY, advertise, advertise_pods
@@ -275,3 +275,45 @@ def test_reservations_written_and_ended_at_once(world: World, ledger_db: TestDat
         )
         assert [one for one in answers if isinstance(one, Exception)] == []
         assert kept() == {"n1:0": urgent}
+
+
+def test_what_was_reserved_meanwhile_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLAIM-6 the beat asks the API server about a reservation that is over, and filter makes another meanwhile."""
+    add(world, "urgent", HIGH)
+    ask(world, "urgent", ["n1", "n2"])
+    assert reserved() == {"urgent": ("n1", False)}
+    PreemptionReservation.objects.update(until=database_now() - timedelta(seconds=1))
+    gone = reservations._gone
+
+    def slow(*arguments: Any) -> bool:
+        answer = gone(*arguments)
+        ask(world, "urgent", ["n1", "n2"])
+        return answer
+
+    monkeypatch.setattr(reservations, "_gone", slow)
+    preemption.end_stale(now=database_now(), backends=world.backends)
+    assert reserved() == {"urgent": ("n2", False)}
+    assert set(PreemptedInVain.objects.values_list("node__name", flat=True)) == {"n1"}
+    assert pods_of(world, "n2") < PLENTY
+
+
+def test_a_reservation_that_begins_while_the_node_is_advertised(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLAIM-6 what was read before it does not overwrite what it advertises."""
+    cluster = world.backends.cluster
+    assert cluster is not None
+    kube_nodes.advertise(cluster, name="n1", amounts={PODS_RESOURCE: 1})  # left by an earlier one
+    add(world, "urgent", HIGH)
+    machines = kube_nodes.list_all(cluster).items
+    write = kube_nodes.advertise
+    asked: list[str] = []
+
+    def late(cluster: Any, *, name: str, amounts: Any, **options: Any) -> Any:
+        if not asked and name == "n1" and amounts.get(PODS_RESOURCE) == PLENTY:
+            asked.append(name)
+            ask(world, "urgent", ["n1", "n2"])
+        return write(cluster, name=name, amounts=amounts, **options)
+
+    monkeypatch.setattr(kube_nodes, "advertise", late)
+    advertise(cluster=cluster, machines=machines, now=database_now())
+    assert (asked, reserved()) == (["n1"], {"urgent": ("n1", False)})
+    assert pods_of(world, "n1") < PLENTY

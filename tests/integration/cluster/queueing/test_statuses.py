@@ -6,6 +6,7 @@ import pytest
 
 from access.actors import SYSTEM
 from allocations import tasks
+from allocations.publish import queue_status
 from allocations.publish.claim_status import Publisher
 from claims.kinds import GANG
 from claims.models import GpuGang, GpuQueue
@@ -22,6 +23,7 @@ def here(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> Queues:
     monkeypatch.setattr(tasks, "current_backends", lambda: queues.world.backends)
     monkeypatch.setattr(tasks, "_alone", lambda _name, work: work())
     monkeypatch.setattr(tasks, "_publisher", Publisher())
+    monkeypatch.setattr(tasks, "_queue_publisher", queue_status.Publisher())
     return queues
 
 
@@ -62,3 +64,14 @@ def test_a_queue_that_cannot_be_written_delays_no_other(here: Queues) -> None:
     fails(here, "/gpuqueues/a")
     tasks.publish_claims()
     assert [queue.name for queue in GpuQueue.objects.all() if queue.published_status] == ["b"]
+
+
+def test_statuses_that_are_refused_delay_no_others(here: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLAIM-8 however many there are: a run goes on behind the last one that was tried."""
+    monkeypatch.setattr(queue_status, "TRIES_A_TURN", 2)
+    for name in ("a", "b", "c"):
+        here.gang(name, 2)
+    here.world.server.faults.append(Fault("PATCH", r"/gpugangs/[ab]/", status=403, times=10_000))
+    for _ in range(2):
+        tasks.publish_claims()
+    assert [gang.name for gang in GpuGang.objects.all() if gang.published_status] == ["c"]
