@@ -12,8 +12,10 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
 
+from django.contrib.auth import SESSION_KEY
 from django.contrib.auth.models import User
 from django.contrib.auth.password_validation import validate_password
+from django.contrib.sessions.models import Session
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.db.models import Q
@@ -191,6 +193,8 @@ def user_active_set(*, user: User, active: bool, actor: Actor, now: datetime) ->
     user.is_active = active
     user.save(update_fields=["is_active"])
     revoked = 0 if active else tokens.revoke_all(user)
+    if not active:
+        _sessions_end(user, now)
     name = user.get_username()
     message = f"account {name} {'opened' if active else 'shut'}{_revoked(revoked)}"
     record_change(message, name=name, actor=actor, now=now, active=active, tokens_revoked=revoked)
@@ -298,6 +302,13 @@ def _check_machine(*, service: bool, scope: TokenScope, node: str) -> None:
         raise BadInput(str(error), field="node", rule="node") from error
     if Profile.objects.filter(node=node).exists():
         raise Conflict(f"there is already an account of the agent of {node}")
+
+
+def _sessions_end(user: User, now: datetime) -> None:
+    """Delete the account's sessions: one of before would count again once the account is opened."""
+    sessions = Session.objects.filter(expire_date__gt=now).iterator()
+    ended = [session.pk for session in sessions if session.get_decoded().get(SESSION_KEY) == str(user.pk)]
+    Session.objects.filter(pk__in=ended).delete()
 
 
 def _require_session(actor: Actor) -> None:

@@ -159,11 +159,14 @@ def token_end_set(*, token: AuthToken, days: int, actor: Actor, now: datetime) -
     if actor.name != name:
         actor.require_admin()
     ends_at = _after(days, now=now)
-    if actor.token and token.expiry is not None and ends_at > token.expiry:
-        raise NotAllowed("a token cannot put off the end of a token: sign in, and do it on the page of tokens")
-    before, token.expiry = token.expiry, ends_at
-    if not AuthToken.objects.filter(pk=token.pk).update(expiry=ends_at):
+    locked = AuthToken.objects.select_for_update().filter(pk=token.pk).first()
+    if locked is None:
         raise NotFound("there is no such token")
+    before = locked.expiry
+    if actor.token and before is not None and ends_at > before:
+        raise NotAllowed("a token cannot put off the end of a token: sign in, and do it on the page of tokens")
+    AuthToken.objects.filter(pk=token.pk).update(expiry=ends_at)
+    token.expiry = ends_at
     record_change(
         f"token {token.token_key[:SHOWN]}… of {name} ends {ends_at:%Y-%m-%d %H:%M} UTC",
         kind=EventKind.TOKEN_END_SET,

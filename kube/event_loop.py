@@ -54,10 +54,11 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         except CancelledError as error:
             raise LoopEnded("the process ends") from error
         except TimeoutError as error:
-            if future.done():
-                raise
-            if loop.is_closed():
-                raise LoopEnded("the process ends") from error
+            if not future.done():
+                if loop.is_closed():
+                    raise LoopEnded("the process ends") from error
+            elif not future.cancelled() and future.exception() is error:
+                raise  # the coroutine's own; else it ended just after the wait, and the next look takes what it gave
         except BaseException:
             future.cancel()  # no effect on a failed coroutine; of an interrupted thread nobody waits for the answer
             raise

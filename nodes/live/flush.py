@@ -138,7 +138,8 @@ class Flusher:
 
     async def _fetch(self, *, epoch: float) -> None:
         """Read what other processes flushed, and delete fields that are no longer renewed."""
-        if await self._client.hlen(SAMPLES_KEY) <= self._table.own_nodes() and self._rounds % PRUNE_ROUNDS:
+        own = self._table.own_nodes(epoch=epoch, seconds=OWN_SECONDS)  # of an older one another process may know more
+        if await self._client.hlen(SAMPLES_KEY) <= own and self._rounds % PRUNE_ROUNDS:
             self._table.replace_foreign({})
             return
         found: dict[bytes, tuple[bytes, SampleView]] = {}

@@ -54,6 +54,10 @@ POLICY, TOO_LARGE, NOT_BINARY, OUR_FAILURE = 1008, 1009, 1003, 1011
 SIGN_IN_AGAIN: Final = 1012
 SESSION_SECONDS: Final = 3600.0
 """Length of a session, ±10 % so that agents do not reconnect at once: tokens are short-lived, and may be revoked."""
+LATE_SECONDS: Final = 20.0
+"""A frame whose turn in the database threads comes later is not stored: its agent waits 30 s for the ack, and may then
+have said something newer to another process.
+"""
 INLINE_BYTES: Final = 32 * 1024
 """Longer frames are decoded in a thread. A sample has 0.4 KiB, an inventory about 10."""
 _READERS: Final = ThreadPoolExecutor(2, thread_name_prefix="frame")
@@ -110,9 +114,16 @@ class Record:
 
 
 async def _stored(work: Callable[[], Result]) -> Result:
-    """Run `work` in a database thread. Raises Unavailable where the database is away."""
+    """Run `work` in a database thread. Raises Unavailable where the database is away, or the turn comes too late."""
+    latest = time.monotonic() + LATE_SECONDS
+
+    def in_time() -> Result:
+        if time.monotonic() > latest:
+            raise Unavailable("its turn came too late; send it again")
+        return work()
+
     try:
-        return await in_database_thread(work)
+        return await in_database_thread(in_time)
     except agent_liveness.TEMPORARY as error:
         raise Unavailable("the database is away; send it again") from error
 

@@ -324,9 +324,10 @@ class SampleTable:
         """Replace all samples of other processes."""
         self._foreign = dict(views)
 
-    def own_nodes(self) -> int:
-        """How many nodes this process has a sample of its own for."""
-        return sum(entry.sample is not None for entry in self._entries.values())
+    def own_nodes(self, *, epoch: float, seconds: float) -> int:
+        """How many nodes this process has a sample of its own for that is younger than `seconds`."""
+        samples = (entry.sample for entry in self._entries.values())
+        return sum(one is not None and one.view.age_seconds(now=epoch) < seconds for one in samples)
 
     def latest(self) -> dict[str, SampleView]:
         """The newest sample of every node, whichever process received it."""

@@ -255,3 +255,18 @@ async def test_details_that_could_not_be_passed_on(client: redis.asyncio.Redis) 
     back = Flusher(process.table, client, write_presence=process._write)
     await back.round(now=2.0, epoch=EPOCH)
     assert await client.hlen(DETAILS_KEY) == 1
+
+
+async def test_an_agent_that_moved_to_another_process(client: redis.asyncio.Redis) -> None:
+    """TEL-3 the first process shows what the other one hears, though it has a sample of its own for every node."""
+    left, right = Process(client), Process(client)
+    left.sample("n1", 1, 11)
+    left.sample("n2", 1, 12)
+    await left.round()
+    await right.round()
+    for seq in range(2, 30):
+        left.sample("n2", seq, 12)
+        right.sample("n1", seq, 77)
+        await right.round()
+        await left.round()
+    assert (right.seen()["n1"], left.seen()["n1"]) == (77, 77)
