@@ -170,11 +170,14 @@ def _refusal_event(
 
 def note_waiting(pods: Sequence[Pod], now: datetime) -> None:
     """Keep a row for each of these waiting pods. Rows of unchanged pods are written every `SEEN_AGAIN`."""
-    parser = _Parser()
+    # before the transaction: a claim that is not mirrored yet is read from the API server, as filter did for its pods
+    new, refused = _Parser(ClaimFinder()), _Parser(ClaimFinder(mirrored=True))
     for start in range(0, len(pods), BATCH):
-        some = pods[start : start + BATCH]
-        # before the transaction: a claim that is not mirrored yet is read from the API server
-        _note(some, {pod.metadata.uid: parser.parse(pod) for pod in some}, now)
+        some = {pod.metadata.uid: pod for pod in pods[start : start + BATCH]}
+        rows = PodRefusal.objects.filter(pod_uid__in=some, count__gt=0, member__isnull=True)
+        asked = set(rows.values_list("pod_uid", flat=True))
+        parsed = {uid: (refused if uid in asked else new).parse(pod) for uid, pod in some.items()}
+        _note([*some.values()], parsed, now)
 
 
 def queued_reason(pod: Pod, now: datetime) -> str:
@@ -247,8 +250,8 @@ def _note(pods: Sequence[Pod], parsed: Mapping[str, ParsedPod], now: datetime) -
 class _Parser:
     """Parses pods; a claim that several name is looked up once."""
 
-    def __init__(self) -> None:
-        self._finder = ClaimFinder()
+    def __init__(self, finder: ClaimFinder) -> None:
+        self._finder = finder
         self._queues = DIRECTORY.get(FRESH_SECONDS)
 
     def parse(self, pod: Pod) -> ParsedPod:

@@ -54,10 +54,14 @@ NO_CLAIM: Final = FoundClaim(None, None)
 
 
 class ClaimFinder:
-    """The `FindClaim` of one or of several requests: each claim is looked up once. `rows`: runs the query for it."""
+    """The `FindClaim` of one or of several requests: each claim is looked up once. `rows`: runs the query for it.
 
-    def __init__(self, rows: Callable[[Query], Sequence[Any]] = rows_of) -> None:
+    `mirrored`: claims that the watch has not brought yet count as missing.
+    """
+
+    def __init__(self, rows: Callable[[Query], Sequence[Any]] = rows_of, *, mirrored: bool = False) -> None:
         self._rows = rows
+        self._reads_through = bool(settings.GPUPLANE_KUBECONFIG) and not mirrored
         self._found: dict[tuple[str, str], FoundClaim] = {}
 
     def __call__(self, namespace: str, name: str) -> ClaimSpec | Refusal | None:
@@ -82,7 +86,7 @@ class ClaimFinder:
         if found:
             claim_id, spec = found[0]
             return FoundClaim(claim_id, _parsed(name, spec))
-        return _read_through(namespace, name) if settings.GPUPLANE_KUBECONFIG else NO_CLAIM
+        return _read_through(namespace, name) if self._reads_through else NO_CLAIM
 
 
 def _read_through(namespace: str, name: str) -> FoundClaim:

@@ -33,7 +33,7 @@ def test_a_queue_comes_for_a_refused_pod(queues: Queues) -> None:
 
 
 def test_a_claim_comes_for_a_refused_pod_of_a_queue(queues: Queues) -> None:
-    """QUEUE-1 CLAIM-4"""
+    """QUEUE-1 the namespace is in a queue all along."""
     queues.world.node("n1", gpus=2)
     queues.queue("research", namespaces=[NAMESPACE])
     queues.world.pod("pod", claim="late", spec=OURS)
@@ -54,3 +54,13 @@ def test_a_claim_of_a_gang_comes_for_refused_pods(queues: Queues) -> None:
     queues.world.server.add_gpuclaim("late", {"devices": {"count": 1}, "gangRef": "ring"}, namespace=NAMESPACE)
     looked_at(queues, "a", "b")
     assert [queues.node_of(name) for name in ("a", "b")] == ["n1", "n1"]
+
+
+def test_a_claim_that_does_not_come_is_not_asked_for_again(queues: Queues) -> None:
+    """CLAIM-3 a comparison waits for the watch: claims that thousands of pods name in vain cost it nothing."""
+    queues.world.node("n1", gpus=2)
+    queues.world.pod("pod", claim="never", spec=OURS)
+    assert queues.world.filter("pod") is None
+    read = sum("/gpuclaims/never" in one.path for one in queues.world.server.requests)
+    queues.world.reconcile()
+    assert sum("/gpuclaims/never" in one.path for one in queues.world.server.requests) == read > 0
