@@ -44,25 +44,24 @@ class Publisher:
         A queue, or a namespace's gangs, that cannot be written for the moment waits for the next run, and delays no
         other. Raises TemporaryKubeError where nothing could be written.
         """
-        written, failing = 0, dict[str, TemporaryKubeError]()
+        written, failed = 0, list[TemporaryKubeError]()
         for kind, statuses_of in _PARTS:
-            tried = 0
+            tried, failing = 0, set[str]()
             for row, status in self._changed(kind, statuses_of):
+                if tried >= TRIES_A_TURN or len(failing) >= FAILING_MOST:
+                    break
                 if _scope(row) in failing:
                     continue
-                if tried >= TRIES_A_TURN:
-                    break
                 tried += 1
                 self._last[kind.name] = row.namespace, row.name
                 try:
                     written += status_publish(kind, cluster=cluster, row=row, status=status, now=now)
                 except TemporaryKubeError as error:
                     log.warning("queues.status_unwritten", object=str(row), error=str(error))
-                    failing[_scope(row)] = error
-                    if len(failing) >= FAILING_MOST and not written:
-                        raise
-        if failing and not written:
-            raise next(iter(failing.values()))
+                    failing.add(_scope(row))
+                    failed.append(error)
+        if failed and not written:
+            raise failed[0]
         return written
 
     def _changed(self, kind: Kind[Any], statuses_of: StatusesOf) -> Iterator[tuple[Any, dict[str, Any]]]:

@@ -7,7 +7,7 @@ stopped gives memory back; memory in the ledger that no slot has is given back a
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 
 import structlog
@@ -45,21 +45,20 @@ def settle(slots: Iterable[Slot], *, now: datetime, slowly: Callable[[Slot], Non
 
     `slowly`: is given those whose bind waits for a kubelet, which takes a minute at worst.
     """
-    slow = frozenset() if slowly is None else _nodes_of_kubelets()
+    of_kubelets = _nodes_of_kubelets()
     settled = 0
-    _note_again(now)
+    if of_kubelets:
+        _note_again(of_kubelets, now)
     for slot in slots:
-        if slowly is not None and slot.node in slow:
+        if slowly is not None and slot.node in of_kubelets:
             slowly(slot)
         else:
             settled += settle_one(slot, now=now)
     return settled
 
 
-def _note_again(now: datetime) -> None:
-    """Note the GPUs of slots whose process was killed between the bind and its note."""
-    if not (nodes := _nodes_of_kubelets()):
-        return
+def _note_again(nodes: Collection[str], now: datetime) -> None:
+    """Note the GPUs of slots on these nodes whose process was killed between the bind and its note."""
     rows = Slot.objects.filter(state__in=HOLDING, node__in=nodes, allocation__state=AllocationState.BOUND)
     said = {pk: (allocation, gpus) for pk, allocation, gpus in rows.values_list("pk", "allocation_id", "gpus")}
     held: dict[uuid.UUID, list[int]] = {}

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.db import IntegrityError
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from allocations.backends import Backends, current_backends
 from allocations.choices import LIVE, State
@@ -129,7 +129,7 @@ def reserve(
 @atomic_retry
 def write(made: PreemptionReservation) -> None:
     """Replace the pod's reservation. Raises IntegrityError: another process just did, or the node is gone."""
-    before = _locked([made.pod_uid])
+    before = _locked(Q(pod_uid=made.pod_uid))
     PreemptionReservation.objects.filter(pod_uid=made.pod_uid).delete()
     made.pk = None
     PreemptionReservation.objects.bulk_create([made])
@@ -138,9 +138,9 @@ def write(made: PreemptionReservation) -> None:
     _note_vain([one for one in before if not one.victims_sent and one.until <= made.made_at], made.made_at)
 
 
-def _locked(pod_uids: Collection[str]) -> list[PreemptionReservation]:
-    """The reservations of these pods, locked by the current transaction."""
-    return list(_rows().select_for_update(of=("self",)).filter(pod_uid__in=pod_uids).order_by("pk"))
+def _locked(which: Q) -> list[PreemptionReservation]:
+    """These reservations, locked by the current transaction."""
+    return list(_rows().select_for_update(of=("self",)).filter(which).order_by("pk"))
 
 
 def _note_vain(reservations: Iterable[PreemptionReservation], now: datetime) -> None:
@@ -165,7 +165,7 @@ def end(reservations: Iterable[PreemptionReservation], now: datetime, *, vain: b
 @atomic_retry
 def _delete(ids: Collection[int], now: datetime, *, vain: bool) -> int:
     """How many there were: two processes may end the same one, and the pod may have another by now, which stays."""
-    found = list(_rows().select_for_update(of=("self",)).filter(pk__in=ids).order_by("pk"))
+    found = _locked(Q(pk__in=ids))
     PreemptionReservation.objects.filter(pk__in=[one.pk for one in found]).delete()
     keep(devices_of(found), now=now)
     if vain:

@@ -76,8 +76,7 @@ def _note_admission(state: GangState, now: datetime) -> None:
 def _update(state: GangState, spec: GangFields, staying: Sequence[Holder], now: datetime) -> str:
     """Why the members are to go; empty: they stay. Between its undoing and its end a gang has both times."""
     assert state.admitted_at is not None
-    undone = state.retry_at is not None
-    if not staying and (undone or state.stood_at is not None):
+    if not staying and (state.retry_at is not None or state.stood_at is not None):
         GangState.objects.filter(pk=state.pk).update(admitted_at=None, stood_at=None)
     elif state.retry_at is not None:
         if now < state.retry_at or len(staying) < spec.min_member:
