@@ -21,7 +21,7 @@ def cordoned(name: str) -> Node:
 
 
 def test_a_node_that_is_described_by_an_older_clock() -> None:
-    """QUEUE-4 a comparison that began before the watch's last event writes after it."""
+    """A comparison that began before the watch's last event writes after it."""
     one, two = NodeFactory(name="n1", gpus=2), NodeFactory(name="n2", gpus=2)
     began, cache = database_now(), NodesCache()
     cache.read()

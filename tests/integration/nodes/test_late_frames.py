@@ -17,7 +17,7 @@ MACHINE = {"name": "n1", "devices": [{"minor": 0, "uuid": "GPU-0", "model": "H10
 
 
 async def test_a_turn_that_comes_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TEL-1 the agent may have said something newer to another process meanwhile: it is asked to say it again."""
+    """NODE-2 the agent may have said something newer to another process meanwhile: it is asked to say it again."""
     session = Session("n1", AGENT, table=SampleTable(), record=Record())
     monkeypatch.setattr(ingest, "LATE_SECONDS", -1.0)
     late = await session.take(Inventory("b0", 1, 1.0, MACHINE), now=0.0, epoch=1_000.0)

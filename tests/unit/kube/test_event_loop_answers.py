@@ -43,7 +43,7 @@ def answered(outcome: str | Exception, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_an_answer_within_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LEASE-4 it is the answer, and no time-out of a request that was applied."""
+    """It is the answer, and no time-out of a request that was applied."""
     assert answered("done", monkeypatch) == "done"
 
 

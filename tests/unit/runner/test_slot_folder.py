@@ -225,7 +225,7 @@ async def test_the_runner_killed_with_slots_that_end_with_it(
 
 
 async def test_a_command_that_nobody_could_find_again(machine: Machine) -> None:
-    """SLOT-4c the keeper cannot write whom it keeps, as on a full disk: the command ends with it."""
+    """SLOT-5b the keeper cannot write whom it keeps, as on a full disk: the command ends with it."""
     folder = SlotFolder.create(machine.folder / "state" / "slots", wanted("s1"), port=1)
     (folder.path / "process.json").mkdir()
     folder.start(["sleep", "600"], {"PATH": os.environ["PATH"]})

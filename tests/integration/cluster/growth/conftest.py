@@ -102,6 +102,16 @@ class Growing:
         verify_devices(backends=self.world.backends, now=self.now())
         self.watch()
 
+    def serve_one(self) -> str:
+        """A pool, a pod that waits for eight GPUs, and its node up to its inventory; the node's name."""
+        self.karpenter.pool()
+        self.pods(1, claim="eight")
+        self.round()
+        name = self.to_ready()
+        self.inventory(name)
+        self.round()
+        return name
+
     @property
     def triggers(self) -> list[Object]:
         """Trigger pods in the cluster."""

@@ -57,12 +57,7 @@ def test_other_gpus_than_the_shape_said(growing: Growing) -> None:
 
 def test_devices_are_kept_for_those_they_were_made_for(growing: Growing) -> None:
     """SCALE-4 For a minute nobody else of that priority gets them."""
-    growing.karpenter.pool()
-    growing.pods(1, claim="eight")
-    growing.round()
-    name = growing.to_ready()
-    growing.inventory(name)
-    growing.round()
+    name = growing.serve_one()
     uid = growing.server.pods["research", "p-0"]["metadata"]["uid"]
     assert set(Device.objects.values_list("kept_for", flat=True)) == {uid}
     growing.round(2)

@@ -278,7 +278,7 @@ def test_reservations_written_and_ended_at_once(world: World, ledger_db: TestDat
 
 
 def test_what_was_reserved_meanwhile_stays(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CLAIM-6 the beat asks the API server about a reservation that is over, and filter makes another meanwhile."""
+    """The beat asks the API server about a reservation that is over, and filter makes another meanwhile."""
     add(world, "urgent", HIGH)
     ask(world, "urgent", ["n1", "n2"])
     assert reserved() == {"urgent": ("n1", False)}
@@ -298,7 +298,7 @@ def test_what_was_reserved_meanwhile_stays(world: World, monkeypatch: pytest.Mon
 
 
 def test_a_reservation_that_begins_while_the_node_is_advertised(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CLAIM-6 what was read before it does not overwrite what it advertises."""
+    """What was read before it does not overwrite what it advertises."""
     cluster = world.backends.cluster
     assert cluster is not None
     kube_nodes.advertise(cluster, name="n1", amounts={PODS_RESOURCE: 1})  # left by an earlier one

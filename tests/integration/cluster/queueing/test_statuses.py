@@ -33,7 +33,7 @@ def fails(queues: Queues, path: str) -> None:
 
 
 def test_claims_that_cannot_be_written_delay_no_queue(here: Queues) -> None:
-    """QUEUE-1 CLAIM-3"""
+    """CLAIM-1 each kind of object has its status."""
     here.world.node("n1", gpus=4)
     here.queue("research", quotas=[{"deserved": 2}])
     here.world.claim("first")

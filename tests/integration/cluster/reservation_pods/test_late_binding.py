@@ -18,7 +18,7 @@ BINDING = r"/pods/train/binding$"
 
 @pytest.mark.parametrize("lost", [False, True], ids=["the reservation pod runs", "the reservation pod is lost"])
 def test_a_late_binding_of_a_share(shares: Shares, monkeypatch: pytest.MonkeyPatch, lost: bool) -> None:
-    """SHARE-3 LEASE-4 the pod keeps the GPU, or is never bound: nobody else is given what it may run on."""
+    """LEASE-2 SHARE-5 the pod keeps the GPU, or is never bound: nobody else is given what it may run on."""
     world, late = shares.world, Late()
     monkeypatch.setattr("allocations.scheduling.limits.BIND_DEADLINE", timedelta(seconds=0.5))
     monkeypatch.setattr("allocations.scheduling.limits.reservation_seconds", lambda: 2)

@@ -258,7 +258,7 @@ async def test_details_that_could_not_be_passed_on(client: redis.asyncio.Redis) 
 
 
 async def test_an_agent_that_moved_to_another_process(client: redis.asyncio.Redis) -> None:
-    """TEL-3 the first process shows what the other one hears, though it has a sample of its own for every node."""
+    """VIEW-1 the first process shows what the other one hears, though it has a sample of its own for every node."""
     left, right = Process(client), Process(client)
     left.sample("n1", 1, 11)
     left.sample("n2", 1, 12)
