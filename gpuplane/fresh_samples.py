@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from django.utils import timezone
 
-from nodes.live.reads import latest_for
+from nodes.live.reads import latest_samples
 from nodes.live.samples import SampleView
 
 
-def fresh_for(request: object) -> Mapping[str, SampleView]:
+def fresh_samples() -> Mapping[str, SampleView]:
     """Node → its newest sample, of those that are not old."""
     now = timezone.now().timestamp()
-    return {node: sample for node, sample in latest_for(request).items() if not sample.is_old(now=now)}
+    return {node: sample for node, sample in latest_samples().items() if not sample.is_old(now=now)}

@@ -18,7 +18,7 @@ from agent.protocol import COLUMNS
 from allocations.fleet_holders import ANSWERS, HolderKey
 from allocations.overviews import DeviceRow, device_rows
 from gpuplane.csv_files import csv_response
-from gpuplane.fresh_samples import fresh_for
+from gpuplane.fresh_samples import fresh_samples
 from gpuplane.pages.page import PageRequest, page
 from nodes.labels import pool_of
 from nodes.live.samples import SampleView
@@ -82,7 +82,7 @@ def fleet_holders_part(request: PageRequest) -> HttpResponse:
 @page
 def fleet_csv(request: PageRequest) -> HttpResponse:
     """One line a device, by node."""
-    return csv_response(_lines(request.actor, fresh_for(request)), "fleet.csv")
+    return csv_response(_lines(request.actor, fresh_samples()), "fleet.csv")
 
 
 def _lines(actor: Actor, samples: Mapping[str, SampleView]) -> Iterator[list[object]]:

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from access.choices import Role
 from access.errors import Conflict
-from gpuplane.fresh_samples import fresh_for
+from gpuplane.fresh_samples import fresh_samples
 from gpuplane.pages.page import PageRequest, page
 from inference.choices import WANTED
 from inference.model_fields import shown_fields
@@ -47,7 +47,7 @@ def _parts() -> dict[str, Any]:
 @page
 def runners(request: PageRequest) -> HttpResponse:
     """Runners with their GPUs: what slots and others claim, and what is measured."""
-    return render(request, "inference/runners.html", {"runners": runners_shown(fresh_for(request))})
+    return render(request, "inference/runners.html", {"runners": runners_shown(fresh_samples())})
 
 
 @require_GET

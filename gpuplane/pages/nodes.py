@@ -21,7 +21,7 @@ from nodes.choices import NodeState
 from nodes.disputed_devices import disputed_of
 from nodes.drawing import DRAWN_MOST, draw, switch_rows
 from nodes.history.ranges import LIVE, WORDS, known_range
-from nodes.live.reads import latest_for
+from nodes.live.reads import latest_samples
 from nodes.models import Device
 from nodes.overviews import link_matrix, models_known, node_query, node_row, node_rows
 from nodes.selectors import node_devices, node_get
@@ -91,7 +91,7 @@ def node_devices_part(request: PageRequest, name: str) -> HttpResponse:
 def _devices(request: PageRequest, name: str) -> dict[str, Any]:
     found = node_get(name)
     devices = list(node_devices(found).select_related("node").defer("node__links", "node__disputed"))
-    sample = latest_for(request).get(found.name)
+    sample = latest_samples().get(found.name)
     if sample is not None and sample.is_old(now=timezone.now().timestamp()):
         sample = None
     groups = groups_on(devices, actor=request.actor)

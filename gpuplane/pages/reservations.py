@@ -8,7 +8,7 @@ from django.views.decorators.http import require_GET
 
 from allocations.choices import GroupState
 from allocations.reservation_overviews import group_query, group_views, nodes_put_off
-from gpuplane.fresh_samples import fresh_for
+from gpuplane.fresh_samples import fresh_samples
 from gpuplane.pages.page import PageRequest, page, query_words
 from gpuplane.pages.slices import slice_of
 from storage.clock import database_now
@@ -20,7 +20,7 @@ def reservation_table(request: PageRequest) -> HttpResponse:
     """Groups with their sharers and memory, unprotected ones first; without a filter those that are not gone."""
     filters = query_words(request, "node", "state", search="q")
     found = slice_of(group_query(**filters), request, counted=True)
-    views = group_views(found.rows, actor=request.actor, samples=fresh_for(request))
+    views = group_views(found.rows, actor=request.actor, samples=fresh_samples())
     context = filters | {
         "slice": found.with_rows(views),
         "states": GroupState.choices,

@@ -16,7 +16,7 @@ from rest_framework.viewsets import GenericViewSet
 from access.actors import Actor
 from allocations.choices import State
 from allocations.selectors import device_holders
-from gpuplane.fresh_samples import fresh_for
+from gpuplane.fresh_samples import fresh_samples
 from gpuplane.rest.authentication import request_actor
 from gpuplane.rest.fields import NameFilter, filters
 from nodes.choices import Presence
@@ -124,7 +124,7 @@ class DeviceViewSet(GenericViewSet[Device]):
         held = columns.pop("held", None)
         page = self.paginate_queryset(device_list(held=held).filter(**columns)) or []
         actor = request_actor(request)
-        holders, samples = device_holders(page, actor), fresh_for(request)
+        holders, samples = device_holders(page, actor), fresh_samples()
         rows = [
             device_row(device, device.node, holders.get(device.pk, []), actor, samples.get(device.node.name))
             for device in page

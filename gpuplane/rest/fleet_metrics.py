@@ -20,7 +20,7 @@ from autoscaling.metrics import growth_metrics
 from gpuplane.metrics_relay import relayed
 from gpuplane.rest.authentication import request_actor
 from inference.metrics import slot_metrics
-from nodes.live.reads import latest_for
+from nodes.live.reads import latest_samples
 from storage.clock import database_now
 from storage.redis_client import Purpose, client
 
@@ -47,7 +47,7 @@ class FleetMetrics(APIView):
             actor.require_scope(TokenScope.METRICS)
         if actor.namespaces is not None:
             raise NotAllowed("only machine accounts of scope metrics, and admins, may read the whole fleet")
-        samples, now = latest_for(request), time.time()
+        samples, now = latest_samples(), time.time()
         text = fleet_metrics(samples=samples, now=now) + ledger_metrics(samples=samples, now=now)
         text += growth_metrics() + slot_metrics(now=database_now())
         with client(settings.GPUPLANE_REDIS_URL, Purpose.WORK) as connection:

@@ -18,7 +18,7 @@ from rest_framework.viewsets import GenericViewSet
 from access.choices import TokenScope
 from access.errors import BadInput, NotFound
 from allocations.selectors import device_holders
-from gpuplane.fresh_samples import fresh_for
+from gpuplane.fresh_samples import fresh_samples
 from gpuplane.rest.authentication import request_actor
 from gpuplane.rest.devices import DeviceSchema, device_row
 from gpuplane.rest.fields import TextsField, filters
@@ -132,7 +132,7 @@ def _detail(name: str, request: Request) -> dict[str, Any]:
     devices = list(node_devices(node))
     actor = request_actor(request)
     holders = device_holders(devices, actor)
-    sample = fresh_for(request).get(node.name)
+    sample = fresh_samples().get(node.name)
     rows = [device_row(device, node, holders.get(device.pk, []), actor, sample) for device in devices]
     disputed = [msgspec.to_builtins(one) for one in disputed_of(node)]
     return {**node_row(node), "links": node.links, "inventory": rows, "disputed": disputed}

@@ -16,7 +16,7 @@ from rest_framework.viewsets import GenericViewSet
 from allocations.choices import GroupState, State
 from allocations.models import GpuGroup
 from allocations.reservation_overviews import GroupGpu, GroupView, group_get, group_list, group_views
-from gpuplane.fresh_samples import fresh_for
+from gpuplane.fresh_samples import fresh_samples
 from gpuplane.rest.authentication import request_actor
 from gpuplane.rest.fields import NameFilter, filters
 
@@ -109,7 +109,7 @@ class ReservationViewSet(GenericViewSet[GpuGroup]):
 
 
 def _rows(groups: list[GpuGroup], request: Request) -> list[dict[str, Any]]:
-    views = group_views(groups, actor=request_actor(request), samples=fresh_for(request))
+    views = group_views(groups, actor=request_actor(request), samples=fresh_samples())
     return [reservation_row(view) for view in views]
 
 

@@ -10,7 +10,6 @@ fails; both the failure and the recovery are logged once.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -53,6 +52,8 @@ DETAILS_AT_ONCE: Final = 500
 """Nodes whose details are written in one round: after a restart all arrive at once."""
 PRESENCE_SECONDS: Final = 5.0
 """How often presence is written, well below the silence that makes a node suspect; a new node's at once."""
+AGAIN_SECONDS: Final = 1.0
+"""How long to wait before cancelling again: redis-py loses a cancellation that comes while it connects."""
 
 log = structlog.get_logger(__name__)
 
@@ -197,12 +198,19 @@ class _Running:
     task: asyncio.Task[None] | None = None
 
 
-def ensure_running() -> None:
-    """Start this process's flusher unless the running event loop has one."""
-    loop = asyncio.get_running_loop()
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop of this process's flusher, to which the samples belong; None while no loop runs one."""
     task = _Running.task
-    if task is not None and not task.done() and task.get_loop() is loop:
+    if task is None or task.done() or not task.get_loop().is_running():
+        return None
+    return task.get_loop()
+
+
+def ensure_running() -> None:
+    """Start this process's flusher, in the running event loop, unless there is one."""
+    if running_loop() is not None:
         return
+    loop = asyncio.get_running_loop()
     client = async_client(settings.GPUPLANE_REDIS_URL, Purpose.WORK)
     writer = agent_liveness.Writer()
 
@@ -223,9 +231,9 @@ async def stop() -> None:
     task, _Running.task = _Running.task, None
     if task is None or task.get_loop() is not asyncio.get_running_loop():
         return
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=AGAIN_SECONDS)
 
 
 def read_latest() -> Mapping[str, SampleView]:
@@ -245,10 +253,8 @@ def read_latest_kept() -> Mapping[str, KeptSample | SampleView]:
 
 
 def _note_reader() -> None:
-    with contextlib.suppress(RuntimeError):  # no running loop: a command or a test reads its own table
-        ensure_running()
-        if _Running.flusher is not None:
-            _Running.flusher.read_until = time.monotonic() + READERS_SECONDS
+    if _Running.flusher is not None:  # else a command or a test reads its own table
+        _Running.flusher.read_until = time.monotonic() + READERS_SECONDS
 
 
 async def read_node(node: str, *, epoch: float) -> tuple[SampleView | None, DetailsView | None]:

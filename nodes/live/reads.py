@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from datetime import datetime
-from typing import cast
+from typing import Final, cast
 
 import structlog
-from asgiref.sync import async_to_sync
 
 from nodes.history import ring
-from nodes.live import agent_liveness
+from nodes.live import agent_liveness, flush
 from nodes.live.flush import read_latest
 from nodes.live.samples import DETAILS_KEY, SAMPLES_KEY, DetailsView, SampleView, read_details, read_sample
 from storage.redis_client import REDIS_ERRORS
 
+LOOP_SECONDS: Final = 10.0
+"""The loop that owns the samples also serves requests: it never takes so long while its process lives."""
+
 log = structlog.get_logger(__name__)
 
 
-def latest_for(request: object) -> Mapping[str, SampleView]:
-    """The newest sample of every node, read in the event loop of the server where it has one: then the request has an
-    ASGI scope.
+def latest_samples() -> Mapping[str, SampleView]:
+    """The newest sample of every node. For threads: read in the event loop that owns the samples, where one runs.
+
+    Raises TimeoutError when that loop does not answer within `LOOP_SECONDS`.
     """
-    if not hasattr(request, "scope"):
+    loop = flush.running_loop()
+    if loop is None:
         return read_latest()
-    return async_to_sync(_read)()
+    return asyncio.run_coroutine_threadsafe(_read(), loop).result(LOOP_SECONDS)
 
 
 def latest_of(node: str) -> tuple[SampleView | None, DetailsView | None]:

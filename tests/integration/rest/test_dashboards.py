@@ -20,6 +20,7 @@ from rest_framework.test import APIClient
 from access.choices import TokenScope
 from access.tokens import issue
 from agent.protocol import COLUMNS
+from autoscaling.counters import PROVISION
 from gpuplane.listeners.cluster import ROUTES
 from gpuplane.rest import fleet_metrics
 from nodes.live.ingest import FRAMES, REFUSED
@@ -67,13 +68,14 @@ def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, set[str]]]:
     NodeFactory(name="n2", gpus=1)
     Device.objects.filter(node__name="n2").update(stranger="somebody", conflict="research/intruder")
     assert ROUTES, "the web process has its doors, whose metrics are among these"
+    assert PROVISION, "the worker's metrics of growth are relayed; here they are of this process"
     REFUSED.labels("old").inc(0)
     FRAMES.labels("hello").inc(0)
     uuids = tuple(Device.objects.filter(node__name="n1").order_by("minor").values_list("uuid", flat=True))
     now = database_now().timestamp()
     columns: dict[str, Any] = dict.fromkeys(COLUMNS, (1, 1))
     view = SampleView(node="n1", boot="b", seq=1, time=now, received_at=now, devices=uuids, **columns)
-    monkeypatch.setattr(fleet_metrics, "latest_for", lambda _: {"n1": view})
+    monkeypatch.setattr(fleet_metrics, "latest_samples", lambda: {"n1": view})
     token = issue(UserFactory(scope=TokenScope.METRICS))
     scraped: list[Any] = [
         Client().get("/metrics"),

@@ -1,0 +1,95 @@
+"""Samples read by requests, whose threads are not the event loop's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from pytest_django import Settings
+
+from agent.protocol import Sample
+from nodes.live import agent_liveness, flush
+from nodes.live.reads import latest_samples
+from nodes.live.samples import TABLE
+
+
+@pytest.fixture
+async def serving(redis_url: str, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """The flusher of a web process, in this event loop; presence is not written."""
+    settings.GPUPLANE_REDIS_URL = redis_url
+    monkeypatch.setattr(agent_liveness.Writer, "write", lambda *_, **__: None)
+    await flush.start()
+    yield
+    await flush.stop()
+
+
+def _flushers() -> int:
+    return sum(task.get_name() == "samples-flush" for task in asyncio.all_tasks())
+
+
+@pytest.mark.usefixtures("serving")
+async def test_reads_by_threads_start_no_further_flusher() -> None:
+    """NODE-2 each read by a request left a flusher behind, which wrote presence and asked Redis for ever."""
+    for _ in range(3):
+        await asyncio.to_thread(latest_samples)
+        flush.ensure_running()  # as with the next frame of an agent
+    assert _flushers() == 1
+
+
+@pytest.mark.usefixtures("serving")
+async def test_another_event_loop_of_the_process_starts_no_flusher() -> None:
+    """NODE-2 a process has one: the one of the loop that serves."""
+
+    async def elsewhere() -> int:
+        flush.ensure_running()
+        return _flushers()
+
+    assert await asyncio.to_thread(asyncio.run, elsewhere()) == 0
+    flush.ensure_running()
+    assert _flushers() == 1
+
+
+@pytest.mark.usefixtures("serving")
+async def test_threads_read_in_the_loop_that_owns_the_samples() -> None:
+    """NODE-2 a request sees what an agent just sent, and other processes' samples are fetched for it."""
+    frame = Sample("b", 1, 1.0, [11], devices=["GPU-0"])
+    TABLE.put("read-by-threads", frame, now=time.monotonic(), received_at=time.time())
+    before = time.monotonic()
+    samples = await asyncio.to_thread(latest_samples)
+    assert samples["read-by-threads"].utilisation_percent == (11,)
+    running = flush._Running.flusher
+    assert running is not None
+    assert running.read_until >= before + flush.READERS_SECONDS
+
+
+async def test_a_cancellation_that_is_lost_stops_the_flusher_nevertheless(
+    redis_url: str, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Redis client loses a cancellation that comes while it connects: the web process waited for it at its end."""
+    settings.GPUPLANE_REDIS_URL = redis_url
+    lost = asyncio.Event()
+
+    async def losing(*_: object, **__: object) -> None:
+        if lost.is_set():
+            return
+        with contextlib.suppress(asyncio.CancelledError):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                lost.set()
+
+    monkeypatch.setattr(flush.Flusher, "round", losing)
+    await flush.start()
+    await asyncio.sleep(0)
+    async with asyncio.timeout(20):
+        await flush.stop()
+    assert lost.is_set()
+    assert _flushers() == 0
+
+
+def test_without_a_serving_loop_the_own_table_is_read() -> None:
+    """NODE-2 a command has no event loop."""
+    assert "of-no-process" not in latest_samples()
