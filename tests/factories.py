@@ -12,7 +12,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import factory
+from django.conf import settings
+from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.auth.models import User
+from django.contrib.sessions.backends.db import SessionStore
 from factory.django import DjangoModelFactory
 from knox.models import AuthToken, get_digest_token
 
@@ -137,3 +140,13 @@ class UserFactory(DjangoModelFactory[User]):
             team = TeamFactory()
             team.members.add(self)
             TeamNamespace.objects.bulk_create(TeamNamespace(team=team, namespace=name) for name in names)
+
+
+def session_of(user: User) -> SessionStore:
+    """A stored session, as signing in makes it."""
+    store = SessionStore()
+    store[SESSION_KEY] = str(user.pk)
+    store[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
+    store[HASH_SESSION_KEY] = user.get_session_auth_hash()
+    store.save()
+    return store

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from django.conf import settings
-from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
-from django.contrib.sessions.backends.db import SessionStore
 
 from access import tokens
 from access.choices import Role, TokenScope
@@ -21,7 +19,7 @@ from tests.attacks import wire
 from tests.attacks.target import HOST, Listener, Target
 from tests.bench import fleets
 from tests.certificates import Authority
-from tests.factories import UserFactory
+from tests.factories import UserFactory, session_of
 from tests.fakes.apiserver import ApiServer
 from tests.servers import redis, session, web
 
@@ -93,24 +91,13 @@ def running(folder: Path) -> Iterator[Product]:
                     **{node: app.token(scope=TokenScope.AGENT, node=node) for node in ("attack-posts", "attack-flaps")},
                     "revoked": _revoked(),
                 },
-                session=_cookie(),
+                session=f"{settings.SESSION_COOKIE_NAME}={session_of(UserFactory(role=Role.VIEWER)).session_key}",
                 agent_node=AGENT_NODE,
                 nodes=tuple(fleets.names(NODES)),
             )
             path = folder / "target.json"
             target.write(path)
             yield Product(target, path, app, api, _child(guard))
-
-
-def _cookie() -> str:
-    """A signed-in viewer's."""
-    user = UserFactory(role=Role.VIEWER)
-    store = SessionStore()
-    store[SESSION_KEY] = str(user.pk)
-    store[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
-    store[HASH_SESSION_KEY] = user.get_session_auth_hash()
-    store.save()
-    return f"{settings.SESSION_COOKIE_NAME}={store.session_key}"
 
 
 def _revoked() -> str:

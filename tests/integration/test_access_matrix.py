@@ -16,7 +16,6 @@ from uuid import UUID
 import pytest
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.conf import settings
-from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.auth.models import User
 from django.contrib.sessions.backends.db import SessionStore
 from django.db import connections
@@ -55,7 +54,7 @@ from tests import access_matrix as matrix
 from tests.databases import connected
 from tests.door import Closing
 from tests.extender import filtered, pod_manifest
-from tests.factories import GpuClaimFactory, TeamFactory
+from tests.factories import GpuClaimFactory, TeamFactory, session_of
 from tests.integration.rest.conftest import inventory
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -154,7 +153,7 @@ class World:
         for caller, user in self.users.items():
             key = self.sessions.get(caller)
             if key is None or not SessionStore(key).exists(key):
-                self.sessions[caller] = _session(user)
+                self.sessions[caller] = session_of(user).session_key or ""
         claim, _ = GpuClaim.objects.get_or_create(namespace="research", name="train", defaults=_claim_fields())
         GpuGang.objects.get_or_create(
             namespace="research", name="ring", defaults={**_claim_fields(), "spec": {"minMember": 1}}
@@ -208,16 +207,6 @@ def _account(
     machine = service or scope != TokenScope.REST
     Profile.objects.create(user=user, role=role, scope=scope, node=node, service=machine)
     return user
-
-
-def _session(user: User) -> str:
-    store = SessionStore()
-    store[SESSION_KEY] = str(user.pk)
-    store[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
-    store[HASH_SESSION_KEY] = user.get_session_auth_hash()
-    store.save()
-    assert store.session_key is not None
-    return store.session_key
 
 
 @pytest.fixture(scope="module")

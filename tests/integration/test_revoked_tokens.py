@@ -13,10 +13,7 @@ from typing import Any
 import pytest
 from asgiref.sync import sync_to_async
 from asgiref.testing import ApplicationCommunicator
-from django.conf import settings
-from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.auth.models import User
-from django.contrib.sessions.backends.db import SessionStore
 from django.db import connections
 from knox.models import AuthToken
 
@@ -35,7 +32,7 @@ from nodes.live import flush
 from storage.clock import database_now
 from storage.redis_listener import Listener
 from tests.door import Closing
-from tests.factories import NodeFactory, UserFactory
+from tests.factories import NodeFactory, UserFactory, session_of
 from tests.servers.redis import Mortal
 from tests.sockets import Socket
 
@@ -215,23 +212,13 @@ async def test_a_browsers_stream_ends_when_its_account_is_shut(ledger_db: object
     await browser.leave()
 
 
-def _session(user: User) -> SessionStore:
-    """As signing in makes it."""
-    store = SessionStore()
-    store[SESSION_KEY] = str(user.pk)
-    store[BACKEND_SESSION_KEY] = settings.AUTHENTICATION_BACKENDS[0]
-    store[HASH_SESSION_KEY] = user.get_session_auth_hash()
-    store.save()
-    return store
-
-
 @sqlite
 @pytest.mark.parametrize("shut", [False, True], ids=["goes on", "shut meanwhile"])
 async def test_a_stream_that_begins_while_its_account_is_shut(ledger_db: object, shut: bool) -> None:
     """VIEW-6 between the look at the session and the socket's place among those that are told."""
     await on_the_side(lambda: NodeFactory(name="n1", gpus=1))
     user = await on_the_side(UserFactory)
-    store = await on_the_side(lambda: _session(user))
+    store = await on_the_side(lambda: session_of(user))
     if shut:
         await on_the_side(lambda: user_active_set(user=User.objects.get(pk=user.pk), active=False, **_by()))
     browser = Socket(NodeConsumer.as_asgi(), user, url_route={"kwargs": {"name": "n1"}}, session=store)

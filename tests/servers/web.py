@@ -50,6 +50,8 @@ class LiveApp:
     """Start it again at the same address, once it was stopped."""
     kill: Callable[[], None]
     """End a forked one by SIGKILL."""
+    pid: Callable[[], int]
+    """Of a forked one that runs."""
 
     def token(
         self,
@@ -156,7 +158,15 @@ def on_database(
 
     try:
         start()
-        yield LiveApp(url, database, log, stop=stop, start=start, kill=partial(stop, signal.SIGKILL))
+        yield LiveApp(
+            url,
+            database,
+            log,
+            stop=stop,
+            start=start,
+            kill=partial(stop, signal.SIGKILL),
+            pid=lambda: processes[-1].pid,
+        )
     finally:
         stop()
 

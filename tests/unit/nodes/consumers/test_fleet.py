@@ -3,10 +3,7 @@
 import orjson
 import pytest
 from channels.db import database_sync_to_async
-from django.conf import settings
-from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.auth.models import AnonymousUser, User
-from django.contrib.sessions.backends.db import SessionStore
 from django.db import DatabaseError
 
 from nodes.consumers import signed_in
@@ -14,7 +11,7 @@ from nodes.consumers.fleet import FleetConsumer
 from nodes.live.fleet_columns import COLUMNS
 from nodes.live.fleet_frames import Condition
 from nodes.live.hub import Hub
-from tests.factories import NodeFactory, UserFactory
+from tests.factories import NodeFactory, UserFactory, session_of
 from tests.fleet_reader import Reader
 from tests.sockets import Socket
 
@@ -172,11 +169,7 @@ async def test_a_session_that_ends_ends_the_stream(quick_hub, monkeypatch, end):
 
     def sign_in():
         user = UserFactory()
-        session = SessionStore()
-        session.update({SESSION_KEY: str(user.pk), BACKEND_SESSION_KEY: settings.AUTHENTICATION_BACKENDS[0]})
-        session[HASH_SESSION_KEY] = user.get_session_auth_hash()
-        session.save()
-        return session, user
+        return session_of(user), user
 
     session, user = await database_sync_to_async(sign_in)()
     communicator = Browser(quick_hub, user)
