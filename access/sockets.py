@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 from channels.db import database_sync_to_async
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError
 
 from access import tokens
 from access.choices import TokenScope
@@ -81,7 +81,7 @@ class Sockets:
         chosen = [one for one in self._open if accounts is None or "" in accounts or one.account in accounts]
         try:
             invalid = await self._invalid_by_token([one for one in chosen if one.token])
-        except DatabaseError as error:
+        except (DatabaseError, InterfaceError) as error:
             log.warning("access.sockets_unread", error=str(error))
             invalid = []
         if accounts is not None:

@@ -33,6 +33,10 @@ class CheckpointUnreadable(Exception):
     """The file is invalid; the text says why, without quoting it."""
 
 
+class CheckpointNotRead(CheckpointUnreadable):
+    """The operating system did not let it be read; it may the next time."""
+
+
 class _Entry(msgspec.Struct):
     pod_uid: str = msgspec.field(name="PodUID")
     container: str = msgspec.field(name="ContainerName", default="")
@@ -52,14 +56,14 @@ _FILE: Final = msgspec.json.Decoder(_File)
 
 
 def read_file(path: Path = CHECKPOINT) -> list[CheckpointEntry]:
-    """The entries of the file; none where there is no file. Raises CheckpointUnreadable."""
+    """The entries of the file; none where there is no file. Raises CheckpointUnreadable, CheckpointNotRead."""
     try:
         with path.open("rb") as file:
             data = file.read(BYTES_MOST + 1)
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise CheckpointUnreadable(f"{path} cannot be read: {error.strerror}") from error
+        raise CheckpointNotRead(f"{path} cannot be read: {error.strerror}") from error
     return read_checkpoint(data)
 
 

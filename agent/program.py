@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 
-from agent.checkpoint import CheckpointUnreadable, read_file
+from agent.checkpoint import CheckpointNotRead, CheckpointUnreadable, read_file
 from agent.outbox import Outbox
 from agent.protocol import CheckpointEntry, DeviceDetails
 from agent.sources import (
@@ -88,6 +88,8 @@ class Program:
     _away: str = ""
     _listed_at: float = float("-inf")
     _checkpoint_stamp: tuple[int, int, int] | None = None
+    _checkpoint_not_read: str = ""
+    """Why it could not be read the last time."""
     _scanning: asyncio.Future[Scan] | None = None
 
     async def run(self) -> None:
@@ -213,12 +215,18 @@ class Program:
         stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
         if stamp == self._checkpoint_stamp:
             return None
-        self._checkpoint_stamp = stamp
         try:
-            return read_file(path)
+            read = read_file(path)
+        except CheckpointNotRead as error:
+            if str(error) != self._checkpoint_not_read:  # it is tried again with each scan
+                log.warning("checkpoint.not_read", why=str(error))
+            self._checkpoint_not_read = str(error)
+            return None
         except CheckpointUnreadable as error:
             log.warning("checkpoint.unreadable", why=str(error))
-            return None
+            read = None
+        self._checkpoint_stamp, self._checkpoint_not_read = stamp, ""
+        return read
 
 
 def _with_lost(found: Machine, known: Machine) -> Machine:

@@ -126,4 +126,4 @@ def _stop_relay(**_: Any) -> None:
 @worker_shutting_down.connect
 def _stop_watches(**_: Any) -> None:
     """Stop running watches, which would delay the shutdown."""
-    leader_lock.stop_all()
+    leader_lock.shut_down()

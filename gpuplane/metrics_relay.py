@@ -7,24 +7,32 @@ are one set of series under the names that a web process uses.
 
 Invariants: counters and histograms only, since a gauge is of one process; increments that could not be sent are sent
 later; a worker that is killed loses at most `SECONDS` of increments; those that were sent but not acknowledged count
-twice. When Redis loses everything, Prometheus sees a counter that starts again.
+twice. When Redis loses everything, Prometheus sees counters that start again, each with all its series. A family's sums
+are of one form, its labels and buckets: that of the process that started last, so a release with others starts anew.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import zlib
+from collections.abc import Iterable, Iterator
 from typing import Final, cast
+from uuid import uuid4
 
 import orjson
 import structlog
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.metrics_core import Metric
+from prometheus_client.samples import Sample
 
 from allocations.publish.exposition import exposition
 from storage.redis_client import REDIS_ERRORS, Purpose, Redis
 
 KEY: Final = "gpuplane:counted"
+"""Redis hash: field of a sample (JSON, `_Field`) → its sum; GENERATION; FORM and a family's name → its form."""
+GENERATION: Final = b"generation"
+"""Field with a text that is new whenever the hash is."""
+FORM: Final = b"form:"
 SECONDS: Final = 5.0
 PREFIX: Final = "gpuplane_"
 SUMS: Final = ("counter", "histogram")
@@ -39,6 +47,7 @@ class Relay:
         self._client = connection
         self._registry = registry
         self._sent: dict[str, float] = {}
+        self._generation: bytes | None = None
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._away = False
@@ -57,16 +66,33 @@ class Relay:
     def send(self) -> None:
         """Send the increments since the last `send` that succeeded. Raises Redis' errors."""
         now = dict(self._samples())
+        self._client.hsetnx(KEY, GENERATION, uuid4().hex)
+        generation = cast("bytes", self._client.hget(KEY, GENERATION))
+        is_new = generation != self._generation
+        if is_new:  # then series that stand still are sent as well, by 0
+            self._set_forms(now)
         increments = {
-            field: value - self._sent.get(field, 0.0) for field, value in now.items() if value != self._sent.get(field)
+            field: value - self._sent.get(field, 0.0)
+            for field, value in now.items()
+            if is_new or value != self._sent.get(field)
         }
-        if not increments:
-            return
         with self._client.pipeline(transaction=True) as pipeline:
             for field, increment in increments.items():
                 pipeline.hincrbyfloat(KEY, field, increment)
             pipeline.execute()
-        self._sent = now
+        self._sent, self._generation = now, generation
+
+    def _set_forms(self, fields: Iterable[str]) -> None:
+        """Make this process's forms those of its families, and delete sums of others."""
+        forms = {name: form for name, _, _, _, form in map(orjson.loads, fields)}
+        kept = cast("list[bytes]", self._client.hkeys(KEY))
+        others = [field for field in kept if (one := _field(field)) and forms.get(one[0], one[4]) != one[4]]
+        with self._client.pipeline(transaction=True) as pipeline:
+            for name, form in forms.items():
+                pipeline.hset(KEY, FORM + name.encode(), form)
+            if others:
+                pipeline.hdel(KEY, *others)
+            pipeline.execute()
 
     def _run(self) -> None:
         while not self._stopped.wait(SECONDS):
@@ -80,6 +106,8 @@ class Relay:
             if not self._away:
                 log.warning("relay.redis_down", why=str(error))
             self._away = True
+        except Exception:  # a defect must not end the thread
+            log.exception("relay.failed")
         else:
             self._away = False
 
@@ -87,10 +115,31 @@ class Relay:
         for family in self._registry.collect():
             if not family.name.startswith(PREFIX) or family.type not in SUMS:
                 continue
-            for sample in family.samples:
-                if not sample.name.endswith("_created"):
-                    field = [family.name, family.type, sample.name, sample.labels]
-                    yield orjson.dumps(field).decode(), sample.value
+            samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            form = _form(samples)
+            for sample in samples:
+                field: _Field = (family.name, family.type, sample.name, sample.labels, form)
+                yield orjson.dumps(field).decode(), sample.value
+
+
+_Field = tuple[str, str, str, dict[str, str], str]
+"""Name of the family, its type, name of the sample, its labels, the family's form."""
+FIELD_PARTS: Final = 5
+
+
+def _form(samples: Iterable[Sample]) -> str:
+    """A checksum of the labels' names and the buckets."""
+    labels = [sample.labels for sample in samples]
+    limits = sorted({one["le"] for one in labels if "le" in one})
+    return f"{zlib.crc32(orjson.dumps([sorted({name for one in labels for name in one}), limits])):08x}"
+
+
+def _field(raw: bytes) -> _Field | None:
+    """None: no field of a sample, or that of an older release."""
+    if not raw.startswith(b"["):
+        return None
+    parts = orjson.loads(raw)
+    return None if len(parts) != FIELD_PARTS else (parts[0], parts[1], parts[2], parts[3], parts[4])
 
 
 def relayed(connection: Redis) -> str:
@@ -101,16 +150,18 @@ def relayed(connection: Redis) -> str:
         log.info("relay.unread", why=str(error))
         return ""
     families: dict[str, Metric] = {}
-    for field, value in sorted(sums.items(), key=_order):
-        name, kind, sample, labels = orjson.loads(field)
+    fields = [(one, float(value)) for raw, value in sums.items() if (one := _field(raw)) is not None]
+    for (name, kind, sample, labels, form), value in sorted(fields, key=_order):
+        if sums.get(FORM + name.encode()) != form.encode():
+            continue
         family = families.setdefault(name, Metric(name, "Counted by all workers together", kind))
-        family.add_sample(sample, labels, float(value))
+        family.add_sample(sample, labels, value)
     return exposition(families.values())
 
 
-def _order(item: tuple[bytes, bytes]) -> tuple[str, str, float, str]:
+def _order(item: tuple[_Field, float]) -> tuple[str, str, float, str]:
     """Orders samples as the format requires, buckets of a histogram by their limit."""
-    name, _, sample, labels = orjson.loads(item[0])
+    name, _, sample, labels, _ = item[0]
     limit = float(labels.get("le", "inf"))
     others = orjson.dumps({key: value for key, value in labels.items() if key != "le"}).decode()
     return name, others, limit, sample

@@ -47,6 +47,7 @@ from runner.protocol import (
 )
 from storage.clock import database_now
 from storage.redis_client import AsyncRedis, Purpose, async_client
+from storage.task_end import end_tasks
 
 HELLO_SECONDS: Final = 10.0
 REPORT_SECONDS: Final = 30.0
@@ -141,9 +142,7 @@ class Session:
                 if not done:
                     raise Closed(SIGN_IN_AGAIN, "sign-in", "sign in again")
             finally:
-                for task in (reading, telling):
-                    task.cancel()
-                await asyncio.gather(reading, telling, return_exceptions=True)
+                await end_tasks(reading, telling)
         finally:
             await self._redis.aclose()
 

@@ -31,10 +31,6 @@ class HeldLock(Protocol):
     """A held lock."""
 
     @property
-    def number(self) -> int:
-        """The fencing number: higher than that of every earlier holder."""
-
-    @property
     def carried(self) -> str | None:
         """The resourceVersion that the last run stored."""
 
@@ -90,7 +86,7 @@ def follow(
             resource_version=held.carried,
             from_now=from_now,
         )
-        log.debug("watch.run", of=name, number=held.number, since=watch.resource_version)
+        log.debug("watch.run", of=name, since=watch.resource_version)
         since = 0
         try:
             with closing(watch.events(seconds=seconds, stop=stop)) as events:

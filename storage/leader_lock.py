@@ -1,8 +1,8 @@
 """Locks in Redis, for tasks that run on one worker at a time, and a value that each holder leaves to the next.
 
 Invariants: a lock lasts `LOCK_SECONDS` and is renewed while its holder lives, for a bounded time, so that a worker that
-is dead, stalled or waits for ever loses it; each holder has a higher fencing number than the one before, and the value
-is written only under the number that holds the lock; a holder that lost its lock is stopped.
+is dead, stalled or waits for ever loses it; only the one that holds it renews it, releases it and writes the value; a
+holder that lost its lock is stopped.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
+from uuid import uuid4
 from weakref import WeakSet
 
 import structlog
@@ -32,7 +33,7 @@ CARRY_SECONDS: Final = 86_400
 
 
 def _if_held(command: str) -> str:
-    """A Lua script for Redis that runs the command if the lock, KEYS[1], has the number ARGV[1]."""
+    """A Lua script for Redis that runs the command if the lock, KEYS[1], has the value ARGV[1]."""
     return f"if redis.call('get', KEYS[1]) == ARGV[1] then {command} end return 0"
 
 
@@ -45,21 +46,29 @@ log = structlog.get_logger(__name__)
 
 _running: WeakSet[threading.Event] = WeakSet()
 _guard = threading.Lock()
+_shutting_down = threading.Event()
+
+
+def shut_down() -> None:
+    """Stop every holder in this process, also those that come later: the worker is shutting down."""
+    with _guard:
+        _shutting_down.set()
+    stop_all()
 
 
 def stop_all() -> None:
-    """Stop every holder in this process: the worker is shutting down."""
+    """Stop every holder in this process."""
     with _guard:
         for stop in _running:
             stop.set()
 
 
 class LeaderLock:
-    """A held lock. `stop` is set when it is lost; `number` is the fencing number."""
+    """A held lock. `stop` is set when it is lost; `value` is what Redis holds, of no other holder."""
 
-    def __init__(self, connection: Redis, name: str, number: int, stop: threading.Event) -> None:
+    def __init__(self, connection: Redis, name: str, value: str, stop: threading.Event) -> None:
         self.name = name
-        self.number = number
+        self.value = value
         self.stop = stop
         self._connection = connection
 
@@ -83,7 +92,7 @@ class LeaderLock:
 
     def _eval(self, script: str, *values: str) -> bool:
         keys = (self._key("lock"), self._key("carried"))
-        return bool(self._connection.eval(script, len(keys), *keys, str(self.number), *values))
+        return bool(self._connection.eval(script, len(keys), *keys, self.value, *values))
 
     def _key(self, part: str) -> str:
         return f"{PREFIX}{self.name}:{part}"
@@ -99,11 +108,11 @@ def leader_lock(
     default `HELD_SECONDS`.
     """
     with client(redis_url, Purpose.WORK, decode=True) as connection:
-        number: Any = connection.incr(f"{PREFIX}{name}:number")
-        if not connection.set(f"{PREFIX}{name}:lock", str(number), nx=True, px=int(LOCK_SECONDS * 1000)):
+        value = uuid4().hex  # a number would begin again where Redis loses everything
+        if not connection.set(f"{PREFIX}{name}:lock", value, nx=True, px=int(LOCK_SECONDS * 1000)):
             yield None
             return
-        held = LeaderLock(connection, name, int(number), stop or threading.Event())
+        held = LeaderLock(connection, name, value, stop or threading.Event())
         with _kept(held, HELD_SECONDS if most_seconds is None else most_seconds):
             yield held
 
@@ -121,6 +130,8 @@ def _kept(held: LeaderLock, most_seconds: float) -> Iterator[None]:
     keeper = threading.Thread(target=_keep, args=(held, over, most_seconds), name="leader-lock", daemon=True)
     with _guard:
         _running.add(held.stop)
+        if _shutting_down.is_set():
+            held.stop.set()
     keeper.start()
     try:
         yield

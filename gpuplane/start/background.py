@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import structlog
+
+from storage.task_end import end_tasks
 
 AGAIN_SECONDS: Final = 1.0
 """Pause after an error that nothing foresaw."""
@@ -31,9 +32,7 @@ class BackgroundTask:
         """Cancel it, if it was started, and wait for its end."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await end_tasks(task)
 
     async def _kept_running(self) -> None:
         while True:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 
 import structlog
-from django.db import DatabaseError, close_old_connections, connection
+from django.db import DatabaseError, InterfaceError, close_old_connections, connection
 
 PAUSE_SECONDS = 1.0
 
@@ -42,7 +42,7 @@ def _keep() -> None:
     while not _stopping.wait(PAUSE_SECONDS):
         try:
             checkpoint()
-        except DatabaseError as error:
+        except (DatabaseError, InterfaceError) as error:
             log.warning("database.checkpoint_failed", error=str(error))
         finally:
             close_old_connections()

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 from channels.db import database_sync_to_async
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError
 
 from nodes.consumers.signed_in import SignedInConsumer
 from nodes.live.flush import read_node
@@ -71,7 +71,7 @@ class NodeConsumer(SignedInConsumer):
         """A value that differs once what the page shows beside the sample differs; None where it cannot be read."""
         try:
             digest: bytes = await database_sync_to_async(node_digest)(self.node)
-        except DatabaseError as error:
+        except (DatabaseError, InterfaceError) as error:
             log.warning("stream.changes", node=self.node, error=str(error))
             return None
         if self.uuid is None:

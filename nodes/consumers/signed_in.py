@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -17,9 +16,10 @@ from channels.auth import get_user
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.contrib.sessions.backends.db import SessionStore
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError
 
 from access.sockets import SOCKETS, OpenSocket
+from storage.task_end import end_tasks
 
 NOT_SIGNED_IN = 4401
 OUR_FAILURE = 1011
@@ -54,12 +54,12 @@ class SignedInConsumer(AsyncWebsocketConsumer, ABC):
         if self._open is not None:
             SOCKETS.closed(self._open)
         if self._task is not None:
-            self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await end_tasks(self._task)
 
     async def sent_one(self) -> None:
         """Count a message that was sent. Raises SignedOut."""
+        if self._open is not None and self._open.ended:  # and the cancellation was lost (storage.task_end)
+            raise SignedOut
         self._sent += 1
         if self._sent % CHECK_SENT == 0:
             await self._check_signed_in()
@@ -96,7 +96,7 @@ class SignedInConsumer(AsyncWebsocketConsumer, ABC):
             if not await database_sync_to_async(kept.load)():  # empty where it has ended, or is over
                 return False
             user = await get_user(self.scope)
-        except DatabaseError as error:
+        except (DatabaseError, InterfaceError) as error:
             log.warning("stream.session", error=str(error))
             return True
         return bool(user.is_authenticated and user.is_active)

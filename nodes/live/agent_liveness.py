@@ -151,8 +151,10 @@ def listening_since_of(marks: Mapping[bytes, bytes], *, epoch: float) -> tuple[d
         except msgspec.MsgspecError:
             drop.append(name)
             continue
-        if epoch - last <= LISTENER_SECONDS:
+        if abs(epoch - last) <= LISTENER_SECONDS:
             started.append(since)
+        elif last > epoch:  # of a clock that was set back since: a process that lives writes its mark anew
+            drop.append(name)
         elif epoch - last <= DEAD_LISTENER_SECONDS:
             died.append(last)
         else:

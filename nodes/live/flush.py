@@ -37,6 +37,7 @@ from nodes.live.samples import (
 from nodes.live.threads import in_database_thread
 from storage.clock import database_now
 from storage.redis_client import REDIS_ERRORS, AsyncRedis, Purpose, async_client
+from storage.task_end import end_tasks
 
 ROUND_SECONDS: Final = 1.0
 NODES_AT_ONCE: Final = 500
@@ -52,8 +53,6 @@ DETAILS_AT_ONCE: Final = 500
 """Nodes whose details are written in one round: after a restart all arrive at once."""
 PRESENCE_SECONDS: Final = 5.0
 """How often presence is written, well below the silence that makes a node suspect; a new node's at once."""
-AGAIN_SECONDS: Final = 1.0
-"""How long to wait before cancelling again: redis-py loses a cancellation that comes while it connects."""
 
 log = structlog.get_logger(__name__)
 
@@ -73,8 +72,8 @@ class Flusher:
         self._rounds = 0
         self._started: float | None = None
         self._renewed = float("-inf")
-        self._ahead: float | None = None
-        """Seconds by which this process's clock is ahead of that of Redis."""
+        self._redis_clock: tuple[float, float] | None = None
+        """(Redis' time, monotonic seconds) of the last round."""
         self._presence_at = float("-inf")
         self._presence_mark = float("-inf")
         self._raw: dict[bytes, tuple[bytes, SampleView]] = {}
@@ -86,13 +85,14 @@ class Flusher:
         """Monotonic seconds until which other processes' samples are fetched."""
 
     async def round(self, *, now: float, epoch: float) -> None:
-        """Flush, fetch, write presence. `now` monotonic, `epoch` seconds since 1970. Raises nothing for Redis."""
+        """Flush, fetch, write presence. `now` monotonic, `epoch` seconds since 1970. Raises no error of Redis."""
         self._rounds += 1
-        self._present.difference_update(self._table.forget_silent(now=now))
+        self._table.forget_silent(now=now)
+        self._present.difference_update(self._table.take_dropped())
         self._table.mark_details(part=self._rounds % DETAILS_ROUNDS, parts=DETAILS_ROUNDS)
         await self._write_heard(now)  # first: a Redis that hangs must not make agents look silent
         try:
-            await self._flush(epoch=epoch)
+            await self._flush(now=now, epoch=epoch)
             if now < self.read_until or self._rounds % PRUNE_ROUNDS == 0:
                 await self._fetch(epoch=epoch)
         except REDIS_ERRORS as error:
@@ -104,7 +104,7 @@ class Flusher:
                 self.redis_down = False
                 log.info("samples.redis_back")
 
-    async def _flush(self, *, epoch: float) -> None:
+    async def _flush(self, *, now: float, epoch: float) -> None:
         """Write changed samples and details. Silent nodes are left to `_fetch`: another process may hear them now."""
         changed, details = self._table.take_changed(), self._table.take_changed_details(most=DETAILS_AT_ONCE)
         try:
@@ -117,9 +117,10 @@ class Flusher:
                     await self._client.hset(key, items=parts[start : start + 2 * NODES_AT_ONCE])
             async with self._client.pipeline(transaction=False) as pipeline:
                 if changed:
-                    ring.append(pipeline, packed, oldest=self._oldest(epoch))
-                if self._started is None or epoch - self._renewed > agent_liveness.LISTENER_SECONDS:
-                    self._started = epoch  # other processes took this one for dead meanwhile
+                    ring.append(pipeline, packed, oldest=self._oldest(now))
+                if self._started is None or abs(epoch - self._renewed) > agent_liveness.LISTENER_SECONDS:
+                    # other processes took this one for dead meanwhile, or its clock was set back
+                    self._started = epoch
                 pipeline.hset(
                     agent_liveness.LISTENERS_KEY,
                     self._process,
@@ -127,15 +128,21 @@ class Flusher:
                 )
                 pipeline.time()
                 *_, (seconds, micros) = await pipeline.execute()
-                self._renewed, self._ahead = epoch, epoch - (seconds + micros / 1e6)
+                self._renewed, self._redis_clock = epoch, (seconds + micros / 1e6, now)
         except BaseException:
             self._table.put_back(changed)
             self._table.put_back_details(details)
             raise
 
-    def _oldest(self, epoch: float) -> float | None:
-        """Time, by the clock of Redis, before which samples leave the ring; None: not known yet."""
-        return None if self._ahead is None else epoch - self._ahead - ring.KEPT_SECONDS
+    def _oldest(self, now: float) -> float | None:
+        """Time, by the clock of Redis, before which samples leave the ring; None: not known yet.
+
+        This process's wall clock is not asked: one that is set forward would empty the ring for all.
+        """
+        if self._redis_clock is None:
+            return None
+        then, read_at = self._redis_clock
+        return then + (now - read_at) - ring.KEPT_SECONDS
 
     async def _fetch(self, *, epoch: float) -> None:
         """Read what other processes flushed, and delete fields that are no longer renewed."""
@@ -178,6 +185,9 @@ class Flusher:
             if not self._presence_failing:
                 self._presence_failing = True
                 log.warning("presence.database_down", why=str(error))
+            return
+        except Exception:  # a defect of presence must not stop the exchange of samples; the next round tries again
+            log.exception("presence.failed")
             return
         self._presence_failing = False
         self._presence_mark = now
@@ -231,9 +241,7 @@ async def stop() -> None:
     task, _Running.task = _Running.task, None
     if task is None or task.get_loop() is not asyncio.get_running_loop():
         return
-    while not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=AGAIN_SECONDS)
+    await end_tasks(task)
 
 
 def read_latest() -> Mapping[str, SampleView]:

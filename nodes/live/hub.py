@@ -16,7 +16,7 @@ from functools import partial
 
 import structlog
 from channels.db import database_sync_to_async
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, InterfaceError, connections
 
 from nodes.live.fleet_columns import Columns, Figures, Samples, columns_of, figures_of
 from nodes.live.fleet_frames import ALL, Condition, FrameSet, layout_message
@@ -171,7 +171,7 @@ class Hub:
                 message = partial(layout_message, rows.layout, version=self._layout_version)
                 self._layout = await loop.run_in_executor(executor, message)
                 self._previous = None
-        except DatabaseError as error:
+        except (DatabaseError, InterfaceError) as error:
             log.warning("fleet.hub.database", error=str(error))
             conditions |= Condition.DATABASE_DOWN
             if not self._layout:

@@ -34,7 +34,7 @@ class NodeStream:
         """Messages to send. `now`: seconds since 1970."""
         messages = []
         if sample is None or sample.is_old(now=now):
-            if self._silent is None or now - self._silent >= AGAIN_SECONDS:
+            if self._silent is None or abs(now - self._silent) >= AGAIN_SECONDS:  # also where the clock went back
                 messages.append(_text({"kind": "silent", "since": None if sample is None else sample.received_at}))
                 self._silent = now
             self._devices = None

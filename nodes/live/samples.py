@@ -8,6 +8,7 @@ made once a node and second are not tracked by the garbage collector (`gc=False`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from functools import lru_cache
@@ -31,6 +32,8 @@ SAMPLES_KEY: Final = "gpuplane:samples"
 """Redis hash of the newest samples, written by `flush`: node → MessagePack of SampleView."""
 DETAILS_KEY: Final = "gpuplane:details"
 """The same of DetailsView."""
+AHEAD_SECONDS: Final = 4.0
+"""By how much clocks may differ (docs/operations.md). A sample from later is of a clock that was set back since."""
 OTHER_BOOT_SECONDS: Final = 60.0
 """While a boot was heard so recently, frames older than its newest cannot start another boot."""
 
@@ -80,8 +83,9 @@ class SampleView(msgspec.Struct, array_like=True, frozen=True, gc=False):
         return None if row is None else {name: getattr(self, name)[row] for name in COLUMNS}
 
     def age_seconds(self, *, now: float) -> float:
-        """Age at `now`, in seconds since 1970."""
-        return max(0.0, now - self.received_at)
+        """Age at `now`, in seconds since 1970; infinite where it came more than AHEAD_SECONDS after `now`."""
+        age = now - self.received_at
+        return math.inf if age < -AHEAD_SECONDS else max(0.0, age)
 
     def is_old(self, *, now: float) -> bool:
         """Whether it is older than OLD_SECONDS."""
@@ -189,6 +193,7 @@ class SampleTable:
         self._most_nodes = most_nodes
         self._entries: dict[str, _Entry] = {}  # the longest silent first
         self._dirty: set[str] = set()
+        self._dropped: set[str] = set()
         self._dirty_details: set[str] = set()
         self._foreign: dict[str, SampleView] = {}
         self.rate_limits = RateLimits(most_nodes)
@@ -309,8 +314,8 @@ class SampleTable:
             found[name] = LastHeard(entry.boot, max(0.0, now - entry.heard))
         return found
 
-    def forget_silent(self, *, now: float) -> list[str]:
-        """Drop nodes not heard for FORGET_SECONDS; their names."""
+    def forget_silent(self, *, now: float) -> None:
+        """Drop nodes not heard for FORGET_SECONDS."""
         names = []
         for name, entry in self._entries.items():
             if now - entry.heard < FORGET_SECONDS:
@@ -318,7 +323,11 @@ class SampleTable:
             names.append(name)
         for name in names:
             self._drop(name)
-        return names
+
+    def take_dropped(self) -> set[str]:
+        """Nodes that were dropped since the last call, and have not come again."""
+        dropped, self._dropped = self._dropped, set()
+        return dropped - self._entries.keys()
 
     def replace_foreign(self, views: Mapping[str, SampleView]) -> None:
         """Replace all samples of other processes."""
@@ -357,6 +366,7 @@ class SampleTable:
 
     def _drop(self, node: str) -> None:
         del self._entries[node]
+        self._dropped.add(node)
         self._dirty.discard(node)
         self._dirty_details.discard(node)
 

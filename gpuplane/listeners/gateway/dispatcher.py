@@ -35,6 +35,7 @@ from inference.dispatch.rounds import dispatch
 from inference.wake import REQUESTS
 from storage.redis_listener import Subscription
 from storage.switch_interval import SHORT_SWITCH_INTERVAL
+from storage.task_end import end_tasks
 
 LOOK_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 1.0
@@ -102,12 +103,12 @@ class Dispatcher:
         self._stops = True
         self._end_all("the web process stops")
         self._write_ended()
-        await _cancelled(self._tasks)
+        await end_tasks(*self._tasks)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STOP_SECONDS):
                 while self._writing:
                     await asyncio.wait(self._writing)
-        await _cancelled(list(self._writing))
+        await end_tasks(*self._writing)
         await self.registration.stop()
         await self._arrivals.close()
         for lane in (self._rounds, self._reads):
@@ -365,9 +366,3 @@ async def _set_or_late(event: asyncio.Event, seconds: float) -> None:
         async with asyncio.timeout(seconds):
             await event.wait()
     event.clear()
-
-
-async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

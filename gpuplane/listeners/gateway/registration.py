@@ -21,6 +21,7 @@ from gpuplane.listeners.gateway.replies import DatabaseAway
 from gpuplane.listeners.threads import Lane
 from inference.dispatch import gateways
 from storage.clock import RunningClock, database_now
+from storage.task_end import end_tasks
 
 FIRST_SECONDS: Final = 5.0
 """How long requests wait for a row of this process."""
@@ -50,9 +51,7 @@ class Registration:
 
     async def stop(self) -> None:
         """End the row."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_tasks(*self._tasks)
         if self.gateway:
             try:
                 await self._lane.run(_end, self.gateway)

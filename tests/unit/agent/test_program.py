@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from agent import program
+from agent.checkpoint import CheckpointNotRead
 from agent.outbox import Measured, Outbox
 from agent.program import GOOD_SCANS, MACHINE_SECONDS, Program
 from agent.protocol import CheckpointEntry
@@ -355,3 +356,21 @@ def test_the_kubelets_record_is_reported_when_it_changes(tmp_path: Path, caplog:
     assert told.look().checkpoint == []
     path.unlink()
     assert told.look().checkpoint is None
+
+
+def test_a_record_that_could_not_be_read_is_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DEV-8 with the next look, and not only once the kubelet writes it; one line says so."""
+    path = tmp_path / "kubelet_internal_checkpoint"
+    path.write_text(checkpoint("a"))
+    told = Told(path)
+
+    def broken(_: Path) -> list[CheckpointEntry]:
+        raise CheckpointNotRead("the file cannot be read: Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("agent.program.read_file", broken)
+        assert [told.look().checkpoint for _ in range(3)] == [None] * 3
+    assert caplog.text.count("checkpoint.not_read") == 1
+    assert [entry.pod_uid for entry in told.look().checkpoint] == ["a"]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import redis
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuplane.metrics_relay import Relay, relayed
+from gpuplane import metrics_relay
+from gpuplane.metrics_relay import KEY, Relay, relayed
 from storage.redis_client import Purpose, Redis, client
 
 
@@ -18,10 +21,10 @@ def connect(url: str) -> Redis:
 class Worker:
     """A process with counters of its own."""
 
-    def __init__(self, url: str) -> None:
-        registry = CollectorRegistry()
+    def __init__(self, url: str, buckets: tuple[float, ...] = (0.5, 5, 10)) -> None:
+        self.registry = registry = CollectorRegistry()
         self.done = Counter("gpuplane_done", "Done", ["what"], registry=registry)
-        self.seconds = Histogram("gpuplane_took_seconds", "Took", buckets=(0.5, 5, 10), registry=registry)
+        self.seconds = Histogram("gpuplane_took_seconds", "Took", buckets=buckets, registry=registry)
         self.state = Gauge("gpuplane_state", "A matter of one process", registry=registry)
         self.foreign = Counter("python_things", "Somebody else's", registry=registry)
         self.relay = Relay(connect(url), registry)
@@ -101,3 +104,63 @@ def test_redis_that_lost_everything_counts_from_nothing(redis_url: str) -> None:
     worker.done.labels("a").inc()
     worker.relay.send()
     assert told(redis_url)["gpuplane_done_total", "a"] == 1
+
+
+def test_series_that_stand_still_come_again_when_redis_lost_everything(redis_url: str) -> None:
+    """VIEW-5 of every worker, by 0: a histogram without its lower buckets has other quantiles."""
+    one, other = Worker(redis_url), Worker(redis_url)
+    one.done.labels("a").inc()
+    other.done.labels("b").inc()
+    one.seconds.observe(7)
+    for worker in (one, other):
+        worker.relay.send()
+    connect(redis_url).delete(KEY)
+    one.seconds.observe(7)
+    for worker in (one, other):
+        worker.relay.send()
+    found = told(redis_url)
+    assert (found["gpuplane_done_total", "a"], found["gpuplane_done_total", "b"]) == (0, 0)
+    assert [found["gpuplane_took_seconds_bucket", limit] for limit in ("0.5", "5.0", "10.0", "+Inf")] == [0, 0, 1, 1]
+
+
+def test_a_release_with_other_buckets_starts_anew(redis_url: str) -> None:
+    """VIEW-5 buckets of two releases in one histogram would fall. What an old worker still counts is left out."""
+    old = Worker(redis_url, (0.1, 1.0))
+    for _ in range(100):
+        old.seconds.observe(0.05)
+    old.done.labels("a").inc()
+    old.relay.send()
+    new = Worker(redis_url)
+    new.seconds.observe(3)
+    new.relay.send()
+    old.seconds.observe(0.05)
+    old.relay.send()
+    found = told(redis_url)
+    assert {key[1]: value for key, value in found.items() if key[0].endswith("_bucket")} == {
+        "0.5": 0,
+        "5.0": 1,
+        "10.0": 1,
+        "+Inf": 1,
+    }
+    assert found["gpuplane_done_total", "a"] == 1
+
+
+def test_a_defect_does_not_end_the_thread(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """VIEW-5 a collector that failed once ended the relay for as long as the worker lived."""
+    monkeypatch.setattr(metrics_relay, "SECONDS", 0.02)
+    worker = Worker(redis_url)
+    collect, failed, sent = worker.registry.collect, threading.Event(), threading.Event()
+
+    def once_not() -> object:
+        if not failed.is_set():
+            failed.set()
+            raise RuntimeError("a collector failed")
+        sent.set()
+        return collect()
+
+    monkeypatch.setattr(worker.registry, "collect", once_not)
+    worker.done.labels("a").inc(3)
+    worker.relay.start()
+    assert sent.wait(30)
+    worker.relay.stop()
+    assert told(redis_url)["gpuplane_done_total", "a"] == 3

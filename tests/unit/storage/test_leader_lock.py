@@ -6,7 +6,8 @@ import time
 import pytest
 import redis
 
-from storage.leader_lock import LOCK_SECONDS, PREFIX, leader_lock, stop_all
+from storage import leader_lock as module
+from storage.leader_lock import LOCK_SECONDS, PREFIX, leader_lock, shut_down, stop_all
 
 
 def test_one_at_a_time(redis_url: str) -> None:
@@ -20,7 +21,7 @@ def test_one_at_a_time(redis_url: str) -> None:
         assert other is not None
     with leader_lock(redis_url, "pods") as third:
         assert third is not None
-        assert third.number > first.number
+        assert third.value != first.value
 
 
 def test_what_is_carried_over(redis_url: str) -> None:
@@ -99,6 +100,27 @@ def test_stopping_all(redis_url: str) -> None:
     stop_all()
     thread.join(30)
     assert ended.is_set()
+
+
+def test_after_redis_lost_everything_the_first_holder_writes_nothing(redis_url: str) -> None:
+    with leader_lock(redis_url, "pods") as first:
+        assert first is not None
+        redis.Redis.from_url(redis_url).flushall()
+        with leader_lock(redis_url, "pods") as second:
+            assert second is not None
+            assert not first.carry("of the first")
+            assert not first.renew()
+            first.end()
+            assert second.renew()
+
+
+def test_a_lock_that_is_taken_while_the_worker_shuts_down(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch that was already delivered would run its 25 s."""
+    monkeypatch.setattr(module, "_shutting_down", threading.Event())
+    shut_down()
+    with leader_lock(redis_url, "pods") as ours:
+        assert ours is not None
+        assert ours.stop.is_set()
 
 
 def test_redis_away(tmp_path: object) -> None:

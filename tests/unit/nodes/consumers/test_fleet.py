@@ -4,7 +4,7 @@ import orjson
 import pytest
 from channels.db import database_sync_to_async
 from django.contrib.auth.models import AnonymousUser, User
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError
 
 from nodes.consumers import signed_in
 from nodes.consumers.fleet import FleetConsumer
@@ -124,14 +124,15 @@ async def test_two_browsers_share_one_computation(quick_hub):
     await other.leave()
 
 
-async def test_a_database_that_is_away_is_said_and_the_last_state_stays(quick_hub, monkeypatch):
+@pytest.mark.parametrize("error", [DatabaseError, InterfaceError])
+async def test_a_database_that_is_away_is_said_and_the_last_state_stays(quick_hub, monkeypatch, error):
     communicator = Browser(quick_hub, SIGNED_IN)
     await communicator.connect()
     await communicator.hear()
     reader = Reader().take(await communicator.hear())
 
     def away():
-        raise DatabaseError("gone")
+        raise error("gone")
 
     monkeypatch.setattr(quick_hub._rows, "refresh", away)
     while not reader.take(await communicator.hear()).header["conditions"] & Condition.DATABASE_DOWN:

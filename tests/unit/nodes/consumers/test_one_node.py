@@ -10,7 +10,7 @@ import orjson
 import pytest
 from channels.db import database_sync_to_async
 from django.contrib.auth.models import AnonymousUser, User
-from django.db import OperationalError
+from django.db import InterfaceError, OperationalError
 from django.utils import timezone
 
 from agent.protocol import Details, DeviceDetails, Sample
@@ -158,11 +158,14 @@ async def test_a_change_is_reported(world: World, at: str, change: Callable[[Wor
     await socket.leave()
 
 
-async def test_without_the_database_the_stream_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [OperationalError, InterfaceError])
+async def test_without_the_database_the_stream_goes_on(
+    world: World, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
     """VIEW-1 what the agent says is shown whether or not anybody can tell what changed."""
 
     def down(_: str) -> bytes:
-        raise OperationalError("no connection")
+        raise error("no connection")
 
     monkeypatch.setattr(one_node, "node_digest", down)
     world.sample(10, 20)

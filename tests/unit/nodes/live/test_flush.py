@@ -10,14 +10,22 @@ import msgspec
 import pytest
 import redis.asyncio
 import structlog.testing
-from django.db import OperationalError
+from django.db import OperationalError, ProgrammingError
 
 from agent.protocol import Details, DeviceDetails, Sample
 from nodes.history import ring
 from nodes.history.ring_seconds import moments_of, second_of
 from nodes.live import agent_liveness
 from nodes.live.flush import DETAILS_ROUNDS, PRESENCE_SECONDS, PRUNE_ROUNDS, Flusher
-from nodes.live.samples import DETAILS_KEY, FORGET_SECONDS, SAMPLES_KEY, DetailsView, LastHeard, SampleTable
+from nodes.live.samples import (
+    DETAILS_KEY,
+    FORGET_SECONDS,
+    MOST_NODES,
+    SAMPLES_KEY,
+    DetailsView,
+    LastHeard,
+    SampleTable,
+)
 
 EPOCH = 1_800_000_000.0
 
@@ -25,12 +33,18 @@ EPOCH = 1_800_000_000.0
 class Process:
     """One web process: its table and flusher, stepped by hand."""
 
-    def __init__(self, client: redis.asyncio.Redis) -> None:
-        self.table = SampleTable()
+    def __init__(self, client: redis.asyncio.Redis, *, most_nodes: int = MOST_NODES) -> None:
+        self.table = SampleTable(most_nodes=most_nodes)
         self.heard: list[Mapping[str, LastHeard]] = []
         self.failure: Exception | None = None
         self.flusher = Flusher(self.table, client, write_presence=self._write)
         self.now = 0.0
+        self.clock_ahead = 0.0
+        """Seconds by which its wall clock was set forward."""
+
+    @property
+    def epoch(self) -> float:
+        return EPOCH + self.now + self.clock_ahead
 
     async def _write(self, heard: Mapping[str, LastHeard]) -> None:
         if self.failure is not None:
@@ -39,16 +53,16 @@ class Process:
 
     def sample(self, node: str, seq: int, percent: int) -> None:
         frame = Sample("b", seq, float(seq), [percent], devices=["GPU-0"])
-        self.table.put(node, frame, now=self.now, received_at=EPOCH + self.now)
+        self.table.put(node, frame, now=self.now, received_at=self.epoch)
 
     def tell(self, node: str, seq: int) -> None:
         frame = Details("b", seq, float(seq), [DeviceDetails(ecc_corrected=3)], ["GPU-0"])
-        self.table.put_details(node, frame, now=self.now, received_at=EPOCH + self.now)
+        self.table.put_details(node, frame, now=self.now, received_at=self.epoch)
 
     async def round(self, *, reading: bool = True, seconds: float = 1.0) -> None:
         self.now += seconds
         self.flusher.read_until = self.now + 10 if reading else float("-inf")
-        await self.flusher.round(now=self.now, epoch=EPOCH + self.now)
+        await self.flusher.round(now=self.now, epoch=self.epoch)
 
     def seen(self) -> dict[str, int | None]:
         return {name: view.utilisation_percent[0] for name, view in self.table.latest().items()}
@@ -270,3 +284,88 @@ async def test_an_agent_that_moved_to_another_process(client: redis.asyncio.Redi
         await right.round()
         await left.round()
     assert (right.seen()["n1"], left.seen()["n1"]) == (77, 77)
+
+
+HOUR = 3600.0
+
+
+async def test_silence_is_noticed_when_the_clock_of_a_process_went_back(client: redis.asyncio.Redis) -> None:
+    """LEASE-5 it listens since the step, not since a time to come."""
+    process = Process(client)
+    await process.round()
+    process.clock_ahead = -HOUR
+    await process.round()
+    stepped = process.epoch
+    for _ in range(30):
+        await process.round()
+    marks = await cast("Awaitable[dict[bytes, bytes]]", client.hgetall(agent_liveness.LISTENERS_KEY))
+    since, dropped = agent_liveness.listening_since_of(marks, epoch=process.epoch)
+    assert since is not None
+    assert since.timestamp() == stepped
+    assert dropped == []
+
+
+async def test_a_dead_process_whose_clock_was_ahead_does_not_listen(client: redis.asyncio.Redis) -> None:
+    """LEASE-5 no node is silent for a time in which nobody listened."""
+    process = Process(client)
+    process.clock_ahead = HOUR
+    await process.round()
+    marks = await cast("Awaitable[dict[bytes, bytes]]", client.hgetall(agent_liveness.LISTENERS_KEY))
+    since, dropped = agent_liveness.listening_since_of(marks, epoch=EPOCH + 60)
+    assert since is None
+    assert dropped == list(marks)
+
+
+async def test_a_sample_of_a_clock_that_was_ahead_is_not_of_now(client: redis.asyncio.Redis) -> None:
+    """VIEW-1 a dead node would be shown as live for as long as the clock went back."""
+    dead, alive = Process(client), Process(client)
+    dead.clock_ahead = HOUR
+    dead.sample("n1", 1, 11)
+    dead.sample("n2", 1, 12)
+    await dead.round()
+    view = dead.table.view("n1")
+    assert view is not None
+    assert view.is_old(now=EPOCH)
+    alive.sample("n2", 1, 77)
+    await alive.round()
+    assert alive.seen() == {"n2": 77}
+
+
+async def test_a_clock_that_is_set_forward_empties_no_ring(client: redis.asyncio.Redis) -> None:
+    """VIEW-1 what is old is judged by the clock of Redis, not by one that was just set."""
+    process = Process(client)
+    process.sample("n1", 1, 11)
+    await process.round(seconds=0.01)
+    key = f"{ring.KEY}{ring.bucket_of('n1')}"
+    for _ in range(300):
+        await client.xadd(key, {ring.FIELD: b""})
+    process.clock_ahead = HOUR
+    process.sample("n1", 2, 12)
+    await process.round(seconds=0.01)
+    assert await client.xlen(key) == 302
+
+
+async def test_a_defect_of_presence_stops_no_samples(client: redis.asyncio.Redis) -> None:
+    """NODE-2 as in an upgrade, while a column is not there yet."""
+    process = Process(client)
+    process.failure = ProgrammingError("there is no such column")
+    process.sample("n1", 1, 11)
+    with structlog.testing.capture_logs() as logs:
+        await process.round()
+    assert [one["event"] for one in logs] == ["presence.failed"]
+    assert (await client.hlen(SAMPLES_KEY), await client.hlen(agent_liveness.LISTENERS_KEY)) == (1, 1)
+    process.failure = None
+    await process.round()
+    assert [set(one) for one in process.heard] == [{"n1"}], "it is written with the next round"
+
+
+async def test_nodes_that_leave_a_full_table_are_forgotten(client: redis.asyncio.Redis) -> None:
+    """LEASE-5 and are new when they come again, so that presence is written at once."""
+    process = Process(client, most_nodes=2)
+    for number in range(5):
+        process.sample(f"n{number}", 1, 1)
+        await process.round(seconds=0.1)
+    heard = len(process.heard)
+    process.sample("n0", 2, 1)
+    await process.round(seconds=0.1)
+    assert len(process.heard) == heard + 1

@@ -82,3 +82,11 @@ def test_one_device() -> None:
     assert told["devices"].keys() == {"GPU-1"}
     (gone,) = heard(teller, sample(NOW + 1, order=("GPU-0",), utilisation_percent=(1,)), now=NOW + 1)
     assert (gone["devices"], gone["columns"]["utilisation_percent"]) == ([], [])
+
+
+def test_silence_is_repeated_when_the_clock_went_back() -> None:
+    """VIEW-1 else the page takes the connection for dead for as long as the clock went back."""
+    teller = NodeStream()
+    assert heard(teller, None)
+    found = [heard(teller, None, now=NOW - 3600 + second) for second in range(30)]
+    assert sum(map(len, found)) == 6
