@@ -1,9 +1,9 @@
 """Writes of accounts. Each leaves one audit event, but the choice of a theme.
 
 Called by pages and management commands; tokens have `access.token_services`, teams `access.team_services`. Invariants:
-only admins change access; no token makes an admin or sets a password; every account made here has a profile; no admin
-shuts, deletes or turns into a machine their own account, or the last admin; a change of what tokens open revokes them;
-caches of an account that changed are dropped (`access.changes`).
+only admins change access; no token makes an admin or sets a password; nobody sets their own password without the old
+one; every account made here has a profile; no admin shuts, deletes or turns into a machine their own account, or the
+last admin; a change of what tokens open revokes them; caches of an account that changed are dropped (`access.changes`).
 """
 
 from __future__ import annotations
@@ -214,8 +214,11 @@ def user_delete(*, user: User, actor: Actor, now: datetime) -> None:
 
 
 @atomic_retry
-def password_set(*, user: User, password: str, actor: Actor, now: datetime) -> None:
-    """Set a person's password: one's own, or anybody's by an admin. Raises NotAllowed, BadInput."""
+def password_set(*, user: User, password: str, actor: Actor, now: datetime, old_checked: bool = False) -> None:
+    """Set a person's password: another's by an admin, or one's own. Raises NotAllowed, BadInput.
+
+    `old_checked`: the caller has checked the old password, without which nobody sets their own.
+    """
     name = user.get_username()
     if actor.name != name:
         actor.require_admin()
@@ -225,6 +228,8 @@ def password_set(*, user: User, password: str, actor: Actor, now: datetime) -> N
         raise BadInput("a machine has tokens and no password", field="password", rule="machine")
     if user.identities.exists():
         raise BadInput("who signs in by a provider has no password", field="password", rule="provider")
+    if actor.name == name and not old_checked:
+        raise BadInput("set your own on the page for it, which asks for the old one", field="password", rule="own")
     _check_password(password, name)
     user.set_password(password)
     user.save(update_fields=["password"])

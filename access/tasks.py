@@ -7,10 +7,10 @@ from typing import Final
 
 import structlog
 from celery import shared_task
-from django.contrib.sessions.backends.db import SessionStore
 
 from access.attempts import attempts_close
 from access.models import IdempotencyRecord
+from access.sessions import SessionStore
 from storage.clock import database_now
 
 KEPT: Final = timedelta(hours=24)

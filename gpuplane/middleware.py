@@ -3,6 +3,7 @@
 Invariants:
 - Queries of Django's requests wait while a filter or bind runs in this process.
 - No selector, filter or search gets a NUL from a path or query; bodies are checked by `gpuplane.rest.codec` and forms.
+- Fields of forms are UTF-8, so they hold no lone surrogates.
 - Browsers load and run only files from this origin, so no response may hold an inline script or style.
 - Cookies set over TLS are never sent without it. A request came over TLS where the listener speaks it, or where a
   trusted proxy says so (`gpuplane.listeners.proxies`).
@@ -10,7 +11,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import codecs
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from django.conf import settings
@@ -30,6 +32,7 @@ CONTENT_POLICY: Final = (
 )
 NUL: Final = "\x00"
 ENCODED_NUL: Final = "%00"
+FORMS: Final = frozenset({"multipart/form-data", "application/x-www-form-urlencoded"})
 
 
 def precedence(get_response: View) -> View:
@@ -42,10 +45,15 @@ def precedence(get_response: View) -> View:
     return answer
 
 
-def readable_urls(get_response: View) -> View:
-    """Answer 400 to a URL that would be a 500: with a NUL, or with an empty `_to_field` for Django's admin."""
+def readable_requests(get_response: View) -> View:
+    """Answer 400 to a request that would be a 500.
+
+    That is: a NUL in the URL, an empty `_to_field` for Django's admin, a form in another charset than UTF-8.
+    """
 
     def answer(request: HttpRequest) -> HttpResponseBase:
+        if request.content_type in FORMS and not _is_utf8(request.content_params or {}):
+            raise SuspiciousOperation("the form is not in UTF-8")
         query = request.META.get("QUERY_STRING", "")
         if NUL in request.path_info or ENCODED_NUL in query or NUL in query:
             raise SuspiciousOperation("the address holds a NUL character")
@@ -54,6 +62,14 @@ def readable_urls(get_response: View) -> View:
         return get_response(request)
 
     return answer
+
+
+def _is_utf8(params: Mapping[str, str]) -> bool:
+    """Whether the parameters of a media type name UTF-8, or no charset."""
+    try:
+        return codecs.lookup(params.get("charset", "utf-8")).name == "utf-8"
+    except (LookupError, ValueError):
+        return False
 
 
 def protection(get_response: View) -> View:

@@ -140,13 +140,15 @@ CHECKS: dict[str, Callable[[], Check]] = {
 
 
 def readiness() -> dict[str, Check]:
-    """Every check with its outcome; without a database the checks that need it fail."""
+    """Every check with its outcome; without a database, or the data folder, the checks that need it fail."""
     outcome = {}
     for name, check in CHECKS.items():
         try:
             outcome[name] = check()
         except DatabaseError:
             outcome[name] = Check(ok=False, detail="the database cannot be reached")
+        except OSError as error:  # such as a data folder that is gone
+            outcome[name] = Check(ok=False, detail=error.strerror or type(error).__name__)
     return outcome
 
 

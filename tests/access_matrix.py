@@ -103,9 +103,15 @@ def _rest(**methods: str) -> Row:
     return {**methods, **more, "*": "rest, no such method"}
 
 
-PAGE: Row = {"GET": "page", "*": "no such method"}
+def _page(guard_: str, *, form: bool = False) -> Row:
+    """A page, and what its form sends."""
+    return {"GET": guard_, "HEAD": guard_, **({"POST": guard_} if form else {}), "*": "no such method"}
+
+
+PAGE: Row = _page("page")
+FORM: Row = _page("page", form=True)
 READ: Row = _rest(GET="rest")
-FOR_ADMINS: Row = {"GET": "page for admins", "POST": "page for admins", "*": "no such method"}
+FOR_ADMINS: Row = _page("page for admins", form=True)
 POSTED: Row = {"POST": "page", "*": "no such method"}
 
 _ADMIN_READ: Row = {"GET": "staff", "*": "staff, no such method"}
@@ -217,16 +223,16 @@ DJANGO: Mapping[str, Row] = {
     "sign-in/with/<slug:provider_id>/callback/": {"GET": "nothing", "*": "no such method"},
     "sign-out/": {"POST": "open", "*": "no such method"},
     "theme/": POSTED,
-    "tokens/": {"GET": "page", "POST": "page", "*": "no such method"},
+    "tokens/": FORM,
     "tokens/<uuid:uid>/revoke/": {"POST": "page for the owner", "*": "no such method"},
-    "accounts/": {"GET": "page for admins", "*": "no such method"},
-    "first-steps/": {"GET": "page for admins", "*": "no such method"},
+    "accounts/": _page("page for admins"),
+    "first-steps/": _page("page for admins"),
     "accounts/new/": FOR_ADMINS,
     "accounts/<int:user_id>/": FOR_ADMINS,
-    "teams/": {"GET": "page for admins", "*": "no such method"},
+    "teams/": _page("page for admins"),
     "teams/new/": FOR_ADMINS,
     "teams/<int:team_id>/": FOR_ADMINS,
-    "password/": {"GET": "page", "POST": "page", "*": "no such method"},
+    "password/": FORM,
     "": PAGE,
     "fleet/holders/": PAGE,
     "nodes/": PAGE,
@@ -259,7 +265,7 @@ DJANGO: Mapping[str, Row] = {
     "gangs/": PAGE,
     "gangs/<str:namespace>/<str:name>/": PAGE,
     "claims/": PAGE,
-    "claims/new/": {"GET": "page for those who write", "POST": "page for those who write", "*": "no such method"},
+    "claims/new/": _page("page for those who write", form=True),
     "claims/<str:namespace>/<str:name>/": PAGE,
     "claims/<str:namespace>/<str:name>/delete/": {"POST": "page for those who write", "*": "no such method"},
     "allocations/": PAGE,
@@ -272,7 +278,7 @@ DJANGO: Mapping[str, Row] = {
     "pending/<str:namespace>/<str:name>/": PAGE,
     "events/": PAGE,
     "events/newest/": PAGE,
-    "simulate/": {"GET": "page", "POST": "page", "*": "no such method"},
+    "simulate/": FORM,
 }
 """Django's addresses, as its resolver spells them."""
 

@@ -15,12 +15,12 @@ import factory
 from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.auth.models import User
-from django.contrib.sessions.backends.db import SessionStore
 from factory.django import DjangoModelFactory
 from knox.models import AuthToken, get_digest_token
 
 from access.choices import Role, TokenScope
 from access.models import Profile, Team, TeamNamespace
+from access.sessions import SessionStore
 from claims.models import GpuClaim
 from nodes import revisions
 from nodes.models import Device, Node

@@ -14,12 +14,13 @@ import contextlib
 import contextvars
 import io
 from concurrent.futures import Executor
-from typing import Any
+from typing import IO, Any
 
+import structlog
 from django.core import signals
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.core.handlers.base import BaseHandler
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponseBadRequest, HttpResponseBase
 from django.urls import set_script_prefix
 
 from gpuplane.listeners import Receive, Scope, Send
@@ -27,6 +28,8 @@ from storage.switch_interval import SHORT_SWITCH_INTERVAL
 
 Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
 """Status, headers, body."""
+
+log = structlog.get_logger(__name__)
 
 
 class DjangoRequests(ASGIHandler):
@@ -55,11 +58,19 @@ class DjangoRequests(ASGIHandler):
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": content})
 
+    def _request(self, scope: Scope, file: IO[bytes]) -> tuple[HttpRequest | None, HttpResponseBase | None]:
+        """The request, or its refusal: also where parameters of its media type cannot be decoded."""
+        try:
+            return self.create_request(scope, file)
+        except ValueError as error:
+            log.info("request.unreadable", why=str(error)[:200])
+            return None, HttpResponseBadRequest()
+
     def _answer(self, scope: Scope, body: bytes) -> Answer:
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=self.__class__, scope=scope)
         with SHORT_SWITCH_INTERVAL, io.BytesIO(body) as file:
-            request, refusal = self.create_request(scope, file)
+            request, refusal = self._request(scope, file)
             response: Any = refusal if request is None else self.get_response(request)
             try:
                 content = b"".join(response) if response.streaming else response.content

@@ -17,7 +17,7 @@ from django.contrib.auth.models import User
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.debug import sensitive_post_parameters
-from django.views.decorators.http import require_GET, require_http_methods
+from django.views.decorators.http import require_http_methods, require_safe
 
 from access import services
 from access.choices import Role, TokenScope
@@ -35,7 +35,7 @@ LONGEST_NAME: Final = 151
 """One more than an account's name may have: what is longer is refused, not cut."""
 
 
-@require_GET
+@require_safe
 @page
 def accounts(request: PageRequest) -> HttpResponse:
     """The list, with a search by name or team."""
@@ -46,7 +46,7 @@ def accounts(request: PageRequest) -> HttpResponse:
     return render(request, "accounts/list.html", context)
 
 
-@require_GET
+@require_safe
 @page
 def steps(request: PageRequest) -> HttpResponse:
     """What a new installation lacks, step by step."""
@@ -55,12 +55,12 @@ def steps(request: PageRequest) -> HttpResponse:
 
 
 @sensitive_post_parameters()
-@require_http_methods(["GET", "POST"])
+@require_http_methods(["GET", "HEAD", "POST"])
 @page
 def account_new(request: PageRequest) -> HttpResponse:
     """The form for an account of a person, or of a machine."""
     request.actor.require_admin()
-    if request.method == "GET":
+    if request.method != "POST":
         return _form(request)
     try:
         user = _create(request)
@@ -71,18 +71,18 @@ def account_new(request: PageRequest) -> HttpResponse:
 
 
 @sensitive_post_parameters()
-@require_http_methods(["GET", "POST"])
+@require_http_methods(["GET", "HEAD", "POST"])
 @page
 def account(request: PageRequest, user_id: int) -> HttpResponse:
     """One account, and the forms that change it: `change` says which was sent."""
     found = account_get(user_id=user_id, actor=request.actor)
-    if request.method == "GET":
+    if request.method != "POST":
         return _one(request, user_id)
     change = request.POST.get("change", "")
     try:
         message = chosen_change(CHANGES, change)(request, found.user, database_now())
     except (BadInput, Conflict) as error:
-        return _one(request, user_id, form_problem(error, otherwise=change))
+        return _one(request, user_id, form_problem(error, otherwise=change), sent=change)
     messages.success(request, message)
     return redirect("accounts") if change == "delete" else redirect("account", user_id)
 
@@ -127,8 +127,6 @@ def _active(request: PageRequest, user: User, now: datetime) -> str:
 
 
 def _password(request: PageRequest, user: User, now: datetime) -> str:
-    if user.get_username() == request.actor.name:
-        raise BadInput("set your own on the page for it, which asks for the old one", field="password", rule="own")
     services.password_set(user=user, password=fresh_password(request), actor=request.actor, now=now)
     return f"The password of {user.get_username()} is set."
 
@@ -171,11 +169,17 @@ def _form(request: PageRequest, problem: FormProblem | None = None) -> HttpRespo
     return render(request, "accounts/new.html", context, status=200 if problem is None else 400)
 
 
-def _one(request: PageRequest, user_id: int, problem: FormProblem | None = None) -> HttpResponse:
+def _one(request: PageRequest, user_id: int, problem: FormProblem | None = None, *, sent: str = "") -> HttpResponse:
+    """The page; the form of the change `sent` keeps what was typed, the others show what is."""
     found = account_get(user_id=user_id, actor=request.actor)
+    typed = request.POST
     context = _choices() | {
         "account": found,
-        "ticked": [team.pk for team in found.teams],
+        "role": typed.get("role", "") if sent == "role" else found.role,
+        "ticked": ids(request, "teams") if sent == "teams" else [team.pk for team in found.teams],
+        "machine": typed.get("kind") == "machine" if sent == "machine" else found.service,
+        "scope": typed.get("scope", "") if sent == "machine" else found.scope,
+        "node": typed.get("node", "") if sent == "machine" else found.node,
         "own": found.user.get_username() == request.actor.name,
         "problem": problem,
     }

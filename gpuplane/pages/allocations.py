@@ -7,7 +7,7 @@ from uuid import UUID
 from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from access.errors import BadInput, Conflict, Unavailable
 from allocations.choices import LIVE, State
@@ -18,7 +18,7 @@ from allocations.selectors import allocation_get
 from allocations.services import allocation_release, allocation_resize
 from audit.selectors import event_list
 from claims.dialects.request import Dialect
-from gpuplane.pages.form_fields import word
+from gpuplane.pages.form_fields import FormProblem, form_problem, word
 from gpuplane.pages.page import PageRequest, may_write, page, query_word, query_words
 from gpuplane.pages.slices import slice_of
 from storage.clock import database_now
@@ -27,7 +27,7 @@ EVENTS_SHOWN = 50
 RELEASABLE = (State.HELD, State.BOUND)
 
 
-@require_GET
+@require_safe
 @page
 def allocation_table(request: PageRequest) -> HttpResponse:
     """Allocations with filters; without one, those that count as used."""
@@ -43,10 +43,15 @@ def allocation_table(request: PageRequest) -> HttpResponse:
     return render(request, "allocations/list.html", context)
 
 
-@require_GET
+@require_safe
 @page
 def allocation(request: PageRequest, allocation_id: UUID) -> HttpResponse:
     """Devices, leases, times and timeline."""
+    return _one(request, allocation_id)
+
+
+def _one(request: PageRequest, allocation_id: UUID, problem: FormProblem | None = None) -> HttpResponse:
+    """The page; with a problem the form that resizes the share keeps what was typed."""
     found = allocation_get(uid=allocation_id, actor=request.actor)
     devices = list(found.devices.all())
     live = found.state in LIVE
@@ -62,8 +67,10 @@ def allocation(request: PageRequest, allocation_id: UUID) -> HttpResponse:
         "reasons": sorted(found.explanation.items(), key=lambda item: -item[1]),
         "may_resize": found.state == State.BOUND and any(not device.whole for device in devices) and may_change,
         "may_release": found.state in RELEASABLE and may_change,
+        "sent": request.POST,
+        "problem": problem,
     }
-    return render(request, "allocations/one.html", context)
+    return render(request, "allocations/one.html", context, status=200 if problem is None else 400)
 
 
 @require_POST
@@ -87,7 +94,7 @@ def release(request: PageRequest, allocation_id: UUID) -> HttpResponse:
 @require_POST
 @page
 def resize(request: PageRequest, allocation_id: UUID) -> HttpResponse:
-    """Give the share other amounts; an empty field leaves its amount."""
+    """Give the share other amounts; an empty field leaves its amount. A refusal shows the page again."""
     found = allocation_get(uid=allocation_id, actor=request.actor)
     request.actor.require_write(found.namespace)
     core, memory = word(request, "core"), word(request, "memory")
@@ -100,9 +107,8 @@ def resize(request: PageRequest, allocation_id: UUID) -> HttpResponse:
             now=database_now(),
         )
     except (BadInput, Conflict, Unavailable) as error:
-        messages.error(request, str(error))
-    else:
-        messages.success(request, "The share has its new amounts; its containers get new limits when they restart.")
+        return _one(request, allocation_id, form_problem(error, otherwise="resize"))
+    messages.success(request, "The share has its new amounts; its containers get new limits when they restart.")
     return redirect("allocation", allocation_id)
 
 

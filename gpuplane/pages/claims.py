@@ -11,7 +11,7 @@ import yaml
 from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 from rest_framework.exceptions import ParseError
 
 from access.errors import BadInput, Conflict, NotAllowed, Unavailable
@@ -49,7 +49,7 @@ spec:
 """
 
 
-@require_GET
+@require_safe
 @page
 def claim_table(request: PageRequest) -> HttpResponse:
     """Claims of the namespaces seen."""
@@ -67,7 +67,7 @@ def claim_table(request: PageRequest) -> HttpResponse:
     return render(request, "claims/list.html", context)
 
 
-@require_GET
+@require_safe
 @page
 def claim(request: PageRequest, namespace: str, name: str) -> HttpResponse:
     """Spec, status, explanation, allocations and timeline."""
@@ -111,14 +111,14 @@ def _by_answer(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(groups.values())
 
 
-@require_http_methods(["GET", "POST"])
+@require_http_methods(["GET", "HEAD", "POST"])
 @page
 def claim_new(request: PageRequest) -> HttpResponse:
     """The form, and what it sends."""
     if not may_write_anywhere(request.actor):
         raise NotAllowed("viewers cannot create claims")
     namespaces = sorted(request.actor.namespaces or ())
-    if request.method == "GET":
+    if request.method != "POST":
         text = EXAMPLE.format(namespace=namespaces[0] if namespaces else "default")
         return render(request, "claims/new.html", {"text": text, "namespaces": namespaces})
     text = request.POST.get("manifest", "").replace("\r\n", "\n")

@@ -7,7 +7,7 @@ from typing import Any
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from allocations.overviews import DeviceRow, device_rows, may_see_processes
 from allocations.reservation_overviews import groups_on
@@ -22,7 +22,7 @@ from nodes.selectors import device_get, device_minors
 EVENTS_SHOWN = 9
 
 
-@require_GET
+@require_safe
 @page
 def device(request: PageRequest, device_id: int) -> HttpResponse:
     """Everything of one device; what moves comes over `WS /ws/devices/<id>/`."""
@@ -36,7 +36,7 @@ def device(request: PageRequest, device_id: int) -> HttpResponse:
     return render(request, "nodes/device.html", context)
 
 
-@require_GET
+@require_safe
 @page
 def device_state(request: PageRequest, device_id: int) -> HttpResponse:
     """Holders, links and processes alone, which the page fetches when its stream says that they changed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 from django.shortcuts import render
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from audit.selectors import GROUPS, event_list, event_query
 from gpuplane.pages.page import PageRequest, page, query_words
@@ -13,7 +13,7 @@ from gpuplane.pages.slices import slice_of
 NEWEST = 8
 
 
-@require_GET
+@require_safe
 @page
 def events(request: PageRequest) -> HttpResponse:
     """Everything that happened, newest first, with filters."""
@@ -23,7 +23,7 @@ def events(request: PageRequest) -> HttpResponse:
     return render(request, "audit/events.html", context)
 
 
-@require_GET
+@require_safe
 @page
 def newest(request: PageRequest) -> HttpResponse:
     """The last few events, for the fleet page."""

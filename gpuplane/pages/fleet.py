@@ -8,7 +8,7 @@ from typing import Final, cast
 from django.contrib.auth.models import User
 from django.http import HttpResponse, HttpResponseBadRequest
 from django.shortcuts import render
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from access.actors import Actor
 from access.choices import Role
@@ -45,11 +45,9 @@ FIELDS: Final[Mapping[str, Callable[[DeviceRow], object]]] = {
 }
 """Columns of the CSV before those of the sample; empty: unknown."""
 AT_ONCE: Final = 5_000
-FORMULA: Final = frozenset("=+-@\t\r\n")
-"""Characters that begin a formula in a spreadsheet."""
 
 
-@require_GET
+@require_safe
 @page
 def fleet(request: PageRequest) -> HttpResponse:
     """The live heatmap; everything that moves comes over `WS /ws/fleet/`."""
@@ -57,7 +55,7 @@ def fleet(request: PageRequest) -> HttpResponse:
     return render(request, "fleet/fleet.html", {"steps": steps})
 
 
-@require_GET
+@require_safe
 @page
 def device_card(request: PageRequest, device_id: int) -> HttpResponse:
     """Who holds one device, for the heatmap's card."""
@@ -65,7 +63,7 @@ def device_card(request: PageRequest, device_id: int) -> HttpResponse:
     return render(request, "fleet/card.html", {"row": row})
 
 
-@require_GET
+@require_safe
 @page
 def fleet_holders_part(request: PageRequest) -> HttpResponse:
     """Holders by `?by=team`, `namespace`, `pod` or `claim`: `{"names": {name: [device id, …]}, "others": […]}`."""
@@ -78,7 +76,7 @@ def fleet_holders_part(request: PageRequest) -> HttpResponse:
     return HttpResponse(found, content_type="application/json")
 
 
-@require_GET
+@require_safe
 @page
 def fleet_csv(request: PageRequest) -> HttpResponse:
     """One line a device, by node."""
@@ -90,9 +88,4 @@ def _lines(actor: Actor, samples: Mapping[str, SampleView]) -> Iterator[list[obj
     devices = device_table()
     for start in range(0, len(devices), AT_ONCE):
         for row in device_rows(devices[start : start + AT_ONCE], actor=actor, samples=samples):
-            yield [*(_plain(field(row)) for field in FIELDS.values()), *map(row.measured.get, COLUMNS)]
-
-
-def _plain(cell: object) -> object:
-    """The cell; text so that no spreadsheet takes it for a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in FORMULA else cell
+            yield [*(field(row) for field in FIELDS.values()), *map(row.measured.get, COLUMNS)]

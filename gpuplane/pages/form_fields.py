@@ -12,12 +12,12 @@ from typing import TypeVar
 
 from django.http import HttpRequest
 
-from access.errors import BadInput, Conflict
+from access.errors import BadInput, Conflict, Unavailable
 
 C = TypeVar("C")
 E = TypeVar("E", bound=Enum)
 LONGEST = 253
-"""Characters of the longest name that a form takes: a node's."""
+"""Characters of the longest name that a form or a query takes: a node's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class FormProblem:
     text: str
 
 
-def form_problem(error: BadInput | Conflict, *, otherwise: str) -> FormProblem:
+def form_problem(error: BadInput | Conflict | Unavailable, *, otherwise: str) -> FormProblem:
     """The error at its field; at `otherwise` where it names none."""
     return FormProblem(field=getattr(error, "field", "") or otherwise, text=str(error))
 

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import structlog
 from django.http import HttpResponse
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from gpuplane.csv_files import csv_response
 from gpuplane.pages.page import PageRequest, page, query_word
@@ -30,7 +30,7 @@ from storage.redis_client import REDIS_ERRORS
 log = structlog.get_logger(__name__)
 
 
-@require_GET
+@require_safe
 @page
 def device_history(request: PageRequest, device_id: int) -> HttpResponse:
     """Means and largest values of one device (`?range=`)."""
@@ -46,7 +46,7 @@ def device_history(request: PageRequest, device_id: int) -> HttpResponse:
     return _json(range_name, found, now, columns=columns)
 
 
-@require_GET
+@require_safe
 @page
 def device_history_csv(request: PageRequest, device_id: int) -> HttpResponse:
     """The same as CSV."""
@@ -56,7 +56,7 @@ def device_history_csv(request: PageRequest, device_id: int) -> HttpResponse:
     return csv_response(series.csv_rows(found), f"{device.node.name}-{device.type}-{device.minor}-{range_name}.csv")
 
 
-@require_GET
+@require_safe
 @page
 def node_history(request: PageRequest, name: str) -> HttpResponse:
     """Means of every GPU of one node (`?range=`), of some columns (`?columns=a,b`)."""
@@ -72,7 +72,7 @@ def node_history(request: PageRequest, name: str) -> HttpResponse:
     return _json(range_name, some, now, devices=devices, columns=columns)
 
 
-@require_GET
+@require_safe
 @page
 def fleet_history(request: PageRequest) -> HttpResponse:
     """Totals of the fleet, or a group of it (`?group=model:H100`), over a range of minutes or more."""
@@ -81,7 +81,7 @@ def fleet_history(request: PageRequest) -> HttpResponse:
     return _json(range_name, found, now, group=group, columns=found.means)
 
 
-@require_GET
+@require_safe
 @page
 def fleet_history_csv(request: PageRequest) -> HttpResponse:
     """The same as CSV."""

@@ -8,7 +8,7 @@ from typing import Any
 from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from access.choices import Role
 from access.errors import Conflict
@@ -25,14 +25,14 @@ from storage.clock import database_now
 SLOTS_OF_A_MODEL = 50
 
 
-@require_GET
+@require_safe
 @page
 def models(request: PageRequest) -> HttpResponse:
     """Models, who waits and why, slots, and what was served."""
     return render(request, "inference/models.html", _parts() | {"served": json.dumps(served_shown(database_now()))})
 
 
-@require_GET
+@require_safe
 @page
 def models_parts(request: PageRequest) -> HttpResponse:
     """Its tables, which move."""
@@ -43,14 +43,14 @@ def _parts() -> dict[str, Any]:
     return {"models": models_shown(), "queue": queue_shown(), "slots": slots_shown()}
 
 
-@require_GET
+@require_safe
 @page
 def runners(request: PageRequest) -> HttpResponse:
     """Runners with their GPUs: what slots and others claim, and what is measured."""
     return render(request, "inference/runners.html", {"runners": runners_shown(fresh_samples())})
 
 
-@require_GET
+@require_safe
 @page
 def model(request: PageRequest, name: str) -> HttpResponse:
     """One model: its fields, its memory with the parts, its slots."""
@@ -63,7 +63,7 @@ def model(request: PageRequest, name: str) -> HttpResponse:
     return render(request, "inference/model.html", context)
 
 
-@require_GET
+@require_safe
 @page
 def slot(request: PageRequest, slot_id: str) -> HttpResponse:
     """One slot: what it is, its times, its log."""

@@ -8,7 +8,7 @@ import msgspec
 from django.http import HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from allocations.leases.port import lease_name
 from allocations.overviews import device_rows, leases_of
@@ -32,7 +32,7 @@ LEASES_SHOWN = 32
 """Devices of a node whose leases its page shows: with a cluster each is a request to the API server."""
 
 
-@require_GET
+@require_safe
 @page
 def node_table(request: PageRequest) -> HttpResponse:
     """All nodes: search, filters, sorting; refreshes itself."""
@@ -49,7 +49,7 @@ def node_table(request: PageRequest) -> HttpResponse:
     return render(request, "nodes/list.html", context)
 
 
-@require_GET
+@require_safe
 @page
 def node(request: PageRequest, name: str) -> HttpResponse:
     """Devices with holders, the link matrix, leases and events of one node."""
@@ -81,7 +81,7 @@ def node(request: PageRequest, name: str) -> HttpResponse:
     return render(request, "nodes/one.html", context)
 
 
-@require_GET
+@require_safe
 @page
 def node_devices_part(request: PageRequest, name: str) -> HttpResponse:
     """The table of devices alone, which the page fetches when its stream says that it changed."""

@@ -22,6 +22,7 @@ from access.actors import Actor
 from access.choices import Role, TokenScope
 from access.errors import NotAllowed, NotFound
 from access.selectors import actor_of, theme_of
+from gpuplane.pages.form_fields import LONGEST
 
 P = ParamSpec("P")
 
@@ -79,7 +80,7 @@ def may_write_anywhere(actor: Actor) -> bool:
     return actor.role != Role.VIEWER and (actor.namespaces is None or bool(actor.namespaces))
 
 
-def query_word(request: HttpRequest, name: str, *, longest: int = 100) -> str:
+def query_word(request: HttpRequest, name: str, *, longest: int = LONGEST) -> str:
     """A parameter of the query, without NUL, which no database takes."""
     return request.GET.get(name, "").replace("\x00", "").strip()[:longest]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.http import HttpResponse
 from django.shortcuts import render
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from allocations.explain import NodePage, pod_explain
 from allocations.overviews import refusal_query
@@ -17,10 +17,9 @@ from gpuplane.pages.slices import slice_of
 
 COUNTED_TO = 99
 SHOWN_ON_FLEET = 6
-LONGEST_NAME = 253
 
 
-@require_GET
+@require_safe
 @page
 def pending_table(request: PageRequest) -> HttpResponse:
     """Pods that wait for devices, each with its last refusal and its scheduler's message."""
@@ -32,7 +31,7 @@ def pending_table(request: PageRequest) -> HttpResponse:
     return render(request, "allocations/pending.html", context)
 
 
-@require_GET
+@require_safe
 @page
 def pending_count(request: PageRequest) -> HttpResponse:
     """How many wait, for the menu and the fleet page: a number, or a short list with `?list=1`."""
@@ -47,7 +46,7 @@ def pending_count(request: PageRequest) -> HttpResponse:
     return render(request, "allocations/pending_count.html", context)
 
 
-@require_GET
+@require_safe
 @page
 def pending_pod(request: PageRequest, namespace: str, name: str) -> HttpResponse:
     """Why one pod waits, or where it is."""
@@ -59,7 +58,7 @@ def pending_pod(request: PageRequest, namespace: str, name: str) -> HttpResponse
 
 def nodes_shown(request: PageRequest) -> NodePage:
     """The page of nodes that the query names."""
-    return NodePage(after=query_word(request, "nodes_after")[:LONGEST_NAME])
+    return NodePage(after=query_word(request, "nodes_after"))
 
 
 def with_lines(explanation: dict[str, Any]) -> dict[str, Any]:

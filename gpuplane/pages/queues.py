@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.http import Http404, HttpResponse
 from django.shortcuts import render
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from allocations.queue_overviews import gang_overview, gang_query, queue_overview, queue_tree
 from allocations.queue_statuses import gang_statuses
@@ -15,14 +15,14 @@ from gpuplane.pages.slices import slice_of
 EVENTS_SHOWN = 15
 
 
-@require_GET
+@require_safe
 @page
 def queue_table(request: PageRequest) -> HttpResponse:
     """The tree with what each queue deserves, is due and holds, by model."""
     return render(request, "queues/list.html", {"rows": queue_tree()})
 
 
-@require_GET
+@require_safe
 @page
 def queue(request: PageRequest, name: str) -> HttpResponse:
     """One queue: its bars, who waits in which place and why, who holds its devices."""
@@ -32,7 +32,7 @@ def queue(request: PageRequest, name: str) -> HttpResponse:
     return render(request, "queues/one.html", {"queue": found})
 
 
-@require_GET
+@require_safe
 @page
 def gang_table(request: PageRequest) -> HttpResponse:
     """Gangs of the namespaces seen."""
@@ -44,7 +44,7 @@ def gang_table(request: PageRequest) -> HttpResponse:
     return render(request, "queues/gangs.html", context)
 
 
-@require_GET
+@require_safe
 @page
 def gang(request: PageRequest, namespace: str, name: str) -> HttpResponse:
     """One gang: its pods by node, and what it waits for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 from django.shortcuts import render
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from allocations.choices import GroupState
 from allocations.reservation_overviews import group_query, group_views, nodes_put_off
@@ -14,7 +14,7 @@ from gpuplane.pages.slices import slice_of
 from storage.clock import database_now
 
 
-@require_GET
+@require_safe
 @page
 def reservation_table(request: PageRequest) -> HttpResponse:
     """Groups with their sharers and memory, unprotected ones first; without a filter those that are not gone."""

@@ -8,7 +8,7 @@ from typing import Any
 from django.contrib import messages
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_POST, require_safe
 
 from access.errors import Conflict
 from autoscaling.overviews import pools_shown, provision_times, requests_shown
@@ -18,14 +18,14 @@ from gpuplane.pages.page import PageRequest, page
 from storage.clock import database_now
 
 
-@require_GET
+@require_safe
 @page
 def scaling(request: PageRequest) -> HttpResponse:
     """The page."""
     return render(request, "scaling/list.html", _parts(request))
 
 
-@require_GET
+@require_safe
 @page
 def scaling_parts(request: PageRequest) -> HttpResponse:
     """What moves of it."""

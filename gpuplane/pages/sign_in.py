@@ -94,18 +94,20 @@ def theme(request: PageRequest) -> HttpResponse:
 
 
 @sensitive_post_parameters()
-@require_http_methods(["GET", "POST"])
+@require_http_methods(["GET", "HEAD", "POST"])
 @page
 def own_password(request: PageRequest) -> HttpResponse:
     """The form. Other sessions of the account end with the old password."""
-    if request.method == "GET":
+    if request.method != "POST":
         return _shown(request)
     assert isinstance(request.user, User)
     user = request.user
     attempt = attempt_of(request, user.get_username())
     try:
         _check_old(user, attempt, request.POST.get("old", ""))
-        services.password_set(user=user, password=fresh_password(request), actor=request.actor, now=database_now())
+        services.password_set(
+            user=user, password=fresh_password(request), actor=request.actor, now=database_now(), old_checked=True
+        )
     except AttemptRefused as error:
         problem = FormProblem("old", f"Try again in {error.wait_seconds} seconds.")
         answer = _shown(request, problem, status=503 if error.busy else 429)

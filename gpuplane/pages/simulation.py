@@ -27,13 +27,13 @@ HEADING = """# The fleet as it is. Add the pods that you want to try below `pods
 """
 
 
-@require_http_methods(["GET", "POST"])
+@require_http_methods(["GET", "HEAD", "POST"])
 @page
 def simulate(request: PageRequest) -> HttpResponse:
     """The form, with an example or the fleet as it is; after sending, the decisions, and beside them those of the fleet
     as it was loaded (as it is now, where it was not), if that is asked for.
     """
-    if request.method == "GET":
+    if request.method != "POST":
         return _form(request)
     text = request.POST.get("scenario", "").replace("\r\n", "\n")
     compared = request.POST.get("beside") == "fleet"

@@ -10,7 +10,7 @@ from django.contrib import messages
 from django.contrib.auth.models import User
 from django.http import HttpResponse
 from django.shortcuts import redirect, render
-from django.views.decorators.http import require_GET, require_http_methods
+from django.views.decorators.http import require_http_methods, require_safe
 
 from access import team_services
 from access.errors import BadInput, Conflict, NotFound
@@ -22,7 +22,7 @@ from gpuplane.pages.slices import slice_of
 from storage.clock import database_now
 
 
-@require_GET
+@require_safe
 @page
 def teams(request: PageRequest) -> HttpResponse:
     """The list, with a search by name or namespace."""
@@ -31,7 +31,7 @@ def teams(request: PageRequest) -> HttpResponse:
     return render(request, "accounts/teams.html", {"slice": found, "search": search})
 
 
-@require_http_methods(["GET", "POST"])
+@require_http_methods(["GET", "HEAD", "POST"])
 @page
 def team_new(request: PageRequest) -> HttpResponse:
     """The form for a new one."""
@@ -54,12 +54,12 @@ def team_new(request: PageRequest) -> HttpResponse:
     return render(request, "accounts/team_new.html", context, status=200 if problem is None else 400)
 
 
-@require_http_methods(["GET", "POST"])
+@require_http_methods(["GET", "HEAD", "POST"])
 @page
 def team(request: PageRequest, team_id: int) -> HttpResponse:
     """One team, and the forms that change it: `change` says which was sent."""
     found = team_get(team_id=team_id, actor=request.actor)
-    if request.method == "GET":
+    if request.method != "POST":
         return _one(request, found)
     change = request.POST.get("change", "")
     try:

@@ -22,11 +22,11 @@ from storage.clock import database_now
 LONGEST_NAME = 150
 
 
-@require_http_methods(["GET", "POST"])
+@require_http_methods(["GET", "HEAD", "POST"])
 @page
 def tokens(request: PageRequest) -> HttpResponse:
     """The list and the form; a new token is shown in the response to the form alone."""
-    if request.method == "GET":
+    if request.method != "POST":
         return _shown(request)
     try:
         made = token_create(
@@ -38,7 +38,7 @@ def tokens(request: PageRequest) -> HttpResponse:
             days=_days(word(request, "days")),
         )
     except (BadInput, Conflict) as error:
-        return _shown(request, problem=str(error), status=400)
+        return _shown(request, problem=str(error))
     return _shown(request, made=made)
 
 
@@ -52,7 +52,8 @@ def token_end(request: PageRequest, uid: UUID) -> HttpResponse:
     return redirect("tokens")
 
 
-def _shown(request: PageRequest, *, made: str = "", problem: str = "", status: int = 200) -> HttpResponse:
+def _shown(request: PageRequest, *, made: str = "", problem: str = "") -> HttpResponse:
+    """The page; with a problem the form keeps what was typed."""
     account = query_word(request, "account", longest=LONGEST_NAME)
     found = slice_of(token_list(actor=request.actor, account=account), request)
     admin = request.actor.role == Role.ADMIN
@@ -63,12 +64,13 @@ def _shown(request: PageRequest, *, made: str = "", problem: str = "", status: i
         "account": account,
         "made": made,
         "problem": problem,
+        "sent": request.POST if problem else {},
         "admin": admin,
         "scopes": TokenScope.choices if admin else [],
         "days": min(settings.GPUPLANE_TOKEN_DAYS, settings.GPUPLANE_TOKEN_MOST_DAYS),
         "most_days": settings.GPUPLANE_TOKEN_MOST_DAYS,
     }
-    return render(request, "access/tokens.html", context, status=status)
+    return render(request, "access/tokens.html", context, status=400 if problem else 200)
 
 
 def _days(text: str) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.http import HttpResponse
 from django.shortcuts import render
-from django.views.decorators.http import require_GET
+from django.views.decorators.http import require_safe
 
 from allocations.overviews import device_rows
 from allocations.queue_overviews import queue_tree
@@ -20,7 +20,7 @@ from storage.clock import database_now
 QUEUE_RANGES = ("24h", "7d", "30d", "90d")
 
 
-@require_GET
+@require_safe
 @page
 def usage(request: PageRequest) -> HttpResponse:
     """Charts by range and group, and the list of idle devices."""
@@ -35,14 +35,14 @@ def usage(request: PageRequest) -> HttpResponse:
     return render(request, "fleet/usage.html", context | _idle(request))
 
 
-@require_GET
+@require_safe
 @page
 def idle(request: PageRequest) -> HttpResponse:
     """The list of idle GPUs alone, for refreshes."""
     return render(request, "fleet/idle.html", _idle(request))
 
 
-@require_GET
+@require_safe
 @page
 def queues(request: PageRequest) -> HttpResponse:
     """What queues held, used, borrowed and lent; of one queue (`?queue=`) by namespace and model."""
@@ -60,7 +60,7 @@ def queues(request: PageRequest) -> HttpResponse:
     return render(request, "queues/usage.html", context)
 
 
-@require_GET
+@require_safe
 @page
 def queues_csv(request: PageRequest) -> HttpResponse:
     """The same as CSV, by namespace and model."""

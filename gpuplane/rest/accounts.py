@@ -84,7 +84,11 @@ class AccountChangeSchema(serializers.Serializer[Any]):
     role = serializers.ChoiceField(choices=Role.choices, required=False, help_text="admin: by a session only")
     active = serializers.BooleanField(required=False, help_text="false shuts the account and revokes its tokens")
     password = serializers.CharField(
-        required=False, max_length=1024, trim_whitespace=False, write_only=True, help_text="by a session only"
+        required=False,
+        max_length=1024,
+        trim_whitespace=False,
+        write_only=True,
+        help_text="of another person, by a session only; one's own is set on its page, which asks for the old one",
     )
     teams = _names(63, required=False, help_text="these and no others")
 

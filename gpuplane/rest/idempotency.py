@@ -1,8 +1,9 @@
 """`Idempotency-Key`: a write that is sent twice is done once (VIEW-5).
 
 Wraps the views of `gpuplane.rest.urls`. Invariants: under one key of one user the same request gets the same response
-again; another request is refused (422), and so is the same one while the first runs (409); a response of 5xx, or a
-fault, is not kept, so that the client may try again.
+again; another request is refused (422), and so is the same one while the first runs (409); no response of 5xx, or
+fault, and no refusal that says nothing about the request itself (401, 403, 429: nothing was done) is kept, so that the
+client may try again.
 
 At most `KEYS_A_USER` keys and `BYTES_A_USER` of responses are kept a user. The oldest finished ones are deleted for new
 ones, but none younger than `KEPT_AT_LEAST`; where none may be deleted, a new key is refused (429) before anything is
@@ -47,6 +48,8 @@ BYTES_A_USER = 32 << 20
 KEPT_AT_LEAST = timedelta(minutes=10)
 """A response is kept at least so long, and a day where there is room (`access.tasks`)."""
 FULL_RETRY_SECONDS = 60
+NOTHING_DONE = frozenset({401, 403, 429})
+"""Statuses of refusals by who asks or when: the same request may be done later."""
 NOT_KEPT = "gpuplane/answer-not-kept"
 """In place of the media type of a response without a kept body."""
 
@@ -110,8 +113,12 @@ def idempotent(view: View, *, repeatable: bool = False) -> View:
 
 
 def _digest(request: HttpRequest) -> str:
-    """Of the body, which may hold a password: by our key, so that nobody else can guess at it."""
-    content = (request.content_type or "").encode() + b"\0" + request.body
+    """Of method, whole address (the record keeps its beginning), media type and body.
+
+    The body may hold a password: by our key, so that nobody else can guess at it.
+    """
+    about = (request.method or "", request.get_full_path(), request.content_type or "")
+    content = "\0".join(about).encode() + b"\0" + request.body
     return salted_hmac("gpuplane.rest.idempotency", content, algorithm="sha256").hexdigest()
 
 
@@ -203,7 +210,8 @@ def _first(call: Callable[[], HttpResponseBase], record: IdempotencyRecord, *, r
         _forget(record=record)
         raise
     long = isinstance(response, HttpResponse) and len(response.content) > LONGEST_ANSWER
-    if response.status_code >= 500 or not isinstance(response, HttpResponse) or (long and repeatable):
+    may_try_again = response.status_code >= 500 or response.status_code in NOTHING_DONE
+    if may_try_again or not isinstance(response, HttpResponse) or (long and repeatable):
         _forget(record=record)
     else:
         _keep(record=record, response=response)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -128,13 +129,19 @@ def read_cursor(cursor: str, model: type[Model] | None, fields: Sequence[str]) -
         if isinstance(raw, int) and not (-(2**63) <= raw < 2**63):
             raise wrong
         try:
-            value = parse_datetime(str(raw)) if kind == "DateTimeField" else field.to_python(raw)
-        except (ValidationError, ValueError) as error:
+            value = _time(str(raw)) if kind == "DateTimeField" else field.to_python(raw)
+        except (ValidationError, ValueError, OverflowError) as error:
             raise wrong from error
-        if value is None or (kind == "DateTimeField" and value.tzinfo is None):
+        if value is None:
             raise wrong
         position.append(value)
     return bool(decoded[0]), position
+
+
+def _time(text: str) -> datetime | None:
+    """The time in UTC, None for one without a zone. Raises ValueError, and OverflowError for one beyond all years."""
+    time = parse_datetime(text)
+    return None if time is None or time.tzinfo is None else time.astimezone(UTC)
 
 
 def _field(model: type[Model], path: str) -> Any:

@@ -59,7 +59,7 @@ class Described(AutoSchema):
                 HEADER,
                 {"type": "string", "pattern": f"^{KEY.pattern}$", "maxLength": 255},
                 OpenApiParameter.HEADER,
-                description="the same key and request again: the first answer again",
+                description="the same key and request again: the first answer again, but for 401, 403, 429 and 5xx",
             )
         ]
 

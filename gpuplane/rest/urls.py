@@ -123,8 +123,7 @@ class Nowhere(APIView):
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Every method."""
         if request.method in {"GET", "HEAD"} and not request.path.endswith("/") and _exists(f"{request.path}/"):
-            query = request.META.get("QUERY_STRING", "")
-            return HttpResponseRedirect(f"{request.path}/" + (f"?{query}" if query else ""))
+            return HttpResponseRedirect(request.get_full_path(force_append_slash=True))
         return super().dispatch(request, *args, **kwargs)
 
     @override

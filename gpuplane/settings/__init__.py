@@ -152,7 +152,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "gpuplane.operations.operations_middleware",
     "gpuplane.middleware.precedence",
-    "gpuplane.middleware.readable_urls",
+    "gpuplane.middleware.readable_requests",
     "django.middleware.security.SecurityMiddleware",
     "gpuplane.middleware.protection",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -205,6 +205,7 @@ WHITENOISE_USE_FINDERS = True
 WHITENOISE_ALLOW_ALL_ORIGINS = False
 X_FRAME_OPTIONS = "DENY"
 SECURE_CONTENT_TYPE_NOSNIFF = True
+SESSION_ENGINE = "access.sessions"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_HTTPONLY = True

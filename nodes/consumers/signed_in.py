@@ -15,9 +15,9 @@ import structlog
 from channels.auth import get_user
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
-from django.contrib.sessions.backends.db import SessionStore
 from django.db import DatabaseError, InterfaceError
 
+from access.sessions import SessionStore
 from access.sockets import SOCKETS, OpenSocket
 from storage.task_end import end_tasks
 

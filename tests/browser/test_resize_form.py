@@ -46,6 +46,13 @@ def test_a_share_is_resized(sign_in: Any, share: Allocation, complaints: list[st
     page.get_by_label("Memory").fill("9000Gi")
     page.get_by_role("button", name="Resize").click()
     expect(page.get_by_text("fewer than")).to_be_visible()
+    expect(page.get_by_label("Memory")).to_have_value("9000Gi")
+    with page.expect_response(lambda answer: answer.url.endswith(f"/allocations/{share.pk}/"), timeout=20_000):
+        pass  # the refused form's page refreshes itself too
+    for width, height in ((390, 844), (1366, 768)):
+        page.set_viewport_size({"width": width, "height": height})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    complaints[:] = [said for said in complaints if "400" not in said]  # the form that was refused
     grant = share.devices.get()
     assert (grant.core_percent, grant.memory_bytes) == (60, 8 << 30)
     assert not complaints

@@ -375,3 +375,17 @@ def test_unauthenticated_clients_learn_nothing(live_app: LiveApp, client: Cluste
             assert nobody.post(path, content=b"[" * 1000).status_code == 401
             assert viewer.post(path, content=b"[" * 1000).status_code == 403
         assert rows() == before
+
+
+@pytest.mark.parametrize(
+    "media_type",
+    [
+        pytest.param("multipart/form-data; boundary*=nonsense''x", id="an unknown charset"),
+        pytest.param("text/plain; charset*=utf-8''%00", id="a NUL"),
+    ],
+)
+def test_a_media_type_that_cannot_be_decoded(live_app, media_type):
+    """VIEW-6 from somebody who is not signed in: 400, and no fault."""
+    with httpx.Client(base_url=live_app.url, verify=False) as client:
+        answer = client.post("/sign-in/", content=b"x", headers={"Content-Type": media_type})
+    assert answer.status_code == 400

@@ -17,7 +17,6 @@ import pytest
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.contrib.sessions.backends.db import SessionStore
 from django.db import connections
 from django.urls import URLResolver, get_resolver
 from django.utils import timezone
@@ -29,6 +28,7 @@ from access import tokens
 from access.actors import SYSTEM
 from access.choices import Role, TokenScope
 from access.models import Profile, Team, TeamNamespace
+from access.sessions import SessionStore
 from allocations.choices import GroupState
 from allocations.models import Allocation, GpuGroup, PodRefusal
 from allocations.services import claim_devices

@@ -15,6 +15,7 @@ from knox.models import AuthToken
 from access import tokens
 from access.actors import SYSTEM
 from access.choices import Role, TokenScope
+from access.errors import Conflict
 from access.models import IdempotencyRecord, Profile, Team
 from access.selectors import actor_of, role_of
 from access.services import RESERVED_NAMES, user_create
@@ -295,6 +296,43 @@ def test_ones_own_password_is_not_set_on_the_accounts_page(ada: Client) -> None:
     answer = ada.post(at(me), {"change": "password", **TWICE})
     assert (answer.status_code, answer.context["problem"].field) == (400, "password")
     assert User.objects.get(pk=me.pk).check_password(PASSWORD)
+
+
+@pytest.mark.parametrize(
+    ("form", "ticked", "want"),
+    [
+        pytest.param(
+            {"change": "machine", "kind": "machine", "scope": "agent", "node": "Not_A_Node"},
+            True,
+            ['value="machine" checked', 'value="agent" selected', 'value="Not_A_Node"', 'value="viewer" selected'],
+            id="a machine",
+        ),
+        pytest.param(
+            {"change": "role", "role": "operator"},
+            True,
+            ['value="person" checked', 'value="operator" selected'],
+            id="a role",
+        ),
+        pytest.param({"change": "teams"}, False, ['value="person" checked', 'value="viewer" selected'], id="no teams"),
+    ],
+)
+def test_the_forms_of_an_account_keep_what_was_typed(
+    ada: Client, monkeypatch: pytest.MonkeyPatch, form: dict[str, str], ticked: bool, want: list[str]
+) -> None:
+    """VIEW-6 the form that was refused, and it alone."""
+
+    def refuse(**_: Any) -> None:
+        raise Conflict("not now")
+
+    for name in ("role_set", "user_teams_set"):
+        monkeypatch.setattr(f"access.services.{name}", refuse)
+    olga, team = UserFactory(username="olga", role=Role.VIEWER), TeamFactory()
+    olga.teams.add(team)
+    answer = ada.post(at(olga), form)
+    shown = answer.content.decode()
+    assert answer.status_code == 400
+    assert (f'name="teams" value="{team.pk}" checked>' in shown) == ticked
+    assert [text for text in want if text not in shown] == []
 
 
 def test_lists_ask_alike_much_however_many_there_are(ada: Client) -> None:

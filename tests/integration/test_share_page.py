@@ -1,5 +1,7 @@
 """The form of an allocation's page that resizes a share: who has it, and what it answers."""
 
+import html
+
 import pytest
 
 from access.choices import Role
@@ -105,3 +107,31 @@ def test_a_claim_whose_shares_do_not_follow(as_user, fleet):
         shown = client.get("/claims/research/part/").content.decode()
         assert ("A share does not follow this claim. b: gpu 1 has 10 core" in shown) == want
         assert ("does not follow" in shown) == want
+
+
+@pytest.mark.parametrize(
+    ("form", "field"),
+    [
+        pytest.param({"core": "9", "memory": "777Gi"}, "resize", id="no room"),
+        pytest.param({"core": "9", "memory": "a lot"}, "memory", id="no quantity"),
+        pytest.param({"core": "101", "memory": "1Gi"}, "core", id="too much"),
+    ],
+)
+def test_a_refused_resize_keeps_what_was_typed(as_user, fleet, form, field):
+    """SHARE-6b VIEW-2 the page comes again with the reason at its field."""
+    allocation = share_of("research")
+    path = f"/allocations/{allocation.pk}/"
+    answer = as_user(Role.OPERATOR, "research").post(f"{path}resize/", form)
+    shown = answer.content.decode()
+    assert (answer.status_code, answer.context["problem"].field) == (400, field)
+    assert f'id="{field}-problem" role="alert"' in shown
+    assert all(f'value="{typed}"' in shown for typed in form.values())
+    assert f'hx-get="{path}"' in shown
+    assert allocation.devices.get().core_percent == 30
+
+
+def test_a_refused_resize_without_a_form_says_why(as_user, fleet):
+    """SHARE-6b VIEW-2 whole devices have no form to say it at."""
+    answer = as_user(Role.OPERATOR, "research").post(f"/allocations/{whole_of('research').pk}/resize/", {"core": "50"})
+    assert answer.status_code == 400
+    assert answer.context["problem"].text in html.unescape(answer.content.decode())

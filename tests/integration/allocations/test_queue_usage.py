@@ -17,7 +17,7 @@ from access.errors import NotFound
 from access.tokens import issue
 from allocations.models import Allocation, QueueUsage, QueueUsageMark
 from allocations.queue_usage import recording
-from allocations.queue_usage.reading import UsageReport, usage_report
+from allocations.queue_usage.reading import COLUMNS, UsageReport, usage_report
 from claims.kinds import QUEUE
 from claims.services import manifest_create, manifest_delete
 from nodes.history import figures
@@ -215,3 +215,15 @@ def test_hours_expire(node: Node, settings: Any) -> None:
     settings.GPUPLANE_HOURS_KEPT_DAYS = 1
     prune()
     assert not QueueUsage.objects.exists()
+
+
+@pytest.mark.parametrize("path", ["/usage/queues.csv?queue=lab", "/api/v1/queues/lab/usage/?format=csv"])
+def test_a_model_is_no_formula_in_a_spreadsheet(node: Node, path: str) -> None:
+    """QUEUE-6 VIEW-6 models are named by agents."""
+    hour = timezone.now().replace(minute=0, second=0, microsecond=0) - timedelta(hours=2)
+    amounts = dict.fromkeys(COLUMNS, 3600)
+    QueueUsage.objects.create(queue="lab", namespace="research", model='=HYPERLINK("http://x")', start=hour, **amounts)
+    client = Client()
+    client.force_login(UserFactory(role=Role.ADMIN))
+    lines = list(csv.reader(io.StringIO(client.get(path).content.decode())))
+    assert [line[2] for line in lines[1:]] == ['\'=HYPERLINK("http://x")']

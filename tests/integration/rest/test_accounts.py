@@ -19,6 +19,7 @@ from tests.integration.rest.conftest import Api, person
 
 pytestmark = pytest.mark.django_db
 NEW = "a new and quiet river"
+OLD = "an old and quiet river"
 
 
 def by_session(user: User, method: str, path: str, body: dict[str, Any]) -> Any:
@@ -113,6 +114,21 @@ def test_no_token_makes_an_admin_or_a_password(admin: Api) -> None:
     assert "password" not in made.json()
     assert User.objects.get(username="eve").check_password(NEW)
     assert by_session(admin.user, "PATCH", "accounts/bob/", {"role": "admin"}).json()["role"] == "admin"
+
+
+def test_ones_own_password_is_not_set_over_rest(admin: Api) -> None:
+    """VIEW-6 an open session is not enough: the page for it asks for the old one. All of a request or nothing."""
+    assert admin.user is not None
+    admin.user.set_password(OLD)
+    admin.user.save()
+    answer = by_session(admin.user, "PATCH", "accounts/ada/", {"teams": [TeamFactory().name], "password": NEW})
+    problem = answer.json()
+    assert (answer.status_code, problem["field"], problem["rule"]) == (400, "password", "own")
+    assert User.objects.get(username="ada").check_password(OLD)
+    assert told() == []
+    person("bob", Role.VIEWER)
+    assert by_session(admin.user, "PATCH", "accounts/bob/", {"password": NEW}).status_code == 200
+    assert User.objects.get(username="bob").check_password(NEW)
 
 
 @pytest.mark.parametrize(

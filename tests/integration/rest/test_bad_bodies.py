@@ -142,6 +142,30 @@ def test_a_missing_slash_leads_on(admin):
     assert admin.call("POST", "/api/v1/claims", claim_manifest())[0] == 404
 
 
+@pytest.mark.parametrize(
+    ("path", "want"),
+    [
+        pytest.param("/api/v1/models/a%3Fb", "/api/v1/models/a%3Fb/", id="a question mark"),
+        pytest.param("/api/v1/models/a%23b", "/api/v1/models/a%23b/", id="a hash"),
+        pytest.param("/api/v1/models/50%25", "/api/v1/models/50%25/", id="a percent sign"),
+        pytest.param("/api/v1/models/%C3%A4?a=%23", "/api/v1/models/%C3%A4/?a=%23", id="a letter, and a query"),
+        pytest.param("/api/v1/models//evil.example", "/api/v1/models//evil.example/", id="two slashes"),
+    ],
+)
+def test_a_missing_slash_keeps_the_address(admin, path, want):
+    """VIEW-5 what was quoted stays quoted, and the redirect stays under /api/."""
+    response = admin.send("GET", path)
+    assert (response.status_code, response["Location"]) == (302, want)
+
+
+@pytest.mark.parametrize(
+    "path", ["//evil.example", "/api//evil.example", "/api/v1//evil.example", "//evil.example/api/v1/nodes"]
+)
+def test_a_missing_slash_leads_nowhere_else(admin, path):
+    """VIEW-6 no redirect to another host."""
+    assert not admin.send("GET", path).headers.get("Location", "/").startswith(("//", "http"))
+
+
 def test_a_fault_of_ours_is_reported_without_its_inside(admin, monkeypatch):
     def fault(**_):
         raise RuntimeError("secret")

@@ -1,8 +1,13 @@
+import json
 from datetime import timedelta
 
 import pytest
+from django.test import Client
 
-from access.models import IdempotencyRecord
+from access import tokens
+from access.choices import Role
+from access.errors import TooManyUnderWay
+from access.models import IdempotencyRecord, Profile
 from access.tasks import KEPT, idempotency_prune
 from audit.models import Event
 from claims.models import GpuClaim
@@ -10,6 +15,7 @@ from gpuplane.rest.idempotency import ABANDONED
 from tests.integration.rest.conftest import NOW, claim_manifest
 
 pytestmark = pytest.mark.django_db
+LONG = "pad=" + "x" * 1000 + "&"
 
 
 def key(value="k-1"):
@@ -51,6 +57,7 @@ def test_an_empty_answer_is_given_again(operator):
     [
         pytest.param(lambda api: api.post("claims/", claim_manifest("other"), **key()), id="another body"),
         pytest.param(lambda api: api.put("claims/team-a/train/", claim_manifest(), **key()), id="another address"),
+        pytest.param(lambda api: api.post(f"claims/?{LONG}b=2", claim_manifest(), **key()), id="another query"),
     ],
 )
 def test_a_key_belongs_to_one_request(operator, other):
@@ -59,6 +66,15 @@ def test_a_key_belongs_to_one_request(operator, other):
     status, problem = other(operator)
     assert (status, problem["rule"]) == (422, "key-reused")
     assert GpuClaim.objects.count() == 1
+
+
+def test_addresses_are_compared_to_their_end(operator):
+    """VIEW-5 a query that differs after more than a record keeps is another request."""
+    assert operator.post(f"claims/?{LONG}b=1", claim_manifest(), **key())[0] == 201
+    assert len(IdempotencyRecord.objects.get().path) == 1000
+    assert operator.post(f"claims/?{LONG}b=1", claim_manifest(), **key())[0] == 201
+    status, problem = operator.post(f"claims/?{LONG}b=2", claim_manifest(), **key())
+    assert (status, problem["rule"]) == (422, "key-reused")
 
 
 def test_keys_of_different_people_do_not_meet(operator, admin):
@@ -84,6 +100,40 @@ def test_a_fault_is_not_kept(operator, monkeypatch):
     assert operator.post("claims/", claim_manifest(), **key())[0] == 500
     monkeypatch.undo()
     assert operator.post("claims/", claim_manifest(), **key())[0] == 201
+
+
+def test_a_refusal_that_did_nothing_is_not_kept(operator, monkeypatch):
+    """VIEW-5 after a 429 the client may try again, as its Retry-After says."""
+
+    def busy(*_, **__):
+        raise TooManyUnderWay("a run of yours is under way", rule="runs-of-user", retry_after_seconds=1)
+
+    monkeypatch.setattr("gpuplane.rest.simulations.what_if", busy)
+    assert operator.post("simulations/", {}, **key())[0] == 429
+    monkeypatch.setattr("gpuplane.rest.simulations.what_if", lambda *_, **__: b"{}")
+    again = operator.send("POST", "simulations/", {}, **key())
+    assert (again.status_code, "Idempotency-Replayed" in again) == (200, False)
+
+
+def test_who_may_write_later_may_try_again(viewer):
+    """VIEW-5 VIEW-6 a 403 is of the account's role at that time."""
+    assert viewer.post("claims/", claim_manifest(), **key())[0] == 403
+    assert not IdempotencyRecord.objects.exists()
+    Profile.objects.filter(user=viewer.user).update(role=Role.OPERATOR)
+    tokens.forget()
+    assert viewer.post("claims/", claim_manifest(), **key())[0] == 201
+
+
+def test_a_write_without_the_csrf_token_may_be_sent_again_with_it(operator):
+    """VIEW-5 VIEW-6 the first was refused before anything was done."""
+    browser = Client(enforce_csrf_checks=True)
+    browser.force_login(operator.user)
+    body, sent = json.dumps(claim_manifest()), {"Idempotency-Key": "k-1"}
+    first = browser.post("/api/v1/claims/", body, content_type="application/json", headers=sent)
+    assert first.status_code == 403
+    browser.get("/tokens/")
+    sent["X-CSRFToken"] = browser.cookies["csrftoken"].value
+    assert browser.post("/api/v1/claims/", body, content_type="application/json", headers=sent).status_code == 201
 
 
 @pytest.mark.parametrize("value", ["", " ", "a b", "x" * 256, "ä"])

@@ -141,6 +141,10 @@ def cursor(*values):
         pytest.param((0, [], {}), id="containers"),
         pytest.param((0, "2026-99-99", "x"), id="no time"),
         pytest.param((0, "2026-01-01T00:00:00", "x"), id="a time without a zone"),
+        pytest.param((0, "0001-01-01T00:00:00+14:00", 1), id="before all years in UTC"),
+        pytest.param((0, "9999-12-31T23:59:59-14:00", 1), id="after all years in UTC"),
+        pytest.param((0, "0001-01-01T00:00:00+14:00", "00000000-0000-0000-0000-000000000001"), id="the same, by UUID"),
+        pytest.param((0, "0001-01-01T00:00:00Z", "00000000-0000-0000-0000-000000000001"), id="the first moment"),
         pytest.param((0, 2**70), id="huge number"),
         pytest.param((0, True), id="flag"),
         pytest.param((0, "1", "2", "3"), id="too long"),
@@ -149,6 +153,13 @@ def cursor(*values):
 def test_a_cursor_of_ones_own_making_is_refused_or_read(admin, path, values):
     """VIEW-5 whatever stands in a cursor, it is no fault."""
     assert admin.get(f"{path}?cursor={cursor(*values)}")[0] in {200, 400}
+
+
+@pytest.mark.parametrize("when", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_cursor_beyond_all_years_is_refused(admin, when):
+    """VIEW-5 a time that UTC has no year for is none that a list gave."""
+    status, problem = admin.get(f"allocations/?cursor={cursor(0, when, '00000000-0000-0000-0000-000000000001')}")
+    assert (status, problem["rule"]) == (400, "cursor")
 
 
 def cost(api, path):

@@ -149,3 +149,17 @@ def test_an_admin_makes_a_machine_on_the_page(admin: Api) -> None:
     machine = browser(User.objects.get(username="registrar"))
     assert machine.get("/").status_code == 403
     assert machine.get("/api/v1/nodes/").status_code == 403
+
+
+def test_the_form_keeps_what_was_typed(admin: Api) -> None:
+    """VIEW-6 when it is refused; a token that is made leaves it empty."""
+    assert admin.user is not None
+    client = browser(admin.user)
+    typed = {"scope": "agent", "account": "agent-of-n1", "node": "n1.rack-7", "days": "ten"}
+    answer = client.post("/tokens/", typed)
+    shown = answer.content.decode()
+    assert (answer.status_code, "days is a whole number" in shown) == (400, True)
+    assert '<option value="agent" selected>' in shown
+    assert [f'value="{typed[name]}"' in shown for name in ("account", "node", "days")] == [True] * 3
+    made = client.post("/tokens/", {"scope": "inventory", "account": "registrar", "days": "10"})
+    assert (made.status_code, 'value="registrar"' in made.content.decode()) == (200, False)

@@ -112,7 +112,9 @@ def test_only_admins_change_access(change, role):
 def test_ones_own_password_and_tokens_are_ones_own():
     olga = account()
     me = actor_of(olga)
-    services.password_set(user=olga, password="another quiet river", actor=me, now=NOW)
+    with pytest.raises(BadInput, match="asks for the old one"):
+        services.password_set(user=olga, password="another quiet river", actor=me, now=NOW)
+    services.password_set(user=olga, password="another quiet river", actor=me, now=NOW, old_checked=True)
     token = token_services.token_issue(user=olga, actor=me, now=NOW)
     actor = verify(token)
     assert actor is not None

@@ -1,5 +1,5 @@
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 
 from allocations import fleet
 from gpuplane import credentials, operations
@@ -50,6 +50,13 @@ def no_database(settings, monkeypatch):
     monkeypatch.setitem(operations.CHECKS, "migrated", away)
 
 
+def no_folder(settings, monkeypatch):
+    def gone():
+        raise FileNotFoundError(2, "No such file or directory", str(settings.GPUPLANE_DATA_DIR))
+
+    monkeypatch.setitem(operations.CHECKS, "space", gone)
+
+
 @pytest.mark.parametrize(
     ("spoil", "want"),
     [
@@ -58,6 +65,7 @@ def no_database(settings, monkeypatch):
         pytest.param(no_nodes, "simulation", id="simulated nodes not registered"),
         pytest.param(no_definitions, "cluster", id="definitions not applied"),
         pytest.param(no_database, "migrated", id="database away"),
+        pytest.param(no_folder, "space", id="data folder away"),
     ],
 )
 def test_not_ready(client, settings, monkeypatch, spoil, want):
@@ -67,6 +75,16 @@ def test_not_ready(client, settings, monkeypatch, spoil, want):
     assert answer.status_code == 503
     assert [name for name, check in answer.json()["checks"].items() if not check["ok"]] == [want]
     assert answer.json()["checks"][want]["detail"]
+
+
+def test_a_data_folder_that_is_gone_is_said(client, settings, tmp_path):
+    """VIEW-5 a probe reads the check that fails, not a page about a fault."""
+    if connection.vendor != "sqlite":
+        pytest.skip("the data folder has no database")
+    settings.GPUPLANE_DATA_DIR = tmp_path / "gone"
+    answer = client.get("/readyz")
+    assert (answer.status_code, answer["Content-Type"]) == (503, "application/json")
+    assert answer.json()["checks"]["space"] == {"ok": False, "detail": "No such file or directory"}
 
 
 @pytest.mark.parametrize(
