@@ -58,6 +58,7 @@ PAUSE_SECONDS: Final = 0.1
 """Between two reads of what was lost, however many messages come."""
 RETRY_FULL: Final[Header] = (b"retry-after", b"5")
 RETRY_LATER: Final[Header] = (b"retry-after", b"10")
+IN_QUEUE: Final = (Standing.WAITS, Standing.QUEUE_FULL)
 AWAY: Final = (DatabaseError, InterfaceError, Refused)
 """What a call in a thread raises while the database is away."""
 
@@ -148,7 +149,7 @@ class Dispatcher:
         """The request is over. Written in the background; a second time does nothing."""
         if self._flights.pop(flight.id, None) is None:
             return
-        metrics.REQUESTS.labels(flight.model, state.value).inc()
+        metrics.REQUESTS.labels(flight.model if flight.known else "", state.value).inc()
         if flight.written:
             ending = Ending(
                 id=flight.id,
@@ -197,7 +198,8 @@ class Dispatcher:
                 outcome = await self._arrivals.place(step)
             if outcome is None:
                 outcome = await self._batcher.do(step)
-            if outcome in (Standing.WAITS, Standing.QUEUE_FULL):
+            flight.known = flight.known or isinstance(outcome, Place) or outcome in IN_QUEUE
+            if outcome in IN_QUEUE:
                 self._busy_until[flight.model] = self.clock() + BUSY_SECONDS
             if outcome is Standing.WAITS:
                 with metrics.WAITING.labels(flight.model).track_inprogress():

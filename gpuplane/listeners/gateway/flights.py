@@ -17,6 +17,7 @@ from inference.dispatch.records import Place
 
 _USAGE: Final = re.compile(rb'"completion_tokens"\s*:\s*(\d{1,9})')
 _TAIL_BYTES: Final = 4096
+_EVENT: Final = b"data: "
 
 
 class Cut(Exception):
@@ -39,8 +40,9 @@ class Flight:
     """A request. `arrived`, `first_byte_at`: by the dispatcher's clock. `written`: the database may know of it."""
 
     __slots__ = (
-        "_error", "_events", "_pieces", "_task", "arrived", "broken", "first_byte_at", "id", "lora", "model", "place",
-        "priority", "reason", "started", "status", "token", "tried", "tries", "user", "waited", "written",
+        "_error", "_events", "_tail", "_task", "arrived", "begun", "broken", "first_byte_at", "id", "known", "lora",
+        "model", "place", "priority", "reason", "started", "status", "token", "tried", "tries", "user", "waited",
+        "written",
     )  # fmt: skip
 
     def __init__(
@@ -57,7 +59,9 @@ class Flight:
         self.place: Place | None = None
         self.started: asyncio.Future[Place] | None = None
         self.reason = ""  # why it waits
+        self.known = False  # whether a model of that name exists
         self.status = 0  # of the answer
+        self.begun = False  # whether the client has the answer's head
         self.broken = ""  # why the answer ended short
         self.waited = 0.0
         self.tried: dict[str, float] = {}  # slot → when it did not take it
@@ -66,7 +70,7 @@ class Flight:
         self._error: Cut | None = None
         self._task = asyncio.current_task()
         self._events = 0
-        self._pieces: list[bytes] = [b"", b""]
+        self._tail = b""
 
     def cut(self, error: Cut) -> None:
         """End it, from another task."""
@@ -87,12 +91,16 @@ class Flight:
 
     def passed(self, piece: bytes) -> None:
         """Note a piece of the answer."""
-        self._events += piece.count(b"data: ")
-        self._pieces = [self._pieces[1], piece]
+        self._events += (self._tail[1 - len(_EVENT) :] + piece).count(_EVENT)
+        self._tail = (self._tail + piece)[-_TAIL_BYTES:]
+
+    @property
+    def is_between_events(self) -> bool:
+        """Whether what was passed on ends with an event, or nothing was."""
+        return not self._tail or self._tail.endswith((b"\n\n", b"\r\n\r\n"))
 
     @property
     def tokens(self) -> int:
         """Tokens of the answer: as its end says, else the number of its events."""
-        tail = b"".join(self._pieces)[-_TAIL_BYTES:]
-        said = _USAGE.findall(tail)
-        return int(said[-1]) if said else max(self._events - tail.count(b"data: [DONE]"), 0)
+        said = _USAGE.findall(self._tail)
+        return int(said[-1]) if said else max(self._events - self._tail.count(b"data: [DONE]"), 0)

@@ -1,4 +1,4 @@
-"""Metrics of the gateway, by model. Only names of models that exist become labels."""
+"""Metrics of the gateway, by model. Only names of models that exist become labels; else it is empty."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Serves one request of the gateway: its body, a place, the runtime's answer as it comes.
 
 Called by `app`. Invariants: `Dispatcher.close` is called for each request, however it ends; another slot is asked only
-while no byte of an answer was sent to the client; the body is released once the answer begins.
+while no byte of an answer was sent to the client, and an answer that has begun is followed by no other; the body is
+released once the answer begins.
 """
 
 from __future__ import annotations
@@ -111,6 +112,7 @@ class Serving:
                 await send(
                     {"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, named]}
                 )
+                flight.begun = True
                 piece = answer.first
                 while piece:
                     flight.passed(piece)
@@ -120,12 +122,15 @@ class Serving:
         except ClientLeft:
             raise
         except Cut as cut:
+            if not flight.begun:
+                raise
             flight.broken = str(cut)
             log.warning("gateway.answer_broken", request=str(flight.id), why=str(cut))
             if answer.streams:  # its end says so; any other answer ends short, and the server closes the connection
-                event = error_event(502, str(cut))
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-                await send({"type": "http.response.body", "body": b""})
+                event = (b"" if flight.is_between_events else b"\n\n") + error_event(502, str(cut))
+                with contextlib.suppress(Cut), flight.cuts():  # a further cut: the stream ends short as well
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+                    await send({"type": "http.response.body", "body": b""})
         finally:
             answer.close()
 
