@@ -20,7 +20,6 @@ minute (`attempts_close`). At most ROWS_MOST rows are kept.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -35,6 +34,7 @@ from django.http import HttpRequest
 from access import services
 from access.choices import SignInScope
 from access.models import SignInCount
+from access.networks import network_of
 from storage.transactions import atomic_retry
 
 WINDOW: Final = timedelta(minutes=5)
@@ -42,10 +42,6 @@ PAIR_MOST: Final = 8
 ADDRESS_MOST: Final = 40
 NAME_MOST: Final = 60
 KNOWN: Final = timedelta(days=90)
-UNKNOWN: Final = "unknown"
-"""Counted for all requests whose address cannot be read."""
-IPV6_PREFIX_BITS: Final = 64
-"""A subscriber has at least a /64, and could use a new address for each attempt."""
 EVENTS_MOST: Final = 100
 ROWS_MOST: Final = 20_000
 """Rows of counts, and as many of known addresses; beyond it the oldest are deleted."""
@@ -99,19 +95,6 @@ def attempt_of(request: HttpRequest | None, username: str) -> Attempt:
     """
     name = str(User.normalize_username(username.strip())).strip()
     return Attempt(name, network_of("" if request is None else str(request.META.get("REMOTE_ADDR", ""))))
-
-
-def network_of(address: str) -> str:
-    """An IPv4 address itself, the /64 network of an IPv6 address, UNKNOWN for any other text."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return UNKNOWN
-    if found.version == 6:
-        if found.ipv4_mapped is None:
-            return str(ipaddress.ip_network((found, IPV6_PREFIX_BITS), strict=False))
-        found = found.ipv4_mapped
-    return str(found)
 
 
 def attempt_wait(attempt: Attempt, *, now: datetime) -> timedelta | None:

@@ -65,11 +65,14 @@ def user_create(
 ) -> User:
     """Create an account; without a password it can only use tokens. `service`: a machine's; `node`: of an agent.
 
+    A machine of another scope than `rest` is a viewer, whatever `role` says.
     Raises NotAllowed, BadInput, Conflict.
     """
     actor.require_admin()
     username = User.normalize_username(username)
-    if password is not None or (role == Role.ADMIN and scope == TokenScope.REST):
+    if scope != TokenScope.REST:
+        role = Role.VIEWER
+    if password is not None or role == Role.ADMIN:
         _require_session(actor)
     _check_machine(service=service, scope=scope, node=node)
     if service and password is not None:
@@ -145,6 +148,8 @@ def machine_set(*, user: User, service: bool, scope: TokenScope, node: str = "",
     profile = profile_of(user)
     if (profile.service, profile.scope, profile.node) == (service, scope, node):
         return
+    if scope == TokenScope.REST and role_of(user) == Role.ADMIN:
+        _require_session(actor)
     _check_machine(service=service, scope=scope, node=node)
     if service and not profile.service:
         _refuse_oneself(user, actor, "turn your own account into a machine account")

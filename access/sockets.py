@@ -2,7 +2,8 @@
 
 Listeners and consumers register theirs; `access.changes` names accounts that changed; a check every `ROUND_SECONDS`
 finds the rest (a token's end, a lost message). Invariants: everything runs in the event loop of the process; tokens are
-looked up together, `tokens.AT_ONCE` in a query; a database that is away closes no socket.
+looked up together, `tokens.AT_ONCE` in a query; a database that is away closes no socket; a check that fails keeps no
+other socket open.
 """
 
 from __future__ import annotations
@@ -84,12 +85,16 @@ class Sockets:
         except (DatabaseError, InterfaceError) as error:
             log.warning("access.sockets_unread", error=str(error))
             invalid = []
-        if accounts is not None:
-            invalid += [one for one in chosen if one.check is not None and not await one.check()]
         for one in invalid:
-            log.info("access.socket_cut", account=one.account, node=one.node)
-            one.cut()
-        return len(invalid)
+            _cut(one)
+        count = len(invalid)
+        if accounts is None:
+            return count
+        for one in chosen:
+            if one.check is not None and not await _is_valid(one.check, one.account):
+                _cut(one)
+                count += 1
+        return count
 
     async def _invalid_by_token(self, chosen: list[OpenSocket]) -> list[OpenSocket]:
         if not chosen:
@@ -113,6 +118,20 @@ class Sockets:
             await asyncio.sleep(TOGETHER_SECONDS)
             accounts, self._changed = frozenset(self._changed), set()
             await self.check(accounts)
+
+
+async def _is_valid(check: Callable[[], Awaitable[bool]], account: str) -> bool:
+    """What the check answers; True where it fails, so that a fault closes no socket of somebody who may have it."""
+    try:
+        return await check()
+    except Exception:
+        log.exception("access.socket_unchecked", account=account)
+        return True
+
+
+def _cut(one: OpenSocket) -> None:
+    log.info("access.socket_cut", account=one.account, node=one.node)
+    one.cut()
 
 
 SOCKETS = Sockets()

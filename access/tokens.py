@@ -180,11 +180,13 @@ def verify_elsewhere(
 
 
 def forget(account: str = "") -> None:
-    """Drop this process's cached answers about one account, or about all."""
+    """Drop this process's cached answers about one account, or about all, and those about tokens that open nothing.
+
+    Of these nobody knows the account: the change may have put off the end of one, or opened its account.
+    """
     _good.drop(account)
     _elsewhere.drop(account)
-    if not account:
-        _bad.drop("")
+    _bad.drop("")
 
 
 def used(*, clock: Callable[[], float] = time.monotonic) -> dict[str, float]:

@@ -27,7 +27,7 @@ from authlib.integrations.requests_client import OAuth2Session
 from authlib.oidc.core import CodeIDToken
 from joserfc import jwt
 from joserfc.errors import BadSignatureError, InvalidKeyIdError, JoseError
-from joserfc.jwk import KeySet
+from joserfc.jwk import JWKRegistry, KeySet
 from joserfc.jws import JWSRegistry
 from urllib3.exceptions import HTTPError
 
@@ -275,12 +275,25 @@ class OidcClient:
             except ProviderAway:
                 self._away_until = self._clock() + AWAY_SECONDS
                 raise
-            try:
-                self._keys = KeySet.import_key_set(document)
-            except (JoseError, ValueError, KeyError, TypeError) as error:
-                raise self._away("oidc.bad_keys", error) from error
+            self._keys = self._imported(document)
             self._keys_at = self._clock()
             return self._keys
+
+    def _imported(self, document: Any) -> KeySet:
+        """The keys of a document that can be used here (RFC 7517, 5). Raises ProviderAway where there is none."""
+        found = document.get("keys") if isinstance(document, dict) else None
+        keys = []
+        for data in found if isinstance(found, list) else []:
+            try:
+                key = JWKRegistry.import_key(data)
+                key.ensure_kid()
+            except (JoseError, ValueError, KeyError, TypeError, AttributeError) as error:
+                log.info("oidc.key_skipped", provider=self.provider.id, why=str(error)[:300])
+            else:
+                keys.append(key)
+        if not keys:
+            raise self._away("oidc.bad_keys", ValueError("no usable key"))
+        return KeySet(keys)
 
     def _identity(
         self, claims: Mapping[str, Any], id_token: str, *, access_token: str, endpoints: Endpoints

@@ -94,14 +94,17 @@ class Bearer:
         seen = agents.seen(token)
         if not seen and not agents.failures.take(address):
             raise Refused(429, "too many requests with unknown tokens; retry later", RETRY)
+        is_refused = False
         try:
             found = await _in_lane(self.lanes.reviews if seen else self.lanes.new_reviews, agents.verify, token)
+            is_refused = found is None
         except ReviewFailed as error:
             raise Refused(503, "the API server did not review the token; retry later", RETRY) from error
+        finally:
+            if not seen and not is_refused:
+                agents.failures.give_back(address)
         if found is None:
             raise UnknownToken
-        if not seen:
-            agents.failures.give_back(address)
         return found
 
 

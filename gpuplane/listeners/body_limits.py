@@ -5,7 +5,7 @@ all bodies of its kind that the process keeps at one time.
 
 Invariants:
 - `GPUPLANE_BODY_LIMIT` is the limit of `/extender/`, and no path has a higher one.
-- A caller without a session cookie and without an Authorization header sends 64 KiB at most.
+- A caller without a session cookie and, under `/api/`, without a bearer token sends 64 KiB at most.
 - No budget is smaller than the limit of its paths.
 """
 
@@ -17,6 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
+
+from django.conf import settings
+from django.http import parse_cookie
 
 from agent.protocol import FRAME_LIMIT
 from gpuplane.listeners import Scope
@@ -41,7 +44,7 @@ GATEWAY_BYTES: Final = 16 * MIB
 OTHER_BYTES: Final = 1 * MIB
 """Pages, and everything else under `/api/`."""
 ANONYMOUS_BYTES: Final = 64 * KIB
-LARGEST_OF_DJANGO_BYTES: Final = max(INVENTORY_BYTES, SIMULATION_BYTES, GGUF_HEADER_BYTES, OTHER_BYTES)
+LARGEST_OF_DJANGO_BYTES: Final[int] = max(INVENTORY_BYTES, SIMULATION_BYTES, GGUF_HEADER_BYTES, OTHER_BYTES)
 
 UPLOAD_SECONDS: Final = 1.0
 """How long an upload is safe from being ended to make room."""
@@ -187,13 +190,19 @@ def _brings_jwt(scope: Scope) -> bool:
 
 
 def credential_key(scope: Scope) -> str:
-    """Identifies a caller by its Authorization header or session cookie, valid or not, within this process.
+    """Identifies a caller by its bearer token or session cookie, valid or not, within this process.
 
-    Empty without either.
+    Empty without either. Both are read as Django and REST read them, so that one credential has one key however it is
+    written: under `/api/` a bearer token goes first, pages know the cookie alone.
     """
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            return str(hash(value))
-        if name == b"cookie" and b"sessionid=" in value:
-            return str(hash(value.partition(b"sessionid=")[2].partition(b";")[0]))
-    return ""
+    if scope["path"].startswith("/api/"):
+        scheme, *token = _joined(scope, b"authorization").split() or [b""]
+        if scheme.lower() == b"bearer":
+            return str(hash(b" ".join(token))) if token else ""
+    session = parse_cookie(_joined(scope, b"cookie").decode("latin-1")).get(settings.SESSION_COOKIE_NAME)
+    return str(hash(session)) if session else ""
+
+
+def _joined(scope: Scope, name: bytes) -> bytes:
+    """All headers of this lower-case name, joined as Django does."""
+    return b",".join(value for key, value in scope["headers"] if key == name)

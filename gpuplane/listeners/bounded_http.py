@@ -3,6 +3,8 @@
 Given to uvicorn as `http=` by `gpuplane.serve`. The parser is httptools; bytes are counted on their way into it, and
 time is measured between its events. Invariants:
 - Of a head no more than HEAD_BYTES are parsed (one that follows another request in the same read: twice that).
+- A body ends where its Content-Length or its chunks say, whatever other protocol the request offers. Of these WebSocket
+  alone is used; other offers are ignored (RFC 9110, 7.8).
 - A connection ends when a head is not complete after HEAD_SECONDS, a body is slower than BODY_BYTES_A_SECOND while the
   client could send, or less than UNREAD_BYTES of an answer are read in UNREAD_SECONDS.
 - Every connection that ends here is counted with its reason.
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 PIECE_BYTES = 64 * 1024
 """Of a body, what is parsed at once."""
 TICK_SECONDS = 1.0
+FRAMING = frozenset({b"content-length", b"transfer-encoding"})
+"""Headers that say where a body ends."""
 
 
 class _Part(Enum):
@@ -58,6 +62,44 @@ class Refusal(Exception):
         super().__init__(detail)
         self.reason = reason
         self.status = status
+
+
+class _AfterUpgrade:
+    """The callbacks of a parser that continues after a head that another parser has reported.
+
+    What this parser reports of its own first head is dropped; everything after it is passed on.
+    """
+
+    __slots__ = ("_http", "_in_head", "on_body", "on_chunk_header", "on_message_complete")
+
+    def __init__(self, http: BoundedHttp) -> None:
+        self._http = http
+        self._in_head = True
+        self.on_body = http.on_body
+        self.on_chunk_header = http.on_chunk_header
+        self.on_message_complete = http.on_message_complete
+
+    def on_message_begin(self) -> None:
+        """Called before a head."""
+        if not self._in_head:
+            self._http.on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        """Called for a piece of the address."""
+        if not self._in_head:
+            self._http.on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called for each header line, and each trailer."""
+        if not self._in_head:
+            self._http.on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Called after the head. Raises Refusal."""
+        if self._in_head:
+            self._in_head = False
+        else:
+            self._http.on_headers_complete()
 
 
 class BoundedHttp(ReaderTimeout, HttpToolsProtocol):
@@ -183,6 +225,8 @@ class BoundedHttp(ReaderTimeout, HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Called after the whole request; the response may be under way."""
+        if self.parser.should_upgrade() and not self._should_upgrade():
+            return  # the parser has skipped the body, which `_continue_as_http` reads
         self._marks += 1
         self._part = _Part.HEAD
         self._stop_timer()
@@ -224,23 +268,41 @@ class BoundedHttp(ReaderTimeout, HttpToolsProtocol):
 
     def _feed(self, piece: bytes | memoryview) -> bool:
         """Parse a piece. Returns whether more may follow."""
-        marks = self._marks
+        marks, rest = self._marks, piece
         try:
-            self.parser.feed_data(piece)
-        except httptools.HttpParserUpgrade:
-            if self._should_upgrade():
-                if self._answered():
-                    self.handle_websocket_upgrade()
-                else:
-                    self._refuse(Refusal("pipelined", 400, "another request is under way"))
-                return False  # a client waits for the answer before it uses the other protocol
-            # Answered as HTTP/1.1. What followed in the same piece belongs to the other protocol.
+            while rest:
+                try:
+                    self.parser.feed_data(rest)
+                    break
+                except httptools.HttpParserUpgrade as upgrade:
+                    if self._should_upgrade():
+                        if self._answered():
+                            self.handle_websocket_upgrade()
+                        else:
+                            self._refuse(Refusal("pipelined", 400, "another request is under way"))
+                        return False  # a client waits for the answer before it uses the other protocol
+                    rest = rest[upgrade.args[0] :]
+                    self._continue_as_http()
         except httptools.HttpParserError:
             self._refuse(self._refusal or Refusal("malformed", 400, "Invalid HTTP request received."))
             return False
         if self._over or self.transport.is_closing():
             return False
         return self._count(len(piece), same=marks == self._marks)
+
+    def _continue_as_http(self) -> None:
+        """Parse what follows the head as HTTP/1.1. Raises HttpParserError.
+
+        httptools reads no body of a request that offers another protocol, or of a CONNECT. A new parser, which is given
+        the same lines about the body, does.
+        """
+        lines = [b"POST / HTTP/1.1"]
+        lines += [b"%s: %s" % (name, value) for name, value in self.headers if name in FRAMING]
+        if not self.cycle.keep_alive:
+            lines.append(b"connection: close")
+        self.parser = httptools.HttpRequestParser(_AfterUpgrade(self))
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
 
     def _count(self, size: int, *, same: bool) -> bool:
         """Count a piece that was parsed. `same`: neither a head nor a request ended in it."""

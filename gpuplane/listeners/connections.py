@@ -19,6 +19,7 @@ from typing import Final
 import structlog
 from prometheus_client import Counter, Gauge
 
+from access.networks import network_of
 from gpuplane.listeners.limits import SHARE_OF_ONE, Limits
 
 REASONS: Final = (
@@ -42,8 +43,6 @@ REASONS: Final = (
 UNLOGGED: Final = frozenset({"handshake", "silent"})
 """Counted and not logged: load balancers and browsers connect and leave again without a request."""
 LOG_SECONDS: Final = 1.0
-PREFIX_BITS: Final = 64
-"""Of an IPv6 address: a machine may use any address of its network."""
 
 REFUSED = Counter(
     "gpuplane_connections_refused", "Connections that were refused, or ended at a limit", ["listener", "reason"]
@@ -131,7 +130,7 @@ class Connections:
         parsed = ipaddress.ip_address(host.partition("%")[0])
         mapped = parsed.ipv4_mapped if parsed.version == 6 else None
         at = mapped or parsed
-        key = str(at) if at.version == 4 else str(ipaddress.ip_network((at, PREFIX_BITS), strict=False))
+        key = network_of(host)
         address = self._addresses.get(key) or _Address(trusted=self._limits.trusts(at))
         if self._full(address) and not self._make_room(address.idle, "address-full", key):
             return None

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from access.networks import network_of
 from gpuplane.listeners.bounded_dict import Recent
 
 MOST_ADDRESSES: Final = 4_096
@@ -55,7 +56,10 @@ class RateLimit:
 
 
 class AddressRateLimit:
-    """A rate for each address and one for all together, so that no address alone uses up what all may have."""
+    """A rate for each address and one for all together, so that no address alone uses up what all may have.
+
+    All addresses of an IPv6 /64 count as one.
+    """
 
     def __init__(self, each: Rate, together: Rate, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._each = RateLimit(each, clock=clock)
@@ -63,14 +67,15 @@ class AddressRateLimit:
 
     def take(self, address: str) -> bool:
         """Whether the address may have one more now; counts it."""
-        if not self._each.take(address):
+        network = network_of(address)
+        if not self._each.take(network):
             return False
         if self._together.take(""):
             return True
-        self._each.give_back(address)
+        self._each.give_back(network)
         return False
 
     def give_back(self, address: str) -> None:
         """Undo a `take`."""
-        self._each.give_back(address)
+        self._each.give_back(network_of(address))
         self._together.give_back("")

@@ -5,7 +5,8 @@ and what a reviewed one is good for. `verify` runs in threads.
 
 Invariants:
 - The token itself is not kept.
-- While the API server is away no new token is accepted; those accepted in the last `fresh_seconds` still are.
+- While the API server is away no new token is accepted; those accepted in the last `fresh_seconds` still are, until
+  they end.
 - The API server is not asked about a token whose unverified claims rule it out, at most once in `REFUSED_SECONDS` about
   a token that it refused, and about tokens never seen before only as often as `failures` allows.
 """
@@ -24,7 +25,7 @@ import structlog
 
 from gpuplane.listeners.bounded_dict import Recent
 from gpuplane.listeners.rate_limits import AddressRateLimit, Rate
-from gpuplane.listeners.unverified_claims import LONGEST
+from gpuplane.listeners.unverified_claims import LONGEST, ends_at
 from kube.client import Cluster
 from kube.errors import KubeError
 from kube.token_reviews import Reviewed, review
@@ -68,7 +69,8 @@ class ReviewedTokens(ABC, Generic[V]):
     wall: Callable[[], float] = time.time
     fresh_seconds: float = FRESH_SECONDS
     failures: AddressRateLimit = field(init=False)
-    """Of reviews of tokens never seen before. Each is counted when it begins, and given back if the token is good."""
+    """Of reviews of tokens never seen before. Each is counted when it begins, and given back unless the token is
+    refused."""
     # Apart, so that guesses push no good token out.
     _good: Recent[bytes, tuple[float, V]] = field(default_factory=lambda: Recent(MOST_KNOWN))
     _bad: Recent[bytes, float] = field(default_factory=lambda: Recent(MOST_KNOWN))
@@ -115,7 +117,8 @@ class ReviewedTokens(ABC, Generic[V]):
                 self._good.pop(digest, None)
                 self._bad[digest] = self.clock() + REFUSED_SECONDS
             else:
-                self._good[digest] = self.clock() + self.fresh_seconds, accepted
+                fresh_seconds = min(self.fresh_seconds, ends_at(token) - self.wall())
+                self._good[digest] = self.clock() + fresh_seconds, accepted
         return accepted
 
     @abstractmethod

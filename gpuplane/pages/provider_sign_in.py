@@ -136,15 +136,22 @@ def _signed_in(request: HttpRequest, client: OidcClient) -> HttpResponse:
     with _refusals_lock:
         if not _refusals.take(address):
             raise SignInRefused("too many sign-ins from your address were refused; wait a few minutes", rule="rate")
-    identity = client.finish(
-        code=code,
-        nonce=flow["nonce"],
-        code_verifier=flow["verifier"],
-        redirect_uri=_callback(request, provider.id),
-        now=time.time(),
-    )
-    with _refusals_lock:
-        _refusals.give_back(address)
+    is_refused = False
+    try:
+        identity = client.finish(
+            code=code,
+            nonce=flow["nonce"],
+            code_verifier=flow["verifier"],
+            redirect_uri=_callback(request, provider.id),
+            now=time.time(),
+        )
+    except SignInRefused:
+        is_refused = True
+        raise
+    finally:
+        if not is_refused:
+            with _refusals_lock:
+                _refusals.give_back(address)
     now = database_now()
     try:
         user = identity_account(provider=provider, identity=identity, now=now)

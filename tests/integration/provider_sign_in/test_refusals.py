@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from typing import Any
 
@@ -259,3 +260,36 @@ def test_returns_that_the_provider_refuses_are_limited(browser: Browser, provide
         last = browser.come_back(query)
     assert "too many sign-ins" in refusal(last, status=403).lower()
     assert provider.asked.count("/token") == 20
+
+
+def test_returns_while_the_provider_is_away_use_no_allowance_up(browser: Browser, provider: FakeProvider) -> None:
+    """VIEW-6b people behind one address who return while it is away sign in once it is back."""
+    query = provider.returned(browser.begin())
+    cookie = browser.cookies["gpuplane_sign_in"].value
+    provider.pages["/token"] = (503, b"")
+    for _ in range(25):
+        browser.cookies["gpuplane_sign_in"] = cookie
+        assert "does not answer" in refusal(browser.come_back(query), status=503)
+    del provider.pages["/token"]
+    assert browser.sign_in().status_code == 302
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"kty": "EC", "crv": "BP-256", "x": "AA", "y": "AA", "kid": "b"}, id="curve that is unknown"),
+        pytest.param({"kty": "OKP", "crv": "X9", "x": "AA", "kid": "b"}, id="other curve that is unknown"),
+        pytest.param({"kty": "ML-KEM", "kid": "b"}, id="kind that is unknown"),
+        pytest.param({"kty": "RSA", "kid": "b"}, id="key without a modulus"),
+        pytest.param({"kid": "b"}, id="key without a kind"),
+        pytest.param({"kty": ["RSA"]}, id="kind that is a list"),
+        pytest.param("key", id="text"),
+        pytest.param(None, id="null"),
+    ],
+)
+def test_keys_that_cannot_be_used_are_skipped(browser: Browser, provider: FakeProvider, other: Any) -> None:
+    """VIEW-6b the keys beside them still count."""
+    _, keys = provider.answer("GET", "/keys", {}, {})
+    document = json.loads(keys)
+    provider.pages["/keys"] = (200, json.dumps({"keys": [other, *document["keys"], other]}).encode())
+    assert browser.sign_in().status_code == 302

@@ -6,7 +6,7 @@ from django.contrib.auth.models import User
 
 from access import services, team_services, token_services
 from access.actors import SYSTEM, Actor
-from access.choices import Role
+from access.choices import Role, TokenScope
 from access.errors import BadInput, Conflict, NotAllowed, NotFound
 from access.models import Profile, Team
 from access.selectors import actor_of
@@ -177,3 +177,26 @@ def test_nobody_is_no_actor():
 
 def test_an_account_without_a_profile_is_a_viewer():
     assert actor_of(User.objects.create(username="x")).role == Role.VIEWER
+
+
+@pytest.mark.parametrize("scope", [scope for scope in TokenScope if scope not in {TokenScope.REST, TokenScope.AGENT}])
+def test_no_token_makes_an_admin_in_two_steps(scope):
+    """VIEW-6 a machine of another scope is a viewer, and stays one when its tokens open REST."""
+    by: dict[str, Any] = {"actor": Actor("ada", Role.ADMIN, None, token="d" * 64), "now": NOW}
+    machine = services.user_create(username="m", password=None, role=Role.ADMIN, service=True, scope=scope, **by)
+    assert Profile.objects.get(user=machine).role == Role.VIEWER
+    services.machine_set(user=machine, service=True, scope=TokenScope.REST, **by)
+    assert actor_of(User.objects.get(username="m")).role == Role.VIEWER
+
+
+def test_a_token_opens_rest_to_no_admin():
+    """VIEW-6 an admin whose tokens had another scope gets REST from a session alone."""
+    machine = services.user_create(
+        username="m", password=None, role=Role.VIEWER, service=True, scope=TokenScope.INVENTORY, **BY
+    )
+    Profile.objects.filter(user=machine).update(role=Role.ADMIN)
+    change: dict[str, Any] = {"user": machine, "service": True, "scope": TokenScope.REST, "now": NOW}
+    with pytest.raises(NotAllowed):
+        services.machine_set(actor=Actor("ada", Role.ADMIN, None, token="d" * 64), **change)
+    services.machine_set(actor=Actor("ada", Role.ADMIN, None), **change)
+    assert actor_of(User.objects.get(username="m")).role == Role.ADMIN

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.utils import timezone
 from knox.models import AuthToken
 
-from access import tokens
+from access import changes, tokens
 from access.actors import SYSTEM, Actor
 from access.choices import Role, TokenScope
 from access.errors import BadInput, Conflict, NotAllowed, NotFound
@@ -248,3 +249,16 @@ def test_who_sees_and_revokes_which() -> None:
     token_revoke(token=token_get(uid=uid, actor=actor_of(ada)), actor=actor_of(ada), now=NOW)
     with pytest.raises(NotFound):
         token_revoke(token=token, actor=actor_of(ada), now=NOW)
+
+
+def test_a_token_whose_end_is_put_off_opens_at_once(
+    django_capture_on_commit_callbacks: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VIEW-6 also where it was refused a moment before."""
+    monkeypatch.setattr(changes, "_publish", changes.apply_change)  # this process alone
+    ada = UserFactory(username="ada", role=Role.ADMIN)
+    token = tokens.issue(ada, ends_at=datetime(2026, 1, 1, tzinfo=UTC))
+    assert tokens.verify(token) is None
+    with django_capture_on_commit_callbacks(execute=True):
+        token_end_set(token=row(token), days=90, actor=actor_of(ada), now=timezone.now())
+    assert of(token).name == "ada"

@@ -28,7 +28,7 @@ from gpuplane.listeners.reviewed_tokens import (
     ReviewFailed,
     is_jwt,
 )
-from gpuplane.listeners.threads import Lanes
+from gpuplane.listeners.threads import Busy, Lane, Lanes
 from kube.client import Cluster
 from kube.errors import TemporaryKubeError
 from kube.token_reviews import Reviewed
@@ -205,7 +205,7 @@ async def test_tokens_that_are_refused_are_paced_in_all(world: World, threads: L
     bearer = Bearer(KNOWN.get, KNOWN.get, threads, agents=world.tokens)
     most = int(ALL_FAILURES.burst)
     statuses = [
-        await status_of(bearer, numbered(number), f"10.1.{number % 250}.{number}") for number in range(most + 9)
+        await status_of(bearer, numbered(number), f"10.1.{number >> 8}.{number & 255}") for number in range(most + 9)
     ]
     assert statuses == [401] * most + [429] * 9
     assert len(world.asked) == most
@@ -318,3 +318,79 @@ async def test_an_agent_opens_no_other_listener(world: World, threads: Lanes) ->
     with pytest.raises(Refused) as refused:
         await bearer.agent(scope(OTHER), node="n1")
     assert refused.value.status == 503
+
+
+async def test_addresses_of_one_network_have_the_allowance_of_one(world: World, threads: Lanes) -> None:
+    """VIEW-6 a subscriber with an IPv6 network locks no agent out."""
+    bearer = Bearer(KNOWN.get, KNOWN.get, threads, agents=world.tokens)
+    for number in range(int(ALL_FAILURES.burst)):
+        await status_of(bearer, numbered(number), f"2001:db8::{number + 1:x}")
+    assert len(world.asked) == int(FAILURES.burst)
+    assert await status_of(bearer, TOKEN, "10.0.0.7") == 0
+
+
+async def test_an_api_server_that_is_away_uses_no_allowance_up(world: World, threads: Lanes) -> None:
+    """VIEW-6 agents behind one address that try while it is away are let in once it is back."""
+    bearer = Bearer(KNOWN.get, KNOWN.get, threads, agents=world.tokens)
+    world.away = True
+    tries = [await status_of(bearer, numbered(number), "10.0.0.1") for number in range(int(FAILURES.burst) + 8)]
+    assert set(tries) == {503}
+    world.away = False
+    assert await status_of(bearer, TOKEN, "10.0.0.1") == 0
+
+
+async def test_reviews_that_find_no_thread_use_no_allowance_up(
+    world: World, threads: Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VIEW-6 a token that was not reviewed was not refused."""
+
+    async def busy(*_: object) -> None:
+        raise Busy("new-reviews", 1)
+
+    bearer = Bearer(KNOWN.get, KNOWN.get, threads, agents=world.tokens)
+    with monkeypatch.context() as patched:
+        patched.setattr(Lane, "run", busy)
+        tries = [await status_of(bearer, numbered(number), "10.0.0.1") for number in range(int(FAILURES.burst) + 8)]
+    assert set(tries) == {503}
+    assert await status_of(bearer, TOKEN, "10.0.0.1") == 0
+
+
+async def test_a_review_that_is_cancelled_gives_its_allowance_back_once(world: World, threads: Lanes) -> None:
+    """VIEW-6 neither none nor more than it took."""
+    bearer = Bearer(KNOWN.get, KNOWN.get, threads, agents=world.tokens)
+    refused = 2
+    for number in range(refused):
+        assert await status_of(bearer, numbered(number), "10.0.0.1") == 401
+    held = world.hold = threading.Event()
+    review = asyncio.create_task(status_of(bearer, OTHER, "10.0.0.1"))
+    try:
+        while len(world.asked) <= refused:  # noqa: ASYNC110 - asked in threads
+            await asyncio.sleep(0.001)
+        review.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await review
+    finally:
+        held.set()
+    left = int(FAILURES.burst) - refused
+    assert [world.tokens.failures.take("10.0.0.1") for _ in range(left + 1)] == [True] * left + [False]
+
+
+@pytest.mark.parametrize(
+    ("ends_after", "want_known_seconds"),
+    [
+        pytest.param(5.0, 5.0, id="it ends before the answer is old"),
+        pytest.param(3600.0, FRESH_SECONDS, id="it ends later"),
+        pytest.param(-60.0, 0.0, id="by this clock it has ended"),
+    ],
+)
+def test_a_token_is_known_no_longer_than_it_lasts(world: World, ends_after: float, want_known_seconds: float) -> None:
+    """VIEW-6 from its end on the API server is asked again."""
+    token = jwt(exp=NOW + ends_after)
+    world.answers[token] = Reviewed(AGENTS, "n1")
+    assert world.tokens.verify(token) is not None
+    world.now = want_known_seconds - 0.1
+    assert (world.tokens.known(token) is not None) is (want_known_seconds > 0)
+    world.now = want_known_seconds
+    assert world.tokens.known(token) is None
+    world.answers[token] = None
+    assert world.tokens.verify(token) is None

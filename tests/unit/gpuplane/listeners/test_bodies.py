@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, cast
 
 import httpx
@@ -109,7 +109,7 @@ def test_limits_of_the_cluster(address: str, body_limit: int, limit: int) -> Non
 async def test_a_budget_is_shared_by_kind_and_given_back() -> None:
     limits = BodyLimits(32 * MIB)
     simulations = limits.of_django(
-        {"path": "/api/v1/simulations/", "method": "POST", "headers": [(b"authorization", b"x")]}
+        {"path": "/api/v1/simulations/", "method": "POST", "headers": [(b"authorization", b"Bearer x")]}
     ).budget
     simulations.taken_bytes = simulations.most_bytes - 10
     async with behind_guard(reader, limits) as http:
@@ -162,7 +162,7 @@ async def test_slow_uploads_keep_nobody_out(monkeypatch: pytest.MonkeyPatch, sec
     goes first.
     """
     clock, limits = Clock(), BodyLimits(32 * MIB)
-    budget = limits.of_django({"path": "/", "method": "POST", "headers": [(b"authorization", b"x")]}).budget
+    budget = limits.of_django({"path": "/", "method": "POST", "headers": [(b"cookie", b"sessionid=x")]}).budget
     monkeypatch.setattr(budget, "_clock", clock)
     monkeypatch.setattr(budget, "most_bytes", 3_000)
     guard = guarded(reader, bound_of=limits.of_django, slots=django_slots(None))
@@ -194,7 +194,8 @@ async def test_what_breaks_inside_gives_its_bytes_back() -> None:
         async with behind_guard(broken, limits) as http:
             await http.post("/claims/new/", content=b"x" * 1000, headers=COOKIE)
     assert (
-        limits.of_django({"path": "/", "method": "POST", "headers": [(b"authorization", b"x")]}).budget.taken_bytes == 0
+        limits.of_django({"path": "/", "method": "POST", "headers": [(b"cookie", b"sessionid=x")]}).budget.taken_bytes
+        == 0
     )
 
 
@@ -370,3 +371,64 @@ def test_a_what_if_waits_without_a_connection(monkeypatch: pytest.MonkeyPatch) -
     finally:
         before_waiting(None)
     assert order == ["let go", "waits"]
+
+
+REST_RUN, PAGE_RUN = "/api/v1/simulations/", "/simulate/"
+
+
+@pytest.mark.parametrize(
+    ("address", "written"),
+    [
+        pytest.param(REST_RUN, lambda n: {"Authorization": f"Bearer{' ' * (n + 1)}token"}, id="token, spaces"),
+        pytest.param(REST_RUN, lambda n: {"Authorization": f"{cased('bearer', n)} token"}, id="token, letter case"),
+        pytest.param(
+            REST_RUN, lambda n: {"Authorization": "Bearer token", "Cookie": f"sessionid={n}"}, id="token, any cookie"
+        ),
+        pytest.param(
+            REST_RUN,
+            lambda n: {"Authorization": f"Other {n}", "Cookie": "sessionid=mine"},
+            id="session, scheme that REST ignores",
+        ),
+        pytest.param(
+            PAGE_RUN,
+            lambda n: {"Authorization": f"Bearer {n}", "Cookie": "sessionid=mine"},
+            id="session, token that pages ignore",
+        ),
+        pytest.param(PAGE_RUN, lambda n: {"Cookie": f"xsessionid={n}; sessionid=mine"}, id="session, similar name"),
+        pytest.param(PAGE_RUN, lambda n: {"Cookie": f"sessionid={n}; sessionid=mine"}, id="session, cookie twice"),
+        pytest.param(PAGE_RUN, lambda n: {"Cookie": f"a=b;{' ' * n}sessionid = mine"}, id="session, spaces"),
+        pytest.param(
+            PAGE_RUN, lambda n: {"Cookie": 'sessionid="mine"' if n % 2 else "sessionid=mine"}, id="session, quoted"
+        ),
+    ],
+)
+async def test_a_credential_has_one_rate_however_it_is_written(
+    monkeypatch: pytest.MonkeyPatch, address: str, written: Callable[[int], dict[str, str]]
+) -> None:
+    """VIEW-6 what REST and pages take as the same credential has the same rate."""
+    monkeypatch.setattr(bodies, "REFUSED_SECONDS", 0.0)
+    async with behind_guard(reader) as http:
+        statuses = [(await http.post(address, headers=written(number))).status_code for number in range(40)]
+    assert statuses.count(200) < 15
+    assert set(statuses) == {200, 429}
+
+
+def cased(word: str, number: int) -> str:
+    """The word with upper-case letters where the number has bits."""
+    return "".join(letter.upper() if number >> place & 1 else letter for place, letter in enumerate(word))
+
+
+@pytest.mark.parametrize(
+    ("address", "headers"),
+    [
+        pytest.param("/api/v1/claims/", {"Authorization": "Basic x"}, id="scheme that REST ignores"),
+        pytest.param("/api/v1/claims/", {"Authorization": "Bearer"}, id="scheme without a token"),
+        pytest.param("/claims/new/", TOKEN, id="token on a page"),
+        pytest.param("/claims/new/", {"Cookie": "xsessionid=x"}, id="cookie of a similar name"),
+    ],
+)
+async def test_what_is_no_credential_has_the_limit_of_none(address: str, headers: dict[str, str]) -> None:
+    """VIEW-6 a header that nobody checks gives no larger body."""
+    async with behind_guard(reader) as http:
+        answer = await http.post(address, content=b"x" * (64 * KIB + 1), headers=headers)
+    assert answer.status_code == 413
