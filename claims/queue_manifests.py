@@ -26,7 +26,7 @@ from kube.keys import (
     PREEMPTIBLE_LABEL,
     QUEUE_LABEL,
 )
-from kube.names import check_namespace, check_subdomain, is_label_value
+from kube.names import InvalidName, check_namespace, check_subdomain, is_label_value
 from kube.objects import ObjectMeta, Pod
 
 AMOUNT_MOST: Final = 1_000_000
@@ -118,6 +118,7 @@ def parse_gang(manifest: object, *, generated_name: bool = False) -> tuple[Objec
     gang = _converted(manifest, _Gang)
     metadata = parse_metadata(_metadata_of(manifest), generated_name=generated_name)
     _check_gang(gang.spec)
+    _check_labels(gang.spec)
     return metadata, gang.spec
 
 
@@ -132,6 +133,25 @@ def _check_gang(spec: GangFields) -> None:
     topology = spec.topology
     if topology is not None and bool(topology.required) == bool(topology.preferred):
         raise ManifestInvalid("spec.topology", "topology", "spec.topology has either required or preferred")
+
+
+def _check_labels(spec: GangFields) -> None:
+    """Refuse a topology by a label that no node can have. A stored gang with one waits, and is no error."""
+    if spec.topology is None:
+        return
+    for field, key in (("required", spec.topology.required), ("preferred", spec.topology.preferred)):
+        if key:
+            checked(_check_label_key, key, f"spec.topology.{field}")
+
+
+def _check_label_key(value: object, *, what: str = "key") -> str:
+    """A key that a Kubernetes label can have: a name of 63 characters, after a DNS subdomain and '/' if it has one."""
+    prefix, slash, name = str(value).rpartition("/")
+    if slash:
+        check_subdomain(prefix, what=f"the prefix of {what}")
+    if not is_label_value(name):
+        raise InvalidName("label-key", f"{what} must be the key of a label, e.g. kubernetes.io/hostname")
+    return str(value)
 
 
 def _metadata_of(manifest: object) -> object:

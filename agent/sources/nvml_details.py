@@ -109,7 +109,8 @@ class DetailReader:
             answer = self._maybe(call, handle)
             is_known = is_known or answer is not None
             for one in answer or ():
-                found[one.pid] = count_of(one.usedGpuMemory, MOST_MEMORY)
+                known, used = found.get(one.pid), count_of(one.usedGpuMemory, MOST_MEMORY)
+                found[one.pid] = used if known is None else max(known, used or 0)
         if not is_known:
             return None
         largest = sorted(found.items(), key=lambda item: (-(item[1] or 0), item[0]))[:PROCESSES_MOST]

@@ -7,7 +7,6 @@ every `ALL_EVERY` runs all claims are compared, so a missed event loses nothing.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 
@@ -31,14 +30,14 @@ ALL_EVERY = 30
 """Runs from one comparison of all claims to the next."""
 CHUNK = 500
 FAILING_MOST = 5
-"""So many namespaces that fail before any was written mean that the API server is away."""
+"""So many namespaces that fail before any was written mean that the API server is away: the run writes no more."""
 
 
 class Publisher:
     """One a process. Remembers the last event that it read, and the claims that are still to be written."""
 
     def __init__(self) -> None:
-        self._turns = itertools.count()
+        self._until_all = 0
         self._event = 0
         self._waiting: dict[tuple[str, str], None] = {}
 
@@ -48,28 +47,33 @@ class Publisher:
         A namespace whose claims cannot be written for the moment waits for the next run, and delays no other.
         Raises TemporaryKubeError where nothing could be written.
         """
-        everything = next(self._turns) % ALL_EVERY == 0
+        everything = self._until_all == 0
+        if not everything:
+            self._until_all -= 1
         self._note_hints()
         written, failing = 0, dict[str, TemporaryKubeError]()
         for claims in _all_claims() if everything else self._hinted():
             statuses = claim_statuses(claims)
             for claim in claims:
-                status = statuses[claim.pk]
+                key, status = (claim.namespace, claim.name), statuses[claim.pk]
                 if status == claim.published_status:
+                    self._waiting.pop(key, None)
                     continue
-                self._waiting[claim.namespace, claim.name] = None
-                if written >= WRITES_A_TURN or claim.namespace in failing:
+                self._waiting.setdefault(key)
+                is_away = len(failing) >= FAILING_MOST and not written
+                if is_away or written >= WRITES_A_TURN or claim.namespace in failing:
                     continue
                 try:
                     status_publish(CLAIM, cluster=cluster, row=claim, status=status, now=now)
                 except TemporaryKubeError as error:
                     log.warning("claims.status_unwritten", claim=str(claim), error=str(error))
                     failing[claim.namespace] = error
-                    if len(failing) >= FAILING_MOST and not written:
-                        raise
                 else:
                     written += 1
-                    self._waiting.pop((claim.namespace, claim.name))
+                    self._waiting.pop(key)
+        if everything:
+            self._until_all = ALL_EVERY - 1
+        self._waiting = dict.fromkeys(sorted(self._waiting, key=lambda name: name[0] in failing))  # others go first
         if failing and not written:
             raise next(iter(failing.values()))
         return written
@@ -82,11 +86,14 @@ class Publisher:
         self._event = newest
 
     def _hinted(self) -> Iterator[list[GpuClaim]]:
-        names, self._waiting = list(self._waiting), {}
+        names = list(self._waiting)
         for start in range(0, len(names), CHUNK):
-            some = set(names[start : start + CHUNK])
-            found = GpuClaim.objects.filter(namespace__in={one[0] for one in some}, name__in={one[1] for one in some})
-            yield [claim for claim in found if (claim.namespace, claim.name) in some]
+            some = names[start : start + CHUNK]
+            rows = GpuClaim.objects.filter(namespace__in={one[0] for one in some}, name__in={one[1] for one in some})
+            found = {(claim.namespace, claim.name): claim for claim in rows}
+            for gone in set(some).difference(found):
+                del self._waiting[gone]
+            yield [found[name] for name in some if name in found]
 
 
 def _all_claims() -> Iterator[list[GpuClaim]]:

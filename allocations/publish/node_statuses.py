@@ -1,7 +1,8 @@
 """Publish each node's GPUs, their health and their holders as GpuNodeStatus (NODE-3).
 
 Called by a task every half minute. Invariants: a status that was edited is overwritten by the ledger's; an equal one is
-not written again; a node that is not in the cluster, or has no GPUs, has no object.
+not written again; a node that is not in the cluster, or has no GPUs, has no object; a GPU in MIG mode counts once, and
+is free while no instance of it is held.
 """
 
 from __future__ import annotations
@@ -87,13 +88,15 @@ def node_statuses_of() -> dict[str, Published]:
 
 def _status(node: Node, devices: Sequence[Device], holders: Mapping[int, list[dict[str, Any]]]) -> Status:
     links = links_of(node.links)
+    gpus = [device for device in devices if not device.parent]
+    split = {device.parent for device in devices if device.parent and device.is_held}
     return {
         "state": str(node.state),
         "reason": node.problem,
         "mode": str(node.mode),
-        "gpus": sum(not device.parent for device in devices),
-        "free": sum(device.healthy and device.is_free for device in devices),
-        "unhealthy": sum(not device.healthy for device in devices),
+        "gpus": len(gpus),
+        "free": sum(gpu.healthy and not gpu.is_held and gpu.uuid not in split for gpu in gpus),
+        "unhealthy": sum(not gpu.healthy for gpu in gpus),
         "devices": [_device(device, links.get(device.minor, 0), holders.get(device.pk, [])) for device in devices],
     }
 

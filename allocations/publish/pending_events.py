@@ -2,8 +2,9 @@
 
 kube-scheduler's own event has the reasons of one attempt; this one has those of explain, in one sentence. Called by a
 periodic task, and half a second after the queues found new reasons. Invariants: a pod gets another event only when its
-reasons change, not their numbers; a pod that waits for less than `SETTLED` (`SETTLED_IN_QUEUE`) gets none; a burst of
-refusals becomes at most `MOST` events a run, of those that wait longest first.
+reasons change, not their numbers nor its place in the queue; a pod that waits for less than `SETTLED`
+(`SETTLED_IN_QUEUE`) gets none; a burst of refusals becomes at most `MOST` events a run, of those that wait longest
+first.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 from django.db.models import Exists, OuterRef, Q
 
 from allocations.choices import LIVE
+from allocations.engine.queueing.ordinals import ORDINAL
 from allocations.engine.reasons import summary_text
 from allocations.models import Allocation, PodRefusal
 from allocations.publish.pod_events import PodEvents
@@ -64,7 +66,7 @@ def _unpublished(now: datetime) -> list[PodRefusal]:
 
 
 def _reasons(refusal: PodRefusal) -> list[str]:
-    """The reasons that an event states. Numbers in those of queues, which change with each admission, are left out."""
+    """The reasons that an event states; of queues without numbers and places, which change with each admission."""
     if refusal.member is None:
         return sorted(refusal.reasons)
-    return [_NUMBER.sub("#", refusal.summary)]
+    return [_NUMBER.sub("#", ORDINAL.sub("#", refusal.summary))]

@@ -29,6 +29,7 @@ from claims.admission.isolation import (
 )
 from claims.admission.recognise import is_for_another, is_pod_create, looks_ours
 from claims.admission.trust import Trust
+from claims.dialects.amounts import container_amounts
 from claims.dialects.own_keys import Isolation, container_key
 from claims.dialects.parse import containers_apart, containers_without_devices, dialect_of, may_leave_to_kubelet
 from claims.dialects.read_back import parse_allocated
@@ -37,6 +38,7 @@ from claims.dialects.request import Dialect, Refusal
 from claims.membership import is_queued, membership_of
 from claims.queues import StoredQueues
 from kube.admission import AdmissionRequest, AdmissionResponse, ObjectInvalid, allowed, decode_object, invalid
+from kube.device_types import Dimension
 from kube.keys import (
     ALLOCATED,
     MODE_DEVICE_PLUGIN,
@@ -62,6 +64,7 @@ NO_INDEX: Final = "-1"
 _NO_DEVICES: Final = (EnvEntry(CUDA, NO_INDEX), EnvEntry(NVIDIA, NO_GPU))
 
 _LITERAL: Final = re.compile(r"[A-Za-z0-9._:,-]{0,65536}")
+_BY_VGPU: Final = {VGPU: Dimension.UNITS}
 _INDICES: Final = re.compile(r"[0-9]+(?:,[0-9]+)*")
 
 
@@ -180,9 +183,14 @@ def is_for_reservation_pods(pod: Pod, dialect: str, native_mode: str) -> bool:
 
 
 def _vgpu_patch(pod: Pod) -> Iterator[dict[str, Any]]:
-    """Rename `nvidia.com/gpu`, for which the node's device plugin would give the pod GPUs of its own."""
+    """Rename `nvidia.com/gpu`, for which the node's device plugin would give the pod GPUs of its own.
+
+    A container that requests GPUs by the new name too keeps both, for which validation refuses it.
+    """
     gpu, vgpu = (name.replace("/", "~1") for name in (NATIVE_GPU, VGPU))
     for path, container in containers_by_path(pod):
+        if container_amounts(container, _BY_VGPU, path):
+            continue
         for part in ("limits", "requests"):
             amounts = getattr(container.resources, part, None) or {}
             if NATIVE_GPU in amounts:

@@ -24,8 +24,13 @@ from kube.admission import (
     forbidden,
     invalid,
 )
+from kube.objects import ObjectMeta
 
 DELETE = "DELETE"
+
+
+class _Named(msgspec.Struct):
+    metadata: ObjectMeta
 
 
 def validate_manifest(kind: Kind[Any], request: AdmissionRequest) -> AdmissionResponse:
@@ -51,11 +56,21 @@ def validate_manifest(kind: Kind[Any], request: AdmissionRequest) -> AdmissionRe
 
 
 def _deleted(request: AdmissionRequest) -> AdmissionResponse:
+    name = _name_of(request.old_object) or request.name
     try:
-        check_no_children(request.name)
+        if name:
+            check_no_children(name)
     except Conflict as error:
         return forbidden(request, str(error))
     return allowed(request)
+
+
+def _name_of(old_object: msgspec.Raw) -> str:
+    """The name of the object that is deleted. A request to delete a collection names none itself."""
+    try:
+        return decode_object(old_object, _Named).metadata.name
+    except ObjectInvalid:
+        return ""
 
 
 def _same_spec(manifest: object, old_object: msgspec.Raw) -> bool:

@@ -49,8 +49,8 @@ def validate_pod(
     queues: Callable[[], StoredQueues] | None = None,
     isolation: IsolationRules = NO_ISOLATION,
 ) -> AdmissionResponse:
-    """The verdict on a pod that is created or updated. `queues`: called for one whose label names a queue;
-    `isolation`: the settings.
+    """The verdict on a pod that is created or updated. `queues`: called for a new one that gpuplane
+    places and whose label names a queue; `isolation`: the settings.
     """
     creating = is_pod_create(request)
     if not creating and not is_pod_update(request):
@@ -71,9 +71,14 @@ def validate_pod(
         return forbidden(request, "spec.nodeName: only gpuplane places pods that ask for devices; leave it out")
     verdict = _check_dialect(request, pod, scheduler_name, isolation)
     named = queue_named_by(pod)
-    if not (verdict.allowed and named and queues):
+    if not (verdict.allowed and named and queues and _is_placed_here(pod, scheduler_name)):
         return verdict
     return _check_queue(request, named, queues(), verdict.warnings or [])
+
+
+def _is_placed_here(pod: Pod, scheduler_name: str) -> bool:
+    """Whether gpuplane chooses the pod's devices, so that its queue counts."""
+    return asks_for_devices(pod) and not is_for_another(pod, scheduler_name=scheduler_name)
 
 
 def _check_queue(

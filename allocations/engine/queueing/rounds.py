@@ -17,6 +17,7 @@ import msgspec
 from allocations.engine.decision import Decision
 from allocations.engine.queueing.decision_state import DecisionState
 from allocations.engine.queueing.equal_pods import Placed
+from allocations.engine.queueing.ordinals import ordinal
 from allocations.engine.queueing.placing import Labels
 from allocations.engine.queueing.reclaim import EvictionPlan, Means, plan_evictions
 from allocations.engine.queueing.workloads import Gang, Running, Workload
@@ -314,7 +315,7 @@ class _Round:
             line = self.lines.pop(name)
             for place, one in enumerate(reversed(line.values()), start=2):
                 if not any(one.name in self.lines[Name(queue, other)] for other in self.tree.groups):
-                    self._wait(one.name, Waiting(f"{_ordinal(place)} in queue {queue}"))
+                    self._wait(one.name, Waiting(f"{ordinal(place)} in queue {queue}"))
 
     def _wait(self, name: str, reason: Waiting) -> None:
         """Note why the workload waits, and with it its members above `minMember`."""
@@ -374,13 +375,3 @@ def _last_to_first(workloads: Iterable[Workload]) -> list[Workload]:
         ordered.sort(key=lambda one: bool(one.above), reverse=True)
     ordered.sort(key=_PRIORITY)
     return ordered
-
-
-_ORDINALS = ("", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
-
-
-def _ordinal(place: int) -> str:
-    if place < len(_ORDINALS):
-        return _ORDINALS[place]
-    ending = "th" if place % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(place % 10, "th")
-    return f"{place}{ending}"

@@ -17,6 +17,7 @@ from storage.clock import database_now
 from tests.fakes.apikinds import Kind
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
+from tests.integration.cluster.test_mig import asks, gpu, instance, tell
 
 NAME = "n1"
 
@@ -73,6 +74,29 @@ def test_a_status_says_who_holds_what(there: World) -> None:
     Node.objects.update(cluster_uid="uid-of-n1")
     assert published(there) == [NAME]
     assert not any(device["holders"] for device in stored(there)["status"]["devices"])
+
+
+@pytest.mark.parametrize(
+    ("held", "sick", "want"),
+    [
+        pytest.param("", "", {"gpus": 2, "free": 2, "unhealthy": 0}, id="nothing is held"),
+        pytest.param("mig_1g__10gb", "", {"gpus": 2, "free": 1, "unhealthy": 0}, id="one instance is held"),
+        pytest.param("gpu", "", {"gpus": 2, "free": 1, "unhealthy": 0}, id="the plain GPU is held"),
+        pytest.param("", "GPU-1", {"gpus": 2, "free": 1, "unhealthy": 1}, id="the GPU in MIG mode is unhealthy"),
+    ],
+)
+def test_instances_are_not_counted_beside_their_gpu(world: World, held: str, sick: str, want: dict[str, int]) -> None:
+    """NODE-3 all three numbers count GPUs; one in MIG mode is free while none of its instances is held."""
+    tell(world, gpu(0), gpu(1, mig=True), *(instance(1, number) for number in (7, 8, 9)))
+    Node.objects.update(cluster_uid="uid-of-n1")
+    if held:
+        assert asks(world, "holder", **{held: "1"}) == NAME
+    if sick:
+        devices_health(node_name=NAME, health={sick: "Xid 79"}, actor=SYSTEM, now=database_now())
+    published(world)
+    status = stored(world)["status"]
+    assert {key: status[key] for key in want} == want
+    assert len(status["devices"]) == 5
 
 
 def test_an_edit_by_hand_is_undone(there: World) -> None:

@@ -38,6 +38,8 @@ class Card:
     old: bool = False
     """Fields by link number only, and no state among them, as before Hopper."""
     processes: dict[int, int | None] = field(default_factory=dict)
+    graphics: dict[int, int | None] = field(default_factory=dict)
+    """Processes that the list of graphics has."""
     mig: list[str | None] = field(default_factory=list)
     """Profiles of its MIG devices, None where a place is free; none: the mode is off."""
     without: set[str] = field(default_factory=set)
@@ -197,8 +199,8 @@ class FakeNvml:
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in found.items()]
 
     def nvmlDeviceGetGraphicsRunningProcesses(self, card: Card) -> list[Any]:  # noqa: N802 - NVML's name
-        self._card(card, "processes")
-        return []
+        listed = self._card(card, "processes").graphics
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in listed.items()]
 
     @pynvml.convertStrBytes
     def nvmlSystemGetProcessName(self, pid: int) -> bytes:  # noqa: N802 - NVML's name

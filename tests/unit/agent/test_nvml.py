@@ -110,6 +110,28 @@ def test_details_of_an_older_gpu(tmp_path: Path) -> None:
     assert found.processes is None
 
 
+@pytest.mark.parametrize(
+    ("compute", "graphics", "want"),
+    [
+        pytest.param(1000, None, 1000, id="only the compute list knows it"),
+        pytest.param(None, 1000, 1000, id="only the graphics list knows it"),
+        pytest.param(1000, 400, 1000, id="both know it, compute lists more"),
+        pytest.param(400, 1000, 1000, id="both know it, graphics lists more"),
+        pytest.param(0, None, 0, id="none is used"),
+        pytest.param(None, None, None, id="nobody knows it"),
+    ],
+)
+def test_a_process_in_both_lists_keeps_its_known_memory(
+    tmp_path: Path, compute: int | None, graphics: int | None, want: int | None
+) -> None:
+    """NODE-1 a process that computes and draws is listed twice, not always with its memory."""
+    (card,) = cards(1)
+    card.processes, card.graphics = {7: compute}, {7: graphics}
+    world = World(tmp_path, card)
+    (found,) = world.source.read(world.source.machine()).details
+    assert found.processes == [ProcessDetails(7, "python3", want)]
+
+
 def test_the_largest_processes(tmp_path: Path) -> None:
     """A GPU with hundreds of processes fills no frame."""
     (busy,) = cards(1)

@@ -206,6 +206,28 @@ def test_delete_spares_a_successor(server: ApiServer, cluster: Cluster) -> None:
     assert not crds.delete(cluster, GPU_CLAIMS, **WHERE, uid=made.metadata.uid)
 
 
+@pytest.mark.parametrize(
+    ("key", "accepted"),
+    [
+        pytest.param("rack", True, id="a name"),
+        pytest.param("topology.example.com/rack_1", True, id="with a prefix"),
+        pytest.param("not a label!", False, id="spaces"),
+        pytest.param("/rack", False, id="an empty prefix"),
+        pytest.param("n" * 64, False, id="too long a name"),
+    ],
+)
+def test_labels_of_a_gangs_topology(server: ApiServer, cluster: Cluster, key: str, accepted: bool) -> None:
+    """QUEUE-4 the schema refuses what cannot be a node's label."""
+    spec = {"minMember": 2, "topology": {"required": key}}
+    body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuGang", "metadata": WHERE, "spec": spec}
+    if accepted:
+        assert cluster.create(GPU_GANGS.path(namespace="default"), body, crds.CustomObject).spec["topology"]
+        return
+    with pytest.raises(Invalid) as caught:
+        cluster.create(GPU_GANGS.path(namespace="default"), body, crds.CustomObject)
+    assert "spec.topology.required" in [cause.field for cause in caught.value.details.causes or ()]
+
+
 def test_gangs_have_defaults(server: ApiServer, cluster: Cluster) -> None:
     body = {"apiVersion": "gpu.scheduling/v1", "kind": "GpuGang", "metadata": WHERE, "spec": {"minMember": 2}}
     gang = cluster.create(GPU_GANGS.path(namespace="default"), body, crds.CustomObject)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from access.actors import SYSTEM
 from allocations.models import GangState
 from claims.kinds import GANG, QUEUE
+from claims.models import GpuGang
 from claims.queues import DIRECTORY
 from claims.services import manifest_delete
 from storage.clock import database_now
@@ -204,3 +205,16 @@ def test_one_node_when_asked(queues: Queues) -> None:
     assert {queues.node_of("a"), queues.node_of("b")} == {"n2"}
     queues.world.server.remove_node("n2")  # kube-scheduler offers the others only
     assert queues.world.filter("a") is None
+
+
+def test_a_stored_gang_by_a_label_that_no_node_can_have_delays_no_others(queues: Queues) -> None:
+    """CLAIM-8 QUEUE-4 admission refuses such gangs; one that was stored before waits."""
+    queues.world.node("n1")
+    queues.world.reconcile()
+    queues.queue("research", namespaces=[NAMESPACE])
+    queues.gang("ring", 1, topology={"required": "rack"})
+    GpuGang.objects.update(spec={"minMember": 1, "topology": {"required": "not a label!"}})
+    queues.pod("a", gang="ring")
+    queues.pod("b")
+    queues.settle()
+    assert (queues.node_of("a"), queues.node_of("b")) == ("", "n1")

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from claims.admission.mutate import mutate_pod
+from claims.admission.validate_pod import validate_pod
 from claims.dialects.parse import parse_pod
 from claims.dialects.request import DeviceAsk, DeviceRequest, Refusal
 from kube.objects import Pod
@@ -64,3 +65,23 @@ def test_both_names_are_refused() -> None:
     found = parsed(pod)
     assert isinstance(found, Refusal)
     assert found.rule == "hami-gpus-twice"
+
+
+@pytest.mark.parametrize("part", ["limits", "requests"])
+def test_both_names_stay_so_that_the_pod_is_refused(part: str) -> None:
+    """DEV-3 renaming one of the two would leave its amount alone, and hide that the other was requested."""
+    pod = hami(PLUGIN, gpu="2", gpumem="3000")
+    pod["spec"]["containers"][0]["resources"][part]["gpu.scheduling/vgpu"] = "1"
+    after = patched(pod, mutate_pod(review(pod), trust=TRUST))
+    verdict: Any = validate_pod(review(after), trust=TRUST)
+    assert not verdict.allowed
+    assert "rule hami-gpus-twice" in verdict.status.message
+
+
+def test_the_new_name_without_an_amount_is_replaced() -> None:
+    """DEV-3 an amount of 0 requests nothing, so the pod names its GPUs once."""
+    pod = hami(PLUGIN, gpu="2", gpumem="3000")
+    pod["spec"]["containers"][0]["resources"]["limits"]["gpu.scheduling/vgpu"] = "0"
+    after = patched(pod, mutate_pod(review(pod), trust=TRUST))
+    assert after["spec"]["containers"][0]["resources"]["limits"]["gpu.scheduling/vgpu"] == "2"
+    assert validate_pod(review(after), trust=TRUST).allowed

@@ -84,3 +84,52 @@ def test_labels_of_other_queues(queue: Queue, teams: dict[str, str], allowed: bo
     request = review(asking({"gpu.scheduling/queue": "research"}))
     answer = validate_pod(request, trust=TRUST, queues=lambda: stored(queue, teams=teams))
     assert (answer.allowed, bool(answer.warnings)) == (allowed, warned)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "want"),
+    [
+        pytest.param(pod(labels={"gpu.scheduling/queue": "research"}), True, id="no devices"),
+        pytest.param(
+            pod(
+                labels={"kai.scheduler/queue": "research"},
+                annotations={"gpu-fraction": "0.5"},
+                schedulerName="kai-scheduler",
+            ),
+            True,
+            id="KAI places it",
+        ),
+        pytest.param(
+            pod(
+                labels={"kai.scheduler/queue": "research"},
+                annotations={"gpu-fraction": "0.5"},
+                schedulerName="gpu-scheduler",
+            ),
+            False,
+            id="gpuplane places KAI's dialect",
+        ),
+        pytest.param(
+            pod(labels={"gpu.scheduling/queue": "research"}, requests={"nvidia.com/mig-1g.10gb": "1"}),
+            False,
+            id="a MIG instance",
+        ),
+    ],
+)
+def test_labels_of_pods_that_others_place(manifest: Any, want: bool) -> None:
+    """QUEUE-1 a queue's namespaces bind only pods whose devices gpuplane chooses."""
+    queues = stored(Queue("research", namespaces=("other",)))
+    answer = validate_pod(review(manifest), trust=TRUST, queues=lambda: queues)
+    assert answer.allowed is want
+
+
+@pytest.mark.parametrize(
+    ("manifest", "want"),
+    [
+        pytest.param(asking({"gpu.scheduling/queue": "gone"}), True, id="it requests devices"),
+        pytest.param(pod(labels={"gpu.scheduling/queue": "gone"}), False, id="it requests none"),
+    ],
+)
+def test_only_pods_with_devices_are_warned_of_a_queue_that_is_not_there(manifest: Any, want: bool) -> None:
+    """QUEUE-1 a pod without devices goes to no queue."""
+    answer = validate_pod(review(manifest), trust=TRUST, queues=lambda: stored(RESEARCH))
+    assert (answer.allowed, bool(answer.warnings)) == (True, want)
