@@ -19,6 +19,7 @@ from inference.dispatch.records import Arrival, Ending, Round, Step
 from inference.dispatch.rounds import dispatch
 from inference.models import Gateway, Request, Slot
 from storage.clock import database_now
+from storage.transactions import atomic_retry
 from tests.integration.inference.dispatchers import Clock, flight, states, until
 
 pytestmark = pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True)
@@ -223,6 +224,7 @@ async def test_who_waits_is_found_without_a_message(dispatcher: Dispatcher, cloc
     waiting = asyncio.create_task(dispatcher.place(second))
     await until(lambda: states() == ["running", "waiting"])
 
+    @atomic_retry
     def started_elsewhere() -> None:
         Request.objects.filter(pk=first.id).update(state=RequestState.DONE)
         Request.objects.filter(pk=second.id).update(state=RequestState.RUNNING, slot=Slot.objects.get())
