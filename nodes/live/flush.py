@@ -238,9 +238,10 @@ async def start() -> None:
 
 async def stop() -> None:
     """Stop with the web process."""
-    task, _Running.task = _Running.task, None
+    task = _Running.task
     if task is None or task.get_loop() is not asyncio.get_running_loop():
         return
+    _Running.task = _Running.flusher = None
     await end_tasks(task)
 
 
@@ -271,10 +272,11 @@ async def read_node(node: str, *, epoch: float) -> tuple[SampleView | None, Deta
     own = TABLE.view(node)
     if own is not None and own.age_seconds(now=epoch) < OWN_SECONDS:
         return own, TABLE.details(node)
-    if _Running.flusher is None:
+    flusher = _Running.flusher
+    if flusher is None or running_loop() is not asyncio.get_running_loop():  # its client belongs to its loop
         return own, TABLE.details(node)
     try:
-        sample, details = await _Running.flusher.fetch_node(node)
+        sample, details = await flusher.fetch_node(node)
     except REDIS_ERRORS:
         return own, TABLE.details(node)  # `round` logs that Redis is down
     newer = own if sample is None or (own is not None and own.received_at > sample.received_at) else sample

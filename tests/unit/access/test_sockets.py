@@ -9,6 +9,9 @@ from structlog.testing import capture_logs
 from access import sockets, tokens
 from access.sockets import OpenSocket, Sockets
 
+pytestmark = pytest.mark.django_db(transaction=True)
+"""Threads that look tokens up take care of their connections, though the look-up is replaced here."""
+
 
 class World:
     """Sockets by name, and which were closed, in this order."""

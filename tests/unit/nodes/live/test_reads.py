@@ -13,7 +13,7 @@ from pytest_django import Settings
 from agent.protocol import Sample
 from nodes.live import agent_liveness, flush
 from nodes.live.reads import latest_samples
-from nodes.live.samples import TABLE
+from nodes.live.samples import TABLE, DetailsView, SampleView
 
 
 @pytest.fixture
@@ -88,6 +88,30 @@ async def test_a_cancellation_that_is_lost_stops_the_flusher_nevertheless(
         await flush.stop()
     assert lost.is_set()
     assert _flushers() == 0
+
+
+async def test_nothing_is_left_where_it_stopped(redis_url: str, settings: Settings) -> None:
+    """Another loop of the process would ask Redis by a client of the loop that has ended."""
+    settings.GPUPLANE_REDIS_URL = redis_url
+    await flush.start()
+    await flush.stop()
+    assert flush.running_loop() is None
+    assert flush._Running.flusher is None
+
+
+@pytest.mark.usefixtures("serving")
+async def test_another_loop_reads_what_this_process_received() -> None:
+    """The client of the flusher belongs to the loop that serves."""
+    frame = Sample("b", 1, 1.0, [11], devices=["GPU-0"])
+    old = time.time() - flush.OWN_SECONDS - 1
+    TABLE.put("read-elsewhere", frame, now=time.monotonic(), received_at=old)
+
+    async def elsewhere() -> tuple[SampleView | None, DetailsView | None]:
+        return await flush.read_node("read-elsewhere", epoch=time.time())
+
+    sample, details = await asyncio.to_thread(asyncio.run, elsewhere())
+    assert sample is not None
+    assert (sample.received_at, details) == (old, None)
 
 
 def test_without_a_serving_loop_the_own_table_is_read() -> None:
