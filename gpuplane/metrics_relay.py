@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, cast
 from uuid import uuid4
 
@@ -83,10 +83,10 @@ class Relay:
         self._sent, self._generation = now, generation
 
     def _set_forms(self, fields: Iterable[str]) -> None:
-        """Make this process's forms those of its families, and delete sums of others."""
+        """Make this process's forms those of its families, and delete sums of others, and of older releases."""
         forms = {name: form for name, _, _, _, form in map(orjson.loads, fields)}
         kept = cast("list[bytes]", self._client.hkeys(KEY))
-        others = [field for field in kept if (one := _field(field)) and forms.get(one[0], one[4]) != one[4]]
+        others = [field for field in kept if field.startswith(b"[") and not _is_of(forms, field)]
         with self._client.pipeline(transaction=True) as pipeline:
             for name, form in forms.items():
                 pipeline.hset(KEY, FORM + name.encode(), form)
@@ -132,6 +132,12 @@ def _form(samples: Iterable[Sample]) -> str:
     labels = [sample.labels for sample in samples]
     limits = sorted({one["le"] for one in labels if "le" in one})
     return f"{zlib.crc32(orjson.dumps([sorted({name for one in labels for name in one}), limits])):08x}"
+
+
+def _is_of(forms: Mapping[str, str], raw: bytes) -> bool:
+    """Whether the field has the form of its family, or is of a family that this process does not have."""
+    field = _field(raw)
+    return field is not None and forms.get(field[0], field[4]) == field[4]
 
 
 def _field(raw: bytes) -> _Field | None:

@@ -130,6 +130,8 @@ def test_a_release_with_other_buckets_starts_anew(redis_url: str) -> None:
         old.seconds.observe(0.05)
     old.done.labels("a").inc()
     old.relay.send()
+    before = b'["gpuplane_done","counter","gpuplane_done_total",{"what":"a"}]'
+    connect(redis_url).hset(KEY, before, 5)
     new = Worker(redis_url)
     new.seconds.observe(3)
     new.relay.send()
@@ -143,6 +145,7 @@ def test_a_release_with_other_buckets_starts_anew(redis_url: str) -> None:
         "+Inf": 1,
     }
     assert found["gpuplane_done_total", "a"] == 1
+    assert not connect(redis_url).hexists(KEY, before), "a field as an older release wrote it"
 
 
 def test_a_defect_does_not_end_the_thread(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
