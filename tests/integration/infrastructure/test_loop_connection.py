@@ -91,6 +91,9 @@ async def test_an_idle_connection_that_the_server_ends(there: LoopConnection) ->
     """It is noticed before the next statement, which is not in doubt."""
     before = await backend_of(there)
     await asyncio.to_thread(end_backend, before)
+    async with asyncio.timeout(30):
+        while there._connection is not None:  # the server ends it a moment after it said so
+            await asyncio.sleep(0.01)
     assert await there.rows(PID) is None
     assert await backend_of(there) != before
 
