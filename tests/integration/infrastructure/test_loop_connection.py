@@ -92,7 +92,7 @@ async def test_an_idle_connection_that_the_server_ends(there: LoopConnection) ->
     before = await backend_of(there)
     await asyncio.to_thread(end_backend, before)
     async with asyncio.timeout(30):
-        while there._connection is not None:  # the server ends it a moment after it said so
+        while there._connection is not None:  # noqa: ASYNC110 - the server ends it after it said so
             await asyncio.sleep(0.01)
     assert await there.rows(PID) is None
     assert await backend_of(there) != before
