@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, cast
 from uuid import uuid4
 
@@ -48,6 +48,7 @@ class Relay:
         self._registry = registry
         self._sent: dict[str, float] = {}
         self._generation: bytes | None = None
+        self._forms: Mapping[str, str] = {}
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._away = False
@@ -65,26 +66,25 @@ class Relay:
 
     def send(self) -> None:
         """Send the increments since the last `send` that succeeded. Raises Redis' errors."""
-        now = dict(self._samples())
+        now, forms = self._read()
         self._client.hsetnx(KEY, GENERATION, uuid4().hex)
         generation = cast("bytes", self._client.hget(KEY, GENERATION))
         is_new = generation != self._generation
-        if is_new:  # then series that stand still are sent as well, by 0
-            self._set_forms(now)
+        if is_new or forms != self._forms:  # a family without a series has no form yet
+            self._set_forms(forms)
         increments = {
             field: value - self._sent.get(field, 0.0)
             for field, value in now.items()
-            if is_new or value != self._sent.get(field)
+            if is_new or value != self._sent.get(field)  # series that stand still come again by 0
         }
         with self._client.pipeline(transaction=True) as pipeline:
             for field, increment in increments.items():
                 pipeline.hincrbyfloat(KEY, field, increment)
             pipeline.execute()
-        self._sent, self._generation = now, generation
+        self._sent, self._generation, self._forms = now, generation, forms
 
-    def _set_forms(self, fields: Iterable[str]) -> None:
+    def _set_forms(self, forms: Mapping[str, str]) -> None:
         """Make this process's forms those of its families, and delete sums of others, and of older releases."""
-        forms = {name: form for name, _, _, _, form in map(orjson.loads, fields)}
         kept = cast("list[bytes]", self._client.hkeys(KEY))
         others = [field for field in kept if field.startswith(b"[") and not _is_of(forms, field)]
         with self._client.pipeline(transaction=True) as pipeline:
@@ -111,15 +111,21 @@ class Relay:
         else:
             self._away = False
 
-    def _samples(self) -> Iterator[tuple[str, float]]:
+    def _read(self) -> tuple[dict[str, float], dict[str, str]]:
+        """(field → value, family → form) as they are now; a family without a series has neither."""
+        values: dict[str, float] = {}
+        forms: dict[str, str] = {}
         for family in self._registry.collect():
             if not family.name.startswith(PREFIX) or family.type not in SUMS:
                 continue
             samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
-            form = _form(samples)
+            if not samples:
+                continue
+            form = forms[family.name] = _form(samples)
             for sample in samples:
                 field: _Field = (family.name, family.type, sample.name, sample.labels, form)
-                yield orjson.dumps(field).decode(), sample.value
+                values[orjson.dumps(field).decode()] = sample.value
+        return values, forms
 
 
 _Field = tuple[str, str, str, dict[str, str], str]

@@ -123,6 +123,15 @@ def test_series_that_stand_still_come_again_when_redis_lost_everything(redis_url
     assert [found["gpuplane_took_seconds_bucket", limit] for limit in ("0.5", "5.0", "10.0", "+Inf")] == [0, 0, 1, 1]
 
 
+def test_a_family_whose_first_series_comes_later(redis_url: str) -> None:
+    """VIEW-5 as those by model, which begin with the first model, long after the process."""
+    worker = Worker(redis_url)
+    worker.relay.send()
+    worker.done.labels("a").inc()
+    worker.relay.send()
+    assert told(redis_url)["gpuplane_done_total", "a"] == 1
+
+
 def test_a_release_with_other_buckets_starts_anew(redis_url: str) -> None:
     """VIEW-5 buckets of two releases in one histogram would fall. What an old worker still counts is left out."""
     old = Worker(redis_url, (0.1, 1.0))
