@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from gpuplane.listeners.after_head import framing_head, parser_after_head
 from gpuplane.listeners.answers import problem_body
 from gpuplane.listeners.bounded_sockets import BoundedSocket
 from gpuplane.listeners.connections import ConnectionSlot
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 PIECE_BYTES = 64 * 1024
 """Of a body, what is parsed at once."""
 TICK_SECONDS = 1.0
-FRAMING = frozenset({b"content-length", b"transfer-encoding"})
-"""Headers that say where a body ends."""
 
 
 class _Part(Enum):
@@ -62,44 +61,6 @@ class Refusal(Exception):
         super().__init__(detail)
         self.reason = reason
         self.status = status
-
-
-class _AfterUpgrade:
-    """The callbacks of a parser that continues after a head that another parser has reported.
-
-    What this parser reports of its own first head is dropped; everything after it is passed on.
-    """
-
-    __slots__ = ("_http", "_in_head", "on_body", "on_chunk_header", "on_message_complete")
-
-    def __init__(self, http: BoundedHttp) -> None:
-        self._http = http
-        self._in_head = True
-        self.on_body = http.on_body
-        self.on_chunk_header = http.on_chunk_header
-        self.on_message_complete = http.on_message_complete
-
-    def on_message_begin(self) -> None:
-        """Called before a head."""
-        if not self._in_head:
-            self._http.on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        """Called for a piece of the address."""
-        if not self._in_head:
-            self._http.on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Called for each header line, and each trailer."""
-        if not self._in_head:
-            self._http.on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        """Called after the head. Raises Refusal."""
-        if self._in_head:
-            self._in_head = False
-        else:
-            self._http.on_headers_complete()
 
 
 class BoundedHttp(ReaderTimeout, HttpToolsProtocol):
@@ -291,18 +252,9 @@ class BoundedHttp(ReaderTimeout, HttpToolsProtocol):
         return self._count(len(piece), same=marks == self._marks)
 
     def _continue_as_http(self) -> None:
-        """Parse what follows the head as HTTP/1.1. Raises HttpParserError.
-
-        httptools reads no body of a request that offers another protocol, or of a CONNECT. A new parser, which is given
-        the same lines about the body, does.
-        """
-        lines = [b"POST / HTTP/1.1"]
-        lines += [b"%s: %s" % (name, value) for name, value in self.headers if name in FRAMING]
-        if not self.cycle.keep_alive:
-            lines.append(b"connection: close")
-        self.parser = httptools.HttpRequestParser(_AfterUpgrade(self))
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
-        self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
+        """Parse what follows the head as HTTP/1.1. Raises HttpParserError."""
+        self.parser = parser_after_head(self)  # before it reports the end of a request without a body
+        self.parser.feed_data(framing_head(self.headers, keep_alive=self.cycle.keep_alive))
 
     def _count(self, size: int, *, same: bool) -> bool:
         """Count a piece that was parsed. `same`: neither a head nor a request ended in it."""
