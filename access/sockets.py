@@ -124,7 +124,7 @@ async def _is_valid(check: Callable[[], Awaitable[bool]], account: str) -> bool:
     """What the check answers; True where it fails, so that a fault closes no socket of somebody who may have it."""
     try:
         return await check()
-    except Exception:
+    except Exception:  # a defect of one check must not keep others open
         log.exception("access.socket_unchecked", account=account)
         return True
 

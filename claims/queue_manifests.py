@@ -26,7 +26,7 @@ from kube.keys import (
     PREEMPTIBLE_LABEL,
     QUEUE_LABEL,
 )
-from kube.names import InvalidName, check_namespace, check_subdomain, is_label_value
+from kube.names import check_label_key, check_namespace, check_subdomain, is_label_value
 from kube.objects import ObjectMeta, Pod
 
 AMOUNT_MOST: Final = 1_000_000
@@ -141,17 +141,7 @@ def _check_labels(spec: GangFields) -> None:
         return
     for field, key in (("required", spec.topology.required), ("preferred", spec.topology.preferred)):
         if key:
-            checked(_check_label_key, key, f"spec.topology.{field}")
-
-
-def _check_label_key(value: object, *, what: str = "key") -> str:
-    """A key that a Kubernetes label can have: a name of 63 characters, after a DNS subdomain and '/' if it has one."""
-    prefix, slash, name = str(value).rpartition("/")
-    if slash:
-        check_subdomain(prefix, what=f"the prefix of {what}")
-    if not is_label_value(name):
-        raise InvalidName("label-key", f"{what} must be the key of a label, e.g. kubernetes.io/hostname")
-    return str(value)
+            checked(check_label_key, key, f"spec.topology.{field}")
 
 
 def _metadata_of(manifest: object) -> object:

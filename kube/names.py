@@ -62,6 +62,16 @@ def is_label_value(value: str) -> bool:
     return _LABEL_VALUE.fullmatch(value) is not None
 
 
+def check_label_key(value: str, *, what: str = "key") -> str:
+    """The key of a Kubernetes label: 1..63 characters as of a value, after a DNS-1123 subdomain and '/' or alone."""
+    prefix, slash, name = value.rpartition("/")
+    if slash:
+        check_subdomain(prefix, what=f"the prefix of {what}")
+    if not is_label_value(name):
+        raise InvalidName("label-key", f"{what} must be the key of a label, e.g. kubernetes.io/hostname")
+    return value
+
+
 def check_uid(value: object, *, what: str = "uid") -> str:
     """A UID of an API object: 1..128 printable ASCII characters without spaces and '/'."""
     if isinstance(value, str) and len(value) <= UID_LONGEST and _UID.fullmatch(value):

@@ -1,5 +1,5 @@
-"""Access to the database (clock, cursors, transactions, precedence) and to Redis (clients, locks, messages); sending
-tasks.
+"""Access to the database (clock, cursors, transactions, precedence) and to Redis (clients, locks, messages, the end of
+asyncio tasks that wait for it); sending tasks.
 
 In come statements, functions to run in a transaction, and messages; out go rows and locks. Called by every room above.
 Invariants:

@@ -1,7 +1,6 @@
 """Pages by the test client: who sees what, who may do what, and what hostile input does (nothing)."""
 
 import re
-from datetime import UTC, datetime
 from pathlib import Path
 from unittest.mock import ANY
 from uuid import UUID
@@ -15,7 +14,7 @@ from allocations.choices import State
 from allocations.models import Allocation, PodRefusal
 from audit.choices import EventKind
 from audit.models import Event
-from claims.models import GpuClaim, GpuQueue
+from claims.models import GpuClaim
 from nodes.models import Device
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import PASSWORD, GpuClaimFactory, NodeFactory, UserFactory
@@ -25,7 +24,6 @@ pytestmark = [pytest.mark.parametrize("ledger_db", ["sqlite"], indirect=True), p
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NOBODY = UUID(int=1)
-NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)
 OPEN_PAGES = [
     "/",
     "/nodes/",
@@ -433,33 +431,3 @@ def test_a_sick_device_is_reported_where_its_holder_is(fleet, as_user):
     assert f"GPU {held.minor} is sick: Xid 79" in page
     assert browser.get("/allocations/").content.decode().count("chip-bad") == 1
     assert "is sick" not in browser.get(f"/allocations/{allocation_of('secret').pk}/").content.decode()
-
-
-LONG = ".".join(letter * 60 for letter in "abcd")
-
-
-@pytest.mark.parametrize(
-    ("path", "words"),
-    [
-        pytest.param(f"/usage/queues/?queue={LONG}", LONG, id="usage of a queue"),
-        pytest.param(f"/usage/queues.csv?queue={LONG}", "queue,", id="the same as CSV"),
-        pytest.param(f"/nodes/?model={'M' * 120}", f'href="/nodes/{LONG}/"', id="nodes by model"),
-        pytest.param(f"/allocations/?node={LONG}", f'value="{LONG}"', id="allocations of a node"),
-    ],
-)
-def test_the_longest_names_are_looked_for_whole(as_user, fleet, path, words):
-    """VIEW-2 a queue or node has up to 253 characters, a model 128."""
-    GpuQueue.objects.create(name=LONG, spec={}, resource_version="1", created_at=NOW, changed_at=NOW)
-    Device.objects.filter(node=NodeFactory(name=LONG, gpus=1)).update(model="M" * 120)
-    answer = as_user(Role.ADMIN).get(path)
-    assert answer.status_code == 200
-    assert words in answer.content.decode()
-
-
-@pytest.mark.parametrize("path", ["/", "/nodes/", "/claims/new/", "/tokens/", "/accounts/", "/simulate/", "/password/"])
-def test_head_is_answered_as_get(as_user, fleet, path):
-    """VIEW-2 with the same status and media type, and nothing is done."""
-    client = as_user(Role.ADMIN)
-    want, answer = client.get(path), client.head(path)
-    assert (answer.status_code, answer["Content-Type"]) == (200, want["Content-Type"])
-    assert answer.content == b""

@@ -115,5 +115,8 @@ async def test_another_loop_reads_what_this_process_received() -> None:
 
 
 def test_without_a_serving_loop_the_own_table_is_read() -> None:
-    """NODE-2 a command has no event loop."""
-    assert "of-no-process" not in latest_samples()
+    """A command has no event loop, and asks Redis for nothing."""
+    frame = Sample("b", 1, 1.0, [12], devices=["GPU-0"])
+    TABLE.put("read-by-a-command", frame, now=time.monotonic(), received_at=time.time())
+    assert flush.running_loop() is None
+    assert latest_samples()["read-by-a-command"].utilisation_percent == (12,)
