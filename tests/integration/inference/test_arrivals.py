@@ -66,7 +66,7 @@ async def test_a_request_with_room_needs_no_round(
     assert rounds == []
     assert await asyncio.to_thread(states) == ["running"]
     waits = asyncio.create_task(dispatcher.place(second))
-    await until(lambda: sorted(states()) == ["running", "waiting"])
+    await until(lambda: states() == ["running", "waiting"])
     assert rounds[0] == ["Arrival"]
     dispatcher.close(first, RequestState.DONE)
     assert await waits == place

@@ -61,7 +61,7 @@ async def test_a_process_that_stood_still_sends_nothing(dispatcher: Dispatcher, 
     with pytest.raises(GatewayEnded, match="not answered for too long"), mine.cuts():
         await asyncio.Event().wait()
     dispatcher.close(mine, RequestState.FAILED, "cut")
-    await until(lambda: states()[0] == "failed")
+    await until(lambda: states() == ["failed"])
 
 
 async def test_a_process_taken_for_dead_begins_anew(
@@ -98,7 +98,7 @@ async def test_an_ending_goes_along_with_an_arrival(
     first, second, third = flight(clock), flight(clock), flight(clock)
     before = await dispatcher.place(first)
     waits = asyncio.create_task(dispatcher.place(second))
-    await until(lambda: sorted(states()) == ["running", "waiting"])
+    await until(lambda: states() == ["running", "waiting"])
     dispatcher.close(first, RequestState.DONE)
     assert (await waits).slot == before.slot
     rounds.clear()
@@ -167,7 +167,7 @@ async def test_an_ending_does_not_wait_where_its_place_is_waited_for(
     first, second = flight(clock), flight(clock)
     before = await dispatcher.place(first)
     waits = asyncio.create_task(dispatcher.place(second))
-    await until(lambda: sorted(states()) == ["running", "waiting"])  # they arrived at almost one time
+    await until(lambda: states() == ["running", "waiting"])
     dispatcher.close(first, RequestState.DONE)
     assert (await waits).slot == before.slot
     assert rounds == [["Arrival"], ["Arrival"], ["Ending"]]
