@@ -26,6 +26,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 import allocations.counters
 import allocations.extender.counters  # noqa: F401 - its series from the first scrape
+from access.authorization import bearer_token
 from access.choices import TokenScope
 from access.tokens import verify
 from allocations import fleet
@@ -168,11 +169,11 @@ def _metrics(request: HttpRequest) -> HttpResponse:
 
 def _refused_token(request: HttpRequest) -> HttpResponse | None:
     """401 or 403 for a token that is invalid or for something else: none is needed, so it was configured by mistake."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer":
+    token = bearer_token(request.headers.get("Authorization", "").encode("latin-1"))
+    if token is None:
         return None
     try:
-        actor = verify(token.strip())
+        actor = verify(token.decode("latin-1"))
     except DatabaseError:
         return None  # metrics need no credentials, least of all now
     if actor is None:

@@ -18,6 +18,7 @@ from typing import Final
 import structlog
 
 from access.actors import Actor
+from access.authorization import bearer_token
 from access.choices import TokenScope
 from gpuplane.listeners import Scope, client_address, header
 from gpuplane.listeners.agent_tokens import AgentTokens
@@ -117,8 +118,7 @@ async def _in_lane(lane: Lane, verify: Callable[[str], Actor | None], token: str
 
 def _token(scope: Scope) -> str:
     """The bearer token of the request. Raises Refused."""
-    scheme, _, value = header(scope, b"authorization").partition(b" ")
-    token = value.strip().decode("latin-1") if scheme.lower() == b"bearer" else ""
+    token = (bearer_token(header(scope, b"authorization")) or b"").decode("latin-1")
     if len(token) > LONGEST:
         raise UnknownToken
     if not token:

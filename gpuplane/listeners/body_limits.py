@@ -21,6 +21,7 @@ from typing import Final
 from django.conf import settings
 from django.http import parse_cookie
 
+from access.authorization import bearer_token
 from agent.protocol import FRAME_LIMIT
 from gpuplane.listeners import Scope
 
@@ -196,9 +197,9 @@ def credential_key(scope: Scope) -> str:
     written: under `/api/` a bearer token goes first, pages know the cookie alone.
     """
     if scope["path"].startswith("/api/"):
-        scheme, *token = _joined(scope, b"authorization").split() or [b""]
-        if scheme.lower() == b"bearer":
-            return str(hash(b" ".join(token))) if token else ""
+        token = bearer_token(_joined(scope, b"authorization"))
+        if token is not None:
+            return str(hash(token)) if token else ""
     session = parse_cookie(_joined(scope, b"cookie").decode("latin-1")).get(settings.SESSION_COOKIE_NAME)
     return str(hash(session)) if session else ""
 

@@ -18,6 +18,7 @@ from rest_framework.request import Request
 from typing_extensions import override
 
 from access.actors import Actor
+from access.authorization import bearer_token
 from access.choices import TokenScope
 from access.errors import NotAllowed
 from access.selectors import actor_of
@@ -35,13 +36,12 @@ class BearerAuthentication(BaseAuthentication):
 
     def authenticate(self, request: Request) -> tuple[User, Actor] | None:
         """The account and the actor; None without such a header. Raises AuthenticationFailed."""
-        parts = get_authorization_header(request).split()
-        if not parts or parts[0].lower() != SCHEME.lower().encode():
+        token = bearer_token(get_authorization_header(request))
+        if token is None:
             return None
-        if len(parts) != 2:
+        if not token or b" " in token:
             raise AuthenticationFailed("write the header as Authorization: Bearer <token>")
-        token = parts[1].decode("latin-1")
-        verified = verify_bearer(token, address=str(request.META.get("REMOTE_ADDR", "")))
+        verified = verify_bearer(token.decode("latin-1"), address=str(request.META.get("REMOTE_ADDR", "")))
         if verified is None:
             raise AuthenticationFailed("the token is not known, was revoked, or has ended")
         return verified.user, verified.actor

@@ -27,6 +27,7 @@ from django.db.models.functions import Length
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, UnreadablePostError
 from django.utils.crypto import salted_hmac
 
+from access.authorization import bearer_token
 from access.choices import TokenScope
 from access.errors import TooManyUnderWay, Unavailable
 from access.models import IdempotencyRecord
@@ -124,10 +125,10 @@ def _digest(request: HttpRequest) -> str:
 
 def _user(request: HttpRequest, view: View) -> User | None:
     """The user by token or session, None also for a token of another scope. The view itself checks again."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
+    token = bearer_token(request.headers.get("Authorization", "").encode("latin-1"))
+    if token is not None:
         try:
-            verified = verify_bearer(token.strip(), address=str(request.META.get("REMOTE_ADDR", "")))
+            verified = verify_bearer(token.decode("latin-1"), address=str(request.META.get("REMOTE_ADDR", "")))
         except (TooManyUnderWay, Unavailable):  # the view raises it again, and says so
             return None
         if verified is None:

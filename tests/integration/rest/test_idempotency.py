@@ -34,6 +34,16 @@ def test_the_same_request_twice_is_done_once(operator):
     assert Event.objects.filter(kind="claim.created").count() == 1
 
 
+@pytest.mark.parametrize("written", ["Bearer\t{}", "bearer {}", " Bearer  {} "])
+def test_a_repeat_is_known_however_its_token_is_written(operator, written):
+    """VIEW-5 Idempotency keys read the header as authentication does."""
+    headers = {"Idempotency-Key": "k-1", "Authorization": written.format(operator.token)}
+    first = operator.send("POST", "claims/", claim_manifest(), headers=headers)
+    again = operator.send("POST", "claims/", claim_manifest(), headers=headers)
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert again["Idempotency-Replayed"] == "true"
+
+
 def test_a_refusal_is_given_again_too(operator):
     """VIEW-5 also answers of 4xx are kept."""
     operator.post("claims/", claim_manifest())
