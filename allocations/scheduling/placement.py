@@ -36,6 +36,7 @@ from allocations.ledger.queue_fence import Fence
 from allocations.pod_request import PodRequest
 from allocations.scheduling.expired_holds import expire_holds, lapsed_drop
 from allocations.scheduling.planning_input import PlanningInput, planning_input
+from allocations.scheduling.queueing.candidates import admitted_request
 from claims.membership import queues_admit
 
 TRIES: Final = 12
@@ -157,7 +158,7 @@ def place(
     """Find devices among the candidates and hold them.
 
     A pod of a queue gets no new hold here: the hold that its admission made is prolonged, or moved to other
-    candidates, even if `holds` is False.
+    devices of the same models, even if `holds` is False.
 
     `once_more`: called before a refusal; True, once, to plan again. `holds` False: decide only. `then`: the next step,
     with the allocation's id; when it raises LeaseTaken or MovedOn, placing goes on. Raises what `candidates` and `then`
@@ -236,10 +237,11 @@ class _PodPlacement:
             return None
         if live is None and self._queued:
             return NotAdmitted()
+        admitted = live if self._queued else None
         decision = plan(
             look.snapshot,
-            pod_request.request,
-            candidates=partial(self._candidates, look.snapshot, live if self._queued else None),
+            pod_request.request if admitted is None else admitted_request(look.snapshot, admitted, pod_request.request),
+            candidates=partial(self._candidates, look.snapshot, admitted),
             offered=self._offered(len(look.snapshot.node_names)),
             own=None if live is None else live.amounts,
             last=[look.snapshot.node_index[name] for name in own.shunned if name in look.snapshot.node_index],

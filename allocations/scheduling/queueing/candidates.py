@@ -1,21 +1,25 @@
-"""The nodes on which filter may place a pod that the queues have admitted.
+"""The nodes on which filter may place a pod that the queues have admitted, and the models of its GPUs there.
 
 Invariants: where kube-scheduler offers the node of the hold, it is that node. Otherwise (CPU or volumes exclude it) the
-pod may move to nodes whose GPUs are of the same models, so that no quota is counted wrong, and within the value of the
-label that its gang requires.
+pod may move to nodes whose GPUs are of the same models, and within the value of the label that its gang requires. On
+any node it gets GPUs of the models that it holds, since quotas are by model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
 from allocations.engine.snapshot import Snapshot
+from allocations.ledger import Live
 from claims.choices import Phase
+from claims.dialects.request import DeviceRequest
 from claims.membership import Membership
 from claims.models import GpuGang
 from claims.queue_manifests import parse_gang_spec
+from kube.device_types import GPU
 from kube.keys import HOSTNAME_LABEL
 from nodes.models import Node
 
@@ -37,6 +41,20 @@ def admitted_candidates(
     values = {name: ({HOSTNAME_LABEL: name} | labels).get(label, "") for name, labels in rows_of_nodes}
     value = values.get(held, "")
     return [row for row in able if value and values.get(snapshot.node_names[row]) == value]
+
+
+def admitted_request(snapshot: Snapshot, held: Live, request: DeviceRequest) -> DeviceRequest:
+    """The request for GPUs of the models of `held` alone, which the pod's admission has counted."""
+    rows = snapshot.index.rows_of([grant.device_id for grant in held.grants if grant.type == GPU])
+    models = {snapshot.models[code] for code in snapshot.device_model[rows[rows >= 0]].tolist()}
+    if not models:
+        return request
+    asks = []
+    for ask in request.asks:
+        wanted = {model.casefold() for model in ask.models}
+        able = tuple(sorted(model for model in models if not wanted or model.casefold() in wanted))
+        asks.append(msgspec.structs.replace(ask, models=able or ask.models) if ask.type == GPU else ask)
+    return msgspec.structs.replace(request, asks=tuple(asks))
 
 
 def _models(snapshot: Snapshot, row: int) -> set[int]:

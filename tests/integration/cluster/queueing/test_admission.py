@@ -11,13 +11,14 @@ from access.actors import SYSTEM
 from access.models import Team, TeamNamespace
 from allocations.errors import MovedOn
 from allocations.ledger.queue_fence import raise_fence
-from allocations.models import Allocation, PodRefusal
+from allocations.models import Allocation, AllocationDevice, PodRefusal
 from allocations.publish.pending_events import write as write_pending_events
 from allocations.scheduling.queueing.loop import is_in_use
 from allocations.scheduling.queueing.rounds import WRITE_EVENTS, Rounds
 from claims.kinds import QUEUE
 from claims.services import manifest_delete
 from storage.clock import database_now
+from tests.factories import DeviceFactory
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import NAMESPACE
 from tests.integration.cluster.queueing.conftest import Queues
@@ -127,6 +128,19 @@ def test_another_node_is_offered(queues: Queues) -> None:
     moved = queues.world.filter("a")
     racks = {"n1": "a", "n2": "a", "n3": "b"}
     assert (moved is None) if first == "n3" else (moved != first and racks[str(moved)] == racks[first])
+
+
+def test_filter_keeps_to_the_models_that_were_admitted(queues: Queues) -> None:
+    """QUEUE-1 on a node with GPUs of two models filter chooses none of the model whose limit is reached."""
+    node = queues.world.node("n1", gpus=0)
+    for minor, model in enumerate(("A100", "A100", "H100", "H100")):
+        DeviceFactory(node=node, minor=minor, model=model)
+    quotas = [{"models": ["A100"], "limit": 0}, {"models": ["H100"], "deserved": 2}]
+    queues.queue("research", quotas=quotas)
+    queues.pod("a", queue="research")
+    queues.settle()
+    assert queues.bind("a") == "n1"
+    assert AllocationDevice.objects.filter(live=True).values_list("device__model", flat=True).get() == "H100"
 
 
 def test_pods_of_other_teams(queues: Queues) -> None:
