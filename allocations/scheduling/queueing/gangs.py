@@ -9,9 +9,9 @@ are leaving count no more: pods that replace them are a new gang.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -30,6 +30,15 @@ SUCCEEDED: Final = "the pod has succeeded"
 log = structlog.get_logger(__name__)
 
 
+class GangsUpdated(NamedTuple):
+    """`undone`: why gangs wait that were undone, or lost members, just now; the input of the round still counts on
+    those. `stayed`: UIDs of pods that the API server would not evict.
+    """
+
+    undone: Mapping[str, str]
+    stayed: Collection[str]
+
+
 def note_admitted(rows: Sequence[WaitingRow], now: datetime) -> None:
     """Note the time from which the gangs of these pods have their `timeoutSeconds`."""
     for gang in {row.gang for row in rows if row.gang}:
@@ -38,16 +47,17 @@ def note_admitted(rows: Sequence[WaitingRow], now: datetime) -> None:
             _note_admission(state, now)
 
 
-def update_gangs(cluster: Cluster | None, inputs: RoundInput, *, spared: Container[str]) -> set[str]:
+def update_gangs(cluster: Cluster | None, inputs: RoundInput, *, spared: Container[str]) -> GangsUpdated:
     """Note which gangs are complete, undo those that took too long, and delete the state of those that are gone.
 
-    `spared`: UIDs of pods that are not evicted now. Returns those that the API server would not evict.
+    `spared`: UIDs of pods that are not evicted now.
     """
     by_gang: defaultdict[str, list[Holder]] = defaultdict(list)
     for holder in inputs.holders.values():
         if holder.gang:
             by_gang[holder.gang].append(holder)
     waiting = {row.gang for row in inputs.waiting.values()}
+    undone: dict[str, str] = {}
     stayed: set[str] = set()
     for name in inputs.states.keys() | by_gang.keys():
         state, spec, members = inputs.states.get(name), inputs.gangs.get(name), by_gang.get(name, [])
@@ -60,8 +70,13 @@ def update_gangs(cluster: Cluster | None, inputs: RoundInput, *, spared: Contain
             if len(staying) >= spec.min_member:  # the worker that admitted them was stopped before it noted that
                 _note_admission(_state_of(name), inputs.now)
         elif ended := _update(state, spec, staying, inputs.now):
-            stayed |= _end(cluster, [one for one in staying if one.pod_uid not in spared], ended, inputs.now)
-    return stayed
+            # a bind is waited for
+            going = [one for one in staying if one.pod_uid not in spared and one.state in (State.HELD, State.BOUND)]
+            left = _end(cluster, going, ended, inputs.now)
+            stayed |= left
+            if state.retry_at is None or len(left) < len(going):
+                undone[name] = ended
+    return GangsUpdated(undone, stayed)
 
 
 def _state_of(gang: str) -> GangState:
@@ -111,12 +126,8 @@ def _undo(state: GangState, why: str, now: datetime) -> str:
 
 
 def _end(cluster: Cluster | None, members: Sequence[Holder], reason: str, now: datetime) -> set[str]:
-    """End the holds of the members, and have bound ones evicted; UIDs of those that stay. A bind is waited for."""
-    return {
-        one.pod_uid
-        for one in members
-        if one.state in (State.HELD, State.BOUND) and not evict_or_drop(cluster, one, reason, now)
-    }
+    """End the holds of these members, and have bound ones evicted; UIDs of those that stay."""
+    return {one.pod_uid for one in members if not evict_or_drop(cluster, one, reason, now)}
 
 
 def note_reasons(states: Mapping[str, GangState], reasons: Mapping[str, str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -63,6 +63,19 @@ class RoundInput:
     gangs: Mapping[str, GangFields]
     states: Mapping[str, GangState]
     queues: StoredQueues
+
+    def without_gangs(self, reasons: Mapping[str, str]) -> RoundInput:
+        """The input in which the waiting pods of these gangs are in no workload, for the reasons given."""
+        if not reasons:
+            return self
+        before = self.decision_input
+        waiting = tuple(one for one in before.waiting if (one.above or one.name) not in reasons)
+        problems = {name: reasons[row.gang] for name, row in self.waiting.items() if row.gang in reasons}
+        return replace(
+            self,
+            decision_input=msgspec.structs.replace(before, waiting=waiting),
+            problems={**self.problems, **problems},
+        )
 
 
 class InputReader:

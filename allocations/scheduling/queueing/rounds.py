@@ -67,8 +67,9 @@ class Rounds:
         if self._cluster is not None:
             self._ungate([(row, row.allocation_id) for row in inputs.gated if row.allocation_id is not None], now)
             stale = remove_stale_gates(self._cluster, inputs.outside)
-        stayed = update_gangs(self._cluster, inputs, spared=self._protected)
-        self._protected |= dict.fromkeys(stayed, now + PROTECTED)
+        gangs = update_gangs(self._cluster, inputs, spared=self._protected)
+        self._protected |= dict.fromkeys(gangs.stayed, now + PROTECTED)
+        inputs = inputs.without_gangs(gangs.undone)
         decided = decide(inputs.decision_input)
         ready, later = _by_workload(inputs, decided)
         admitted = admit(inputs, ready, fence=self._fence)

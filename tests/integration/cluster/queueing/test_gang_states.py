@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from django.db.models import F
 
+from allocations import ledger
+from allocations.choices import State
 from allocations.errors import MovedOn
 from allocations.models import Allocation, GangState, QueueFence
 from allocations.scheduling import placement
@@ -98,6 +100,24 @@ def test_a_member_that_stays_when_its_gang_is_undone(queues: Queues, how: str) -
     gone(queues, names[0])
     queues.round()
     assert GangState.objects.get().admitted_at is None
+
+
+def test_no_member_is_admitted_while_its_gang_is_undone(queues: Queues) -> None:
+    """CLAIM-8 the hold of one has ended unbound when the time is over: it waits with the others, and with back-off."""
+    queues.world.node("n1", gpus=2)
+    names = ring(queues, 2, timeoutSeconds=60)
+    queues.settle()
+    queues.bind(names[0])
+    held = Allocation.objects.get(pod_name=names[1])
+    ledger.drop_hold(allocation_id=held.id, outcome=State.FAILED, reason="", now=database_now(), actor="test")
+    later(61)
+    queues.round()
+    state = GangState.objects.get()
+    assert (leaving(queues), queues.node_of(names[1])) == ([names[0]], "")
+    assert state.retry_at is not None
+    assert queues.why(names[1]) == "gang ring is undone: not all its pods were bound within 60 s"
+    queues.round()
+    assert queues.why(names[1]) == f"gang ring was undone; it is tried again at {state.retry_at:%H:%M:%S} UTC"
 
 
 def test_a_pod_that_a_budget_protects_is_not_asked_about_in_each_round(queues: Queues) -> None:
