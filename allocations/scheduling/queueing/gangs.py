@@ -69,7 +69,7 @@ def update_gangs(cluster: Cluster | None, inputs: RoundInput, *, spared: Contain
         if state is None or state.admitted_at is None:
             if len(staying) >= spec.min_member:  # the worker that admitted them was stopped before it noted that
                 _note_admission(_state_of(name), inputs.now)
-        elif ended := _update(state, spec, staying, inputs.now):
+        elif ended := _update(state, spec, staying, inputs.now, waits=name in waiting):
             # a bind is waited for
             going = [one for one in staying if one.pod_uid not in spared and one.state in (State.HELD, State.BOUND)]
             left = _end(cluster, going, ended, inputs.now)
@@ -88,10 +88,13 @@ def _note_admission(state: GangState, now: datetime) -> None:
     GangState.objects.filter(pk=state.pk).update(admitted_at=now, stood_at=None, retry_at=None, reason="")
 
 
-def _update(state: GangState, spec: GangFields, staying: Sequence[Holder], now: datetime) -> str:
-    """Why the members are to go; empty: they stay. Between its undoing and its end a gang has both times."""
+def _update(state: GangState, spec: GangFields, staying: Sequence[Holder], now: datetime, *, waits: bool) -> str:
+    """Why the members are to go; empty: they stay. Between its undoing and its end a gang has both times.
+
+    `waits`: pods of the gang wait. Of one that has none left, the next pods are a new gang.
+    """
     assert state.admitted_at is not None
-    if not staying and (state.retry_at is not None or state.stood_at is not None):
+    if not staying and (state.retry_at is not None or state.stood_at is not None or not waits):
         GangState.objects.filter(pk=state.pk).update(admitted_at=None, stood_at=None)
     elif state.retry_at is not None:
         if now < state.retry_at or len(staying) < spec.min_member:
