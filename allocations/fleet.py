@@ -9,7 +9,7 @@ reloads that node's rows. A background thread compares with a full reload every 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
@@ -128,9 +128,14 @@ class FleetSnapshot(NamedTuple):
         taker = Taker(pod_uid, rank, self.now)
         return {device for device, kept in self.kept.items() if kept.bars(taker)}
 
-    def blocked(self, pod_uid: str, rank: int | None, request: DeviceRequest) -> set[int]:
-        """Ids of devices that the pod must not take now for this request."""
-        return self.kept_from(pod_uid, rank) | self.without_group(request)
+    def blocked(
+        self, pod_uid: str, rank: int | None, request: DeviceRequest, *, admitted: Collection[int] = ()
+    ) -> set[int]:
+        """Ids of devices that the pod must not take now for this request.
+
+        `admitted`: those where the queues gave the pod its part; for whom the rest is kept does not matter.
+        """
+        return self.kept_from(pod_uid, rank).difference(admitted) | self.without_group(request)
 
     def nodes_put_off(self) -> frozenset[int]:
         """Rows of the nodes that begin no new group for now."""

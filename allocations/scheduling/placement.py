@@ -245,7 +245,12 @@ class _PodPlacement:
             offered=self._offered(len(look.snapshot.node_names)),
             own=None if live is None else live.amounts,
             last=[look.snapshot.node_index[name] for name in own.shunned if name in look.snapshot.node_index],
-            blocked=look.blocked(uid, pod_request.rank, pod_request.request).union(lost),
+            blocked=look.blocked(
+                uid,
+                pod_request.rank,
+                pod_request.request,
+                admitted=() if admitted is None else admitted.amounts.keys(),
+            ).union(lost),
             verdicts_up_to=EXPLAINED_UP_TO,
         )
         if decision.node is None:

@@ -2,7 +2,8 @@
 
 Invariants: nobody is evicted before every victim of the same taker passed a trial by the API server, which asks the
 disruption budgets; a pod whose budget forbids it is left alone for a while, so that the plan is made without it.
-Devices are kept for as long as their taker waits for victims, by rows that a later round replaces.
+Devices are kept for as long as their taker waits for victims, by rows that a later round replaces; a workload that goes
+now gets its part of such a device all the same.
 """
 
 from __future__ import annotations
@@ -92,6 +93,32 @@ def evict_or_drop(cluster: Cluster | None, holder: Holder, reason: str, now: dat
         return False
     ledger.note_evicted(allocation_id=holder.id, reason=reason, now=now, actor=ACTOR)
     return True
+
+
+def open_to(inputs: RoundInput, workloads: Iterable[Sequence[Admission]]) -> None:
+    """Keep the devices of these workloads, which may go now, for nobody else until they are held.
+
+    A workload that waits may get a part of the same device; `keep_for_takers` keeps it for that one again.
+    """
+    takers: defaultdict[int, set[str]] = defaultdict(set)
+    for workload in workloads:
+        for one in workload:
+            for grant in one.decision.grants:
+                takers[grant.device_id].add(inputs.waiting[one.pod].pod_uid)
+    if takers:
+        _open(takers, inputs.now)
+
+
+@atomic_retry
+def _open(takers: Mapping[int, set[str]], now: datetime) -> None:
+    opened: set[int] = set()
+    for row in QueueReservation.objects.select_for_update().filter(growth=False).order_by("pk"):
+        others = {device for device in row.devices if takers.get(device, set()) - {row.pod_uid}}
+        if others:
+            left = [device for device in row.devices if device not in others]
+            QueueReservation.objects.filter(pk=row.pk).update(devices=left)
+            opened |= others
+    keep(opened, now=now)
 
 
 def keep_for_takers(inputs: RoundInput, waiting: Iterable[Sequence[Admission]]) -> None:

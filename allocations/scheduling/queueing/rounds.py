@@ -15,7 +15,7 @@ from allocations.engine.queueing.rounds import Admission, QueueDecision, decide
 from allocations.ledger.queue_fence import raise_fence, read_fence
 from allocations.models import PodRefusal, QueueState
 from allocations.scheduling.queueing.admission import Admitted, admit, remove_gates, remove_stale_gates
-from allocations.scheduling.queueing.evictions import evict, keep_for_takers
+from allocations.scheduling.queueing.evictions import evict, keep_for_takers, open_to
 from allocations.scheduling.queueing.gangs import note_admitted, note_reasons, update_gangs
 from allocations.scheduling.queueing.round_input import InputReader, RoundInput
 from claims.membership import names_no_queue
@@ -72,6 +72,7 @@ class Rounds:
         inputs = inputs.without_gangs(gangs.undone)
         decided = decide(inputs.decision_input)
         ready, later = _by_workload(inputs, decided)
+        open_to(inputs, ready)
         admitted = admit(inputs, ready, fence=self._fence)
         note_admitted([row for row, _ in admitted], now)
         self._ungate([(row, id_) for row, id_ in admitted if row.pod.gated], now)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from allocations.models import QueueReservation
 from allocations.queue_overviews import queue_tree
 from allocations.queue_statuses import queue_statuses
 from claims.models import GpuQueue
+from kube.keys import QUEUE_LABEL
 from nodes.models import Device
 from tests.integration.cluster.conftest import NAMESPACE
-from tests.integration.cluster.queueing.conftest import Queues
+from tests.integration.cluster.queueing.conftest import GATE, Queues
 
 
 def two_queues(queues: Queues, gpus: int = 4) -> None:
@@ -135,6 +138,47 @@ def test_pods_outside_do_not_go_for_less_important_ones(queues: Queues) -> None:
     queues.settle()
     assert leaving(queues) == ["equal"]
     assert queues.why("b")
+
+
+def sharer(queues: Queues, name: str, claim: str) -> None:
+    """A pod of queue `product` with a share, which the watch has seen."""
+    labels = {QUEUE_LABEL: "product"}
+    queues.world.pod(name, claim=claim, labels=labels, spec={**GATE, "schedulerName": "gpu-scheduler"})
+    queues.see(name)
+
+
+def one_borrower(queues: Queues) -> None:
+    """Of three GPUs `research` has two, and borrows one; `pair` asks for half of two GPUs, `some` for a part of one."""
+    queues.world.node("n1", gpus=3)
+    queues.queue("research", quotas=[{"deserved": 1}])
+    queues.queue("product", quotas=[{"deserved": 2}])
+    queues.world.claim("pair", count=2, core=50)
+    queues.world.claim("some", count=1, core=40)
+    for number in range(2):
+        queues.run(f"r{number}", queue="research")
+
+
+@pytest.mark.parametrize("first", ["pair", "some"])
+def test_what_is_left_of_a_device_that_is_kept(queues: Queues, first: str) -> None:
+    """QUEUE-3 half of a free GPU is kept for a pod that waits for a second one: another of the queues gets of the rest,
+    nobody else does.
+    """
+    one_borrower(queues)
+    for name in (first, "some" if first == "pair" else "pair"):
+        sharer(queues, name, name)
+        queues.round()
+    queues.settle()
+    assert (leaving(queues), queues.why("pair")) == (["r1"], "waits for 1 pod that is being evicted")
+    assert queues.bind("some") == "n1"
+    uid = queues.world.server.pods[NAMESPACE, "pair"]["metadata"]["uid"]
+    kept = Device.objects.exclude(kept_for="").order_by("minor")
+    assert list(kept.values_list("kept_for", "core_used")) == [(uid, 100), (uid, 40)]
+    queues.world.claim("little", count=1, core=5)
+    queues.world.pod("stranger", claim="little")
+    assert queues.world.filter("stranger") is None
+    gone(queues, "r1")
+    queues.settle()
+    assert queues.bind("pair") == "n1"
 
 
 def test_a_pod_that_is_being_deleted_is_waited_for(queues: Queues) -> None:
