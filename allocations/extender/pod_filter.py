@@ -43,7 +43,7 @@ from allocations.scheduling.placement import (
 from allocations.scheduling.planning_input import WithClaim
 from allocations.scheduling.queueing.candidates import admitted_candidates
 from allocations.scheduling.release_ended import release_finished
-from allocations.waiting import QUEUED, queued_reason, refusal_note
+from allocations.waiting import QUEUED, note_waiting, queued_reason, refusal_note
 from claims.dialects.request import Refusal
 from kube.keys import CLAIM
 from kube.objects import Pod
@@ -112,8 +112,8 @@ class PodFilter:
                 return refused(self.names, ELSEWHERE)
             case Unplaced():
                 return self._refuse(outcome)
-            case NotAdmitted():
-                return self._wait_in_queue()
+            case NotAdmitted(changed=changed):
+                return self._wait_in_queue(changed=changed)
             case LostEveryRace():
                 return refused(self.names, RACING)
 
@@ -131,9 +131,12 @@ class PodFilter:
         )
         return np.asarray(able, dtype=np.int32)
 
-    def _wait_in_queue(self) -> FilterResult:
+    def _wait_in_queue(self, *, changed: bool) -> FilterResult:
         """Refuse, for as long as the queues have not admitted the pod, with the reason of its workload."""
-        reason = queued_reason(self.pod, database_now())
+        now = database_now()
+        if changed:
+            note_waiting([self.pod], now)
+        reason = queued_reason(self.pod, now)
         return refused(self.names, Reason(reason, resolvable=False, kind=QUEUED))
 
     def _victims_gone(self, look: fleet.FleetSnapshot) -> bool:

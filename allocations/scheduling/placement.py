@@ -20,6 +20,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
+import msgspec
 import structlog
 from django.conf import settings
 
@@ -37,6 +38,7 @@ from allocations.pod_request import PodRequest
 from allocations.scheduling.expired_holds import expire_holds, lapsed_drop
 from allocations.scheduling.planning_input import PlanningInput, planning_input
 from allocations.scheduling.queueing.candidates import admitted_request
+from claims.dialects.request import DeviceAsk, DeviceRequest
 from claims.membership import queues_admit
 
 TRIES: Final = 12
@@ -127,7 +129,9 @@ class NotFree:
 
 @dataclass(frozen=True, slots=True)
 class NotAdmitted:
-    """The queues have not admitted the pod."""
+    """The queues have not admitted the pod. `changed`: they had, for other devices than it asks for now."""
+
+    changed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,7 @@ def place(
     """Find devices among the candidates and hold them.
 
     A pod of a queue gets no new hold here: the hold that its admission made is prolonged, or moved to other
-    devices of the same models, even if `holds` is False.
+    devices of the same models, even if `holds` is False; it ends where the pod asks for others by now.
 
     `once_more`: called before a refusal; True, once, to plan again. `holds` False: decide only. `then`: the next step,
     with the allocation's id; when it raises LeaseTaken or MovedOn, placing goes on. Raises what `candidates` and `then`
@@ -238,6 +242,8 @@ class _PodPlacement:
         if live is None and self._queued:
             return NotAdmitted()
         admitted = live if self._queued else None
+        if admitted is not None and _asks(admitted.request) != _asks(pod_request.request):
+            return NotAdmitted(changed=True) if self._drop(admitted, look.now) else None
         decision = plan(
             look.snapshot,
             pod_request.request if admitted is None else admitted_request(look.snapshot, admitted, pod_request.request),
@@ -259,6 +265,15 @@ class _PodPlacement:
             return Advised(decision, look)
         return Found(decision, partial(self._hold, decision, live, look.now), look.now)
 
+    def _drop(self, admitted: ledger.Live, now: datetime) -> bool:
+        return ledger.drop_hold(
+            allocation_id=admitted.id,
+            outcome=State.RELEASED,
+            reason="the pod asks for other devices than it was admitted for",
+            now=now,
+            actor=self._request.actor,
+        )
+
     def _offered(self, nodes: int) -> Sequence[str] | None:
         """The candidates' names, if they are most of the fleet and no reasons of other nodes are owed."""
         offered = self._request.offered
@@ -276,6 +291,11 @@ class _PodPlacement:
             now=now,
             hold_seconds=self._hold_seconds,
         )
+
+
+def _asks(request: DeviceRequest) -> list[DeviceAsk]:
+    """What it asks for, without what the engine gave to it."""
+    return [msgspec.structs.replace(ask, given=()) for ask in request.asks]
 
 
 def hold_workloads(

@@ -15,13 +15,14 @@ from allocations.models import Allocation, AllocationDevice, PodRefusal
 from allocations.publish.pending_events import write as write_pending_events
 from allocations.scheduling.queueing.loop import is_in_use
 from allocations.scheduling.queueing.rounds import WRITE_EVENTS, Rounds
-from claims.kinds import QUEUE
+from claims.kinds import CLAIM, QUEUE
+from claims.mirror import refresh
 from claims.services import manifest_delete
 from storage.clock import database_now
 from tests.factories import DeviceFactory
 from tests.fakes.apiserver import Fault
-from tests.integration.cluster.conftest import NAMESPACE
-from tests.integration.cluster.queueing.conftest import Queues
+from tests.integration.cluster.conftest import MERGE, NAMESPACE
+from tests.integration.cluster.queueing.conftest import GATE, Queues
 
 
 def test_a_pod_without_a_gate_is_refused_until_it_is_admitted(queues: Queues) -> None:
@@ -141,6 +142,38 @@ def test_filter_keeps_to_the_models_that_were_admitted(queues: Queues) -> None:
     queues.settle()
     assert queues.bind("a") == "n1"
     assert AllocationDevice.objects.filter(live=True).values_list("device__model", flat=True).get() == "H100"
+
+
+def test_a_claim_that_is_edited_after_the_admission(queues: Queues) -> None:
+    """QUEUE-1 the pod is decided about again, by what it asks for now: it does not pass the limit of its queue."""
+    queues.world.node("n1", gpus=4)
+    queues.queue("research", namespaces=[NAMESPACE], quotas=[{"limit": 2}])
+    queues.world.claim("devices", count=1)
+    queues.world.pod("a", claim="devices", spec={**GATE, "schedulerName": "gpu-scheduler"})
+    queues.see("a")
+    queues.settle()
+    assert queues.node_of("a") == "n1"
+    edited(queues, count=4)
+    assert queues.world.filter("a") is None
+    queues.settle()
+    assert (queues.node_of("a"), queues.why("a")) == (
+        "",
+        "queue research holds 0 of its limit of 2 GPUs, and 4 are asked for",
+    )
+    edited(queues, count=2)
+    queues.see("a")
+    queues.settle()
+    assert queues.bind("a") == "n1"
+    assert sorted(queues.world.used("n1")) == [0, 0, 100, 100]
+
+
+def edited(queues: Queues, **devices: int) -> None:
+    """Somebody edits claim `devices`; the watch brings it."""
+    server, cluster = queues.world.server, queues.world.backends.cluster
+    assert cluster is not None
+    kind = server.store.kind_of("gpu.scheduling", "v1", "gpuclaims")
+    server.store.patch(kind, NAMESPACE, "devices", {"spec": {"devices": devices}}, content_type=MERGE)
+    refresh(CLAIM, cluster, namespace=NAMESPACE, name="devices", now=database_now())
 
 
 def test_pods_of_other_teams(queues: Queues) -> None:
