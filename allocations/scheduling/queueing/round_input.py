@@ -105,12 +105,14 @@ class InputReader:
         apart = {row.pod_uid for row in outside}
         waiting = [row for row in rows if row.allocation_id is None and row.pod_uid not in apart]
         pods = [_waiting_pod(row, queues, rules) for row in waiting] + ([] if also is None else [also])
+        gang_queues = _gang_queues(pods, running)
+        running = [_in_queue_of_gang(one, gang_queues, queues) for one in running]
         grouped = group_into_workloads(
             queues.tree,
             pods,
             running,
             {name: Gang.of(name, spec) for name, spec in gangs.items()},
-            gang_queues=_gang_queues(pods, running),
+            gang_queues=gang_queues,
             held_back={
                 name: f"gang {one.name} was undone; it is tried again at {one.retry_at:%H:%M:%S} UTC"
                 for name, one in states.items()
@@ -231,14 +233,23 @@ def _left_out(queues: StoredQueues, queue: str) -> str:
 
 
 def _gang_queues(waiting: Sequence[WaitingPod], running: Sequence[Running]) -> dict[str, str]:
-    """The queue of each gang: that of its oldest pod."""
-    found: dict[str, tuple[Age, str]] = {}
-    parts = [(pod.gang, pod.member.age, pod.queue) for pod in waiting]
-    parts += [(one.gang, one.age, one.queue) for one in running]
-    for gang, age, queue in parts:
-        if gang and (gang not in found or age < found[gang][0]):
-            found[gang] = age, queue
+    """The queue of each gang: that of its oldest pod, of pods of one second the first by name, wait they or run."""
+    found: dict[str, tuple[tuple[bool, str, str], str]] = {}
+    parts = [(pod.gang, pod.member.age, pod.member.name, pod.queue) for pod in waiting]
+    parts += [(one.gang, one.age, one.name, one.queue) for one in running]
+    for gang, age, name, queue in parts:
+        rank = (age.undated, age.created, name)
+        if gang and (gang not in found or rank < found[gang][0]):
+            found[gang] = rank, queue
     return {gang: queue for gang, (_, queue) in found.items()}
+
+
+def _in_queue_of_gang(one: Running, gang_queues: Mapping[str, str], queues: StoredQueues) -> Running:
+    """The pod in the queue of its gang, whatever its own label names."""
+    queue = gang_queues.get(one.gang, one.queue)
+    if queue == one.queue:
+        return one
+    return msgspec.structs.replace(one, queue=queue if queue in queues.tree.queues else DEFAULT)
 
 
 class _Rules:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from access.actors import SYSTEM
-from allocations.models import GangState
+from allocations.models import GangState, QueueState
 from claims.kinds import GANG, QUEUE
 from claims.models import GpuGang
 from claims.queues import DIRECTORY
@@ -218,3 +218,20 @@ def test_a_stored_gang_by_a_label_that_no_node_can_have_delays_no_others(queues:
     queues.pod("b")
     queues.settle()
     assert (queues.node_of("a"), queues.node_of("b")) == ("", "n1")
+
+
+def test_members_with_labels_of_two_queues(queues: Queues) -> None:
+    """QUEUE-1 QUEUE-4 all pods of a gang count in the queue of the oldest, waiting or running: no limit is passed."""
+    queues.world.node("n1", gpus=4)
+    queues.queue("research", quotas=[{"limit": 2}])
+    queues.queue("product", quotas=[{"limit": 0}])
+    queues.gang("ring", 2)
+    queues.pod("ring-0", gang="ring", queue="research")
+    queues.pod("ring-1", gang="ring", queue="product")
+    queues.settle()
+    assert {queues.bind("ring-0"), queues.bind("ring-1")} == {"n1"}
+    queues.pod("a", queue="research")
+    queues.settle()
+    assert queues.why("a") == "queue research holds 2 of its limit of 2 GPUs"
+    held = {row.name: row.quotas[0]["allocated"] for row in QueueState.objects.exclude(name="default")}
+    assert held == {"research": 2, "product": 0}
