@@ -1,7 +1,7 @@
 """A model as REST and pages write it, in the scenario's words, and as its row has it.
 
 Called by services and by REST. Invariants: whatever breaks a rule is `BadInput` with the field; what `read_fields`
-takes the database takes; `shown_fields` of a row, read again, gives the same row.
+takes the database takes, and frames to runners; `shown_fields` of a row, read again, gives the same row.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from access.errors import BadInput
-from allocations.scenario.slots.parse import ARGS_MOST, MODEL_KEYS, TEXT_LONGEST, read_model
+from allocations.scenario.slots.parse import COUNTS_MOST, MODEL_KEYS, TEXT_LONGEST, read_model
 from inference.choices import KvKind
 from inference.models import Model
 from nodes.field_parser import bad_field, read_integer, read_list, read_object, read_text
+from runner.protocol import MOST_ARGS, MOST_GPUS
 
 KEYS: Final = (*MODEL_KEYS, "image")
 NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?([:/][A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)*")
@@ -43,6 +44,8 @@ def read_fields(body: object) -> dict[str, Any]:
     model = read_model(name, fields, "")
     if fields.get("memory") is not None and not model.memory:
         raise bad_field("memory", "must be above 0", rule="range")
+    for place, count in enumerate(read_list(fields.get("gpuCounts"), "gpuCounts", most=COUNTS_MOST)):
+        read_integer(count, f"gpuCounts[{place}]", least=1, most=MOST_GPUS)
     context = fields.get("contextLength")
     return {
         "name": name,
@@ -60,7 +63,7 @@ def read_fields(body: object) -> dict[str, Any]:
         "keep_warm": model.keep_warm,
         "args": [
             read_text(one, f"args[{place}]", longest=TEXT_LONGEST)
-            for place, one in enumerate(read_list(fields.get("args"), "args", most=ARGS_MOST))
+            for place, one in enumerate(read_list(fields.get("args"), "args", most=MOST_ARGS))
         ],
         "selector": dict(model.selector),
         "image": read_text(fields.get("image"), "image", longest=IMAGE_LONGEST),

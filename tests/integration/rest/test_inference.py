@@ -12,6 +12,7 @@ from audit.models import Event
 from inference.choices import State
 from inference.models import Model, Request, Runner, Slot
 from inference.slot_models import slot_model
+from runner.protocol import MOST_ARGS, MOST_GPUS
 from storage.clock import database_now
 from tests.factories import NodeFactory
 from tests.gguf_files import qwen3_8b
@@ -91,6 +92,7 @@ def test_all_fields_come_back(admin: Api) -> None:
         pytest.param({"keepWarm": -1}, "keepWarm", id="fewer than none kept warm"),
         pytest.param({"args": "--x"}, "args", id="arguments that are no list"),
         pytest.param({"args": ["a\nb"]}, "args[0]", id="an argument of two lines"),
+        pytest.param({"gpuCounts": [1, MOST_GPUS + 1]}, "gpuCounts[1]", id="on more GPUs than a runner takes"),
         pytest.param({"selector": ["zone"]}, "selector", id="a selector that is no object"),
         pytest.param({"memroy": 1}, "memroy", id="a slip of the pen"),
     ],
@@ -100,6 +102,13 @@ def test_what_is_no_model(admin: Api, change: dict[str, Any], field: str) -> Non
     status, problem = admin.post("models/", {**CHAT, **change})
     assert (status, problem.get("field")) == (400, field)
     assert not Model.objects.exists()
+
+
+def test_more_arguments_than_a_runner_takes(admin: Api) -> None:
+    """SLOT-1b SLOT-2 are refused: a frame that tells of them would end each session of its runner."""
+    assert admin.post("models/", {**CHAT, "args": ["-v"] * MOST_ARGS})[0] == 201
+    status, problem = admin.patch("models/meta/Llama-3:8b/", {"args": ["-v"] * (MOST_ARGS + 1)})
+    assert (status, problem.get("field")) == (413, "args")
 
 
 @pytest.fixture
