@@ -96,8 +96,7 @@ def _bound(slot: Slot, now: datetime) -> bool:
             return False  # it may be under way in another thread; collection undoes one that was interrupted
         bound = bind_memory(allocation.pk, now=now)
     else:
-        if _awaits_others(slot):
-            return False
+        awaits_others = _awaits_others(slot)  # read first: what goes meanwhile may be what it had no room for
         outcome = take_memory(
             SlotMemory(
                 holder=slot_holder(slot.model_name, slot.pk),
@@ -107,7 +106,7 @@ def _bound(slot: Slot, now: datetime) -> bool:
                 actor=ACTOR,
             )
         )
-        if isinstance(outcome, NotFree):
+        if isinstance(outcome, NotFree) and not awaits_others:
             stop_planned(slot, outcome.reason, now=now)
         bound = isinstance(outcome, Placed)
     if bound:

@@ -187,6 +187,21 @@ def test_what_an_eviction_leaves_over(world: SlotWorld) -> None:
     all_is_well()
 
 
+def test_a_slot_that_goes_keeps_nobody_from_memory_that_is_free(world: SlotWorld) -> None:
+    """SLOT-5b a new slot has its memory at once where there is room for it beside one that finishes its requests."""
+    world.model("old", memory=10)
+    world.model("new", memory=20)
+    world.runner(memory=40)
+    (old,) = world.ready("old")
+    Slot.objects.filter(pk=old.pk).update(active=1)
+    Model.objects.get(name="old").delete()
+    world.requests("new")
+    world.round()
+    assert world.slots() == [("old", "n1", [0], "draining"), ("new", "n1", [0], "planned")]
+    assert world.used() == [30]
+    assert [slot.model_name for slot in world.told()] == ["old", "new"]
+
+
 @pytest.mark.parametrize(
     ("measured", "want"),
     [
