@@ -40,7 +40,9 @@ ELEMENTS_MOST: Final = 1 << 50
 NESTED_MOST: Final = 4
 
 TOKENS: Final = "tokenizer.ggml.tokens"
-GENERAL: Final = frozenset({"general.architecture", "general.type", "general.name"})
+SPLIT: Final = "split.count"
+"""Files that the model is written in, where it is more than one: each lists its own tensors alone."""
+GENERAL: Final = frozenset({"general.architecture", "general.type", "general.name", SPLIT})
 KEPT: Final = frozenset(
     {
         *("block_count", "context_length", "embedding_length", "vocab_size", "vision.block_count"),
@@ -207,6 +209,9 @@ class _Reader:
         architecture = self._values.get("general.architecture")
         if not isinstance(architecture, str) or not architecture:
             raise GgufInvalid("the file does not say its general.architecture", rule="architecture")
+        files = self._values.pop(SPLIT, 1)
+        if not isinstance(files, int) or files > 1:
+            raise GgufInvalid(f"it is one of {files} files of its model; write the memory at the model", rule="split")
         return Header(architecture, self._values, self._tokens, listed)
 
     def _version(self) -> None:

@@ -99,6 +99,9 @@ def pair(key, kind, rest):
             pair("general.architecture", 8, struct.pack("<Q", 10**6)), "has 1000000 bytes", id="a long architecture"
         ),
         pytest.param(counts(0, 0), "does not say its general.architecture", id="no architecture"),
+        pytest.param(
+            written({**LLAMA, "split.count": Typed("u16", 3)}), "one of 3 files of its model", id="a part of a model"
+        ),
         pytest.param(written(LLAMA, [("t", (2**40, 2**40), F32)]), "more elements than any model", id="2^80 elements"),
         pytest.param(written(LLAMA, [("t", (1,) * 5, F32)]), "tensor t has 5 dimensions", id="five dimensions"),
         pytest.param(written(LLAMA, [("t", (8,), 4)]), "tensor t is of type 4, whose size", id="a withdrawn type"),
