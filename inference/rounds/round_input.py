@@ -27,6 +27,7 @@ from inference.slot_models import slot_model
 from inference.slot_pods import nodes_for_pods
 from kube.device_types import GPU
 from nodes.live.reads import latest_of_nodes
+from runner.protocol import MOST_SLOTS
 
 if TYPE_CHECKING:
     from allocations.engine.amounts import Held
@@ -90,6 +91,7 @@ def read_round_input(now: datetime) -> RoundInput:
                 runtimes=frozenset(map(str, runner.runtimes)),
                 models=_on_disk(runner, known.values()),
                 measured=measured.get(runner.node.name, {}),
+                slots_most=MOST_SLOTS,
             )
             for runner in runners
         )

@@ -41,7 +41,12 @@ def unmet(room: Room, candidates: Candidates) -> str:
         return "no GPU of these runners is healthy"
     if candidates.counts and not any(amounts(model, count) for count in candidates.counts):
         return _unknown_memory(model)
-    return "; ".join([*_one(room, candidates), *_several(room, candidates), *_heads(room, candidates)])
+    if not (candidates.gpus & room.open[room.runner_of]).any():
+        return "each of these runners has as many slots as it may have, and none of them may be evicted now"
+    told = [*_one(room, candidates), *_several(room, candidates), *_heads(room, candidates)]
+    if not room.open[candidates.runners].all():
+        told.append("other runners have as many slots as they may have")
+    return "; ".join(told)
 
 
 def _unknown_memory(model: SlotModel) -> str:
@@ -56,7 +61,7 @@ def _one(room: Room, candidates: Candidates) -> list[str]:
     """Of one GPU: `no GPU has 45Gi free; best n1/0 with 30Gi`."""
     if candidates.needs_one is None:
         return []
-    places = np.flatnonzero(candidates.gpus)
+    places = np.flatnonzero(candidates.gpus & room.open[room.runner_of])
     best = int(places[room.free[places].argmax()])
     needed = (amounts(candidates.model, 1) or (0,))[0]
     free = int(room.free[best])
@@ -71,12 +76,12 @@ def _several(room: Room, candidates: Candidates) -> list[str]:
         return []
     told = []
     sizes = np.array([topology.size for topology in room.topologies])
-    most = int(sizes[candidates.runners].max())
+    most = int(sizes[candidates.runners & room.open].max())
     for count, needed in candidates.several.items():
         if count > most:
             continue
         free = np.where(candidates.gpus, room.free, -1)
-        able = np.flatnonzero(candidates.runners & (sizes >= count))
+        able = np.flatnonzero(candidates.runners & room.open & (sizes >= count))
         least = [int(np.sort(free[room.first[one] : room.first[one + 1]])[-count]) for one in able]
         best = int(np.argmax(least))
         what = f"no {count} GPUs of one runner have {_up(needed[0])} free"

@@ -60,7 +60,7 @@ class SlotModel(msgspec.Struct, frozen=True, kw_only=True):
 
 class Runner(msgspec.Struct, frozen=True, kw_only=True):
     """A program on a node that starts slots. `models`: on its disk; `measured`: bytes by minor of the GPU; `only`: the
-    models that it can start, None: any of its runtimes.
+    models that it can start, None: any of its runtimes; `slots_most`: slots that it may have, 0: any number.
     """
 
     node: str
@@ -68,6 +68,7 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
     models: frozenset[str] = frozenset()
     measured: Mapping[int, int] = {}
     only: frozenset[str] | None = None
+    slots_most: int = 0
 
 
 class Slot(msgspec.Struct, frozen=True, kw_only=True):

@@ -80,6 +80,7 @@ class Room:
         """By slot: (place in the row, bytes) of what it claims."""
         self.raw = self.size - snapshot.memory_used[rows] - self._beyond(inputs, snapshot.device_id[rows].tolist())
         self.memory_in_slots = np.zeros(len(self.runners), dtype=np.int64)
+        self._slots_left = np.array([runner.slots_most or NEVER for runner in self.runners], dtype=np.int64)
         self.version = 0
         self.changed: list[int] = []
         """Runners, each time that memory or evictability of theirs changes."""
@@ -125,6 +126,7 @@ class Room:
         self.on_runner: list[list[int]] = [[] for _ in self.runners]
         for number, runner in enumerate(self.runner_of_slot):
             if runner >= 0:
+                self._slots_left[runner] -= 1
                 self.memory_in_slots[runner] += sum(amount for _, amount in self.held[number])
                 if self.idlers[number]:
                     self.on_runner[runner].append(number)
@@ -156,6 +158,12 @@ class Room:
         free: NDArray[np.int64] = np.maximum(self.raw, 0)
         return free
 
+    @property
+    def open(self) -> NDArray[np.bool_]:
+        """[r] whether the runner may have another slot before one of its own has gone."""
+        is_open: NDArray[np.bool_] = self._slots_left > 0
+        return is_open
+
     def surplus_of(self, slot: Slot) -> int:
         """How many such slots may go before `keep_warm` is touched."""
         kept = 0 if slot.lora else self.kept.get(slot.model, 0)
@@ -179,6 +187,7 @@ class Room:
         for gpu, amount in zip(gpus, claimed, strict=True):
             self.raw[gpu] -= amount
         self.memory_in_slots[runner] += sum(claimed)
+        self._slots_left[runner] -= 1
         if not lora:
             self._count(model, 1)
         self._note(runner)
@@ -189,6 +198,7 @@ class Room:
         for gpu, amount in self.held[number]:
             self.raw[gpu] += amount
             self.memory_in_slots[runner] -= amount
+        self._slots_left[runner] += 1
         self.evictable[number] = self.idlers[number] = False
         if not slot.lora:
             self._count(slot.model, -1)

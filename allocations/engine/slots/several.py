@@ -45,7 +45,7 @@ class Several:
         room, candidates = self._room, self._candidates
         for count in candidates.several:
             known = self._refreshed(count)
-            runners = np.flatnonzero(known.score != NO_SET)
+            runners = np.flatnonzero((known.score != NO_SET) & room.open)
             if not len(runners):
                 continue
             for values in (candidates.on_disk, known.score, known.memory, -room.memory_in_slots):

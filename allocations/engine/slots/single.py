@@ -30,7 +30,7 @@ def with_room(room: Room, candidates: Candidates) -> Choice | None:
     needed = candidates.needs_one
     if needed is None:
         return None
-    fits = np.flatnonzero(room.free >= needed)
+    fits = np.flatnonzero((room.free >= needed) & room.open[room.runner_of])
     if not len(fits):
         return None
     gpu = _best(room, candidates, fits)

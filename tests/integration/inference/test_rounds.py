@@ -12,9 +12,10 @@ from pytest_django import Settings
 
 from allocations.models import Allocation, Lease
 from audit.models import Event
+from inference import runner_sessions
 from inference.choices import RequestState, State
 from inference.models import Model, Request, Slot
-from inference.rounds import planning
+from inference.rounds import planning, round_input
 from inference.rounds.round_input import RoundInput, read_round_input
 from storage.clock import database_now
 from tests.databases import TestDatabase
@@ -231,6 +232,38 @@ def test_what_a_slot_uses_is_its_own(world: SlotWorld, settings: Settings) -> No
     world.requests(count=2)
     world.converge()
     assert len(world.slots()) == 2
+
+
+def test_as_many_slots_as_a_runner_is_told_of(world: SlotWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLOT-4b SLOT-5b no more are planned than its frames list; then one that is idle goes, whatever memory is free."""
+    for module in (round_input, runner_sessions):
+        monkeypatch.setattr(module, "MOST_SLOTS", 3)
+    world.model(memory=2, keep_warm=5)
+    world.runner(memory=40)
+    world.converge()
+    assert len(world.slots()) == 3
+    model = Model.objects.get()
+    assert (model.lacking, model.reason) == (
+        2,
+        "each of these runners has as many slots as it may have, and none of them may be evicted now",
+    )
+    world.runner("n2", memory=1)
+    world.round()
+    assert Model.objects.get().reason == (
+        "no GPU has 2Gi free; best n2/0 with 1Gi; other runners have as many slots as they may have"
+    )
+    Model.objects.update(keep_warm=2)
+    world.model("new", memory=2)
+    world.age(100)
+    world.requests("new")
+    world.round()
+    new = Slot.objects.get(model_name="new")
+    assert len(new.evicts) == 1
+    told = {slot.id: slot.run for slot in runner_sessions.desired(node="n1", session=1, now=database_now())}
+    assert (sorted(told.values()), new.pk in told) == ([False, True, True], False)
+    world.converge()
+    assert sorted(model for model, *_ in world.slots()) == ["chat", "chat", "new"]
+    all_is_well()
 
 
 def test_requests_of_a_lora_have_slots_of_their_own(world: SlotWorld) -> None:
