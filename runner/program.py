@@ -139,6 +139,7 @@ class Program:
     def apply(self, desired: Desired) -> None:
         """Make it so: start, stop and forget."""
         self._wanted = frozenset(slot.id for slot in desired.slots)
+        self._forget()  # first: what has ended counts among the slots that a runner may have
         for slot in desired.slots:
             life = self._lives.get(slot.id)
             if life is None:

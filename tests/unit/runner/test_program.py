@@ -11,6 +11,7 @@ import sys
 import httpx
 import pytest
 
+from runner import program as program_module
 from runner import slot_lifecycle
 from runner.program import NoPort, Ports, State, StateTaken
 from runner.protocol import Desired, DesiredSlot
@@ -193,6 +194,19 @@ async def test_a_slot_that_was_stopped_before_it_was_started(machine: Machine) -
         assert [report.state for report in program.reports()] == ["stopped"]
         program.apply(Desired())
         assert program.reports() == []
+
+
+async def test_a_slot_in_place_of_one_that_has_ended(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLOT-2 also by a runner that has as many slots as it may have, once the server does not list that one."""
+    monkeypatch.setattr(program_module, "MOST_SLOTS", 1)
+    async with machine.program() as program:
+        program.apply(one(wanted("s1")))
+        await state(program, "ready")
+        program.apply(one(wanted("s1", run=False)))
+        await state(program, "stopped")
+        program.apply(one(wanted("s2")))
+        await state(program, "ready", "s2")
+        assert [report.id for report in program.reports()] == ["s2"]
 
 
 async def test_a_kill_between_the_folder_and_the_process(machine: Machine) -> None:
