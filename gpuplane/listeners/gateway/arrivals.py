@@ -64,9 +64,10 @@ class Arrivals:
 
     async def _placed(self, steps: Sequence[Arrival | None]) -> Sequence[Place | None]:
         arrivals = [step for step in steps if step is not None]
-        if self._connection is None or not arrivals:
+        gateway = self._registration.gateway
+        if self._connection is None or not arrivals or not gateway:
             return [None] * len(steps)
-        gateway, now = self._registration.gateway, self._registration.now()
+        now = self._registration.now()
         moments = moments_before(now, self._clock())
         placed = await placed_on_loop(self._connection.rows, arrivals, moments, gateway=gateway, now=now)
         by_request = {arrivals[place].id: found for place, found in placed.items()}

@@ -26,7 +26,7 @@ from gpuplane.listeners.gateway import metrics
 from gpuplane.listeners.gateway.arrivals import Arrivals
 from gpuplane.listeners.gateway.flights import Flight, GatewayEnded, SlotLost
 from gpuplane.listeners.gateway.registration import Registration
-from gpuplane.listeners.gateway.replies import GatewayRefusal
+from gpuplane.listeners.gateway.replies import DatabaseAway, GatewayRefusal
 from gpuplane.listeners.threads import Lane
 from inference.choices import REQUEST_OPEN, RequestState
 from inference.dispatch.reading import Seen, lost_requests, requests_seen
@@ -257,8 +257,10 @@ class Dispatcher:
         self._flights.pop(flight.id, None)
 
     def _round(self, steps: Sequence[Step]) -> Sequence[Outcome]:
-        """One round; in the thread of rounds."""
+        """One round; in the thread of rounds. Raises DatabaseAway where this process has no row."""
         gateway, now = self.registration.gateway, self.registration.now()
+        if not gateway and any(isinstance(step, Arrival) for step in steps):
+            raise DatabaseAway  # nobody would end what no row stands for
         with SHORT_SWITCH_INTERVAL:
             done = dispatch(steps, gateway=gateway, now=now, monotonic=self.clock(), queue_length=self._queue_length)
         own = [one for one in done.started if one.gateway == gateway]

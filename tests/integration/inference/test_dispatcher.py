@@ -83,6 +83,20 @@ async def test_a_process_taken_for_dead_begins_anew(
     assert dispatcher.registration.gateway not in {"", before}
 
 
+async def test_an_arrival_of_a_process_that_has_lost_its_row(
+    dispatcher: Dispatcher, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SLOT-9 is not written: if this process died now, nobody would give its place back."""
+
+    async def lost_since() -> None:
+        dispatcher.registration.gateway = ""
+
+    monkeypatch.setattr(dispatcher.registration, "held", lost_since)
+    with pytest.raises(Refused, match="the database does not answer"):
+        await dispatcher.place(flight(clock))
+    assert await asyncio.to_thread(states) == []
+
+
 @pytest.fixture
 def rounds(rounds: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Those of arrivals and endings alone; an ending waits for an arrival however long it takes."""
