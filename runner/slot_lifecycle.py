@@ -191,8 +191,10 @@ class Life:
 
 
 async def _answers(client: httpx.AsyncClient, path: str) -> bool:
+    """By the status alone: the body may be large, or have no end."""
     try:
-        return (await client.get(path)).status_code < REFUSED
+        async with client.stream("GET", path) as answer:
+            return answer.status_code < REFUSED
     except httpx.HTTPError:
         return False
 

@@ -15,7 +15,8 @@ from runner import program as program_module
 from runner import slot_lifecycle
 from runner.program import NoPort, Ports, State, StateTaken
 from runner.protocol import Desired, DesiredSlot
-from runner.runtimes.simulated import PROGRAM
+from runner.runtimes import Launch, Place, base_environment
+from runner.runtimes.simulated import PROGRAM, Simulated
 from runner.simulated import held_memory
 from tests.unit.runner.machine import Machine, ask, one, state, until, wanted
 
@@ -194,6 +195,33 @@ async def test_a_slot_that_was_stopped_before_it_was_started(machine: Machine) -
         assert [report.state for report in program.reports()] == ["stopped"]
         program.apply(Desired())
         assert program.reports() == []
+
+
+ENDLESS = """
+import http.server, sys, time
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        while True:
+            self.wfile.write(b"x")
+            time.sleep(0.01)
+http.server.ThreadingHTTPServer((sys.argv[1], int(sys.argv[2])), Handler).serve_forever()
+"""
+
+
+async def test_a_runtime_whose_answer_does_not_end(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLOT-2 its status says that it serves; nothing more of the answer is read."""
+
+    def launch(_runtime: Simulated, _slot: DesiredSlot, place: Place) -> Launch:
+        command = (sys.executable, "-SEc", ENDLESS, place.listen, str(place.port))
+        return Launch(command=command, environment=base_environment())
+
+    monkeypatch.setattr(Simulated, "launch", launch)
+    async with machine.program() as program:
+        program.apply(one(wanted(start_seconds=5)))
+        reports = await until(program, lambda found: found["s1"].state != "starting")
+        assert reports["s1"].state == "ready"
 
 
 async def test_a_slot_in_place_of_one_that_has_ended(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
