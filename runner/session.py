@@ -168,10 +168,14 @@ class Session:
         """Say what slots can be, whenever it changes."""
         said: tuple[list[str], list[str]] | None = None
         while True:
-            offer = await asyncio.to_thread(self._program.offer)
-            if offer != said:
-                await self._send(socket, Offer(*self._stamp(), *offer))
-                said = offer
+            try:
+                offer = await asyncio.to_thread(self._program.offer)
+            except OSError as error:  # a disk that fails ends no session
+                log.warning("session.models_unread", why=str(error))
+            else:
+                if offer != said:
+                    await self._send(socket, Offer(*self._stamp(), *offer))
+                    said = offer
             await asyncio.sleep(OFFER_SECONDS)
 
     async def _tail(self, socket: ClientConnection) -> None:

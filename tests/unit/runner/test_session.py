@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -12,6 +13,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from runner import session as sessions
 from runner.program import Program
 from runner.protocol import Desired, Hello, LogTail, Offer, Report, encode
+from runner.runtimes.simulated import Simulated
 from runner.session import LONGEST_PAUSE, OUR_FAULT_PAUSE, Session, pause_seconds
 from tests.unit.runner.listening import Server, last, reported
 from tests.unit.runner.machine import Machine, state, wanted
@@ -53,6 +55,24 @@ async def test_what_is_said_and_done(machine: Machine) -> None:
         assert machine.pids() == []
         await server.want(Desired())
         await server.until(lambda: not last(server).slots)
+
+
+async def test_models_that_cannot_be_read(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLOT-2 a disk that fails ends no session: slots are started and stopped, and what there is is said later."""
+    broken = [OSError(errno.EIO, "Input/output error"), OSError(errno.ESTALE, "Stale file handle")]
+
+    def sources(_runtime: Simulated) -> list[str]:
+        if broken:
+            raise broken.pop()
+        return ["m"]
+
+    monkeypatch.setattr(Simulated, "sources", sources)
+    monkeypatch.setattr(sessions, "OFFER_SECONDS", 0.05)
+    server = Server()
+    async with server.listening(), machine.program() as program, talking(program, server):
+        await server.until(lambda: server.of(Offer))
+        assert len(server.said) == 1
+        assert [frame.sources for frame in server.of(Offer) if isinstance(frame, Offer)] == [["m"]]
 
 
 async def test_a_session_that_is_cut(machine: Machine) -> None:
