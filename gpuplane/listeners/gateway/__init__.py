@@ -7,6 +7,6 @@ keeps the row by which others know that this process lives. Rules: docs/inferenc
   read while the client does not.
 - A request that has been given a place gives it back, whatever ends it.
 - Neither the caller's token nor any header of theirs reaches a runtime.
-- Bodies are bounded one by one and together; so are the time that a request waits, that a runtime is silent, and that
-  an answer takes.
+- Bodies are bounded one by one and together; so are the time that a request waits, that a runtime is silent, that a
+  client reads nothing, and that an answer takes.
 """

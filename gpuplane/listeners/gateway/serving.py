@@ -17,7 +17,7 @@ import structlog
 
 from access.actors import Actor
 from access.choices import Role
-from gpuplane.listeners import Receive, Scope, Send, header
+from gpuplane.listeners import Message, Receive, Scope, Send, header
 from gpuplane.listeners.answers import Header, Refused
 from gpuplane.listeners.bodies import BudgetHold, read_body
 from gpuplane.listeners.body_limits import Bound
@@ -32,6 +32,8 @@ from inference.choices import RequestState
 
 TRIES_MOST: Final = 3
 """Slots that one request is sent to."""
+CLIENT_SECONDS: Final = 120.0
+"""How long a client may read nothing of what there is for it."""
 INLINE_BYTES: Final = 64 * 1024
 """A larger body is read and written in a thread."""
 P = ParamSpec("P")
@@ -109,16 +111,15 @@ class Serving:
         flight.status = answer.status
         try:
             with flight.cuts(), metrics.RUNNING.labels(flight.model).track_inprogress():
-                await send(
-                    {"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, named]}
-                )
+                headers = [*answer.headers, named]
+                await _in_time(send, {"type": "http.response.start", "status": answer.status, "headers": headers})
                 flight.begun = True
                 piece = answer.first
                 while piece:
                     flight.passed(piece)
-                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+                    await _in_time(send, {"type": "http.response.body", "body": piece, "more_body": True})
                     piece = await answer.more()
-                await send({"type": "http.response.body", "body": b""})
+                await _in_time(send, {"type": "http.response.body", "body": b""})
         except ClientLeft:
             raise
         except Cut as cut:
@@ -129,8 +130,8 @@ class Serving:
             if answer.streams:  # its end says so; any other answer ends short, and the server closes the connection
                 event = (b"" if flight.is_between_events else b"\n\n") + error_event(502, str(cut))
                 with contextlib.suppress(Cut), flight.cuts():  # a further cut: the stream ends short as well
-                    await send({"type": "http.response.body", "body": event, "more_body": True})
-                    await send({"type": "http.response.body", "body": b""})
+                    await _in_time(send, {"type": "http.response.body", "body": event, "more_body": True})
+                    await _in_time(send, {"type": "http.response.body", "body": b""})
         finally:
             answer.close()
 
@@ -168,6 +169,15 @@ class Serving:
         seconds = self._dispatcher.clock() - flight.first_byte_at
         if tokens > 1 and seconds > 0:
             metrics.TOKENS_A_SECOND.labels(flight.model).observe((tokens - 1) / seconds)
+
+
+async def _in_time(send: Send, message: Message) -> None:
+    """Send it on. Raises ClientLeft for a client that does not read, and would keep its place."""
+    try:
+        async with asyncio.timeout(CLIENT_SECONDS):
+            await send(message)
+    except TimeoutError:
+        raise ClientLeft(f"the client has read nothing for {CLIENT_SECONDS:.0f} s") from None
 
 
 async def _watch(receive: Receive, flight: Flight) -> None:

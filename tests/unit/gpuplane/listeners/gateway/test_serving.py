@@ -15,6 +15,7 @@ from prometheus_client import REGISTRY
 from access.actors import Actor
 from access.choices import Role
 from gpuplane.listeners.body_limits import MIB, BodyLimits
+from gpuplane.listeners.gateway import serving as serving_module
 from gpuplane.listeners.gateway.app import Gateway
 from gpuplane.listeners.gateway.dispatcher import Dispatcher
 from gpuplane.listeners.gateway.flights import Flight, GatewayEnded, SlotLost
@@ -151,6 +152,22 @@ async def test_a_second_cut_answers_no_second_time() -> None:
     state, reason = await asked(client, meanwhile=end_the_gateway)
     assert client.statuses == [200]
     assert (state, reason) == (RequestState.FAILED, "the slot closed the connection")
+
+
+@pytest.mark.parametrize(
+    ("slow_at", "want"),
+    [
+        pytest.param(1, (RequestState.CANCELLED, "the client has read nothing for 0 s"), id="the head"),
+        pytest.param(2, (RequestState.CANCELLED, "the client has read nothing for 0 s"), id="a piece"),
+        pytest.param(3, (RequestState.FAILED, "the slot closed the connection"), id="that the slot was lost"),
+    ],
+)
+async def test_a_client_that_does_not_read(
+    slow_at: int, want: tuple[RequestState, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SLOT-9 it gives its place back after a while, though it keeps its connection."""
+    monkeypatch.setattr(serving_module, "CLIENT_SECONDS", 0.05)
+    assert await asked(Client(slow_at=slow_at)) == want
 
 
 async def test_a_cut_before_the_answer_begins_is_refused() -> None:
