@@ -105,7 +105,7 @@ def file_within(folder: Path | None, name: str, *, what: str) -> Path:
     if folder is None:
         raise CannotStart(f"the {what} {name} is a file, and the runner was given no folder of models")
     root = folder.resolve()
-    path = (root / name).resolve()
+    path = Path(os.path.realpath(root / name))  # unlike `resolve` it raises nothing for a link to itself
     if not path.is_relative_to(root):
         raise CannotStart(f"the {what} {name} is not in the runner's folder of models")
     if not path.exists():

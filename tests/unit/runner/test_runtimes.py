@@ -167,6 +167,13 @@ def test_what_is_not_started(kind: str, fields: dict[str, object], want: str, mo
         runtimes[kind].launch(slot(kind, **fields), place(tmp_path))
 
 
+def test_a_link_to_itself(models: Path, tmp_path: Path) -> None:
+    """SLOT-2 is a reason not to start, and no fault after which the slot would never end."""
+    (models / "loop.gguf").symlink_to("loop.gguf")
+    with pytest.raises(CannotStart, match=r"loop\.gguf is not on this machine"):
+        LlamaCpp("python", models).launch(slot("llamacpp", source="loop.gguf"), place(tmp_path))
+
+
 def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """VIEW-6 nothing of the runner's own reaches a runtime: neither its token nor what Python is to load."""
     monkeypatch.setenv("GPUPLANE_TOKEN", "secret")
