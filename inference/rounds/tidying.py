@@ -1,5 +1,5 @@
 """Reconciles slots: ends those whose model was changed or deleted, whose node, GPU, runner or memory is gone, whose
-runtime does not become ready in time, or whose process was never started.
+runtime does not become ready in time, whose memory does not become free in time, or whose process was never started.
 
 Called by `rounds.run`. Invariants: each slot is judged by its rows alone and moved in its own transaction, so order and
 repetition do not change the result; the memory of a slot whose process may exist is freed only when its runner reports
@@ -29,7 +29,7 @@ NEVER_STARTED: Final = "it was never started"
 
 
 _READ: Final = (
-    *("state", "node", "reason", "model_name", "model_revision", "gpus", "starting_at", "pod_name"),
+    *("state", "node", "reason", "model_name", "model_revision", "gpus", "planned_at", "starting_at", "pod_name"),
     *("model__revision", "runner__state", "allocation__state", "allocation__bound_at"),
 )
 """Columns: a round reads every slot."""
@@ -79,8 +79,8 @@ def judge(slot: Slot, observed: Observed) -> Verdict | None:
     found = _unwanted(slot, bound=bound)
     if found is None and slot.pk in observed.lost_gpus:
         found = Verdict(State.FAILED, "a GPU of it is not there any more", own=False)
-    if found is None and bound:
-        found = _not_ready(slot, observed.now)
+    if found is None:
+        found = _not_ready(slot, observed.now) if bound else _without_memory(slot, observed.now)
     if found is not None and not bound:
         return Verdict(State.STOPPED, found.reason)
     return found
@@ -112,6 +112,14 @@ def _not_ready(slot: Slot, now: datetime) -> Verdict | None:
         return None
     told = f": {slot.reason}" if slot.reason else ""
     return Verdict(State.FAILED, f"it was not ready within {settings.GPUPLANE_SLOT_START_SECONDS} s{told}")
+
+
+def _without_memory(slot: Slot, now: datetime) -> Verdict | None:
+    """One that waits longer than slots take to go: by the next plan it may be elsewhere."""
+    seconds = settings.GPUPLANE_SLOT_START_SECONDS + settings.GPUPLANE_SLOT_DRAIN_SECONDS
+    if now - slot.planned_at <= timedelta(seconds=seconds):
+        return None
+    return Verdict(State.STOPPED, f"its memory was not free within {seconds} s")
 
 
 def _with_lost_gpus() -> Iterator[str]:

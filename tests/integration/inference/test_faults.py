@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from pytest_django import Settings
 
 from allocations.choices import LIVE
 from allocations.models import Allocation
@@ -107,6 +108,29 @@ def test_what_happens_to_a_slot_that_waits_for_memory(
     world.round()
     new.refresh_from_db()
     assert new.state == want
+
+
+def test_an_evicted_slot_whose_process_does_not_end(world: SlotWorld, settings: Settings) -> None:
+    """SLOT-2 SLOT-5b who waits for its memory is planned anew after a while: here elsewhere, there with its reason."""
+    settings.GPUPLANE_SLOT_START_SECONDS, settings.GPUPLANE_SLOT_DRAIN_SECONDS = 100, 50
+    world.model("old", memory=30)
+    world.model("new", memory=30)
+    world.runner(memory=40)
+    world.ready("old")
+    world.age(100)
+    world.requests("new")
+    world.round()
+    world.age(149)
+    world.round()
+    assert world.slots() == [("old", "n1", [0], "draining"), ("new", "n1", [0], "planned")]
+    world.age(2)
+    world.round()
+    assert Slot.objects.get(state=State.STOPPED).reason == "its memory was not free within 150 s"
+    assert world.waiting() == [("new", False, "no GPU has 30Gi free; best n1/0 with 10Gi")]
+    world.runner("n2", memory=40)
+    world.round()
+    assert world.slots() == [("old", "n1", [0], "draining"), ("new", "n2", [0], "planned")]
+    all_is_well()
 
 
 def test_a_runtime_that_never_gets_ready(world: SlotWorld) -> None:
