@@ -179,11 +179,18 @@ _slots_decoder: msgspec.msgpack.Decoder[DesiredSlot] = msgspec.msgpack.Decoder(D
 
 
 def encode(frame: RunnerFrame | ServerFrame) -> bytes:
-    """A frame as a MessagePack array that starts with its kind. A report that is too long goes without lines."""
+    """A frame as a MessagePack array that starts with its kind. A report that is too long goes without lines, an offer
+    with fewer sources.
+    """
     body = _encoder.encode(frame)
     if isinstance(frame, Report) and len(body) > FRAME_LIMIT:
         bare = [msgspec.structs.replace(slot, lines="") for slot in frame.slots]
         body = _encoder.encode(msgspec.structs.replace(frame, slots=bare))
+    if isinstance(frame, Offer):
+        sources = frame.sources
+        while len(body) > FRAME_LIMIT:
+            sources = sources[: len(sources) * FRAME_LIMIT // len(body)]
+            body = _encoder.encode(msgspec.structs.replace(frame, sources=sources))
     return body
 
 

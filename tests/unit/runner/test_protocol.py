@@ -19,6 +19,7 @@ from runner.protocol import (
     MOST_SLOTS,
     MOST_SOURCES,
     REASON_CHARACTERS,
+    SOURCE_CHARACTERS,
     BadFrame,
     Desired,
     DesiredSlot,
@@ -117,6 +118,16 @@ def test_long_frames() -> None:
     assert {one.lines for one in found.slots} == {""}
     with pytest.raises(FrameTooLarge):
         decode(b"\x00" * (FRAME_LIMIT + 1))
+
+
+def test_a_long_offer() -> None:
+    """SLOT-1c the longest one goes with as many sources as a frame takes, by which its runner stays connected."""
+    sources = [f"{number:03}" + "模" * (SOURCE_CHARACTERS - 3) for number in range(MOST_SOURCES)]
+    found = decode(encode(Offer(*STAMP, ["vllm"], sources)))
+    assert isinstance(found, Offer)
+    assert found.runtimes == ["vllm"]
+    assert found.sources == sources[: len(found.sources)]
+    assert len(found.sources) >= MOST_SOURCES // 2
 
 
 @given(st.binary(max_size=300))
