@@ -109,6 +109,26 @@ def test_a_trigger_pod_that_is_lost(growing: Growing) -> None:
     assert growing.states[0] == "failed"
 
 
+def test_a_lost_trigger_pod_whose_node_claim_is_not_seen(growing: Growing) -> None:
+    """SCALE-4 Karpenter's event names a NodeClaim that has no row yet, and the pod is deleted: it is made again, and
+    goes where nobody waits any more.
+    """
+    growing.karpenter.pool()
+    (name,) = growing.pods(1)
+    growing.round()
+    (pod,) = growing.triggers
+    growing.karpenter.nominate(pod)
+    growing.unwatched()
+    growing.server.remove_pod(pod["metadata"]["name"], namespace=pod["metadata"]["namespace"])
+    growing.unwatched()
+    growing.server.store.delete(growing.karpenter.claims, "", "h100-1", {})
+    assert (growing.states, len(growing.triggers)) == (["created"], 1)
+    growing.world.remove(name)
+    forget_waiting(list(PodRefusal.objects.values_list("pod_uid", flat=True)))
+    growing.round(2)
+    assert (growing.states, growing.triggers) == (["withdrawn"], [])
+
+
 def test_a_trigger_pod_that_lands_on_an_old_node(growing: Growing) -> None:
     """SCALE-4 It is deleted at once and made again; every GPU node was labelled before."""
     growing.world.node("old", gpus=1)
