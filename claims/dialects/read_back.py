@@ -16,7 +16,7 @@ from claims.dialects.registry import READ_BACK
 from claims.dialects.request import DeviceRequest
 from claims.dialects.write_back import AMOUNTS
 from kube.device_types import GPU, ledger_type
-from kube.keys import ALLOCATED
+from kube.keys import ALLOCATED, ATTEMPT
 from kube.names import InvalidName, check_subdomain
 from kube.objects import Pod
 
@@ -27,7 +27,9 @@ def read_allocation(pod: Pod, *, request: DeviceRequest | None = None) -> Adopti
     """The devices of a pod by its result annotations, None without any.
 
     `request`, the pod's, gives the amounts where the annotation has only minors, and distinguishes a share of all that
-    a device has from a whole device, which Koordinator writes alike. Without it such devices count as whole.
+    a device has from a whole device, which Koordinator writes alike. Without it such devices count as whole. A Binding
+    of gpuplane names all amounts but those of whole GPUs: without any its devices are whole, whatever the pod asks for
+    by now, since its claim and its annotations may have changed.
     """
     source = _source(pod.annotations)
     if not source:
@@ -62,7 +64,7 @@ def _devices(pod: Pod, source: str, request: DeviceRequest | None) -> list[Adopt
         return READ_BACK[source][1].read(pod, request)
     if source == AMOUNTS:
         return read_devices(pod.annotations[AMOUNTS])
-    return _read_minors(_split(pod.annotations[ALLOCATED])[1], request)
+    return _read_minors(_split(pod.annotations[ALLOCATED])[1], None if ATTEMPT in pod.annotations else request)
 
 
 def _split(value: str) -> tuple[str, tuple[int, ...]]:

@@ -10,9 +10,10 @@ from allocations.backends import current_backends
 from allocations.models import Allocation
 from audit.models import Event
 from claims.models import GpuClaim
+from kube.keys import CLAIM
 from nodes.models import Device
 from tests.fakes.apikinds import PODS
-from tests.integration.cluster.conftest import NAMESPACE, World
+from tests.integration.cluster.conftest import MERGE, NAMESPACE, World
 
 
 def test_reinstall(world: World) -> None:
@@ -32,6 +33,29 @@ def test_reinstall(world: World) -> None:
     assert len(world.leases()) == 2
     assert not done.leases_deleted
     world.pod("next", claim="one")
+    assert world.filter("next") is None
+
+
+@pytest.mark.parametrize("edited", [True, False], ids=["the claim is edited", "the pod names another claim"])
+def test_a_whole_device_whose_claim_says_otherwise_by_now(world: World, edited: bool) -> None:
+    """LEASE-6 a pod that was given a whole GPU holds all of it, whatever its claim asks for when the ledger is lost."""
+    world.node("n1", gpus=1)
+    world.claim("one", count=1)
+    world.claim("third", count=1, core=30, memoryRatio=30)
+    world.place("whole", claim="one")
+    if edited:
+        body = {"spec": {"devices": {"core": 30, "memoryRatio": 30}}}
+        kind = world.server.store.kind_of("gpu.scheduling", "v1", "gpuclaims")
+        world.server.store.patch(kind, NAMESPACE, "one", body, content_type=MERGE)
+    else:
+        world.annotate("whole", **{CLAIM: "third"})
+    _lose_the_ledger()
+
+    done = world.reconcile(later=3600)
+
+    assert done.adopted == 1
+    assert world.used("n1") == [100]
+    world.pod("next", claim="third")
     assert world.filter("next") is None
 
 

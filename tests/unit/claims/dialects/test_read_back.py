@@ -124,6 +124,13 @@ def test_minors_alone_take_their_amounts_from_the_request():
     assert adopt(pod({ALLOCATED: "n1:3"}), request=nic).devices == (AdoptedDevice(type="rdma", minor=3),)
 
 
+def test_minors_alone_of_a_binding_are_whole_gpus():
+    """LEASE-6 a Binding names all amounts but those of whole GPUs: what the claim says by now changes nothing."""
+    ask = DeviceAsk(type="gpu", count=1, core_percent=20, memory_ratio=10)
+    bound = pod({ALLOCATED: "n1:3", "gpu.scheduling/attempt": "a/1"})
+    assert adopt(bound, request=DeviceRequest(asks=(ask,))).devices == (gpu(3),)
+
+
 def test_a_pod_without_results_is_not_adopted():
     assert adopt(pod(None)) is None
     assert adopt(pod({"gpu.scheduling/visible-devices": "0"})) is None
