@@ -16,8 +16,8 @@ from autoscaling.models import Pool
 from autoscaling.shapes import gpus_of, stated_shape
 from kube.karpenter import INSTANCE_TYPE_LABEL, WELL_KNOWN, NodePool
 from kube.keys import NATIVE_GPU, NODEPOOL_LABEL
-from kube.node_rules import NodeTraits, refusal_of, required_of
-from kube.objects import NodeSelectorRequirement, PodSpec, Taint
+from kube.node_rules import AFFINITY, SELECTOR, NodeTraits, label_matches, refusal_of, required_of
+from kube.objects import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, PodSpec, Taint
 from kube.quantities import QuantityError, parse_quantity
 
 TRIGGER_MEMORY: Final = "gpu.scheduling/trigger-memory"
@@ -71,21 +71,61 @@ def _requirements(requirements: Iterable[NodeSelectorRequirement]) -> tuple[dict
 
 def refusal(spec: PodSpec, pool: Pool) -> tuple[str, Picks]:
     """(why no node of the pool takes the pod, empty where one does; the picks that it takes)."""
-    picks: Picks = {}
-    asked = [(key, [value]) for key, value in (spec.node_selector or {}).items()]
+    first, *others = (_judged(one, pool) for one in _alternatives(spec))
+    return next((answer for answer in (first, *others) if not answer[0]), first)
+
+
+def excluded_labels(spec: PodSpec, pool: Pool) -> list[NodeSelectorRequirement]:
+    """What the pod excludes of labels that Karpenter knows, and whose values pool and picks leave open."""
+    for one in _alternatives(spec):
+        why, picks = _judged(one, pool)
+        if not why:
+            return [
+                rule
+                for rule in _label_rules(one)
+                if rule.operator == "NotIn"
+                and rule.key not in picks
+                and rule.key not in pool.labels
+                and (rule.key in pool.choices or rule.key in WELL_KNOWN)
+            ]
+    return []
+
+
+def _alternatives(spec: PodSpec) -> list[PodSpec]:
+    """The pod with each term of its required node affinity: one is enough."""
+    required = required_of(spec)
+    terms = (required.node_selector_terms if required else None) or ()
+    if len(terms) < 2:
+        return [spec]
+    each = [Affinity(node_affinity=NodeAffinity(required=NodeSelector(node_selector_terms=[term]))) for term in terms]
+    return [msgspec.structs.replace(spec, affinity=affinity) for affinity in each]
+
+
+def _label_rules(spec: PodSpec) -> list[NodeSelectorRequirement]:
+    """The nodeSelector and the affinity's expressions of a pod with one term."""
+    selected = [NodeSelectorRequirement(key, "In", [value]) for key, value in (spec.node_selector or {}).items()]
     required = required_of(spec)
     for term in (required.node_selector_terms if required else None) or ():
-        asked += [(one.key, one.values or []) for one in term.match_expressions or () if one.operator == "In"]
-    for key, values in asked:
-        if key in pool.labels or key in picks:
+        selected += term.match_expressions or ()
+    return selected
+
+
+def _judged(spec: PodSpec, pool: Pool) -> tuple[str, Picks]:
+    """The answer of `refusal` for a pod with one term."""
+    picks: Picks = {}
+    rules = _label_rules(spec)
+    for key in dict.fromkeys(rule.key for rule in rules):
+        if key in pool.labels or not (key in pool.choices or key in WELL_KNOWN):
             continue
-        if key in pool.choices:
-            allowed = pool.choices[key]
-            picked = next((value for value in values if not allowed or value in allowed), None)
-        else:
-            picked = values[0] if values and key in WELL_KNOWN else None
+        own = [rule for rule in rules if rule.key == key]
+        allowed = pool.choices.get(key) or []
+        selected = next((rule.values or [] for rule in own if rule.operator == "In"), None)
+        values = allowed if selected is None else [one for one in selected if not allowed or one in allowed]
+        picked = next((one for one in values if all(label_matches(rule, {key: one}) for rule in own)), None)
         if picked is not None:
             picks[key] = picked
+        elif allowed:
+            return AFFINITY if selected is None else SELECTOR, {}
     traits = NodeTraits("", {**pool.labels, **picks}, msgspec.convert(pool.taints, _TAINTS))
     return refusal_of(spec, traits), picks
 

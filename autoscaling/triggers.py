@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from autoscaling.models import Pool
-from autoscaling.pools import Picks, known_labels
+from autoscaling.pools import Picks, excluded_labels, known_labels
 from kube.karpenter import INSTANCE_TYPE_LABEL
 from kube.keys import COMPONENT_LABEL, GROUP, IN_USE_LABEL, NATIVE_GPU, NODEPOOL_LABEL, TRIGGER
 from kube.names import LABEL_LONGEST
@@ -35,12 +35,14 @@ _OF_EVERY_POD: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unre
 HOSTNAME: Final = "kubernetes.io/hostname"
 
 
-class Need(msgspec.Struct, frozen=True):
+class Need(msgspec.Struct, frozen=True, omit_defaults=True):
     """The shape of need: what the pods of a node ask of it beside amounts. Whatever their dialects."""
 
     selector: dict[str, str]
     tolerations: tuple[dict[str, str], ...]
     types: tuple[str, ...]
+    excluded: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """(label, values that the node must not have), sorted."""
 
     @property
     def digest(self) -> str:
@@ -52,7 +54,9 @@ def need_of(pods: Sequence[Pod], pool: Pool, picks: Picks, types: Iterable[str])
     """What these pods ask of a node of the pool."""
     selector = dict(picks)
     tolerations: dict[str, dict[str, str]] = {}
+    excluded: set[tuple[str, tuple[str, ...]]] = set()
     for pod in pods:
+        excluded |= {(one.key, tuple(sorted(one.values or ()))) for one in excluded_labels(pod.spec, pool)}
         selector |= known_labels(pool, pod.spec.node_selector or {})
         for one in pod.spec.tolerations or ():
             if one.key in _OF_EVERY_POD and one.effect == NO_EXECUTE:
@@ -61,7 +65,7 @@ def need_of(pods: Sequence[Pod], pool: Pool, picks: Picks, types: Iterable[str])
             tolerations[str(sorted(plain.items()))] = plain
     selector.pop(HOSTNAME, None)
     tolerated = tuple(tolerations[key] for key in sorted(tolerations))
-    return Need(dict(sorted(selector.items())), tolerated, tuple(sorted(types)))
+    return Need(dict(sorted(selector.items())), tolerated, tuple(sorted(types)), tuple(sorted(excluded)))
 
 
 def trigger_name(model: str, request_id: int, ordinal: int, *, scope: str) -> str:
@@ -128,7 +132,12 @@ def manifest(
                 "nodeAffinity": {
                     "requiredDuringSchedulingIgnoredDuringExecution": {
                         "nodeSelectorTerms": [
-                            {"matchExpressions": [{"key": IN_USE_LABEL, "operator": "NotIn", "values": ["true"]}]}
+                            {
+                                "matchExpressions": [
+                                    {"key": key, "operator": "NotIn", "values": list(values)}
+                                    for key, values in ((IN_USE_LABEL, ("true",)), *need.excluded)
+                                ]
+                            }
                         ]
                     }
                 },

@@ -95,13 +95,13 @@ def _term_matches(term: NodeSelectorTerm, node: NodeTraits) -> bool:
     labels, fields = term.match_expressions or (), term.match_fields or ()
     if not labels and not fields:
         return False
-    return all(_label_matches(one, node.labels) for one in labels) and all(
+    return all(label_matches(one, node.labels) for one in labels) and all(
         _field_matches(one, node.name) for one in fields
     )
 
 
-def _label_matches(one: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
-    """An invalid requirement matches nothing."""
+def label_matches(one: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    """Whether the labels meet the requirement. An invalid one matches nothing."""
     values, have = one.values or [], labels.get(one.key)
     if any(value and not is_label_value(value) for value in values):
         return False

@@ -265,7 +265,7 @@ class _Builder:
             at = next(at for at, row in enumerate(self.rows) if row.name == entry.row.name)
             if at in refused:
                 excluded[place] = refused[at]
-            elif picks.get(at, entry.picks) != entry.picks:
+            elif picks.get(at, entry.picks) != entry.picks or self._is_refused(waiter.pod.spec, entry):
                 excluded[place] = "its nodes are for other values of a label"
         failed = self.failures.pools_of(waiter.uid, self.rows)
         request = packed(member.request)
@@ -273,6 +273,11 @@ class _Builder:
         if any(entries[at].row.name not in failed for at in able):
             excluded |= {at: EXCLUDED for at in able if entries[at].row.name in failed}
         return Need(member, excluded, by_itself=self._by_itself(waiter, member.request))
+
+    @staticmethod
+    def _is_refused(spec: PodSpec, entry: Entry) -> bool:
+        """Whether labels that other pods picked keep the pod, which has no picks of its own, off the nodes."""
+        return bool(entry.picks) and bool(refusal_of(spec, NodeTraits("", {**entry.row.labels, **entry.picks})))
 
     def _by_itself(self, waiter: Waiter, request: DeviceRequest) -> bool:
         """Whether Karpenter makes a node for the pod without a trigger pod."""

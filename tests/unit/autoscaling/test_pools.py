@@ -128,6 +128,47 @@ def test_whom_the_nodes_take() -> None:
     assert refusal(PodSpec(), row)[0].startswith("node has taint")
 
 
+def zones(*terms: dict[str, tuple[str, list[str]]]) -> PodSpec:
+    """A pod with a required node affinity: for each term, label → operator and values."""
+    listed = [
+        {"matchExpressions": [{"key": key, "operator": how, "values": values} for key, (how, values) in term.items()]}
+        for term in terms
+    ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": listed}}
+    return msgspec.convert({"affinity": {"nodeAffinity": required}}, PodSpec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "want_taken", "want_picks"),
+    [
+        pytest.param(
+            zones({"zone": ("In", ["a"]), "team": ("In", ["y"])}, {"zone": ("In", ["b"]), "team": ("In", ["x"])}),
+            True,
+            {"zone": "b"},
+            id="the second term alone",
+        ),
+        pytest.param(
+            zones({"zone": ("In", ["a"])}, {"rack": ("In", ["r"])}), True, {"zone": "a"}, id="the first term alone"
+        ),
+        pytest.param(zones({"zone": ("NotIn", ["a"])}), True, {"zone": "b"}, id="a value that is not excluded"),
+        pytest.param(zones({"zone": ("NotIn", ["a", "b"])}), False, {}, id="every value is excluded"),
+        pytest.param(zones({"size": ("Gt", ["1"])}), True, {"size": "2"}, id="a value above"),
+        pytest.param(zones({"zone": ("Exists", [])}), True, {"zone": "a"}, id="any value"),
+        pytest.param(zones({"zone": ("DoesNotExist", [])}), False, {}, id="no value"),
+        pytest.param(zones({"rack": ("NotIn", ["r"])}), True, {}, id="a label that no node of the pool has"),
+    ],
+)
+def test_one_term_of_a_required_affinity_is_enough(spec: PodSpec, want_taken: bool, want_picks: dict[str, str]) -> None:
+    """SCALE-1 requirements of a NodePool that allow several values: the pod's own rules select one that they take."""
+    requirements = [
+        {"key": "zone", "operator": "In", "values": ["a", "b"]},
+        {"key": "size", "operator": "In", "values": ["1", "2"]},
+    ]
+    row = pool(node_pool(SAID, {"team": "x"}, template={"requirements": requirements}))
+    why, picks = refusal(spec, row)
+    assert (not why, picks) == (want_taken, want_picks)
+
+
 @pytest.mark.parametrize(
     ("limits", "used", "coming", "want_most"),
     [

@@ -81,6 +81,29 @@ def test_the_letter_of_the_trigger_pod(growing: Growing) -> None:
     assert apart["topologyKey"] == "kubernetes.io/hostname"
 
 
+def test_labels_that_pods_exclude(growing: Growing) -> None:
+    """SCALE-2 A node with a label that the pod excludes would not serve it, and another one would be made, again and
+    again: the trigger pod excludes the label too, and shares no node with a pod that selects it.
+    """
+    growing.karpenter.pool()
+    zone = "topology.kubernetes.io/zone"
+    excluded = {"key": zone, "operator": "NotIn", "values": ["a"]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [excluded]}]}
+    required = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+    container = {"containers": [{"name": "c"}]}
+    growing.pods(1, "elsewhere", spec={**required, **container})
+    growing.pods(1, "there", spec={"nodeSelector": {zone: "a"}, **container})
+    growing.round()
+    found = {}
+    for pod in growing.triggers:
+        affinity = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        (term,) = affinity["nodeSelectorTerms"]
+        found[pod["spec"]["nodeSelector"].get(zone, "")] = [
+            one for one in term["matchExpressions"] if one["key"] == zone
+        ]
+    assert found == {"a": [], "": [excluded]}
+
+
 def test_a_node_that_karpenter_makes_by_itself_counts_as_coming(growing: Growing) -> None:
     """SCALE-5 Nobody is counted twice: halves wait for a node that comes for others, and has room."""
     growing.karpenter.pool()
