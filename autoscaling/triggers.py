@@ -20,7 +20,7 @@ from kube.karpenter import INSTANCE_TYPE_LABEL
 from kube.keys import COMPONENT_LABEL, GROUP, IN_USE_LABEL, NATIVE_GPU, NODEPOOL_LABEL, TRIGGER
 from kube.names import LABEL_LONGEST
 from kube.node_rules import NO_EXECUTE
-from kube.objects import Container, Pod
+from kube.objects import Pod, ResourceRequirements
 from kube.quantities import QuantityError, format_bytes, parse_milli
 
 MODEL: Final = f"{GROUP}/gpu-model"
@@ -165,18 +165,23 @@ def _tolerations(pool: Pool, need: Need) -> list[dict[str, str]]:
 
 
 def _request_of(pod: Pod, resource: str, unit: int) -> int:
-    """What the pod requests of cpu or memory, in thousandths over `unit`: its containers' sum, or an init container's.
+    """What the pod requests of cpu or memory, in thousandths over `unit`, as kube-scheduler counts it: its own request,
+    else the larger of its containers' sum and of an init container with the sidecars started before it; and overhead.
 
-    A malformed amount counts nothing: the API server takes none.
+    A malformed amount counts nothing: the API server takes none. Source: `k8s.io/component-helpers/resource`.
     """
-    sidecars = [one for one in pod.spec.init_containers or () if one.is_sidecar]
-    largest = max((_milli(one, resource) for one in pod.spec.init_containers or () if not one.is_sidecar), default=0)
-    together = sum(_milli(one, resource) for one in (*sidecars, *(pod.spec.containers or ())))
-    return -(-max(together, largest) // unit)
+    sidecars = largest = 0
+    for one in pod.spec.init_containers or ():
+        own = _milli(one.resources, resource)
+        sidecars += own if one.is_sidecar else 0
+        largest = max(largest, sidecars if one.is_sidecar else sidecars + own)
+    together = sidecars + sum(_milli(one.resources, resource) for one in pod.spec.containers or ())
+    of_pod = _milli(pod.spec.resources, resource)
+    overhead = _milli(ResourceRequirements(requests=pod.spec.overhead), resource)
+    return -(-((of_pod or max(together, largest)) + overhead) // unit)
 
 
-def _milli(container: Container, resource: str) -> int:
-    stated = container.resources
+def _milli(stated: ResourceRequirements | None, resource: str) -> int:
     requests, limits = (stated and stated.requests) or {}, (stated and stated.limits) or {}
     try:
         return parse_milli(requests.get(resource, limits.get(resource, 0)))

@@ -160,6 +160,10 @@ class PodSpec(msgspec.Struct, rename="camel", omit_defaults=True):
     priority: int | None = None
     preemption_policy: str | None = None
     scheduling_gates: list[SchedulingGate] | None = None
+    resources: ResourceRequirements | None = None
+    """Of the pod as a whole, instead of its containers' sums."""
+    overhead: dict[str, RawQuantity] | None = None
+    """What its runtime class takes beside its containers."""
 
 
 class Condition(msgspec.Struct, rename="camel", omit_defaults=True):
