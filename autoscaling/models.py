@@ -16,7 +16,10 @@ class Pool(models.Model):
     name = models.CharField(max_length=253, unique=True)
     weight = models.IntegerField(default=0)
     labels = models.JSONField(default=dict, help_text="that every node has: of the template, and fixed requirements")
-    choices = models.JSONField(default=dict, help_text="label → values that its requirements allow")
+    choices = models.JSONField(default=dict, help_text="label → values that its requirements allow, empty: any")
+    excluded = models.JSONField(
+        default=dict, null=True, blank=True, help_text="label → values that are excluded, where any other is allowed"
+    )
     taints = models.JSONField(default=list)
     limits = models.JSONField(default=dict, help_text="spec.limits")
     used = models.JSONField(default=dict, help_text="status.resources")

@@ -7,6 +7,7 @@ a node.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ Picks = dict[str, str]
 def fields_of(pool: NodePool) -> dict[str, Any]:
     """The columns of `Pool` that follow from the NodePool."""
     template = pool.spec.template
-    fixed, choices = _requirements(template.spec.requirements or ())
+    fixed, choices, excluded = _requirements(template.spec.requirements or ())
     labels = {NODEPOOL_LABEL: pool.metadata.name, **fixed, **(template.metadata.labels or {})}
     stated, problem = stated_shape(pool, labels)
     memory = 0
@@ -43,6 +44,7 @@ def fields_of(pool: NodePool) -> dict[str, Any]:
         "weight": pool.spec.weight or 0,
         "labels": labels,
         "choices": choices,
+        "excluded": excluded,
         "taints": msgspec.to_builtins(template.spec.taints or []),
         "limits": {key: str(value) for key, value in (pool.spec.limits or {}).items()},
         "used": {key: str(value) for key, value in (pool.status.resources or {}).items()},
@@ -54,19 +56,30 @@ def fields_of(pool: NodePool) -> dict[str, Any]:
     }
 
 
-def _requirements(requirements: Iterable[NodeSelectorRequirement]) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """(labels of one value, values of the others; an empty list allows any)."""
+def _requirements(
+    requirements: Iterable[NodeSelectorRequirement],
+) -> tuple[dict[str, str], dict[str, list[str]], dict[str, list[str]]]:
+    """(labels of one value, values of the others, values that the others exclude; an empty list of values allows any
+    that is not excluded).
+    """
+    by_key: dict[str, list[NodeSelectorRequirement]] = defaultdict(list)
+    for one in requirements:
+        if one.operator in ("In", "NotIn", "Exists", "Gt", "Lt"):
+            by_key[one.key].append(one)
     fixed: dict[str, str] = {}
     choices: dict[str, list[str]] = {}
-    for one in requirements:
-        values = one.values or []
-        if one.operator == "In" and len(values) == 1:
-            fixed[one.key] = values[0]
-        elif one.operator == "In":
-            choices[one.key] = sorted(values)
-        elif one.operator in ("Exists", "NotIn", "Gt", "Lt"):
-            choices.setdefault(one.key, [])
-    return fixed, choices
+    excluded: dict[str, list[str]] = {}
+    for key, own in by_key.items():
+        listed = sorted({value for one in own if one.operator == "In" for value in one.values or ()})
+        values = [value for value in listed if all(label_matches(one, {key: value}) for one in own)]
+        if len(values) == 1:
+            fixed[key] = values[0]
+            continue
+        choices[key] = values
+        barred = sorted({value for one in own if one.operator == "NotIn" for value in one.values or ()})
+        if barred and not values:
+            excluded[key] = barred
+    return fixed, choices, excluded
 
 
 def refusal(spec: PodSpec, pool: Pool) -> tuple[str, Picks]:
@@ -118,9 +131,10 @@ def _judged(spec: PodSpec, pool: Pool) -> tuple[str, Picks]:
         if key in pool.labels or not (key in pool.choices or key in WELL_KNOWN):
             continue
         own = [rule for rule in rules if rule.key == key]
-        allowed = pool.choices.get(key) or []
+        allowed, barred = pool.choices.get(key) or [], (pool.excluded or {}).get(key, ())
         selected = next((rule.values or [] for rule in own if rule.operator == "In"), None)
         values = allowed if selected is None else [one for one in selected if not allowed or one in allowed]
+        values = [one for one in values if one not in barred]
         picked = next((one for one in values if all(label_matches(rule, {key: one}) for rule in own)), None)
         if picked is not None:
             picks[key] = picked

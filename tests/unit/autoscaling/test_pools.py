@@ -170,6 +170,24 @@ def test_one_term_of_a_required_affinity_is_enough(spec: PodSpec, want_taken: bo
 
 
 @pytest.mark.parametrize(
+    ("requirements", "want_taken"),
+    [
+        pytest.param([("NotIn", ["a"])], ["b", "c"], id="excluded values"),
+        pytest.param([("NotIn", ["a"]), ("NotIn", ["b"])], ["c"], id="values excluded by two requirements"),
+        pytest.param([("In", ["a", "b"]), ("NotIn", ["a"])], ["b"], id="one value is left"),
+        pytest.param([("In", ["a", "b"]), ("In", ["b", "c"])], ["b"], id="what two requirements allow"),
+        pytest.param([("Exists", [])], ["a", "b", "c"], id="any value"),
+    ],
+)
+def test_values_that_a_node_pool_excludes(requirements: list[tuple[str, list[str]]], want_taken: list[str]) -> None:
+    """SCALE-1 requirements are honoured: no trigger pod is made for a label that Karpenter gives to no node."""
+    listed = [{"key": "zone", "operator": how, "values": values} for how, values in requirements]
+    row = pool(node_pool(SAID, template={"requirements": listed}))
+    specs = {value: msgspec.convert({"nodeSelector": {"zone": value}}, PodSpec) for value in ("a", "b", "c")}
+    assert [value for value, spec in specs.items() if not refusal(spec, row)[0]] == want_taken
+
+
+@pytest.mark.parametrize(
     ("limits", "used", "coming", "want_most"),
     [
         pytest.param({}, {}, 0, None, id="no limit"),
