@@ -8,8 +8,8 @@ a node.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -82,26 +82,31 @@ def _requirements(
     return fixed, choices, excluded
 
 
+class _Verdict(NamedTuple):
+    """`why`: why no node of the pool takes the pod, empty where one does; `excluded`: label → values that its node must
+    not have, of labels that the pool leaves open and Karpenter knows.
+    """
+
+    why: str
+    picks: Picks
+    excluded: Mapping[str, Sequence[str]]
+
+
 def refusal(spec: PodSpec, pool: Pool) -> tuple[str, Picks]:
     """(why no node of the pool takes the pod, empty where one does; the picks that it takes)."""
+    verdict = _verdict(spec, pool)
+    return verdict.why, verdict.picks
+
+
+def excluded_values(spec: PodSpec, pool: Pool) -> Mapping[str, Sequence[str]]:
+    """Label → sorted values that a node of the pool must not have for the pod, beside its picks."""
+    return _verdict(spec, pool).excluded
+
+
+def _verdict(spec: PodSpec, pool: Pool) -> _Verdict:
+    """Of the first term of the required node affinity that a node of the pool meets, else of the first."""
     first, *others = (_judged(one, pool) for one in _alternatives(spec))
-    return next((answer for answer in (first, *others) if not answer[0]), first)
-
-
-def excluded_labels(spec: PodSpec, pool: Pool) -> list[NodeSelectorRequirement]:
-    """What the pod excludes of labels that Karpenter knows, and whose values pool and picks leave open."""
-    for one in _alternatives(spec):
-        why, picks = _judged(one, pool)
-        if not why:
-            return [
-                rule
-                for rule in _label_rules(one)
-                if rule.operator == "NotIn"
-                and rule.key not in picks
-                and rule.key not in pool.labels
-                and (rule.key in pool.choices or rule.key in WELL_KNOWN)
-            ]
-    return []
+    return next((verdict for verdict in (first, *others) if not verdict.why), first)
 
 
 def _alternatives(spec: PodSpec) -> list[PodSpec]:
@@ -123,9 +128,11 @@ def _label_rules(spec: PodSpec) -> list[NodeSelectorRequirement]:
     return selected
 
 
-def _judged(spec: PodSpec, pool: Pool) -> tuple[str, Picks]:
-    """The answer of `refusal` for a pod with one term."""
+def _judged(spec: PodSpec, pool: Pool) -> _Verdict:
+    """The verdict on a pod with one term."""
     picks: Picks = {}
+    some: dict[str, str] = {}
+    excluded: dict[str, list[str]] = {}
     rules = _label_rules(spec)
     for key in dict.fromkeys(rule.key for rule in rules):
         if key in pool.labels or not (key in pool.choices or key in WELL_KNOWN):
@@ -134,14 +141,18 @@ def _judged(spec: PodSpec, pool: Pool) -> tuple[str, Picks]:
         allowed, barred = pool.choices.get(key) or [], (pool.excluded or {}).get(key, ())
         selected = next((rule.values or [] for rule in own if rule.operator == "In"), None)
         values = allowed if selected is None else [one for one in selected if not allowed or one in allowed]
-        values = [one for one in values if one not in barred]
-        picked = next((one for one in values if all(label_matches(rule, {key: one}) for rule in own)), None)
-        if picked is not None:
-            picks[key] = picked
+        passing = [one for one in values if one not in barred and all(label_matches(rule, {key: one}) for rule in own)]
+        if passing and (selected is not None or len(passing) == 1):
+            picks[key] = passing[0]
+        elif passing:
+            some[key] = passing[0]
+            excluded[key] = sorted(set(allowed).difference(passing))
         elif allowed:
-            return AFFINITY if selected is None else SELECTOR, {}
-    traits = NodeTraits("", {**pool.labels, **picks}, msgspec.convert(pool.taints, _TAINTS))
-    return refusal_of(spec, traits), picks
+            return _Verdict(AFFINITY if selected is None else SELECTOR, {}, {})
+        else:
+            excluded[key] = sorted({one for rule in own if rule.operator == "NotIn" for one in rule.values or ()})
+    traits = NodeTraits("", {**pool.labels, **some, **picks}, msgspec.convert(pool.taints, _TAINTS))
+    return _Verdict(refusal_of(spec, traits), picks, {key: values for key, values in excluded.items() if values})
 
 
 def most_of(pool: Pool, *, coming: int) -> int | None:

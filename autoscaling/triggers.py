@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from autoscaling.models import Pool
-from autoscaling.pools import Picks, excluded_labels, known_labels
+from autoscaling.pools import Picks, excluded_values, known_labels
 from kube.karpenter import INSTANCE_TYPE_LABEL
 from kube.keys import COMPONENT_LABEL, GROUP, IN_USE_LABEL, NATIVE_GPU, NODEPOOL_LABEL, TRIGGER
 from kube.names import LABEL_LONGEST
@@ -56,7 +56,7 @@ def need_of(pods: Sequence[Pod], pool: Pool, picks: Picks, types: Iterable[str])
     tolerations: dict[str, dict[str, str]] = {}
     excluded: set[tuple[str, tuple[str, ...]]] = set()
     for pod in pods:
-        excluded |= {(one.key, tuple(sorted(one.values or ()))) for one in excluded_labels(pod.spec, pool)}
+        excluded |= {(key, tuple(values)) for key, values in excluded_values(pod.spec, pool).items()}
         selector |= known_labels(pool, pod.spec.node_selector or {})
         for one in pod.spec.tolerations or ():
             if one.key in _OF_EVERY_POD and one.effect == NO_EXECUTE:

@@ -10,7 +10,7 @@ import pytest
 
 from access.errors import BadInput
 from autoscaling.models import Pool
-from autoscaling.pools import fields_of, most_of, refusal
+from autoscaling.pools import excluded_values, fields_of, most_of, refusal
 from autoscaling.shapes import agrees, checked, gpus_of, model_of
 from autoscaling.triggers import trigger_name
 from kube.karpenter import NodePool, nominated_node_claim
@@ -153,7 +153,8 @@ def zones(*terms: dict[str, tuple[str, list[str]]]) -> PodSpec:
         pytest.param(zones({"zone": ("NotIn", ["a"])}), True, {"zone": "b"}, id="a value that is not excluded"),
         pytest.param(zones({"zone": ("NotIn", ["a", "b"])}), False, {}, id="every value is excluded"),
         pytest.param(zones({"size": ("Gt", ["1"])}), True, {"size": "2"}, id="a value above"),
-        pytest.param(zones({"zone": ("Exists", [])}), True, {"zone": "a"}, id="any value"),
+        pytest.param(zones({"zone": ("Exists", [])}), True, {}, id="any value"),
+        pytest.param(zones({"zone": ("NotIn", ["c"])}), True, {}, id="a value that no node of the pool has"),
         pytest.param(zones({"zone": ("DoesNotExist", [])}), False, {}, id="no value"),
         pytest.param(zones({"rack": ("NotIn", ["r"])}), True, {}, id="a label that no node of the pool has"),
     ],
@@ -167,6 +168,19 @@ def test_one_term_of_a_required_affinity_is_enough(spec: PodSpec, want_taken: bo
     row = pool(node_pool(SAID, {"team": "x"}, template={"requirements": requirements}))
     why, picks = refusal(spec, row)
     assert (not why, picks) == (want_taken, want_picks)
+
+
+def test_values_that_a_trigger_pod_excludes() -> None:
+    """SCALE-2 of the values that a pool leaves open those that the pod does not take; Karpenter chooses of the rest."""
+    requirements = [
+        {"key": "zone", "operator": "In", "values": ["a", "b", "c"]},
+        {"key": "size", "operator": "In", "values": ["1", "2", "3"]},
+    ]
+    row = pool(node_pool(SAID, template={"requirements": requirements}))
+    spec = zones({"zone": ("NotIn", ["a", "z"]), "size": ("Gt", ["1"]), "kubernetes.io/arch": ("NotIn", ["arm64"])})
+    assert refusal(spec, row) == ("", {})
+    assert excluded_values(spec, row) == {"zone": ["a"], "size": ["1"], "kubernetes.io/arch": ["arm64"]}
+    assert excluded_values(zones({"zone": ("NotIn", ["a", "b"])}), row) == {}, "it picks the one that is left"
 
 
 @pytest.mark.parametrize(
