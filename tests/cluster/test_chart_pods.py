@@ -92,6 +92,19 @@ def test_settings_of_every_process_are_known_and_agree(path: Path) -> None:
             variables.read(values)
 
 
+def test_settings_are_written_as_they_are_read() -> None:
+    """helm reads the numbers of a file of values as floating point, and writes a million as 1e+06."""
+    settings = {"GPUPLANE_BODY_LIMIT": 67108864, "GPUPLANE_HOLD_SECONDS": 45, "GPUPLANE_VISIBLE_DEVICES": "index"}
+    for name, spec in pod_specs(render({"settings": {**settings, "GPUPLANE_DO_NOT_DISRUPT": False}})).items():
+        for container in containers(spec):
+            if name in ON_NODES or container["name"] == "kube-scheduler":
+                continue
+            told = environment(container)
+            assert {key: told[key] for key in settings} == {key: str(value) for key, value in settings.items()}
+            assert told["GPUPLANE_DO_NOT_DISRUPT"] == "false"
+            variables.read({key: told[key] for key in settings})
+
+
 @pytest.mark.parametrize(
     ("values", "want"),
     [

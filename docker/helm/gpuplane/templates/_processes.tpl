@@ -85,7 +85,7 @@
   value: {{ $root.Values.logLevel }}
 {{- range $name, $value := $root.Values.settings }}
 - name: {{ $name }}
-  value: {{ $value | toString | quote }}
+  value: {{ ternary (printf "%.0f" (float64 $value)) (toString $value) (kindIs "float64" $value) | quote }}
 {{- end }}
 {{- with concat $root.Values.extraEnv (.extra | default list) }}
 {{ toYaml . }}
