@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from access.actors import Actor
+from nodes.frame_order import FrameStamp, frame_accept
 from nodes.models import KubeletCheckpoint
 from nodes.services import existing_node, require_inventory_writer
 from storage.transactions import atomic_retry
@@ -28,10 +29,17 @@ class CheckpointGrant(NamedTuple):
 
 
 @atomic_retry
-def checkpoint_put(*, node_name: str, entries: Sequence[CheckpointGrant], actor: Actor, now: datetime) -> bool:
-    """Replace the node's checkpoint; False when nothing changed. Raises NotAllowed, NotFound."""
+def checkpoint_put(
+    *, node_name: str, entries: Sequence[CheckpointGrant], actor: Actor, now: datetime, frame: FrameStamp | None = None
+) -> bool:
+    """Replace the node's checkpoint; False when nothing changed. `frame`: of the agent's frame.
+
+    Raises NotAllowed, NotFound, Unavailable (a newer frame was stored).
+    """
     require_inventory_writer(actor, node=node_name)
     node = existing_node(node_name)
+    if frame is not None:
+        frame_accept(node=node, frame=frame, now=now)
     new = [[one.pod_uid, one.container, one.resource, list(one.devices)] for one in entries]
     known = KubeletCheckpoint.objects.select_for_update().filter(node=node).first()
     if known is None:

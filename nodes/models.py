@@ -42,6 +42,16 @@ class Node(models.Model):
     )
     agent_boot = models.CharField(max_length=64, blank=True, default="")
     agent_seen_at = models.DateTimeField(null=True, blank=True, help_text="null: never had an agent session")
+    frame_boot = models.CharField(
+        max_length=64,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="of the newest frame of its agent that changed the database (`nodes.frame_order`)",
+    )
+    frame_seq = models.BigIntegerField(default=-1, db_default=-1, help_text="its number")
+    frame_time = models.FloatField(default=0.0, db_default=0.0, help_text="its time, in seconds since 1970")
+    frame_stored_at = models.DateTimeField(null=True, blank=True, help_text="null: there was none")
     registered_at = models.DateTimeField()
     changed_at = models.DateTimeField()
 

@@ -26,6 +26,7 @@ from nodes import disputed_devices, flapping
 from nodes.advertise import advertise_soon
 from nodes.choices import NodeState, Presence
 from nodes.flapping import HealthChange
+from nodes.frame_order import FrameStamp, frame_accept
 from nodes.inventory_diff import InventoryChange, compare, shape_islands, wired
 from nodes.mig import close_for_mig, follow_gpus, instances_following
 from nodes.models import Device, Node
@@ -57,25 +58,32 @@ def require_inventory_writer(actor: Actor, *, node: str) -> None:
         actor.require_scope(TokenScope.INVENTORY)
 
 
-def inventory_put(*, shape: NodeShape, actor: Actor, now: datetime) -> tuple[Node, bool]:
+def inventory_put(
+    *, shape: NodeShape, actor: Actor, now: datetime, frame: FrameStamp | None = None
+) -> tuple[Node, bool]:
     """Make the node's devices and links exactly the shape's; (node, whether it was registered by this call).
 
     Devices of types that the shape does not report stay, and without GPUs the links. A device left out is `vanished`
-    while held, else removed. One that another node has stays there (`nodes.disputed_devices`). Raises NotAllowed,
-    Conflict (a held device would change).
+    while held, else removed. One that another node has stays there (`nodes.disputed_devices`). `frame`: of the agent's
+    frame, None for another source. Raises NotAllowed, Conflict (a held device would change), Unavailable (a newer frame
+    was stored).
     """
     require_inventory_writer(actor, node=shape.name)
     shape, island = wired(shape)
     try:
-        return _inventory_put(shape=shape, island=island, actor=actor, now=now)
+        return _inventory_put(shape=shape, island=island, actor=actor, now=now, frame=frame)
     except IntegrityError:
         # another node's inventory took a UUID in between
-        return _inventory_put(shape=shape, island=island, actor=actor, now=now)
+        return _inventory_put(shape=shape, island=island, actor=actor, now=now, frame=frame)
 
 
 @atomic_retry
-def _inventory_put(*, shape: NodeShape, island: Mapping[int, int], actor: Actor, now: datetime) -> tuple[Node, bool]:
+def _inventory_put(
+    *, shape: NodeShape, island: Mapping[int, int], actor: Actor, now: datetime, frame: FrameStamp | None = None
+) -> tuple[Node, bool]:
     node, created = _locked_node(shape, now=now)
+    if frame is not None:
+        frame_accept(node=node, frame=frame, now=now)
     settled, claims = disputed_devices.settle_uuids(shape, node=node, now=now)
     disputed = disputed_devices.kept_claims(node, shape, claims)
     if settled is not shape:
@@ -120,13 +128,17 @@ def _inventory_put(*, shape: NodeShape, island: Mapping[int, int], actor: Actor,
 
 
 @atomic_retry
-def devices_health(*, node_name: str, health: Mapping[str, str], actor: Actor, now: datetime) -> tuple[Device, ...]:
+def devices_health(
+    *, node_name: str, health: Mapping[str, str], actor: Actor, now: datetime, frame: FrameStamp | None = None
+) -> tuple[Device, ...]:
     """Set devices' health by UUID, empty for healthy ones; the devices that changed. Unknown UUIDs are ignored.
 
-    Raises NotFound (no such node), NotAllowed.
+    `frame`: as for `inventory_put`. Raises NotFound (no such node), NotAllowed, Unavailable (a newer frame was stored).
     """
     require_inventory_writer(actor, node=node_name)
     node = existing_node(node_name)
+    if frame is not None:
+        frame_accept(node=node, frame=frame, now=now)
     if node.disputed:
         disputed_devices.record_health(node, health)
     changed, noted = [], []

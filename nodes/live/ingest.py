@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
@@ -28,10 +28,10 @@ from agent.protocol import (
     AgentFrame,
     BadFrame,
     Checkpoint,
-    CheckpointEntry,
     Details,
     FrameError,
     FrameTooLarge,
+    Health,
     Hello,
     Inventory,
     Sample,
@@ -41,6 +41,7 @@ from agent.protocol import (
 from kube.device_types import GPU
 from nodes import inventory, services
 from nodes.checkpoints import CheckpointGrant, checkpoint_put
+from nodes.frame_order import FrameStamp
 from nodes.live import agent_liveness, flush
 from nodes.live.message_extension import AT_ONCE
 from nodes.live.rate_limit import TooFast
@@ -55,9 +56,7 @@ SIGN_IN_AGAIN: Final = 1012
 SESSION_SECONDS: Final = 3600.0
 """Length of a session, ±10 % so that agents do not reconnect at once: tokens are short-lived, and may be revoked."""
 LATE_SECONDS: Final = 20.0
-"""A frame whose turn in the database threads comes later is not stored: its agent waits 30 s for the ack, and may then
-have said something newer to another process.
-"""
+"""A frame whose turn in the database threads comes later is not stored: its agent waits 30 s for the ack."""
 INLINE_BYTES: Final = 32 * 1024
 """Longer frames are decoded in a thread. A sample has 0.4 KiB, an inventory about 10."""
 _READERS: Final = ThreadPoolExecutor(2, thread_name_prefix="frame")
@@ -85,32 +84,34 @@ Stamped = TypeVar("Stamped", bound=AgentFrame)
 class Record:
     """Stores the frames that change the database, in a database thread. All methods raise GpuplaneError."""
 
-    async def inventory(self, node: str, body: Mapping[str, Any], actor: Actor) -> tuple[str, ...] | None:
+    async def inventory(self, node: str, frame: Inventory, actor: Actor) -> tuple[str, ...] | None:
         """Store the node's inventory; the UUIDs of its GPUs by minor, without MIG instances, None where the frame does
         not list GPUs.
         """
 
         def store() -> tuple[str, ...] | None:
-            shape = inventory.parse_node(dict(body), name=node, strict=False).of_agent()
+            shape = inventory.parse_node(dict(frame.node), name=node, strict=False).of_agent()
             if len(shape.gpus) > MOST_DEVICES:
                 raise BadInput(
                     f"a node has at most {MOST_DEVICES} GPUs, this one names {len(shape.gpus)}",
                     field="devices",
                     rule="too-many",
                 )
-            services.inventory_put(shape=shape, actor=actor, now=database_now())
+            services.inventory_put(shape=shape, actor=actor, now=database_now(), frame=FrameStamp.of(frame))
             return shape.gpus if shape.owns(GPU) else None
 
         return await _stored(store)
 
-    async def health(self, node: str, health: Mapping[str, str], actor: Actor) -> None:
+    async def health(self, node: str, frame: Health, actor: Actor) -> None:
         """Store the health of devices, by UUID."""
-        await _stored(lambda: services.devices_health(node_name=node, health=health, actor=actor, now=database_now()))
+        by: dict[str, Any] = {"actor": actor, "frame": FrameStamp.of(frame)}
+        await _stored(lambda: services.devices_health(node_name=node, health=frame.health, now=database_now(), **by))
 
-    async def checkpoint(self, node: str, entries: Sequence[CheckpointEntry], actor: Actor) -> None:
+    async def checkpoint(self, node: str, frame: Checkpoint, actor: Actor) -> None:
         """Store what the kubelet gave to containers."""
-        given = [CheckpointGrant(one.pod_uid, one.container, one.resource, tuple(one.devices)) for one in entries]
-        await _stored(lambda: checkpoint_put(node_name=node, entries=given, actor=actor, now=database_now()))
+        given = [CheckpointGrant(one.pod_uid, one.container, one.resource, tuple(one.devices)) for one in frame.entries]
+        by: dict[str, Any] = {"actor": actor, "frame": FrameStamp.of(frame)}
+        await _stored(lambda: checkpoint_put(node_name=node, entries=given, now=database_now(), **by))
 
 
 async def _stored(work: Callable[[], Result]) -> Result:
@@ -194,13 +195,13 @@ class Session:
         problem, again = "", False
         try:
             if isinstance(frame, Inventory):
-                order = await self.record.inventory(self.node, frame.node, self.actor)
+                order = await self.record.inventory(self.node, frame, self.actor)
                 if order is not None:
                     self.table.order(self.node, order)
             elif isinstance(frame, Checkpoint):
-                await self.record.checkpoint(self.node, frame.entries, self.actor)
+                await self.record.checkpoint(self.node, frame, self.actor)
             else:
-                await self.record.health(self.node, frame.health, self.actor)
+                await self.record.health(self.node, frame, self.actor)
         except GpuplaneError as error:
             REFUSED.labels("bad-value" if isinstance(error, BadInput) else "not-stored").inc()
             problem, again = str(error), isinstance(error, Unavailable)

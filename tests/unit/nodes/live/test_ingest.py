@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -52,18 +52,18 @@ class Remembered(Record):
         self.given: dict[str, list[CheckpointEntry]] = {}
         self.refusal: Exception | None = None
 
-    async def inventory(self, node: str, body: Mapping[str, Any], actor: Actor) -> tuple[str, ...]:
+    async def inventory(self, node: str, frame: Inventory, actor: Actor) -> tuple[str, ...]:
         self._refuse()
-        self.inventories[node] = body
-        return tuple(body["gpus"])
+        self.inventories[node] = frame.node
+        return tuple(frame.node["gpus"])
 
-    async def health(self, node: str, health: Mapping[str, str], actor: Actor) -> None:
+    async def health(self, node: str, frame: Health, actor: Actor) -> None:
         self._refuse()
-        self.sick.update(health)
+        self.sick.update(frame.health)
 
-    async def checkpoint(self, node: str, entries: Sequence[CheckpointEntry], actor: Actor) -> None:
+    async def checkpoint(self, node: str, frame: Checkpoint, actor: Actor) -> None:
         self._refuse()
-        self.given[node] = list(entries)
+        self.given[node] = list(frame.entries)
 
     def _refuse(self) -> None:
         if self.refusal is not None:
