@@ -251,7 +251,7 @@ export class Heatmap {
       if ((flags & 19) !== 19 || flags & 4) continue; // a mark is there
       const text = shortValue(measure, columns, row);
       if (!text) continue;
-      context.fillStyle = this.colours.lightInk[levelOf(measure, columns, row)] ? "#fff" : "#0a1018";
+      context.fillStyle = this.colours.lightInk[levelOf(measure, columns, row)] ? "#fff" : "#000";
       context.fillText(text, x + size / 2 - left, y + size / 2 - top + 0.5);
     }
   }

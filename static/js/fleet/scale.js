@@ -49,7 +49,15 @@ const STATES_DARK = [
   [0.93, 0.02, 260],
 ];
 
-const isDark = ([r, g, b]) => r * 0.299 + g * 0.587 + b * 0.114 < 128;
+/** Whether white has more contrast on a colour than black: by WCAG's relative luminance. */
+function isDark(colour) {
+  const [r, g, b] = colour.map((part) => {
+    const value = part / 255;
+    return value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  });
+  const luminance = 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  return 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05;
+}
 const inked = (colours) => ({
   rgb: colours,
   css: colours.map(([r, g, b]) => `rgb(${r} ${g} ${b})`),

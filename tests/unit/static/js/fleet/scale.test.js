@@ -2,6 +2,15 @@ import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import { palette, statePalette } from "../../../../../static/js/fleet/scale.js";
 
+/** WCAG's contrast of a colour with white or black. */
+function contrast(colour, withWhite) {
+  const [r, g, b] = colour.map((part) =>
+    part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4,
+  );
+  const luminance = 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  return withWhite ? 1.05 / (luminance + 0.05) : (luminance + 0.05) / 0.05;
+}
+
 const lightness = ([r, g, b]) => 0.2126 * r + 0.7152 * g + 0.0722 * b;
 
 for (const dark of [false, true]) {
@@ -32,6 +41,14 @@ for (const dark of [false, true]) {
       assert.equal(states.rgb.length, 5);
       const levels = states.rgb.map((colour) => further * lightness(colour));
       for (let at = 1; at < levels.length; at++) assert.ok(levels[at] > levels[at - 1], `state ${at}`);
+    });
+
+    test("a number is read on every colour", () => {
+      for (const { rgb, lightInk } of [measure, states])
+        for (const [level, colour] of rgb.entries()) {
+          const found = contrast(colour, lightInk[level]);
+          assert.ok(found >= 4.5, `level ${level}: ${found.toFixed(2)}`);
+        }
     });
 
     test("ink is light on dark colours alone", () => {
