@@ -56,6 +56,25 @@ def test_a_nodes_way_moves(sign_in: Any, request_of_a_node: Trigger, width: int)
     expect(page.locator("#provision .empty-note")).to_have_count(0)
 
 
+def test_another_pools_node_makes_the_chart_anew(sign_in: Any, request_of_a_node: Trigger) -> None:
+    """VIEW-2 The chart of before is gone: a change of the theme draws one chart."""
+    now = database_now()
+    ready = dict.fromkeys(("launched_at", "registered_at", "initialized_at", "ready_at", "inventory_at"), now)
+    NodeClaim.objects.update(**ready, created_at=now - timedelta(seconds=40))
+    page: Page = sign_in()
+    page.goto("/scaling/")
+    chart = page.locator('[data-chart="provision"]')
+    expect(chart).to_have_attribute("data-points", "1")
+    NodeClaim.objects.create(
+        name="a100-x", uid="c2", pool="a100", trigger="u", created_at=now - timedelta(seconds=50), **ready
+    )
+    expect(chart).to_have_attribute("data-points", "2")
+    page.emulate_media(color_scheme="dark")
+    marker = chart.locator(".u-legend .u-series").nth(1).locator(".u-marker")
+    expect(marker).to_have_css("border-top-color", "rgb(86, 180, 233)")
+    expect(chart.locator(".uplot")).to_have_count(1)
+
+
 def test_an_operator_cancels(sign_in: Any, request_of_a_node: Trigger) -> None:
     """VIEW-2 SCALE-4 The request says by whom, and has no button any more."""
     page: Page = sign_in()

@@ -45,9 +45,18 @@ export class Chart {
     this.plot = null;
     this.span = null;
     this.zoomed = null;
-    new ResizeObserver(() => this.resize()).observe(element);
-    document.addEventListener("gpuplane:theme", () => this.build());
+    this.resizes = new ResizeObserver(() => this.resize());
+    this.resizes.observe(element);
+    this.themed = () => this.build();
+    document.addEventListener("gpuplane:theme", this.themed);
     this.build();
+  }
+
+  /** Takes the chart away: another may have its element. */
+  remove() {
+    this.resizes.disconnect();
+    document.removeEventListener("gpuplane:theme", this.themed);
+    this.plot.destroy();
   }
 
   build() {

@@ -16,6 +16,7 @@ function draw() {
   card.querySelector(".charts").hidden = false;
   card.querySelector(".empty-note")?.remove();
   if (names.join("/") !== chart?.lines.map(({ label }) => label).join("/")) {
+    chart?.remove();
     element.replaceChildren();
     chart = new Chart(element, {
       title: "Provision time",
