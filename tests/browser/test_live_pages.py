@@ -239,6 +239,22 @@ def test_holders_come_and_go_on_a_nodes_page(sign_in: Any, agent: Agent) -> None
     expect(row).not_to_contain_text("comes-and-goes")
 
 
+def test_the_first_lease_comes_and_the_last_one_goes(sign_in: Any, agent: Agent) -> None:
+    """VIEW-1 the leases of a node that had none are seen on the page that is open, and their end."""
+    NodeFactory(name="idle", gpus=1)
+    page: Page = sign_in()
+    page.goto("/nodes/idle/")
+    expect(page.locator("#gpu-0")).to_contain_text("free")
+    pod = pod_manifest("first", resources={"nvidia.com/gpu": "1"})
+    assert bound(pod, filtered(pod, ["idle"])) == ""
+    expect(page.locator("#gpu-0")).to_contain_text("research/first")
+    expect(page.locator("#leases")).to_contain_text("research/first")
+    (held,) = Allocation.objects.filter(pod_name="first")
+    release_now(allocation_id=held.pk, reason="test", now=timezone.now(), actor="test")
+    expect(page.locator("#gpu-0")).not_to_contain_text("research/first")
+    expect(page.locator("#leases")).not_to_contain_text("research/first")
+
+
 def test_a_part_of_a_chart_is_looked_at(sign_in: Any, agent: Agent) -> None:
     """VIEW-1 what is drawn with the mouse is shown, until a double click."""
     page: Page = sign_in()
