@@ -12,13 +12,11 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final, NamedTuple
 
 import numpy as np
 import structlog
 from django.conf import settings
-from django.db.models import Count, Max
 from numpy.typing import DTypeLike, NDArray
 
 from kube.device_types import GPU, type_order
@@ -26,6 +24,7 @@ from nodes.choices import NodeState, Presence
 from nodes.labels import pool_of, rack_of
 from nodes.models import Node
 from nodes.selectors import shown_nodes
+from storage.cursors import Query, on_postgresql, rows_of
 from storage.revisioned_rows import RevisionedCache, Source
 
 log = structlog.get_logger(__name__)
@@ -163,16 +162,31 @@ _READ: Final[Mapping[str, tuple[DTypeLike, Callable[[_Row], float]]]] = {
 """Column → type, and value of a device."""
 
 
+_VERSION: Final = (
+    "SELECT count(*), coalesce(sum(id), 0), coalesce(sum({}), 0) FROM nodes_node",
+    "(extract(epoch FROM changed_at) * 1000000)::bigint",
+    "unixepoch(changed_at) * 1000000 + substr(changed_at, 21, 6)",
+)
+"""The query, and microseconds since 1970 on PostgreSQL and on SQLite, where a time is text."""
+
+
 class _NodesVersion(NamedTuple):
-    """Differs once a node was added, removed or changed (which sets `changed_at`)."""
+    """Differs once a node was added, removed or changed (which sets `changed_at`).
+
+    Sums, and not the newest time: a change may be committed after others that are later, or after the clock was set
+    back.
+    """
 
     nodes: int
-    newest: datetime | None
+    ids: int
+    changed: int
 
     @staticmethod
     def now() -> _NodesVersion:
         """The current version, by one query."""
-        return _NodesVersion(**Node.objects.aggregate(nodes=Count("pk"), newest=Max("changed_at")))
+        query, postgresql, sqlite = _VERSION
+        ((nodes, ids, changed),) = rows_of(Query(query.format(postgresql if on_postgresql() else sqlite), []))
+        return _NodesVersion(nodes, int(ids), int(changed))
 
 
 @dataclass(frozen=True, slots=True)

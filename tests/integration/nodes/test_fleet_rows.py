@@ -1,9 +1,10 @@
 """The stream's rows follow the ledger's commits, on both databases."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import transaction
+from django.db.models import F
 
 from access.actors import SYSTEM
 from agent.protocol import COLUMNS as SAMPLED
@@ -114,6 +115,12 @@ def test_a_change_of_use_patches_the_row(fleet, values, name, want):
         pytest.param(
             lambda: Node.objects.filter(name="n2").update(labels={"rack": "r9"}, changed_at=datetime.now(UTC)),
             id="a node moved",
+        ),
+        pytest.param(
+            lambda: Node.objects.filter(name="n2").update(
+                labels={"rack": "r9"}, changed_at=F("changed_at") - timedelta(seconds=9)
+            ),
+            id="a node moved, committed late or by a clock that was set back",
         ),
     ],
 )
