@@ -15,6 +15,7 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import APIResponse, Locator, Page, Route, WebSocketRoute, expect
 
+from access.actors import SYSTEM
 from access.choices import Role, TokenScope
 from agent.protocol import Details, DeviceDetails, LinkDetails, ProcessDetails, Sample, encode
 from allocations.models import Allocation
@@ -22,7 +23,9 @@ from allocations.scheduling.binder import release_now
 from nodes.history import figures
 from nodes.history.rollups import MINUTE
 from nodes.history.totals import Totals
+from nodes.inventory import parse_node
 from nodes.models import Device, FleetRollup, Node, Rollup
+from nodes.services import inventory_put
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import GpuClaimFactory, NodeFactory
 from tests.servers.web import LiveApp
@@ -253,6 +256,23 @@ def test_the_first_lease_comes_and_the_last_one_goes(sign_in: Any, agent: Agent)
     release_now(allocation_id=held.pk, reason="test", now=timezone.now(), actor="test")
     expect(page.locator("#gpu-0")).not_to_contain_text("research/first")
     expect(page.locator("#leases")).not_to_contain_text("research/first")
+
+
+def test_a_gpu_comes_and_its_links_change(sign_in: Any, agent: Agent) -> None:
+    """VIEW-1 a GPU that is new in the node has a line in the charts, and the matrix follows the inventory."""
+    node = NodeFactory(name="grows", gpus=2)
+    page: Page = sign_in()
+    page.goto("/nodes/grows/?range=1h")
+    expect(page.locator(".matrix tbody tr").first).to_contain_text("18")
+    inventory = {"minor": 0, "uuid": "", "model": "NVIDIA H100 80GB HBM3", "memory": "80Gi"}
+    found = [inventory | {"minor": one.minor, "uuid": one.uuid, "model": one.model} for one in node.devices.all()]
+    put = {"name": "grows", "devices": found, "links": [[0, 1, 17]]}
+    inventory_put(shape=parse_node(put), actor=SYSTEM, now=timezone.now())
+    expect(page.locator(".matrix tbody tr").first).to_contain_text("17")
+    put["devices"] = [*found, inventory | {"minor": 2, "uuid": "GPU-grows-2"}]
+    inventory_put(shape=parse_node(put), actor=SYSTEM, now=timezone.now())
+    expect(chart(page)).to_have_attribute("aria-label", re.compile("GPU 2 unknown"))
+    assert page.url.endswith("?range=1h")
 
 
 def test_a_part_of_a_chart_is_looked_at(sign_in: Any, agent: Agent) -> None:

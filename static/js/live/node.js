@@ -8,7 +8,8 @@ import { isOld, LiveStream, showState } from "./stream.js";
 import { bytes, MEASURES, written } from "./units.js";
 
 const page = document.getElementById("node");
-const gpus = JSON.parse(page.dataset.gpus);
+const made = document.getElementById("node-head").dataset.gpus;
+const gpus = JSON.parse(made);
 const history = new History(page.querySelector("[data-history-note]"));
 const charts = new Map();
 for (const element of page.querySelectorAll("[data-chart]")) {
@@ -62,7 +63,9 @@ const known = (value) => value !== null && value !== undefined;
 const rate = (value) => (known(value) ? `${bytes(value)}/s` : "–");
 
 /** Links that are down, on the matrix and beside each GPU. */
-function showLinks(devices) {
+let details = {};
+function showLinks(devices = details) {
+  details = devices;
   for (const cell of page.querySelectorAll("[data-links]")) {
     const links = devices[cell.dataset.links]?.links ?? [];
     const down = links.filter(([, isUp]) => !isUp).length;
@@ -102,5 +105,10 @@ const stream = new LiveStream(page.dataset.stream, {
     showNow();
   },
 });
-document.body.addEventListener("htmx:afterSettle", showNow);
+document.body.addEventListener("htmx:afterSettle", () => {
+  // charts have a line for each GPU that was there when the page was made
+  if (document.getElementById("node-head").dataset.gpus !== made) location.reload();
+  showNow();
+  showLinks();
+});
 keepTimes();
