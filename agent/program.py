@@ -2,7 +2,8 @@
 
 Run by `agent.__main__`. Invariants: whatever the driver does, even hang, there is a sample a second, and health says
 what is wrong; a device is unhealthy after the first bad scan and healthy after some good ones; reported health is
-reported again only when it changes; the kubelet's checkpoint is read when its file changed, and not sent if invalid.
+reported again only when it changes; a device that the driver does not describe keeps no other out of the inventory; the
+kubelet's checkpoint is read when its file changed, and not sent if invalid.
 Only `scan` calls the driver, in a thread; its result is evaluated on the event loop.
 """
 
@@ -87,6 +88,8 @@ class Program:
     _unconfirmed: dict[str, tuple[str, int]] = field(default_factory=dict)
     _away: str = ""
     _listed_at: float = float("-inf")
+    _undescribed: frozenset[str] = frozenset()
+    """UUIDs of devices of which the last listing lacked what an inventory needs."""
     _checkpoint_stamp: tuple[int, int, int] | None = None
     _checkpoint_not_read: str = ""
     """Why it could not be read the last time."""
@@ -133,7 +136,7 @@ class Program:
         try:
             if self.clock() - self._listed_at >= MACHINE_SECONDS:
                 self._listed_at = self.clock()
-                found.machine = machine = _with_lost(self.source.machine(), self.machine)
+                found.machine = machine = _with_lost(self._described(self.source.machine()), self.machine)
             found.at = self.epoch()
             found.reading = self.source.read(machine)
         except SourceAway as away:
@@ -173,6 +176,27 @@ class Program:
             device.uuid: why if device.type == GPU else self._reported.get(device.uuid, "")
             for device in self.machine.devices
         }
+
+    def _described(self, found: Machine) -> Machine:
+        """The machine with devices that lack what an inventory needs as they were known before, without those that were
+        not known: the server refuses an inventory as a whole.
+        """
+        undescribed = {device.uuid for device in found.devices if not _is_described(device)}
+        # the model of an instance is made of that of its GPU
+        lacking = frozenset(one.uuid for one in found.devices if undescribed & {one.uuid, one.parent})
+        if lacking - self._undescribed:
+            log.warning("device.undescribed", uuids=sorted(lacking))
+        self._undescribed = lacking
+        if not lacking:
+            return found
+        before = {device.uuid: device for device in self.machine.devices}
+        listed = [before.get(one.uuid) if one.uuid in lacking else one for one in found.devices]
+        gpus = {one.uuid: one.minor for one in listed if one is not None and one.type == GPU and not one.parent}
+        devices = by_type_and_minor(
+            one for one in listed if one is not None and (one.type != GPU or (one.parent or one.uuid) in gpus)
+        )
+        links = [link for link in found.links if {link[0], link[1]} <= {*gpus.values()}]
+        return Machine(devices, tuple(links), found.types)
 
     def _set_away(self, why: str) -> None:
         """Log when the source goes away, for another reason too, and when it is back (`why` empty)."""
@@ -227,6 +251,13 @@ class Program:
             read = None
         self._checkpoint_stamp, self._checkpoint_not_read = stamp, ""
         return read
+
+
+def _is_described(device: DeviceFacts) -> bool:
+    """Whether the device has what an inventory needs of its type: of a GPU model and memory."""
+    if device.type != GPU:
+        return True
+    return bool(device.model and device.memory and (device.profile or not device.parent))
 
 
 def _with_lost(found: Machine, known: Machine) -> Machine:

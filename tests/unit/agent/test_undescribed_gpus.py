@@ -1,0 +1,73 @@
+"""GPUs of which the driver does not say what an inventory needs: no other GPU of the node is refused for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.outbox import Outbox
+from agent.program import MACHINE_SECONDS, Program
+from agent.sources.nvml import NvmlSource
+from nodes.inventory import DeviceShape, parse_node
+from tests.unit.agent.fake_nvml import Card, FakeNvml
+
+
+class World:
+    """A program on a driver, a clock, and what the server has by the inventories that the program sent."""
+
+    def __init__(self, tmp_path: Path, *cards: Card) -> None:
+        self.now = 0.0
+        source = NvmlSource(sys=tmp_path, nv=FakeNvml(*cards), clock=lambda: self.now)
+        self.program = Program("n1", source, Outbox(), clock=lambda: self.now, epoch=lambda: self.now)
+        self.devices: dict[str, DeviceShape] = {}
+        self.columns: list[object] = []
+
+    def list_devices(self) -> None:
+        """The next listing of the devices, and their reading."""
+        self.now += MACHINE_SECONDS
+        report = self.program.evaluate(self.program.scan())
+        self.columns = list(report.columns["power_watts"])
+        if report.inventory is not None:
+            shape = parse_node(report.inventory, name="n1", strict=False)
+            self.devices = {device.uuid: device for device in shape.devices}
+
+
+def cards() -> tuple[Card, Card]:
+    one, two = Card("GPU-0", 0, links=[1]), Card("GPU-1", 1, links=[0])
+    one.mig = ["1g.10gb"]
+    return one, two
+
+
+CALLS = [pytest.param({"memory"}, id="memory"), pytest.param({"name"}, id="model")]
+
+
+@pytest.mark.parametrize("without", CALLS)
+def test_the_inventory_has_the_others(tmp_path: Path, without: set[str]) -> None:
+    """NODE-1 NODE-4 and samples list the same GPUs; the one that was left out comes once the driver says more."""
+    one, two = cards()
+    one.without = set(without)
+    world = World(tmp_path, one, two)
+    world.list_devices()
+    assert set(world.devices) == {"GPU-1"}
+    assert world.columns == [350.0]
+    one.without = set()
+    world.list_devices()
+    assert set(world.devices) == {"GPU-0", "MIG-0-0", "GPU-1"}
+    assert world.columns == [350.0, 350.0]
+
+
+@pytest.mark.parametrize("without", CALLS)
+def test_a_gpu_that_was_known_stays_as_it_was(tmp_path: Path, without: set[str]) -> None:
+    """NODE-1 NODE-4 with its instances; the node's other changes are still reported."""
+    one, two = cards()
+    world = World(tmp_path, one, two)
+    world.list_devices()
+    known = dict(world.devices)
+    one.without = set(without)
+    two.name = "NVIDIA H200"
+    world.list_devices()
+    assert world.devices.pop("GPU-1").model == "NVIDIA H200"
+    del known["GPU-1"]
+    assert world.devices == known
+    assert world.columns == [350.0, 350.0]
