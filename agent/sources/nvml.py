@@ -23,7 +23,7 @@ from agent.sources.nvml_details import DetailReader
 from agent.sources.nvml_driver import MOST_MEMORY, Driver, count_of, text
 from agent.sources.nvml_events import Faults
 from agent.sources.nvml_fabric import Fabric
-from agent.sources.nvml_faults import fault_of
+from agent.sources.nvml_faults import CountedFaults
 from agent.sources.nvml_fields import FIGURE, Fields, FieldValues
 from agent.sources.nvml_links import NvLinks
 from agent.sources.nvml_mig import MigInstances
@@ -59,6 +59,7 @@ class NvmlSource:
         self._parts = MigInstances(self._driver)
         self._fabric = Fabric(self._driver)
         self._faults = Faults(self._driver)
+        self._counted = CountedFaults(self._driver)
         self._closely = DetailReader(self._driver)
         self._driver.on_start(self._started)
         self._handles: dict[str, Any] = {}
@@ -189,7 +190,7 @@ class NvmlSource:
             return {}, DeviceDetails(), FALLEN
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not hide the other GPUs
             self._note(uuid, error)
-            return {}, DeviceDetails(), ""
+            return {}, DeviceDetails(), self._counted.last(uuid)
         if self._driver.failed and not self._driver.answered:
             return {}, DeviceDetails(), UNANSWERING
         return values, details, wrong
@@ -215,7 +216,7 @@ class NvmlSource:
         }
         details = self._closely.details(uuid, handle, answers)
         values |= self._pcie(uuid, handle, answers, at)
-        return values, details, fault_of(fields, ecc_uncorrected=details.ecc_uncorrected)
+        return values, details, self._counted.note(uuid, answers)
 
     def _nvlink(self, uuid: str, name: str, fields: dict[str, int], at: float) -> float | None:
         """Traffic of all NVLinks in one direction. NVLink 5 counts bytes, and its count of KiB may stand still."""

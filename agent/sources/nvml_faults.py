@@ -13,13 +13,17 @@ By NVIDIA's "GPU Memory Error Management" and NVML's reference:
 
 Each of them makes a GPU unhealthy: nothing new is placed on it, holders may finish. No faults are ECC errors over the
 card's whole life (aggregate), whose rows were remapped; corrected ones; remappings that were done; and recovery actions
-about peer-to-peer traffic or another machine.
+about peer-to-peer traffic or another machine. A fault that the driver fails to say now is as it was said last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
+
+from agent.protocol import BOUNDS
+from agent.sources.nvml_driver import Driver, count_of
+from agent.sources.nvml_fields import FIGURE, FieldValues, Key
 
 _ACTIONS: Final = {
     1: "the driver asks for a reset of the GPU",
@@ -42,3 +46,36 @@ def fault_of(fields: Mapping[str, int], *, ecc_uncorrected: float | None) -> str
     if ecc_uncorrected:
         return "uncorrectable ECC errors since the driver was loaded"
     return ""
+
+
+_ECC: Final = "ecc_uncorrected"
+_KEYS: Final[tuple[Key, ...]] = (
+    ("remap_failed", FIGURE), ("remap_pending", FIGURE), ("recovery_action", FIGURE), (_ECC, -1),
+)  # fmt: skip
+
+
+class CountedFaults:
+    """Faults of a machine's GPUs by the values that were read last."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._last: dict[str, dict[Key, int]] = {}
+        driver.on_start(self._started)
+
+    def _started(self, reloaded: bool) -> None:
+        if reloaded:
+            self._last.clear()
+
+    def note(self, uuid: str, answers: FieldValues) -> str:
+        """Note a reading of a GPU; what is wrong with it."""
+        last = self._last.setdefault(uuid, {})
+        for key in _KEYS:
+            if key in answers.values:
+                last[key] = answers.values[key]
+            elif key in answers.absent:
+                last.pop(key, None)
+        return self.last(uuid)
+
+    def last(self, uuid: str) -> str:
+        """What was wrong with a GPU when it was read last."""
+        values = {name: value for (name, _), value in self._last.get(uuid, {}).items()}
+        return fault_of(values, ecc_uncorrected=count_of(values.get(_ECC), BOUNDS["ecc_uncorrected"][1]))
