@@ -16,7 +16,6 @@ from gpuplane.pages.page import PageRequest, page, query_word
 from nodes.history.ranges import LIVE, WORDS, known_range
 from nodes.live.reads import latest_of
 from nodes.live.samples import DetailsView, SampleView
-from nodes.models import Device
 from nodes.selectors import device_get, device_minors
 
 EVENTS_SHOWN = 9
@@ -27,19 +26,14 @@ EVENTS_SHOWN = 9
 def device(request: PageRequest, device_id: int) -> HttpResponse:
     """Everything of one device; what moves comes over `WS /ws/devices/<id>/`."""
     context = _context(request, device_id)
-    found: Device = context["device"]
-    context |= {
-        "ranges": WORDS,
-        "range": known_range(query_word(request, "range"), default=LIVE),
-        "events": event_list(actor=request.actor, node=found.node.name)[:EVENTS_SHOWN],
-    }
+    context |= {"ranges": WORDS, "range": known_range(query_word(request, "range"), default=LIVE)}
     return render(request, "nodes/device.html", context)
 
 
 @require_safe
 @page
 def device_state(request: PageRequest, device_id: int) -> HttpResponse:
-    """Holders, links and processes alone, which the page fetches when its stream says that they changed."""
+    """Holders, links, processes and events alone, which the page fetches when its stream says that they changed."""
     return render(request, "nodes/device_state.html", _context(request, device_id) | {"is_part": True})
 
 
@@ -54,6 +48,7 @@ def _context(request: PageRequest, device_id: int) -> dict[str, Any]:
         "row": row,
         "groups": list(groups.values()),
         "details": details,
+        "events": event_list(actor=request.actor, node=found.node.name)[:EVENTS_SHOWN],
         "neighbours": device_minors(found.node),
         "down": 0 if details is None else sum(not link.is_up for link in details.links),
         "may_see_processes": may_see_processes(row, request.actor),

@@ -25,7 +25,7 @@ from nodes.history.rollups import MINUTE
 from nodes.history.totals import Totals
 from nodes.inventory import parse_node
 from nodes.models import Device, FleetRollup, Node, Rollup
-from nodes.services import inventory_put
+from nodes.services import devices_health, inventory_put
 from tests.extender import bound, filtered, pod_manifest
 from tests.factories import GpuClaimFactory, NodeFactory
 from tests.servers.web import LiveApp
@@ -159,6 +159,18 @@ def test_a_devices_page_moves(sign_in: Any, agent: Agent) -> None:
     assert started.value.suggested_filename == "n1-gpu-0-6h.csv"
     page.get_by_role("button", name="90 days").click()
     expect(chart(page)).to_have_attribute("data-points", re.compile("[1-9]"))
+
+
+def test_events_come_to_a_devices_page(sign_in: Any, agent: Agent) -> None:
+    """VIEW-1 its story tells why the state at its head is another now."""
+    page: Page = sign_in()
+    device = Device.objects.get(node=agent.node, minor=1)
+    page.goto(f"/devices/{device.pk}/")
+    story = page.locator("#content .story").last
+    expect(story).not_to_contain_text("Xid 79")
+    for reason in ("Xid 79", ""):
+        devices_health(node_name="n1", health={device.uuid: reason}, actor=SYSTEM, now=timezone.now())
+        expect(story).to_contain_text("Xid 79" if reason else "is well again")
 
 
 def test_an_agent_that_falls_silent_is_said(sign_in: Any, live_app: LiveApp, agent: Agent) -> None:
