@@ -14,6 +14,7 @@ export class Status {
     this.banner = page.querySelector("#stream-banner");
     this.state = "connecting";
     this.conditions = 0;
+    this.said = "";
   }
 
   get isLive() {
@@ -41,7 +42,10 @@ export class Status {
     else this.say("", false);
   }
 
+  /** Once: a screen reader reads the banner out whenever it is written. */
   say(text, bad) {
+    if (text === this.said) return;
+    this.said = text;
     this.banner.hidden = !text;
     this.banner.classList.toggle("banner-bad", bad);
     this.banner.querySelector("span").textContent = text;
