@@ -44,7 +44,13 @@ def admitted_candidates(
 
 
 def admitted_request(snapshot: Snapshot, held: Live, request: DeviceRequest) -> DeviceRequest:
-    """The request for GPUs of the models of `held` alone, which the pod's admission has counted."""
+    """The request for GPUs of the models of `held` alone, which the pod's admission has counted.
+
+    Where all GPUs of its node are of one model, so are those of every node to which the pod may move.
+    """
+    own = snapshot.node_index.get(held.node)
+    if own is not None and len(_models(snapshot, own)) < 2:
+        return request
     rows = snapshot.index.rows_of([grant.device_id for grant in held.grants if grant.type == GPU])
     models = {snapshot.models[code] for code in snapshot.device_model[rows[rows >= 0]].tolist()}
     if not models:
