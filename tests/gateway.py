@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from inference.choices import RequestState, State
-from inference.dispatch.records import Again, Arrival, Ending, Place, Round, Step
+from inference.dispatch.records import Arrival, Ending, Place, Retry, Round, Step
 from inference.dispatch.rounds import dispatch
 from inference.models import Gateway, Request, Slot
 from storage.clock import database_now
@@ -41,9 +41,9 @@ class Gateways:
     def ending(self, name: str, model: str = "chat", state: RequestState = RequestState.DONE, **fields: Any) -> Ending:
         return Ending(id=self.ids[name], model=model, state=state, at=float(next(self._numbers)), **fields)
 
-    def again(self, name: str, slot: str, *before: str, model: str = "chat") -> Again:
+    def again(self, name: str, slot: str, *before: str, model: str = "chat") -> Retry:
         at = float(next(self._numbers))
-        return Again(
+        return Retry(
             id=self.ids[name], model=model, slot=slot, reason="refused", tried=dict.fromkeys(before, at), at=at
         )
 

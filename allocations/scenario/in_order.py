@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from allocations.engine.plan import plan
-from allocations.engine.queueing.equal_pods import Placed, taken
+from allocations.engine.queueing.equal_pods import Placements, taken
 from allocations.engine.queueing.members import incomplete_text
 from allocations.engine.queueing.placing import Placer
 from allocations.engine.queueing.workloads import Member, Workload
@@ -101,10 +101,10 @@ class _Course:
         beside = tuple(self._standing[gang.name])
         workload = Workload(gang.name, "", tuple(members), 0, members[0].age, topology=gang.topology, beside=beside)
         found = self._placer.place(self.snapshot, workload, blocked=())
-        if not isinstance(found, Placed):
+        if not isinstance(found, Placements):
             return found.reason
-        for seat in found.seats:
-            self.pods.decided(seat.member.name, seat.decision)
-            self._standing[gang.name].append(self.snapshot.node_index[str(seat.decision.node)])
+        for one in found.pods:
+            self.pods.decided(one.member.name, one.decision)
+            self._standing[gang.name].append(self.snapshot.node_index[str(one.decision.node)])
         self.snapshot = found.snapshot
         return ""

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from inference.choices import RequestState
 from inference.dispatch import rows
-from inference.dispatch.records import Again, Ending, Standing
+from inference.dispatch.records import Ending, Retry, StepResult
 from inference.models import Request, Slot
 from storage.cursors import Statement, Written
 
@@ -27,7 +27,7 @@ def moments_before(now: datetime, monotonic: float) -> Moment:
 class Leaving:
     """Endings and requests that come back, of one round."""
 
-    def __init__(self, steps: Mapping[int, Ending | Again], moment: Moment, *, now: datetime) -> None:
+    def __init__(self, steps: Mapping[int, Ending | Retry], moment: Moment, *, now: datetime) -> None:
         """`steps`: by their index among all steps of the round."""
         self._steps = steps
         self.back: list[Statement] = []
@@ -35,9 +35,9 @@ class Leaving:
         self.moves: list[Statement] = []
         self._whose: list[int] = []
         over = {step.id for step in steps.values() if isinstance(step, Ending)}
-        again = {(step.id, step.slot) for step in steps.values() if isinstance(step, Again) and step.id not in over}
+        retries = {(step.id, step.slot) for step in steps.values() if isinstance(step, Retry) and step.id not in over}
         if steps:
-            self.back.append(rows.giving_back(sorted(over), sorted(again), now=now))
+            self.back.append(rows.giving_back(sorted(over), sorted(retries), now=now))
         for place, step in steps.items():
             if isinstance(step, Ending):
                 self.moves += rows.ending(step.id, ended(step, moment))
@@ -47,14 +47,14 @@ class Leaving:
                 self.moves.append(rows.waiting_again(step.id, step.slot, step.reason, tried))
                 self._whose.append(place)
 
-    def standings(self, back: Written, moved: Sequence[Written]) -> tuple[dict[int, Standing], set[str]]:
+    def standings(self, back: Written, moved: Sequence[Written]) -> tuple[dict[int, StepResult], set[str]]:
         """Index of a step → what became of its request; and the slots whose count of requests is wrong."""
         freed: set[str] = set()
-        standings = dict.fromkeys(self._steps, Standing.OVER)
+        standings = dict.fromkeys(self._steps, StepResult.OVER)
         for place, statement, one in zip(self._whose, self.moves, moved, strict=True):
             step = self._steps[place]
-            if isinstance(step, Again) and one.rows:
-                standings[place] = Standing.WAITS
+            if isinstance(step, Retry) and one.rows:
+                standings[place] = StepResult.WAITS
                 freed.add(step.slot)
             elif statement.returning == "slot_id":
                 freed.update(slot_id for slot_id in one.returned if slot_id)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from inference.choices import REQUEST_OPEN, RequestState
-from inference.dispatch.records import Ending, Look, Started
+from inference.dispatch.records import Ending, Recheck, Started
 from inference.dispatch.rounds import dispatch
 from inference.models import Gateway, Request, Turn
 from storage.transactions import atomic_retry
@@ -74,7 +74,7 @@ def dispatch_waiting(*, now: datetime, queue_length: int) -> list[Started]:
     names = Request.objects.filter(state=RequestState.WAITING).order_by().values_list("model_name").distinct()
     started: list[Started] = []
     for (name,) in sorted(names):
-        step = Look(model=name)
+        step = Recheck(model=name)
         started += dispatch([step], gateway="", now=now, monotonic=0.0, queue_length=queue_length).started
     return started
 

@@ -34,7 +34,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
-class Again(msgspec.Struct, frozen=True, kw_only=True):
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
     """A running request that its slot did not take: it waits for another place. `tried`: slots before → when."""
 
     id: UUID
@@ -45,13 +45,13 @@ class Again(msgspec.Struct, frozen=True, kw_only=True):
     at: float
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class Recheck(msgspec.Struct, frozen=True, kw_only=True):
     """Requests of the model may have a place by now."""
 
     model: str
 
 
-Step = Arrival | Ending | Again | Look
+Step = Arrival | Ending | Retry | Recheck
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     model_name: str
 
 
-class Standing(StrEnum):
+class StepResult(StrEnum):
     """What became of a step that brought no place."""
 
     WAITS = "waits"
@@ -72,7 +72,7 @@ class Standing(StrEnum):
     """The request has ended, or is not known."""
 
 
-Outcome = Place | Standing
+Outcome = Place | StepResult
 
 
 class Started(msgspec.Struct, frozen=True):

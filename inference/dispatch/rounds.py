@@ -22,15 +22,15 @@ from inference.dispatch.immediate_places import KEYS_AT_ONCE, placed_at_once
 from inference.dispatch.order import Waiting, in_turn
 from inference.dispatch.places import OpenSlot, give
 from inference.dispatch.records import (
-    Again,
     Arrival,
     Ending,
-    Look,
     Outcome,
+    Recheck,
+    Retry,
     Round,
-    Standing,
     Started,
     Step,
+    StepResult,
 )
 from inference.models import Turn
 from inference.wake import wake_requests, wake_slots
@@ -80,8 +80,8 @@ def _dispatch(
     steps: Sequence[Step], gateway: str, now: datetime, moment: Moment, queue_length: int, *, gives: bool
 ) -> Round:
     """One try. `gives`: whether places are given; else all that is written, and everybody waits."""
-    outcomes: list[Outcome] = [Standing.WAITS] * len(steps)
-    leaving = {place: step for place, step in enumerate(steps) if isinstance(step, Ending | Again)}
+    outcomes: list[Outcome] = [StepResult.WAITS] * len(steps)
+    leaving = {place: step for place, step in enumerate(steps) if isinstance(step, Ending | Retry)}
     models, *read = _read({step.model for step in steps}, Leaving(leaving, moment, now=now), outcomes)
     over = {step.id: step for step in leaving.values() if isinstance(step, Ending)}
     arrivals = {place: step for place, step in enumerate(steps) if isinstance(step, Arrival)}
@@ -94,10 +94,11 @@ def _dispatch(
     started = _started(given, {one.id for one in coming})
     places = {one.request: one.place for one in started}
     for place, step in leaving.items():
-        if isinstance(step, Again) and step.id in places:
+        if isinstance(step, Retry) and step.id in places:
             outcomes[place] = places[step.id]
     waits = any(
-        outcome is Standing.WAITS and not isinstance(step, Look) for step, outcome in zip(steps, outcomes, strict=True)
+        outcome is StepResult.WAITS and not isinstance(step, Recheck)
+        for step, outcome in zip(steps, outcomes, strict=True)
     )
     _wake(started, gateway, waits=waits)
     return Round(outcomes, started)
@@ -191,18 +192,18 @@ def _new_requests(came: _Came, outcomes: list[Outcome], moment: Moment) -> list[
     """What is to be written of them. Those beyond the queue are refused, and nothing is written of them."""
     known = {place: step for place, step in came.steps.items() if step.model in came.models}
     for place in came.steps.keys() - known.keys():
-        outcomes[place] = Standing.UNKNOWN_MODEL
+        outcomes[place] = StepResult.UNKNOWN_MODEL
     to_wait = {one.model for one in known.values() if one.id not in came.places and one.id not in came.over}
     lengths = Counter(rows.queue_lengths(to_wait) if to_wait else {})
     found = []
     for place, step in known.items():
         slot, ending = came.places.get(step.id), came.over.get(step.id)
         if ending is not None:
-            outcomes[place] = Standing.OVER
+            outcomes[place] = StepResult.OVER
         elif slot is not None:
             outcomes[place] = slot.place
         elif lengths[step.model] >= came.queue_length:
-            outcomes[place] = Standing.QUEUE_FULL
+            outcomes[place] = StepResult.QUEUE_FULL
             continue
         else:
             lengths[step.model] += 1

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from allocations.engine.plan import plan
-from allocations.engine.queueing.equal_pods import Placed, taken
+from allocations.engine.queueing.equal_pods import Placements, taken
 from allocations.engine.queueing.placing import Labels, Placer
 from allocations.engine.queueing.workloads import Workload
 
@@ -41,9 +41,9 @@ class FleetRoom:
             demand.name, "", tuple(members), 0, members[0].age, topology=demand.topology, beside=demand.beside
         )
         found = self._placer.place(self.snapshot, workload, blocked=())
-        if isinstance(found, Placed):
+        if isinstance(found, Placements):
             self.snapshot = found.snapshot
-            return {seat.member.name: str(seat.decision.node) for seat in found.seats}
+            return {one.member.name: str(one.decision.node) for one in found.pods}
         return {} if demand.topology is not None else self.some(members)
 
     def copy(self) -> FleetRoom:

@@ -13,7 +13,7 @@ from functools import cached_property
 from allocations.engine.amounts import Held
 from allocations.engine.patch import take, with_freed
 from allocations.engine.queueing.balance import Balance
-from allocations.engine.queueing.equal_pods import Placed
+from allocations.engine.queueing.equal_pods import Placements
 from allocations.engine.queueing.evictable import Evictable
 from allocations.engine.queueing.fair_share import Demand, fair_shares
 from allocations.engine.queueing.placing import Labels, NoRoom, Placer
@@ -115,8 +115,8 @@ class DecisionState:
         asks = (asked_by(member.request) for member in workload.members)
         return all(not counts or any(group in groups for group in counts) for counts in asks)
 
-    def fits_now(self, workload: Workload, groups: Collection[Group]) -> Placed | NoRoom:
-        """Seats on what is free at this moment."""
+    def fits_now(self, workload: Workload, groups: Collection[Group]) -> Placements | NoRoom:
+        """Placements on what is free at this moment."""
         key = (workload.members[0].request, workload.members[0].rows, frozenset(groups))
         lone = len(workload.members) == 1 and workload.topology is None and not workload.beside
         if lone and key in self._no_room:
@@ -126,8 +126,10 @@ class DecisionState:
             self._no_room[key] = placed
         return placed
 
-    def fits_later(self, workload: Workload, groups: Collection[Group], freed: Iterable[Held] = ()) -> Placed | NoRoom:
-        """Seats once all that leave have gone, and those that hold `freed`."""
+    def fits_later(
+        self, workload: Workload, groups: Collection[Group], freed: Iterable[Held] = ()
+    ) -> Placements | NoRoom:
+        """Placements once all that leave have gone, and those that hold `freed`."""
         snapshot = with_freed(self.later, freed, ())
         return self.placer.place(snapshot, workload, blocked=self.blocked(groups))
 
@@ -138,12 +140,12 @@ class DecisionState:
         self.balance.add(pod.queue, self.counts(pod), preemptible=pod.preemptible, sign=-1)
         self.later = with_freed(self.later, pod.held, ())
 
-    def seat(self, workload: Workload, placed: Placed, *, free_now: bool) -> None:
-        """Take the seats, and count them in the workload's queue. `free_now`: `fits_now` has found them."""
+    def count_in(self, workload: Workload, placed: Placements, *, free_now: bool) -> None:
+        """Take the placements, and count them in the workload's queue. `free_now`: `fits_now` has found them."""
         held = [
             (grant.device_id, grant.core_percent, grant.memory_bytes or 0)
-            for seat in placed.seats
-            for grant in seat.decision.grants
+            for one in placed.pods
+            for grant in one.decision.grants
         ]
         alone = self.later is self.now
         self.now = placed.snapshot if free_now else take(self.now, held)

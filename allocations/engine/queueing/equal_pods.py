@@ -1,4 +1,4 @@
-"""Seats for equal pods on given nodes, exactly on the fewest.
+"""Placements for equal pods on given nodes, exactly on the fewest.
 
 Called by `placing`, `unequal_pods` and `useful_devices`. Each pod's devices are the engine's own choice on the node.
 """
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from claims.dialects.request import DeviceRequest
 
 
-class Seat(NamedTuple):
+class PodPlacement(NamedTuple):
     """A pod and the devices it gets."""
 
     member: Member
     decision: Decision
 
 
-class Placed(NamedTuple):
-    """Seats for all, and the snapshot with them taken."""
+class Placements(NamedTuple):
+    """Placements for all, and the snapshot with them taken."""
 
-    seats: tuple[Seat, ...]
+    pods: tuple[PodPlacement, ...]
     snapshot: Snapshot
 
 
-def rows_used(snapshot: Snapshot, placed: Placed) -> set[int]:
-    """The node rows of the seats."""
-    return {snapshot.node_index[str(seat.decision.node)] for seat in placed.seats}
+def rows_used(snapshot: Snapshot, placed: Placements) -> set[int]:
+    """The node rows of the placements."""
+    return {snapshot.node_index[str(one.decision.node)] for one in placed.pods}
 
 
 def equal_on_rows(
@@ -48,7 +48,7 @@ def equal_on_rows(
     rows: Sequence[int] | None,
     beside: Collection[int],
     blocked: Collection[int],
-) -> Placed | int:
+) -> Placements | int:
     """First the nodes where members run; then nodes by how many pods each holds, the largest first, and the last one
     as full as possible.
     """
@@ -68,15 +68,15 @@ def equal_on_rows(
         remaining.remove(row)
         chosen.append(row)
         left -= holds[row]
-    seats: list[Seat] = []
+    placements: list[PodPlacement] = []
     waiting = list(members)
     for row in chosen:
         for member in waiting[: holds[row]]:
             decision = plan(snapshot, member.request, candidates=[row], blocked=blocked, verdicts_up_to=0)
-            seats.append(Seat(member, decision))
+            placements.append(PodPlacement(member, decision))
             snapshot = taken(snapshot, decision)
         waiting = waiting[holds[row] :]
-    return Placed(tuple(seats), snapshot)
+    return Placements(tuple(placements), snapshot)
 
 
 def room_on(

@@ -18,8 +18,8 @@ from allocations.engine.decision import Decision
 from allocations.engine.needs import Need
 from allocations.engine.plan import EXPLAINED_UP_TO, feasible, plan
 from allocations.engine.queueing.equal_pods import (
-    Placed,
-    Seat,
+    Placements,
+    PodPlacement,
     all_alike,
     both,
     equal_on_rows,
@@ -56,17 +56,17 @@ class Placer:
     def __init__(self, labels: Labels) -> None:
         self._labels = labels
 
-    def place(self, snapshot: Snapshot, workload: Workload, *, blocked: Collection[int]) -> Placed | NoRoom:
-        """Seats for every member, or why there are none. `blocked`: device ids that it may not have."""
+    def place(self, snapshot: Snapshot, workload: Workload, *, blocked: Collection[int]) -> Placements | NoRoom:
+        """Placements for every member, or why there are none. `blocked`: device ids that it may not have."""
         members = workload.members
         if len(members) == 1 and workload.topology is None:
             decision = self._of_one(snapshot, members[0], workload.beside, blocked)
             if decision.node is None:
                 return NoRoom(decision.summary, decision)
-            return Placed((Seat(members[0], decision),), taken(snapshot, decision))
+            return Placements((PodPlacement(members[0], decision),), taken(snapshot, decision))
         if workload.topology is None:
             found = _on_rows(snapshot, workload, None, blocked)
-            return found if isinstance(found, Placed) else NoRoom(_short(workload, members, found))
+            return found if isinstance(found, Placements) else NoRoom(_short(workload, members, found))
         return self._by_topology(snapshot, workload, workload.topology, blocked)
 
     @staticmethod
@@ -88,28 +88,28 @@ class Placer:
         return sorted(
             row
             for rows in self._values(topology, workload.beside).values()
-            if isinstance(_on_rows(snapshot, workload, rows, blocked), Placed)
+            if isinstance(_on_rows(snapshot, workload, rows, blocked), Placements)
             for row in rows
         )
 
     def _by_topology(
         self, snapshot: Snapshot, workload: Workload, topology: Topology, blocked: Collection[int]
-    ) -> Placed | NoRoom:
+    ) -> Placements | NoRoom:
         values = self._values(topology, workload.beside)
         own = [] if topology.required else sorted({self._value(row, topology) for row in workload.beside} & set(values))
         if own:  # members run there already: these values cost nothing more
             found = _on_rows(snapshot, workload, _rows_of(values, own), blocked)
-            if isinstance(found, Placed):
+            if isinstance(found, Placements):
                 return found
-        best: tuple[tuple[int, int], Placed] | None = None
+        best: tuple[tuple[int, int], Placements] | None = None
         counts: dict[str, int] = {}
         first = self._first_choice(snapshot, workload.members[0], blocked)
         for value, rows in values.items():
             if value in own:
                 continue
             found = _on_rows(snapshot, workload, sorted({*_rows_of(values, own), *rows}), blocked)
-            if isinstance(found, Placed):
-                earliest = min(first.get(str(seat.decision.node), len(first)) for seat in found.seats)
+            if isinstance(found, Placements):
+                earliest = min(first.get(str(one.decision.node), len(first)) for one in found.pods)
                 rank = len(rows_used(snapshot, found)), earliest
                 if best is None or rank < best[0]:
                     best = rank, found
@@ -147,9 +147,10 @@ class Placer:
 
 def _on_rows(
     snapshot: Snapshot, workload: Workload, rows: Sequence[int] | None, blocked: Collection[int]
-) -> Placed | int:
-    """Seats on these nodes, all where None, on as few as possible beside those where members run; else how many pods
-    have room.
+) -> Placements | int:
+    """Placements on these nodes, all where None, on as few as possible beside those where members run.
+
+    How many pods have room, where not all have.
     """
     members = workload.members
     if all_alike(members):
@@ -164,7 +165,7 @@ def _on_few_values(
     own: Sequence[str],
     counts: Mapping[str, int],
     blocked: Collection[int],
-) -> Placed | NoRoom:
+) -> Placements | NoRoom:
     """On as few values beside `own` as there have to be, but at least two. Equal pods: of these on the fewest nodes.
 
     `counts`: how many pods each value has room for, together with `own`.
@@ -184,7 +185,7 @@ def _on_few_values(
                 key=lambda rows: _nodes_for(len(members), rows, room, workload.beside),
             )
         found = _on_rows(snapshot, workload, best, blocked)
-        if isinstance(found, Placed):
+        if isinstance(found, Placements):
             return found
         most = max(most, found)
     if room:

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from allocations.engine.queueing.decision_state import DecisionState
-from allocations.engine.queueing.equal_pods import Placed
+from allocations.engine.queueing.equal_pods import Placements
 from allocations.engine.queueing.evictable import Mask, Victims
 from allocations.engine.queueing.useful_devices import devices_that_help
 from allocations.engine.queueing.workloads import Workload
@@ -34,10 +34,10 @@ class Means(StrEnum):
 
 
 class EvictionPlan(msgspec.Struct, frozen=True):
-    """The victims, each with the means, and the seats once they have gone."""
+    """The victims, each with the means, and the placements once they have gone."""
 
     victims: tuple[tuple[Victims, Means], ...]
-    placed: Placed
+    placed: Placements
 
 
 Chosen = list[tuple[int, Means]]
@@ -191,7 +191,7 @@ class _Plan:
     def _limited(self, freed: Mapping[Name, Amount]) -> list[str]:
         return self.state.balance.limited(self.workload.queue, self.group, self.amount, without=freed)
 
-    def _placed(self, chosen: Chosen, freed: Mapping[Name, Amount]) -> Placed | None:
+    def _placed(self, chosen: Chosen, freed: Mapping[Name, Amount]) -> Placements | None:
         state, workload = self.state, self.workload
         if state.balance.refusal(
             workload.queue, self.group, self.amount, preemptible=workload.preemptible, without=freed
@@ -199,13 +199,13 @@ class _Plan:
             return None
         return self._fits(chosen)
 
-    def _fits(self, chosen: Chosen) -> Placed | None:
-        """Seats once these have gone, whatever the limits."""
+    def _fits(self, chosen: Chosen) -> Placements | None:
+        """Placements once these have gone, whatever the limits."""
         held = [one for place, _ in chosen for pod in self.evictable.units[place].pods for one in pod.held]
         placed = self.state.fits_later(self.workload, [self.group], held)
-        return placed if isinstance(placed, Placed) else None
+        return placed if isinstance(placed, Placements) else None
 
-    def _least(self, chosen: Chosen, placed: Placed) -> EvictionPlan:
+    def _least(self, chosen: Chosen, placed: Placements) -> EvictionPlan:
         """Without those that need not go, the last chosen tried first."""
         units = self.evictable.units
         for one in reversed(tuple(chosen)):

@@ -16,7 +16,7 @@ import msgspec
 
 from allocations.engine.decision import Decision
 from allocations.engine.queueing.decision_state import DecisionState
-from allocations.engine.queueing.equal_pods import Placed
+from allocations.engine.queueing.equal_pods import Placements
 from allocations.engine.queueing.ordinals import ordinal
 from allocations.engine.queueing.placing import Labels
 from allocations.engine.queueing.reclaim import EvictionPlan, Means, plan_evictions
@@ -122,7 +122,7 @@ class _Round:
         self.waiting: dict[str, Waiting] = {}
         self.refused: dict[tuple[Any, ...], Waiting] = {}
         """Why workloads like this one wait, since the last admission."""
-        self.seated: defaultdict[str, list[int]] = defaultdict(list)
+        self.rows_of_gang: defaultdict[str, list[int]] = defaultdict(list)
         """Node rows of the pods that were admitted, by gang."""
 
     def run(self) -> QueueDecision:
@@ -215,14 +215,14 @@ class _Round:
     def _admit(self, workload: Workload, groups: Sequence[Group]) -> Waiting | None:
         """Admit the workload by these groups, those of its lines; the reason where it has to wait."""
         state = self.state
-        if seated := self.seated.get(workload.above or workload.name):
-            workload = msgspec.structs.replace(workload, beside=(*workload.beside, *seated))
+        if rows_of_gang := self.rows_of_gang.get(workload.above or workload.name):
+            workload = msgspec.structs.replace(workload, beside=(*workload.beside, *rows_of_gang))
         alike = _alike(workload, groups)
         if alike in self.refused:
             return self.refused[alike]
         asked = state.asked[workload.name]
         if not asked:
-            return self._seat_or_why(workload, self.tree.groups)
+            return self._place_or_why(workload, self.tree.groups)
         problems = {
             group: state.balance.refusal(
                 workload.queue, group, asked[group], preemptible=workload.preemptible, without={}
@@ -232,7 +232,7 @@ class _Round:
         open_to = [group for group, problem in problems.items() if not problem]
         no_room: Waiting | None = None
         if state.serve(open_to, workload):
-            no_room = self._seat_or_why(workload, open_to)
+            no_room = self._place_or_why(workload, open_to)
             if no_room is None:
                 return None
         ordered = sorted(groups, key=lambda group: self._key(workload.queue, group, workload))
@@ -245,17 +245,17 @@ class _Round:
         self.refused[alike] = reason
         return reason
 
-    def _seat_or_why(self, workload: Workload, groups: Sequence[Group]) -> Waiting | None:
+    def _place_or_why(self, workload: Workload, groups: Sequence[Group]) -> Waiting | None:
         """Take what is free now, else what is coming free."""
         state = self.state
         placed = state.fits_now(workload, groups)
-        if isinstance(placed, Placed):
-            self._seat(workload, placed, None)
+        if isinstance(placed, Placements):
+            self._count_in(workload, placed, None)
             return None
         if state.leaving:
             later = state.fits_later(workload, groups)
-            if isinstance(later, Placed):
-                self._seat(workload, later, state.holders)
+            if isinstance(later, Placements):
+                self._count_in(workload, later, state.holders)
                 return None
         return Waiting(placed.reason, placed.decision, devices=True)
 
@@ -266,15 +266,17 @@ class _Round:
             self._forget(pod.queue)
             self.evictions.append(Eviction(pod.name, workload.name, means, pod.idle))
         names = [pod.name for pod, _ in victims]
-        self._seat(workload, plan.placed, lambda devices: (*names, *self.state.holders(devices)))
+        self._count_in(workload, plan.placed, lambda devices: (*names, *self.state.holders(devices)))
 
-    def _seat(self, workload: Workload, placed: Placed, waits_for: Callable[[set[int]], Iterable[str]] | None) -> None:
+    def _count_in(
+        self, workload: Workload, placed: Placements, waits_for: Callable[[set[int]], Iterable[str]] | None
+    ) -> None:
         """`waits_for`: devices → the pods that have to be gone before a pod may have them; None: all are free now."""
-        for seat in placed.seats:
-            waits = waits_for({grant.device_id for grant in seat.decision.grants}) if waits_for is not None else ()
-            self.admissions.append(Admission(seat.member.name, seat.decision, tuple(sorted(set(waits)))))
-            self.seated[workload.above or workload.name].append(self.state.now.node_index[str(seat.decision.node)])
-        self.state.seat(workload, placed, free_now=waits_for is None)
+        for one in placed.pods:
+            waits = waits_for({grant.device_id for grant in one.decision.grants}) if waits_for is not None else ()
+            self.admissions.append(Admission(one.member.name, one.decision, tuple(sorted(set(waits)))))
+            self.rows_of_gang[workload.above or workload.name].append(self.state.now.node_index[str(one.decision.node)])
+        self.state.count_in(workload, placed, free_now=waits_for is None)
 
     def _refuse_alike(self, head: Workload, group: Group) -> None:
         """Refuse those right behind a workload that are like one that was refused.

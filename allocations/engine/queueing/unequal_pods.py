@@ -1,4 +1,4 @@
-"""Seats for pods that differ, on few nodes: kind by kind, and by a search bounded by `TRIES`.
+"""Placements for pods that differ, on few nodes: kind by kind, and by a search bounded by `TRIES`.
 
 Called by `placing`. Invariants: what is answered fits together; the same snapshot gives the same answer.
 """
@@ -10,7 +10,14 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Final
 
 from allocations.engine.plan import feasible, plan
-from allocations.engine.queueing.equal_pods import Placed, Seat, both, equal_on_rows, rows_used, taken
+from allocations.engine.queueing.equal_pods import (
+    Placements,
+    PodPlacement,
+    both,
+    equal_on_rows,
+    rows_used,
+    taken,
+)
 from allocations.engine.queueing.workloads import Member
 from kube.device_types import GPU
 
@@ -36,11 +43,11 @@ class _Search:
         self.tries = TRIES
         self.most = 0
 
-    def seats(self, snapshot: Snapshot, place: int, used: tuple[int, ...], nodes: int) -> Placed | None:
-        """Seats for the pods from `place` on, on the nodes used and at most `nodes` in all."""
+    def place(self, snapshot: Snapshot, place: int, used: tuple[int, ...], nodes: int) -> Placements | None:
+        """Placements for the pods from `place` on, on the nodes used and at most `nodes` in all."""
         self.most = max(self.most, place)
         if place == len(self.members):
-            return Placed((), snapshot)
+            return Placements((), snapshot)
         member = self.members[place]
         for row in self._options(snapshot, member, used, nodes):
             if self.tries <= 0:
@@ -50,9 +57,9 @@ class _Search:
             if decision.node is None:
                 continue
             after = used if row in used else (*used, row)
-            rest = self.seats(taken(snapshot, decision), place + 1, after, nodes)
+            rest = self.place(taken(snapshot, decision), place + 1, after, nodes)
             if rest is not None:
-                return Placed((Seat(member, decision), *rest.seats), rest.snapshot)
+                return Placements((PodPlacement(member, decision), *rest.pods), rest.snapshot)
         return None
 
     def _options(self, snapshot: Snapshot, member: Member, used: tuple[int, ...], nodes: int) -> Iterable[int]:
@@ -73,7 +80,7 @@ def unequal_on_rows(
     rows: Sequence[int] | None,
     beside: Collection[int],
     blocked: Collection[int],
-) -> Placed | int:
+) -> Placements | int:
     """Kind by kind, the hardest first; where that finds nothing, by a search; then by searches on fewer nodes."""
     allowed = None if rows is None else set(rows)
     own = tuple(row for row in sorted(set(beside)) if allowed is None or row in allowed)
@@ -81,14 +88,14 @@ def unequal_on_rows(
     found = _kind_by_kind(snapshot, hardest, rows, own, blocked)
     if len(members) > SEARCHED:
         return found
-    if not isinstance(found, Placed):
+    if not isinstance(found, Placements):
         search = _Search(hardest, rows, blocked)
-        searched = search.seats(snapshot, 0, own, len(own) + len(members))
+        searched = search.place(snapshot, 0, own, len(own) + len(members))
         if searched is None:
             return max(found, search.most)
         found = searched
     while (nodes := len(rows_used(snapshot, found).difference(own))) > (0 if own else 1):
-        fewer = _Search(hardest, rows, blocked).seats(snapshot, 0, own, len(own) + nodes - 1)
+        fewer = _Search(hardest, rows, blocked).place(snapshot, 0, own, len(own) + nodes - 1)
         if fewer is None:
             break
         found = fewer
@@ -101,21 +108,21 @@ def _kind_by_kind(
     rows: Sequence[int] | None,
     own: Sequence[int],
     blocked: Collection[int],
-) -> Placed | int:
-    """Equal pods at a time, beside those that have their seats."""
+) -> Placements | int:
+    """Equal pods at a time, beside those that have their placements."""
     kinds: dict[tuple[DeviceRequest, tuple[int, ...] | None], list[Member]] = {}
     for member in hardest:
         kinds.setdefault((member.request, member.rows), []).append(member)
-    seats: list[Seat] = []
+    placements: list[PodPlacement] = []
     used = set(own)
     for some in kinds.values():
         found = equal_on_rows(snapshot, some, both(some[0].rows, rows), used, blocked)
-        if not isinstance(found, Placed):
-            return len(seats) + found
-        seats += found.seats
+        if not isinstance(found, Placements):
+            return len(placements) + found
+        placements += found.pods
         snapshot = found.snapshot
         used |= rows_used(snapshot, found)
-    return Placed(tuple(seats), snapshot)
+    return Placements(tuple(placements), snapshot)
 
 
 def _hardness(request: DeviceRequest) -> tuple[Fraction, int]:

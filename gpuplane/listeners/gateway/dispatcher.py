@@ -30,7 +30,7 @@ from gpuplane.listeners.gateway.replies import DatabaseAway, GatewayRefusal
 from gpuplane.listeners.threads import Lane
 from inference.choices import REQUEST_OPEN, RequestState
 from inference.dispatch.reading import Seen, lost_requests, requests_seen
-from inference.dispatch.records import Again, Arrival, Ending, Look, Outcome, Place, Standing, Started, Step
+from inference.dispatch.records import Arrival, Ending, Outcome, Place, Recheck, Retry, Started, Step, StepResult
 from inference.dispatch.rounds import dispatch
 from inference.wake import REQUESTS
 from storage.redis_listener import Subscription
@@ -58,7 +58,7 @@ PAUSE_SECONDS: Final = 0.1
 """Between two reads of what was lost, however many messages come."""
 RETRY_FULL: Final[Header] = (b"retry-after", b"5")
 RETRY_LATER: Final[Header] = (b"retry-after", b"10")
-IN_QUEUE: Final = (Standing.WAITS, Standing.QUEUE_FULL)
+IN_QUEUE: Final = (StepResult.WAITS, StepResult.QUEUE_FULL)
 AWAY: Final = (DatabaseError, InterfaceError, Refused)
 """What a call in a thread raises while the database is away."""
 
@@ -142,8 +142,8 @@ class Dispatcher:
             raise GatewayRefusal(502, reason)
         tried, at = dict(flight.tried), self.clock()
         flight.tried[before.slot] = at
-        again = Again(id=flight.id, model=flight.model, slot=before.slot, reason=reason, tried=tried, at=at)
-        return await self._settled(flight, again)
+        retry = Retry(id=flight.id, model=flight.model, slot=before.slot, reason=reason, tried=tried, at=at)
+        return await self._settled(flight, retry)
 
     def close(self, flight: Flight, state: RequestState, reason: str = "") -> None:
         """The request is over. Written in the background; a second time does nothing."""
@@ -184,7 +184,7 @@ class Dispatcher:
 
     # -- inside
 
-    async def _settled(self, flight: Flight, step: Arrival | Again) -> Place:
+    async def _settled(self, flight: Flight, step: Arrival | Retry) -> Place:
         """What becomes of the step, after waiting where it has to wait."""
         began = self.clock()
         flight.started = asyncio.get_running_loop().create_future()
@@ -201,7 +201,7 @@ class Dispatcher:
             flight.known = flight.known or isinstance(outcome, Place) or outcome in IN_QUEUE
             if outcome in IN_QUEUE:
                 self._busy_until[flight.model] = self.clock() + BUSY_SECONDS
-            if outcome is Standing.WAITS:
+            if outcome is StepResult.WAITS:
                 with metrics.WAITING.labels(flight.model).track_inprogress():
                     outcome = await self._waited(flight, flight.started, began)
         except asyncio.CancelledError:
@@ -238,10 +238,10 @@ class Dispatcher:
             self._queued -= 1
 
     def _refusal(self, flight: Flight, outcome: Outcome) -> GatewayRefusal:
-        if outcome is Standing.UNKNOWN_MODEL:
+        if outcome is StepResult.UNKNOWN_MODEL:
             self._forget(flight)
             return GatewayRefusal(404, f"there is no model {flight.model}", code="model_not_found")
-        if outcome is Standing.QUEUE_FULL:
+        if outcome is StepResult.QUEUE_FULL:
             self._forget(flight)
             self._full_until[flight.model] = self.clock() + FULL_SECONDS
             return self._queue_full(flight.model)
@@ -296,7 +296,7 @@ class Dispatcher:
                 log.warning("gateway.ending_not_written", why=str(error))
                 await asyncio.sleep(AGAIN_SECONDS)
                 continue
-            if not doubtful or outcome is not Standing.OVER:
+            if not doubtful or outcome is not StepResult.OVER:
                 return
             doubtful = False
             await asyncio.sleep(LATE_SECONDS)
@@ -314,7 +314,7 @@ class Dispatcher:
                 await self._arrivals.rest()
                 continue
             try:
-                await asyncio.gather(*(self._batcher.do(Look(model=name)) for name in names))
+                await asyncio.gather(*(self._batcher.do(Recheck(model=name)) for name in names))
                 self._saw(await self._reads.run(requests_seen, ids), asked)
             except AWAY as error:
                 log.warning("gateway.not_looked", why=str(error))

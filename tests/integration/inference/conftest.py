@@ -11,7 +11,7 @@ from pytest_django import Settings
 
 from gpuplane.listeners.gateway import dispatcher as dispatcher_module
 from gpuplane.listeners.gateway.dispatcher import Dispatcher
-from inference.dispatch.records import Look, Round, Step
+from inference.dispatch.records import Recheck, Round, Step
 from inference.dispatch.rounds import dispatch
 from tests import ledger_truth
 from tests.databases import TestDatabase
@@ -57,7 +57,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     found: list[list[str]] = []
 
     def noted(steps: Sequence[Step], **about: Any) -> Round:
-        if told := sorted(type(step).__name__ for step in steps if not isinstance(step, Look)):
+        if told := sorted(type(step).__name__ for step in steps if not isinstance(step, Recheck)):
             found.append(told)
         return dispatch(steps, **about)
 

@@ -10,7 +10,7 @@ import pytest
 from inference import tasks
 from inference.choices import REQUEST_EDGES, RequestState, RunnerState, State
 from inference.dispatch import gateways
-from inference.dispatch.records import Look, Place, Standing, Step
+from inference.dispatch.records import Place, Recheck, Step, StepResult
 from inference.models import Gateway, Model, Request, Runner, Slot, Turn
 from storage.clock import database_now
 from tests.gateway import LENGTH, Gateways, miscounted, ready_slots, said
@@ -34,7 +34,7 @@ def test_a_slot_never_has_more_than_parallel(world: SlotWorld, desk: Gateways) -
     """SLOT-3b SLOT-9 the third of two at once waits, and gets the place of the one that ends."""
     world.model(parallel=2)
     (slot,) = ready_slots(world, "127.0.0.1:1")
-    assert desk.arrive("a", "b", "c") == [slot.pk, slot.pk, Standing.WAITS]
+    assert desk.arrive("a", "b", "c") == [slot.pk, slot.pk, StepResult.WAITS]
     assert Slot.objects.get().active == 2
     assert desk.end("a", tokens=7) == ["c"]
     assert desk.states() == {"a": "done", "b": "running", "c": "running"}
@@ -79,7 +79,7 @@ def test_slots_that_serve_nobody(world: SlotWorld, desk: Gateways, change: dict[
         Runner.objects.update(state=change["runner"])
     else:
         Slot.objects.update(**{name: value() if callable(value) else value for name, value in change.items()})
-    assert desk.arrive("a") == [Standing.WAITS]
+    assert desk.arrive("a") == [StepResult.WAITS]
     assert Slot.objects.get().active == 0
 
 
@@ -88,7 +88,7 @@ def test_a_slot_that_is_a_pod_serves(world: SlotWorld, desk: Gateways) -> None:
     world.model(parallel=2)
     (slot,) = ready_slots(world, "10.0.0.7:8000")
     Slot.objects.update(runner=None)
-    assert desk.arrive("a") == [Standing.WAITS]
+    assert desk.arrive("a") == [StepResult.WAITS]
     Slot.objects.update(pod_name="slot-a")
     assert desk.arrive("b") == [slot.pk]
 
@@ -97,7 +97,7 @@ def test_a_lora_has_slots_of_its_own(world: SlotWorld, desk: Gateways) -> None:
     """SLOT-3b"""
     world.model()
     (slot,) = ready_slots(world, "127.0.0.1:1", lora="legal")
-    assert desk.arrive("a") == [Standing.WAITS]
+    assert desk.arrive("a") == [StepResult.WAITS]
     assert desk.arrive("b", lora="legal") == [slot.pk]
 
 
@@ -122,7 +122,7 @@ def test_the_order_of_those_that_wait(
     ready_slots(world, "127.0.0.1:1")
     desk.arrive("first")
     for name, token, priority in waiting:
-        assert desk.arrive(name, token=token, priority=priority) == [Standing.WAITS]
+        assert desk.arrive(name, token=token, priority=priority) == [StepResult.WAITS]
     served, now = "", "first"
     while started := desk.end(now):
         (now,) = started
@@ -142,7 +142,7 @@ def test_who_arrives_does_not_overtake(world: SlotWorld, desk: Gateways) -> None
         done = desk.round([desk.ending(now), desk.arrival(f"a{number}", token="a")])
         (now,) = [
             *[desk.name(one.request) for one in done.started],
-            *[f"a{number}" for outcome in done.outcomes[1:] if outcome is not Standing.WAITS],
+            *[f"a{number}" for outcome in done.outcomes[1:] if outcome is not StepResult.WAITS],
         ]
         order.append(now)
     assert order[:4] in (["a0", "b1", "a1", "b2"], ["b1", "a0", "b2", "a1"])
@@ -151,17 +151,17 @@ def test_who_arrives_does_not_overtake(world: SlotWorld, desk: Gateways) -> None
 @pytest.mark.parametrize(
     ("length", "want"),
     [
-        pytest.param(0, [Standing.QUEUE_FULL] * 3, id="nobody may wait"),
-        pytest.param(2, [Standing.WAITS, Standing.WAITS, Standing.QUEUE_FULL], id="two may wait"),
+        pytest.param(0, [StepResult.QUEUE_FULL] * 3, id="nobody may wait"),
+        pytest.param(2, [StepResult.WAITS, StepResult.WAITS, StepResult.QUEUE_FULL], id="two may wait"),
     ],
 )
-def test_the_queue_of_a_model_is_bounded(world: SlotWorld, desk: Gateways, length: int, want: list[Standing]) -> None:
+def test_the_queue_of_a_model_is_bounded(world: SlotWorld, desk: Gateways, length: int, want: list[StepResult]) -> None:
     """SLOT-9 others are refused, and leave no row; the queue of another model is its own."""
     world.model(keep_warm=0)
     world.model("other")
     assert [desk.round([desk.arrival(name)], length=length).outcomes[0] for name in "abc"] == want
-    assert desk.round([desk.arrival("d", "other")], length=1).outcomes == [Standing.WAITS]
-    assert Request.objects.filter(model_name="chat").count() == want.count(Standing.WAITS)
+    assert desk.round([desk.arrival("d", "other")], length=1).outcomes == [StepResult.WAITS]
+    assert Request.objects.filter(model_name="chat").count() == want.count(StepResult.WAITS)
 
 
 def test_steps_of_one_moment_are_one_round(world: SlotWorld, desk: Gateways) -> None:
@@ -172,7 +172,7 @@ def test_steps_of_one_moment_are_one_round(world: SlotWorld, desk: Gateways) -> 
     steps: list[Step] = [desk.arrival("b"), desk.ending("a"), desk.arrival("c"), desk.arrival("d", "nobody")]
     steps.append(desk.ending("c", state=RequestState.CANCELLED))
     outcomes = [said(one) for one in desk.round(steps).outcomes]
-    assert outcomes == [slot.pk, Standing.OVER, Standing.OVER, Standing.UNKNOWN_MODEL, Standing.OVER]
+    assert outcomes == [slot.pk, StepResult.OVER, StepResult.OVER, StepResult.UNKNOWN_MODEL, StepResult.OVER]
     assert desk.states() == {"a": "done", "b": "running", "c": "cancelled"}
     assert miscounted() == []
 
@@ -184,14 +184,14 @@ def test_a_request_that_its_slot_did_not_take_goes_elsewhere(world: SlotWorld, d
     (first,) = desk.arrive("a")
     (second,) = [said(one) for one in desk.round([desk.again("a", first)]).outcomes]
     assert {first, second} == slots
-    assert desk.round([desk.again("a", second, first)]).outcomes == [Standing.WAITS]
+    assert desk.round([desk.again("a", second, first)]).outcomes == [StepResult.WAITS]
     assert miscounted() == []
     row = Request.objects.get(pk=desk.ids["a"])
     assert (row.state, row.reason, row.slot_id, row.started_at) == ("waiting", "refused", None, None)
-    assert desk.round([Look(model="chat")]).started == []
+    assert desk.round([Recheck(model="chat")]).started == []
     row.tried = {slot: at - 10 for slot, at in row.tried.items()}
     row.save(update_fields=["tried"])
-    (again,) = desk.round([Look(model="chat")]).started
+    (again,) = desk.round([Recheck(model="chat")]).started
     assert again.request == row.pk
 
 
@@ -201,7 +201,7 @@ def test_what_is_over_stays_over(world: SlotWorld, desk: Gateways) -> None:
     (slot,) = ready_slots(world, "127.0.0.1:1")
     desk.arrive("a", "b")
     for step in (desk.ending("a"), desk.ending("a", state=RequestState.FAILED), desk.again("a", slot.pk)):
-        assert desk.round([step]).outcomes == [Standing.OVER]
+        assert desk.round([step]).outcomes == [StepResult.OVER]
     assert desk.states() == {"a": "done", "b": "running"}
     assert miscounted() == []
 
@@ -307,6 +307,6 @@ def test_a_model_that_was_deleted_lets_its_requests_end(world: SlotWorld, desk: 
     (slot,) = ready_slots(world, "127.0.0.1:1")
     desk.arrive("a", "b")
     Model.objects.all().delete()
-    assert desk.arrive("c") == [Standing.UNKNOWN_MODEL]
+    assert desk.arrive("c") == [StepResult.UNKNOWN_MODEL]
     assert desk.end("a") == []
     assert Slot.objects.get(pk=slot.pk).active == 0

@@ -15,7 +15,7 @@ from django.db import transaction
 
 from inference.choices import REQUEST_OPEN, RequestState, State
 from inference.dispatch import gateways
-from inference.dispatch.records import Again, Arrival, Ending, Place, Standing, Step
+from inference.dispatch.records import Arrival, Ending, Place, Retry, Step, StepResult
 from inference.dispatch.rounds import dispatch
 from inference.models import Gateway, Model, Request, Slot
 from inference.transitions import slot_moved
@@ -59,10 +59,10 @@ def behave(name: str, watched: Watched, numbers: itertools.count[int]) -> int:
     def round_of(steps: list[Step]) -> None:
         done = dispatch(steps, gateway=name, now=database_now(), monotonic=float(next(numbers)), queue_length=LENGTH)
         for step, outcome in zip(steps, done.outcomes, strict=True):
-            if isinstance(outcome, Place) and isinstance(step, Arrival | Again):
+            if isinstance(outcome, Place) and isinstance(step, Arrival | Retry):
                 started(step.id, outcome.slot)
             elif isinstance(step, Arrival):
-                assert outcome is Standing.WAITS
+                assert outcome is StepResult.WAITS
                 mine.setdefault(step.id, "")
         for one in done.started:
             if one.gateway == name and mine.get(one.request) == "":
@@ -81,7 +81,7 @@ def behave(name: str, watched: Watched, numbers: itertools.count[int]) -> int:
         for pk in chance.sample(sorted(mine), min(len(mine), chance.randrange(3))):
             left(pk)
             if mine[pk] and chance.random() < 0.2:
-                steps.append(Again(id=pk, model="chat", slot=mine[pk], reason="refused", at=float(next(numbers))))
+                steps.append(Retry(id=pk, model="chat", slot=mine[pk], reason="refused", at=float(next(numbers))))
                 mine[pk] = ""
             else:
                 del mine[pk]
@@ -189,11 +189,11 @@ def test_a_request_that_ends_while_it_is_to_go_elsewhere(world: SlotWorld) -> No
     ended, stays, *_ = running_pair(world)
     slot, now = Slot.objects.get().pk, database_now()
     steps: list[Step] = [
-        Again(id=ended, model="chat", slot=slot, reason="refused", at=1.0),
+        Retry(id=ended, model="chat", slot=slot, reason="refused", at=1.0),
         Ending(id=ended, model="chat", state=RequestState.CANCELLED, at=1.0),
     ]
     done = dispatch(steps, gateway="g1", now=now, monotonic=1.0, queue_length=LENGTH)
-    assert done.outcomes == [Standing.OVER, Standing.OVER]
+    assert done.outcomes == [StepResult.OVER, StepResult.OVER]
     assert Request.objects.get(pk=ended).state == RequestState.CANCELLED
     assert Request.objects.get(pk=stays).state == RequestState.RUNNING
     assert miscounted() == []
@@ -214,5 +214,5 @@ def test_the_last_place_is_given_once(world: SlotWorld, ledger_db: TestDatabase)
 
     results = ledger_db.race([partial(ask, "g1"), partial(ask, "g2")])
     assert sorted(isinstance(one, Place) for one in results) == [False, True]
-    assert Standing.WAITS in results
+    assert StepResult.WAITS in results
     assert miscounted() == []
