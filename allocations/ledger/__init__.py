@@ -9,7 +9,7 @@ Invariants:
 """
 
 from allocations.ledger.adopt import adopt
-from allocations.ledger.binding import all_bound, bound, current, note_ended, reserve, reserve_held, take_up
+from allocations.ledger.binding import all_bound, bound, current, note_ended, noted_ends, reserve, reserve_held, take_up
 from allocations.ledger.hold import hold
 from allocations.ledger.holder import Holder, Terms, pod_holder
 from allocations.ledger.reads import (
@@ -50,6 +50,7 @@ __all__ = [
     "note_ended",
     "note_evicted",
     "note_leaving",
+    "noted_ends",
     "pod_allocation_of",
     "pod_holder",
     "pod_query",

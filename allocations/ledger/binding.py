@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 
 from allocations.choices import State
 from allocations.ledger.reads import Live, lives_of, read_held
 from allocations.ledger.transitions import LiveMove, move_live, reserving_held
+from allocations.models import Allocation
 from storage.clock import RunningClock
 from storage.columns import identity, read_identity
 from storage.cursors import Query, Statement, moment, on_postgresql, run_together
@@ -110,6 +111,11 @@ def note_ended(*, allocation_id: uuid.UUID, reason: str) -> bool:
         [reason[:300], identity(allocation_id)],
     )
     return _is_written(noting)
+
+
+def noted_ends(allocation_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, str]:
+    """Why the pods of these allocations have ended, as `note_ended` has written it."""
+    return dict(Allocation.objects.filter(pk__in=allocation_ids).values_list("id", "reason"))
 
 
 @one_trip_retry

@@ -126,9 +126,10 @@ def confirm(attempts: Sequence[Attempt]) -> list[StepOutcome]:
     bound = ledger.all_bound(ends, now=now, actor=actor)
     left = [one for one in attempts if one.live.id not in bound]
     ended = ledger.bound([one.live.id for one in left], now=now, actor=actor, ended=True) if left else set()
+    reasons = ledger.noted_ends(ended) if ended else {}
     for one in left:
-        if one.live.id in ended:
-            one.sources, one.ending = (State.BOUND,), FinalState(State.RELEASED, "the pod ended while it was bound")
+        if one.live.id in reasons:
+            one.sources, one.ending = (State.BOUND,), FinalState(State.RELEASED, reasons[one.live.id])
     return [
         DONE if one.live.id in bound | ended else StepOutcome.open(MovedOn("the reservation was settled meanwhile"))
         for one in attempts

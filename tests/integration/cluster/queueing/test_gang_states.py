@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from allocations.choices import State
 from allocations.errors import MovedOn
 from allocations.models import Allocation, GangState, QueueFence
 from allocations.scheduling import placement
+from kube.keys import ATTEMPT
 from storage.clock import database_now
 from tests.fakes.apiserver import Fault
 from tests.integration.cluster.conftest import NAMESPACE
@@ -118,6 +119,30 @@ def test_a_member_that_stays_when_its_gang_is_undone(queues: Queues, how: str) -
     gone(queues, names[0])
     queues.round()
     assert GangState.objects.get().admitted_at is None
+
+
+def test_a_member_that_succeeds_before_its_bind_is_confirmed(queues: Queues) -> None:
+    """CLAIM-8 `onMemberFailure: evictAll` is about failures: a success that is noted at the reservation is none."""
+    queues.world.node("n1", gpus=4)
+    names = ring(queues, 2, onMemberFailure="evictAll")
+    queues.settle()
+    for name in names:
+        queues.bind(name)
+    queues.round()
+    queues.pod("above", gang="ring")
+    queues.settle()
+    reserved = Allocation.objects.filter(pod_name="above")
+    long_ago = database_now() - timedelta(seconds=60)
+    reserved.update(state="reserved", reserved_at=long_ago, bind_attempt=1)
+    made = queues.world.server.pods[NAMESPACE, "above"]  # its Binding was applied, and the worker was killed
+    made["spec"]["nodeName"] = "n1"
+    made["metadata"].setdefault("annotations", {})[ATTEMPT] = f"{reserved.get().id}/1"
+    queues.world.finish("above")
+    assert ledger.note_ended(allocation_id=reserved.get().id, reason="the pod has succeeded")
+    queues.world.collect_garbage()
+    assert reserved.get().state == State.RELEASED
+    queues.settle()
+    assert leaving(queues) == []
 
 
 def test_no_member_is_admitted_while_its_gang_is_undone(queues: Queues) -> None:
