@@ -7,9 +7,10 @@ import pytest
 from django.db import transaction
 
 from access.actors import SYSTEM
-from access.errors import Conflict
+from access.errors import Conflict, Unavailable
 from audit.models import Event
 from nodes.choices import NodeState, Presence
+from nodes.frame_order import FrameStamp
 from nodes.inventory import parse_node
 from nodes.models import Device, Node
 from nodes.services import devices_health, inventory_put, node_remove, node_state_set
@@ -115,3 +116,19 @@ def test_a_node_is_removed_once_nobody_holds_its_devices(ledger_db):
     assert not node_remove(node=node, **BY)
     assert dict(Device.objects.values_list("uuid", "presence")) == {"GPU-0": "removed", "GPU-1": "removed"}
     assert Event.objects.filter(kind="node.removed").count() == 1
+
+
+def test_the_newest_of_an_agents_frames_counts(ledger_db):
+    """NODE-2 in whatever order web processes store them."""
+    put()
+
+    def said(seq, reason):
+        frame = FrameStamp("b0", seq, float(seq))
+        return lambda: devices_health(node_name="n1", health={"GPU-3": reason}, frame=frame, **BY)
+
+    results = ledger_db.race([said(seq, "Xid 79") for seq in range(5, 10)])
+    assert all(isinstance(result, (tuple, Unavailable)) for result in results)
+    assert Node.objects.get().frame_seq == 9
+    with pytest.raises(Unavailable):
+        said(8, "")()
+    assert not Device.objects.get(uuid="GPU-3").healthy
