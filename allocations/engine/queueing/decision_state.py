@@ -16,6 +16,7 @@ from allocations.engine.queueing.balance import Balance
 from allocations.engine.queueing.equal_pods import Placements
 from allocations.engine.queueing.evictable import Evictable
 from allocations.engine.queueing.fair_share import Demand, fair_shares
+from allocations.engine.queueing.members import as_workloads
 from allocations.engine.queueing.placing import Labels, NoRoom, Placer
 from allocations.engine.queueing.workloads import Counting, Counts, Gang, Running, Sort, Workload, asks_whole
 from allocations.engine.snapshot import Snapshot
@@ -40,7 +41,8 @@ class DecisionState:
         self.balance = Balance(tree)
         self.placer = Placer(labels)
         self.leaving = {pod.name: pod for pod in running if pod.leaving}
-        self._staying = [pod for pod in running if not pod.leaving] if self.leaving else running
+        staying = [pod for pod in running if not pod.leaving] if self.leaving else running
+        self._staying = as_workloads(staying, gangs)
         sums = self.counting.sums(self._staying)
         self._lowest: dict[str, int] = {}
         for sort, counts in sums.items():

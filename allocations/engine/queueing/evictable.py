@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allocations.engine.patch import with_less
+from allocations.engine.queueing.members import split_gang
 from allocations.engine.queueing.workloads import Gang, Running
 
 if TYPE_CHECKING:
@@ -119,11 +120,9 @@ def _units(running: Iterable[Running], gangs: Mapping[str, Gang]) -> list[Victim
         elif _may_go(pod):
             units.append(Victims((pod,), pod.queue, pod.priority))
     for name, pods in members.items():
-        oldest = sorted(pods, key=lambda pod: pod.age)
-        least = gangs[name].min_member if name in gangs else len(pods)
-        units += [Victims((pod,), pod.queue, pod.priority) for pod in oldest[least:] if _may_go(pod)]
-        rest = oldest[:least]
-        if all(_may_go(pod) for pod in oldest):
+        rest, above = split_gang(pods, gangs.get(name))
+        units += [Victims((pod,), pod.queue, pod.priority) for pod in above if _may_go(pod)]
+        if all(map(_may_go, pods)):
             units.append(Victims(tuple(rest), rest[0].queue, max(pod.priority for pod in rest), rest_of=name))
     return sorted(units, key=lambda unit: unit.rank())
 

@@ -6,7 +6,7 @@ Called by what-if and by the queueing loop. Pure.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -105,6 +105,27 @@ def _of_gang(
             ),
         )
     return workloads
+
+
+def split_gang(running: Iterable[Running], gang: Gang | None) -> tuple[list[Running], list[Running]]:
+    """(the oldest `minMember` of a gang's running pods, which are one workload; the pods above). All where None."""
+    oldest = sorted(running, key=attrgetter("age"))
+    least = gang.min_member if gang is not None else len(oldest)
+    return oldest[:least], oldest[least:]
+
+
+def as_workloads(running: Sequence[Running], gangs: Mapping[str, Gang]) -> Sequence[Running]:
+    """The running pods, of which none is preemptible whose workload has one that is not, as `_of_gang` admits them."""
+    fixed = {one.gang for one in running if not one.preemptible} - {""}
+    if not fixed:
+        return running
+    members: defaultdict[str, list[Running]] = defaultdict(list)
+    for one in running:
+        if one.gang in fixed:
+            members[one.gang].append(one)
+    workloads = [split_gang(pods, gangs.get(name))[0] for name, pods in members.items()]
+    stay = {one.name for pods in workloads if not all(one.preemptible for one in pods) for one in pods}
+    return [msgspec.structs.replace(one, preemptible=False) if one.name in stay else one for one in running]
 
 
 def _lone(pod: WaitingPod, queue: str) -> Workload:

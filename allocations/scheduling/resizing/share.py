@@ -110,7 +110,7 @@ def _let_by_queues(row: Allocation, live: ledger.Live, change: Resized) -> Fence
     after = {one.grant.device_id: one.after for one in change.sizings}
     grants = [after.get(grant.device_id, grant) for grant in live.grants]
     held = [(grant.device_id, grant.core_percent, grant.memory_bytes or 0) for grant in grants]
-    why = growth_refusal(decided_by, live.holder.identity, held, preemptible=row.preemptible)
+    why = growth_refusal(decided_by, live.holder.identity, held)
     if why:
         raise Conflict(why)
     return fence

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.allocations.scenario.queues import gang, node, placed, pod, pods, queue, quota, run, why
+from tests.unit.allocations.scenario.queues import Manifest, gang, node, placed, pod, pods, queue, quota, run, why
 
 H100, A100 = ("H100",), ("A100",)
 TWO_MODELS = (quota(1, models=H100), quota(1, models=A100))
@@ -276,3 +276,44 @@ def test_labels_of_what_is_not_preemptible(labels: dict[str, str]) -> None:
     assert set(placed(run(nodes=[node("n1", 1)], queues=queues, pods=[held, taker]))) == {"taker"}
     held["metadata"]["labels"] |= labels
     assert placed(run(nodes=[node("n1", 1)], queues=queues, pods=[held, taker])) == {}
+
+
+PAST_DESERVED = (
+    "queue a holds 2 of the 2 GPUs that it deserves with pods that are not preemptible, and 1 more are asked for"
+)
+
+
+def member(number: int, **about: Any) -> Manifest:
+    """A pod of the gang `ring` that runs."""
+    return pod(f"r-{number}", gang="ring", queue="a", on=f"n1:{number}", **about)
+
+
+@pytest.mark.parametrize(
+    ("members", "want"),
+    [
+        pytest.param(
+            [member(0, preemptible=False), member(1)],
+            {"fixed": PAST_DESERVED},
+            id="a gang with one such pod",
+        ),
+        pytest.param(
+            [member(0), member(1), member(2, preemptible=False)],
+            {},
+            id="a pod above minMember is a workload of its own",
+        ),
+        pytest.param(
+            [member(0, preemptible=False, leaving=True), member(1)],
+            {},
+            id="one that leaves counts no more",
+        ),
+    ],
+)
+def test_a_gang_that_runs_counts_as_it_was_admitted(members: list[Manifest], want: dict[str, str]) -> None:
+    """QUEUE-1 one pod that is not preemptible makes its gang so: what the queue deserves is not passed by pieces."""
+    result = run(
+        nodes=[node("n1", 8)],
+        gangs=[gang("ring", 2)],
+        queues=[queue("a", quota(2))],
+        pods=[*members, pod("fixed", queue="a", preemptible=False)],
+    )
+    assert why(result) == want
