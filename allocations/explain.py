@@ -25,6 +25,7 @@ from allocations.engine.decision import Decision
 from allocations.engine.explain import DeviceVerdict, count_devices, explain_devices
 from allocations.engine.plan import plan, verdicts_of
 from allocations.engine.reasons import summary_text
+from allocations.gang_queues import read_gang_queues, waits_in
 from allocations.ledger.reads import request_of
 from allocations.models import Allocation, PodRefusal, QueueState
 from allocations.pod_request import share_policy
@@ -36,7 +37,6 @@ from audit.models import Event
 from claims.dialects.ignored import sentences
 from claims.dialects.request import DeviceRequest
 from claims.lookup import ClaimFinder
-from claims.membership import queue_of
 from claims.models import GpuClaim
 from claims.queues import DIRECTORY, FRESH_SECONDS
 from kube import pods as kube_pods
@@ -206,7 +206,9 @@ def _workload(refusal: PodRefusal) -> dict[str, Any] | None:
     if refusal.member is None:
         return None
     membership = msgspec.convert(refusal.member, QueuedPod).pod_request.membership
-    queue = queue_of(membership, refusal.namespace, DIRECTORY.get(FRESH_SECONDS))
+    namespace, queues = refusal.namespace, DIRECTORY.get(FRESH_SECONDS)
+    by_gang = read_gang_queues(queues, namespace=namespace, gang=membership.gang) if membership.gang else {}
+    queue = waits_in(membership, namespace, queues, by_gang)
     state = QueueState.objects.filter(name=queue).first()
     return {
         "queue": queue,

@@ -17,6 +17,7 @@ from access.actors import Actor
 from access.errors import TooLarge
 from allocations.choices import LIVE, State
 from allocations.engine.decision import Grant
+from allocations.gang_queues import counts_in, read_gang_queues
 from allocations.ledger.reads import request_of
 from allocations.models import Allocation
 from allocations.scenario import Limits
@@ -24,7 +25,7 @@ from claims.dialects.device_json import own_amounts
 from claims.dialects.grants import Placed
 from claims.dialects.write_back import AMOUNTS
 from claims.kinds import CLAIM, GANG, QUEUE
-from claims.membership import Membership, queue_of
+from claims.membership import Membership
 from claims.queues import stored_queues
 from claims.selectors import manifest_list
 from kube.device_types import GPU, is_mig
@@ -138,6 +139,7 @@ def _manifests(kind: Any, actor: Actor) -> list[Manifest]:
 
 def _pods(live: Any, actor: Actor) -> Iterator[Manifest]:
     queues = stored_queues()
+    by_gang = read_gang_queues(queues) if queues.stored else {}
     names: set[tuple[str, str]] = set()
     for number, row in enumerate(live.order_by("created_at", "id")):
         seen = actor.sees(row.namespace)
@@ -148,7 +150,7 @@ def _pods(live: Any, actor: Actor) -> Iterator[Manifest]:
         names.add((namespace, name))
         labels = {}
         if queues.stored:
-            labels[QUEUE_LABEL] = queue_of(Membership(row.queue, row.gang), row.namespace, queues)
+            labels[QUEUE_LABEL] = counts_in(Membership(row.queue, row.gang), row.namespace, queues, by_gang)
         if row.gang and seen:
             labels[GANG_LABEL] = row.gang
         if not (row.preemptible and row.pod_uid):

@@ -6,6 +6,7 @@ how many there are.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +16,12 @@ from django.db.models import Count, Q, QuerySet
 
 from access.actors import Actor
 from allocations.choices import LIVE
+from allocations.gang_queues import counts_in, read_gang_queues, waits_in
 from allocations.models import Allocation, GangState, PodRefusal, QueueState
 from allocations.queue_statuses import gang_statuses
 from allocations.queued_pod import QueuedPod
 from claims.kinds import GANG
-from claims.membership import queue_of
+from claims.membership import Membership
 from claims.models import GpuGang, GpuQueue
 from claims.queues import StoredQueues, stored_queues
 from claims.selectors import manifest_get, manifest_list
@@ -197,10 +199,9 @@ def queue_overview(name: str, *, actor: Actor) -> QueueOverview | None:
     if row is None:
         return None
     queues = stored_queues()
-    waiting = _in_line(name, queues)
+    by_gang = read_gang_queues(queues)
+    waiting = _in_line(name, queues, by_gang)
     seen = [one for one in waiting if actor.sees(one.namespace)]
-    held = Allocation.objects.filter(state__in=LIVE).filter(_in_queue(name, queues))
-    holders = held.values_list("namespace").annotate(Count("devices")).order_by("namespace")
     state = QueueState.objects.filter(name=name).first()
     return QueueOverview(
         row,
@@ -208,28 +209,30 @@ def queue_overview(name: str, *, actor: Actor) -> QueueOverview | None:
         [one for one in tree if one.parent == name],
         seen[:WAITING_SHOWN],
         len(waiting) - len(seen),
-        [(namespace, devices) for namespace, devices in holders if actor.sees(namespace)],
+        [(namespace, devices) for namespace, devices in _holders(name, queues, by_gang) if actor.sees(namespace)],
         None if state is None else state.decided_at,
     )
 
 
-def _in_queue(name: str, queues: StoredQueues) -> Q:
-    """Allocations of the queue: by their label, else by namespace."""
-    mine = [namespace for namespace, queue in queues.tree.of_namespace.items() if queue == name]
-    by_namespace = Q(namespace__in=mine)
-    if name == "default":
-        by_namespace = ~Q(namespace__in=list(queues.tree.of_namespace))
-    return Q(queue=name) | (Q(queue="") & by_namespace)
+def _holders(name: str, queues: StoredQueues, by_gang: Mapping[str, str]) -> list[tuple[str, int]]:
+    """(namespace, devices) of what pods of the queue hold."""
+    held = Allocation.objects.filter(state__in=LIVE).order_by()
+    found: Counter[str] = Counter()
+    rows = held.values_list("namespace", "queue", "gang").annotate(Count("devices"))
+    for namespace, queue, gang, devices in rows:
+        if counts_in(Membership(queue, gang), namespace, queues, by_gang) == name:
+            found[namespace] += devices
+    return sorted(found.items())
 
 
-def _in_line(name: str, queues: StoredQueues) -> list[WaitingPodRow]:
+def _in_line(name: str, queues: StoredQueues, by_gang: Mapping[str, str]) -> list[WaitingPodRow]:
     """The pods that wait in the queue, in its order."""
     holding = Allocation.objects.filter(state__in=LIVE).values("pod_uid")
     rows = PodRefusal.objects.filter(member__isnull=False).exclude(pod_uid__in=holding)
     found = []
     for row in rows:
         membership = msgspec.convert(row.member, QueuedPod).pod_request.membership
-        if queue_of(membership, row.namespace, queues) == name:
+        if waits_in(membership, row.namespace, queues, by_gang) == name:
             found.append(((-membership.priority, membership.created, row.pk), row, membership))
     found.sort(key=lambda one: one[0])
     return [

@@ -16,11 +16,11 @@ from django.db.models import Q
 from allocations import fleet
 from allocations.choices import LIVE
 from allocations.engine.queueing.workloads import Counting
-from allocations.models import AllocationDevice, QueueUsage, QueueUsageMark
+from allocations.gang_queues import counts_in, read_gang_queues
+from allocations.models import Allocation, AllocationDevice, QueueUsage, QueueUsageMark
 from allocations.queue_usage.amounts import Holding, UsageKey, Use, add_up
 from claims.dialects.request import CORE_WHOLE
-from claims.membership import Membership, queue_of
-from claims.queue_tree import DEFAULT
+from claims.membership import Membership
 from claims.queues import StoredQueues, stored_queues
 from kube.device_types import GPU
 from nodes.history import figures
@@ -100,6 +100,8 @@ def _utilisation(start: datetime) -> dict[str, float]:
 
 def _holdings(start: datetime, queues: StoredQueues, utilisation: Mapping[str, float]) -> Iterator[Holding]:
     """The GPUs that were held in this minute."""
+    held = Allocation.objects.filter(Q(state__in=LIVE) | Q(ended_at__gt=start), created_at__lt=start + SPAN)
+    by_gang = read_gang_queues(queues, held=held)
     rows = AllocationDevice.objects.filter(
         Q(allocation__state__in=LIVE) | Q(allocation__ended_at__gt=start),
         type=GPU,
@@ -121,9 +123,8 @@ def _holdings(start: datetime, queues: StoredQueues, utilisation: Mapping[str, f
     for queue, gang, namespace, model, total, uuid, core, memory, whole, since, until in rows.values_list(
         *columns
     ).iterator(chunk_size=2000):
-        name = queue_of(Membership(queue, gang), namespace, queues)
         yield Holding(
-            queue=name if name in queues.tree.queues else DEFAULT,
+            queue=counts_in(Membership(queue, gang), namespace, queues, by_gang),
             namespace=namespace,
             model=model or "",
             amount=1.0 if whole else max(core / CORE_WHOLE, memory / total if total else 0.0),

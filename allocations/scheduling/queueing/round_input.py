@@ -17,6 +17,7 @@ from allocations.engine.queueing.members import WaitingPod, group_into_workloads
 from allocations.engine.queueing.rounds import DecisionInput
 from allocations.engine.queueing.workloads import Age, Gang, Member, Running, holds_whole
 from allocations.engine.snapshot import Snapshot
+from allocations.gang_queues import GangPod, counts_in, gang_queues
 from allocations.models import GangState
 from allocations.queued_pod import QueuedPod
 from allocations.scheduling.queueing.idle_pods import idle_holders
@@ -105,14 +106,14 @@ class InputReader:
         apart = {row.pod_uid for row in outside}
         waiting = [row for row in rows if row.allocation_id is None and row.pod_uid not in apart]
         pods = [_waiting_pod(row, queues, rules) for row in waiting] + ([] if also is None else [also])
-        gang_queues = _gang_queues(pods, running)
-        running = [_in_queue_of_gang(one, gang_queues, queues) for one in running]
+        by_gang = _gang_queues(pods, running)
+        running = [_in_queue_of_gang(one, by_gang, queues) for one in running]
         grouped = group_into_workloads(
             queues.tree,
             pods,
             running,
             {name: Gang.of(name, spec) for name, spec in gangs.items()},
-            gang_queues=gang_queues,
+            gang_queues=by_gang,
             held_back={
                 name: f"gang {one.name} was undone; it is tried again at {one.retry_at:%H:%M:%S} UTC"
                 for name, one in states.items()
@@ -189,10 +190,9 @@ def _running(
     idle: Collection[str],
 ) -> Running:
     member = Membership(one.queue, one.gang_name)
-    queue = queue_of(member, one.namespace, queues)
     return Running(
         name=one.name,
-        queue=queue if queue in queues.tree.queues else DEFAULT,
+        queue=counts_in(member, one.namespace, queues, {}),
         held=one.held,
         row=snapshot.node_index[one.node],
         priority=one.priority,
@@ -233,20 +233,15 @@ def _left_out(queues: StoredQueues, queue: str) -> str:
 
 
 def _gang_queues(waiting: Sequence[WaitingPod], running: Sequence[Running]) -> dict[str, str]:
-    """The queue of each gang: that of its oldest pod, of pods of one second the first by name, wait they or run."""
-    found: dict[str, tuple[tuple[bool, str, str], str]] = {}
-    parts = [(pod.gang, pod.member.age, pod.member.name, pod.queue) for pod in waiting]
-    parts += [(one.gang, one.age, one.name, one.queue) for one in running]
-    for gang, age, name, queue in parts:
-        rank = (age.undated, age.created, name)
-        if gang and (gang not in found or rank < found[gang][0]):
-            found[gang] = rank, queue
-    return {gang: queue for gang, (_, queue) in found.items()}
+    """The queue of each gang by the pods of this round."""
+    pods = [GangPod(pod.gang, pod.member.age.created, pod.member.name, pod.queue) for pod in waiting if pod.gang]
+    pods += [GangPod(one.gang, one.age.created, one.name, one.queue) for one in running if one.gang]
+    return gang_queues(pods)
 
 
-def _in_queue_of_gang(one: Running, gang_queues: Mapping[str, str], queues: StoredQueues) -> Running:
+def _in_queue_of_gang(one: Running, by_gang: Mapping[str, str], queues: StoredQueues) -> Running:
     """The pod in the queue of its gang, whatever its own label names."""
-    queue = gang_queues.get(one.gang, one.queue)
+    queue = by_gang.get(one.gang, one.queue)
     if queue == one.queue:
         return one
     return msgspec.structs.replace(one, queue=queue if queue in queues.tree.queues else DEFAULT)

@@ -5,11 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 
 from access.actors import SYSTEM
-from allocations.models import GangState, QueueState
+from allocations.explain import pod_explain
+from allocations.live_scenario import live_scenario
+from allocations.models import Allocation, GangState, QueueState, QueueUsage, QueueUsageMark
+from allocations.queue_overviews import queue_overview
+from allocations.queue_usage.recording import record_usage
+from allocations.scenario import Limits
 from claims.kinds import GANG, QUEUE
 from claims.models import GpuGang
 from claims.queues import DIRECTORY
 from claims.services import manifest_delete
+from kube.keys import QUEUE_LABEL
 from storage.clock import database_now
 from tests.integration.cluster.conftest import NAMESPACE
 from tests.integration.cluster.queueing.conftest import Queues
@@ -235,3 +241,35 @@ def test_members_with_labels_of_two_queues(queues: Queues) -> None:
     assert queues.why("a") == "queue research holds 2 of its limit of 2 GPUs"
     held = {row.name: row.quotas[0]["allocated"] for row in QueueState.objects.exclude(name="default")}
     assert held == {"research": 2, "product": 0}
+
+
+def test_members_with_labels_of_two_queues_are_shown_where_they_count(queues: Queues) -> None:
+    """QUEUE-6 QUEUE-1 chargeback, the page of the queue, a what-if and explain count as the rounds do."""
+    queues.world.node("n1", gpus=2)
+    queues.queue("research")
+    queues.queue("product")
+    queues.gang("ring", 2)
+    queues.pod("ring-0", gang="ring", queue="research")
+    queues.pod("ring-1", gang="ring", queue="product")
+    queues.settle()
+    assert {queues.bind("ring-0"), queues.bind("ring-1")} == {"n1"}
+    queues.pod("ring-2", gang="ring", queue="product")
+    queues.settle()
+    minute = database_now().replace(second=0, microsecond=0)
+    Allocation.objects.update(created_at=minute - timedelta(hours=1))
+    QueueUsageMark.objects.create(pk=1, until=minute)
+    assert record_usage(now=minute + timedelta(minutes=4)) == 1
+    assert {row.queue: row.held for row in QueueUsage.objects.all()} == {"research": 120}
+
+    pages = {name: queue_overview(name, actor=SYSTEM) for name in ("research", "product")}
+    assert {name: page.namespaces for name, page in pages.items() if page} == {
+        "research": [(NAMESPACE, 2)],
+        "product": [],
+    }
+    assert {name: [one.pod_name for one in page.waiting] for name, page in pages.items() if page} == {
+        "research": ["ring-2"],
+        "product": [],
+    }
+    scenario = live_scenario(actor=SYSTEM, limits=Limits())
+    assert [pod["metadata"]["labels"][QUEUE_LABEL] for pod in scenario["pods"]] == ["research", "research"]
+    assert pod_explain(NAMESPACE, "ring-2", SYSTEM)["workload"]["queue"] == "research"
