@@ -16,6 +16,7 @@ from allocations.engine.amounts import Amounts
 from allocations.engine.decision import Grant
 from allocations.ledger.holder import Holder
 from claims.dialects.request import DeviceRequest
+from claims.membership import NO_MEMBERSHIP, Membership
 from kube.device_types import GPU
 from storage.clock import CLOCK, RunningClock
 from storage.columns import identity, read_identity, read_moment
@@ -55,6 +56,8 @@ class Live:
     """Names of the groups of its devices (`allocations.ledger.groups`), sorted."""
     awaited: bool = False
     """Whether a node is reserved for the pod, which ends once it is bound."""
+    membership: Membership = NO_MEMBERSHIP
+    """Queue, gang and whether it is preemptible, as it counts."""
 
     def lapsed(self, now: datetime) -> bool:
         """Whether it is an expired hold that was not dropped yet."""
@@ -91,7 +94,8 @@ SELECT a.id, a.state, n.name, a.namespace, a.pod_name, a.pod_uid, a.holder, a.re
        d.healthy AND d.presence = 'present' AND d.stranger = '' AND d.conflict = '' AND d.closed = '' AND NOT d.mig
          AND (d.gpu_group = '' OR d.gpu_group_open)
          AND n.state = 'ready' AND n.problem = '',
-       d.bus_id, d.gpu_group, n.mode = 'device-plugin', a.pod_uid IN (SELECT m.pod_uid FROM nodes_makingway m)
+       d.bus_id, d.gpu_group, n.mode = 'device-plugin', a.pod_uid IN (SELECT m.pod_uid FROM nodes_makingway m),
+       a.queue, a.gang, a.preemptible
 FROM allocations_allocation a
 JOIN nodes_node n ON n.id = a.node_id
 LEFT JOIN allocations_allocationdevice g ON g.allocation_id = a.id AND g.live
@@ -147,8 +151,8 @@ def read_held(pod_uids: Sequence[str]) -> dict[str, Live]:
         return lives_of(cursor.fetchall())
 
 
-_HELD_COLUMNS = 26
-_HELD_NAMES = ", ".join(f"c{place}" for place in range(_HELD_COLUMNS))
+_COLUMNS = 29
+_HELD_NAMES = ", ".join(f"c{place}" for place in range(_COLUMNS))
 _ON_NODES = "(a.pod_uid, n.name) IN (SELECT * FROM unnest(%s::text[], %s::text[]))"
 _HELD_ROWS = f"{_SELECT} a.state = 'held' AND {_ON_NODES}"
 HELD_ON = f"held ({_HELD_NAMES}) AS MATERIALIZED ({_HELD_ROWS})"
@@ -181,6 +185,7 @@ def _live(rows: Sequence[Sequence[Any]]) -> Live | None:
         return None
     raw_id, state, node, namespace, pod_name, pod_uid, held_by, request, claim_id = rows[0][:9]
     made_at, until, pod_version, bind_attempt = rows[0][9:13]
+    kubelet_node, awaited, queue, gang, preemptible = rows[0][24:_COLUMNS]
     created_at = read_moment(made_at)
     assert created_at is not None  # the column is never null
     grants: list[Grant] = []
@@ -215,7 +220,8 @@ def _live(rows: Sequence[Sequence[Any]]) -> Live | None:
         hold_until=read_moment(until),
         pod_version=pod_version,
         bind_attempt=bind_attempt,
-        kubelet_node=bool(rows[0][-2]),
+        kubelet_node=bool(kubelet_node),
         groups=tuple(sorted(groups)),
-        awaited=bool(rows[0][-1]),
+        awaited=bool(awaited),
+        membership=Membership(queue, gang, bool(preemptible)),
     )

@@ -39,7 +39,7 @@ from allocations.scheduling.expired_holds import expire_holds, lapsed_drop
 from allocations.scheduling.planning_input import PlanningInput, planning_input
 from allocations.scheduling.queueing.candidates import admitted_request
 from claims.dialects.request import DeviceAsk, DeviceRequest
-from claims.membership import queues_admit
+from claims.membership import Membership, queues_admit
 
 TRIES: Final = 12
 TRUSTED_TRIES: Final = TRIES // 2
@@ -284,13 +284,21 @@ class _PodPlacement:
         request, pod_request = self._request, self._request.pod_request
         if self._hold_seconds is None:
             self._hold_seconds = pod_request.hold_seconds if request.hold_seconds is None else request.hold_seconds()
+        terms = pod_request.terms(request.holder, by_kubelet=decision.by_kubelet, actor=request.actor)
+        if live is not None and self._queued:
+            terms = msgspec.structs.replace(terms, membership=_as_admitted(live.membership, terms.membership))
         return ledger.hold(
-            pod_request.terms(request.holder, by_kubelet=decision.by_kubelet, actor=request.actor),
+            terms,
             decision=decision,
             previous=live,
             now=now,
             hold_seconds=self._hold_seconds,
         )
+
+
+def _as_admitted(admitted: Membership, now: Membership) -> Membership:
+    """What the pod counts as on other devices: nobody decided upon labels that were edited after its admission."""
+    return msgspec.structs.replace(now, queue=admitted.queue, gang=admitted.gang, preemptible=admitted.preemptible)
 
 
 def _asks(request: DeviceRequest) -> list[DeviceAsk]:

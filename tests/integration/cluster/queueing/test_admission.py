@@ -18,6 +18,7 @@ from allocations.scheduling.queueing.rounds import WRITE_EVENTS, Rounds
 from claims.kinds import CLAIM, QUEUE
 from claims.mirror import refresh
 from claims.services import manifest_delete
+from kube.keys import PREEMPTIBLE_LABEL, QUEUE_LABEL
 from storage.clock import database_now
 from tests.factories import DeviceFactory
 from tests.fakes.apiserver import Fault
@@ -142,6 +143,23 @@ def test_filter_keeps_to_the_models_that_were_admitted(queues: Queues) -> None:
     queues.settle()
     assert queues.bind("a") == "n1"
     assert AllocationDevice.objects.filter(live=True).values_list("device__model", flat=True).get() == "H100"
+
+
+def test_labels_that_are_edited_after_the_admission(queues: Queues) -> None:
+    """QUEUE-1 a hold that moves counts as it was admitted: nobody asked the queue that the label names now."""
+    for name in ("n1", "n2"):
+        queues.world.node(name, gpus=1)
+    queues.queue("research")
+    queues.queue("product", quotas=[{"limit": 0}])
+    queues.pod("a", queue="research")
+    queues.settle()
+    first = queues.node_of("a")
+    labels = queues.world.server.pods[NAMESPACE, "a"]["metadata"]["labels"]
+    labels |= {QUEUE_LABEL: "product", PREEMPTIBLE_LABEL: "false"}
+    queues.world.server.remove_node(first)
+    assert queues.world.filter("a") not in {None, first}
+    held = Allocation.objects.filter(state="held").values_list("queue", "preemptible")
+    assert held.get() == ("research", True)
 
 
 def test_a_claim_that_is_edited_after_the_admission(queues: Queues) -> None:
