@@ -37,7 +37,7 @@ from allocations.ledger.queue_fence import Fence
 from allocations.pod_request import PodRequest
 from allocations.scheduling.expired_holds import expire_holds, lapsed_drop
 from allocations.scheduling.planning_input import PlanningInput, planning_input
-from allocations.scheduling.queueing.candidates import admitted_request
+from allocations.scheduling.queueing.candidates import admitted_request, others_of_mix
 from claims.dialects.request import DeviceAsk, DeviceRequest
 from claims.membership import Membership, queues_admit
 
@@ -256,7 +256,7 @@ class _PodPlacement:
                 pod_request.rank,
                 pod_request.request,
                 admitted=() if admitted is None else admitted.amounts.keys(),
-            ).union(lost),
+            ).union(lost, () if admitted is None else others_of_mix(look.snapshot, admitted)),
             verdicts_up_to=EXPLAINED_UP_TO,
         )
         if decision.node is None:

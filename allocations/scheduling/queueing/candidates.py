@@ -2,7 +2,8 @@
 
 Invariants: where kube-scheduler offers the node of the hold, it is that node. Otherwise (CPU or volumes exclude it) the
 pod may move to nodes whose GPUs are of the same models, and within the value of the label that its gang requires. On
-any node it gets GPUs of the models that it holds, since quotas are by model.
+any node it gets GPUs of the models that it holds, since quotas are by model; one that holds GPUs of several quotas
+keeps these.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from claims.dialects.request import DeviceRequest
 from claims.membership import Membership
 from claims.models import GpuGang
 from claims.queue_manifests import parse_gang_spec
+from claims.queues import DIRECTORY, FRESH_SECONDS
 from kube.device_types import GPU
 from kube.keys import HOSTNAME_LABEL
 from nodes.models import Node
@@ -61,6 +63,21 @@ def admitted_request(snapshot: Snapshot, held: Live, request: DeviceRequest) -> 
         able = tuple(sorted(model for model in models if not wanted or model.casefold() in wanted))
         asks.append(msgspec.structs.replace(ask, models=able or ask.models) if ask.type == GPU else ask)
     return msgspec.structs.replace(request, asks=tuple(asks))
+
+
+def others_of_mix(snapshot: Snapshot, held: Live) -> list[int]:
+    """Ids of the GPUs of its models beside `held`, where these count in several quotas; none where they count in one.
+
+    On those the pod could hold more of one quota than its admission has counted.
+    """
+    own = [grant.device_id for grant in held.grants if grant.type == GPU]
+    rows = snapshot.index.rows_of(own)
+    codes = snapshot.device_model[rows[rows >= 0]]
+    tree = DIRECTORY.get(FRESH_SECONDS).tree
+    if len({tree.group_of(snapshot.models[code]) for code in codes.tolist()}) < 2:
+        return []
+    ids: list[int] = snapshot.device_id[np.isin(snapshot.device_model, codes)].tolist()
+    return sorted(set(ids).difference(own))
 
 
 def _models(snapshot: Snapshot, row: int) -> set[int]:

@@ -145,6 +145,23 @@ def test_filter_keeps_to_the_models_that_were_admitted(queues: Queues) -> None:
     assert AllocationDevice.objects.filter(live=True).values_list("device__model", flat=True).get() == "H100"
 
 
+def test_a_pod_with_gpus_of_two_quotas_keeps_them(queues: Queues) -> None:
+    """QUEUE-1 on another node it could have more of the one model, and the queue pass its limit."""
+    mixed = queues.world.node("n1", gpus=0)
+    for minor, model in enumerate(("A100", "H100")):
+        DeviceFactory(node=mixed, minor=minor, model=model)
+    queues.queue("research", quotas=[{"models": [model], "limit": 2} for model in ("A100", "H100")])
+    queues.pod("a", queue="research", gpus=2)
+    queues.settle()
+    queues.world.node("n2", gpus=3)
+    queues.pod("b", queue="research")
+    queues.settle()
+    assert (queues.node_of("a"), queues.bind("b")) == ("n1", "n2")
+    queues.world.server.remove_node("n1")  # kube-scheduler offers the other only
+    assert queues.world.filter("a") is None
+    assert queues.node_of("a") == "n1"
+
+
 def test_labels_that_are_edited_after_the_admission(queues: Queues) -> None:
     """QUEUE-1 a hold that moves counts as it was admitted: nobody asked the queue that the label names now."""
     for name in ("n1", "n2"):
