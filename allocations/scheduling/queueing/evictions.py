@@ -147,8 +147,10 @@ def _keep(wanted: Mapping[str, tuple[int, list[int]]], now: datetime) -> None:
     ]
     if not changed:
         return
-    devices = {device for uid in changed if uid in there for device in there[uid].devices}
-    QueueReservation.objects.filter(pod_uid__in=changed).delete()
+    # a pod has one reservation: that of a node that was made for it, before it was in a queue, is replaced
+    before = QueueReservation.objects.select_for_update().filter(pod_uid__in=changed)
+    devices = {device for row in before for device in row.devices}
+    before.delete()
     made = [
         QueueReservation(
             pod_uid=uid,

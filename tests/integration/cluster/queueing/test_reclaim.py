@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import pytest
+from datetime import timedelta
 
+import pytest
+from django.db import transaction
+
+from allocations.ledger.device_reservations import keep
 from allocations.models import QueueReservation
 from allocations.queue_overviews import queue_tree
 from allocations.queue_statuses import queue_statuses
 from claims.models import GpuQueue
 from kube.keys import QUEUE_LABEL
-from nodes.models import Device
+from nodes.models import Device, Node
+from storage.clock import database_now
 from tests.integration.cluster.conftest import NAMESPACE
 from tests.integration.cluster.queueing.conftest import GATE, Queues
 
@@ -56,6 +61,28 @@ def test_what_was_borrowed_is_taken_back(queues: Queues) -> None:
     assert queues.bind("p") == "n1"
     queues.round()
     assert not QueueReservation.objects.exists()
+
+
+def test_new_devices_that_were_kept_for_the_taker_are_free_again(queues: Queues) -> None:
+    """QUEUE-3 SCALE-4 a node was made for a pod that was in no queue then; in a queue it waits for others."""
+    two_queues(queues)
+    for number in range(4):
+        queues.run(f"r{number}", queue="research")
+    uid = queues.pod("p", queue="product")
+    queues.world.node("n2", gpus=1)
+    new = Device.objects.get(node__name="n2")
+    now = database_now()
+    until = now + timedelta(minutes=1)
+    QueueReservation.objects.create(pod_uid=uid, priority=0, devices=[new.pk], growth=True, made_at=now, until=until)
+    with transaction.atomic():
+        keep([new.pk], now=now)
+    new.refresh_from_db()
+    assert new.kept_for == uid
+    Node.objects.filter(name="n2").update(unschedulable=True)
+    queues.round()
+    assert queues.why("p") == "waits for 1 pod that is being evicted"
+    new.refresh_from_db()
+    assert new.kept_for == ""
 
 
 def test_nobody_goes_twice(queues: Queues) -> None:
