@@ -56,7 +56,8 @@ def _find(request: PlacementRequest, lost: Collection[int]) -> Found | RefusedBy
     decision = admission.decision
     if admission.waits_for:
         count = len(admission.waits_for)
-        reason = f"waits for {count} pods that hold the devices; none is evicted for it"
+        who = "1 pod that holds" if count == 1 else f"{count} pods that hold"
+        reason = f"waits for {who} the devices; none is evicted for it"
         return RefusedByQueues(reason, inputs.now)
     terms = pod_request.terms(holder, by_kubelet=decision.by_kubelet, actor=request.actor)
     hold = NewHold(terms, decision, pod_request.hold_seconds)

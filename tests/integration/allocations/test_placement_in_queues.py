@@ -141,6 +141,25 @@ def test_a_race_lost_once_is_decided_about_again(monkeypatch: pytest.MonkeyPatch
     assert problems() == []
 
 
+@pytest.mark.parametrize(
+    ("pods", "want"),
+    [
+        pytest.param(1, "waits for 1 pod that holds the devices; none is evicted for it", id="one"),
+        pytest.param(2, "waits for 2 pods that hold the devices; none is evicted for it", id="two"),
+    ],
+)
+def test_pods_that_leave_are_counted(pods: int, want: str) -> None:
+    """QUEUE-5 a claim does not wait; the refusal says for how many it would."""
+    for number in range(pods):
+        holder = ledger.pod_holder("research", f"pod-{number}", f"uid-{number}")
+        pod = PlacementRequest(holder, PodRequest(ONE, None, 60, confined=True))
+        assert isinstance(place(pod, lambda *_: None), Placed)
+    Allocation.objects.update(leaving_at=database_now())
+    refused = place_in_queue(wanted(ALL), then=bound)
+    assert isinstance(refused, RefusedByQueues)
+    assert refused.reason == want
+
+
 HOLDS = {"hold", "hold_all"}
 
 
