@@ -21,7 +21,6 @@ from allocations.engine.queueing.rounds import Admission
 from allocations.ledger.hold import NewHold, extend_holds
 from allocations.ledger.queue_fence import Fence
 from allocations.models import PodRefusal
-from allocations.scheduling.hold_duration import hold_seconds
 from allocations.scheduling.placement import hold_workloads
 from allocations.scheduling.queueing.round_input import RoundInput
 from allocations.scheduling.queueing.waiting_rows import WaitingRow
@@ -66,7 +65,8 @@ def _new_hold(row: WaitingRow, admission: Admission) -> NewHold:
     pod_request, decision = row.pod.pod_request, admission.decision
     holder = ledger.pod_holder(row.namespace, row.pod_name, row.pod_uid)
     terms = pod_request.terms(holder, by_kubelet=decision.by_kubelet, actor=ACTOR)
-    return NewHold(terms, decision, max(hold_seconds(pod_request), GATED_SECONDS))
+    # filter prolongs it where kube-scheduler waits for volumes: nothing is read from the API server within a round
+    return NewHold(terms, decision, max(pod_request.hold_seconds, GATED_SECONDS))
 
 
 def remove_gates(cluster: Cluster, rows: Sequence[Admitted], *, now: datetime) -> None:

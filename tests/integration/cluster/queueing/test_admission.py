@@ -6,6 +6,7 @@ import copy
 from datetime import timedelta
 
 import pytest
+from django.conf import settings
 
 from access.actors import SYSTEM
 from access.models import Team, TeamNamespace
@@ -209,6 +210,22 @@ def edited(queues: Queues, **devices: int) -> None:
     kind = server.store.kind_of("gpu.scheduling", "v1", "gpuclaims")
     server.store.patch(kind, NAMESPACE, "devices", {"spec": {"devices": devices}}, content_type=MERGE)
     refresh(CLAIM, cluster, namespace=NAMESPACE, name="devices", now=database_now())
+
+
+def test_a_round_reads_no_volume_claims(queues: Queues) -> None:
+    """QUEUE-1 LEASE-3 of 512 pods it would read one after the other; filter reads them, and prolongs the hold."""
+    queues.world.node("n1", gpus=2)
+    queues.queue("research", namespaces=[NAMESPACE])
+    volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "not-made-yet"}}]
+    for name in ("a", "b"):
+        queues.pod(name, volumes=volumes)
+    queues.settle()
+    assert (queues.node_of("a"), queues.node_of("b")) == ("n1", "n1")
+    assert [one.path for one in queues.world.server.requests if "persistentvolumeclaims" in one.path] == []
+    assert queues.world.filter("a") == "n1"
+    held = Allocation.objects.get(pod_name="a")
+    assert held.hold_until is not None
+    assert (held.hold_until - held.created_at).total_seconds() == settings.GPUPLANE_LONG_HOLD_SECONDS
 
 
 def test_pods_of_other_teams(queues: Queues) -> None:
