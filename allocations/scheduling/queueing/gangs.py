@@ -56,7 +56,9 @@ def update_gangs(cluster: Cluster | None, inputs: RoundInput, *, spared: Contain
     for holder in inputs.holders.values():
         if holder.gang:
             by_gang[holder.gang].append(holder)
-    waiting = {row.gang for row in inputs.waiting.values()}
+    waiting: defaultdict[str, list[str]] = defaultdict(list)
+    for row in inputs.waiting.values():
+        waiting[row.gang].append(row.pod_uid)
     undone: dict[str, str] = {}
     stayed: set[str] = set()
     for name in inputs.states.keys() | by_gang.keys():
@@ -69,7 +71,7 @@ def update_gangs(cluster: Cluster | None, inputs: RoundInput, *, spared: Contain
         if state is None or state.admitted_at is None:
             if len(staying) >= spec.min_member:  # the worker that admitted them was stopped before it noted that
                 _note_admission(_state_of(name), inputs.now)
-        elif ended := _update(state, spec, staying, inputs.now, waits=name in waiting):
+        elif ended := _update(state, spec, staying, inputs.now, waiting=waiting.get(name, [])):
             # a bind is waited for
             going = [one for one in staying if one.pod_uid not in spared and one.state in (State.HELD, State.BOUND)]
             left = _end(cluster, going, ended, inputs.now)
@@ -88,13 +90,15 @@ def _note_admission(state: GangState, now: datetime) -> None:
     GangState.objects.filter(pk=state.pk).update(admitted_at=now, stood_at=None, retry_at=None, reason="")
 
 
-def _update(state: GangState, spec: GangFields, staying: Sequence[Holder], now: datetime, *, waits: bool) -> str:
+def _update(
+    state: GangState, spec: GangFields, staying: Sequence[Holder], now: datetime, *, waiting: Sequence[str]
+) -> str:
     """Why the members are to go; empty: they stay. Between its undoing and its end a gang has both times.
 
-    `waits`: pods of the gang wait. Of one that has none left, the next pods are a new gang.
+    `waiting`: UIDs of its pods that wait. Where none of the pods is left that were admitted, the others are a new gang.
     """
     assert state.admitted_at is not None
-    if not staying and (state.retry_at is not None or state.stood_at is not None or not waits):
+    if not staying and (state.retry_at is not None or state.stood_at is not None or not _any_held(waiting)):
         GangState.objects.filter(pk=state.pk).update(admitted_at=None, stood_at=None)
     elif state.retry_at is not None:
         if now < state.retry_at or len(staying) < spec.min_member:
@@ -107,6 +111,11 @@ def _update(state: GangState, spec: GangFields, staying: Sequence[Holder], now: 
     elif state.stood_at is not None and spec.on_member_failure == "evictAll" and _failed(state, now):
         return _undo(state, "a member ended or failed", now)
     return ""
+
+
+def _any_held(pod_uids: Sequence[str]) -> bool:
+    """Whether one of these pods has held devices before."""
+    return bool(pod_uids) and Allocation.objects.filter(pod_uid__in=pod_uids).exists()
 
 
 def _failed(state: GangState, now: datetime) -> bool:

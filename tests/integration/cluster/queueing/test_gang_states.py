@@ -73,6 +73,23 @@ def test_pods_after_those_that_were_never_bound_have_the_time_of_a_new_gang(queu
     assert (leaving(queues), GangState.objects.get().undone) == ([], 0)
 
 
+def test_pods_that_are_made_again_between_two_rounds_have_the_time_of_a_new_gang(queues: Queues) -> None:
+    """CLAIM-8 the time goes on for pods whose holds have ended alone, not for others that the gang has by then."""
+    queues.world.node("n1", gpus=2)
+    old, new = ring(queues, 2, timeoutSeconds=60), ["again-0", "again-1"]
+    queues.settle()
+    later(50)
+    for name in old:
+        gone(queues, name)
+    for name in new:
+        queues.pod(name, gang="ring")
+    queues.settle()
+    queues.bind(new[0])
+    later(20)
+    queues.round()
+    assert (leaving(queues), GangState.objects.get().undone) == ([], 0)
+
+
 def test_the_end_of_old_pods_is_no_failure_of_new_ones(queues: Queues) -> None:
     """CLAIM-8 `onMemberFailure: evictAll` is about the pods that stand."""
     old, new = replaced(queues, onMemberFailure="evictAll")
