@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from allocations.errors import MovedOn
 from allocations.models import GangState, PodRefusal, QueueState
 from allocations.scheduling.queueing.rounds import Rounds
 from allocations.scheduling.round_loop import Pace, Round, run_rounds
@@ -30,7 +31,20 @@ def run_queues(*, cluster: Cluster | None, seconds: float = RUN_SECONDS) -> Foll
 def _rounds(cluster: Cluster | None) -> Iterator[tuple[Waker, Round]]:
     with waker() as wakes:
         rounds = Rounds(cluster)
-        yield wakes, lambda: 0.0 if is_in_use() and rounds.run().again else MOST_SECONDS
+        yield wakes, lambda: run_round(rounds) if is_in_use() else MOST_SECONDS
+
+
+def run_round(rounds: Rounds) -> float:
+    """One round; the seconds until the next. One that a REST claim came before is followed by another at once.
+
+    Raises MovedOn when another worker has begun.
+    """
+    try:
+        return 0.0 if rounds.run().again else MOST_SECONDS
+    except MovedOn:
+        if not rounds.is_latest():
+            raise
+        return 0.0
 
 
 def is_in_use() -> bool:

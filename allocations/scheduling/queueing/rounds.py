@@ -58,7 +58,7 @@ class Rounds:
         self._protected: dict[str, datetime] = {}
 
     def run(self) -> RoundResult:
-        """Run one round. Raises MovedOn when another worker has raised the fence."""
+        """Run one round. Raises MovedOn when another worker has raised the fence, or a REST claim came in between."""
         self._fence.admissions = read_fence().admissions
         inputs = self._reader.read(self._protected)
         now = inputs.now
@@ -88,6 +88,10 @@ class Rounds:
             len(decided.waiting) + len(inputs.problems) + len(later),
             again=bool(admitted or decided.evictions or stale),
         )
+
+    def is_latest(self) -> bool:
+        """Whether no other worker has raised the fence."""
+        return read_fence().number == self._fence.number
 
     def _request_events(self) -> None:
         """Have another worker write events that say why pods wait: an event is a request to the API server."""

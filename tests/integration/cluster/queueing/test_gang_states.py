@@ -12,8 +12,11 @@ from django.db.models import F
 from allocations import ledger
 from allocations.choices import State
 from allocations.errors import MovedOn
+from allocations.ledger.queue_fence import raise_fence
 from allocations.models import Allocation, GangState, QueueFence
 from allocations.scheduling import placement
+from allocations.scheduling.queueing.loop import run_round
+from allocations.scheduling.queueing.rounds import Rounds
 from kube.keys import ATTEMPT
 from storage.clock import database_now
 from tests.fakes.apiserver import Fault
@@ -223,6 +226,31 @@ def test_overtaken_between_two_transactions(queues: Queues, monkeypatch: pytest.
     later(61)
     queues.settle()
     assert leaving(queues) == ["one-0", "two-0"]
+
+
+def test_a_claim_over_rest_comes_before_a_round(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLAIM-8 the run goes on with another round at once; where another worker has begun, it ends."""
+    queues.world.node("n1", gpus=2)
+    ring(queues, 2)
+    hold_whole = placement._hold_whole
+    rounds = Rounds(queues.world.backends.cluster)
+
+    def overtaken(holds: Sequence[Any], fence: Any, now: datetime) -> Any:
+        QueueFence.objects.update(admissions=F("admissions") + 1)
+        return hold_whole(holds, fence, now)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(placement, "_hold_whole", overtaken)
+        assert run_round(rounds) == 0
+    assert queues.world.live() == 0
+    assert run_round(rounds) == 0
+    assert queues.world.live() == 2
+    queues.pod("above", gang="ring")
+    queues.world.node("n2", gpus=1)
+    raise_fence()
+    with pytest.raises(MovedOn):
+        run_round(rounds)
+    assert queues.world.live() == 2
 
 
 def test_killed_before_the_admission_is_noted(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
