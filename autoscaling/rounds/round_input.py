@@ -214,7 +214,8 @@ class _Builder:
         queues: DecisionInput | None = None
         if any(waiter.queued for waiter in self.waiters.values()) and is_in_use():
             asked = self.queues_reader.read(()).decision_input
-            queues = msgspec.structs.replace(asked, snapshot=self.snapshot)
+            # whoever a round of the queues leaves for the next would not be asked about here
+            queues = msgspec.structs.replace(asked, snapshot=self.snapshot, most=None)
             answer = decide(queues)
             for workload in queues.waiting:
                 why = answer.waiting.get(workload.name)

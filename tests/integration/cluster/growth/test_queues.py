@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from allocations.scheduling.queueing import round_input
 from autoscaling.models import PodGrowth
 from claims.queues import DIRECTORY
 from tests.integration.cluster.growth.conftest import Growing
@@ -61,3 +62,19 @@ def test_a_limit_comes_before_nodes(growing: Growing, queues: Queues) -> None:
     assert len(growing.triggers) == 1
     told = list(PodGrowth.objects.filter(pool="").values_list("reason", flat=True))
     assert told == ["queue q holds 8 of its limit of 8 GPUs"] * 2
+
+
+def test_a_limit_comes_before_nodes_however_many_pods_wait(
+    growing: Growing, queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SCALE-1 The queues admit so many pods in a round; growth asks about all of them."""
+    monkeypatch.setattr(round_input, "MOST", 1)
+    growing.karpenter.pool()
+    queues.queue("q", quotas=[{"deserved": 0, "limit": 16}])
+    for number in range(4):
+        queues.pod(f"p-{number}", gpus=8, queue="q")
+    queues.settle()
+    growing.round(2)
+    assert len(growing.triggers) == 2
+    told = list(PodGrowth.objects.filter(pool="").values_list("reason", flat=True))
+    assert told == ["queue q holds 16 of its limit of 16 GPUs"] * 2
