@@ -213,7 +213,7 @@ class _Builder:
             found.append(Workload(waiter.name, "", (member,), 0, age))
         queues: DecisionInput | None = None
         if any(waiter.queued for waiter in self.waiters.values()) and is_in_use():
-            asked = self.queues_reader.read(()).decision_input
+            asked = self.queues_reader.read((), look=self.look).decision_input
             # whoever a round of the queues leaves for the next would not be asked about here
             queues = msgspec.structs.replace(asked, snapshot=self.snapshot, most=None)
             answer = decide(queues)

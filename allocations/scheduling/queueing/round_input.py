@@ -87,15 +87,21 @@ class InputReader:
         self._nodes = NodesCache()
 
     def read(
-        self, protected: Collection[str], *, also: WaitingPod | None = None, without: Collection[int] = ()
+        self,
+        protected: Collection[str],
+        *,
+        also: WaitingPod | None = None,
+        without: Collection[int] = (),
+        look: fleet.FleetSnapshot | None = None,
     ) -> RoundInput:
         """Everything as of now. `protected`: UIDs of pods that no eviction moves for the moment; `also`: who waits
-        beside the pods; `without`: ids of devices to leave out.
+        beside the pods; `without`: ids of devices to leave out; `look`: the fleet that a caller has read, whose rows of
+        nodes it uses.
         """
         # rows first: what they say is at most older than the snapshot, never newer
         rows, holders = self._waiting_rows.read(), read_holders()
         queues, gangs, states, nodes = stored_queues(), _parsed(read_gangs()), read_gang_states(), self._nodes.read()
-        look = fleet.current()
+        look = fleet.current() if look is None else look
         rows = [row for row in rows if _is_asked_for(row, look.now)]
         snapshot = _without(look, {*without, *_kept_from(look, {row.pod_uid for row in rows})})
         there = [one for one in holders if one.node in snapshot.node_index]

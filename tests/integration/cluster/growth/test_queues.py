@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
 from allocations.scheduling.queueing import round_input
+from allocations.scheduling.queueing.waiting_rows import Holder, read_holders
 from autoscaling.models import PodGrowth
+from autoscaling.rounds.round_input import GrowthInputReader, read_waiting
 from claims.queues import DIRECTORY
+from storage.clock import database_now
 from tests.integration.cluster.growth.conftest import Growing
 from tests.integration.cluster.queueing.conftest import Queues
 
@@ -78,3 +82,27 @@ def test_a_limit_comes_before_nodes_however_many_pods_wait(
     assert len(growing.triggers) == 2
     told = list(PodGrowth.objects.filter(pool="").values_list("reason", flat=True))
     assert told == ["queue q holds 16 of its limit of 16 GPUs"] * 2
+
+
+def test_a_node_that_comes_while_the_input_is_read(
+    growing: Growing, queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SCALE-1 Rows of nodes mean the same nodes throughout one plan."""
+    queues.world.node("n5", gpus=1)
+    queues.queue("q")
+    queues.pod("p", gpus=8, queue="q")
+    queues.settle()
+    cluster = queues.world.backends.cluster
+    assert cluster is not None
+    now = database_now() + timedelta(minutes=1)
+    waiters = read_waiting(cluster, now).waiters
+
+    def slowly() -> list[Holder]:
+        queues.world.node("n1", gpus=1)
+        return read_holders()
+
+    monkeypatch.setattr(round_input, "read_holders", slowly)
+    taken = GrowthInputReader().take(waiters, now)
+    assert taken.queues is not None
+    assert taken.queues.snapshot.node_names == taken.inputs.snapshot.node_names
+    assert len(taken.queues.labels) == len(taken.queues.snapshot.node_names)
