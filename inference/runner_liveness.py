@@ -2,8 +2,8 @@
 
 Called by `inference.tasks`. Invariants: a runner that is silent gets no requests, and nothing is planned there; once it
 has failed its slots have failed too, and their requests go elsewhere, but their memory counts until the runner is back
-and says that they are gone, or the node is gone. Only time in which a
-gpuplane process listened for runners counts as silence.
+and says that they are gone, or the node is gone. Only time in which a gpuplane process listened for runners counts as
+silence, and none from before the database's clock was set forward.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ FAILED: Final = timedelta(seconds=60)
 def notice_silent(*, now: datetime, listening_since: datetime | None = None) -> dict[RunnerState, list[str]]:
     """Move runners by how long they have been silent; their nodes by the new state.
 
-    `listening_since`: since when every runner had a process to connect to, where that is known.
+    `listening_since`: since when every runner had a process to connect to and the clock was not set forward, where
+    that is known.
     """
     found: dict[RunnerState, list[str]] = {RunnerState.SILENT: [], RunnerState.FAILED: []}
     rows = Runner.objects.filter(seen_at__lt=now - SILENT).exclude(state=RunnerState.FAILED)

@@ -16,12 +16,14 @@ from inference.choices import State
 from inference.dispatch import gateways
 from inference.models import Request, Slot
 from nodes.live.reads import read_listening_since
-from storage.clock import database_now
+from storage.clock import StepClock, database_now
 from storage.redis_client import REDIS_ERRORS
 
 REQUESTS_KEPT: Final = timedelta(days=2)
 PRUNE_BATCH: Final = 1000
 PRUNE_BATCHES: Final = 1000
+
+CLOCK: Final = StepClock()
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +44,9 @@ def notice_silent_runners() -> None:
         return
     if heard and since is None:
         return  # nobody listens
-    found = runner_liveness.notice_silent(now=database_now(), listening_since=since)
+    look = CLOCK.look()
+    counted = [moment for moment in (since, look.even_since) if moment is not None]
+    found = runner_liveness.notice_silent(now=look.now, listening_since=max(counted, default=None))
     if any(found.values()):
         log.info("runners.noticed", **{state.value: nodes for state, nodes in found.items()})
 
@@ -58,8 +62,9 @@ def recount_active() -> None:
 @shared_task(name="inference.tasks.dispatch_requests", ignore_result=True)
 def dispatch_requests() -> None:
     """End gateways that are silent and what they served, and give free places to who waits (every 5 s)."""
-    now = database_now()
-    ended = gateways.end_silent(now=now)
+    look = CLOCK.look()
+    now = look.now
+    ended = gateways.end_silent(now=now, even_since=look.even_since)
     started = gateways.fail_orphans(now=now, queue_length=settings.GPUPLANE_QUEUE_LENGTH)
     started += gateways.dispatch_waiting(now=now, queue_length=settings.GPUPLANE_QUEUE_LENGTH)
     if ended or started:

@@ -12,7 +12,7 @@ from inference.choices import REQUEST_EDGES, RequestState, RunnerState, State
 from inference.dispatch import gateways
 from inference.dispatch.records import Place, Recheck, Step, StepResult
 from inference.models import Gateway, Model, Request, Runner, Slot, Turn
-from storage.clock import database_now
+from storage.clock import StepClock, database_now
 from tests.gateway import LENGTH, Gateways, miscounted, ready_slots, said
 from tests.slots import SlotWorld
 
@@ -266,6 +266,25 @@ def test_the_task(world: SlotWorld, desk: Gateways) -> None:
     for _ in range(2):
         tasks.dispatch_requests()
         assert desk.states() == {"a": "failed", "b": "running"}
+    assert miscounted() == []
+
+
+def test_a_clock_that_was_set_forward_ends_no_gateway(
+    world: SlotWorld, desk: Gateways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SLOT-9 those that live renew their rows in seconds; one that is dead ends as long after the step as ever."""
+    world.model(parallel=1)
+    ready_slots(world, "127.0.0.1:1")
+    desk.arrive("a", gateway="dead")
+    began, ahead, monotonic = database_now(), [0.0], [0.0]
+    clock = StepClock(read=lambda: began + timedelta(seconds=ahead[0] + monotonic[0]), monotonic=lambda: monotonic[0])
+    monkeypatch.setattr(tasks, "CLOCK", clock)
+    tasks.dispatch_requests()
+    ahead[0] = 3600.0
+    for passed, want in ((0.0, "running"), (gateways.SILENT_SECONDS - 1, "running"), (31.0, "failed")):
+        monotonic[0] = 5.0 + passed
+        tasks.dispatch_requests()
+        assert desk.states() == {"a": want}
     assert miscounted() == []
 
 

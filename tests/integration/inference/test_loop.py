@@ -17,7 +17,7 @@ from inference.wake import wake_slots
 from kube.watch_loop import Followed
 from nodes.live import agent_liveness
 from storage import leader_lock
-from storage.clock import database_now
+from storage.clock import StepClock, database_now
 from storage.redis_client import Purpose, client
 from tests.databases import TestDatabase
 from tests.slots import SlotWorld, problems
@@ -118,6 +118,24 @@ def test_the_task_of_silence(
             connection.hset(agent_liveness.LISTENERS_KEY, name, mark)
     tasks.notice_silent_runners()
     assert Runner.objects.get().state == want
+
+
+def test_a_clock_that_was_set_forward_fails_no_runner(world: SlotWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLOT-2 its next report comes in seconds; one that says nothing is silent as long after the step as ever."""
+    world.model()
+    world.runner()
+    (slot,) = world.ready()
+    began, ahead, monotonic = database_now(), [0.0], [0.0]
+    clock = StepClock(read=lambda: began + timedelta(seconds=ahead[0] + monotonic[0]), monotonic=lambda: monotonic[0])
+    monkeypatch.setattr(tasks, "CLOCK", clock)
+    tasks.notice_silent_runners()
+    ahead[0] = 3600.0
+    for passed, want in ((0, "connected"), (14, "connected"), (16, "silent"), (61, "failed")):
+        monotonic[0] = 5.0 + passed
+        tasks.notice_silent_runners()
+        assert Runner.objects.get().state == want
+    slot.refresh_from_db()
+    assert slot.state == State.FAILED
 
 
 @pytest.mark.django_db(transaction=True)
