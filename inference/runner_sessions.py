@@ -6,6 +6,7 @@ of the desired slots. Invariants:
   newer one is current; only the current session changes rows.
 - A slot is sent to its runner once its memory is bound. Its memory is freed only when its own runner reports that the
   process is gone (`stopped`).
+- What is sent fits into a frame. A slot that has no room there fails, and none that was sent before is left out.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from inference.transitions import runner_moved, slot_moved
 from inference.wake import wake_slots
 from nodes.choices import NodeState
 from nodes.models import Device, Node
-from runner.protocol import MOST_SLOTS, DesiredSlot, Gpu, Hello, Offer, SlotReport
+from runner.protocol import DESIRED_LIMIT, MOST_SLOTS, DesiredSlot, Gpu, Hello, Offer, SlotReport, encode_slot
 from storage.transactions import atomic_retry
 
 GRACE_SECONDS: Final = 10.0
@@ -36,6 +37,9 @@ SEEN_AGAIN: Final = timedelta(seconds=2)
 """A runner that was heard so short a time ago is not written anew."""
 ACTOR: Final = "runner"
 LOST: Final = "its runner does not have it any more"
+RUNNING_BYTES: Final = DESIRED_LIMIT - MOST_SLOTS * 64
+"""Of a frame: what is to run. The rest is for ids of slots that end, and of logs."""
+NO_ROOM: Final = f"what its runner is to run has more than {DESIRED_LIMIT} bytes with its arguments"
 
 
 class Superseded(Conflict):
@@ -112,8 +116,29 @@ def desired(*, node: str, session: int, now: datetime) -> list[DesiredSlot]:
     bound = [slot for slot in rows if slot.state in WANTED and _is_bound(slot)]
     gpus = _gpus_of(bound)
     ending = [_ending(slot, now) for slot in rows if slot.state in UNWANTED]
-    running = [_running(slot, gpus[slot.pk]) for slot in bound if len(gpus[slot.pk]) == len(slot.gpus)]
-    return [*ending, *running][:MOST_SLOTS]
+    complete = [slot for slot in bound if len(gpus[slot.pk]) == len(slot.gpus)]
+    running = {slot.pk: _running(slot, gpus[slot.pk]) for slot in complete}
+    finishing = sum(len(encode_slot(one)) for one in ending if one.run)
+    for slot in _without_room(complete, running, RUNNING_BYTES - finishing):
+        _refuse(slot, now)
+        del running[slot.pk]
+    return [*ending, *running.values()][:MOST_SLOTS]
+
+
+def _without_room(slots: Sequence[Slot], running: Mapping[str, DesiredSlot], room: int) -> list[Slot]:
+    """Planned slots for which `room` bytes do not suffice. Those that the runner has started keep their place."""
+    found = []
+    for slot in sorted(slots, key=lambda slot: slot.state == State.PLANNED):
+        room -= (size := len(encode_slot(running[slot.pk])))
+        if room < 0 and slot.state == State.PLANNED:
+            room += size
+            found.append(slot)
+    return found
+
+
+@atomic_retry
+def _refuse(slot: Slot, now: datetime) -> bool:
+    return slot_moved(slot, State.FAILED, now=now, reason=NO_ROOM)
 
 
 def _counting(node: str, session: int) -> Runner:

@@ -12,9 +12,9 @@ from pytest_django import Settings
 from access.errors import NotFound
 from inference.choices import RunnerState, State
 from inference.models import Model, Runner, Slot
-from inference.runner_sessions import Superseded, Taken, desired, offer_put, report_put, session_begin
+from inference.runner_sessions import NO_ROOM, Superseded, Taken, desired, offer_put, report_put, session_begin
 from nodes.models import Node
-from runner.protocol import Gpu, Hello, Offer, SlotIs, SlotReport
+from runner.protocol import DESIRED_LIMIT, Desired, Gpu, Hello, Offer, SlotIs, SlotReport, encode
 from storage.clock import database_now
 from tests import ledger_truth
 from tests.runner_machine import moment
@@ -155,6 +155,27 @@ def test_a_draining_slot_finishes_its_requests(world: SlotWorld, active: int, se
     in_state(slot, S.DRAINING, active=active, draining_at=moment(-seconds))
     told = desired(node="n1", session=1, now=database_now())
     assert [(one.id, one.run) for one in told] == [(slot.pk, want)]
+
+
+def test_arguments_that_leave_the_frame_no_room(world: SlotWorld) -> None:
+    """SLOT-2 the slot that came last fails and says why; the runner is sent what it runs, in a frame that it takes."""
+    world.model(args=["x" * 4096] * 64, keep_warm=3)
+    world.runner(gpus=4)
+    world.round()
+    Slot.objects.update(state=S.STARTING, starting_at=database_now())
+    first = {slot.pk for slot in Slot.objects.all()}
+    Model.objects.update(keep_warm=4)
+    world.round()
+    last = Slot.objects.exclude(pk__in=first).get()
+    Slot.objects.filter(pk=last.pk).update(planned_at=moment(-60))
+    for want_run in ({*first}, {*first}):
+        told = desired(node="n1", session=1, now=database_now())
+        assert len(encode(Desired(told))) <= DESIRED_LIMIT
+        assert {one.id for one in told if one.run} == want_run
+    last.refresh_from_db()
+    assert (last.state, last.reason) == (S.FAILED, NO_ROOM)
+    report(*(SlotReport(slot, "starting") for slot in first), SlotReport(last.pk, "stopped"))
+    assert set(Slot.objects.exclude(pk=last.pk).values_list("state", flat=True)) == {S.STARTING}
 
 
 def test_sessions(world: SlotWorld) -> None:
