@@ -39,6 +39,7 @@ INLINE_BYTES: Final = 64 * 1024
 P = ParamSpec("P")
 R = TypeVar("R")
 STOPPED: Final = "the web process stopped"
+FAILED: Final = "gpuplane failed"
 
 log = structlog.get_logger(__name__)
 
@@ -138,9 +139,12 @@ class Serving:
     @contextlib.contextmanager
     def _accounted(self, flight: Flight) -> Iterator[None]:
         """Report how the request ended."""
-        state, reason = RequestState.FAILED, STOPPED
+        state, reason = RequestState.FAILED, FAILED
         try:
             yield
+        except asyncio.CancelledError:
+            reason = STOPPED
+            raise
         except ClientLeft as left:
             state, reason = RequestState.CANCELLED, str(left)
             raise

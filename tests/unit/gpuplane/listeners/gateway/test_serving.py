@@ -211,3 +211,26 @@ async def test_only_models_that_exist_become_labels(monkeypatch: pytest.MonkeyPa
     assert dispatcher._ended
     dispatcher._ended.clear()
     assert "made-up" not in labels()
+
+
+@pytest.mark.parametrize(
+    ("error", "want"),
+    [
+        pytest.param(ZeroDivisionError("a defect"), "gpuplane failed", id="a defect"),
+        pytest.param(asyncio.CancelledError(), "the web process stopped", id="the process stops"),
+    ],
+)
+async def test_why_an_answer_was_not_completed(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, want: str
+) -> None:
+    """SLOT-9 a defect is recorded as one, and not as the end of the process."""
+
+    async def send(*_: object, **__: object) -> Answer:
+        raise error
+
+    closed: list[tuple[RequestState, str]] = []
+    monkeypatch.setattr(Upstream, "send", send)
+    monkeypatch.setattr(FakeDispatcher, "close", lambda _self, _flight, *ended: closed.append(ended))
+    with pytest.raises(type(error)):
+        await asked(Client())
+    assert closed == [(RequestState.FAILED, want)]
